@@ -1,0 +1,50 @@
+# Every task of the project. `make help` lists them.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.trainyard-$(shell cat locks/dev.txt pyproject.toml | cksum | cut -d' ' -f1)
+UV := $(shell command -v uv 2>/dev/null || echo .uv/bin/uv)
+RECIPE ?= digits
+export TF_CPP_MIN_LOG_LEVEL ?= 3
+
+.PHONY: help setup run test verify update goldens docs bench
+help: ## Show this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
+
+setup: $(STAMP) ## Install everything from the hash-locked list into .venv
+
+.uv/bin/uv:
+	$(PYTHON) -m venv .uv
+	.uv/bin/pip install --quiet --disable-pip-version-check uv
+
+$(STAMP): $(if $(filter .uv/bin/uv,$(UV)),.uv/bin/uv)
+	@test -x $(BIN)/python || $(UV) venv --quiet --python $(PYTHON) $(VENV)
+	VIRTUAL_ENV=$(VENV) $(UV) pip sync --quiet --require-hashes locks/dev.txt
+	VIRTUAL_ENV=$(VENV) $(UV) pip install --quiet --no-deps --no-build-isolation -e .
+	@rm -f $(VENV)/.trainyard-*; touch $@
+
+run: setup ## Run the default recipe from raw data to a pushed model (RECIPE=name for another)
+	$(BIN)/trainyard run $(RECIPE)
+
+test: setup ## Run every test that needs no cluster
+	$(BIN)/pytest
+
+verify: setup ## Check formatting, lint, types and import contracts
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+update: setup ## Resolve the locked requirements again
+	$(UV) pip compile --quiet --upgrade --universal --generate-hashes --no-emit-index-url --python-version 3.11 --extra dev pyproject.toml -o locks/dev.txt
+
+goldens: setup ## Write the golden files again, to be reviewed as a diff
+	TRAINYARD_GOLDENS=write $(BIN)/pytest tests/golden
+
+docs: setup ## Build the documentation into site/
+	$(BIN)/mkdocs build --strict --quiet
+
+bench: setup ## Run the benchmarks and write docs/benchmarks.md
+	$(BIN)/python -m benchmarks

@@ -1,0 +1,286 @@
+"""What each step's folder holds: the contract between the steps.
+
+Steps share these documents and the files that they name, never code. Every path in a document is relative to the
+folder that holds it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar, Literal, Self
+
+from pydantic import BaseModel, ConfigDict
+
+from trainyard.core import storage
+from trainyard.core.errors import DataError
+
+Split = Literal["train", "eval", "test"]
+SPLITS: tuple[Split, ...] = ("train", "eval", "test")
+
+
+class Part(BaseModel):
+    """A frozen part of a document; unknown fields are refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Document(Part):
+    """A JSON file with a fixed name in a step's folder."""
+
+    file: ClassVar[str]
+
+    @classmethod
+    def read(cls, folder: str) -> Self:
+        """Return the document of the committed `folder`; raises `DataError` where it is not there."""
+        text = storage.read_text(storage.join(folder, cls.file))
+        if text is None:
+            raise DataError(f"{folder}: no {cls.file}, so it is no output of the step that writes one.")
+        return cls.model_validate_json(text)
+
+    def write(self, folder: Path) -> None:
+        """Write the document into the (staging) `folder`."""
+        (folder / self.file).write_text(self.model_dump_json(indent=1), encoding="utf-8")
+
+
+class ImageShape(Part):
+    """Size of the images that the model takes, in pixels."""
+
+    height: int
+    width: int
+    channels: Literal[1, 3]
+
+
+class Feature(Part):
+    """One input of the model, after the transform: a batch of it has shape (batch, *shape).
+
+    vocabulary_size: for integer ids the number of different ones, out-of-vocabulary buckets included; else None.
+    encoded: the shards hold no such feature but the encoded image `raw/<name>`, which `trainyard.data` decodes.
+    """
+
+    name: str
+    dtype: Literal["float32", "int64"]
+    shape: tuple[int, ...]
+    vocabulary_size: int | None = None
+    encoded: bool = False
+
+
+class RawFeature(Part):
+    """One input of the serving signature, before the transform: a batch of it has shape (batch,).
+
+    A string may be empty and a number NaN where the value is missing.
+    """
+
+    name: str
+    dtype: Literal["float32", "int64", "string"]
+
+
+class SplitFiles(Part):
+    """The TFRecord shards of a split and how many examples they hold together."""
+
+    examples: int
+    files: list[str]
+    class_counts: list[int] | None
+
+
+class Quarantined(Part):
+    """One record that was set aside."""
+
+    source: str
+    reason: str
+    detail: str
+
+
+class Examples(Document):
+    """Output of preprocess. The folder holds, beside this document:
+
+    examples/<split>-00000-of-00004.tfrecord   uncompressed TFRecord of serialized tf.Example with the transformed
+        features by name (encoded images excepted), every raw feature as `raw/<name>`, `label` (int64 class id, or
+        float32 target) and `key` (bytes, names the record's origin)
+    transform/      tf.Transform's output folder; transform/transform_fn is the SavedModel that maps raw features to features
+    schema.pbtxt, statistics.json, labels.txt (one label a line, in id order), quarantine.jsonl (`Quarantined` a line)
+    """
+
+    file = "examples.json"
+
+    task: Literal["classification", "regression"]
+    label: str
+    labels: list[str] | None
+    splits: dict[Split, SplitFiles]
+    features: list[Feature]
+    raw_features: list[RawFeature]
+    image: ImageShape | None
+    quarantined: int
+    quarantine: dict[str, int]
+    warnings: list[str]
+    fingerprint: str
+
+
+class Epoch(Part):
+    """Evidence of one epoch. `metric` is the eval split's accuracy, or its mean absolute error for regression."""
+
+    epoch: int
+    step: int
+    learning_rate: float
+    train_loss: float
+    eval_loss: float
+    metric: float
+    examples_per_second: float
+    seconds: float
+
+
+class Training(Document):
+    """Output of train. The folder holds model.keras (outputs logits (batch, classes), or (batch, 1) for regression;
+    inputs a dict by feature name) and tensorboard/ beside this document.
+
+    examples_per_second leaves the warm-up steps out. bottleneck compares the step time on real batches with that on a
+    cached one. seconds splits the wall time by what it was spent on.
+    """
+
+    file = "training.json"
+
+    model: str
+    parameters: int
+    steps: int
+    epochs: int
+    best_epoch: int
+    workers: int
+    devices: list[str]
+    precision: str
+    examples_per_second: float
+    bottleneck: Literal["input", "compute"]
+    step_ms: float
+    cached_step_ms: float
+    resumed_from: int | None
+    history: list[Epoch]
+    seconds: dict[str, float]
+
+
+class Interval(Part):
+    """A 95 % confidence interval."""
+
+    low: float
+    high: float
+
+
+class Threshold(Part):
+    """One condition of a gate and how it ended.
+
+    bound is what `value` is held against: at least it, or at most it where the metric is better when smaller; `name`
+    says which. champion is the champion's own value where the condition is a difference to it.
+    """
+
+    name: str
+    value: float
+    bound: float
+    interval: Interval | None
+    passed: bool
+    champion: float | None = None
+
+
+class Verdict(Part):
+    """What a gate decided, and why."""
+
+    verdict: Literal["blessed", "refused"]
+    thresholds: list[Threshold]
+
+
+class SliceMetrics(Part):
+    """Metrics over the examples of one slice, such as `sex=female`, with the interval of the main one."""
+
+    name: str
+    examples: int
+    metrics: dict[str, float]
+    interval: Interval | None
+
+
+class ClassMetrics(Part):
+    """How one class was found: precision, recall and F1, and how many examples it has."""
+
+    label: str
+    precision: float
+    recall: float
+    f1: float
+    examples: int
+
+
+class Roc(Part):
+    """One class against the rest: the curve's points in order of falling threshold."""
+
+    label: str
+    false_positive_rate: list[float]
+    true_positive_rate: list[float]
+    threshold: list[float]
+
+
+class Mistake(Part):
+    """One of the worst examples. picture is a PNG below the folder, or None where the example is no image."""
+
+    key: str
+    label: str
+    predicted: str
+    loss: float
+    picture: str | None
+
+
+class Evaluation(Document):
+    """Output of evaluate on one split. The folder holds worst/*.png beside this document.
+
+    confusion[i][j] counts the examples of class i that were taken for class j. metrics and intervals hold the same names.
+    """
+
+    file = "evaluation.json"
+
+    split: Split
+    examples: int
+    metrics: dict[str, float]
+    intervals: dict[str, Interval]
+    classes: list[ClassMetrics]
+    confusion: list[list[int]]
+    roc: list[Roc]
+    slices: list[SliceMetrics]
+    worst: list[Mistake]
+    champion: str | None
+    gate: Verdict
+
+
+class Latency(Part):
+    """Milliseconds for one example, batch size 1, on the CPU that exported the file."""
+
+    p50: float
+    p95: float
+
+
+class Export(Part):
+    """One exported file or folder and how it compares with the trained model on the whole eval split.
+
+    accuracy is the mean absolute error for regression; accuracy_difference is the export's minus the trained model's;
+    max_abs_difference is over the probabilities (or predictions).
+    """
+
+    format: str
+    path: str
+    bytes: int
+    accuracy: float
+    accuracy_difference: float
+    max_abs_difference: float
+    latency_ms: Latency
+
+
+class Exports(Document):
+    """Output of export: the files beside this document, their parity, and the gate over it."""
+
+    file = "exports.json"
+
+    exports: list[Export]
+    gate: Verdict
+
+
+class Pushed(Document):
+    """Output of push: where the model went. already is true where this very model was there before."""
+
+    file = "pushed.json"
+
+    path: str
+    version: int
+    digest: str
+    already: bool

@@ -1,0 +1,75 @@
+"""The one table of exit codes, and the errors that carry them.
+
+The CLI, every step, a Job's podFailurePolicy, the supervisor and `explain` read this table, so that a failure keeps
+its class wherever it is seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+from enum import IntEnum
+
+
+class ExitCode(IntEnum):
+    """What a process of Trainyard says with its exit status."""
+
+    DONE = 0
+    USAGE = 2
+    DATA = 10
+    CONFIGURATION = 20
+    TRANSIENT = 30
+    INFRASTRUCTURE = 40
+    BUG = 50
+    REFUSED = 60
+    PEER_LOST = 75
+    INTERRUPTED = 130
+    PREEMPTED = 143
+
+
+class TrainyardError(Exception):
+    """A fault that a person can act on: one sentence that says where, what came, what is allowed, what to do."""
+
+    exit_code: ExitCode = ExitCode.BUG
+
+
+class DataError(TrainyardError):
+    """The data cannot be used as they are."""
+
+    exit_code = ExitCode.DATA
+
+
+class ConfigurationError(TrainyardError):
+    """A recipe, an environment or an option is wrong."""
+
+    exit_code = ExitCode.CONFIGURATION
+
+
+class TransientError(TrainyardError):
+    """Something was unreachable or busy; the same command may succeed later."""
+
+    exit_code = ExitCode.TRANSIENT
+
+
+class InfrastructureError(TrainyardError):
+    """A disk, a permission or a device is wrong and stays wrong until somebody changes it."""
+
+    exit_code = ExitCode.INFRASTRUCTURE
+
+
+class GateRefused(TrainyardError):
+    """The gate refused the model, and the caller asked for a blessed one."""
+
+    exit_code = ExitCode.REFUSED
+
+
+class Preempted(TrainyardError):
+    """The process was told to stop (SIGTERM) and has saved what it could."""
+
+    exit_code = ExitCode.PREEMPTED
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return ' Did you mean X?' for the nearest of `known`, or an empty string."""
+    near = get_close_matches(name, list(known), n=1)
+    return f" Did you mean '{near[0]}'?" if near else ""
