@@ -166,15 +166,17 @@ class Threshold(Part):
     """One condition of a gate and how it ended.
 
     bound is what `value` is held against: at least it, or at most it where the metric is better when smaller; `name`
-    says which. champion is the champion's own value where the condition is a difference to it.
+    says which. champion is the champion's own value where the condition is a difference to it; `value` is then the
+    difference. value is None where it could not be measured (no such slice, no champion yet); note says why.
     """
 
     name: str
-    value: float
+    value: float | None
     bound: float
     interval: Interval | None
     passed: bool
     champion: float | None = None
+    note: str = ""
 
 
 class Verdict(Part):
@@ -212,6 +214,14 @@ class Roc(Part):
     threshold: list[float]
 
 
+class Confidence(Part):
+    """The examples whose highest probability lies in one bin: its mean, and the share of them that is right."""
+
+    confidence: float
+    accuracy: float
+    examples: int
+
+
 class Mistake(Part):
     """One of the worst examples. picture is a PNG below the folder, or None where the example is no image."""
 
@@ -223,9 +233,17 @@ class Mistake(Part):
 
 
 class Evaluation(Document):
-    """Output of evaluate on one split. The folder holds worst/*.png beside this document.
+    """Output of evaluate on one split. The folder holds, beside this document:
 
-    confusion[i][j] counts the examples of class i that were taken for class j. metrics and intervals hold the same names.
+    predictions.npz   keys (n,) bytes, labels (n,) int64 class ids or float32 targets, outputs (n, classes) float32
+        probabilities or (n,) float32 predictions
+    verdict.json      `gate` alone
+    worst/*.png       the pictures of `worst`
+
+    confusion[i][j] counts the examples of class i that were taken for class j. metrics and intervals hold the same
+    names, less those that have no interval. calibration (classification) holds the bins of confidence that have
+    examples; scatter (regression) holds (target, prediction) of up to 1,000 examples. champion is the folder of the
+    model last pushed, champion_metrics its metrics on the same examples.
     """
 
     file = "evaluation.json"
@@ -241,6 +259,9 @@ class Evaluation(Document):
     worst: list[Mistake]
     champion: str | None
     gate: Verdict
+    champion_metrics: dict[str, float] = {}
+    calibration: list[Confidence] = []
+    scatter: list[tuple[float, float]] = []
 
 
 class Latency(Part):

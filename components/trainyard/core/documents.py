@@ -17,6 +17,8 @@ MAX_DEPTH = 20
 
 Location = tuple[str | int, ...]
 
+_PLAIN = frozenset({"map", "seq", "str", "int", "float", "bool", "null"})
+
 
 class Strict(BaseModel):
     """A section of a document that people write: unknown keys are refused."""
@@ -53,19 +55,19 @@ def parse(text: str, model: type[T], *, name: str, overrides: Sequence[str] = ()
     if reader.faults:
         raise ConfigurationError("\n".join(reader.faults))
     for override in overrides:
-        _override(content, override)
+        reader.override(content, override)
     try:
         return model.model_validate(content)
     except ValidationError as error:
-        raise ConfigurationError("\n".join(_faults(error, model, reader))) from error
+        raise ConfigurationError("\n".join(_faults(error, model, content, reader))) from error
 
 
 class _Reader:
-    """Turns YAML text into plain values and remembers the line of each."""
+    """Turns YAML text into plain values and remembers where each came from."""
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.lines: dict[Location, int] = {}
+        self.origins: dict[Location, str] = {}
         self.faults: list[str] = []
 
     def read(self, text: str) -> Any:
@@ -85,11 +87,30 @@ class _Reader:
             self.faults.append(f"{self.name}{f':{mark.line + 1}' if mark else ''}: not valid YAML ({problem}).")
         return None
 
+    def override(self, content: dict[str, Any], override: str) -> None:
+        """Change `content` by one `key.path=value`."""
+        key, equals, value = override.partition("=")
+        if not equals or not key:
+            raise ConfigurationError(f"--set {override}: no '='. Write it as key.path=value, such as train.epochs=3.")
+        *parents, last = key.strip().split(".")
+        section: Any = content
+        for parent in parents:
+            section = section.setdefault(parent, {}) if isinstance(section, dict) else None
+            if section is None:
+                break
+        if not isinstance(section, dict):
+            raise ConfigurationError(f"--set {override}: '{'.'.join(parents)}' is a value and holds no keys.")
+        try:
+            section[last] = yaml.safe_load(value)
+        except yaml.YAMLError as error:
+            raise ConfigurationError(f"--set {override}: the value is not valid YAML.") from error
+        self.origins[(*parents, last)] = f"--set {override}"
+
     def _value(self, node: yaml.Node, at: Location, loader: yaml.SafeLoader) -> Any:
-        self.lines.setdefault(at, node.start_mark.line + 1)
+        self.origins.setdefault(at, self._where(node.start_mark))
         if len(at) > MAX_DEPTH:
             self._fault(node.start_mark, f"nested more than {MAX_DEPTH} levels deep")
-        elif not node.tag.startswith("tag:yaml.org,2002:"):
+        elif node.tag.removeprefix("tag:yaml.org,2002:") not in _PLAIN:
             self._fault(node.start_mark, f"the tag {node.tag} is not allowed")
         elif isinstance(node, yaml.MappingNode):
             return self._mapping(node, at, loader)
@@ -105,56 +126,45 @@ class _Reader:
             key = str(key_node.value)
             if key in result:
                 self._fault(key_node.start_mark, f"{_dotted((*at, key))}: given twice")
-            self.lines[(*at, key)] = key_node.start_mark.line + 1
+            self.origins[(*at, key)] = self._where(key_node.start_mark)
             result[key] = self._value(value_node, (*at, key), loader)
         return result
 
     def _fault(self, mark: Any, text: str) -> None:
-        self.faults.append(f"{self.name}:{mark.line + 1}: {text}.")
+        self.faults.append(f"{self._where(mark)}: {text}.")
+
+    def _where(self, mark: Any) -> str:
+        return f"{self.name}:{mark.line + 1}"
 
 
-def _override(content: dict[str, Any], override: str) -> None:
-    key, equals, value = override.partition("=")
-    if not equals or not key:
-        raise ConfigurationError(f"--set {override}: no '='. Write it as key.path=value, such as train.epochs=3.")
-    *parents, last = key.strip().split(".")
-    section: Any = content
-    for parent in parents:
-        section = section.setdefault(parent, {}) if isinstance(section, dict) else None
-        if section is None:
-            break
-    if not isinstance(section, dict):
-        raise ConfigurationError(f"--set {override}: '{'.'.join(parents)}' is a value and holds no keys.")
-    try:
-        section[last] = yaml.safe_load(value)
-    except yaml.YAMLError as error:
-        raise ConfigurationError(f"--set {override}: the value is not valid YAML.") from error
-
-
-def _faults(error: ValidationError, model: type[BaseModel], reader: _Reader) -> list[str]:
+def _faults(error: ValidationError, model: type[BaseModel], content: Any, reader: _Reader) -> list[str]:
     faults = []
     for fault in error.errors(include_url=False):
-        at = tuple(part for part in fault["loc"] if part in _path_parts(fault["loc"], reader))
-        line = next((reader.lines[at[:n]] for n in range(len(at), -1, -1) if at[:n] in reader.lines), 1)
-        where = f"{reader.name}:{line}: {_dotted(at)}"
+        at = _place(fault["loc"], content)
+        origin = next(reader.origins[at[:n]] for n in range(len(at), -1, -1) if at[:n] in reader.origins)
         if fault["type"] == "extra_forbidden":
             known = _known_keys(model, at[:-1])
             text = f"unknown key.{did_you_mean(str(at[-1]), known)} Allowed here: {', '.join(known)}."
         elif fault["type"] == "missing":
             text = "is required and missing."
         else:
-            text = f"{fault['msg'].removeprefix('Value error, ')}. Received: {str(fault['input'])[:80]!r}."
-        faults.append(f"{where}: {text}")
+            text = f"{fault['msg'].removeprefix('Value error, ')}."
+            if isinstance(fault["input"], str | int | float | bool | list | None):
+                text += f" Received: {str(fault['input'])[:80]!r}."
+        faults.append(f"{origin}: {_dotted(at)}: {text}")
     return list(dict.fromkeys(faults))
 
 
-def _path_parts(location: Location, reader: _Reader) -> list[str | int]:
+def _place(location: Location, content: Any) -> Location:
     """Leave out the parts that pydantic adds for union members: they stand in no document."""
     kept: list[str | int] = []
     for index, part in enumerate(location):
-        if (*kept, part) in reader.lines or index == len(location) - 1 or isinstance(part, int):
-            kept.append(part)
-    return kept
+        if (isinstance(content, dict) and part in content) or (isinstance(content, list) and isinstance(part, int)):
+            content = content[part]  # type: ignore[index]
+        elif index < len(location) - 1 or not isinstance(content, dict):
+            continue
+        kept.append(part)
+    return tuple(kept)
 
 
 def _known_keys(model: type[BaseModel], at: Location) -> list[str]:

@@ -54,6 +54,7 @@ def main(run: Callable[..., None], doc: str | None) -> None:
     arguments = vars(parser.parse_args())
     output = arguments.pop("output")
     signal.signal(signal.SIGTERM, _preempted)
+    events.emit("started", step=step)
     code = ExitCode.DONE
     try:
         arguments["recipe"] = documents.load(Path(arguments["recipe"]), Recipe)
@@ -70,7 +71,7 @@ def main(run: Callable[..., None], doc: str | None) -> None:
             error="Interrupted",
             message="Interrupted. Run the same command again to go on.",
         )
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001: the process ends here, and its exit code must say how
         traceback.print_exc()
         code = ExitCode.BUG
         _record(step, output, code, type(error).__name__, f"{step}: {type(error).__name__}: {error}")

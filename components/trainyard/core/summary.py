@@ -1,0 +1,53 @@
+"""The record of a run: one JSON object that says what was trained on what, how fast, how well, and what left."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from trainyard.core import storage
+from trainyard.core.artifacts import Evaluation, Examples, Exports, Pushed, Training, Verdict
+
+
+def summarize(
+    recipe: str, run_id: str, folders: dict[str, str], seconds: dict[str, float], report: str
+) -> dict[str, Any]:
+    """Return the record of the run from the steps' committed output `folders` (by step name, missing ones left out).
+
+    Its keys are those of `trainyard run -o json`; a part whose step did not run is None.
+    """
+    examples = Examples.read(folders["preprocess"]) if "preprocess" in folders else None
+    training = Training.read(folders["train"]) if "train" in folders else None
+    evaluation = Evaluation.read(folders["evaluate"]) if "evaluate" in folders else None
+    exports = Exports.read(folders["export"]) if "export" in folders else None
+    pushed = Pushed.read(folders["push"]) if "push" in folders else None
+    return {
+        "recipe": recipe,
+        "run_id": run_id,
+        "data": examples and _data(examples),
+        "train": training
+        and training.model_dump(
+            include={"steps", "epochs", "workers", "devices", "examples_per_second", "bottleneck", "resumed_from"}
+        ),
+        "metrics": evaluation and evaluation.metrics,
+        "gate": evaluation and _gate(evaluation.gate, exports.gate if exports else None),
+        "exports": exports
+        and [
+            export.model_dump() | {"path": storage.join(folders["export"], export.path)} for export in exports.exports
+        ],
+        "pushed": pushed and pushed.model_dump(include={"path", "version"}),
+        "report": report,
+        "seconds": seconds,
+    }
+
+
+def _data(examples: Examples) -> dict[str, Any]:
+    counts: dict[str, Any] = {split: files.examples for split, files in examples.splits.items()}
+    return counts | {"quarantined": examples.quarantined, "fingerprint": examples.fingerprint}
+
+
+def _gate(evaluation: Verdict, exports: Verdict | None) -> dict[str, Any]:
+    gates = [evaluation, exports] if exports else [evaluation]
+    return {
+        "verdict": "blessed" if all(gate.verdict == "blessed" for gate in gates) else "refused",
+        "thresholds": [threshold.model_dump() for gate in gates for threshold in gate.thresholds],
+    }

@@ -1,0 +1,1 @@
+"""The `trainyard` command, one verb a file."""

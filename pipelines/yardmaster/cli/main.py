@@ -1,0 +1,42 @@
+"""The `trainyard` program: its verbs, and errors as one sentence and an exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import typer
+
+from trainyard.core.errors import ExitCode, TrainyardError
+from yardmaster.cli import compile, place, recipe, run
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Train one recipe anywhere: on this machine, on Kubernetes with CPU, GPU or TPU pools, or on Vertex AI.",
+    epilog="Start with: trainyard run digits",
+)
+app.command("run")(run.run)
+app.command("compile")(compile.compile)
+app.command("place")(place.place)
+app.add_typer(recipe.app, name="recipe")
+
+
+def main() -> None:
+    """Run the command line and end the process with the table's exit code."""
+    try:
+        app()
+    except TrainyardError as error:
+        if os.environ.get("TRAINYARD_DEBUG"):
+            raise
+        for line in str(error).splitlines():
+            print(f"✗ {line}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    except BrokenPipeError:
+        os._exit(ExitCode.DONE)
+
+
+if __name__ == "__main__":
+    main()

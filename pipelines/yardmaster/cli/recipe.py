@@ -1,0 +1,102 @@
+"""`trainyard recipe`: write a recipe, check one, and the JSON Schema that editors read."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(no_args_is_help=True, help="Write and check recipes.")
+
+_TEMPLATE = """\
+# A recipe says what to train; where is the environment's matter.
+#   trainyard recipe validate {file}     checks it
+#   trainyard run {file}                 trains, judges, exports and pushes it on this machine
+# All keys: trainyard recipe schema
+name: {name}
+description: {kind}
+"""
+
+_IMAGES = """\
+task: classification
+data:
+  format: image_folder        # one folder of images a class
+  path: data                  # beside this file, or gs://bucket/folder
+  image_size: [96, 96]
+model:
+  name: cnn_small             # or mobilenet_v3_small, efficientnet_v2_b0, resnet50, alexnet
+train:
+  epochs: 20
+  batch_size: 64
+  augment: {flip: true, shift: 0.1}
+evaluate:
+  gates:
+    - {metric: accuracy, min: 0.9}
+    - {metric: accuracy, min_difference: -0.01}    # against the model last pushed
+"""
+
+_TABLE = """\
+task: classification          # or regression
+data:
+  format: csv                 # with a header line; .csv.gz too
+  path: data.csv              # beside this file, or gs://bucket/data-*.csv
+  label: label
+  features:
+    age: {type: numeric}
+    city: {type: category}
+    joined: {type: date}
+model:
+  name: mlp                   # or wide_deep
+train:
+  epochs: 20
+  batch_size: 64
+evaluate:
+  slices: [city]
+  gates:
+    - {metric: accuracy, min: 0.8}
+"""
+
+
+@app.command("new")
+def new(
+    file: Annotated[Path, typer.Argument(help="YAML file to write.")],
+    table: Annotated[bool, typer.Option("--table", help="For a CSV file instead of a folder of images.")] = False,
+) -> None:
+    """Write a recipe to start from."""
+    from trainyard.core.errors import ConfigurationError
+
+    if file.exists():
+        raise ConfigurationError(f"{file}: is there already. Name another file.")
+    name = "".join(letter if letter.isalnum() else "-" for letter in file.stem.lower()).strip("-") or "recipe"
+    kind = "Columns of a CSV file" if table else "Images, one folder a class"
+    file.write_text(
+        _TEMPLATE.format(file=file, name=name, kind=kind) + (_TABLE if table else _IMAGES), encoding="utf-8"
+    )
+    typer.echo(f"✓ wrote {file}", err=True)
+
+
+@app.command("validate")
+def validate(
+    recipe: Annotated[str, typer.Argument(help="Name of a bundled recipe, or a YAML file.")],
+    set_: Annotated[list[str] | None, typer.Option("--set", help="Override one value, such as train.epochs=3.")] = None,
+) -> None:
+    """Check a recipe and print it with every default filled in."""
+    import yaml
+
+    from trainyard.core import recipe as recipes
+
+    loaded = recipes.load(recipe, set_)
+    typer.echo(
+        yaml.safe_dump(loaded.model_dump(mode="json", exclude_none=True), sort_keys=False, allow_unicode=True), nl=False
+    )
+    typer.echo(f"✓ {recipe} is a valid recipe", err=True)
+
+
+@app.command("schema")
+def schema() -> None:
+    """Print the JSON Schema of recipes, for editors."""
+    from trainyard.core.recipe import Recipe
+
+    typer.echo(json.dumps(Recipe.model_json_schema(), indent=2))

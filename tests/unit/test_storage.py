@@ -1,0 +1,140 @@
+"""The commit protocol: all or nothing, under kills, races, full disks and missing permissions."""
+
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from trainyard.core import storage
+from trainyard.core.errors import DataError, InfrastructureError, TransientError
+
+KILLED_WRITER = """
+import os, sys
+from trainyard.core import storage
+
+final, fatal = sys.argv[1], int(sys.argv[2])
+seen = 0
+
+def hook(event, arguments):
+    global seen
+    if event in ("open", "os.rename", "os.mkdir", "os.remove", "os.rmdir"):
+        seen += 1
+        if seen == fatal:
+            os._exit(9)
+
+sys.addaudithook(hook)
+with storage.stage(final, "test") as folder:
+    (folder / "a").write_text("new a")
+    (folder / "deep").mkdir()
+    (folder / "deep" / "b").write_text("new b")
+os._exit(0)
+"""
+
+
+def write(final: Path, content: str) -> None:
+    with storage.stage(str(final), "test") as folder:
+        (folder / "a").write_text(content)
+
+
+def test_a_published_folder_holds_its_files_and_their_checksums(tmp_path: Path) -> None:
+    write(tmp_path / "out", "hello")
+    manifest = storage.require(str(tmp_path / "out"), "test")
+    # CRC32C of b"hello" by the Castagnoli polynomial, base of RFC 3720's check.
+    assert manifest.files == {"a": storage.File(bytes=5, crc32c="9a71bb4c")}
+    assert not list((tmp_path / ".staging").iterdir())
+
+
+def test_an_error_in_the_block_publishes_nothing(tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError), storage.stage(str(tmp_path / "out"), "test") as folder:
+        (folder / "a").write_text("half")
+        raise ZeroDivisionError
+    assert storage.committed(str(tmp_path / "out")) is None
+    assert not list((tmp_path / ".staging").iterdir())
+
+
+def test_a_writer_killed_at_any_of_its_writes_leaves_all_or_nothing(tmp_path: Path) -> None:
+    outcomes = []
+    for fatal in range(1, 100):
+        final = tmp_path / str(fatal)
+        code = subprocess.run([sys.executable, "-c", KILLED_WRITER, str(final), str(fatal)]).returncode
+        manifest = storage.committed(str(final))
+        outcomes.append(manifest is not None)
+        if manifest:
+            storage.require(str(final), "test")
+            assert (final / "deep" / "b").read_text() == "new b"
+        else:
+            assert not final.exists()
+        if code == 0:
+            break
+    assert code == 0, "the writer was never left alone"
+    assert outcomes[0] is False and outcomes[-1] is True
+    assert outcomes == sorted(outcomes)
+
+
+def test_a_writer_that_lost_the_race_with_equal_content_succeeds(tmp_path: Path) -> None:
+    with storage.stage(str(tmp_path / "out"), "test") as folder:
+        (folder / "a").write_text("same")
+        write(tmp_path / "out", "same")
+    storage.require(str(tmp_path / "out"), "test")
+
+
+def test_a_writer_that_lost_the_race_with_other_content_is_told(tmp_path: Path) -> None:
+    with pytest.raises(InfrastructureError, match="something else is there"):
+        with storage.stage(str(tmp_path / "out"), "test") as folder:
+            (folder / "a").write_text("mine")
+            write(tmp_path / "out", "theirs")
+    assert (tmp_path / "out" / "a").read_text() == "theirs"
+
+
+def test_a_file_cut_after_publishing_is_found(tmp_path: Path) -> None:
+    write(tmp_path / "out", "hello")
+    (tmp_path / "out" / "a").write_text("hell")
+    with pytest.raises(DataError, match="4 bytes, its manifest says 5"):
+        storage.require(str(tmp_path / "out"), "test")
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"producer": "x"}', '{"producer": 1, "files": {"a": 3}}'])
+def test_a_manifest_that_is_none_is_refused(tmp_path: Path, content: str) -> None:
+    (tmp_path / "manifest.json").write_text(content)
+    with pytest.raises(DataError, match="not a manifest"):
+        storage.committed(str(tmp_path))
+
+
+def test_a_full_disk_is_one_sentence_and_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(InfrastructureError, match="the disk is full") as caught:
+        with storage.stage(str(tmp_path / "out"), "test"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+    assert caught.value.exit_code == 40
+    assert not list((tmp_path / ".staging").iterdir())
+
+
+def test_the_lease_is_refused_while_another_process_holds_it_and_free_after_its_death(tmp_path: Path) -> None:
+    final = str(tmp_path / "out")
+    holder = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            f"from trainyard.core import storage\nwith storage.lease({final!r}):\n  print('held', flush=True); input()",
+        ],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert holder.stdout and holder.stdout.readline() == "held\n"
+    with pytest.raises(TransientError, match=f"process {holder.pid} is writing it"), storage.lease(final):
+        pass
+    holder.kill()
+    holder.wait()
+    with storage.lease(final):
+        pass
+
+
+def test_a_pointer_is_replaced_whole(tmp_path: Path) -> None:
+    pointer = str(tmp_path / "pointer")
+    storage.write_text(pointer, "old")
+    storage.write_text(pointer, "new")
+    assert storage.read_text(pointer) == "new"
+    assert os.listdir(tmp_path) == ["pointer"]
