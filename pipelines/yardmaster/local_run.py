@@ -74,7 +74,6 @@ class LocalRun:
 
         Raises the error class of the step that failed, with its sentence.
         """
-        self.folder.mkdir(parents=True, exist_ok=True)
         text = yaml.safe_dump(self.recipe.model_dump(mode="json", exclude_none=True), sort_keys=False)
         storage.write_text(str(self.folder / "recipe.yaml"), text)
         examples = self._step("preprocess", keyed_by=(keys.fingerprint(self.recipe),))

@@ -1,7 +1,6 @@
 """The commit protocol: all or nothing, under kills, races, full disks and missing permissions."""
 
 import errno
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from trainyard.core import storage
-from trainyard.core.errors import DataError, InfrastructureError, TransientError
+from trainyard.core.errors import ConfigurationError, DataError, InfrastructureError, TransientError
 
 KILLED_WRITER = """
 import os, sys
@@ -82,10 +81,10 @@ def test_a_writer_that_lost_the_race_with_equal_content_succeeds(tmp_path: Path)
 
 
 def test_a_writer_that_lost_the_race_with_other_content_is_told(tmp_path: Path) -> None:
-    with pytest.raises(InfrastructureError, match="something else is there"):
-        with storage.stage(str(tmp_path / "out"), "test") as folder:
-            (folder / "a").write_text("mine")
-            write(tmp_path / "out", "theirs")
+    lost = pytest.raises(InfrastructureError, match="something else is there")
+    with lost, storage.stage(str(tmp_path / "out"), "test") as folder:
+        (folder / "a").write_text("mine")
+        write(tmp_path / "out", "theirs")
     assert (tmp_path / "out" / "a").read_text() == "theirs"
 
 
@@ -104,9 +103,9 @@ def test_a_manifest_that_is_none_is_refused(tmp_path: Path, content: str) -> Non
 
 
 def test_a_full_disk_is_one_sentence_and_leaves_nothing(tmp_path: Path) -> None:
-    with pytest.raises(InfrastructureError, match="the disk is full") as caught:
-        with storage.stage(str(tmp_path / "out"), "test"):
-            raise OSError(errno.ENOSPC, "No space left on device")
+    full = pytest.raises(InfrastructureError, match="the disk is full")
+    with full as caught, storage.stage(str(tmp_path / "out"), "test"):
+        raise OSError(errno.ENOSPC, "No space left on device")
     assert caught.value.exit_code == 40
     assert not list((tmp_path / ".staging").iterdir())
 
@@ -137,4 +136,15 @@ def test_a_pointer_is_replaced_whole(tmp_path: Path) -> None:
     storage.write_text(pointer, "old")
     storage.write_text(pointer, "new")
     assert storage.read_text(pointer) == "new"
-    assert os.listdir(tmp_path) == ["pointer"]
+    assert [path.name for path in tmp_path.iterdir()] == ["pointer"]
+
+
+def test_a_file_where_a_folder_is_needed_is_named(tmp_path: Path) -> None:
+    (tmp_path / "storage").write_text("")
+    with pytest.raises(InfrastructureError, match="storage: a file stands where a folder is needed"):
+        write(tmp_path / "storage" / "out", "hello")
+
+
+def test_a_bucket_is_refused_and_not_made_a_folder_of_that_name(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="not to buckets"):
+        storage.write_text("gs://bucket/pointer", "x")

@@ -71,7 +71,7 @@ def main(run: Callable[..., None], doc: str | None) -> None:
             error="Interrupted",
             message="Interrupted. Run the same command again to go on.",
         )
-    except Exception as error:  # noqa: BLE001: the process ends here, and its exit code must say how
+    except Exception as error:  # noqa: BLE001 - the process ends here, and its exit code must say how
         traceback.print_exc()
         code = ExitCode.BUG
         _record(step, output, code, type(error).__name__, f"{step}: {type(error).__name__}: {error}")

@@ -1,0 +1,33 @@
+"""Seconds until the command line answers, beside an empty Python process."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+RUNS = 7
+
+
+def measure() -> dict[str, float]:
+    """Return the median seconds of each command."""
+    program = str(Path(sys.executable).parent / "trainyard")
+    commands = {
+        "python -c pass": [sys.executable, "-c", "pass"],
+        "trainyard --help": [program, "--help"],
+        "trainyard compile digits -e gke": [program, "compile", "digits", "-e", "gke", "-o", "/dev/null"],
+    }
+    return {name: round(statistics.median(_seconds(command) for _ in range(RUNS)), 3) for name, command in commands.items()}
+
+
+def _seconds(command: list[str]) -> float:
+    start = time.monotonic()
+    subprocess.run(command, check=True, capture_output=True)
+    return time.monotonic() - start
+
+
+if __name__ == "__main__":
+    print(json.dumps(measure(), indent=1))

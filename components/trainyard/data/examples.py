@@ -1,0 +1,117 @@
+"""Reads what preprocess wrote: the example shards as tf.data, and the transform graph."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from trainyard.core import artifacts, storage
+from trainyard.core.artifacts import Split
+from trainyard.data.images import decode_image
+
+_DTYPES = {"float32": tf.float32, "int64": tf.int64, "string": tf.string}
+_READ_AHEAD = 1 << 20  # bytes; chosen
+
+
+def open_examples(uri: str) -> ExampleFolder:
+    """Return the committed output of preprocess at `uri`. Raises `DataError` where it is missing or cut."""
+    storage.require(uri, "preprocess")
+    return ExampleFolder(uri)
+
+
+class ExampleFolder:
+    """The example shards of one preprocess output."""
+
+    def __init__(self, uri: str) -> None:
+        self.uri = uri
+        self.document = artifacts.Examples.read(uri)
+        label = tf.float32 if self.document.task == "regression" else tf.int64
+        self._label = {"label": tf.io.FixedLenFeature((), label)}
+        self._features = {
+            f"raw/{feature.name}" if feature.encoded else feature.name: tf.io.FixedLenFeature(
+                () if feature.encoded else feature.shape, tf.string if feature.encoded else _DTYPES[feature.dtype]
+            )
+            for feature in self.document.features
+        }
+        self._raw = {
+            f"raw/{feature.name}": tf.io.FixedLenFeature((), _DTYPES[feature.dtype])
+            for feature in self.document.raw_features
+        }
+
+    def files(self, split: Split) -> list[str]:
+        """Return the paths of the shards of `split`, in order."""
+        return [storage.join(self.uri, file) for file in self.document.splits[split].files]
+
+    def decode(self, serialized: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+        """Return the model features and the label of one serialized tf.Example (a scalar string).
+
+        Each feature has the shape and dtype that its `artifacts.Feature` says; the label is a scalar, an int64 class id
+        or a float32 target.
+        """
+        parsed = tf.io.parse_single_example(serialized, {**self._features, **self._label})
+        return self._model_features(parsed), parsed["label"]
+
+    def batches(self, split: Split, batch_size: int) -> Any:
+        """Return `split` in stored order, the last batch kept: (features (n, ...) by name, labels (n,), keys (n,))."""
+        spec = {**self._features, **self._label, "key": tf.io.FixedLenFeature((), tf.string)}
+
+        def decode(serialized: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor, tf.Tensor]:
+            parsed = tf.io.parse_single_example(serialized, spec)
+            return self._model_features(parsed), parsed["label"], parsed["key"]
+
+        records = self._records(split).map(decode, num_parallel_calls=tf.data.AUTOTUNE)
+        return records.batch(batch_size).prefetch(tf.data.AUTOTUNE)
+
+    def raw_batches(self, split: Split, batch_size: int) -> Any:
+        """Return `split` in the order and batches of `batches`: (raw features (n,) by name, labels (n,)).
+
+        The raw features are what the serving signature takes: encoded images, or the columns of a row.
+        """
+
+        def decode(serialized: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+            parsed = tf.io.parse_example(serialized, {**self._raw, **self._label})
+            return {feature.name: parsed[f"raw/{feature.name}"] for feature in self.document.raw_features}, parsed[
+                "label"
+            ]
+
+        return self._records(split).batch(batch_size).map(decode).prefetch(tf.data.AUTOTUNE)
+
+    def labels(self, split: Split) -> np.ndarray[Any, np.dtype[Any]]:
+        """Return the labels of `split` in stored order: (n,), int64 class ids or float32 targets."""
+
+        def decode(serialized: tf.Tensor) -> tf.Tensor:
+            return tf.io.parse_example(serialized, self._label)["label"]
+
+        batches = list(self._records(split).batch(4096).map(decode).as_numpy_iterator())
+        return np.concatenate(batches) if batches else np.zeros(0, self._label["label"].dtype.as_numpy_dtype)
+
+    def _records(self, split: Split) -> Any:
+        return tf.data.TFRecordDataset(self.files(split), buffer_size=_READ_AHEAD)
+
+    def _model_features(self, parsed: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        image = self.document.image
+        return {
+            feature.name: decode_image(parsed[f"raw/{feature.name}"], image)
+            if feature.encoded and image is not None
+            else parsed[feature.name]
+            for feature in self.document.features
+        }
+
+
+def load_transform(uri: str) -> Transform:
+    """Return the transform graph of the preprocess output at `uri`, without importing tf.Transform."""
+    return Transform(storage.join(uri, "transform", "transform_fn"))
+
+
+class Transform(tf.Module):  # type: ignore[misc]
+    """tf.Transform's graph as a module: attached to a serving module, it is exported with its vocabularies."""
+
+    def __init__(self, saved_model: str) -> None:
+        super().__init__(name="transform")
+        self._loaded = tf.saved_model.load(saved_model)
+
+    def __call__(self, raw: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        """Return the model features (n, ...) of the raw features `raw`, each (n,)."""
+        return dict(self._loaded.transform_fn(raw))

@@ -1,0 +1,224 @@
+"""What a model's answers are worth: each metric as one number, and as a statistic that the bootstrap can resample.
+
+Both forms are given for the same examples: `measure` calls scikit-learn where it has the metric, `statistics` repeats
+the metric for many sets of weights at once, which scikit-learn cannot. A test holds them together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn import metrics as sklearn_metrics
+
+Floats = NDArray[np.floating[Any]]
+Statistic = Callable[[Floats], Floats]
+Task = Literal["classification", "regression"]
+
+CALIBRATION_BINS = 15
+"""As in Guo et al., On Calibration of Modern Neural Networks, 2017."""
+
+
+@dataclass(frozen=True)
+class Answers:
+    """The model's answers to n examples, in any order.
+
+    labels: (n,) int64 class ids, or float32 targets. outputs: (n, columns) float32 probabilities, of which the columns
+    behind the last class id belong to classes that no example has; or (n,) float32 predictions.
+    """
+
+    labels: NDArray[Any]
+    outputs: Floats
+
+    @property
+    def predicted(self) -> NDArray[np.int64]:
+        """Ids of the most probable classes (n,)."""
+        return np.argmax(self.outputs, axis=1)
+
+    @property
+    def losses(self) -> Floats:
+        """Each example's negative log likelihood, or squared error (n,) float64.
+
+        A probability counts as at least the float32 epsilon, as in scikit-learn's log loss, so that one certain mistake
+        does not make the mean infinite.
+        """
+        if self.outputs.ndim == 1:
+            return np.square(self.outputs.astype(np.float64) - self.labels)
+        right = self.outputs[np.arange(len(self.labels)), self.labels]
+        epsilon = np.finfo(np.float32).eps
+        return -np.log(np.clip(right.astype(np.float64), epsilon, 1 - epsilon))
+
+    def take(self, chosen: NDArray[Any]) -> Answers:
+        """Return the answers to the `chosen` examples: a mask (n,) or indices."""
+        return Answers(self.labels[chosen], self.outputs[chosen])
+
+
+def measure(task: Task, answers: Answers) -> dict[str, float]:
+    """Return every metric that is defined for these examples; one that is not (AUC of one class) is left out.
+
+    Smaller is better for log_loss, calibration_error, mae and rmse, larger for the others. macro_f1 and roc_auc are
+    means over the classes that have examples.
+    """
+    values = _regression(answers) if task == "regression" else _classification(answers)
+    return {name: float(value) for name, value in values.items() if np.isfinite(value)}
+
+
+def statistics(task: Task, answers: Answers) -> dict[str, Statistic]:
+    """Return the metrics of `measure` as functions of weights.
+
+    Each maps weights (resamples, n), how often a resample holds each example, to the metric of each resample
+    (resamples,), NaN where it is undefined.
+    """
+    return _regression_statistics(answers) if task == "regression" else _classification_statistics(answers)
+
+
+def confidence_bins(answers: Answers) -> tuple[NDArray[np.int64], Floats, Floats]:
+    """Return each example's bin, confidence and correctness: bins of equal width over the highest probability."""
+    confidence = answers.outputs.max(axis=1).astype(np.float64)
+    bins = np.minimum((confidence * CALIBRATION_BINS).astype(np.int64), CALIBRATION_BINS - 1)
+    return bins, confidence, (answers.predicted == answers.labels).astype(np.float64)
+
+
+def _regression(answers: Answers) -> dict[str, float]:
+    pair = answers.labels, answers.outputs
+    return {
+        "mae": sklearn_metrics.mean_absolute_error(*pair),
+        "rmse": sklearn_metrics.root_mean_squared_error(*pair),
+        "r2": sklearn_metrics.r2_score(*pair) if len(answers.labels) > 1 else np.nan,
+    }
+
+
+def _classification(answers: Answers) -> dict[str, float]:
+    labels, outputs = answers.labels, answers.outputs
+    present = np.unique(labels)
+    everything = np.ones((1, len(labels)))
+    values = {
+        "accuracy": sklearn_metrics.accuracy_score(labels, answers.predicted),
+        "macro_f1": sklearn_metrics.f1_score(
+            labels, answers.predicted, labels=present, average="macro", zero_division=0
+        ),
+        "log_loss": np.mean(answers.losses),
+        "calibration_error": _calibration_error(answers)(everything)[0],
+    }
+    if outputs.shape[1] > 5:
+        values["top5_accuracy"] = np.mean(_in_top5(answers))
+    if len(present) > 1:
+        values["roc_auc"] = np.mean(
+            [sklearn_metrics.roc_auc_score(labels == label, outputs[:, label]) for label in present]
+        )
+    return values
+
+
+def _regression_statistics(answers: Answers) -> dict[str, Statistic]:
+    errors = answers.outputs.astype(np.float64) - answers.labels
+    labels = answers.labels - np.mean(answers.labels, dtype=np.float64)  # the spread below keeps its digits
+
+    def r2(weights: Floats) -> Floats:
+        count = weights.sum(axis=1)
+        spread = _mean(weights, labels**2) - _mean(weights, labels) ** 2
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return np.where(spread > 0, 1 - weights @ errors**2 / (spread * count), np.nan)
+
+    return {
+        "mae": lambda weights: _mean(weights, np.abs(errors)),
+        "rmse": lambda weights: np.sqrt(_mean(weights, errors**2)),
+        "r2": r2,
+    }
+
+
+def _classification_statistics(answers: Answers) -> dict[str, Statistic]:
+    right = (answers.predicted == answers.labels).astype(np.float64)
+    losses = answers.losses
+    found: dict[str, Statistic] = {
+        "accuracy": lambda weights: _mean(weights, right),
+        "macro_f1": _macro_f1(answers),
+        "log_loss": lambda weights: _mean(weights, losses),
+        "calibration_error": _calibration_error(answers),
+    }
+    if answers.outputs.shape[1] > 5:
+        top = _in_top5(answers)
+        found["top5_accuracy"] = lambda weights: _mean(weights, top)
+    if len(np.unique(answers.labels)) > 1:
+        found["roc_auc"] = _roc_auc(answers)
+    return found
+
+
+def _mean(weights: Floats, values: Floats) -> Floats:
+    return weights @ values / weights.sum(axis=1)
+
+
+def _in_top5(answers: Answers) -> Floats:
+    """Whether the label is among the five most probable classes; the lower id goes first among equals, as in argmax."""
+    best = np.argsort(-answers.outputs, axis=1, kind="stable")[:, :5]
+    return (best == answers.labels[:, None]).any(axis=1).astype(np.float64)
+
+
+def _macro_f1(answers: Answers) -> Statistic:
+    columns = answers.outputs.shape[1]
+    is_actual = _members(answers.labels, columns)
+    is_found = _members(answers.predicted, columns)
+    is_both = is_actual * is_found
+
+    def macro_f1(weights: Floats) -> Floats:
+        actual, found, both = weights @ is_actual, weights @ is_found, weights @ is_both
+        f1 = 2 * both / np.maximum(actual + found, 1)
+        return (f1 * (actual > 0)).sum(axis=1) / (actual > 0).sum(axis=1)
+
+    return macro_f1
+
+
+def _calibration_error(answers: Answers) -> Statistic:
+    """Expected calibration error: the mean distance of accuracy from confidence, over bins of confidence.
+
+    Source: Guo et al., On Calibration of Modern Neural Networks, 2017, equation 3.
+    """
+    bins, confidence, right = confidence_bins(answers)
+    gaps = _members(bins, CALIBRATION_BINS) * (right - confidence)[:, None]
+    return lambda weights: np.abs(weights @ gaps).sum(axis=1) / weights.sum(axis=1)
+
+
+def _roc_auc(answers: Answers) -> Statistic:
+    """Mean over the classes of the area under one-against-the-rest curves, to first order in the weights.
+
+    An area is the mean of each positive's placement among the negatives, and also that of each negative's among the
+    positives; a resample moves it by the sum of both means' moves.
+    Source: DeLong, DeLong and Clarke-Pearson, Comparing the Areas under Two or More Correlated Receiver Operating
+    Characteristic Curves, Biometrics 44, 1988.
+    """
+    classes = np.unique(answers.labels)
+    is_positive = _members(answers.labels, answers.outputs.shape[1])[:, classes]
+    placements = np.stack([_placements(answers.outputs[:, label], answers.labels == label) for label in classes], axis=1)
+    of_positives = placements * is_positive
+    of_negatives = placements - of_positives
+    areas = of_positives.sum(axis=0) / is_positive.sum(axis=0)
+
+    def roc_auc(weights: Floats) -> Floats:
+        positives = weights @ is_positive
+        negatives = weights.sum(axis=1, keepdims=True) - positives
+        with np.errstate(invalid="ignore", divide="ignore"):
+            among_negatives = weights @ of_positives / positives
+            among_positives = weights @ of_negatives / negatives
+            area = np.clip(among_negatives + among_positives - areas, 0, 1)
+        defined = np.isfinite(area)
+        return np.where(defined, area, 0).sum(axis=1) / np.maximum(defined.sum(axis=1), 1)
+
+    return roc_auc
+
+
+def _placements(scores: Floats, positive: NDArray[np.bool_]) -> Floats:
+    """Share of the other kind that each example stands on the right side of (n,); a tie counts half."""
+    result = np.empty(len(scores))
+    for kind in (True, False):
+        others = np.sort(scores[positive != kind])
+        mine = scores[positive == kind]
+        below = (np.searchsorted(others, mine, "left") + np.searchsorted(others, mine, "right")) / 2 / len(others)
+        result[positive == kind] = below if kind else 1 - below
+    return result
+
+
+def _members(groups: NDArray[np.int64], count: int) -> Floats:
+    """Return 1 where an example (row) is in a group (column), else 0: (n, count) float64."""
+    return (groups[:, None] == np.arange(count)).astype(np.float64)

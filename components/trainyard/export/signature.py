@@ -1,0 +1,101 @@
+"""The served model: one SavedModel that takes raw inputs, with the transform inside it.
+
+What is served is what was trained on: the transform graph that wrote the training examples is part of the file.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import keras
+import tensorflow as tf
+
+from trainyard.core.artifacts import Examples, RawFeature
+from trainyard.core.errors import ConfigurationError
+from trainyard.export.trained import Tensors, answers
+
+RAW = "serving_default"
+SERIALIZED = "serving_examples"
+LABELS = "labels.txt"
+
+_MISSING = {"float32": float("nan"), "string": ""}
+
+
+def save(model: keras.Model, transform: tf.Module, document: Examples, folder: Path) -> None:
+    """Write the SavedModel `folder`, loadable by plain TensorFlow, with labels.txt beside saved_model.pb.
+
+    Signatures:
+    serving_default   every raw feature by name (see `input_name`), each (n,): for images `image`, the encoded bytes
+    serving_examples  `examples`, serialized tf.Example (n,) string with the raw features by their own names; a missing
+                      number counts as NaN and a missing string as empty, a missing integer is an error
+    Both return `probabilities` (n, classes) float32, `label` (n,) string and `label_id` (n,) int64, or for regression
+    `prediction` (n,) float32.
+    Raises `ConfigurationError` where two raw features get one input name.
+    """
+    names = _input_names(document.raw_features)
+    module = _Serving(model, transform, document)
+    raw = module.raw.get_concrete_function(
+        {
+            feature.name: tf.TensorSpec((None,), feature.dtype, name=names[feature.name])
+            for feature in document.raw_features
+        }
+    )
+    serialized = module.serialized.get_concrete_function(tf.TensorSpec((None,), tf.string, name="examples"))
+    tf.saved_model.save(module, str(folder), signatures={RAW: raw, SERIALIZED: serialized})
+    if document.labels is not None:
+        write_labels(document.labels, folder)
+
+
+def write_labels(labels: Sequence[str], folder: Path) -> None:
+    """Write labels.txt: one label a line, in the order of the class ids."""
+    (folder / LABELS).write_text("".join(f"{label}\n" for label in labels), encoding="utf-8")
+
+
+def input_name(name: str) -> str:
+    """Return how `serving_default` calls the raw feature `name`: TensorFlow allows letters, digits and underscores."""
+    plain = re.sub(r"\W", "_", name, flags=re.ASCII)
+    return f"feature_{plain}" if not plain[:1].isalpha() else plain
+
+
+class _Serving(tf.Module):
+    """Holds what the signatures need: variables and transform are tracked, the Keras object itself is not saved."""
+
+    def __init__(self, model: keras.Model, transform: tf.Module, document: Examples) -> None:
+        super().__init__()
+        self.transform = transform
+        self.model_variables = [variable.value for variable in model.variables]
+        answer = answers(model, document.task)
+        labels = document.labels
+        specification = {feature.name: _parsing(feature) for feature in document.raw_features}
+
+        def respond(raw: Tensors) -> Tensors:
+            outputs = answer(self.transform(raw))
+            if labels is None:
+                return {"prediction": outputs}
+            ids = tf.argmax(outputs, axis=-1, output_type=tf.int64)
+            return {"probabilities": outputs, "label": tf.gather(tf.constant(labels), ids), "label_id": ids}
+
+        self.raw = tf.function(respond, autograph=False)
+        self.serialized = tf.function(
+            lambda examples: respond(tf.io.parse_example(examples, specification)), autograph=False
+        )
+
+
+def _parsing(feature: RawFeature) -> tf.io.FixedLenFeature:
+    return tf.io.FixedLenFeature((), feature.dtype, default_value=_MISSING.get(feature.dtype))
+
+
+def _input_names(features: Sequence[RawFeature]) -> dict[str, str]:
+    names: dict[str, str] = {}
+    for feature in features:
+        name = input_name(feature.name)
+        same = [other for other, taken in names.items() if taken.lower() == name.lower()]
+        if same:
+            raise ConfigurationError(
+                f"data.features: '{feature.name}' and '{same[0]}' would both be the input '{name}' of the served model. "
+                "Rename one of the columns."
+            )
+        names[feature.name] = name
+    return names

@@ -1,0 +1,24 @@
+"""A small convolutional network for images of 8 to 96 pixels."""
+
+from __future__ import annotations
+
+import keras
+from keras import layers
+
+from trainyard.core.recipe import Model
+
+
+def network(model: Model, image: keras.KerasTensor, outputs: int) -> keras.KerasTensor:
+    """Return logits (batch, outputs) of pairs of convolutions, each pair halving the image until it is 4 to 7 pixels."""
+    x = layers.Rescaling(1 / 255)(image)
+    side, filters = min(image.shape[1:3]), 32
+    while side >= 8:
+        x = layers.Conv2D(filters, 3, padding="same", activation="relu")(x)
+        x = layers.Conv2D(filters, 3, padding="same", activation="relu")(x)
+        x = layers.MaxPooling2D(2)(x)
+        side, filters = side // 2, min(2 * filters, 128)
+    x = layers.Conv2D(filters, 3, padding="same", activation="relu")(x)
+    x = layers.Flatten()(x)
+    x = layers.Dropout(model.dropout)(x)
+    x = layers.Dense(64, activation="relu")(x)
+    return layers.Dense(outputs, dtype="float32", name="logits")(x)

@@ -1,0 +1,41 @@
+"""Turns the features of a table into one vector."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import keras
+from keras import layers
+
+from trainyard.core.artifacts import Feature
+
+
+def dense_vector(features: Sequence[Feature], inputs: Mapping[str, keras.KerasTensor]) -> keras.KerasTensor:
+    """Return float (batch, width): numbers side by side, each id with a vocabulary as its learned embedding."""
+    parts = [_embedding(feature, inputs[feature.name]) for feature in features if feature.vocabulary_size]
+    numbers = numeric_vector(features, inputs)
+    return join(parts if numbers is None else [numbers, *parts])
+
+
+def numeric_vector(features: Sequence[Feature], inputs: Mapping[str, keras.KerasTensor]) -> keras.KerasTensor | None:
+    """Return float32 (batch, width) of the features without a vocabulary, or None where there is none."""
+    parts = [
+        layers.Reshape((math.prod(feature.shape),))(keras.ops.cast(inputs[feature.name], "float32"))
+        for feature in features
+        if not feature.vocabulary_size
+    ]
+    return join(parts) if parts else None
+
+
+def join(parts: Sequence[keras.KerasTensor]) -> keras.KerasTensor:
+    """Return the vectors `parts` side by side."""
+    return layers.Concatenate()(list(parts)) if len(parts) > 1 else parts[0]
+
+
+def _embedding(feature: Feature, ids: keras.KerasTensor) -> keras.KerasTensor:
+    size = feature.vocabulary_size or 0
+    # Source of the width: the rule of thumb of fast.ai's tabular learner, 1.6 n^0.56; the limit of 32 is chosen.
+    width = min(32, max(1, round(1.6 * size**0.56)))
+    embedded = layers.Embedding(size, width, name=f"embed_{feature.name}")(ids)
+    return layers.Reshape((math.prod(feature.shape) * width,))(embedded)

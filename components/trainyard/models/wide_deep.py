@@ -1,0 +1,64 @@
+"""A linear model over ids, pairs of ids and numbers beside a multilayer perceptron over embeddings.
+
+Source: H.-T. Cheng et al., Wide & Deep Learning for Recommender Systems, 2016, arXiv:1606.07792.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+
+import keras
+from keras import layers
+
+from trainyard.core.artifacts import Feature
+from trainyard.core.recipe import Model
+from trainyard.models import columns, mlp
+
+# Chosen: crosses are kept while their table of weights stays small.
+_LARGEST_CROSS = 10_000
+_MOST_CROSSES = 10
+
+
+def network(
+    model: Model, features: Sequence[Feature], inputs: Mapping[str, keras.KerasTensor], outputs: int
+) -> keras.KerasTensor:
+    """Return (batch, outputs), the sum of the wide and the deep side."""
+    return layers.Add(dtype="float32")(
+        [mlp.network(model, features, inputs, outputs), *_wide(features, inputs, outputs)]
+    )
+
+
+def _wide(
+    features: Sequence[Feature], inputs: Mapping[str, keras.KerasTensor], outputs: int
+) -> list[keras.KerasTensor]:
+    ids = [feature for feature in features if feature.vocabulary_size]
+    sides = [_weights(f"wide_{f.name}", f.vocabulary_size or 0, f.shape, inputs[f.name], outputs) for f in ids]
+    for one, other in _crosses(ids):
+        first, second = inputs[one.name], inputs[other.name]
+        size = other.vocabulary_size or 0
+        crossed = first * size + second
+        sides.append(
+            _weights(f"wide_{one.name}_{other.name}", (one.vocabulary_size or 0) * size, one.shape, crossed, outputs)
+        )
+    numbers = columns.numeric_vector(features, inputs)
+    if numbers is not None:
+        sides.append(layers.Dense(outputs, use_bias=False, name="wide_numbers", dtype="float32")(numbers))
+    return sides
+
+
+def _crosses(ids: Sequence[Feature]) -> list[tuple[Feature, Feature]]:
+    """Return the pairs of ids whose crossed vocabulary is small, the smallest first."""
+
+    def size(pair: tuple[Feature, Feature]) -> int:
+        return (pair[0].vocabulary_size or 0) * (pair[1].vocabulary_size or 0)
+
+    pairs = [pair for pair in combinations(ids, 2) if pair[0].shape == pair[1].shape and size(pair) <= _LARGEST_CROSS]
+    return sorted(pairs, key=size)[:_MOST_CROSSES]
+
+
+def _weights(name: str, size: int, shape: tuple[int, ...], ids: keras.KerasTensor, outputs: int) -> keras.KerasTensor:
+    """Return (batch, outputs): one learned weight an id and output, summed over the feature's ids."""
+    table = layers.Embedding(size, outputs, embeddings_initializer="zeros", name=name, dtype="float32")(ids)
+    return keras.ops.sum(layers.Reshape((math.prod(shape), outputs))(table), axis=1)

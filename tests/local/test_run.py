@@ -1,0 +1,153 @@
+"""The whole command on real data: what a newcomer does first, and what goes wrong after that."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+TRAINYARD = [str(Path(sys.executable).parent / "trainyard")]
+SHORT = ["--set", "train.epochs=3", "--set", "evaluate.gates=[{metric: accuracy, min: 0.5}]"]
+
+
+def environment(folder: Path) -> Path:
+    """Write an environment that stores below `folder`."""
+    file = folder / "here.yaml"
+    file.write_text(yaml.safe_dump({"name": "here", "target": "local", "storage": str(folder / "storage")}))
+    return file
+
+
+def trainyard(*arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+    ended = subprocess.run([*TRAINYARD, *arguments], capture_output=True, text=True)
+    assert ended.returncode == code, ended.stderr
+    return ended
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return environment(tmp_path_factory.mktemp("run"))
+
+
+@pytest.fixture(scope="module")
+def record(here: Path) -> dict[str, Any]:
+    ended = trainyard("run", "digits", "-e", str(here), "-o", "json", "--require-blessed")
+    return json.loads(ended.stdout)
+
+
+def test_the_default_recipe_reaches_its_accuracy_and_tells_all_of_the_run(record: dict[str, Any]) -> None:
+    assert record["metrics"]["accuracy"] >= 0.98
+    assert sum(record["data"][split] for split in ("train", "eval", "test")) + record["data"]["quarantined"] == 1797
+    assert record["gate"]["verdict"] == "blessed"
+    assert set(record) == {
+        *("recipe", "run_id", "data", "train", "metrics", "gate", "exports", "pushed", "report", "seconds"),
+    }
+    assert {export["format"] for export in record["exports"]} == {
+        *("saved_model", "keras", "litert_float32", "litert_float16", "litert_int8"),
+    }
+    assert all(Path(export["path"]).exists() for export in record["exports"])
+    assert record["train"]["bottleneck"] in ("input", "compute")
+    assert (Path(record["pushed"]["path"]) / "saved_model.pb").is_file()
+    assert "<html" in Path(record["report"]).read_text(encoding="utf-8")
+
+
+def test_a_second_run_uses_what_is_there_and_pushes_nothing_new(here: Path, record: dict[str, Any]) -> None:
+    again = json.loads(trainyard("run", "digits", "-e", str(here), "-o", "json").stdout)
+    assert again["pushed"] == record["pushed"]
+    assert again["seconds"]["train"] < 1
+    assert again["metrics"] == record["metrics"]
+    difference = next(t for t in again["gate"]["thresholds"] if "champion" in t["name"])
+    assert (difference["value"], difference["passed"]) == (0, True)
+
+
+def test_from_a_step_does_that_step_again_and_none_before(here: Path, record: dict[str, Any]) -> None:
+    ended = trainyard("run", "digits", "-e", str(here), "--from", "export", "-o", "json")
+    again = json.loads(ended.stdout)
+    assert "✓ train       used again" in ended.stderr
+    assert "✓ export      used again" not in ended.stderr
+    assert again["exports"][0]["path"] == record["exports"][0]["path"]
+
+
+def test_a_refused_model_is_not_exported_and_the_exit_code_says_so_where_asked(here: Path) -> None:
+    arguments = (
+        "run",
+        "digits",
+        "-e",
+        str(here),
+        "--set",
+        "evaluate.gates=[{metric: accuracy, min: 1.01}]",
+        "-o",
+        "json",
+    )
+    refused = json.loads(trainyard(*arguments).stdout)
+    assert (refused["gate"]["verdict"], refused["exports"], refused["pushed"]) == ("refused", None, None)
+    ended = trainyard(*arguments, "--require-blessed", code=60)
+    assert "accuracy >= 1.01" in ended.stderr
+
+
+def test_ctrl_c_in_training_loses_nothing_and_a_re_run_goes_on(tmp_path: Path) -> None:
+    file = environment(tmp_path)
+    arguments = [*TRAINYARD, "run", "digits", "-e", str(file), "--set", "train.epochs=12", "-o", "json"]
+    process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 120
+    while not list(tmp_path.glob("storage/digits/train/*.checkpoints/ckpt-*/manifest.json")):
+        assert time.monotonic() < deadline and process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Run the same command again" in said
+    record = json.loads(trainyard(*arguments[1:]).stdout)
+    assert record["train"]["resumed_from"] > 0
+
+
+def test_two_runs_into_the_same_place_meet_a_clear_refusal(tmp_path: Path) -> None:
+    file = environment(tmp_path)
+    first = subprocess.Popen(
+        [*TRAINYARD, "run", "digits", "-e", str(file), *SHORT],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    deadline = time.monotonic() + 60
+    while not list(tmp_path.glob("storage/digits/preprocess/.*.lock")):
+        assert time.monotonic() < deadline and first.poll() is None
+        time.sleep(0.05)
+    time.sleep(1)
+    second = trainyard("run", "digits", "-e", str(file), *SHORT, code=30)
+    assert "is writing it" in second.stderr
+    first.communicate(timeout=120)
+    assert first.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["run", "digist"], 20, "Did you mean 'digits'?"),
+        (["run", "digits", "--set", "train.epoch=3"], 20, "unknown key. Did you mean 'epochs'?"),
+        (["run", "digits", "-e", "lokal"], 20, "Did you mean 'local'?"),
+        (["run", "digits", "-e", "gke"], 20, "its target is"),
+        (["run", "digits", "--from", "training"], 2, "training"),
+    ],
+)
+def test_a_wrong_command_is_one_sentence_and_no_traceback(arguments: list[str], code: int, said: str) -> None:
+    ended = trainyard(*arguments, code=code)
+    assert said in ended.stderr and "Traceback" not in ended.stderr
+
+
+def test_data_that_are_not_there_or_cannot_be_read_are_named(tmp_path: Path) -> None:
+    (tmp_path / "pets.yaml").write_text(
+        "name: pets\ndata: {format: image_folder, path: pets}\nmodel: {name: cnn_small}\n", encoding="utf-8"
+    )
+    arguments = ("run", str(tmp_path / "pets.yaml"), "-e", str(environment(tmp_path)))
+    assert str(tmp_path / "pets") in trainyard(*arguments, code=10).stderr
+
+
+def test_storage_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "storage").write_text("a file, not a folder")
+    ended = trainyard("run", "digits", "-e", str(environment(tmp_path)), code=40)
+    assert str(tmp_path / "storage") in ended.stderr
