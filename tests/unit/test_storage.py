@@ -141,7 +141,7 @@ def test_a_pointer_is_replaced_whole(tmp_path: Path) -> None:
 
 def test_a_file_where_a_folder_is_needed_is_named(tmp_path: Path) -> None:
     (tmp_path / "storage").write_text("")
-    with pytest.raises(InfrastructureError, match="storage: a file stands where a folder is needed"):
+    with pytest.raises(InfrastructureError, match="storage: is a file where a folder is needed"):
         write(tmp_path / "storage" / "out", "hello")
 
 

@@ -50,7 +50,7 @@ class Manifest:
         return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
-def folder(uri: str) -> Path:
+def local_path(uri: str) -> Path:
     """Return the local path of `uri`. Raises `ConfigurationError` for a bucket: this version writes to file systems."""
     if "://" in uri:
         raise ConfigurationError(
@@ -70,7 +70,7 @@ def committed(uri: str) -> Manifest | None:
 
     Raises `DataError` where the manifest itself cannot be read.
     """
-    path = folder(uri) / MANIFEST
+    path = local_path(uri) / MANIFEST
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
         return Manifest(
@@ -113,7 +113,7 @@ def stage(uri: str, producer: str) -> Iterator[Path]:
     content counts as success. Raises `InfrastructureError` on a full disk, a missing permission, or a different folder
     already at `uri`.
     """
-    final = folder(uri)
+    final = local_path(uri)
     staging = final.parent / ".staging" / f"{final.name}-{secrets.token_hex(4)}"
     with _os_errors(final):
         staging.mkdir(parents=True)
@@ -128,7 +128,7 @@ def stage(uri: str, producer: str) -> Iterator[Path]:
 
 def write_text(uri: str, text: str) -> None:
     """Replace the file at `uri` by `text` in one step: readers see the old content or the new, never a mixture."""
-    final = folder(uri)
+    final = local_path(uri)
     with _os_errors(final):
         final.parent.mkdir(parents=True, exist_ok=True)
         temporary = final.with_name(f".{final.name}.{secrets.token_hex(4)}")
@@ -146,14 +146,14 @@ def write_text(uri: str, text: str) -> None:
 def read_text(uri: str) -> str | None:
     """Return the text of the file at `uri`, or None where there is none."""
     try:
-        return folder(uri).read_text(encoding="utf-8")
+        return local_path(uri).read_text(encoding="utf-8")
     except (FileNotFoundError, NotADirectoryError):
         return None
 
 
 def remove(uri: str) -> None:
     """Remove the folder or file at `uri`; the manifest goes first, so that no reader opens what is being removed."""
-    path = folder(uri)
+    path = local_path(uri)
     (path / MANIFEST).unlink(missing_ok=True)
     if path.is_dir():
         shutil.rmtree(path)
@@ -167,7 +167,7 @@ def lease(uri: str) -> Iterator[None]:
 
     Raises `TransientError` at once where another process holds it.
     """
-    path = folder(uri)
+    path = local_path(uri)
     lock = path.parent / f".{path.name}.lock"
     with _os_errors(path):
         lock.parent.mkdir(parents=True, exist_ok=True)
@@ -201,10 +201,10 @@ def _os_errors(path: Path) -> Iterator[None]:
                 f"{error.filename or path}: may not be written ({os.strerror(error.errno)}). "
                 "Grant the permission, or name another storage in the environment."
             ) from error
-        if error.errno in (errno.ENOTDIR, errno.EISDIR):
+        if error.errno in (errno.ENOTDIR, errno.EEXIST):
+            file = next((parent for parent in (path, *path.parents) if parent.is_file()), path)
             raise InfrastructureError(
-                f"{error.filename or path}: a file stands where a folder is needed, or the other way round. "
-                "Remove it, or name another storage in the environment."
+                f"{file}: is a file where a folder is needed. Remove it, or name another storage in the environment."
             ) from error
         raise
 

@@ -1,0 +1,1 @@
+"""The first step: checks the records, splits them, analyses the training split and writes example shards."""

@@ -1,0 +1,38 @@
+"""Writes out the real data sets that scikit-learn carries, so that they take the way that a user's own data take."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+from sklearn import datasets
+
+
+def write_digits(folder: Path) -> None:
+    """Write 1,797 handwritten digits as 8 x 8 grey PNG files, one folder a class.
+
+    The source's 17 grey levels 0..16 become 0..255. Source: scikit-learn `load_digits`, from the UCI test set of
+    Optical Recognition of Handwritten Digits.
+    """
+    digits = datasets.load_digits()
+    for index, (image, label) in enumerate(zip(digits.images, digits.target, strict=True)):
+        path = folder / str(label) / f"{index:04}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.round(image * (255 / 16)).astype(np.uint8)).save(path)
+
+
+def write_breast_cancer(folder: Path) -> None:
+    """Write 569 biopsies as a CSV file: 30 measurements, named in snake case, and `diagnosis`.
+
+    Source: scikit-learn `load_breast_cancer`, the UCI Breast Cancer Wisconsin (Diagnostic) data.
+    """
+    cancer = datasets.load_breast_cancer()
+    names = [name.replace(" ", "_") for name in cancer.feature_names]
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "breast_cancer.csv").open("w", newline="", encoding="utf-8") as stream:
+        writer = csv.writer(stream)
+        writer.writerow([*names, "diagnosis"])
+        for row, label in zip(cancer.data, cancer.target, strict=True):
+            writer.writerow([*(repr(float(value)) for value in row), cancer.target_names[label]])
