@@ -21,7 +21,7 @@ setup: $(STAMP) ## Install everything from the hash-locked list into .venv
 
 $(STAMP): $(if $(filter .uv/bin/uv,$(UV)),.uv/bin/uv)
 	@test -x $(BIN)/python || $(UV) venv --quiet --python $(PYTHON) $(VENV)
-	VIRTUAL_ENV=$(VENV) $(UV) pip sync --quiet --require-hashes locks/dev.txt
+	VIRTUAL_ENV=$(VENV) $(UV) pip sync --quiet --compile-bytecode --require-hashes locks/dev.txt
 	VIRTUAL_ENV=$(VENV) $(UV) pip install --quiet --no-deps --no-build-isolation -e .
 	@rm -f $(VENV)/.trainyard-*; touch $@
 

@@ -27,7 +27,7 @@ def measure() -> dict[str, Any]:
     """Return seconds: of the run, of its steps, of each step's start-up, and of a trivial component of kfp.local."""
     with tempfile.TemporaryDirectory() as folder:
         environment = Path(folder) / "here.yaml"
-        environment.write_text(f"name: here\ntarget: local\nstorage: {folder}/storage\n")
+        environment.write_text(f"target: local\nstorage: {folder}/storage\n")
         program = str(Path(sys.executable).parent / "trainyard")
         start = time.monotonic()
         subprocess.run([program, "run", "digits", "-e", str(environment), "-o", "json"], check=True, capture_output=True)

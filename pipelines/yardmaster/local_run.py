@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
-import sys
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import Any, Protocol
 
 import yaml
 from trainyard.core.champion import champion
-from trainyard.core.environment import Environment
 
 from trainyard.core import errors, keys, storage
 from trainyard.core.artifacts import Evaluation, Exports
+from trainyard.core.environment import Environment
 from trainyard.core.errors import ExitCode, TrainyardError
 from trainyard.core.recipe import Recipe
+from yardmaster.step_process import step_process
 
 
 class Listener(Protocol):
@@ -113,30 +108,20 @@ class LocalRun:
         return output
 
     def _process(self, step: str, output: str, arguments: dict[str, str]) -> None:
-        command = [sys.executable, "-m", f"trainyard.{step}", "--recipe", str(self.folder / "recipe.yaml")]
-        for name, value in {**arguments, "output": output}.items():
-            command += [f"--{name}={value}"]
+        options = {"recipe": str(self.folder / "recipe.yaml"), **arguments, "output": output}
         failure: dict[str, Any] = {}
         start = time.monotonic()
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-            errors="replace",
-            env=os.environ | {"TRAINYARD_EVENTS": "json"},
-            start_new_session=True,
-        )
-        assert process.stderr is not None  # noqa: S101
-        with _stopping(process), (self.folder / f"{step}.log").open("w", encoding="utf-8") as log:
-            for event in _events(process.stderr, log):
-                if event["event"] == "started":
+        with step_process(step, options) as running, (self.folder / f"{step}.log").open("w", encoding="utf-8") as log:
+            for line in running.lines:
+                log.write(line)
+                event = _event(line)
+                if event.get("event") == "started":
                     self.startup_seconds[step] = round(time.monotonic() - start, 2)
-                elif event["event"] == "failed":
+                elif event.get("event") == "failed":
                     failure = event
-                self.listener.step_event(step, event)
-            code = process.wait()
+                if event:
+                    self.listener.step_event(step, event)
+            code = running.wait()
         if code in (ExitCode.INTERRUPTED, -signal.SIGINT):
             raise KeyboardInterrupt
         if code or storage.committed(output) is None:
@@ -155,31 +140,8 @@ class LocalRun:
         return TrainyardError(f"{sentence}. This is a fault of Trainyard or of the recipe's module; log: {log}.")
 
 
-def _events(stream: IO[str], log: IO[str]) -> Iterator[dict[str, Any]]:
-    for line in stream:
-        log.write(line)
-        if line.startswith('{"event"'):
-            try:
-                yield json.loads(line)
-            except ValueError:
-                continue
-
-
-@contextmanager
-def _stopping(process: subprocess.Popen[str]) -> Iterator[None]:
-    """Pass Ctrl-C and SIGTERM on to the step; nothing of it runs on when the block ends."""
-    main_thread = threading.current_thread() is threading.main_thread()
-    previous = signal.signal(signal.SIGTERM, lambda *_: process.terminate()) if main_thread else None
+def _event(line: str) -> dict[str, Any]:
     try:
-        yield
-    except BaseException:
-        process.send_signal(signal.SIGINT)
-        raise
-    finally:
-        try:
-            process.wait(timeout=15)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        if main_thread:
-            signal.signal(signal.SIGTERM, previous)
+        return json.loads(line) if line.startswith('{"event"') else {}  # type: ignore[no-any-return]
+    except ValueError:
+        return {}

@@ -18,7 +18,7 @@ SHORT = ["--set", "train.epochs=3", "--set", "evaluate.gates=[{metric: accuracy,
 def environment(folder: Path) -> Path:
     """Write an environment that stores below `folder`."""
     file = folder / "here.yaml"
-    file.write_text(yaml.safe_dump({"name": "here", "target": "local", "storage": str(folder / "storage")}))
+    file.write_text(yaml.safe_dump({"target": "local", "storage": str(folder / "storage")}))
     return file
 
 

@@ -13,6 +13,7 @@ from yardmaster.cli import compile, place, recipe, run
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
+    rich_markup_mode=None,  # importing the rich help takes longer than all the rest
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Train one recipe anywhere: on this machine, on Kubernetes with CPU, GPU or TPU pools, or on Vertex AI.",

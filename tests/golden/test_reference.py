@@ -1,0 +1,100 @@
+"""The reference pages say what the program says of itself; `make goldens` writes them again."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainyard.core.environment import Environment
+from trainyard.core.recipe import Recipe
+
+ROOT = Path(__file__).parents[2]
+REFERENCE = ROOT / "docs" / "reference"
+COMMANDS = ["", "run", "compile", "place", "recipe", "recipe new", "recipe validate", "recipe schema"]
+
+
+def commands() -> str:
+    """Return a page with the help of every command."""
+    program = str(Path(sys.executable).parent / "trainyard")
+    plain = os.environ | {"COLUMNS": "100", "TERM": "dumb", "NO_COLOR": "1"}
+    parts = ["# Commands\n\nMade from `--help`.\n"]
+    for command in COMMANDS:
+        help_text = subprocess.run(
+            [program, *command.split(), "--help"], capture_output=True, text=True, env=plain
+        ).stdout
+        text = "\n".join(line.rstrip() for line in help_text.strip().splitlines())
+        parts.append(f"## `{f'trainyard {command}'.strip()}`\n\n```\n{text}\n```\n")
+    return "\n".join(parts)
+
+
+def keys(title: str, schema: dict[str, Any]) -> str:
+    """Return a page with a table of keys for the document and each of its sections."""
+    sections = [(title, schema), *schema["$defs"].items()]
+    return "\n".join([f"# {title}\n\nMade from the schema. A key without a default is required.\n", *_tables(sections)])
+
+
+def _tables(sections: list[tuple[str, dict[str, Any]]]) -> Iterator[str]:
+    for name, section in sections:
+        if "properties" not in section:
+            continue
+        required = section.get("required", [])
+        rows = [
+            f"| `{key}` | {_kind(value)} | {'' if key in required else _default(value)} | {value.get('description', '')} |"
+            for key, value in section["properties"].items()
+        ]
+        about = section.get("description", "").replace("\n", " ")
+        yield (
+            f"## {name}\n\n{about}\n\n| key | value | default | |\n| --- | --- | --- | --- |\n" + "\n".join(rows) + "\n"
+        )
+
+
+def _kind(value: dict[str, Any]) -> str:
+    if "$ref" in value:
+        name = value["$ref"].rsplit("/", 1)[1]
+        return f"[{name}](#{name.lower()})"
+    for choice in ("anyOf", "oneOf"):
+        if choice in value:
+            return " or ".join(_kind(option) for option in value[choice])
+    if "enum" in value or "const" in value:
+        return ", ".join(f"`{option}`" for option in value.get("enum", [value.get("const")]))
+    if "prefixItems" in value:
+        return "[" + ", ".join(_kind(item) for item in value["prefixItems"]) + "]"
+    if value.get("type") == "array":
+        return f"list of {_kind(value['items'])}"
+    if isinstance(value.get("additionalProperties"), dict):
+        return f"name → {_kind(value['additionalProperties'])}"
+    return str(value.get("type", "anything"))
+
+
+def _default(value: dict[str, Any]) -> str:
+    default = value.get("default")
+    return "none" if default is None else "" if isinstance(default, dict) else f"`{default}`"
+
+
+@pytest.mark.parametrize("name", ["cli.md", "recipe.md", "environment.md"])
+def test_the_reference_is_what_the_program_says(name: str) -> None:
+    if name == "cli.md":
+        page = commands()
+    else:
+        model = Recipe if name == "recipe.md" else Environment
+        page = keys("Recipes" if model is Recipe else "Environments", model.model_json_schema(by_alias=True))
+    file = REFERENCE / name
+    if os.environ.get("TRAINYARD_GOLDENS") == "write":
+        file.write_text(page, encoding="utf-8")
+    assert file.read_text(encoding="utf-8") == page
+
+
+def test_every_command_of_the_docs_exists() -> None:
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    known = {command.split()[-1] for command in COMMANDS if command}
+    used = [
+        line.split()[1]
+        for page in pages
+        for line in page.read_text(encoding="utf-8").splitlines()
+        if line.startswith("trainyard ")
+    ]
+    assert used and set(used) <= known
