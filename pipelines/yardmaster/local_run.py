@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import yaml
-from trainyard.core.champion import champion
 
 from trainyard.core import errors, keys, storage
 from trainyard.core.artifacts import Evaluation, Exports
+from trainyard.core.champion import champion
 from trainyard.core.environment import Environment
 from trainyard.core.errors import ExitCode, TrainyardError
 from trainyard.core.recipe import Recipe
@@ -93,7 +93,8 @@ class LocalRun:
             arguments["checkpoints"] = f"{output}.checkpoints"
         if step == "preprocess":
             arguments["beam-options"] = self.environment.beam.command_line
-        if self.from_step and keys.STEPS.index(step) >= keys.STEPS.index(self.from_step):
+        again = self.from_step and keys.STEPS.index(step) >= keys.STEPS.index(self.from_step)
+        if again or step == "push":  # somebody may have emptied the servers' folder; pushing what is there changes nothing
             with storage.lease(output):
                 for uri in (output, *(uri for name, uri in arguments.items() if name == "checkpoints")):
                     storage.remove(uri)
@@ -142,6 +143,6 @@ class LocalRun:
 
 def _event(line: str) -> dict[str, Any]:
     try:
-        return json.loads(line) if line.startswith('{"event"') else {}  # type: ignore[no-any-return]
+        return json.loads(line) if line.startswith('{"event"') else {}
     except ValueError:
         return {}

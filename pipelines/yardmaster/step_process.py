@@ -15,7 +15,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from multiprocessing import connection
+from multiprocessing import connection, forkserver
+from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def step_process(step: str, options: dict[str, str]) -> Iterator[Running]:
     Ctrl-C and SIGTERM of this process go on to the step, and nothing of it runs on when the block ends.
     """
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(_IMPORTED_ONCE)
+    _start_server()
     reader, writer = context.Pipe(duplex=False)
     command_line = [f"--{name}={value}" for name, value in options.items()]
     process = context.Process(target=_step, args=(step, command_line, writer), name=step)
@@ -68,6 +69,19 @@ def step_process(step: str, options: dict[str, str]) -> Iterator[Running]:
         reader.close()
         if main_thread:
             signal.signal(signal.SIGTERM, previous)
+
+
+def _start_server() -> None:
+    """Have the fork server running, without the lines that TensorFlow writes to stderr when it is imported."""
+    forkserver.set_forkserver_preload(_IMPORTED_ONCE)
+    stderr = os.dup(2)
+    try:
+        with Path(os.devnull).open("w") as nowhere:
+            os.dup2(nowhere.fileno(), 2)
+        forkserver.ensure_running()
+    finally:
+        os.dup2(stderr, 2)
+        os.close(stderr)
 
 
 def _step(step: str, command_line: list[str], writer: connection.Connection) -> None:

@@ -94,9 +94,7 @@ def load(name: str) -> Environment:
         raise ConfigurationError("\n".join(f"{path.name}: {fault}" for fault in faults))
     if "://" in environment.storage:
         return environment
-    absolute = environment.model_copy(update={"storage": str(Path(environment.storage).expanduser().absolute())})
-    absolute._name = path.name
-    return absolute
+    return environment.model_copy(update={"storage": str(Path(environment.storage).expanduser().absolute())})
 
 
 def _placement_faults(environment: Environment) -> list[str]:
@@ -104,16 +102,16 @@ def _placement_faults(environment: Environment) -> list[str]:
     defined = f"Defined: {', '.join(environment.pools) or 'none'}."
     for step, pool in environment.placement.items():
         if pool not in environment.pools:
-            faults.append(
-                f"placement.{step}: no pool '{pool}'. {defined}{did_you_mean(pool, environment.pools)}"
-            )
+            faults.append(f"placement.{step}: no pool '{pool}'. {defined}{did_you_mean(pool, environment.pools)}")
     if environment.target != "local" and DEFAULT not in environment.placement:
         faults.append(f"placement.{DEFAULT}: is required for target {environment.target}: name a pool. {defined}")
-    for pool in dict.fromkeys(environment.placement.values()):
-        kind = environment.pools[pool].kind if pool in environment.pools else "cpu"
+    used = [
+        (pool, environment.pools[pool].kind) for pool in environment.placement.values() if pool in environment.pools
+    ]
+    for pool, kind in dict.fromkeys(used):
         if environment.target != "local" and kind not in environment.images:
             faults.append(f"images.{kind}: is required, for steps are placed on the {kind} pool '{pool}'.")
-    return list(dict.fromkeys(faults))
+    return faults
 
 
 def _target_faults(environment: Environment) -> list[str]:

@@ -6,16 +6,22 @@ the same thing meet in one place instead of writing two.
 
 from __future__ import annotations
 
+import glob
 import hashlib
+import importlib.metadata
 import json
+import os
+import re
 from functools import cache
 from pathlib import Path
 
 from trainyard.core import storage
+from trainyard.core.errors import DataError
 from trainyard.core.recipe import Recipe
 
 STEPS = ("preprocess", "train", "evaluate", "export", "push")
 
+_GLOB = re.compile(r"[*?\[]")
 _SECTIONS = {
     "preprocess": {"seed", "task", "data"},
     "train": {"seed", "task", "model", "train"},
@@ -57,4 +63,61 @@ def fingerprint(recipe: Recipe) -> str:
     Local files count with path, size and modification time; a bundled source with its name, for its content is fixed by
     the locked package. Raises `DataError` where nothing matches the path.
     """
-    raise NotImplementedError
+    if recipe.data.bundled is not None:
+        return f"{recipe.data.bundled} scikit-learn {importlib.metadata.version('scikit-learn')}"
+    path = recipe.data.path or ""
+    entries = _list_bucket(path) if path.startswith("gs://") else _list_local(path)
+    if not entries:
+        raise DataError(f"data.path: {path}: no files found. Correct data.path in the recipe.")
+    return hashlib.sha256(json.dumps(sorted(entries)).encode()).hexdigest()
+
+
+def _list_local(path: str) -> list[tuple[str, int, str]]:
+    """Return (path below the source's root, bytes, modification time) of every file, hidden ones left out."""
+    root = Path(path)
+    try:
+        if root.is_dir():
+            folders = os.walk(root, onerror=_raise)
+            files = [Path(folder, name) for folder, _, found in folders for name in found]
+        else:
+            root = Path(_GLOB.split(path, maxsplit=1)[0].rpartition("/")[0] or ".")
+            names = glob.glob(path, recursive=True)  # noqa: PTH207 - the ** of Path.glob finds no files before 3.13
+            files = [file for file in map(Path, names) if file.is_file()]
+        named = [(file.relative_to(root), file) for file in files]
+        visible = [(name, file.stat()) for name, file in named if not any(part.startswith(".") for part in name.parts)]
+    except OSError as error:
+        raise DataError(
+            f"data.path: {error.filename or path}: cannot be read ({error.strerror}). Check the name and the permissions."
+        ) from error
+    return [(name.as_posix(), state.st_size, str(state.st_mtime_ns)) for name, state in visible]
+
+
+def _list_bucket(path: str) -> list[tuple[str, int, str]]:
+    """Return (name, bytes, crc32c) of every object below the prefix or matching the glob `path`."""
+    from google.api_core.exceptions import GoogleAPIError
+    from google.auth.exceptions import GoogleAuthError
+    from google.cloud.storage import Client
+
+    bucket, _, pattern = path.removeprefix("gs://").partition("/")
+    is_glob = _GLOB.search(pattern) is not None
+    try:
+        blobs = Client().list_blobs(
+            bucket,
+            prefix=None if is_glob else pattern,
+            match_glob=pattern if is_glob else None,
+            fields="items(name,size,crc32c),nextPageToken",
+        )
+        folder = pattern.rstrip("/") + "/"
+        return [
+            (blob.name, blob.size, blob.crc32c)
+            for blob in blobs
+            if is_glob or blob.name == pattern or blob.name.startswith(folder)
+        ]
+    except (GoogleAPIError, GoogleAuthError, OSError) as error:
+        raise DataError(
+            f"data.path: {path}: cannot be listed ({error}). Check the name and the credentials."
+        ) from error
+
+
+def _raise(error: OSError) -> None:
+    raise error

@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field, StringConstraints, model_validator
 
 from trainyard.core.documents import Strict
 from trainyard.core.errors import did_you_mean
-from trainyard.core.hardware import Kind, Marks, Platform, Toleration, catalog
+from trainyard.core.hardware import Kind, Platform, Toleration, catalog
 
 
 @dataclass(frozen=True)
@@ -25,18 +25,17 @@ class Placement:
 
 def placement(pool: Pool, platform: Platform) -> Placement:
     """Return what a pod needs to land on `pool`; what the pool says itself comes last and wins."""
-    known = catalog()
-    marks = known.platforms[platform]
-    layers = [known.kinds[pool.kind]]
+    marks = catalog().platforms[platform]
+    layers = [catalog().kinds[pool.kind]]
     if pool.kind != "cpu":
         layers.append(marks.gpu if pool.kind == "gpu" else marks.tpu)
     if pool.spot:
         layers.append(marks.spot)
-    layers.append(Marks(nodeSelector=pool.node_selector, tolerations=pool.tolerations))
     names = {"accelerator": pool.accelerator, "topology": pool.topology}
+    selector = {key: value.format(**names) for layer in layers for key, value in layer.node_selector.items()}
     return Placement(
-        node_selector={key: value.format(**names) for layer in layers for key, value in layer.node_selector.items()},
-        tolerations=[toleration for layer in layers for toleration in layer.tolerations],
+        node_selector=selector | pool.node_selector,
+        tolerations=[*(each for layer in layers for each in layer.tolerations), *pool.tolerations],
         resource=layers[0].resource,
         count=pool.count,
     )
@@ -49,7 +48,9 @@ def _written(value: object) -> object:
 
 # The spellings that KFP's set_cpu_request and set_memory_request take.
 Cpu = Annotated[str, BeforeValidator(_written), StringConstraints(pattern=r"^([0-9]*[.])?[0-9]+m?$")]
-Memory = Annotated[str, BeforeValidator(_written), StringConstraints(pattern=r"^[0-9]+(E|Ei|P|Pi|T|Ti|G|Gi|M|Mi|K|Ki)?$")]
+Memory = Annotated[
+    str, BeforeValidator(_written), StringConstraints(pattern=r"^[0-9]+(E|Ei|P|Pi|T|Ti|G|Gi|M|Mi|K|Ki)?$")
+]
 
 
 class Requests(Strict):

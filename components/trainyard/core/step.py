@@ -10,13 +10,14 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from trainyard.core import documents, events, storage
-from trainyard.core.errors import ExitCode, Preempted, TrainyardError
+from trainyard.core.errors import ExitCode, InfrastructureError, Preempted, TrainyardError
 from trainyard.core.recipe import Recipe
 
 
@@ -42,44 +43,56 @@ def failure_record(output: str) -> str:
     return f"{output}.failure.json"
 
 
-def main(run: Callable[..., None], doc: str | None) -> None:
+def main(run: Callable[..., None], command_line: list[str] | None = None) -> None:
     """Run a step as a program: its options are the parameters of `run`. Ends the process with the table's exit code."""
     step = run.__module__.split(".")[-2]
-    parser = argparse.ArgumentParser(prog=f"python -m trainyard.{step}", description=doc)
+    parser = argparse.ArgumentParser(
+        prog=f"python -m trainyard.{step}", description=sys.modules[run.__module__].__doc__
+    )
     for name, parameter in inspect.signature(run).parameters.items():
         required = parameter.default is inspect.Parameter.empty
         parser.add_argument(
             f"--{name.replace('_', '-')}", required=required, default=None if required else parameter.default
         )
-    arguments = vars(parser.parse_args())
+    arguments = vars(parser.parse_args(command_line))
     output = arguments.pop("output")
     signal.signal(signal.SIGTERM, _preempted)
     events.emit("started", step=step)
-    code = ExitCode.DONE
+    code: int = ExitCode.DONE
     try:
-        arguments["recipe"] = documents.load(Path(arguments["recipe"]), Recipe)
-        execute(run, output, **arguments)
-    except TrainyardError as error:
-        code = error.exit_code
-        _record(step, output, code, type(error).__name__, str(error))
-    except KeyboardInterrupt:
-        code = ExitCode.INTERRUPTED
-        events.emit(
-            "failed",
-            step=step,
-            code=int(code),
-            error="Interrupted",
-            message="Interrupted. Run the same command again to go on.",
-        )
-    except Exception as error:  # noqa: BLE001 - the process ends here, and its exit code must say how
-        traceback.print_exc()
-        code = ExitCode.BUG
-        _record(step, output, code, type(error).__name__, f"{step}: {type(error).__name__}: {error}")
+        with recorded(step, lambda: output):
+            arguments["recipe"] = documents.load(Path(arguments["recipe"]), Recipe)
+            execute(run, output, **arguments)
+    except SystemExit as end:
+        code = int(end.code or 0)
     sys.stdout.flush()
     sys.stderr.flush()
     # Libraries that were mixed in one process (tf.Transform, Beam, LiteRT) may crash while the interpreter ends, after
     # all results are on disk; a step is judged by its committed manifest.
     os._exit(code)
+
+
+@contextmanager
+def recorded(step: str, output: Callable[[], str]) -> Iterator[None]:
+    """End the process with the table's exit code where the block fails, its reason recorded beside `output()`."""
+    try:
+        yield
+    except TrainyardError as error:
+        _record(step, output(), error.exit_code, type(error).__name__, str(error))
+        raise SystemExit(error.exit_code) from error
+    except KeyboardInterrupt as error:
+        code = ExitCode.INTERRUPTED
+        message = "Interrupted. Run the same command again to go on."
+        events.emit("failed", step=step, code=int(code), error="Interrupted", message=message)
+        raise SystemExit(code) from error
+    except Exception as error:
+        if "No space left on device" in str(error):  # as TensorFlow words it, outside the reach of `storage.stage`
+            full = f"{output()}: the disk is full. Free some space and run the same command again."
+            _record(step, output(), ExitCode.INFRASTRUCTURE, InfrastructureError.__name__, full)
+            sys.exit(ExitCode.INFRASTRUCTURE)
+        traceback.print_exc()
+        _record(step, output(), ExitCode.BUG, type(error).__name__, f"{step}: {type(error).__name__}: {error}")
+        raise SystemExit(ExitCode.BUG) from error
 
 
 def _preempted(_signal: int, _frame: FrameType | None) -> None:

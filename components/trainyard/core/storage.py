@@ -210,8 +210,11 @@ def _os_errors(path: Path) -> Iterator[None]:
 
 
 def _write_manifest(staging: Path, producer: str) -> Manifest:
-    names = sorted(path.relative_to(staging).as_posix() for path in staging.rglob("*") if path.is_file())
+    paths = sorted(staging.rglob("*"))
+    names = [path.relative_to(staging).as_posix() for path in paths if path.is_file()]
     manifest = Manifest(producer=producer, files={name: _checksum(staging / name) for name in names})
+    for folder in (path for path in paths if path.is_dir()):
+        _sync_folder(folder)
     write_text(str(staging / MANIFEST), json.dumps(asdict(manifest), indent=1, sort_keys=True))
     return manifest
 

@@ -21,7 +21,10 @@ CELLS = 2_000_000
 def intervals(
     task: Task, answers: Answers, metrics: Mapping[str, float], resamples: int, seed: int
 ) -> dict[str, Interval]:
-    """Return the 95 % interval of each of `metrics`, which `measure` gave for `answers`; equal seeds give equal ones."""
+    """Return the 95 % interval of each of `metrics`, which `measure` gave for `answers`; equal seeds give equal ones.
+
+    A metric whose resamples all agree (an AUC of 1) gets none: they do not say how sure it is.
+    """
     wanted = {name: statistic for name, statistic in statistics(task, answers).items() if name in metrics}
     drawn = resample(wanted, len(answers.labels), resamples, seed)
     found = {name: _interval(name, metrics[name], len(answers.labels), draws) for name, draws in drawn.items()}
@@ -72,7 +75,8 @@ def _interval(metric: str, value: float, examples: int, draws: Floats) -> Interv
         # A resample repeats examples, which moves the accuracy of a bin away from its confidence: the error of resamples
         # is larger than that of the examples by about as much as the examples' is than the truth's.
         draws = np.maximum(draws - (np.mean(draws) - value), 0)
-    return percentiles(draws)
+    found = percentiles(draws)
+    return None if found is not None and found.low == found.high else found
 
 
 def _all_alike(value: float, examples: int) -> Interval:

@@ -53,22 +53,17 @@ def judge(
     return Verdict(verdict="blessed" if passed else "refused", thresholds=thresholds)
 
 
-def is_difference(gate: Gate) -> bool:
-    """Return whether the condition compares with the champion."""
-    return gate.min_difference is not None or gate.max_difference is not None
-
-
 def _judge(gate: Gate, found: Measured | None, slices: Sequence[str], champion: Champion) -> Threshold:
     if gate.slice is not None and gate.slice not in slices:
         known = f" Slices: {', '.join(slices[:20])}." if slices else " Name its feature in evaluate.slices."
         return _failed(
-            gate, f"no example of the split is in the slice '{gate.slice}'.{did_you_mean(gate.slice, slices)}{known}"
+            gate, f"No example of the split is in the slice '{gate.slice}'.{did_you_mean(gate.slice, slices)}{known}"
         )
     if found is None or not math.isfinite(found.value):
         what = "is not a number" if found else "is not defined"
         where = f"the slice '{gate.slice}'" if gate.slice else "the split"
         return _failed(gate, f"{gate.metric} {what} on {where}. Remove the condition, or mend what makes it so.")
-    if not is_difference(gate):
+    if not _is_difference(gate):
         return _threshold(gate, found.value, found.interval)
     if not champion.present:
         return Threshold(
@@ -77,11 +72,11 @@ def _judge(gate: Gate, found: Measured | None, slices: Sequence[str], champion: 
             bound=_bound(gate),
             interval=None,
             passed=True,
-            note="there is no champion yet, so there is nothing to be worse than.",
+            note="There is no champion yet, so there is nothing to be worse than.",
         )
     if champion.fault or found.champion is None or not math.isfinite(found.champion):
         fault = champion.fault or f"the champion's {gate.metric} is not defined."
-        return _failed(gate, f"the champion cannot be compared: {fault}")
+        return _failed(gate, f"The champion cannot be compared: {fault}")
     threshold = _threshold(gate, found.value - found.champion, found.difference)
     return threshold.model_copy(update={"champion": found.champion})
 
@@ -99,10 +94,14 @@ def _failed(gate: Gate, note: str) -> Threshold:
 
 def _name(gate: Gate) -> str:
     place = f" [{gate.slice}]" if gate.slice is not None else ""
-    left = f"{gate.metric} - champion" if is_difference(gate) else gate.metric
+    left = f"{gate.metric} - champion" if _is_difference(gate) else gate.metric
     comparison = ">=" if gate.min is not None or gate.min_difference is not None else "<="
     return f"{left}{place} {comparison} {_bound(gate):g}"
 
 
 def _bound(gate: Gate) -> float:
     return next(bound for bound in (gate.min, gate.max, gate.min_difference, gate.max_difference) if bound is not None)
+
+
+def _is_difference(gate: Gate) -> bool:
+    return gate.min_difference is not None or gate.max_difference is not None

@@ -36,7 +36,8 @@ class Answers:
     @property
     def predicted(self) -> NDArray[np.int64]:
         """Ids of the most probable classes (n,)."""
-        return np.argmax(self.outputs, axis=1)
+        result: NDArray[np.int64] = np.argmax(self.outputs, axis=1)
+        return result
 
     @property
     def losses(self) -> Floats:
@@ -45,11 +46,14 @@ class Answers:
         A probability counts as at least the float32 epsilon, as in scikit-learn's log loss, so that one certain mistake
         does not make the mean infinite.
         """
+        result: Floats
         if self.outputs.ndim == 1:
-            return np.square(self.outputs.astype(np.float64) - self.labels)
+            result = np.square(self.outputs.astype(np.float64) - self.labels)
+            return result
         right = self.outputs[np.arange(len(self.labels)), self.labels]
         epsilon = np.finfo(np.float32).eps
-        return -np.log(np.clip(right.astype(np.float64), epsilon, 1 - epsilon))
+        result = -np.log(np.clip(right.astype(np.float64), epsilon, 1 - epsilon))
+        return result
 
     def take(self, chosen: NDArray[Any]) -> Answers:
         """Return the answers to the `chosen` examples: a mask (n,) or indices."""
@@ -147,13 +151,15 @@ def _classification_statistics(answers: Answers) -> dict[str, Statistic]:
 
 
 def _mean(weights: Floats, values: Floats) -> Floats:
-    return weights @ values / weights.sum(axis=1)
+    result: Floats = weights @ values / weights.sum(axis=1)
+    return result
 
 
 def _in_top5(answers: Answers) -> Floats:
     """Whether the label is among the five most probable classes; the lower id goes first among equals, as in argmax."""
     best = np.argsort(-answers.outputs, axis=1, kind="stable")[:, :5]
-    return (best == answers.labels[:, None]).any(axis=1).astype(np.float64)
+    result: Floats = (best == answers.labels[:, None]).any(axis=1).astype(np.float64)
+    return result
 
 
 def _macro_f1(answers: Answers) -> Statistic:
@@ -165,7 +171,8 @@ def _macro_f1(answers: Answers) -> Statistic:
     def macro_f1(weights: Floats) -> Floats:
         actual, found, both = weights @ is_actual, weights @ is_found, weights @ is_both
         f1 = 2 * both / np.maximum(actual + found, 1)
-        return (f1 * (actual > 0)).sum(axis=1) / (actual > 0).sum(axis=1)
+        result: Floats = (f1 * (actual > 0)).sum(axis=1) / (actual > 0).sum(axis=1)
+        return result
 
     return macro_f1
 
@@ -190,7 +197,9 @@ def _roc_auc(answers: Answers) -> Statistic:
     """
     classes = np.unique(answers.labels)
     is_positive = _members(answers.labels, answers.outputs.shape[1])[:, classes]
-    placements = np.stack([_placements(answers.outputs[:, label], answers.labels == label) for label in classes], axis=1)
+    placements = np.stack(
+        [_placements(answers.outputs[:, label], answers.labels == label) for label in classes], axis=1
+    )
     of_positives = placements * is_positive
     of_negatives = placements - of_positives
     areas = of_positives.sum(axis=0) / is_positive.sum(axis=0)
@@ -202,8 +211,9 @@ def _roc_auc(answers: Answers) -> Statistic:
             among_negatives = weights @ of_positives / positives
             among_positives = weights @ of_negatives / negatives
             area = np.clip(among_negatives + among_positives - areas, 0, 1)
-        defined = np.isfinite(area)
-        return np.where(defined, area, 0).sum(axis=1) / np.maximum(defined.sum(axis=1), 1)
+            defined = np.isfinite(area)
+            result: Floats = np.where(defined, area, 0).sum(axis=1) / defined.sum(axis=1)
+        return result
 
     return roc_auc
 
@@ -221,4 +231,5 @@ def _placements(scores: Floats, positive: NDArray[np.bool_]) -> Floats:
 
 def _members(groups: NDArray[np.int64], count: int) -> Floats:
     """Return 1 where an example (row) is in a group (column), else 0: (n, count) float64."""
-    return (groups[:, None] == np.arange(count)).astype(np.float64)
+    result: Floats = (groups[:, None] == np.arange(count)).astype(np.float64)
+    return result

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +11,7 @@ import numpy as np
 from trainyard.core.artifacts import Interval
 from trainyard.core.errors import ConfigurationError
 from trainyard.core.recipe import CLASSIFICATION_METRICS, REGRESSION_METRICS
+from trainyard.data.module import load_module
 from trainyard.evaluate.bootstrap import percentiles
 from trainyard.evaluate.metrics import Answers
 
@@ -23,19 +22,11 @@ Metrics = Callable[[Any, Any], Mapping[str, float]]
 
 
 def find(module: str) -> Metrics | None:
-    """Return the function `metrics` of the Python file `module`, None where it has none.
+    """Return the function `metrics` of the recipe's file `module`, None where it has none.
 
-    Raises `ConfigurationError` where the file cannot be imported.
+    Raises `ConfigurationError` where the file cannot be loaded.
     """
-    specification = importlib.util.spec_from_file_location(f"recipe_{Path(module).stem}", module)
-    if specification is None or specification.loader is None:
-        raise ConfigurationError(f"module: {module} is no Python file. Name a file that ends in .py.")
-    loaded = importlib.util.module_from_spec(specification)
-    try:
-        specification.loader.exec_module(loaded)
-    except Exception as error:
-        raise ConfigurationError(f"module: {module} cannot be imported ({type(error).__name__}: {error}).") from error
-    return getattr(loaded, "metrics", None)
+    return getattr(load_module(module), "metrics", None)
 
 
 def measure(

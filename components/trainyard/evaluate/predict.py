@@ -18,8 +18,10 @@ from trainyard.data.examples import ExampleFolder
 from trainyard.evaluate.metrics import Answers, Floats, Task
 
 
-def model_answers(folder: str, examples: ExampleFolder, split: Split, batch_size: int) -> tuple[Answers, NDArray[Any]]:
+def model_answers(folder: str, examples: ExampleFolder, split: Split, batches: Any) -> tuple[Answers, NDArray[Any]]:
     """Return the answers of the model in train's output `folder` to `split`, and the examples' keys (n,) bytes.
+
+    `batches` is the dataset `examples.batches(split, …)`.
 
     Raises `DataError` where the split is empty, or an answer is not finite.
     """
@@ -29,12 +31,14 @@ def model_answers(folder: str, examples: ExampleFolder, split: Split, batch_size
     answer = _answer(model, task)
     labels, outputs, keys = [], [], []
     total = examples.document.splits[split].examples
-    for features, label, key in examples.batches(split, batch_size):
+    done = 0
+    for features, label, key in batches:
         outputs.append(answer(features).numpy())
         labels.append(label.numpy())
         keys.append(key.numpy())
+        done += len(keys[-1])
         if len(keys) % 50 == 0:
-            events.progress(len(keys) * batch_size, total, "examples")
+            events.progress(done, total, "examples")
     if not keys:
         raise DataError(f"{examples.uri}: the split '{split}' holds no examples to judge. Give it a fraction above 0.")
     found = Answers(np.concatenate(labels), np.concatenate(outputs))
@@ -53,7 +57,9 @@ def champion_answers(folder: str, examples: ExampleFolder, split: Split, batch_s
     names = _inputs(folder, signature, examples)
     output = "probabilities" if examples.document.task == "classification" else "prediction"
     if output not in signature.structured_outputs:
-        raise DataError(f"{folder}: its signature has no output '{output}' but {_listed(signature.structured_outputs)}.")
+        raise DataError(
+            f"{folder}: its signature has no output '{output}' but {_listed(signature.structured_outputs)}."
+        )
     labels, outputs = [], []
     for raw, label in examples.raw_batches(split, batch_size):
         outputs.append(signature(**{name: raw[feature] for name, feature in names.items()})[output].numpy())
@@ -66,12 +72,11 @@ def champion_answers(folder: str, examples: ExampleFolder, split: Split, batch_s
 
 
 def _answer(model: Any, task: Task) -> Any:
-    @tf.function(reduce_retracing=True)
     def answer(features: dict[str, tf.Tensor]) -> tf.Tensor:
         outputs = tf.cast(model(features, training=False), tf.float32)
         return tf.nn.softmax(outputs) if task == "classification" else tf.squeeze(outputs, axis=-1)
 
-    return answer
+    return tf.function(answer, autograph=False, reduce_retracing=True)
 
 
 def _require_finite(outputs: Floats, folder: str) -> None:
@@ -110,7 +115,7 @@ def _inputs(folder: str, signature: Any, examples: ExampleFolder) -> dict[str, s
 
 def _by_our_labels(folder: str, outputs: Floats, ours: list[str]) -> Floats:
     text = storage.read_text(storage.join(folder, "labels.txt"))
-    theirs = text.splitlines() if text is not None else []
+    theirs = text.removesuffix("\n").split("\n") if text is not None else []
     if len(theirs) != outputs.shape[1]:
         raise DataError(
             f"{Path(folder) / 'labels.txt'}: {len(theirs)} labels for {outputs.shape[1]} outputs. One label a line is expected."

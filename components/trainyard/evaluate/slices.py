@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -34,15 +35,15 @@ def slice_masks(
     """Return the examples of each slice by its name, such as `sex=female` or `age=[30.5, 42.0)`: masks (n,).
 
     `columns` are the split's raw features and its label by name, each (n,); `train_columns` those of the training split,
-    whose quantiles bound the bins of a number. `labels` are the classes' names in id order. A missing value (an empty
+    whose quantiles bound the bins of a number, for numbers alone. `labels` are the classes' names in id order. A missing value (an empty
     string, NaN) is a slice of its own, a date counts by month. Raises `ConfigurationError` where a feature is not there.
     """
     masks: dict[str, NDArray[np.bool_]] = {}
     for feature in recipe.evaluate.slices:
         if feature not in columns:
             raise ConfigurationError(
-                f"evaluate.slices: no raw feature '{feature}'.{did_you_mean(feature, columns)} "
-                f"Known: {', '.join(columns)}."
+                f"evaluate.slices: the examples hold no raw feature '{feature}'.{did_you_mean(feature, columns)} "
+                "Name a feature that the served model takes, or the label."
             )
         values = columns[feature]
         if labels is not None and feature == recipe.data.label:
@@ -88,7 +89,7 @@ def _by_number(values: NDArray[Any], train: NDArray[Any]) -> Iterator[tuple[str,
     else:
         inner = np.unique(np.quantile(known, np.arange(1, BINS) / BINS))
         edges = [-np.inf, *inner, np.inf]
-        for low, high in zip(edges, edges[1:], strict=False):
+        for low, high in pairwise(edges):
             yield _bin_name(low, high), (values >= low) & (values < high)
     yield "missing", ~np.isfinite(values)
 

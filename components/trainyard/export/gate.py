@@ -30,9 +30,9 @@ def _accuracy(file: Measured, task: Task, drop: float) -> Threshold:
         # a hair of slack: 0.99 - 1.0 is -0.010000000000000009 in floating point
         passed = export.accuracy_difference >= -drop - 1e-9
         return Threshold(
-            name=f"{export.format} accuracy - trained >= {-drop:g}",
+            name=f"{export.format} accuracy - trained >= {0 - drop:g}",
             value=export.accuracy_difference,
-            bound=-drop,
+            bound=0 - drop,
             interval=None,
             passed=passed,
         )
@@ -47,9 +47,9 @@ def _accuracy(file: Measured, task: Task, drop: float) -> Threshold:
 
 
 def _skew(file: Measured, task: Task) -> Threshold:
-    outputs = "probability" if task == "classification" else "prediction"
+    difference = "max |probability - trained|" if task == "classification" else "max |prediction - trained| / largest"
     return Threshold(
-        name=f"{file.export.format} max |{outputs} - trained| <= {MAX_SKEW:g}",
+        name=f"{file.export.format} {difference} <= {MAX_SKEW:g}",
         value=file.skew,
         bound=MAX_SKEW,
         interval=None,

@@ -52,8 +52,10 @@ class LiteConverter:
         self._folder = folder
         self._calibration_examples = calibration_examples
         self._module = tf.Module()
-        self._module.model_variables = [variable.value for variable in model.variables]
-        self._function = tf.function(lambda features: {output: answer(features)}, autograph=False).get_concrete_function(
+        self._module.model_variables = [variable.value for variable in model.weights]
+        self._function = tf.function(
+            lambda features: {output: answer(features)}, autograph=False
+        ).get_concrete_function(
             {
                 feature.name: tf.TensorSpec((1, *feature.shape), feature.dtype, name=input_name(feature.name))
                 for feature in document.features
@@ -89,7 +91,7 @@ class LiteConverter:
         """Yield training examples, as many from each shard, for the shards hold them in no meaningful order."""
         files = self._folder.files("train")
         records = tf.data.Dataset.from_tensor_slices(files).interleave(
-            tf.data.TFRecordDataset, cycle_length=len(files), block_length=1
+            lambda file: tf.data.TFRecordDataset(file, buffer_size=1 << 20), cycle_length=len(files), block_length=1
         )
         taken = records.take(self._calibration_examples).map(self._folder.decode).batch(1)
         for features, _label in taken.as_numpy_iterator():
@@ -100,9 +102,7 @@ class LiteModel:
     """A LiteRT file, ready to answer; several interpreters share the work of a batch."""
 
     def __init__(self, path: Path, document: Examples) -> None:
-        self._cells = [
-            _Interpreter.open(path, document) for _ in range(min(_INTERPRETERS, len(os.sched_getaffinity(0))))
-        ]
+        self._cells = [_Interpreter.open(path, document) for _ in range(min(_INTERPRETERS, os.cpu_count() or 1))]
         self._pool = ThreadPoolExecutor(len(self._cells))
 
     def __call__(self, features: Tensors, _raw: Tensors) -> Array:
@@ -114,6 +114,12 @@ class LiteModel:
         parts = [part for part in np.array_split(np.arange(count), len(self._cells)) if len(part)]
         chunks = [{name: array[part] for name, array in arrays.items()} for part in parts]
         return np.concatenate(list(self._pool.map(lambda cell, chunk: cell.answer(chunk), self._cells, chunks)))
+
+    def ready(self, features: Tensors, _raw: Tensors) -> Callable[[], object]:
+        """Return the call that answers one example, (1, ...), whose tensors are quantized already."""
+        cell = self._cells[0]
+        inputs = cell.inputs_of({name: np.asarray(value) for name, value in features.items()})
+        return lambda: cell.invoke(inputs, 0)
 
 
 @dataclass(frozen=True)
@@ -136,27 +142,37 @@ class _Interpreter:
 
     def answer(self, features: dict[str, Array]) -> Array:
         """Return the answers (n, ...) of `features` (n, ...), one example after the other."""
-        quantized = [(details["index"], _quantize(features[name], details)) for name, details in self.inputs.items()]
+        inputs = self.inputs_of(features)
         count = len(next(iter(features.values())))
         results = np.empty((count, *self.output["shape"][1:]), self.output["dtype"])
-        invoke: Callable[[], None] = self.interpreter.invoke
         for row in range(count):
-            for index, values in quantized:
-                self.interpreter.set_tensor(index, values[row : row + 1])
-            invoke()
-            results[row] = self.interpreter.get_tensor(self.output["index"])[0]
+            results[row] = self.invoke(inputs, row)[0]
         return _dequantize(results, self.output)
+
+    def inputs_of(self, features: dict[str, Array]) -> list[tuple[int, Array]]:
+        """Return each input's index and its values (n, ...) in the dtype that the file takes."""
+        return [(details["index"], _quantize(features[name], details)) for name, details in self.inputs.items()]
+
+    def invoke(self, inputs: list[tuple[int, Array]], row: int) -> Array:
+        """Return the answer (1, ...) to one row, in the dtype that the file gives."""
+        for index, values in inputs:
+            self.interpreter.set_tensor(index, values[row : row + 1])
+        self.interpreter.invoke()
+        answer: Array = self.interpreter.get_tensor(self.output["index"])
+        return answer
 
 
 def _quantize(values: Array, details: dict[str, Any]) -> Array:
     scale, zero_point = details["quantization"]
     if details["dtype"] != np.int8 or not scale:
         return values.astype(details["dtype"], copy=False)
-    return np.clip(np.rint(values / scale) + zero_point, -128, 127).astype(np.int8)
+    quantized: Array = np.clip(np.rint(values / scale) + zero_point, -128, 127).astype(np.int8)
+    return quantized
 
 
 def _dequantize(values: Array, details: dict[str, Any]) -> Array:
     scale, zero_point = details["quantization"]
     if details["dtype"] != np.int8 or not scale:
         return values.astype(np.float32, copy=False)
-    return ((values.astype(np.float32) - zero_point) * scale).astype(np.float32)
+    real: Array = ((values.astype(np.float32) - zero_point) * scale).astype(np.float32)
+    return real

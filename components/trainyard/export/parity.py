@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from trainyard.core import events
 from trainyard.core.artifacts import Export, Latency
 from trainyard.core.errors import DataError
 from trainyard.data.examples import ExampleFolder
@@ -22,24 +24,29 @@ Answer = Callable[[Tensors, Tensors], Array]
 """(model features (n, ...), raw features (n,)) -> probabilities (n, classes) or predictions (n,), float32"""
 
 _IMAGE_BATCH, _ROW_BATCH = 64, 1024  # examples at once: bounds the memory of 224-pixel images to 40 MB; chosen
+_TELL_SECONDS = 0.5
 _WARM_UP_CALLS, _CALLS, _CALL_SECONDS = 10, 200, 1.0  # chosen: enough for a 95th percentile, one second a format
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """An exported file and how it answers."""
+    """An exported file and how it answers.
+
+    ready: makes of one example, ready as the file takes it, the call whose latency is measured.
+    """
 
     format: str
     path: Path
     answer: Answer
+    ready: Callable[[Tensors, Tensors], Callable[[], object]]
 
 
 @dataclass(frozen=True)
 class Measured:
     """The figures of one exported file.
 
-    skew: largest difference of the probabilities (or predictions) to the trained model computed in float32; `export`
-    compares with the trained model in the precision it was trained in.
+    skew: largest difference to the trained model computed in float32, as a share of its largest output where that is
+    above 1 (probabilities never are); `export` compares with the trained model in the precision it was trained in.
     trained: the trained model's accuracy, or its mean absolute error.
     """
 
@@ -58,6 +65,7 @@ def measure(candidates: Sequence[Candidate], trained: Answer, float32: Answer, f
     totals = {candidate.format: _Totals() for candidate in candidates}
     reference = _Totals()
     first: tuple[Tensors, Tensors] | None = None
+    told = time.monotonic()
     for features, raw, labels in _batches(folder):
         first = first or (_one(features), _one(raw))
         expected = trained(features, raw)
@@ -67,24 +75,27 @@ def measure(candidates: Sequence[Candidate], trained: Answer, float32: Answer, f
             totals[candidate.format].add(
                 candidate.format, candidate.answer(features, raw), expected, exact, labels, task
             )
+        if time.monotonic() - told > _TELL_SECONDS:
+            told = time.monotonic()
+            events.progress(reference.examples, folder.document.splits["eval"].examples, "examples")
     if first is None:
         raise DataError(f"{folder.uri}: the eval split is empty. Run with --from preprocess.")
     return [
-        _measured(candidate, totals[candidate.format], reference, latency(candidate.answer, *first))
+        _measured(candidate, totals[candidate.format], reference, latency(candidate.ready(*first)))
         for candidate in candidates
     ]
 
 
-def latency(answer: Answer, features: Tensors, raw: Tensors) -> Latency:
-    """Return the time of one call of `answer` on one core, warm-up left out."""
+def latency(call: Callable[[], object]) -> Latency:
+    """Return the time of one `call` on one core, warm-up left out."""
     with _one_core():
         for _ in range(_WARM_UP_CALLS):
-            answer(features, raw)
-        milliseconds = []
+            call()
+        milliseconds: list[float] = []
         end = time.perf_counter() + _CALL_SECONDS
         while len(milliseconds) < _CALLS and (not milliseconds or time.perf_counter() < end):
             start = time.perf_counter()
-            answer(features, raw)
+            call()
             milliseconds.append(1000 * (time.perf_counter() - start))
     p50, p95 = np.percentile(milliseconds, [50, 95])
     return Latency(p50=round(float(p50), 4), p95=round(float(p95), 4))
@@ -97,7 +108,8 @@ class _Totals:
     examples: int = 0
     score: float = 0.0
     difference: float = 0.0
-    skew: float = 0.0
+    difference_in_float32: float = 0.0
+    largest: float = 1.0
 
     def add(self, name: str, outputs: Array, expected: Array, exact: Array, labels: Array, task: Task) -> None:
         if not np.isfinite(outputs).all():
@@ -109,7 +121,8 @@ class _Totals:
         self.examples += len(labels)
         self.score += float(hits.sum(dtype=np.float64))
         self.difference = max(self.difference, float(np.abs(outputs - expected).max()))
-        self.skew = max(self.skew, float(np.abs(outputs - exact).max()))
+        self.difference_in_float32 = max(self.difference_in_float32, float(np.abs(outputs - exact).max()))
+        self.largest = max(self.largest, float(np.abs(exact).max()))
 
     @property
     def mean(self) -> float:
@@ -126,7 +139,7 @@ def _measured(candidate: Candidate, totals: _Totals, reference: _Totals, millise
         max_abs_difference=totals.difference,
         latency_ms=milliseconds,
     )
-    return Measured(export=export, skew=totals.skew, trained=reference.mean)
+    return Measured(export=export, skew=totals.difference_in_float32 / totals.largest, trained=reference.mean)
 
 
 def _batches(folder: ExampleFolder) -> Iterator[tuple[Tensors, Tensors, Array]]:
@@ -146,7 +159,13 @@ def _size(path: Path) -> int:
 
 @contextmanager
 def _one_core() -> Iterator[None]:
-    """Keep every thread of this process on one core, for TensorFlow's own thread pools cannot be made smaller later."""
+    """Keep every thread of this process on one core, for TensorFlow's own thread pools cannot be made smaller later.
+
+    Only Linux can; elsewhere TensorFlow's formats use as many cores as they like.
+    """
+    if sys.platform != "linux":
+        yield
+        return
     before = os.sched_getaffinity(0)
     threads = [int(thread.name) for thread in Path("/proc/self/task").iterdir()]
     try:

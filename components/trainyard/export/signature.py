@@ -11,6 +11,7 @@ from pathlib import Path
 
 import keras
 import tensorflow as tf
+from tensorflow.core.protobuf.fingerprint_pb2 import FingerprintDef
 
 from trainyard.core.artifacts import Examples, RawFeature
 from trainyard.core.errors import ConfigurationError
@@ -44,6 +45,7 @@ def save(model: keras.Model, transform: tf.Module, document: Examples, folder: P
     )
     serialized = module.serialized.get_concrete_function(tf.TensorSpec((None,), tf.string, name="examples"))
     tf.saved_model.save(module, str(folder), signatures={RAW: raw, SERIALIZED: serialized})
+    _make_fingerprint_repeatable(folder)
     if document.labels is not None:
         write_labels(document.labels, folder)
 
@@ -59,13 +61,13 @@ def input_name(name: str) -> str:
     return f"feature_{plain}" if not plain[:1].isalpha() else plain
 
 
-class _Serving(tf.Module):
+class _Serving(tf.Module):  # type: ignore[misc]
     """Holds what the signatures need: variables and transform are tracked, the Keras object itself is not saved."""
 
     def __init__(self, model: keras.Model, transform: tf.Module, document: Examples) -> None:
         super().__init__()
         self.transform = transform
-        self.model_variables = [variable.value for variable in model.variables]
+        self.model_variables = [variable.value for variable in model.weights]
         answer = answers(model, document.task)
         labels = document.labels
         specification = {feature.name: _parsing(feature) for feature in document.raw_features}
@@ -81,6 +83,14 @@ class _Serving(tf.Module):
         self.serialized = tf.function(
             lambda examples: respond(tf.io.parse_example(examples, specification)), autograph=False
         )
+
+
+def _make_fingerprint_repeatable(folder: Path) -> None:
+    """Replace the random name in fingerprint.pb by the hash of the graph, so that equal models are equal files."""
+    path = folder / "fingerprint.pb"
+    fingerprint = FingerprintDef.FromString(path.read_bytes())
+    fingerprint.uuid = str(fingerprint.graph_def_program_hash)
+    path.write_bytes(fingerprint.SerializeToString(deterministic=True))
 
 
 def _parsing(feature: RawFeature) -> tf.io.FixedLenFeature:

@@ -18,6 +18,8 @@ from trainyard.core.errors import ConfigurationError, DataError
 FILE = "model.keras"
 PRODUCER = "trainyard.train"
 
+_FUNCTION_BY_NAME = ("builtins", "function")  # how Keras writes a function of its own, such as an activation
+
 Task = Literal["classification", "regression"]
 Tensors = dict[str, tf.Tensor]
 
@@ -110,7 +112,7 @@ def _foreign(config: Any) -> Iterator[str]:
         registered = str(config.get("registered_name") or "")
         if name in ("Lambda", "__lambda__"):
             yield "a Lambda layer"
-        elif isinstance(module, str) and module.split(".")[0] not in ("keras", "builtins"):
+        elif isinstance(module, str) and module.split(".")[0] != "keras" and (module, name) != _FUNCTION_BY_NAME:
             yield f"the class '{module}.{name}'"
         elif ">" in registered:
             yield f"the registered class '{registered}'"

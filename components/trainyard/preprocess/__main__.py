@@ -4,4 +4,4 @@ from trainyard.core import step
 from trainyard.preprocess import run
 
 if __name__ == "__main__":
-    step.main(run.run, run.__doc__)
+    step.main(run.run)

@@ -6,6 +6,7 @@ import gzip
 import io
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO, cast
 
 from apache_beam.io.filesystem import CompressionTypes
@@ -48,14 +49,16 @@ def find_files(data: Data, path: str) -> Files:
     is_glob = _GLOB.search(path) is not None
     if is_glob:
         root, patterns = path[: _GLOB.search(path).start()].rpartition("/")[0], [path]  # type: ignore[union-attr]
-    elif path.endswith((".csv", ".gz", ".tfrecord", ".tfrecords")):
+    elif _is_file(path):
         root, patterns = path.rpartition("/")[0], [path]
     else:
         root, patterns = path.rstrip("/"), [f"{path.rstrip('/')}/{pattern}" for pattern in _PATTERNS[data.format]]
     try:
         found = {file.path for match in FileSystems.match(patterns) for file in match.metadata_list}
     except Exception as error:
-        raise DataError(f"data.path: {path}: cannot be listed ({error}). Check the name and the permissions.") from error
+        raise DataError(
+            f"data.path: {path}: cannot be listed ({error}). Check the name and the permissions."
+        ) from error
     paths = sorted(name for name in found if not _hidden(relative(name, root)))
     if not paths:
         wanted = " or ".join(patterns)
@@ -68,6 +71,10 @@ def open_file(path: str) -> IO[bytes]:
     stream = cast(IO[bytes], FileSystems.open(path, compression_type=CompressionTypes.UNCOMPRESSED))
     # Beam's own decompression takes a cut .gz for a complete one, so Python's does it.
     return cast(IO[bytes], io.BufferedReader(gzip.GzipFile(fileobj=stream))) if path.endswith(".gz") else stream
+
+
+def _is_file(path: str) -> bool:
+    return bool(FileSystems.exists(path)) if "://" in path else Path(path).is_file()
 
 
 def _hidden(name: str) -> bool:

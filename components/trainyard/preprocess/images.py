@@ -11,12 +11,20 @@ import numpy as np
 import tensorflow as tf
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from trainyard.preprocess.records import BadRecord
+from trainyard.core.recipe import Data
+from trainyard.preprocess.records import BadRecord, Record, content_digest
 
 # What Pillow's decoders raise on broken input, seen on a corpus of cut and flipped files.
 _BROKEN = (OSError, SyntaxError, ValueError, EOFError, IndexError, OverflowError, struct.error, zlib.error)
 _ORIENTATION = 0x0112  # the EXIF tag
 _KEPT_MODES = {"JPEG": {"L", "RGB"}, "PNG": {"1", "L", "LA", "P", "RGB", "RGBA", "I;16", "I"}}
+
+
+def image_record(encoded: bytes, label: str, source: str, data: Data) -> Record:
+    """Return the record of one image, as `check_image` judges it. Raises `BadRecord`."""
+    image = check_image(encoded, data.max_image_pixels, data.channels)
+    measures = {"height": float(image.height), "width": float(image.width), "bytes": float(len(image.encoded))}
+    return Record(source, label, {"image": image.encoded}, content_digest({"image": encoded}), measures)
 
 
 @dataclass(frozen=True)

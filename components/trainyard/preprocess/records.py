@@ -24,7 +24,7 @@ class Record:
     measures: dict[str, float]
 
 
-class BadRecord(Exception):  # noqa: N818 - a verdict on one record, not a failure of the program
+class BadRecord(Exception):
     """One record cannot be used: why, as a code for counting and as a sentence."""
 
     def __init__(self, reason: str, detail: str) -> None:
@@ -33,7 +33,7 @@ class BadRecord(Exception):  # noqa: N818 - a verdict on one record, not a failu
         self.detail = detail
 
 
-class BadSource(Exception):  # noqa: N818 - becomes a DataError where the pipeline ends
+class BadSource(Exception):
     """A file is wrong as a whole: the sentence that the run ends with."""
 
 

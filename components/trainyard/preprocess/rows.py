@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from trainyard.core.recipe import Category, Data, Date, Numeric
 from trainyard.preprocess.records import BadRecord, Record, Value, content_digest
 
-_NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?")
-_DATE = re.compile(r"(\d{4}-\d{2}-\d{2})([T ].*)?")
+_NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
+_DATE = re.compile(r"([0-9]{4}-[0-9]{2}-[0-9]{2})([T ].*)?")
 _MISSING_NUMBERS = frozenset({"", "na", "n/a", "nan", "null", "none", "?"})
 _MAX_FLOAT32 = 3.4028234e38
 
@@ -56,10 +56,11 @@ def _number(text: str, name: str) -> float:
 def _date(text: str, name: str) -> str:
     if not text:
         return ""
+    wrong = BadRecord("mistyped_value", f"'{name}': a day YYYY-MM-DD is expected, {text[:40]!r} was found")
     match = _DATE.fullmatch(text)
+    if match is None:
+        raise wrong
     try:
-        return datetime.date.fromisoformat(match[1] if match else text).isoformat()
+        return datetime.date.fromisoformat(match[1]).isoformat()
     except ValueError as error:
-        raise BadRecord(
-            "mistyped_value", f"'{name}': a day YYYY-MM-DD is expected, {text[:40]!r} was found"
-        ) from error
+        raise wrong from error

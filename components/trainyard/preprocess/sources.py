@@ -2,70 +2,89 @@
 
 from __future__ import annotations
 
-import csv
 import gzip
-import io
+import time
 import zlib
 from collections.abc import Iterator
-from dataclasses import asdict
 from typing import Any
 
 import apache_beam as beam
-import tensorflow as tf
 from apache_beam import pvalue
 
+from trainyard.core import events
 from trainyard.core.artifacts import Quarantined
-from trainyard.core.recipe import Data, Recipe
-from trainyard.preprocess.files import Files, open_file, relative
-from trainyard.preprocess.images import check_image
-from trainyard.preprocess.records import BadRecord, BadSource, Record, content_digest
-from trainyard.preprocess.rows import check_label, check_row
+from trainyard.core.recipe import Recipe
+from trainyard.preprocess.csv_rows import read_csv
+from trainyard.preprocess.files import Files, open_file
+from trainyard.preprocess.images import image_record
+from trainyard.preprocess.records import BadRecord, BadSource, Record
+from trainyard.preprocess.tf_examples import read_tf_examples
 from trainyard.preprocess.tfds import Dataset
-from trainyard.preprocess.tfrecord import read_records
 
-BAD, FATAL = "bad", "fatal"
+BAD, FATAL, GOOD = "bad", "fatal", "good"
+_PROGRESS_SECONDS = 1.0
 
 
 class ReadRecords(beam.PTransform):  # type: ignore[misc]
-    """Reads the files of a source: outputs `Record`s, `BAD` ones as dicts of `Quarantined`, and `FATAL` sentences."""
+    """Reads the files of a source into three outputs: `GOOD` (`Record`), `BAD` (`Quarantined`), `FATAL` (sentences)."""
 
     def __init__(self, recipe: Recipe, files: Files, dataset: Dataset | None) -> None:
         super().__init__()
-        self._recipe = recipe
-        self._files = files
-        self._dataset = dataset
+        self._read = _Read(recipe, files, dataset)
+        self._paths = files.paths
 
     def expand(self, pipeline: beam.Pipeline) -> Any:
-        """Return the outputs by tag; the main one is `records`."""
-        reader = {"image_folder": _read_image, "csv": _read_csv}.get(self._recipe.data.format, _read_tfrecord)
-        return (
-            pipeline
-            | "Files" >> beam.Create(self._files.paths)
-            | "Spread" >> beam.Reshuffle()
-            | "Read"
-            >> beam.ParDo(_Read(reader, self._recipe, self._files.root, self._dataset)).with_outputs(
-                BAD, FATAL, main="records"
-            )
-        )
+        """Return the outputs by tag."""
+        files = pipeline | "Files" >> beam.Create(self._paths) | "Spread" >> beam.Reshuffle()
+        return files | "Read" >> beam.ParDo(self._read).with_outputs(BAD, FATAL, main=GOOD)
 
 
 class _Read(beam.DoFn):  # type: ignore[misc]
-    def __init__(self, reader: Any, recipe: Recipe, root: str, dataset: Dataset | None) -> None:
-        self._reader = reader
+    def __init__(self, recipe: Recipe, files: Files, dataset: Dataset | None) -> None:
         self._recipe = recipe
-        self._root = root
+        self._root = Files(files.root, [])
         self._dataset = dataset
+        self._total = len(files.paths)
+        self._done = 0
+        self._said = 0.0
 
     def process(self, path: str) -> Iterator[Any]:
         """Yield what the file at `path` holds."""
-        name = relative(path, self._root)
+        name = self._root.name(path)
         try:
-            for item in self._reader(path, name, self._recipe, self._dataset):
-                if isinstance(item, Record):
-                    yield item
-                else:
-                    yield pvalue.TaggedOutput(BAD, asdict_quarantined(item))
+            for item in self._items(path, name):
+                yield item if isinstance(item, Record) else pvalue.TaggedOutput(BAD, item)
         except BadSource as error:
             yield pvalue.TaggedOutput(FATAL, str(error))
         except (OSError, EOFError, zlib.error, gzip.BadGzipFile) as error:
-            yield pvalue.TaggedOutput(FATAL, f"{name}: cannot be read ({error}). Copy the file again from its origin.")
+            yield pvalue.TaggedOutput(
+                FATAL, f"{name}: cannot be read ({error}). Check its permissions, or copy it again from its origin."
+            )
+        self._progress()
+
+    def _items(self, path: str, name: str) -> Iterator[Record | Quarantined]:
+        if self._recipe.data.format == "image_folder":
+            yield _read_image(path, name, self._recipe)
+        elif self._recipe.data.format == "csv":
+            yield from read_csv(path, name, self._recipe)
+        else:
+            yield from read_tf_examples(path, name, self._recipe, self._dataset)
+
+    def _progress(self) -> None:
+        """Say how far this worker is: all of the way in a local run, its own share elsewhere."""
+        self._done += 1
+        if time.monotonic() - self._said > _PROGRESS_SECONDS:
+            self._said = time.monotonic()
+            events.progress(self._done, self._total, "file")
+
+
+def _read_image(path: str, name: str, recipe: Recipe) -> Record | Quarantined:
+    label, slash, _ = name.partition("/")
+    try:
+        if not slash:
+            raise BadRecord("missing_label", "the file lies in no class folder")
+        with open_file(path) as stream:
+            encoded = stream.read()
+        return image_record(encoded, label, name, recipe.data)
+    except BadRecord as error:
+        return Quarantined(source=name, reason=error.reason, detail=error.detail)

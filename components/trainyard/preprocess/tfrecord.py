@@ -38,5 +38,5 @@ def read_records(stream: IO[bytes], name: str) -> Iterator[bytes]:
 
 
 def _masked_crc(data: bytes) -> int:
-    crc = google_crc32c.value(data)
+    crc = int(google_crc32c.value(data))
     return (((crc >> 15) | (crc << 17)) + _MASK) & 0xFFFFFFFF

@@ -55,6 +55,7 @@ def run(
     """
     from trainyard.core import environment as environments
     from trainyard.core import recipe as recipes
+    from trainyard.core.artifacts import Evaluation
     from trainyard.core.errors import ConfigurationError, ExitCode, GateRefused, TrainyardError
     from yardmaster.cli.screen import Screen, show
     from yardmaster.local_run import LocalRun
@@ -86,10 +87,10 @@ def run(
     if output is Output.JSON:
         print(json.dumps(record))
     else:
-        show(record, loaded)
+        show(record, loaded, Evaluation.read(going.folders["evaluate"]).intervals)
     if require_blessed and record["gate"]["verdict"] != "blessed":
         failed = [threshold for threshold in record["gate"]["thresholds"] if not threshold["passed"]]
-        raise GateRefused("; ".join(f"{t['name']}: the value is {t['value']:.4g}" for t in failed) + ". Not pushed.")
+        raise GateRefused("; ".join(f"{t['name']}: {t['note'] or t['value']}" for t in failed) + ". Not pushed.")
 
 
 def _write_record(run: LocalRun, failure: str | None) -> dict[str, Any]:

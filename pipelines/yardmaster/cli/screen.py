@@ -9,10 +9,12 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from trainyard.core.artifacts import Interval
 from trainyard.core.keys import STEPS
 from trainyard.core.recipe import Recipe
 
 _WIDTH = max(map(len, STEPS))
+_PLAIN_WIDTH = 120  # columns; chosen, for files and pipes
 
 
 class Screen:
@@ -75,9 +77,11 @@ class Screen:
             self._task = None
 
 
-def show(record: dict[str, Any], recipe: Recipe) -> None:
-    """Print the last screen of a run from its record (see `trainyard.core.summary`)."""
+def show(record: dict[str, Any], recipe: Recipe, intervals: dict[str, Interval]) -> None:
+    """Print the last screen of a run from its record (see `trainyard.core.summary`) and its metrics' intervals."""
     console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=_PLAIN_WIDTH)
     data, train, gate = record["data"], record["train"], record["gate"]
     blessed = gate["verdict"] == "blessed"
     badge = "[bold green]✓ blessed[/]" if blessed else "[bold red]✗ refused[/]"
@@ -98,31 +102,42 @@ def show(record: dict[str, Any], recipe: Recipe) -> None:
     facts.add_row("report", record["report"])
     facts.add_row("seconds", " · ".join(f"{step} {seconds:.1f}" for step, seconds in record["seconds"].items()))
     console.print(facts)
-    console.print(_metrics(record))
+    console.print(_metrics(record, intervals))
     console.print(_gate(gate))
     if record["exports"]:
         console.print(_exports(record["exports"]))
 
 
-def _metrics(record: dict[str, Any]) -> Table:
-    table = _table("metric (test split)", "value")
+def _metrics(record: dict[str, Any], intervals: dict[str, Interval]) -> Table:
+    table = _table("metric (test split)", "value", "95 % interval")
     for name, value in record["metrics"].items():
-        table.add_row(name, f"{value:.4f}")
+        interval = intervals.get(name)
+        table.add_row(name, f"{value:.4f}", _between(interval.low, interval.high) if interval else "")
     return table
 
 
 def _gate(gate: dict[str, Any]) -> Table:
     table = _table("gate", "value", "95 % interval", "")
     for threshold in gate["thresholds"]:
-        interval = threshold["interval"]
-        between = f"{interval['low']:.4f} – {interval['high']:.4f}" if interval else ""
+        interval, value = threshold["interval"], threshold["value"]
         mark = "[green]✓[/]" if threshold["passed"] else "[red]✗[/]"
-        table.add_row(threshold["name"], f"{threshold['value']:.4g}", between, mark)
+        table.add_row(
+            threshold["name"],
+            "–" if value is None else f"{value:.4g}",
+            _between(interval["low"], interval["high"]) if interval else "",
+            mark,
+        )
+        if threshold["note"]:
+            table.add_row(f"  [dim]{threshold['note']}[/]")
     return table
 
 
+def _between(low: float, high: float) -> str:
+    return f"{low:.4f} – {high:.4f}"
+
+
 def _exports(exports: list[dict[str, Any]]) -> Table:
-    table = _table("exported", "size", "p50 ms", "p95 ms", "accuracy", "difference", "largest output difference")
+    table = _table("exported", "size", "p50 ms", "p95 ms", "accuracy", "difference", "output differs ≤")
     for export in exports:
         latency = export["latency_ms"]
         table.add_row(

@@ -1,0 +1,51 @@
+"""The champion: the version of a model that was pushed last, and what a new one is compared with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar
+
+from pydantic import ValidationError
+
+from trainyard.core import storage
+from trainyard.core.artifacts import Part
+from trainyard.core.errors import DataError
+
+
+class Champion(Part):
+    """The model last pushed. path is the folder of its version, a SavedModel; metrics are those of its evaluation."""
+
+    file: ClassVar[str] = "champion.json"
+
+    version: int
+    path: str
+    digest: str
+    metrics: dict[str, float]
+
+
+def champion(destination: str) -> Champion | None:
+    """Return the champion among the versions in `destination`, or None where nothing was pushed yet.
+
+    Raises `DataError` where the pointer is damaged or its version is gone.
+    """
+    pointer = storage.join(destination, Champion.file)
+    text = storage.read_text(pointer)
+    if text is None:
+        return None
+    try:
+        found = Champion.model_validate_json(text)
+    except ValidationError as error:
+        raise DataError(f"{pointer}: not a pointer of Trainyard. Remove it; the next push writes it again.") from error
+    folder = storage.join(destination, str(found.version))
+    if not (Path(folder) / "saved_model.pb").is_file():
+        raise DataError(
+            f"{pointer}: points to version {found.version}, which is not there. "
+            "Restore the folder, or remove the pointer to go on without a champion."
+        )
+    return found.model_copy(update={"path": folder})
+
+
+def crown(destination: str, best: Champion) -> None:
+    """Make `best` the champion in one step; its path is kept relative, so that `destination` can move."""
+    content = best.model_copy(update={"path": str(best.version)})
+    storage.write_text(storage.join(destination, Champion.file), content.model_dump_json(indent=1))

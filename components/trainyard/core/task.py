@@ -1,0 +1,102 @@
+"""A step as a task of a pipeline: what every `component.py` does around the step's own code.
+
+KFP shows a task's exit code as 1 whatever it was and passes bulk data from task to task as URIs in parameters, so a task
+finds its own output folder, records why it failed, and notes its folder for the run's summary.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trainyard.core import documents, events, keys, step, storage
+from trainyard.core.errors import ConfigurationError
+from trainyard.core.recipe import Recipe
+
+
+@dataclass
+class Task:
+    """One step of the run `run_id` ('' where the task must not know it, so that KFP may reuse its outputs)."""
+
+    name: str
+    recipe: Recipe
+    root: str
+    run_id: str
+    uri: str = ""
+
+    def output(self, *inputs: str) -> str:
+        """Return the folder of the step's output; `inputs` as in `keys.output_uri`."""
+        self.uri = keys.output_uri(self.root, self.recipe, self.name, *inputs)
+        self._note(None)
+        return self.uri
+
+    def unfinished(self) -> bool:
+        """Return whether the step's code is needed: a task whose output is there need not even import it."""
+        if storage.committed(self.uri) is None:
+            return True
+        events.emit("reused", step=self.name, output=self.uri)
+        self._note(0.0)
+        return False
+
+    def execute(self, run: Callable[..., None], **arguments: Any) -> None:
+        """Leave the committed folder that `output` returned, as `step.execute`."""
+        start = time.monotonic()
+        step.execute(run, self.uri, recipe=self.recipe, **arguments)
+        self._note(round(time.monotonic() - start, 2))
+
+    @property
+    def destination(self) -> str:
+        """The folder of model versions that a server polls."""
+        return self.recipe.push.path or storage.join(self.root, self.recipe.name, "models")
+
+    def _note(self, seconds: float | None) -> None:
+        if self.run_id:
+            note = json.dumps({"folder": self.uri, "seconds": seconds})
+            storage.write_text(f"{run_folder(self.root, self.recipe, self.run_id)}/{self.name}.json", note)
+
+
+@contextmanager
+def opened(name: str, recipe: str, root: str, code: str, run_id: str = "") -> Iterator[Task]:
+    """Yield the task of the step `name`; an error in the block is recorded and ends the process with its exit code.
+
+    `recipe` is the resolved recipe's YAML text. `code` is the digest of the code that compiled the pipeline, or '' where
+    that is not pinned: other code in the image is refused, for its outputs would not be what the pipeline was made for.
+    """
+    root = absolute(root)
+    where = storage.join(root, name)
+    task: Task | None = None
+
+    def output() -> str:
+        return task.uri if task and task.uri else where
+
+    with step.recorded(name, output):
+        parsed = documents.parse(recipe, Recipe, name="recipe")
+        if run_id:
+            where = storage.join(run_folder(root, parsed, run_id), name)
+        _check_code(name, code, parsed)
+        task = Task(name, parsed, root, run_id)
+        yield task
+
+
+def absolute(root: str) -> str:
+    """Return the storage `root` as it is where it is a URI, else as an absolute path."""
+    return root if "://" in root else str(Path(root).absolute())
+
+
+def run_folder(root: str, recipe: Recipe, run_id: str) -> str:
+    """Return where the record, the notes and the report of a run are."""
+    return storage.join(root, recipe.name, "runs", run_id)
+
+
+def _check_code(name: str, code: str, recipe: Recipe) -> None:
+    own = keys.code_digest(recipe.module)
+    if code and code != own:
+        raise ConfigurationError(
+            f"{name}: the pipeline was compiled by code {code[:12]}, this image holds {own[:12]}. "
+            "Compile the pipeline again with the image's version, or name the image of the pipeline's version in the environment."
+        )

@@ -1,0 +1,25 @@
+"""Loads the Python file that a recipe brings along."""
+
+from __future__ import annotations
+
+import importlib.util
+from functools import cache
+from types import ModuleType
+
+from trainyard.core.errors import ConfigurationError
+
+
+@cache
+def load_module(path: str) -> ModuleType:
+    """Return the recipe's module at `path`, run once. Raises `ConfigurationError` where it is missing or fails."""
+    spec = importlib.util.spec_from_file_location("trainyard_recipe_module", path)
+    if spec is None or spec.loader is None:
+        raise ConfigurationError(f"{path}: not a Python file. module names a file that ends in .py.")
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise ConfigurationError(
+            f"{path}: the recipe's module fails to load ({type(error).__name__}: {error}). Correct it, or leave module out."
+        ) from error
+    return module

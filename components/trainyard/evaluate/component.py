@@ -1,0 +1,45 @@
+"""The step `evaluate` as a component of a KFP pipeline."""
+
+from kfp import dsl
+
+
+# The verdict is the returned value: conditions of kfp.local 2.17 resolve no output but the one named "Output".
+@dsl.component(base_image="trainyard/cpu", install_kfp_package=False)
+def evaluate(
+    recipe: str,
+    storage: str,
+    code: str,
+    run_id: str,
+    examples: str,
+    model: str,
+    evaluation: dsl.OutputPath(str),  # type: ignore[valid-type]
+    metrics: dsl.Output[dsl.Metrics],
+    confusion: dsl.Output[dsl.ClassificationMetrics],
+    roc: dsl.Output[dsl.ClassificationMetrics],
+) -> str:
+    """A model is judged on the test split against thresholds and champion; gives its URI and 'blessed' or 'refused'."""
+    from pathlib import Path
+
+    from trainyard.core import task
+
+    with task.opened("evaluate", recipe, storage, code, run_id) as this:
+        from trainyard.core import evidence
+        from trainyard.core.artifacts import Evaluation
+        from trainyard.core.champion import champion
+
+        best = champion(this.destination)
+        path = best.path if best else ""
+        folder = this.output(examples, model, path)
+        if this.unfinished():
+            from trainyard.evaluate.run import run
+
+            this.execute(run, examples=examples, model=model, champion=path)
+        judged = Evaluation.read(folder)
+        for name, value in judged.metrics.items():
+            metrics.log_metric(name, value)
+        if judged.classes:
+            confusion.log_confusion_matrix([each.label for each in judged.classes], judged.confusion)
+        if judged.roc:
+            roc.log_roc_curve(*evidence.mean_roc(judged.roc))
+        Path(evaluation).write_text(folder, encoding="utf-8")
+        return judged.gate.verdict

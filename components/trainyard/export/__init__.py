@@ -1,0 +1,1 @@
+"""Export: what leaves for servers and devices."""

@@ -1,0 +1,43 @@
+"""Dates as tensors: from the text YYYY-MM-DD to days, month and weekday inside the transform graph."""
+
+from __future__ import annotations
+
+import math
+
+import tensorflow as tf
+
+MONTHS, WEEKDAYS = 13, 8  # id 0 stands for a missing date
+_DATE = r"\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])([T ].*)?"
+
+
+class Calendar:
+    """A batch of dates (n,): `days` since 1970-01-01 (float64, NaN where missing), `month` 1..12 and `weekday` 1..7
+    from Monday (int64, 0 where missing). What does not look like YYYY-MM-DD counts as missing.
+    """
+
+    def __init__(self, texts: tf.Tensor) -> None:
+        known = tf.strings.regex_full_match(texts, _DATE)
+        texts = tf.where(known, texts, tf.constant("1970-01-01"))
+        year, month, day = (_number(texts, start, length) for start, length in ((0, 4), (5, 2), (8, 2)))
+        days = _days_since_1970(year, month, day)
+        nothing = tf.zeros_like(days)
+        self.days = tf.where(known, tf.cast(days, tf.float64), tf.constant(math.nan, tf.float64))
+        self.month = tf.where(known, month, nothing)
+        self.weekday = tf.where(known, tf.math.floormod(days + 3, 7) + 1, nothing)  # 1970-01-01 was a Thursday
+
+
+def _number(texts: tf.Tensor, start: int, length: int) -> tf.Tensor:
+    return tf.strings.to_number(tf.strings.substr(texts, start, length), tf.int64)
+
+
+def _days_since_1970(year: tf.Tensor, month: tf.Tensor, day: tf.Tensor) -> tf.Tensor:
+    """Return the days from 1970-01-01 to the given day of the Gregorian calendar, int64.
+
+    Source: Howard Hinnant, chrono-Compatible Low-Level Date Algorithms, days_from_civil.
+    """
+    year = tf.where(month <= 2, year - 1, year)
+    era = year // 400
+    year_of_era = year - era * 400
+    day_of_year = (153 * tf.math.floormod(month + 9, 12) + 2) // 5 + day - 1
+    day_of_era = year_of_era * 365 + year_of_era // 4 - year_of_era // 100 + day_of_year
+    return era * 146097 + day_of_era - 719468

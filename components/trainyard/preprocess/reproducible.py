@@ -1,0 +1,37 @@
+"""Takes out of a transform graph what differs between two runs over the same data."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
+
+
+def make_reproducible(saved_model: Path, work: str) -> None:
+    """Rewrite the folder `saved_model` so that equal content gives equal bytes; `work` is the run's temporary folder.
+
+    tf.Transform names each lookup table after the temporary file of its vocabulary, and tables of one name are one
+    table in a process. So the path becomes the digest of all vocabularies: two models share a table only where it is
+    the same. `fingerprint.pb` holds a random number and nothing that loading needs.
+    """
+    digest = hashlib.sha256()
+    for asset in sorted((saved_model / "assets").glob("*")):
+        digest.update(f"{asset.name}\0".encode() + asset.read_bytes())
+    path, stable = work.encode(), digest.hexdigest()[:16].encode()
+    file = saved_model / "saved_model.pb"
+    model = SavedModel.FromString(file.read_bytes())
+    for node in _nodes(model):
+        if "shared_name" in node.attr:
+            node.attr["shared_name"].s = node.attr["shared_name"].s.replace(path, stable)
+    file.write_bytes(model.SerializeToString(deterministic=True))
+    (saved_model / "fingerprint.pb").unlink(missing_ok=True)
+
+
+def _nodes(model: SavedModel) -> Iterator[Any]:
+    for graph in (meta_graph.graph_def for meta_graph in model.meta_graphs):
+        yield from graph.node
+        for function in graph.library.function:
+            yield from function.node_def

@@ -1,0 +1,84 @@
+"""The step: from the recipe's data to examples that train, evaluate and export share."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from pathlib import Path
+
+from trainyard.core import events, keys
+from trainyard.core.artifacts import SPLITS, ImageShape
+from trainyard.core.recipe import Recipe
+from trainyard.preprocess import quality
+from trainyard.preprocess.bundled import write_breast_cancer, write_digits
+from trainyard.preprocess.collect import Collected, collect
+from trainyard.preprocess.describe import write_description
+from trainyard.preprocess.features import check_names, column_preprocessing, image_preprocessing, raw_spec
+from trainyard.preprocess.files import find_files
+from trainyard.preprocess.module import load_preprocessing
+from trainyard.preprocess.shards import plan_layout
+from trainyard.preprocess.tfds import read_dataset
+from trainyard.preprocess.transform import Plan, transform
+
+
+def run(recipe: Recipe, output: Path, beam_options: str = "") -> None:
+    """Read, check, split and transform the recipe's data into example shards with their transform graph.
+
+    beam_options are Beam's own, such as `--runner=PrismRunner`; by default the pipelines run in this process.
+    """
+    start = time.monotonic()
+    work = output / ".work"
+    work.mkdir()
+    check_names(recipe.data)
+    collected = _collect(recipe, work, beam_options)
+    collected_at = time.monotonic()
+    quality.require_usable(collected, recipe)
+    own = load_preprocessing(recipe.module)
+    image = _image_shape(collected, recipe)
+    default = image_preprocessing(image) if image else column_preprocessing(recipe.data)
+    labels = quality.class_names(collected) if recipe.task == "classification" else None
+    plan = Plan(
+        records=collected.records,
+        raw_spec=raw_spec(recipe.data),
+        preprocessing_fn=own or default,
+        materialize=own is not None or image is None,
+        label_ids={name: index for index, name in enumerate(labels)} if labels is not None else None,
+        layouts={split: plan_layout(collected.splits[split], recipe.data.shard_examples) for split in SPLITS},
+        beam_options=beam_options,
+    )
+    shards = sum(layout.shards for layout in plan.layouts.values())
+    events.emit("transforming", shards=shards, classes=len(labels or []), own_preprocessing_fn=own is not None)
+    transform(plan, output, str(work / "transform"))
+    write_description(recipe, collected, plan, image, output)
+    shutil.rmtree(work)
+    events.emit(
+        "preprocessed",
+        collect_seconds=round(collected_at - start, 2),
+        transform_seconds=round(time.monotonic() - collected_at, 2),
+    )
+
+
+def _collect(recipe: Recipe, work: Path, beam_options: str) -> Collected:
+    keys.fingerprint(recipe)  # raises where a folder or file cannot be read, which Beam would pass over
+    path = recipe.data.path or _write_bundled(recipe, work / "bundled")
+    files = find_files(recipe.data, path)
+    events.emit("reading", format=recipe.data.format, path=recipe.data.bundled or path, files=len(files.paths))
+    dataset = read_dataset(recipe.data, files) if recipe.data.format == "tfds" else None
+    (work / "collect").mkdir()
+    collected = collect(recipe, files, dataset, str(work / "collect"), beam_options)
+    counts = {split: collected.splits[split].examples for split in SPLITS}
+    events.emit("checked", **counts, quarantined=len(collected.bad), repeated=len(collected.repeated))
+    return collected
+
+
+def _write_bundled(recipe: Recipe, folder: Path) -> str:
+    {"digits": write_digits, "breast_cancer": write_breast_cancer}[recipe.data.bundled or ""](folder)
+    return str(folder)
+
+
+def _image_shape(collected: Collected, recipe: Recipe) -> ImageShape | None:
+    if not recipe.data.is_image:
+        return None
+    first = min(summary.first for summary in collected.splits.values() if summary.first)
+    height, width = recipe.data.image_size or first[1:]
+    return ImageShape(height=height, width=width, channels=recipe.data.channels)

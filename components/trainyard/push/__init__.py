@@ -1,0 +1,1 @@
+"""Push: how a blessed model reaches the servers."""

@@ -1,0 +1,77 @@
+"""Push: a blessed model becomes the next version in the folder that servers poll."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from trainyard.core import events, storage
+from trainyard.core.artifacts import Evaluation, Exports, Pushed, Threshold, Verdict
+from trainyard.core.champion import Champion, crown
+from trainyard.core.errors import ConfigurationError, GateRefused
+from trainyard.core.recipe import Recipe
+from trainyard.core.storage import Manifest
+from trainyard.push import versions
+
+
+def run(recipe: Recipe, evaluation: str, exported: str, output: Path, destination: str, dry_run: str = "") -> None:
+    """Make the export the newest version in `destination`, point champion.json at it, and say so in `output`.
+
+    `evaluation` and `exported` are the committed outputs of evaluate and export. A version that is there already is not
+    written again. Only the newest counts: a server loads the highest number, so an older model that is pushed again
+    becomes a new version. With `dry_run` (any text) `destination` is not touched, and `output` says what would be done.
+
+    Raises `GateRefused` where a gate refused the model, `ConfigurationError` where there is no SavedModel to serve,
+    `TransientError` while another push writes to `destination`.
+    """
+    if "://" in destination:
+        raise ConfigurationError(f"push.path: '{destination}' is no folder. Name one on this machine's file systems.")
+    storage.require(evaluation, "evaluate")
+    manifest = storage.require(exported, "export")
+    judged = Evaluation.read(evaluation)
+    _require_blessed(recipe, judged.gate, Exports.read(exported).gate)
+    _require_servable(manifest)
+    if dry_run:
+        pushed = _plan(manifest, destination)
+        events.emit("would_push", path=pushed.path, already=pushed.already)
+    else:
+        with storage.lease(destination):
+            versions.clear_leftovers(destination)
+            pushed = _plan(manifest, destination)
+            if not pushed.already:
+                versions.publish(exported, manifest, destination, pushed.version)
+            crown(
+                destination,
+                Champion(version=pushed.version, path=pushed.path, digest=pushed.digest, metrics=judged.metrics),
+            )
+        events.emit("pushed", path=pushed.path, already=pushed.already)
+    pushed.write(output)
+
+
+def _plan(exported: Manifest, destination: str) -> Pushed:
+    digest = versions.content(exported).digest
+    newest = versions.newest(destination)
+    already = versions.holds(destination, newest, digest)
+    version = newest if already else newest + 1
+    return Pushed(path=storage.join(destination, str(version)), version=version, digest=digest, already=already)
+
+
+def _require_blessed(recipe: Recipe, *gates: Verdict) -> None:
+    refused = [gate for gate in gates if gate.verdict != "blessed"]
+    failed = [_reason(threshold) for gate in refused for threshold in gate.thresholds if not threshold.passed]
+    if refused:
+        raise GateRefused(
+            f"{recipe.name}: the gate refused the model, so it is not pushed ({'; '.join(failed)}). "
+            "Train a better one, or change evaluate.gates or export.max_accuracy_drop in the recipe."
+        )
+
+
+def _reason(threshold: Threshold) -> str:
+    value = threshold.value
+    return f"{threshold.name}, was {'not measured' if value is None else f'{value:.6g}'}"
+
+
+def _require_servable(exported: Manifest) -> None:
+    if "saved_model.pb" not in versions.layout(exported):
+        raise ConfigurationError(
+            "export.formats: holds no 'saved_model', which is what servers load. Add it to be able to push."
+        )

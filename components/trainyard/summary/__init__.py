@@ -1,0 +1,1 @@
+"""The exit handler: a run's record and report."""

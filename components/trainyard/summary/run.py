@@ -1,0 +1,63 @@
+"""The summary of a pipeline run, from the folders that its tasks left in storage."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from trainyard.core import keys, storage
+from trainyard.core.artifacts import Evaluation
+from trainyard.core.recipe import Recipe
+from trainyard.core.step import failure_record
+from trainyard.core.summary import summarize
+from trainyard.core.task import run_folder
+
+
+def run(recipe: Recipe, root: str, run_id: str, state: str, message: str) -> str:
+    """Return the report's HTML; it and run.json are in the run's folder then.
+
+    `state` is KFP's final state of the tasks before this one, `message` what KFP knows of their failure.
+    """
+    from trainyard.core import report
+
+    folder = run_folder(root, recipe, run_id)
+    notes = {name: note for name in keys.STEPS if (note := _read(f"{folder}/{name}.json"))}
+    outputs = _outputs(root, recipe, {name: note["folder"] for name, note in notes.items()})
+    done = {name: uri for name, uri in outputs.items() if storage.committed(uri)}
+    failure = _failure([uri for name, uri in outputs.items() if name not in done], folder, message, state)
+    seconds = {name: note["seconds"] for name, note in notes.items() if name in done and note["seconds"] is not None}
+    path = f"{folder}/report.html"
+    page: str = report.render(f"{recipe.name} · {run_id}", recipe, done, seconds, failure=failure)
+    storage.write_text(path, page)
+    record = summarize(recipe.name, run_id, done, seconds, path) | {"failure": failure}
+    storage.write_text(f"{folder}/run.json", json.dumps(record, indent=1))
+    return page
+
+
+def _outputs(root: str, recipe: Recipe, noted: dict[str, str]) -> dict[str, str]:
+    """Return where each step's output is or would be, in order, as far as that can be known.
+
+    Train and export leave no note, so that KFP can reuse their outputs; their folders follow from what they read.
+    """
+    outputs = dict(noted)
+    if examples := outputs.get("preprocess"):
+        model = outputs["train"] = keys.output_uri(root, recipe, "train", examples)
+        evaluation = outputs.get("evaluate")
+        if evaluation and storage.committed(evaluation) and Evaluation.read(evaluation).gate.verdict == "blessed":
+            outputs["export"] = keys.output_uri(root, recipe, "export", examples, model)
+    return {name: outputs[name] for name in keys.STEPS if name in outputs}
+
+
+def _failure(missing: list[str], folder: str, message: str, state: str) -> str | None:
+    """Return the sentence of the step that failed, or what KFP says, or None where nothing failed."""
+    if state == "SUCCEEDED":
+        return None
+    for uri in [*missing, *(f"{folder}/{name}" for name in keys.STEPS)]:
+        if record := _read(failure_record(uri)):
+            return str(record["message"])
+    return message or f"the run ended as {state}"
+
+
+def _read(uri: str) -> dict[str, Any] | None:
+    text = storage.read_text(uri)
+    return json.loads(text) if text else None

@@ -1,0 +1,138 @@
+"""Checkpoints under the commit protocol: what a stopped run needs to go on as if it had never stopped.
+
+A checkpoint is the folder `ckpt-<step>` with state.npz (every variable of model, optimizer and loop) and progress.json.
+The data position is the step itself, for the batches are a pure function of it.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from pydantic import ValidationError
+
+from trainyard.core import events, storage
+from trainyard.core.artifacts import Document, Epoch
+from trainyard.core.errors import ConfigurationError, DataError
+
+Arrays = Mapping[str, np.ndarray]
+
+_STATE = "state.npz"
+_PRODUCER = "trainyard.train"
+
+
+class Progress(Document):
+    """What a checkpoint knows beside its arrays. identity names the recipe and the examples that it belongs to."""
+
+    file = "progress.json"
+
+    identity: str
+    step: int
+    history: list[Epoch]
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint that was read back whole."""
+
+    progress: Progress
+    arrays: dict[str, np.ndarray]
+
+
+class Checkpoints:
+    """The checkpoints of one run below the folder `uri`: the last `keep` of them and the best one."""
+
+    def __init__(self, uri: str, identity: str, keep: int) -> None:
+        self.uri = uri
+        self.identity = identity
+        self.keep = keep
+        # What a killed process was still writing; nobody else writes here, for the caller holds the lease.
+        shutil.rmtree(Path(uri) / ".staging", ignore_errors=True)
+
+    def save(self, step: int, history: list[Epoch], arrays: Arrays) -> None:
+        """Commit `ckpt-<step>` and remove what is neither among the last ones nor the best."""
+        final = self._path(step)
+        if Path(final).exists():
+            storage.remove(final)
+        with storage.stage(final, producer=_PRODUCER) as folder:
+            np.savez(folder / _STATE, **arrays)  # type: ignore[arg-type]
+            Progress(identity=self.identity, step=step, history=history).write(folder)
+        best = best_epoch(history)
+        kept = {*self.steps()[-self.keep :], best.step if best else step}
+        for other in self.steps():
+            if other not in kept:
+                storage.remove(self._path(other))
+
+    def steps(self) -> list[int]:
+        """Return the steps of the checkpoints that are there, in rising order."""
+        names = [path.name.removeprefix("ckpt-") for path in Path(self.uri).glob("ckpt-*")]
+        return sorted(int(name) for name in names if name.isdigit())
+
+    def latest(self, expected: Arrays) -> Checkpoint | None:
+        """Return the newest whole checkpoint of this very run, or None; what is skipped is told as a warning.
+
+        Raises `ConfigurationError` where a checkpoint holds other variables than `expected`: another model's.
+        """
+        for step in reversed(self.steps()):
+            try:
+                found = self.read(step)
+            except DataError as error:
+                events.emit("warning", text=str(error))
+                continue
+            _check_variables(self._path(step), found.arrays, expected)
+            if found.progress.identity == self.identity:
+                return found
+            events.emit(
+                "warning",
+                text=f"{self._path(step)}: skipped, it was made with another recipe or other examples.",
+            )
+        return None
+
+    def read(self, step: int) -> Checkpoint:
+        """Return the checkpoint of `step`. Raises `DataError` where it is missing, cut or corrupt."""
+        path = self._path(step)
+        try:
+            manifest = storage.require(path, made_by="train")
+            if manifest.producer != _PRODUCER:
+                raise DataError(f"{path}: skipped, it was written by {manifest.producer}.")
+            with np.load(Path(path) / _STATE, allow_pickle=False) as archive:
+                return Checkpoint(Progress.read(path), {name: archive[name] for name in archive.files})
+        except (
+            ValidationError,
+            ValueError,
+            KeyError,
+            EOFError,
+            OSError,
+            zipfile.BadZipFile,
+            json.JSONDecodeError,
+        ) as error:
+            raise DataError(f"{path}: skipped, it cannot be read ({type(error).__name__}: {error}).") from error
+
+    def _path(self, step: int) -> str:
+        return storage.join(self.uri, f"ckpt-{step}")
+
+
+def best_epoch(history: list[Epoch]) -> Epoch | None:
+    """Return the epoch of the smallest eval loss, the first of equals, or None where none has ended."""
+    return min(history, key=lambda epoch: epoch.eval_loss, default=None)
+
+
+def _check_variables(path: str, found: Arrays, expected: Arrays) -> None:
+    faults = [f"{name} is missing" for name in expected if name not in found]
+    faults += [f"{name} is not known" for name in found if name not in expected]
+    faults += [
+        f"{name} is {found[name].shape} instead of {value.shape}"
+        for name, value in expected.items()
+        if name in found and found[name].shape != value.shape
+    ]
+    if faults:
+        more = f" and {len(faults) - 5} more" if len(faults) > 5 else ""
+        raise ConfigurationError(
+            f"{path}: holds another model: {'; '.join(faults[:5])}{more}. "
+            "Name another checkpoints folder, or remove this one."
+        )

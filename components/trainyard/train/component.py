@@ -1,0 +1,34 @@
+"""The step `train` as a component of a KFP pipeline."""
+
+from typing import NamedTuple
+
+from kfp import dsl
+
+
+@dsl.component(base_image="trainyard/cpu", install_kfp_package=False)
+def train(
+    recipe: str,
+    storage: str,
+    code: str,
+    examples: str,
+    fingerprint: str,  # noqa: ARG001 - the data's own: KFP reuses a model only for the very same data
+    metrics: dsl.Output[dsl.Metrics],
+) -> NamedTuple("Outputs", [("model", str)]):  # type: ignore[valid-type]
+    """Example shards become a trained model; gives its URI."""
+    from trainyard.core import task
+
+    with task.opened("train", recipe, storage, code) as this:
+        from trainyard.core.artifacts import Training
+
+        model = this.output(examples)
+        if this.unfinished():
+            from trainyard.train.run import run
+
+            this.execute(run, examples=examples, checkpoints=f"{model}.checkpoints")
+        training = Training.read(model)
+        best = next(epoch for epoch in training.history if epoch.epoch == training.best_epoch)
+        metrics.log_metric("eval_loss", best.eval_loss)
+        metrics.log_metric("eval_metric", best.metric)
+        metrics.log_metric("steps", training.steps)
+        metrics.log_metric("examples_per_second", training.examples_per_second)
+        return (model,)

@@ -1,0 +1,279 @@
+"""The training loop: a small state machine over (step, history), so that a run goes on from wherever it was stopped."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from trainyard.core import events
+from trainyard.core.artifacts import Epoch
+from trainyard.core.errors import DataError, Preempted
+from trainyard.core.recipe import Train
+from trainyard.train.checkpoint import Checkpoint, Checkpoints, best_epoch
+from trainyard.train.input import Input
+from trainyard.train.steps import Steps
+
+# Chosen: seconds of work a compiled call, after which progress is told, the loss is checked and a signal is heard.
+CALL_SECONDS = 0.25
+# Chosen: the learning rate of the one retry after a divergence, as a share of the recipe's.
+RETRY_SCALE = 0.1
+
+
+class Loop:
+    """Trains to the end of the schedule or to the early stop; `history` then tells each epoch.
+
+    on_epoch: called with each epoch's evidence, those of a resumed run's past included.
+    """
+
+    def __init__(
+        self,
+        train: Train,
+        steps: Steps,
+        data: Input,
+        checkpoints: Checkpoints,
+        on_epoch: Callable[[Epoch], None],
+    ) -> None:
+        self.settings = train
+        self.steps = steps
+        self.data = data
+        self.checkpoints = checkpoints
+        self.on_epoch = on_epoch
+        self.total = train.epochs * data.steps_per_epoch
+        self.seconds: defaultdict[str, float] = defaultdict(float)
+        self.history: list[Epoch] = []
+        self.resumed_from: int | None = None
+        self._dataset: Any = None
+        self._batches: Any = None
+        self._evaluation: Any = None
+        self._saved = -1
+        self._told = 0.0
+        self._call_steps = 1
+        self._speed = _Speed(data)
+
+    def run(self) -> None:
+        """Train. Raises `DataError` where the loss is not finite twice, `Preempted` after a last checkpoint."""
+        self._resume()
+        while not self._finished():
+            step = self._step()
+            if step and step % self.data.steps_per_epoch == 0 and len(self.history) < step // self.data.steps_per_epoch:
+                self._end_epoch(step)
+            else:
+                self._advance(step)
+
+    def cached_step_seconds(self) -> float:
+        """Return the seconds a step takes on one batch over and over. The weights are spoiled by it."""
+        with self._clock("bottleneck"):
+            dataset = self._dataset or self.data.train(0)
+            batch = iter(self._distributed(dataset.take(1).cache().repeat()))
+            self._take(batch, 1)
+            count = min(100, max(3, round(CALL_SECONDS / max(1e-6, self._speed.step_seconds(self.history)))))
+            start = time.perf_counter()
+            self._take(batch, count)
+            return (time.perf_counter() - start) / count
+
+    def restore_best(self) -> Epoch:
+        """Set the weights to those of the epoch with the smallest eval loss and return it."""
+        best = best_epoch(self.history)
+        assert best is not None  # noqa: S101 - a schedule has at least one epoch
+        with self._clock("checkpoint"):
+            self.steps.load(self.checkpoints.read(best.step).arrays)
+        return best
+
+    @property
+    def step_seconds(self) -> float:
+        """Seconds a step took in training, the first calls of each process left out."""
+        return self._speed.step_seconds(self.history)
+
+    def _resume(self) -> None:
+        with self._clock("checkpoint"):
+            found = self.checkpoints.latest(self.steps.arrays())
+            if found is None:
+                self._save(0)
+            else:
+                self.resumed_from = found.progress.step
+                self._load(found)
+                events.emit("resumed", step=found.progress.step, steps=self.total)
+        for epoch in self.history:
+            self.on_epoch(epoch)
+
+    def _load(self, found: Checkpoint) -> None:
+        self.steps.load(found.arrays)
+        self.history = list(found.progress.history)
+        self._saved = found.progress.step
+        self._batches = None
+
+    def _finished(self) -> bool:
+        best, patience = best_epoch(self.history), self.settings.early_stopping
+        if best and patience and len(self.history) - best.epoch >= patience.patience:
+            return True
+        return len(self.history) == self.settings.epochs
+
+    def _advance(self, step: int) -> None:
+        """Take steps up to the next end of an epoch, checkpoint or call, whichever comes first."""
+        if self._batches is None:
+            with self._clock("input"):
+                self._dataset = self.data.train(step)
+                self._batches = iter(self._distributed(self._dataset))
+        count = min(self._call_steps, self.data.steps_per_epoch - step % self.data.steps_per_epoch)
+        every = self.settings.checkpoints.every_steps
+        if every:
+            count = min(count, every - step % every)
+        try:
+            self._timed_call(count)
+        except (Preempted, KeyboardInterrupt):
+            self._save_last()
+            raise
+        if not math.isfinite(float(self.steps.loss_sum.numpy())):
+            self._diverged("training loss")
+            return
+        done = step + count
+        self._tell(done)
+        if every and done % every == 0 and done % self.data.steps_per_epoch:
+            self._save(done)
+
+    def _timed_call(self, count: int) -> None:
+        start = time.perf_counter()
+        self._take(self._batches, count)
+        seconds = time.perf_counter() - start
+        self.seconds["compile" if self._speed.cold else "step"] += seconds
+        self._speed.add(count, seconds)
+        each = self._speed.last_step_seconds
+        if each:
+            self._call_steps = max(1, round(CALL_SECONDS / each))
+
+    def _take(self, batches: Any, count: int) -> None:
+        self.steps.train(batches, tf.constant(count, tf.int64))
+
+    def _end_epoch(self, step: int) -> None:
+        with self._clock("eval"):
+            if self._evaluation is None:
+                self._evaluation = self._distributed(self.data.evaluation())
+            count = tf.constant(self.data.evaluation_steps, tf.int64)
+            loss, metric = (float(value) for value in self.steps.evaluate(iter(self._evaluation), count))
+        if not math.isfinite(loss):
+            self._diverged("eval loss")
+            return
+        rate, seconds = self._speed.end_epoch()
+        epoch = Epoch(
+            epoch=len(self.history) + 1,
+            step=step,
+            learning_rate=float(self.steps.optimizer.learning_rate),
+            train_loss=float(self.steps.loss_sum.numpy()) / self.data.steps_per_epoch,
+            eval_loss=loss,
+            metric=metric,
+            examples_per_second=rate,
+            seconds=seconds,
+        )
+        self.steps.loss_sum.assign(0.0)
+        self.history.append(epoch)
+        if self._save(step):
+            self.on_epoch(epoch)
+
+    def _save(self, step: int) -> bool:
+        """Commit a checkpoint of `step`; return False after a rollback, because a variable was not finite."""
+        with self._clock("checkpoint"):
+            arrays = self.steps.arrays()
+            bad = next((name for name, value in arrays.items() if not np.isfinite(value).all()), None)
+            if bad is None:
+                self.checkpoints.save(step, self.history, arrays)
+                self._saved = step
+                return True
+        self._diverged(bad)
+        return False
+
+    def _save_last(self) -> None:
+        """Save where the process was told to stop, unless nothing is new or nothing good is there."""
+        step = self._step()
+        arrays = self.steps.arrays()
+        if step > self._saved and all(np.isfinite(value).all() for value in arrays.values()):
+            self.checkpoints.save(step, self.history, arrays)
+            events.emit("saved", step=step)
+
+    def _diverged(self, what: str) -> None:
+        """Go back to the last checkpoint with a smaller learning rate, once; raises `DataError` the second time."""
+        step = self._step()
+        if float(self.steps.scale.numpy()) != 1.0:
+            raise DataError(
+                f"train: {what} is not finite at step {step}, again after one retry at {RETRY_SCALE:g} times the "
+                f"learning rate {self.settings.optimizer.learning_rate:g}. Lower train.optimizer.learning_rate, set "
+                "train.optimizer.clip_norm, or look for NaN and extreme values in the data."
+            )
+        good = self.checkpoints.latest(self.steps.arrays())
+        if good is None:
+            raise DataError(f"train: {what} is not finite at step {step}, and no checkpoint is left to go back to.")
+        events.emit("diverged", what=what, step=step, back_to=good.progress.step, learning_rate_scale=RETRY_SCALE)
+        self._load(good)
+        self.steps.scale.assign(RETRY_SCALE)
+
+    def _tell(self, done: int) -> None:
+        now = time.monotonic()
+        if now - self._told >= CALL_SECONDS or done == self.total:
+            self._told = now
+            in_epoch = (done - 1) % self.data.steps_per_epoch + 1
+            events.progress(
+                done,
+                self.total,
+                "steps",
+                loss=round(float(self.steps.loss_sum.numpy()) / in_epoch, 4),
+                examples_per_second=round(self._speed.rate),
+            )
+
+    def _step(self) -> int:
+        return int(self.steps.step.numpy())
+
+    def _distributed(self, batches: tf.data.Dataset) -> Any:
+        return self.steps.strategy.experimental_distribute_dataset(batches)
+
+    @contextmanager
+    def _clock(self, name: str) -> Iterator[None]:
+        start = time.perf_counter()
+        yield
+        self.seconds[name] += time.perf_counter() - start
+
+
+class _Speed:
+    """Examples a second, without the first call of a process, which compiles."""
+
+    def __init__(self, data: Input) -> None:
+        self._batch = data.batch_size
+        self._steps_per_epoch = data.steps_per_epoch
+        self.cold = True
+        self.last_step_seconds = 0.0
+        self._steps = 0
+        self._seconds = 0.0
+        self._cold_seconds = 0.0
+        self._epoch_start = time.perf_counter()
+
+    @property
+    def rate(self) -> float:
+        """Examples a second in this epoch."""
+        steps, seconds = (self._steps, self._seconds) if self._steps else (1, self._cold_seconds)
+        return steps * self._batch / max(seconds, 1e-9)
+
+    def add(self, steps: int, seconds: float) -> None:
+        """Count a call of `steps` that took `seconds`."""
+        if self.cold:
+            self.cold, self._cold_seconds = False, seconds
+            return
+        self.last_step_seconds = seconds / steps
+        self._steps += steps
+        self._seconds += seconds
+
+    def end_epoch(self) -> tuple[float, float]:
+        """Return the epoch's examples a second and its wall seconds, and begin another."""
+        now = time.perf_counter()
+        result = self.rate, now - self._epoch_start
+        self._steps, self._seconds, self._epoch_start = 0, 0.0, now
+        return result
+
+    def step_seconds(self, history: list[Epoch]) -> float:
+        """Return the mean seconds a step over `history`."""
+        rates = [epoch.examples_per_second for epoch in history]
+        return self._batch * sum(1 / rate for rate in rates) / len(rates)

@@ -1,0 +1,56 @@
+"""The optimizer of a recipe, and the learning rate it follows."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from trainyard.core.recipe import Train
+
+
+class Schedule(keras.optimizers.schedules.LearningRateSchedule):  # type: ignore[misc]
+    """Linear warm-up to the peak, then half a cosine to zero or the constant peak, times `scale`.
+
+    Source of the cosine: I. Loshchilov, F. Hutter, SGDR, 2017, arXiv:1608.03983, equation 5 with one period; of the
+    warm-up: P. Goyal et al., 2017, arXiv:1706.02677, section 2.2.
+    """
+
+    def __init__(self, train: Train, steps_per_epoch: int) -> None:
+        self.peak = train.optimizer.learning_rate
+        self.total = train.epochs * steps_per_epoch
+        self.warmup = min(round(train.warmup_epochs * steps_per_epoch), self.total - 1)
+        self.cosine = train.schedule == "cosine"
+        # A variable, so that the cut after a divergence needs no new graph.
+        self.scale = tf.Variable(1.0, trainable=False, name="learning_rate_scale")
+
+    def __call__(self, step: Any) -> tf.Tensor:
+        """Return the float32 learning rate of the update number `step`, counted from 0."""
+        step = tf.cast(step, tf.float32)
+        warm = (step + 1) / max(1, self.warmup)
+        done = (step - self.warmup) / max(1, self.total - self.warmup)
+        after = 0.5 * (1 + tf.cos(math.pi * done)) if self.cosine else tf.ones_like(step)
+        return self.peak * self.scale * tf.where(step < self.warmup, warm, after)
+
+    def get_config(self) -> dict[str, Any]:
+        """Return what Keras asks of every schedule; the optimizer is never saved with the model."""
+        return {}
+
+
+def optimizer(train: Train, schedule: Schedule, float16: bool) -> keras.optimizers.Optimizer:
+    """Return the recipe's optimizer, not built; with `float16` it scales the loss and skips overflowing steps.
+
+    Biases and normalization weights do not decay (source: T. He et al., Bag of Tricks, arXiv:1812.01187, section 3.1).
+    """
+    chosen = train.optimizer
+    options: dict[str, Any] = {"weight_decay": chosen.weight_decay or None, "global_clipnorm": chosen.clip_norm}
+    if chosen.name == "sgd":
+        made = keras.optimizers.SGD(schedule, momentum=chosen.momentum, **options)
+    elif chosen.name == "lamb":
+        made = keras.optimizers.Lamb(schedule, **options)
+    else:
+        made = keras.optimizers.AdamW(schedule, **{**options, "weight_decay": chosen.weight_decay})
+    made.exclude_from_weight_decay(var_names=["bias", "gamma", "beta"])
+    return keras.optimizers.LossScaleOptimizer(made) if float16 else made

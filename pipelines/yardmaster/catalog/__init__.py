@@ -1,0 +1,1 @@
+"""Pipelines: plain KFP definitions with no hardware in them."""

@@ -1,0 +1,41 @@
+"""Raw data to a pushed model: `kfp dsl compile --py` takes this file as it is."""
+
+from kfp import dsl
+
+from trainyard.evaluate.component import evaluate
+from trainyard.export.component import export
+from trainyard.preprocess.component import preprocess
+from trainyard.push.component import push
+from trainyard.summary.component import summary
+from trainyard.train.component import train
+
+
+@dsl.pipeline(name="trainyard-train")
+def train_pipeline(recipe: str, storage: str, code: str = "", beam_options: str = "") -> None:
+    """Preprocess, train and evaluate; export and push what the gates bless; write the run's summary whatever happened.
+
+    Args:
+        recipe: YAML text of a resolved recipe.
+        storage: Root URI of all outputs.
+        code: Digest of the code this was compiled with; an image with other code refuses. Empty: not checked.
+        beam_options: Command line of Beam for preprocess.
+    """
+    shared = {"recipe": recipe, "storage": storage, "code": code}
+    run_id = dsl.PIPELINE_JOB_ID_PLACEHOLDER
+    # The run's id keeps KFP from reusing a task. Those that take it look at what changes outside the pipeline (the
+    # source, the champion, the servers' folder); they find their own finished output in storage.
+    ended = summary(recipe=recipe, storage=storage, run_id=run_id).set_caching_options(False)
+    with dsl.ExitHandler(ended):
+        data = preprocess(**shared, run_id=run_id, beam_options=beam_options).set_caching_options(False)
+        examples, fingerprint = data.outputs["examples"], data.outputs["fingerprint"]
+        model = train(**shared, examples=examples, fingerprint=fingerprint).outputs["model"]
+        judged = evaluate(**shared, run_id=run_id, examples=examples, model=model).set_caching_options(False)
+        with dsl.If(judged.outputs["Output"] == "blessed", name="blessed"):
+            files = export(**shared, examples=examples, model=model)
+            with dsl.If(files.outputs["Output"] == "blessed", name="export-blessed"):
+                push(
+                    **shared,
+                    run_id=run_id,
+                    evaluation=judged.outputs["evaluation"],
+                    exported=files.outputs["exported"],
+                ).set_caching_options(False)

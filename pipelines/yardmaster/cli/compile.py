@@ -1,0 +1,39 @@
+"""`trainyard compile`: a recipe as a pipeline package for Kubeflow or Vertex AI."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def compile(
+    recipe: Annotated[str, typer.Argument(help="Name of a bundled recipe, or a YAML file.")] = "digits",
+    environment: Annotated[
+        str, typer.Option("--environment", "-e", help="local, kind, gke, vertex, or a YAML file.")
+    ] = "local",
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override one value, such as train.epochs=3.")
+    ] = None,
+    output: Annotated[str, typer.Option("--output", "-o", metavar="FILE", help="- is stdout.")] = "-",
+) -> None:
+    """Compile a recipe into a pipeline package, placed on the pools of an environment."""
+    from trainyard.core import environment as environments
+    from trainyard.core import recipe as recipes
+    from yardmaster.compilation import compiled, to_yaml
+
+    placed = compiled(recipes.load(recipe, set_), environments.load(environment))
+    write(output, to_yaml(placed.documents))
+
+
+def write(output: str, text: str) -> None:
+    """Leave `text` in the file `output`, whole or not at all; '-' is stdout."""
+    from trainyard.core import storage
+
+    if output == "-":
+        sys.stdout.write(text)
+        return
+    storage.write_text(str(Path(output).absolute()), text)
+    typer.echo(f"✓ wrote {output}", err=True)

@@ -1,0 +1,43 @@
+"""`trainyard place`: any compiled pipeline, placed on the pools of an environment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+
+def place(
+    file: Annotated[Path, typer.Argument(help="Pipeline package that `kfp dsl compile` wrote.")],
+    environment: Annotated[str, typer.Option("--environment", "-e", help="kind, gke, vertex, or a YAML file.")],
+    output: Annotated[str, typer.Option("--output", "-o", metavar="FILE", help="- is stdout.")] = "-",
+) -> None:
+    """Place every step of a compiled pipeline on the pool that an environment gives it."""
+    from trainyard.core import environment as environments
+    from yardmaster import placement
+    from yardmaster.cli.compile import write
+    from yardmaster.compilation import to_yaml
+
+    spec, platform = _read(file)
+    placed = placement.place(spec, environments.load(environment), platform)
+    write(output, to_yaml(placed.documents))
+
+
+def _read(file: Path) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    """Return the IR in `file`, and the platform spec where the package has one."""
+    import yaml
+
+    from trainyard.core.errors import ConfigurationError
+
+    try:
+        documents = list(yaml.safe_load_all(file.read_text(encoding="utf-8")))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ConfigurationError(f"{file}: cannot be read as YAML ({error}). Name a compiled pipeline.") from error
+    spec = documents[0] if documents else None
+    if not isinstance(spec, dict) or not {"root", "components", "deploymentSpec"} <= spec.keys() or len(documents) > 2:
+        raise ConfigurationError(
+            f"{file}: not a compiled pipeline, no root, components and deploymentSpec in it. "
+            "Write one with `kfp dsl compile` or `trainyard compile`."
+        )
+    return spec, documents[1] if len(documents) == 2 else None

@@ -1,0 +1,71 @@
+"""Compiles the training pipeline for one recipe and one environment: a pure function of the two and of this code."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import yaml
+
+from trainyard.core import keys
+from trainyard.core.environment import Environment
+from trainyard.core.errors import ConfigurationError
+from trainyard.core.recipe import Recipe
+from yardmaster.placement import PlacedSpec, place
+
+
+def compiled(recipe: Recipe, environment: Environment) -> PlacedSpec:
+    """Return the placed training pipeline whose parameters default to `recipe` and `environment`.
+
+    Raises `ConfigurationError` where the recipe names what only this machine has and the environment is elsewhere.
+    """
+    _check_portable(recipe, environment)
+    # kfp takes a second or two to import: only who compiles waits for it.
+    from google.protobuf import json_format
+
+    from yardmaster.catalog.train import train_pipeline
+
+    spec = json_format.MessageToDict(train_pipeline.pipeline_spec)
+    parameters = spec["root"]["inputDefinitions"]["parameters"]
+    defaults = {
+        "recipe": yaml.safe_dump(recipe.model_dump(mode="json", exclude_none=True), sort_keys=False),
+        "storage": environment.storage,
+        "code": keys.code_digest(recipe.module),
+        "beam_options": environment.beam.command_line,
+    }
+    for name, value in defaults.items():
+        parameters[name] |= {"defaultValue": value, "isOptional": True}
+    return place(spec, environment)
+
+
+def to_yaml(documents: Iterable[dict[str, Any]]) -> str:
+    """Return the documents as YAML in a fixed order of keys, texts of several lines as blocks."""
+    return yaml.dump_all(documents, Dumper=_Dumper, sort_keys=True, allow_unicode=True, width=120)
+
+
+def _check_portable(recipe: Recipe, environment: Environment) -> None:
+    if environment.target == "local":
+        return
+    faults = []
+    if recipe.data.path and "://" not in recipe.data.path:
+        faults.append(
+            f"data.path: '{recipe.data.path}' is on this machine. Copy the data to a bucket and name its URI."
+        )
+    if recipe.module:
+        faults.append(f"module: '{recipe.module}' is on this machine, and the images hold no such file. Leave it out.")
+    if recipe.push.path and "://" not in recipe.push.path:
+        faults.append(f"push.path: '{recipe.push.path}' is on this machine. Name a bucket's URI, or leave it out.")
+    if faults:
+        where = f"{environment.name}: the steps of target {environment.target} run elsewhere"
+        raise ConfigurationError("\n".join(f"{recipe.name}: {fault} ({where})" for fault in faults))
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes multi-line texts (recipes, code) as blocks, so that a person can read them and a diff shows lines."""
+
+
+def _text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style="|" if "\n" in value else None)
+
+
+_Dumper.add_representer(str, _text)

@@ -1,0 +1,54 @@
+"""The packages that `trainyard compile` writes, reviewed as diffs.
+
+`make goldens` writes them again. Two values are not in them: the code's digest, which changes with every commit, and
+the folder of the local environment.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+GOLDENS = Path(__file__).parent
+COMPILE = "import sys; from yardmaster.cli.main import app; app(sys.argv[1:])"
+
+
+def cli(*arguments: str, folder: Path) -> str:
+    command = [sys.executable, "-c", COMPILE, *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout
+
+
+def stable(package: str, folder: Path) -> str:
+    without_code = re.sub(r"(?<=defaultValue: )[0-9a-f]{64}$", "<code>", package, flags=re.MULTILINE)
+    return without_code.replace(str(folder), "<folder>")
+
+
+@pytest.mark.parametrize("environment", ["local", "kind", "gke", "vertex"])
+def test_the_digits_pipeline_compiles_to_the_committed_package(environment: str, tmp_path: Path) -> None:
+    package = stable(cli("compile", "digits", "-e", environment, folder=tmp_path), tmp_path)
+    golden = GOLDENS / f"digits-{environment}.yaml"
+    if os.environ.get("TRAINYARD_GOLDENS") == "write":
+        golden.write_text(package, encoding="utf-8")
+    assert package == golden.read_text(encoding="utf-8"), "run `make goldens` and review the diff"
+
+
+def test_place_gives_the_package_that_compile_gives(tmp_path: Path) -> None:
+    local = tmp_path / "local.yaml"
+    cli("compile", "digits", "-e", "local", "-o", str(local), folder=tmp_path)
+    placed = list(yaml.safe_load_all(cli("place", str(local), "-e", "gke", folder=tmp_path)))
+    compiled = list(yaml.safe_load_all(cli("compile", "digits", "-e", "gke", folder=tmp_path)))
+    for package in (placed, compiled):
+        for name in ("storage", "code"):
+            package[0]["root"]["inputDefinitions"]["parameters"][name].pop("defaultValue")
+    assert placed == compiled
+
+
+def test_no_package_names_a_secret_or_a_value_of_this_machine() -> None:
+    for golden in GOLDENS.glob("*.yaml"):
+        assert not re.search(r"/(home|root|work|tmp|Users)/", golden.read_text(encoding="utf-8")), golden

@@ -1,0 +1,235 @@
+"""The step evaluate on real digits and tumours, with real Keras models and a real SavedModel as champion."""
+
+import json
+import re
+from pathlib import Path
+
+import evaluate_folders as made
+import numpy as np
+import pytest
+import tensorflow as tf
+from PIL import Image
+from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits
+from sklearn.metrics import accuracy_score, log_loss, mean_absolute_error
+
+from trainyard.core import step
+from trainyard.core.artifacts import Evaluation
+from trainyard.core.errors import DataError
+from trainyard.core.recipe import Recipe
+from trainyard.data.examples import open_examples
+from trainyard.evaluate.run import run
+
+NAMES = [f"digit {number}" for number in range(10)]
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory):
+    root = tmp_path_factory.mktemp("digits")
+    data = load_digits()
+    examples = made.image_examples(str(root / "examples"), data.images[:900] * 15, data.target[:900], NAMES)
+    return examples, made.trained(str(root / "trained"), examples, made.classifier(examples), 6), root
+
+
+@pytest.fixture(scope="module")
+def tumours(tmp_path_factory):
+    root = tmp_path_factory.mktemp("tumours")
+    data = load_breast_cancer()
+    columns = {
+        name.replace(" ", "_"): data.data[:, index].astype("f4") for index, name in enumerate(data.feature_names)
+    }
+    columns["clinic"] = np.array([b"north", b"south", b""], dtype=object)[np.arange(569) % 3]
+    examples = made.table_examples(str(root / "examples"), columns, data.target, ["malignant", "benign"])
+    return examples, made.trained(str(root / "trained"), examples, made.classifier(examples), 6), root
+
+
+def recipe(data, task="classification", **evaluate):
+    return Recipe.model_validate(
+        {
+            "name": "judged",
+            "task": task,
+            "data": data,
+            "model": {"name": "mlp" if data["format"] == "csv" else "cnn_small"},
+            "evaluate": {"bootstrap": 200, **evaluate},
+        }
+    )
+
+
+IMAGES = {"format": "image_folder", "bundled": "digits", "channels": 1}
+
+
+def table(*features):
+    return {"format": "csv", "path": "t.csv", "label": "target", "features": {name: kind(name) for name in features}}
+
+
+def kind(name):
+    return {"type": "category" if name == "clinic" else "numeric"}
+
+
+def evaluated(case, output, recipe, champion=""):
+    examples, model, _root = case
+    step.execute(run, str(output), recipe=recipe, examples=examples, model=model, champion=champion)
+    found = Evaluation.read(str(output))
+    verdict = json.loads((output / "verdict.json").read_text())
+    assert verdict == json.loads(found.gate.model_dump_json())
+    return found, np.load(output / "predictions.npz")
+
+
+def test_images_are_judged_on_the_test_split_with_everything_a_report_needs(digits, tmp_path):
+    gates = [{"metric": "accuracy", "min": 0.5}, {"metric": "accuracy", "min_difference": -0.01}]
+    found, predictions = evaluated(digits, tmp_path / "out", recipe(IMAGES, slices=["label"], gates=gates, worst=5))
+    assert found.split == "test" and found.examples == 180
+    # The written probabilities give the written metrics.
+    labels, outputs = predictions["labels"], predictions["outputs"]
+    assert outputs.shape == (180, 10) and outputs.sum(axis=1) == pytest.approx(1, abs=1e-5)
+    assert found.metrics["accuracy"] == accuracy_score(labels, outputs.argmax(axis=1)) > 0.6
+    assert found.metrics["log_loss"] == pytest.approx(log_loss(labels, outputs), rel=1e-4)
+    assert found.metrics["top5_accuracy"] >= found.metrics["accuracy"]
+    assert predictions["keys"][0] == b"0004.png"
+    assert set(found.metrics) - set(found.intervals) <= {"roc_auc", "macro_f1"}
+    assert sum(map(sum, found.confusion)) == 180 and len(found.roc) == 10
+    assert [each.name for each in found.slices] == [f"label={name}" for name in NAMES]
+    assert sum(each.examples for each in found.slices) == 180
+    assert found.gate.verdict == "blessed"
+    assert found.gate.thresholds[1].note.startswith("There is no champion")
+
+
+def test_the_worst_examples_are_pictures_of_what_the_model_saw(digits, tmp_path):
+    found, predictions = evaluated(digits, tmp_path / "out", recipe(IMAGES, worst=5))
+    right = predictions["outputs"][np.arange(180), predictions["labels"]]
+    order = np.argsort(right)[:5]
+    assert [each.key.encode() for each in found.worst] == predictions["keys"][order].tolist()
+    assert [each.label for each in found.worst] == [NAMES[label] for label in predictions["labels"][order]]
+    for rank, mistake in enumerate(found.worst):
+        assert mistake.picture == f"worst/{rank:02d}.png"
+        picture = np.asarray(Image.open(tmp_path / "out" / mistake.picture))
+        assert picture.shape == (112, 112)
+        original = load_digits().images[int(mistake.key[:4])] * 15
+        assert (picture[::14, ::14] == original.astype(np.uint8)).all()
+
+
+def test_two_evaluations_of_the_same_model_are_the_same_bytes(digits, tmp_path):
+    for name in ("one", "two"):
+        evaluated(digits, tmp_path / name, recipe(IMAGES, slices=["label"]))
+    assert (tmp_path / "one/evaluation.json").read_bytes() == (tmp_path / "two/evaluation.json").read_bytes()
+    assert (tmp_path / "one/predictions.npz").read_bytes() == (tmp_path / "two/predictions.npz").read_bytes()
+
+
+def test_a_table_is_sliced_by_a_category_and_by_the_quartiles_of_a_number(tumours, tmp_path):
+    wanted = recipe(
+        table("mean_radius", "clinic"),
+        slices=["mean_radius", "clinic"],
+        gates=[{"metric": "accuracy", "min": 0.2, "slice": "clinic=north"}, {"metric": "roc_auc", "min": 0.5}],
+    )
+    found, _predictions = evaluated(tumours, tmp_path / "out", wanted)
+    names = [each.name for each in found.slices]
+    assert re.fullmatch(r"mean_radius=\(-inf, 11\.\d+\)", names[0])
+    assert names[-3:] == ["clinic=missing", "clinic=north", "clinic=south"]
+    assert sum(each.examples for each in found.slices[:4]) == found.examples == 113
+    assert found.gate.thresholds[0].name == "accuracy [clinic=north] >= 0.2"
+    assert found.gate.verdict == "blessed"
+    assert [each.label for each in found.roc] == ["benign"]
+    assert found.worst[0].picture is None and not (tmp_path / "out/worst").exists()
+
+
+def champion(root, name, labels, order):
+    """Write a champion that always answers the first of its classes, which are `labels` in `order`."""
+    weights = tf.constant([0.6] + [0.4 / (len(order) - 1)] * (len(order) - 1))
+
+    def answer(image):
+        return {"probabilities": tf.tile(weights[None], [tf.shape(image)[0], 1])}
+
+    return made.saved_model(root / name, answer, {"image": tf.string}, [labels[place] for place in order])
+
+
+def test_a_champion_is_compared_on_the_same_examples_whatever_the_order_of_its_labels(digits, tmp_path):
+    shares = np.bincount(open_examples(digits[0]).labels("test"), minlength=10)
+    best = champion(tmp_path, "champion", NAMES, [7, 3, 1, 0, 2, 4, 5, 6, 8, 9])
+    gates = [{"metric": "accuracy", "min_difference": 0.1}, {"metric": "accuracy", "max_difference": 0.1}]
+    found, _predictions = evaluated(digits, tmp_path / "out", recipe(IMAGES, gates=gates), best)
+    better, worse = found.gate.thresholds
+    assert better.champion == pytest.approx(shares[7] / 180) == found.champion_metrics["accuracy"]
+    assert better.value == pytest.approx(found.metrics["accuracy"] - better.champion)
+    assert better.interval.low < better.value < better.interval.high
+    assert (better.passed, worse.passed, found.gate.verdict) == (True, False, "refused")
+    assert found.champion == best
+
+
+def test_a_class_that_only_the_champion_has_counts_as_wrong_and_one_it_lacks_as_never_found(digits, tmp_path):
+    best = champion(tmp_path, "champion", [*NAMES[:8], "letter"], [8, *range(8)])
+    found, _predictions = evaluated(digits, tmp_path / "out", recipe(IMAGES), best)
+    assert found.champion_metrics["accuracy"] == 0
+
+
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "labels", "fault"),
+    [
+        ({"pixels": tf.string}, "probabilities", NAMES, "'pixels' is no raw feature"),
+        ({"image": tf.float32}, "probabilities", NAMES, "'image' is float32, the raw feature is string"),
+        ({"image": tf.string}, "scores", NAMES, "no output 'probabilities' but 'scores'"),
+        ({"image": tf.string}, "probabilities", NAMES[:3], "3 labels for 10 outputs"),
+    ],
+)
+def test_a_champion_that_cannot_answer_refuses_and_the_evaluation_is_still_written(
+    digits, tmp_path, inputs, outputs, labels, fault
+):
+    def answer(**raw):
+        (values,) = raw.values()
+        return {outputs: tf.ones((tf.shape(values)[0], 10)) / 10}
+
+    best = made.saved_model(tmp_path / "champion", answer, inputs, labels)
+    gates = [{"metric": "accuracy", "min": 0.1}, {"metric": "accuracy", "min_difference": -1}]
+    found, _predictions = evaluated(digits, tmp_path / "out", recipe(IMAGES, gates=gates), best)
+    absolute, relative = found.gate.thresholds
+    assert absolute.passed and not relative.passed
+    assert fault in relative.note
+
+
+def test_a_champion_that_is_no_saved_model_refuses(digits, tmp_path):
+    gates = [{"metric": "accuracy", "min_difference": -1}]
+    (tmp_path / "empty").mkdir()
+    found, _predictions = evaluated(digits, tmp_path / "out", recipe(IMAGES, gates=gates), str(tmp_path / "empty"))
+    assert "is not a SavedModel" in found.gate.thresholds[0].note
+
+
+def test_a_regression_is_judged_by_errors_against_its_champion(tmp_path):
+    data = load_diabetes()
+    columns = {name: data.data[:, index].astype("f4") for index, name in enumerate(data.feature_names)}
+    examples = made.table_examples(str(tmp_path / "examples"), columns, data.target.astype("f4"), None)
+    model = made.trained(str(tmp_path / "trained"), examples, made.classifier(examples), 8)
+    best = made.saved_model(
+        tmp_path / "champion", lambda bmi: {"prediction": 152 + 900 * bmi}, {"bmi": tf.float32}, None
+    )
+    wanted = recipe(
+        table("bmi", "age"),
+        task="regression",
+        slices=["bmi"],
+        gates=[{"metric": "mae", "max": 500}, {"metric": "mae", "max_difference": 500}],
+    )
+    found, predictions = evaluated((examples, model, tmp_path), tmp_path / "out", wanted, best)
+    assert found.metrics["mae"] == pytest.approx(mean_absolute_error(predictions["labels"], predictions["outputs"]))
+    assert set(found.metrics) == {"mae", "rmse", "r2"} == set(found.champion_metrics)
+    assert found.champion_metrics["mae"] < 60  # measured: 50.6
+    assert found.gate.verdict == "blessed"
+    assert len(found.scatter) == found.examples == 88
+    assert not found.confusion and not found.roc
+
+
+def test_own_metrics_of_the_recipes_module_stand_beside_ours(digits, tmp_path):
+    module = tmp_path / "own.py"
+    module.write_text(
+        "def metrics(labels, outputs):\n    return {'zeros_found': float((outputs.argmax(1) == 0).mean())}\n"
+    )
+    wanted = recipe(IMAGES).model_copy(update={"module": str(module)})
+    found, predictions = evaluated(digits, tmp_path / "out", wanted)
+    assert found.metrics["zeros_found"] == (predictions["outputs"].argmax(axis=1) == 0).mean()
+    assert found.intervals["zeros_found"].low <= found.metrics["zeros_found"]
+
+
+def test_a_model_that_answers_nan_is_not_judged(digits, tmp_path):
+    examples, _model, _root = digits
+    broken = made.classifier(examples)
+    broken.layers[-1].set_weights([weights * np.nan for weights in broken.layers[-1].get_weights()])
+    model = made.trained(str(tmp_path / "trained"), examples, broken, 1)
+    with pytest.raises(DataError, match="180 of the model's 180 answers are NaN"):
+        evaluated((examples, model, tmp_path), tmp_path / "out", recipe(IMAGES))
+    assert not Path(tmp_path / "out").exists()

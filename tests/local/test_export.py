@@ -1,0 +1,546 @@
+"""Export over real files: digits as PNG images and a mixed table, each with a transform graph and a trained network."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("TF_USE_LEGACY_KERAS", "0")
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from PIL import Image
+
+from trainyard.core import documents, storage
+from trainyard.core.artifacts import Examples, Exports, Feature, ImageShape, RawFeature, SplitFiles
+from trainyard.core.errors import ConfigurationError, DataError
+from trainyard.core.recipe import Recipe
+from trainyard.data.examples import load_transform, open_examples
+from trainyard.data.images import decode_image
+from trainyard.export import lite, run, signature, trained
+
+DIGITS = "name: digits\ndata: {format: image_folder, bundled: digits, channels: 1}\nmodel: {name: cnn_small}\n"
+TABLE = """
+name: table
+data: {format: csv, path: x.csv, features: {age: {type: numeric}, net worth: {type: numeric}, city: {type: category}}}
+model: {name: mlp}
+"""
+
+
+def recipe(text: str, **export: Any) -> Recipe:
+    parsed = documents.parse(text, Recipe, name="recipe.yaml")
+    return parsed.model_copy(update={"export": parsed.export.model_copy(update=export)})
+
+
+@pytest.fixture(scope="session")
+def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Committed outputs `examples` and `model` for 8 x 8 digits; the network is right on more than nine in ten."""
+    from sklearn.datasets import load_digits
+
+    root = tmp_path_factory.mktemp("digits")
+    pixels, labels = load_digits(return_X_y=True)
+    pixels = np.rint(pixels * (255 / 16)).astype(np.uint8).reshape(-1, 8, 8)
+    shape = ImageShape(height=8, width=8, channels=1)
+
+    class Decode(tf.Module):
+        @tf.function(input_signature=[{"image": tf.TensorSpec((None,), tf.string)}])
+        def transform_fn(self, raw: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+            spec = tf.TensorSpec((8, 8, 1), tf.float32)
+            return {
+                "image": tf.map_fn(lambda encoded: decode_image(encoded, shape), raw["image"], fn_output_signature=spec)
+            }
+
+    rows = [
+        {"raw/image": [_png(picture)], "label": [int(label)], "key": [f"{index}".encode()]}
+        for index, (picture, label) in enumerate(zip(pixels, labels, strict=True))
+    ]
+    document = _document(
+        features=[Feature(name="image", dtype="float32", shape=(8, 8, 1), encoded=True)],
+        raw_features=[RawFeature(name="image", dtype="string")],
+        image=shape,
+        labels=[f"digit {label}" for label in range(10)],
+    )
+    _commit_examples(root / "examples", document, Decode(), rows[:1400], rows[1400:])
+    keras.utils.set_random_seed(1)
+    image = keras.Input((8, 8, 1), name="image")
+    hidden = keras.layers.Conv2D(16, 3, padding="same", activation="relu")(keras.layers.Rescaling(1 / 255)(image))
+    hidden = keras.layers.BatchNormalization()(hidden)
+    hidden = keras.layers.Flatten()(keras.layers.MaxPooling2D()(hidden))
+    model = keras.Model({"image": image}, keras.layers.Dense(10)(keras.layers.Dropout(0.2)(hidden)))
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.Adam(0.01), loss=loss)
+    model.fit({"image": pixels[:1400, ..., None].astype(np.float32)}, labels[:1400], epochs=8, verbose=0)
+    _commit_model(root / "model", model)
+    return root
+
+
+@pytest.fixture(scope="session")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Committed outputs for three columns: a number, one of a far larger scale with gaps, and a category."""
+    root = tmp_path_factory.mktemp("table")
+    vocabulary = root / "city_vocabulary"
+    vocabulary.write_text("Bern\nOslo\nRome\n")
+
+    class Prepare(tf.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.asset = tf.saved_model.Asset(str(vocabulary))
+            lines = tf.lookup.TextFileInitializer(
+                self.asset.asset_path,
+                tf.string,
+                tf.lookup.TextFileIndex.WHOLE_LINE,
+                tf.int64,
+                tf.lookup.TextFileIndex.LINE_NUMBER,
+            )
+            self.ids = tf.lookup.StaticVocabularyTable(lines, 1)
+
+        @tf.function(
+            input_signature=[
+                {
+                    "age": tf.TensorSpec((None,), tf.float32),
+                    "net worth": tf.TensorSpec((None,), tf.float32),
+                    "city": tf.TensorSpec((None,), tf.string),
+                }
+            ]
+        )
+        def transform_fn(self, raw: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+            worth = tf.where(tf.math.is_nan(raw["net worth"]), 5e5, raw["net worth"])
+            return {
+                "age": (raw["age"] - 40) / 12,
+                "net worth": (worth - 5e5) / 2e5,
+                "city": self.ids.lookup(raw["city"]),
+            }
+
+    random = np.random.default_rng(7)
+    prepare = Prepare()
+    raw = {
+        "age": random.uniform(18, 80, 2000).astype(np.float32),
+        "net worth": np.where(random.random(2000) < 0.1, np.nan, random.normal(5e5, 2e5, 2000)).astype(np.float32),
+        "city": random.choice([b"Bern", b"Oslo", b"Rome", b"Paris", b""], 2000),
+    }
+    features = {name: value.numpy() for name, value in prepare.transform_fn(raw).items()}
+    labels = ((features["age"] + features["net worth"] + (features["city"] == 1)) > 0.5).astype(np.int64)
+    rows = [
+        {name: [values[row]] for name, values in features.items()}
+        | {f"raw/{name}": [values[row]] for name, values in raw.items()}
+        | {"label": [int(labels[row])], "key": [f"row {row}".encode()]}
+        for row in range(2000)
+    ]
+    document = _document(
+        features=[
+            Feature(name="age", dtype="float32", shape=()),
+            Feature(name="net worth", dtype="float32", shape=()),
+            Feature(name="city", dtype="int64", shape=(), vocabulary_size=4),
+        ],
+        raw_features=[
+            RawFeature(name="age", dtype="float32"),
+            RawFeature(name="net worth", dtype="float32"),
+            RawFeature(name="city", dtype="string"),
+        ],
+        image=None,
+        labels=["poor", "rich"],
+    )
+    statistics = {
+        "age": {"train": {"mean": 49.5, "std": 18.0, "count": 1000}},
+        "city": {"train": {"top": [{"value": "Bern", "count": 200}]}},
+    }
+    _commit_examples(root / "examples", document, prepare, rows[:1000], rows[1000:], statistics)
+    keras.utils.set_random_seed(1)
+    inputs = {
+        feature.name: keras.Input(feature.shape, name=feature.name, dtype=feature.dtype)
+        for feature in document.features
+    }
+    numbers = [keras.layers.Reshape((1,))(inputs[name]) for name in ("age", "net worth")]
+    hidden = keras.layers.Concatenate()([*numbers, keras.layers.Embedding(4, 3)(inputs["city"])])
+    model = keras.Model(inputs, keras.layers.Dense(2)(keras.layers.Dense(8, "relu")(hidden)))
+    model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    model.fit({name: values[:1000] for name, values in features.items()}, labels[:1000], epochs=5, verbose=0)
+    _commit_model(root / "model", model)
+    return root
+
+
+@pytest.fixture(scope="session")
+def exported(digits: Path) -> Path:
+    output = digits / "exported"
+    output.mkdir()
+    run.run(recipe(DIGITS, max_accuracy_drop=0.02), str(digits / "examples"), str(digits / "model"), output)
+    return output
+
+
+@pytest.fixture(scope="session")
+def exported_table(table: Path) -> Path:
+    output = table / "exported"
+    output.mkdir()
+    run.run(recipe(TABLE, max_accuracy_drop=0.02), str(table / "examples"), str(table / "model"), output)
+    return output
+
+
+def test_every_format_of_an_image_model_is_written_measured_and_blessed(exported: Path) -> None:
+    document = Exports.read(str(exported))
+    print(document.model_dump_json(indent=1))
+    assert [export.format for export in document.exports] == list(run._PATHS)
+    assert document.gate.verdict == "blessed", document.gate
+    for export in document.exports:
+        assert 0.9 < export.accuracy <= 1
+        assert export.bytes > 1000 and 0 < export.latency_ms.p50 <= export.latency_ms.p95
+    sizes = {export.format: export.bytes for export in document.exports}
+    assert sizes["litert_int8"] < sizes["litert_float16"] < sizes["litert_float32"] < sizes["saved_model"]
+
+
+def test_every_format_of_a_table_model_is_written_measured_and_blessed(exported_table: Path) -> None:
+    document = Exports.read(str(exported_table))
+    assert document.gate.verdict == "blessed", document.gate
+    assert [export.format for export in document.exports] == list(run._PATHS)
+    accuracies = [export.accuracy for export in document.exports]
+    assert min(accuracies) > 0.85 and len({round(accuracy, 2) for accuracy in accuracies}) <= 2
+
+
+def test_the_measured_accuracy_is_that_of_an_independent_count(digits: Path, exported: Path) -> None:
+    folder = open_examples(str(digits / "examples"))
+    model = keras.models.load_model(digits / "model" / "model.keras")
+    right = total = 0
+    for features, labels, _keys in folder.batches("eval", 397):
+        right += int((model.predict(features, verbose=0).argmax(axis=1) == labels.numpy()).sum())
+        total += len(labels)
+    assert total == 397
+    assert Exports.read(str(exported)).exports[0].accuracy == pytest.approx(right / total)
+
+
+def test_a_fresh_process_serves_encoded_images_without_trainyard_or_keras(exported: Path) -> None:
+    script = """
+import sys, json, io
+for name in ("trainyard", "keras", "tf_keras", "tensorflow_transform"):
+    sys.modules[name] = None
+import tensorflow as tf
+loaded = tf.saved_model.load(sys.argv[1])
+picture = tf.io.encode_png(tf.zeros((8, 8, 1), tf.uint8)).numpy()
+answer = loaded.signatures["serving_default"](image=tf.constant([picture, picture]))
+print(json.dumps({name: [value.dtype.name, value.shape.as_list()] for name, value in answer.items()}))
+print(answer["label"].numpy()[0].decode(), int(answer["label_id"][0]))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(exported / "saved_model")], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    types, label = done.stdout.splitlines()[-2:]
+    assert json.loads(types) == {
+        "probabilities": ["float32", [2, 10]],
+        "label": ["string", [2]],
+        "label_id": ["int64", [2]],
+    }
+    name, number = label.rsplit(" ", 1)
+    assert name == f"digit {number}"
+    labels = (exported / "saved_model" / "labels.txt").read_text().splitlines()
+    assert labels == (exported / "labels.txt").read_text().splitlines() == [f"digit {each}" for each in range(10)]
+
+
+def test_the_served_graph_equals_the_training_path_on_a_thousand_rows_to_a_millionth(
+    table: Path, exported_table: Path
+) -> None:
+    folder = open_examples(str(table / "examples"))
+    serve = tf.saved_model.load(str(exported_table / "saved_model"))
+    model = keras.models.load_model(table / "model" / "model.keras")
+    (features, _labels, _keys), (raw, _) = next(
+        iter(tf.data.Dataset.zip((folder.batches("eval", 1000), folder.raw_batches("eval", 1000))))
+    )
+    assert np.isnan(raw["net worth"].numpy()).any() and (raw["city"].numpy() == b"Paris").any()
+    expected = tf.nn.softmax(model(features, training=False)).numpy()
+    named = {signature.input_name(name): value for name, value in raw.items()}
+    found = serve.signatures["serving_default"](**named)["probabilities"].numpy()
+    assert expected.shape == (1000, 2)
+    assert np.abs(found - expected).max() <= 1e-6
+
+
+def test_a_serialized_example_answers_as_its_columns_and_missing_ones_are_nan_or_empty(exported_table: Path) -> None:
+    serve = tf.saved_model.load(str(exported_table / "saved_model")).signatures
+    full = _example({"age": [50.0], "net worth": [9e5], "city": [b"Oslo"]})
+    bare = _example({"age": [50.0]})
+    found = serve["serving_examples"](examples=tf.constant([full, bare]))
+    expected = serve["serving_default"](
+        age=tf.constant([50.0, 50.0]), net_worth=tf.constant([9e5, np.nan]), city=tf.constant(["Oslo", ""])
+    )
+    np.testing.assert_allclose(found["probabilities"], expected["probabilities"], atol=1e-6)
+    assert found["label"].numpy().tolist() == expected["label"].numpy().tolist()
+    assert not np.allclose(found["probabilities"][0], found["probabilities"][1])
+
+
+def test_two_columns_with_one_serving_name_are_refused(table: Path, tmp_path: Path) -> None:
+    document = open_examples(str(table / "examples")).document
+    twice = [*document.raw_features, RawFeature(name="net_worth", dtype="float32")]
+    model = trained.load(str(table / "model"))
+    with pytest.raises(ConfigurationError, match="'net_worth' and 'net worth' would both be the input 'net_worth'"):
+        signature.save(model, tf.Module(), document.model_copy(update={"raw_features": twice}), tmp_path / "x")
+
+
+def test_an_int8_image_model_takes_and_gives_int8_and_holds_no_float_tensor(exported: Path) -> None:
+    from ai_edge_litert.interpreter import Interpreter
+
+    interpreter = Interpreter(model_path=str(exported / "model_int8.tflite"))
+    interpreter.allocate_tensors()
+    kinds = {details["dtype"] for details in interpreter.get_tensor_details()}
+    assert interpreter.get_input_details()[0]["dtype"] == interpreter.get_output_details()[0]["dtype"] == np.int8
+    assert interpreter.get_input_details()[0]["shape_signature"].tolist() == [1, 8, 8, 1]
+    assert np.float32 not in kinds
+
+
+def test_a_device_gets_labels_vocabularies_and_the_list_of_inputs(exported_table: Path) -> None:
+    content = json.loads((exported_table / "preprocessing.json").read_text())
+    assert [entry["name"] for entry in content["inputs"]] == ["age", "net_worth", "city"]
+    assert content["inputs"][2] == {
+        "name": "city",
+        "feature": "city",
+        "dtype": "int64",
+        "shape": [1],
+        "vocabulary_size": 4,
+    }
+    assert content["raw_features"][0]["column"]["scale"] == "zscore"
+    assert content["raw_features"][0]["train"] == {"mean": 49.5, "std": 18.0}
+    assert content["raw_features"][2]["train"] == {}
+    assert content["image"] is None and content["vocabularies"] == ["city_vocabulary"]
+    assert (exported_table / "vocabularies" / "city_vocabulary").read_text().split() == ["Bern", "Oslo", "Rome"]
+    assert (exported_table / "labels.txt").read_text() == "poor\nrich\n"
+
+
+def test_a_file_that_lost_accuracy_is_listed_and_refused(
+    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def uncalibrated(self: lite.LiteConverter) -> Any:
+        for _ in range(10):  # a range so wide that eight bits tell nothing apart
+            yield {"age": np.float32([1e4]), "net_worth": np.float32([-1e4]), "city": np.int64([0])}
+
+    monkeypatch.setattr(lite.LiteConverter, "_calibration", uncalibrated)
+    formats = ["litert_float32", "litert_int8"]
+    run.run(recipe(TABLE, formats=formats), str(table / "examples"), str(table / "model"), tmp_path)
+    document = Exports.read(str(tmp_path))
+    assert document.gate.verdict == "refused"
+    assert [(threshold.name, threshold.passed) for threshold in document.gate.thresholds] == [
+        ("litert_float32 accuracy - trained >= -0.01", True),
+        ("litert_int8 accuracy - trained >= -0.01", False),
+    ]
+    assert [export.format for export in document.exports] == formats
+    assert document.exports[1].accuracy_difference < -0.01
+
+
+def test_a_transform_that_differs_from_the_one_trained_on_is_refused(
+    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Skewed(tf.Module):
+        def __init__(self, uri: str) -> None:
+            super().__init__()
+            self.right = load_transform(uri)
+
+        def __call__(self, raw: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+            return self.right(raw | {"age": raw["age"] * 1.001})
+
+    monkeypatch.setattr(run, "load_transform", Skewed)
+    arguments = recipe(TABLE, formats=["saved_model"]), str(table / "examples"), str(table / "model"), tmp_path
+    run.run(*arguments)
+    gate = Exports.read(str(tmp_path)).gate
+    assert gate.verdict == "refused"
+    assert [threshold.name for threshold in gate.thresholds if not threshold.passed] == [
+        "saved_model max |probability - trained| <= 1e-05"
+    ]
+
+
+def test_a_mixed_precision_model_leaves_in_float32(digits: Path, tmp_path: Path) -> None:
+    image = keras.Input((8, 8, 1), name="image")
+    policy = keras.DTypePolicy("mixed_bfloat16")
+    hidden = keras.layers.Conv2D(4, 3, activation="relu", dtype=policy)(
+        keras.layers.Rescaling(1 / 255, dtype=policy)(image)
+    )
+    hidden = keras.layers.BatchNormalization(dtype=policy)(hidden)
+    model = keras.Model(
+        {"image": image}, keras.layers.Dense(10, dtype="float32")(keras.layers.Flatten(dtype=policy)(hidden))
+    )
+    _commit_model(tmp_path / "model", model)
+    output = tmp_path / "exported"
+    output.mkdir()
+    run.run(recipe(DIGITS, max_accuracy_drop=0.1), str(digits / "examples"), str(tmp_path / "model"), output)
+    exact = {
+        threshold.name.split()[0]: threshold.value
+        for threshold in Exports.read(str(output)).gate.thresholds
+        if "max |" in threshold.name
+    }
+    assert set(exact) == {"saved_model", "keras"} and max(exact.values()) <= 1e-5
+    left = keras.models.load_model(output / "model.keras")
+    assert {layer.dtype_policy.name for layer in left.layers} == {"float32"}
+    np.testing.assert_array_equal(left.get_weights()[0], model.get_weights()[0])
+
+
+def test_regression_is_judged_by_the_mean_absolute_error(table: Path, tmp_path: Path) -> None:
+    folder = open_examples(str(table / "examples"))
+
+    class Prepare(tf.Module):
+        @tf.function(input_signature=[{"age": tf.TensorSpec((None,), tf.float32)}])
+        def transform_fn(self, raw: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+            return {"age": raw["age"] / 100}
+
+    ages = np.concatenate([raw["age"].numpy() for raw, _ in folder.raw_batches("eval", 500)])
+    rows = [
+        {"age": [age / 100], "raw/age": [age], "label": [float(300 * age + index % 2 * 20)], "key": [b"k"]}
+        for index, age in enumerate(ages)
+    ]
+    document = folder.document.model_copy(
+        update={
+            "task": "regression",
+            "labels": None,
+            "features": [Feature(name="age", dtype="float32", shape=())],
+            "raw_features": [RawFeature(name="age", dtype="float32")],
+        }
+    )
+    _commit_examples(tmp_path / "examples", document, Prepare(), rows[:500], rows[500:])
+    age = keras.Input((), name="age")
+    dense = keras.layers.Dense(1)
+    model = keras.Model({"age": age}, dense(keras.layers.Reshape((1,))(age)))
+    dense.set_weights([np.float32([[30000]]), np.float32([0])])
+    _commit_model(tmp_path / "model", model)
+    output = tmp_path / "exported"
+    output.mkdir()
+    text = TABLE.replace("\ndata", "\ntask: regression\ndata").replace(
+        ", net worth: {type: numeric}, city: {type: category}", ""
+    )
+    run.run(recipe(text, max_accuracy_drop=0.05), str(tmp_path / "examples"), str(tmp_path / "model"), output)
+    found = Exports.read(str(output))
+    assert found.exports[0].accuracy == pytest.approx(10, rel=1e-3)  # every other label is 20 off
+    names = [threshold.name for threshold in found.gate.thresholds]
+    assert names[0] == "saved_model mae / trained - 1 <= 0.05"
+    assert names[-1] == "keras max |prediction - trained| / largest <= 1e-05"
+    assert all(threshold.passed for threshold in found.gate.thresholds if not threshold.name.startswith("litert_int8"))
+    served = tf.saved_model.load(str(output / "saved_model")).signatures["serving_default"](age=tf.constant([50.0]))
+    assert served["prediction"].shape == (1,) and served["prediction"].numpy()[0] == pytest.approx(15000)
+
+
+def test_a_lambda_layer_is_refused(tmp_path: Path) -> None:
+    image = keras.Input((4,), name="x")
+    _commit_model(tmp_path / "model", keras.Model({"x": image}, keras.layers.Lambda(lambda x: x * 2)(image)))
+    with pytest.raises(ConfigurationError, match="holds a Lambda layer"):
+        trained.load(str(tmp_path / "model"))
+
+
+def test_a_class_that_keras_did_not_bring_is_refused(tmp_path: Path) -> None:
+    @keras.saving.register_keras_serializable("somebody")
+    class Twice(keras.layers.Layer):
+        def call(self, inputs: tf.Tensor) -> tf.Tensor:
+            return inputs * 2
+
+    x = keras.Input((4,), name="x")
+    _commit_model(tmp_path / "model", keras.Model({"x": x}, Twice()(x)))
+    with pytest.raises(ConfigurationError, match=r"holds the .*Twice"):
+        trained.load(str(tmp_path / "model"))
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [
+        ("os", "system"),
+        ("builtins", "eval"),
+        ("subprocess", "run"),
+        ("keras.utils", "get_file"),
+        ("keras.layers", "Lambda"),
+    ],
+)
+def test_a_model_file_that_names_other_code_is_refused_and_runs_nothing(
+    module: str, name: str, digits: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "model.keras"
+    proof = tmp_path / "proof"
+    with zipfile.ZipFile(digits / "model" / "model.keras") as source, zipfile.ZipFile(path, "w") as target:
+        for member in source.namelist():
+            content = source.read(member)
+            if member == "config.json":
+                config = json.loads(content)
+                config["config"]["layers"][1] |= {
+                    "module": module,
+                    "class_name": name,
+                    "config": {"command": f"touch {proof}", "fname": str(proof), "origin": f"file://{path}"},
+                }
+                content = json.dumps(config).encode()
+            target.writestr(member, content)
+    with pytest.raises(ConfigurationError):
+        trained.load_file(path)
+    assert not proof.exists()
+
+
+def test_a_model_whose_bytes_changed_after_training_is_refused(digits: Path, tmp_path: Path) -> None:
+    content = bytearray((digits / "model" / "model.keras").read_bytes())
+    with storage.stage(str(tmp_path / "model"), producer="trainyard.train") as folder:
+        (folder / "model.keras").write_bytes(content)
+    content[len(content) // 2] ^= 1
+    (tmp_path / "model" / "model.keras").write_bytes(content)
+    with pytest.raises(DataError, match="its content differs from its manifest's checksum"):
+        trained.load(str(tmp_path / "model"))
+
+
+def test_a_model_that_another_producer_committed_is_refused(digits: Path, tmp_path: Path) -> None:
+    with storage.stage(str(tmp_path / "model"), producer="somebody") as folder:
+        (folder / "model.keras").write_bytes((digits / "model" / "model.keras").read_bytes())
+    with pytest.raises(DataError, match="producer 'somebody'"):
+        trained.load(str(tmp_path / "model"))
+
+
+def _png(picture: np.ndarray) -> bytes:
+    stream = io.BytesIO()
+    Image.fromarray(picture).save(stream, "PNG")
+    return stream.getvalue()
+
+
+def _document(**fields: Any) -> Examples:
+    return Examples(
+        task="classification",
+        label="label",
+        splits={},
+        quarantined=0,
+        quarantine={},
+        warnings=[],
+        fingerprint="0",
+        **fields,
+    )
+
+
+def _commit_examples(
+    uri: Path,
+    document: Examples,
+    transform: tf.Module,
+    train: list[dict[str, Any]],
+    rest: list[dict[str, Any]],
+    statistics: dict[str, Any] | None = None,
+) -> None:
+    with storage.stage(str(uri), producer="trainyard.preprocess") as folder:
+        (folder / "statistics.json").write_text(json.dumps({"features": statistics or {}}))
+        (folder / "examples").mkdir()
+        splits = {}
+        for split, rows in (("train", train), ("eval", rest)):
+            names = [f"examples/{split}-{shard:05d}-of-00002.tfrecord" for shard in range(2)]
+            for shard, name in enumerate(names):
+                with tf.io.TFRecordWriter(str(folder / name)) as writer:
+                    for row in rows[shard::2]:
+                        writer.write(_example(row))
+            splits[split] = SplitFiles(examples=len(rows), files=names, class_counts=None)
+        tf.saved_model.save(transform, str(folder / "transform" / "transform_fn"))
+        document.model_copy(update={"splits": splits}).write(folder)
+
+
+def _commit_model(uri: Path, model: keras.Model) -> None:
+    with storage.stage(str(uri), producer="trainyard.train") as folder:
+        model.save(folder / "model.keras")
+
+
+def _example(row: dict[str, list[Any]]) -> bytes:
+    feature = {}
+    for name, values in row.items():
+        if isinstance(values[0], bytes):
+            feature[name] = tf.train.Feature(bytes_list=tf.train.BytesList(value=values))
+        elif isinstance(values[0], int | np.integer):
+            feature[name] = tf.train.Feature(int64_list=tf.train.Int64List(value=values))
+        else:
+            feature[name] = tf.train.Feature(float_list=tf.train.FloatList(value=values))
+    return tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString()

@@ -1,0 +1,119 @@
+"""The whole pipeline through kfp.local, each task a process of its own in this very environment."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from kfp import local
+
+from trainyard.core import recipe as recipes
+from trainyard.core.artifacts import Evaluation, Examples, Exports, Pushed, Training
+from trainyard.core.keys import code_digest
+from yardmaster.catalog.train import train_pipeline
+
+QUICK = ["train.epochs=2", "evaluate.bootstrap=20", "export.formats=[saved_model, litert_float32]"]
+
+
+@dataclass
+class Ended:
+    """A run of the pipeline that is over: its KFP folder, its own folder in storage, and its record."""
+
+    tasks: Path
+    folder: Path
+    record: dict[str, Any]
+
+    def executor_output(self, task: str) -> dict[str, Any]:
+        (file,) = self.tasks.glob(f"*/{task}/executor_output.json")
+        return json.loads(file.read_text())
+
+    def parameter(self, task: str, name: str) -> str:
+        values = self.executor_output(task)["parameterValues"]
+        return str(values[name]) if name in values else next(self.tasks.glob(f"*/{task}/{name}")).read_text()
+
+    def metadata(self, task: str, artifact: str) -> dict[str, Any]:
+        return self.executor_output(task)["artifacts"][artifact]["artifacts"][0]["metadata"]
+
+
+def run(folder: Path, name: str, gate: float, code: str | None = None) -> Ended:
+    """Run the digits pipeline on the storage `folder`/storage; a failed run is told by its record."""
+    recipe = recipes.load("digits", [*QUICK, f"evaluate.gates=[{{metric: accuracy, min: {gate}}}]"])
+    text = yaml.safe_dump(recipe.model_dump(mode="json", exclude_none=True))
+    tasks = folder / name
+    local.init(runner=local.SubprocessRunner(use_venv=False), pipeline_root=str(tasks), raise_on_error=False)
+    before = set((folder / "storage").glob("digits/runs/*"))
+    train_pipeline(recipe=text, storage=str(folder / "storage"), code=code or code_digest())
+    (own,) = set((folder / "storage").glob("digits/runs/*")) - before
+    return Ended(tasks, own, json.loads((own / "run.json").read_text()))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("pipeline")
+
+
+@pytest.fixture(scope="module")
+def first(folder: Path) -> Ended:
+    return run(folder, "first", gate=0.1)
+
+
+def test_raw_digits_become_a_pushed_model(first: Ended) -> None:
+    examples = Examples.read(first.parameter("preprocess", "examples"))
+    assert sum(split.examples for split in examples.splits.values()) + examples.quarantined == 1797
+    assert first.parameter("preprocess", "fingerprint") == examples.fingerprint
+    assert Training.read(first.parameter("train", "model")).epochs == 2
+    assert Evaluation.read(first.parameter("evaluate", "evaluation")).gate.verdict == "blessed"
+    assert first.parameter("evaluate", "Output") == "blessed"
+    exports = Exports.read(first.parameter("export", "exported"))
+    assert [export.format for export in exports.exports] == ["saved_model", "litert_float32"]
+    assert Path(Pushed.read(first.parameter("push", "pushed")).path).is_dir()
+
+
+def test_the_evidence_is_where_the_pages_of_kfp_draw_it(first: Ended) -> None:
+    evaluation = Evaluation.read(first.parameter("evaluate", "evaluation"))
+    assert first.metadata("evaluate", "metrics") == pytest.approx(evaluation.metrics)
+    rows = first.metadata("evaluate", "confusion")["confusionMatrix"]["rows"]
+    assert [row["row"] for row in rows] == evaluation.confusion
+    points = first.metadata("evaluate", "roc")["confidenceMetrics"]
+    assert (points[0]["falsePositiveRate"], points[-1]["recall"]) == (0, 1)
+    assert first.metadata("train", "metrics")["examples_per_second"] > 0
+    assert "litert_float32_p50_ms" in first.metadata("export", "metrics")
+
+
+def test_the_summary_writes_record_and_report_and_the_page_of_the_pipeline(first: Ended) -> None:
+    assert first.record["failure"] is None
+    assert first.record["gate"]["verdict"] == "blessed"
+    assert first.record["pushed"]["version"] >= 1
+    assert set(first.record["seconds"]) == {"preprocess", "evaluate", "push"}
+    report = (first.folder / "report.html").read_text()
+    (page,) = first.tasks.glob("*/summary/report")
+    assert page.read_text() == report
+    assert "digits" in report
+
+
+def test_a_second_run_uses_the_committed_outputs_again(folder: Path, first: Ended, capfd: Any) -> None:
+    second = run(folder, "second", gate=0.1)
+    for task, name in (("preprocess", "examples"), ("train", "model"), ("export", "exported")):
+        assert second.parameter(task, name) == first.parameter(task, name)
+    said = capfd.readouterr().out
+    assert all(f"reused step={step}" in said for step in ("preprocess", "train", "export"))
+
+
+def test_a_refused_model_is_not_exported_and_the_summary_is_still_written(folder: Path, first: Ended) -> None:
+    refused = run(folder, "refused", gate=1.01)
+    assert refused.parameter("evaluate", "Output") == "refused"
+    assert not list(refused.tasks.glob("*/export")) + list(refused.tasks.glob("*/push"))
+    assert refused.record["gate"]["verdict"] == "refused"
+    assert (refused.record["exports"], refused.record["pushed"], refused.record["failure"]) == (None, None, None)
+    assert (refused.folder / "report.html").is_file()
+
+
+def test_an_image_with_other_code_is_refused_and_the_summary_says_why(folder: Path) -> None:
+    skewed = run(folder, "skewed", gate=0.1, code="0" * 64)
+    assert skewed.record["failure"].startswith("preprocess: the pipeline was compiled by code 000000000000, this image")
+    assert skewed.record["data"] is None
+    assert (skewed.folder / "report.html").is_file()

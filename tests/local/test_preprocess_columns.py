@@ -1,0 +1,271 @@
+"""preprocess on a mixed CSV file: what tf.Transform learned, checked by hand, and carried into the graph."""
+
+import datetime
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from preprocess_sources import write_rows
+
+from trainyard.core import storage
+from trainyard.core.errors import ConfigurationError, DataError
+from trainyard.core.recipe import Recipe
+
+COLUMNS = {
+    "tiny": {"type": "numeric"},
+    "income": {"type": "numeric", "scale": "minmax", "impute": "median"},
+    "age": {"type": "numeric", "scale": "buckets", "buckets": 4, "impute": 50.0},
+    "visits": {"type": "numeric", "scale": "none"},
+    "constant": {"type": "numeric"},
+    "flag": {"type": "category"},
+    "colour, or none": {"type": "category", "min_count": 2, "oov_buckets": 2},
+    "since": {"type": "date"},
+}
+ROWS = 1000
+
+
+def recipe(path: Path, module: Path | None = None, **data) -> Recipe:
+    source = {"format": "csv", "path": str(path), "label": "bought", "features": COLUMNS, **data}
+    document = {"name": "shop", "data": source, "model": {"name": "mlp"}, "module": module and str(module)}
+    return Recipe.model_validate(document)
+
+
+def preprocess(recipe: Recipe, output: Path) -> str:
+    from trainyard.preprocess.run import run
+
+    with storage.stage(str(output), "trainyard.preprocess") as folder:
+        run(recipe, folder)
+    return str(output)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """The rows of a gzipped file by their key, and the examples made of them."""
+    from trainyard.data.examples import open_examples
+
+    folder = tmp_path_factory.mktemp("shop")
+    rows = write_rows(folder / "shop.csv.gz", ROWS)
+    examples = open_examples(preprocess(recipe(folder / "shop.csv.gz"), folder / "out"))
+    return {f"shop.csv.gz:{number + 2}": row for number, row in enumerate(rows)}, examples
+
+
+def of_split(made, split):
+    """The rows of a split in stored order, and its features (n,) by name."""
+    rows, examples = made
+    features, _, keys = zip(*examples.batches(split, 64), strict=True)
+    joined = {name: np.concatenate([batch[name] for batch in features]) for name in features[0]}
+    return [rows[key.decode()] for batch in keys for key in batch.numpy()], joined
+
+
+def numbers(rows, name):
+    return np.array([float(row[name]) if row[name] not in ("", "NA") else np.nan for row in rows])
+
+
+def test_every_row_arrives_once_with_its_label(made):
+    _, examples = made
+    found = []
+    for split in ("train", "eval", "test"):
+        members, _ = of_split(made, split)
+        assert [examples.document.labels[label] for label in examples.labels(split)] == [
+            row["bought"] for row in members
+        ]
+        found += [row["id"] for row in members]
+    assert sorted(map(int, found)) == list(range(ROWS))
+    assert examples.document.labels == ["no", "yes"]
+
+
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_numbers_are_imputed_and_scaled_by_what_train_says(made, split):
+    train, _ = of_split(made, "train")
+    rows, features = of_split(made, split)
+    tiny = numbers(train, "tiny")
+    filled = np.where(np.isnan(numbers(rows, "tiny")), np.nanmean(tiny), numbers(rows, "tiny"))
+    np.testing.assert_allclose(features["tiny"], (filled - np.nanmean(tiny)) / np.nanstd(tiny), atol=2e-6)
+
+    income = numbers(train, "income")
+    known = ~np.isnan(numbers(rows, "income"))
+    low, high = np.nanmin(income), np.nanmax(income)
+    expected = (numbers(rows, "income")[known] - low) / (high - low)
+    np.testing.assert_allclose(features["income"][known], expected, rtol=1e-5, atol=1e-6)
+    (imputed,) = set(features["income"][~known].tolist())
+    rank = np.mean(income[~np.isnan(income)] < imputed * (high - low) + low)
+    assert 0.49 < rank < 0.51
+
+    np.testing.assert_array_equal(features["visits"], numbers(rows, "visits").astype(np.float32))
+    assert not features["constant"].any()
+
+
+def test_buckets_are_quantiles_of_train(made):
+    rows, features = of_split(made, "train")
+    known = ~np.isnan(numbers(rows, "age"))
+    counts = np.bincount(features["age"][known], minlength=4)
+    assert counts.shape == (4,)
+    # Ages are whole years: a boundary may fall anywhere within one, about 9 people wide.
+    assert np.abs(counts - known.sum() / 4).max() < 12
+    pairs = sorted(zip(numbers(rows, "age")[known], features["age"][known], strict=True))
+    assert [bucket for _, bucket in pairs] == sorted(bucket for _, bucket in pairs)
+    at_50 = {bucket for age, bucket in pairs if age == 50}
+    assert set(features["age"][~known].tolist()) == at_50
+
+
+def test_categories_have_ids_by_frequency_missing_its_own_and_rare_ones_share(made):
+    train, _ = of_split(made, "train")
+    rows, features = of_split(made, "test")
+    counts = Counter(row["colour, or none"] or "[missing]" for row in train)
+    vocabulary = [name for name, count in counts.most_common() if count >= 2]
+    assert vocabulary == ["red", "green", "blue", "[missing]"]
+    for row, found in zip(rows, features["colour, or none"], strict=True):
+        name = row["colour, or none"] or "[missing]"
+        assert found == vocabulary.index(name) if name in vocabulary else found in (4, 5)
+    sizes = {feature.name: feature.vocabulary_size for feature in made[1].document.features}
+    assert sizes["colour, or none"] == 6
+    assert sizes["flag"] == 4
+    assert sizes["age"] == 4
+    assert sizes["tiny"] is None
+
+
+def test_dates_become_days_month_and_weekday(made):
+    def days(row):
+        return (datetime.date.fromisoformat(row["since"][:10]) - datetime.date(1970, 1, 1)).days
+
+    train, _ = of_split(made, "train")
+    rows, features = of_split(made, "eval")
+    known = [days(row) for row in train if row["since"]]
+    for row, day, month, weekday in zip(
+        rows, features["since_days"], features["since_month"], features["since_weekday"], strict=True
+    ):
+        if row["since"]:
+            date = datetime.date.fromisoformat(row["since"][:10])
+            assert (month, weekday) == (date.month, date.isoweekday())
+            assert day == pytest.approx((days(row) - np.mean(known)) / np.std(known), abs=1e-5)
+        else:
+            assert (month, weekday, day) == (0, 0, pytest.approx(0, abs=1e-6))
+
+
+def test_the_graph_gives_on_raw_rows_what_training_sees(made):
+    from trainyard.data.examples import load_transform
+
+    _, examples = made
+    transform = load_transform(examples.uri)
+    seen = 0
+    for split in ("train", "eval", "test"):
+        for (features, labels, _), (raw, raw_labels) in zip(
+            examples.batches(split, 50), examples.raw_batches(split, 50), strict=True
+        ):
+            transformed = transform(raw)
+            assert set(transformed) == set(features)
+            for name, values in features.items():
+                assert np.abs(transformed[name].numpy() - values.numpy()).max() <= 1e-6, name
+            np.testing.assert_array_equal(labels, raw_labels)
+            seen += len(labels)
+    assert seen == ROWS
+    assert "tensorflow_transform" not in transform.__module__
+
+
+def test_the_graph_takes_rows_never_seen(made):
+    import tensorflow as tf
+
+    from trainyard.data.examples import load_transform
+
+    _, examples = made
+    transformed = load_transform(examples.uri)(
+        {
+            "tiny": tf.constant([np.nan, 1e6]),
+            "income": tf.constant([0.0, 1e30]),
+            "age": tf.constant([-5.0, 500.0]),
+            "visits": tf.constant([np.nan, 0.0]),
+            "constant": tf.constant([7.0, 8.0]),
+            "flag": tf.constant(["1", "never seen"]),
+            "colour, or none": tf.constant(["never seen", "ünknown"]),
+            "since": tf.constant(["not a day", "2024-02-29 23:59"]),
+        }
+    )
+    assert transformed["age"].numpy().tolist() == [0, 3]
+    assert all(name in (4, 5) for name in transformed["colour, or none"].numpy())
+    assert transformed["flag"].numpy()[1] == 3
+    assert transformed["since_month"].numpy().tolist() == [0, 2]
+    assert transformed["since_weekday"].numpy().tolist() == [0, 4]
+    assert all(np.isfinite(values.numpy()).all() for values in transformed.values())
+
+
+def test_schema_and_statistics_describe_the_columns(made):
+    from google.protobuf import text_format
+    from tensorflow_metadata.proto.v0 import schema_pb2
+
+    _, examples = made
+    schema = text_format.Parse(Path(examples.uri, "schema.pbtxt").read_text(), schema_pb2.Schema())
+    assert [feature.name for feature in schema.feature] == sorted(COLUMNS)
+    train, _ = of_split(made, "train")
+    statistics = json.loads(Path(examples.uri, "statistics.json").read_text())["features"]
+    assert statistics["tiny"]["train"]["missing"] == int(np.isnan(numbers(train, "tiny")).sum())
+    assert statistics["income"]["train"]["mean"] == pytest.approx(np.nanmean(numbers(train, "income")), rel=1e-5)
+    red = sum(row["colour, or none"] == "red" for row in train)
+    assert statistics["colour, or none"]["train"]["top"][0] == {"value": "red", "count": red}
+
+
+def test_a_recipes_own_preprocessing_fn_takes_over_and_a_wrong_one_is_named(tmp_path):
+    from trainyard.data.examples import load_transform, open_examples
+
+    write_rows(tmp_path / "shop.csv", 200)
+    module = tmp_path / "own.py"
+    module.write_text(
+        "import tensorflow as tf\nimport tensorflow_transform as tft\n\n"
+        "def preprocessing_fn(inputs):\n"
+        "    share = inputs['visits'] / tft.max(inputs['visits'])\n"
+        "    return {'pair': tf.stack([share, share], 1), 'big': inputs['visits'] > 500,\n"
+        "            'flag': tft.compute_and_apply_vocabulary(inputs['flag'], num_oov_buckets=1)}\n"
+    )
+    examples = open_examples(preprocess(recipe(tmp_path / "shop.csv", module), tmp_path / "out"))
+    features, _, _ = next(iter(examples.batches("train", 64)))
+    raw, _ = next(iter(examples.raw_batches("train", 64)))
+    np.testing.assert_array_equal(load_transform(examples.uri)(raw)["pair"], features["pair"])
+    described = {
+        feature.name: (feature.dtype, feature.shape, feature.vocabulary_size) for feature in examples.document.features
+    }
+    assert described == {"pair": ("float32", (2,), None), "big": ("float32", (), None), "flag": ("int64", (), 3)}
+
+    for body, sentence in [
+        ("raise KeyError('nothing')", "fails .KeyError"),
+        ("return {'text': inputs['flag']}", "the output 'text' is"),
+    ]:
+        wrong = tmp_path / f"wrong_{len(body)}.py"
+        wrong.write_text(f"def preprocessing_fn(inputs):\n    {body}\n")
+        with pytest.raises(ConfigurationError, match=sentence):
+            preprocess(recipe(tmp_path / "shop.csv", wrong), tmp_path / "wrong")
+
+
+def test_a_file_wrong_as_a_whole_stops_the_run_by_name(tmp_path):
+    write_rows(tmp_path / "a.csv", 50)
+    (tmp_path / "b.csv").write_bytes((tmp_path / "a.csv").read_bytes().replace(b"red", b"r\xe9d"))
+    with pytest.raises(DataError, match=r"b.csv: row \d+: column 8 'colour, or none': is not UTF-8"):
+        preprocess(recipe(tmp_path), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_program_gives_the_same_bytes_twice_and_exit_code_10_on_bad_data(tmp_path):
+    columns = {"tiny": {"type": "numeric"}, "flag": {"type": "category"}}
+    write_rows(tmp_path / "shop.csv", 200)
+    (tmp_path / "bad.csv").write_text("tiny,flag,bought\n" + "1,a,yes\n2,b,no\nx,c,no\n" * 20)
+    document = {"name": "shop", "model": {"name": "mlp"}}
+    processes = []
+    for output, source in (("one", "shop.csv"), ("two", "shop.csv"), ("bad", "bad.csv")):
+        data = {"format": "csv", "path": str(tmp_path / source), "label": "bought", "features": columns}
+        (tmp_path / f"{output}.yaml").write_text(yaml.safe_dump({**document, "data": data}))
+        command = [sys.executable, "-m", "trainyard.preprocess"]
+        options = ["--recipe", str(tmp_path / f"{output}.yaml"), "--output", str(tmp_path / output)]
+        # Each process hashes texts in its own way, which must not show.
+        environment = {**os.environ, "PYTHONHASHSEED": str(len(processes))}
+        processes.append(subprocess.Popen(command + options, env=environment, stderr=subprocess.PIPE, text=True))
+    errors = [process.communicate(timeout=300)[1] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0, 10], errors
+    one, two = storage.committed(str(tmp_path / "one")), storage.committed(str(tmp_path / "two"))
+    assert one is not None and two is not None
+    assert one.files == two.files
+    assert "20 of 60 records are bad (33.33%): mistyped_value 20" in errors[2]
+    assert not (tmp_path / "bad").exists()

@@ -1,0 +1,83 @@
+"""The order of the training batches: a pure function of seed and step."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import train_folders
+
+from trainyard.core.recipe import Recipe
+from trainyard.data.examples import ExampleFolder, open_examples
+from trainyard.train import input as training_input
+from trainyard.train.input import Input
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> ExampleFolder:
+    return open_examples(train_folders.digits(tmp_path_factory.mktemp("input") / "examples", limit=120, shards=3))
+
+
+@pytest.fixture(params=["in memory", "streamed"])
+def data(request: pytest.FixtureRequest, folder: ExampleFolder, monkeypatch: pytest.MonkeyPatch) -> Input:
+    if request.param == "streamed":
+        monkeypatch.setattr(training_input, "MEMORY_BYTES", 0)
+    return Input(recipe(), folder, None)
+
+
+def test_every_example_counts_once_an_epoch_and_the_batches_have_one_shape(data: Input) -> None:
+    count = data.folder.document.splits["train"].examples
+    assert count % 16 != 0
+    batches = list(data.train(0))
+    assert len(batches) == 3 * data.steps_per_epoch
+    stored = sorted(
+        image.tobytes() for features, _, _ in data.folder.batches("train", 7) for image in features["image"].numpy()
+    )
+    epochs = [batches[i * data.steps_per_epoch : (i + 1) * data.steps_per_epoch] for i in range(3)]
+    orders = []
+    for epoch in epochs:
+        seen = []
+        for features, labels, weights in epoch:
+            assert features["image"].shape == (16, 8, 8, 1) and labels.shape == (16,)
+            assert float(np.sum(weights)) == pytest.approx(1)
+            seen += [
+                image.tobytes() for image, weight in zip(features["image"].numpy(), weights, strict=True) if weight
+            ]
+        assert sorted(seen) == stored
+        orders.append(seen)
+    assert orders[0] != orders[1] != orders[2]
+
+
+@pytest.mark.parametrize("start", [1, 6, 7, 15])
+def test_a_run_that_starts_late_sees_what_the_whole_run_saw(data: Input, start: int) -> None:
+    augmented = Input(recipe({"shift": 0.1, "contrast": 0.1}), data.folder, None)
+    whole = list(augmented.train(0))[start:]
+    late = list(augmented.train(start))
+    assert len(whole) == len(late)
+    for (images, labels, weights), (again, labels_again, weights_again) in zip(whole, late, strict=True):
+        np.testing.assert_array_equal(images["image"], again["image"])
+        np.testing.assert_array_equal(labels, labels_again)
+        np.testing.assert_array_equal(weights, weights_again)
+
+
+def test_the_evaluation_holds_each_example_with_weight_one(data: Input) -> None:
+    labels, weights = (np.concatenate(part) for part in zip(*((b[1], b[2]) for b in data.evaluation()), strict=True))
+    np.testing.assert_array_equal(labels[weights == 1], data.folder.labels("eval"))
+    assert set(weights.tolist()) <= {0.0, 1.0}
+
+
+def test_class_weights_multiply_the_share_of_each_example(folder: ExampleFolder) -> None:
+    weights = np.arange(1, 11, dtype=np.float32)
+    _, labels, given = next(iter(Input(recipe(), folder, weights).train(0)))
+    np.testing.assert_allclose(given, weights[labels.numpy()] / 16, rtol=1e-6)
+
+
+def recipe(augment: dict[str, float] | None = None) -> Recipe:
+    return Recipe.model_validate(
+        {
+            "name": "t",
+            "seed": 5,
+            "data": {"format": "image_folder", "bundled": "digits", "channels": 1},
+            "model": {"name": "cnn_small"},
+            "train": {"epochs": 3, "batch_size": 16, "augment": augment or {}},
+        }
+    )

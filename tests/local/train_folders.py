@@ -1,0 +1,94 @@
+"""Small committed preprocess folders on which the training tests run."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+from sklearn.datasets import load_digits
+
+from trainyard.core import storage
+from trainyard.core.artifacts import SPLITS, Examples, Feature, ImageShape, RawFeature, SplitFiles
+
+
+def digits(uri: Path, limit: int = 1797, shards: int = 1) -> str:
+    """Write scikit-learn's digits as encoded PNG, split 80/10/10 by the hash of the pixels."""
+    bunch = load_digits()
+    rows = {split: [] for split in SPLITS}
+    for image, label in zip(bunch.images[:limit], bunch.target[:limit], strict=True):
+        pixels = np.clip(image * 16, 0, 255).astype(np.uint8)[..., None]
+        tenth = hashlib.sha256(pixels.tobytes()).digest()[0] * 10 // 256
+        png = tf.io.encode_png(pixels).numpy()
+        rows["test" if tenth == 0 else "eval" if tenth == 1 else "train"].append(
+            {"raw/image": _bytes(png), "label": _ints(int(label)), "key": _bytes(b"digit")}
+        )
+    feature = Feature(name="image", dtype="float32", shape=(8, 8, 1), encoded=True)
+    return _commit(uri, rows, [feature], [str(i) for i in range(10)], ImageShape(height=8, width=8, channels=1), shards)
+
+
+def table(uri: Path, examples: int = 300) -> str:
+    """Write a regression: y = 100 + 20 a - 10 b + 5 [c = 1] + noise of deviation 1."""
+    draw = np.random.default_rng(7)
+    a, b = draw.normal(size=(2, examples))
+    c = draw.integers(0, 3, examples)
+    y = 100 + 20 * a - 10 * b + 5 * (c == 1) + draw.normal(size=examples)
+    rows = {split: [] for split in SPLITS}
+    for index in range(examples):
+        rows["test" if index % 10 == 0 else "eval" if index % 10 == 1 else "train"].append(
+            {
+                "numbers": _floats(a[index], b[index]),
+                "c": _ints(int(c[index])),
+                "label": _floats(y[index]),
+                "key": _bytes(str(index).encode()),
+            }
+        )
+    features = [
+        Feature(name="numbers", dtype="float32", shape=(2,)),
+        Feature(name="c", dtype="int64", shape=(), vocabulary_size=4),
+    ]
+    return _commit(uri, rows, features, None, None, 1)
+
+
+def _commit(uri: Path, rows: dict, features: list, labels: list | None, image: ImageShape | None, shards: int) -> str:
+    with storage.stage(str(uri), producer="trainyard.preprocess") as folder:
+        (folder / "examples").mkdir()
+        splits = {}
+        for split in SPLITS:
+            names = [f"examples/{split}-{i:05d}-of-{shards:05d}.tfrecord" for i in range(shards)]
+            for shard, name in enumerate(names):
+                with tf.io.TFRecordWriter(str(folder / name)) as writer:
+                    for row in rows[split][shard::shards]:
+                        writer.write(tf.train.Example(features=tf.train.Features(feature=row)).SerializeToString())
+            counts = None
+            if labels:
+                ids = [row["label"].int64_list.value[0] for row in rows[split]]
+                counts = [int(count) for count in np.bincount(ids, minlength=len(labels))]
+            splits[split] = SplitFiles(examples=len(rows[split]), files=names, class_counts=counts)
+        Examples(
+            task="classification" if labels else "regression",
+            label="label",
+            labels=labels,
+            splits=splits,
+            features=features,
+            raw_features=[RawFeature(name=f.name, dtype="string") for f in features],
+            image=image,
+            quarantined=0,
+            quarantine={},
+            warnings=[],
+            fingerprint="test",
+        ).write(folder)
+    return str(uri)
+
+
+def _bytes(value: bytes) -> tf.train.Feature:
+    return tf.train.Feature(bytes_list=tf.train.BytesList(value=[value]))
+
+
+def _ints(*values: int) -> tf.train.Feature:
+    return tf.train.Feature(int64_list=tf.train.Int64List(value=values))
+
+
+def _floats(*values: float) -> tf.train.Feature:
+    return tf.train.Feature(float_list=tf.train.FloatList(value=values))

@@ -1,0 +1,171 @@
+"""Folders of a whole run, written by the real document classes, with any text as class, file and feature names."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from PIL import Image
+
+from trainyard.core.artifacts import (
+    ClassMetrics,
+    Confidence,
+    Epoch,
+    Evaluation,
+    Examples,
+    Export,
+    Exports,
+    Feature,
+    ImageShape,
+    Interval,
+    Latency,
+    Mistake,
+    Pushed,
+    RawFeature,
+    Roc,
+    SliceMetrics,
+    SplitFiles,
+    Threshold,
+    Training,
+    Verdict,
+)
+from trainyard.core.recipe import Recipe
+
+SECONDS = {"preprocess": 9.1, "train": 20.4, "evaluate": 4.2, "export": 11.0, "push": 0.3}
+
+
+def recipe(description: str = "Small digits") -> Recipe:
+    """Return an image recipe."""
+    return Recipe.model_validate(
+        {
+            "name": "digits",
+            "description": description,
+            "data": {"format": "image_folder", "bundled": "digits"},
+            "model": {"name": "cnn_small"},
+        }
+    )
+
+
+def whole_run(root: Path, text: str = "seven") -> dict[str, str]:
+    """Write the five folders of a run below `root` and return them by step; `text` stands wherever data may have any."""
+    folders = {step: root / step for step in SECONDS}
+    for folder in folders.values():
+        folder.mkdir(parents=True)
+    examples(text).write(folders["preprocess"])
+    record = {"source": f"{text}/1.png", "reason": "truncated", "detail": text}
+    (folders["preprocess"] / "quarantine.jsonl").write_text(
+        json.dumps(record, ensure_ascii=False) + "\n", encoding="utf-8"
+    )
+    training().write(folders["train"])
+    (folders["evaluate"] / "worst").mkdir()
+    Image.new("L", (112, 112), 99).save(folders["evaluate"] / "worst/00.png")
+    evaluation(text).write(folders["evaluate"])
+    exports().write(folders["export"])
+    Pushed(path=f"models/{text}", version=3, digest="d" * 64, already=False).write(folders["push"])
+    return {step: str(folder) for step, folder in folders.items()}
+
+
+def examples(text: str) -> Examples:
+    """Return two classes of images, one of them named `text`."""
+    return Examples(
+        task="classification",
+        label="label",
+        labels=[text, "other"],
+        splits={
+            split: SplitFiles(examples=count, files=["examples/a"], class_counts=[count - 4, 4])
+            for split, count in (("train", 80), ("eval", 10), ("test", 10))
+        },
+        features=[Feature(name="image", dtype="float32", shape=(8, 8, 1), encoded=True)],
+        raw_features=[RawFeature(name="image", dtype="string")],
+        image=ImageShape(height=8, width=8, channels=1),
+        quarantined=1,
+        quarantine={"truncated": 1},
+        warnings=[f"label conflict: {text}"],
+        fingerprint="0123456789abcdef",
+    )
+
+
+def training() -> Training:
+    """Return three epochs on one processor."""
+    history = [
+        Epoch(
+            epoch=epoch,
+            step=epoch * 10,
+            learning_rate=0.001,
+            train_loss=1 / epoch,
+            eval_loss=1.2 / epoch,
+            metric=1 - 0.3 / epoch,
+            examples_per_second=900.0 + epoch,
+            seconds=1.0,
+        )
+        for epoch in (1, 2, 3)
+    ]
+    return Training(
+        model="cnn_small",
+        parameters=12345,
+        steps=30,
+        epochs=3,
+        best_epoch=3,
+        workers=1,
+        devices=["CPU:0"],
+        precision="float32",
+        examples_per_second=905.0,
+        bottleneck="input",
+        step_ms=12.0,
+        cached_step_ms=9.0,
+        resumed_from=20,
+        history=history,
+        seconds={"start": 3.0, "steps": 8.0},
+    )
+
+
+def evaluation(text: str) -> Evaluation:
+    """Return ten answers, one of them wrong, blessed."""
+    passed = Threshold(
+        name=f"accuracy [label={text}] >= 0.8",
+        value=0.9,
+        bound=0.8,
+        interval=Interval(low=0.7, high=1.0),
+        passed=True,
+        note=text,
+    )
+    return Evaluation(
+        split="test",
+        examples=10,
+        metrics={"accuracy": 0.9, "log_loss": 0.2},
+        intervals={"accuracy": Interval(low=0.7, high=1.0)},
+        classes=[
+            ClassMetrics(label=text, precision=1.0, recall=5 / 6, f1=10 / 11, examples=6),
+            ClassMetrics(label="other", precision=0.8, recall=1.0, f1=8 / 9, examples=4),
+        ],
+        confusion=[[5, 1], [0, 4]],
+        roc=[Roc(label=text, false_positive_rate=[0, 0, 1], true_positive_rate=[0, 0.8, 1], threshold=[1.0, 0.5, 0.0])],
+        slices=[
+            SliceMetrics(
+                name=f"label={text}", examples=6, metrics={"accuracy": 5 / 6}, interval=Interval(low=0.5, high=1.0)
+            )
+        ],
+        worst=[Mistake(key=f"{text}/0.png", label=text, predicted="other", loss=2.5, picture="worst/00.png")],
+        champion=f"models/{text}",
+        gate=Verdict(verdict="blessed", thresholds=[passed]),
+        champion_metrics={"accuracy": 0.85},
+        calibration=[Confidence(confidence=0.95, accuracy=0.9, examples=10)],
+    )
+
+
+def exports() -> Exports:
+    """Return one exported file."""
+    return Exports(
+        exports=[
+            Export(
+                format="litert_int8",
+                path="model_int8.tflite",
+                bytes=18_240,
+                accuracy=0.9,
+                accuracy_difference=-0.001,
+                max_abs_difference=0.03,
+                latency_ms=Latency(p50=0.021, p95=0.04),
+            )
+        ],
+        gate=Verdict(verdict="blessed", thresholds=[]),
+    )

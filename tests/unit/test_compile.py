@@ -1,0 +1,114 @@
+"""Compiling: what stock KFP takes, what a cluster could not run, and how little it loads."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+import yardmaster.catalog.train
+from trainyard.core import environment as environments
+from trainyard.core import recipe as recipes
+from trainyard.core.documents import parse
+from trainyard.core.errors import ConfigurationError
+from trainyard.core.keys import code_digest
+from trainyard.core.recipe import Recipe
+from yardmaster.cli import compile, place
+from yardmaster.compilation import compiled
+
+
+def test_stock_kfp_compiles_the_catalog(tmp_path: Path) -> None:
+    package = tmp_path / "train.yaml"
+    command = [Path(sys.executable).with_name("kfp"), "dsl", "compile", "--py", yardmaster.catalog.train.__file__]
+    subprocess.run([*command, "--output", str(package)], check=True, capture_output=True)
+    spec = yaml.safe_load(package.read_text())
+    assert set(spec["deploymentSpec"]["executors"]) == {
+        "exec-preprocess", "exec-train", "exec-evaluate", "exec-export", "exec-push", "exec-summary",
+    }  # fmt: skip
+
+
+def test_what_comes_from_outside_the_pipeline_is_never_reused_by_kfp() -> None:
+    spec = compiled(recipes.load("digits"), environments.load("local")).pipeline
+    cached = {
+        name: task["cachingOptions"].get("enableCache", False)
+        for dag in [spec["root"]["dag"], *(part["dag"] for part in spec["components"].values() if "dag" in part)]
+        for name, task in dag["tasks"].items()
+        if "cachingOptions" in task
+    }
+    assert cached == {
+        "preprocess": False, "train": True, "evaluate": False, "export": True, "push": False, "summary": False,
+    }  # fmt: skip
+
+
+def test_the_package_carries_the_whole_recipe_and_the_code_it_was_made_with() -> None:
+    recipe = recipes.load("digits", ["train.epochs=7"])
+    spec = compiled(recipe, environments.load("gke")).pipeline
+    parameters = spec["root"]["inputDefinitions"]["parameters"]
+    assert parse(parameters["recipe"]["defaultValue"], Recipe, name="recipe") == recipe
+    assert parameters["code"]["defaultValue"] == code_digest()
+    assert parameters["storage"]["defaultValue"] == "gs://example-trainyard/runs"
+    assert parameters["beam_options"]["defaultValue"] == "--runner=DirectRunner"
+
+
+@pytest.mark.parametrize(
+    ("update", "sentence"),
+    [
+        ({"module": "/here/own.py"}, "digits: module: '/here/own.py' is on this machine"),
+        ({"push": {"path": "/models"}}, "digits: push.path: '/models' is on this machine"),
+        ({"data": {"format": "image_folder", "path": "/data"}}, "digits: data.path: '/data' is on this machine"),
+    ],
+)
+def test_a_recipe_that_names_this_machine_is_refused_for_a_cluster(update: dict[str, object], sentence: str) -> None:
+    recipe = Recipe.model_validate(recipes.load("digits").model_dump() | update)
+    with pytest.raises(ConfigurationError) as error:
+        compiled(recipe, environments.load("gke"))
+    assert str(error.value).startswith(sentence)
+    assert "(gke.yaml: the steps of target kubeflow run elsewhere)" in str(error.value)
+
+
+def test_compile_and_place_load_neither_tensorflow_nor_beam_nor_the_report(tmp_path: Path) -> None:
+    package = tmp_path / "gke.yaml"
+    program = f"""
+import json, sys
+from pathlib import Path
+from yardmaster.cli import compile, place
+before = sorted(name for name in ("kfp", "pydantic", "yaml") if name in sys.modules)
+compile.compile("digits", "gke", output={str(package)!r})
+place.place(Path({str(package)!r}), "kind", output={str(tmp_path / "kind.yaml")!r})
+heavy = ("tensorflow", "apache_beam", "tensorflow_transform", "keras", "numpy", "plotly", "trainyard.core.report")
+print(json.dumps([before, [name for name in heavy if name in sys.modules]]))
+"""
+    answer = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout
+    assert json.loads(answer) == [[], []]
+
+
+def test_placing_loads_no_kfp(tmp_path: Path) -> None:
+    package = tmp_path / "local.yaml"
+    compile.compile("digits", "local", output=str(package))
+    program = f"""
+import sys
+from pathlib import Path
+from yardmaster.cli import place
+place.place(Path({str(package)!r}), "gke", output={str(tmp_path / "gke.yaml")!r})
+print("kfp" in sys.modules)
+"""
+    answer = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout
+    assert answer.strip() == "False"
+
+
+@pytest.mark.parametrize("content", ["", "[1, 2]", "a: {b", "apiVersion: v1\nkind: Pod\n"])
+def test_a_file_that_is_no_pipeline_is_refused(tmp_path: Path, content: str) -> None:
+    file = tmp_path / "own.yaml"
+    file.write_text(content)
+    with pytest.raises(ConfigurationError, match=r"own\.yaml: (not a compiled pipeline|cannot be read)"):
+        place.place(file, "gke")
+
+
+def test_an_existing_package_is_replaced_whole(tmp_path: Path) -> None:
+    package = tmp_path / "package.yaml"
+    package.write_text("old")
+    compile.compile("digits", "vertex", output=str(package))
+    assert yaml.safe_load(package.read_text())["pipelineInfo"]["name"] == "trainyard-train"
+    assert [path.name for path in tmp_path.iterdir()] == ["package.yaml"]

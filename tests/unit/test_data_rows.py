@@ -1,0 +1,129 @@
+"""Rows of CSV files: what is taken, what is quarantined, what makes a file unusable."""
+
+import gzip
+import math
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainyard.core.recipe import Data, Recipe
+from trainyard.preprocess.csv_rows import read_csv
+from trainyard.preprocess.records import BadRecord, BadSource, Record
+from trainyard.preprocess.rows import check_row
+
+DATA = Data.model_validate(
+    {
+        "format": "csv",
+        "path": "rows.csv",
+        "label": "y",
+        "features": {"n": {"type": "numeric"}, "c": {"type": "category"}, "d": {"type": "date"}},
+    }
+)
+RECIPE = Recipe.model_validate({"name": "rows", "data": DATA.model_dump(), "model": {"name": "mlp"}})
+GOOD = {"n": "1.5", "c": "red", "d": "2024-02-29", "y": "yes"}
+
+
+def read(path: Path, content: bytes) -> list:
+    path.write_bytes(content)
+    return list(read_csv(str(path), path.name, RECIPE))
+
+
+def test_a_good_row_becomes_typed_features():
+    record = check_row(GOOD, "rows.csv:2", DATA, regression=False)
+    assert record.raw == {"n": 1.5, "c": "red", "d": "2024-02-29"}
+    assert record.label == "yes"
+
+
+@pytest.mark.parametrize("text", ["", " ", "NA", "n/a", "NaN", "null", "None", "?"])
+def test_a_missing_number_is_nan(text):
+    assert math.isnan(check_row({**GOOD, "n": text}, "s", DATA, regression=False).raw["n"])
+
+
+@pytest.mark.parametrize(
+    ("column", "text", "reason"),
+    [
+        ("n", "1_000", "mistyped_value"),
+        ("n", "1,5", "mistyped_value"),
+        ("n", "inf", "mistyped_value"),
+        ("n", "1e39", "mistyped_value"),
+        ("n", "one", "mistyped_value"),
+        ("n", "0x10", "mistyped_value"),
+        ("n", "١٢", "mistyped_value"),
+        ("d", "2024-02-30", "mistyped_value"),
+        ("d", "02/03/2024", "mistyped_value"),
+        ("d", "20240203", "mistyped_value"),
+        ("y", "", "missing_label"),
+        ("y", "a\nb", "unknown_label"),
+    ],
+)
+def test_a_bad_cell_says_why(column, text, reason):
+    with pytest.raises(BadRecord) as caught:
+        check_row({**GOOD, column: text}, "s", DATA, regression=False)
+    assert caught.value.reason == reason
+    assert f"'{column}'" in caught.value.detail
+
+
+def test_a_target_must_be_a_number():
+    for text, reason in [("high", "mistyped_value"), ("nan", "missing_label")]:
+        with pytest.raises(BadRecord) as caught:
+            check_row({**GOOD, "y": text}, "s", DATA, regression=True)
+        assert caught.value.reason == reason
+
+
+def test_the_same_number_written_otherwise_is_the_same_content():
+    first = check_row(GOOD, "a", DATA, regression=False)
+    second = check_row({**GOOD, "n": "+1.50", "y": "no"}, "b", DATA, regression=False)
+    assert first.content == second.content
+    assert first.content != check_row({**GOOD, "c": ""}, "c", DATA, regression=False).content
+
+
+@given(st.text(max_size=20))
+def test_any_text_is_a_number_or_a_reason(text):
+    try:
+        record = check_row({**GOOD, "n": text}, "s", DATA, regression=False)
+    except BadRecord as error:
+        assert error.reason == "mistyped_value"
+    else:
+        assert math.isnan(record.raw["n"]) or math.isfinite(record.raw["n"])
+
+
+def test_rfc_4180_quotes_crlf_byte_order_mark_and_spare_columns_are_read(tmp_path):
+    content = b'\xef\xbb\xbfy,n,extra,c,d\r\nyes,1,x,"red, ""dark""\nand more",2024-01-01\r\n\r\nno,2,x,blue,\r\n'
+    first, second = read(tmp_path / "rows.csv", content)
+    assert first.raw["c"] == 'red, "dark"\nand more'
+    assert (second.label, second.raw["d"]) == ("no", "")
+
+
+def test_gzip_is_read_and_a_cut_one_is_an_error(tmp_path):
+    content = gzip.compress(b"n,c,d,y\n" + b"1,red,2024-01-01,yes\n" * 5000)
+    assert len(read(tmp_path / "rows.csv.gz", content)) == 5000
+    with pytest.raises(EOFError):
+        read(tmp_path / "cut.csv.gz", content[:-20])
+
+
+def test_ragged_and_mistyped_rows_are_quarantined_with_their_row(tmp_path):
+    items = read(tmp_path / "rows.csv", b"n,c,d,y\n1,a,,yes\n1,a,yes\n1,a,,yes,more\nx,a,,yes\n1,a,,\n2,b,,no\n")
+    assert [item.source for item in items] == [f"rows.csv:{row}" for row in range(2, 8)]
+    bad = [item for item in items if not isinstance(item, Record)]
+    assert [item.reason for item in bad] == ["ragged_row", "ragged_row", "mistyped_value", "missing_label"]
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        ("n,c,d,y\n1,a,,yes\n".encode("utf-16"), "rows.csv: row 1: is UTF-16"),
+        ("n,c,d,y\n1,a,,yes\n1,caf\xe9,,no\n".encode("latin-1"), "rows.csv: row 3: column 2 'c': is not UTF-8"),
+        (b"n,c,d,y\n1,a\0,,yes\n", "rows.csv: row 2: column 2 'c': holds a NUL byte"),
+        (b"n,c,d,y,c\n1,a,,yes,b\n", "row 1: the header names column 'c' twice"),
+        (b"n,c,d,label\n1,a,,yes\n", "row 1: no column 'y'"),
+        (b"m,c,d,y\n1,a,,yes\n", "row 1: no column 'n'"),
+        (b'n,c,d,y\n1,"a,,yes\n1,b,,no\n', "row 2: not valid CSV"),
+        (b"", "row 1: no column 'n'"),
+    ],
+)
+def test_a_file_that_is_wrong_as_a_whole_is_refused_with_row_and_column(tmp_path, content, sentence):
+    with pytest.raises(BadSource, match=r"rows\.csv") as caught:
+        read(tmp_path / "rows.csv", content)
+    assert sentence in str(caught.value)

@@ -1,0 +1,157 @@
+"""TFRecord and TFDS folders: read whole, or refused by name."""
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+import tensorflow as tf
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from trainyard.core.errors import DataError
+from trainyard.core.recipe import Recipe
+from trainyard.preprocess.files import Files, find_files
+from trainyard.preprocess.records import BadSource, Record
+from trainyard.preprocess.tf_examples import read_tf_examples
+from trainyard.preprocess.tfds import read_dataset
+from trainyard.preprocess.tfrecord import read_records
+
+
+def recipe(data: dict, **more) -> Recipe:
+    model = "mlp" if data.get("features") else "cnn_small"
+    return Recipe.model_validate({"name": "r", "data": {"path": "x", **data}, "model": {"name": model}, **more})
+
+
+def example(**features) -> bytes:
+    kinds = {bytes: "bytes_list", str: "bytes_list", int: "int64_list", float: "float_list"}
+    message = tf.train.Example()
+    for name, value in features.items():
+        encoded = value.encode() if isinstance(value, str) else value
+        getattr(message.features.feature[name.replace("__", "/")], kinds[type(value)]).value.append(encoded)
+    return message.SerializeToString()
+
+
+def write(path, records) -> str:
+    with tf.io.TFRecordWriter(str(path)) as writer:
+        for record in records:
+            writer.write(record)
+    return str(path)
+
+
+def png(colour: int) -> bytes:
+    stream = io.BytesIO()
+    Image.new("L", (4, 4), colour).save(stream, "PNG")
+    return stream.getvalue()
+
+
+def test_what_tensorflow_wrote_is_read_back(tmp_path):
+    records = [b"", b"a", bytes(100_000)]
+    path = write(tmp_path / "a.tfrecord", records)
+    with Path(path).open("rb") as stream:
+        assert list(read_records(stream, "a")) == records
+
+
+@given(st.data())
+def test_a_flipped_or_missing_byte_is_never_a_shorter_file(tmp_path_factory, data):
+    path = tmp_path_factory.getbasetemp() / "flip.tfrecord"
+    whole = path.read_bytes() if path.exists() else Path(write(path, [b"first", b"second"])).read_bytes()
+    position = data.draw(st.integers(0, len(whole) - 1))
+    flipped = bytearray(whole)
+    flipped[position] ^= data.draw(st.integers(1, 255))
+    first_ends = 12 + len(b"first") + 4
+    cut = whole[:position]
+    for broken in [bytes(flipped)] + ([cut] if position not in (0, first_ends) else []):
+        with pytest.raises(BadSource, match=r"shard-7: record [12]: "):
+            list(read_records(io.BytesIO(broken), "shard-7"))
+
+
+def test_images_with_labels_are_read_and_bad_ones_named(tmp_path):
+    records = [
+        example(image=png(1), label=3),
+        example(image__encoded=png(2), label="three"),
+        example(image=png(3)),
+        example(label=1),
+        example(image=b"no picture", label=1),
+        b"\xff\xff no example",
+    ]
+    path = write(tmp_path / "a.tfrecord", records)
+    items = list(read_tf_examples(path, "a.tfrecord", recipe({"format": "tfrecord", "channels": 1}), None))
+    assert [item.label for item in items if isinstance(item, Record)] == ["3", "three"]
+    assert [(item.source, item.reason) for item in items if not isinstance(item, Record)] == [
+        ("a.tfrecord:3", "missing_label"),
+        ("a.tfrecord:4", "not_an_image"),
+        ("a.tfrecord:5", "not_an_image"),
+        ("a.tfrecord:6", "not_an_example"),
+    ]
+
+
+def test_columns_are_read_by_the_types_of_the_recipe(tmp_path):
+    two = tf.train.Example.FromString(example(n=1.0, c="b", y=1))
+    two.features.feature["n"].float_list.value.append(2.0)
+    path = write(tmp_path / "a.tfrecord", [example(n=2, c="a", y=1), example(y=0), two.SerializeToString()])
+    columns = {"n": {"type": "numeric"}, "c": {"type": "category"}}
+    first, second, third = read_tf_examples(
+        path, "a", recipe({"format": "tfrecord", "label": "y", "features": columns}), None
+    )
+    assert first.raw == {"n": 2.0, "c": "a"}
+    assert (str(second.raw["n"]), second.raw["c"], second.label) == ("nan", "", "0")
+    assert (third.reason, third.detail) == ("mistyped_value", "'n': one value is expected, 2 were found")
+
+
+def tfds_folder(folder, shards, lengths) -> Files:
+    """A prepared data set as tensorflow_datasets lays it out: shards, features.json, dataset_info.json, labels."""
+    folder.mkdir()
+    for index, records in enumerate(shards):
+        write(folder / f"pets-train.tfrecord-{index:05}-of-{len(shards):05}", records)
+    prefix = "tensorflow_datasets.core.features"
+    features = {
+        "image": {
+            "pythonClassName": f"{prefix}.image_feature.Image",
+            "image": {"shape": {"dimensions": ["-1", "-1", "1"]}, "dtype": "uint8", "encodingFormat": "png"},
+        },
+        "label": {
+            "pythonClassName": f"{prefix}.class_label_feature.ClassLabel",
+            "classLabel": {"numClasses": "2"},
+        },
+    }
+    document = {"pythonClassName": f"{prefix}.features_dict.FeaturesDict", "featuresDict": {"features": features}}
+    (folder / "features.json").write_text(json.dumps(document))
+    template = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
+    split = {"filepathTemplate": template, "name": "train", "numBytes": "1", "shardLengths": [str(n) for n in lengths]}
+    info = {"name": "pets", "version": "1.0.0", "fileFormat": "tfrecord", "splits": [split]}
+    (folder / "dataset_info.json").write_text(json.dumps(info))
+    (folder / "label.labels.txt").write_text("cat\ndog\n")
+    return find_files(TFDS.data, str(folder))
+
+
+TFDS = recipe({"format": "tfds", "channels": 1})
+
+
+def test_a_tfds_folder_gives_its_class_names(tmp_path):
+    shards = [[example(image=png(1), label=1)], [example(image=png(2), label=0), example(image=png(3), label=2)]]
+    files = tfds_folder(tmp_path / "pets", shards, [1, 2])
+    dataset = read_dataset(TFDS.data, files)
+    items = [item for path in files.paths for item in read_tf_examples(path, files.name(path), TFDS, dataset)]
+    assert [item.label for item in items[:2]] == ["dog", "cat"]
+    assert (items[2].reason, items[2].source) == ("unknown_label", "pets-train.tfrecord-00001-of-00002:2")
+
+
+def test_a_tfds_shard_with_fewer_records_than_its_description_is_refused(tmp_path):
+    files = tfds_folder(tmp_path / "pets", [[example(image=png(1), label=1)]], [2])
+    dataset = read_dataset(TFDS.data, files)
+    with pytest.raises(BadSource, match=r"pets-train.tfrecord-00000-of-00001: 1 records, dataset_info.json counts 2"):
+        list(read_tf_examples(files.paths[0], files.name(files.paths[0]), TFDS, dataset))
+
+
+def test_a_missing_tfds_shard_or_description_is_refused(tmp_path):
+    shards = [[example(image=png(1), label=1)], [example(image=png(2), label=0)]]
+    files = tfds_folder(tmp_path / "pets", shards, [1, 1])
+    with pytest.raises(DataError, match=r"1 shards found, dataset_info.json counts 2"):
+        read_dataset(TFDS.data, Files(files.root, files.paths[:1]))
+    with pytest.raises(DataError, match=r"no feature 'lable'. It has: image, label. Did you mean 'label'?"):
+        read_dataset(TFDS.data.model_copy(update={"label": "lable"}), files)
+    (tmp_path / "pets" / "features.json").unlink()
+    with pytest.raises(DataError, match=r"no features.json"):
+        read_dataset(TFDS.data, files)

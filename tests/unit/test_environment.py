@@ -1,0 +1,194 @@
+"""Environments are read strictly, and what cannot work is refused before any cluster is asked."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from trainyard.core import environment as environments
+from trainyard.core.errors import ConfigurationError, ExitCode
+from trainyard.core.hardware import Toleration
+from trainyard.core.pools import Placement, placement
+
+CPU = """
+  cpu:
+    kind: cpu
+    resources: {requests: {cpu: 2, memory: 4Gi}, limits: {memory: 4Gi}}
+"""
+KUBEFLOW = f"""
+target: kubeflow
+storage: gs://bucket/runs
+images: {{cpu: "example/cpu:1"}}
+pools:{CPU}
+placement: {{default: cpu}}
+"""
+
+
+def load(tmp_path: Path, text: str) -> environments.Environment:
+    file = tmp_path / "own.yaml"
+    file.write_text(text)
+    return environments.load(str(file))
+
+
+def refusal(tmp_path: Path, text: str) -> str:
+    with pytest.raises(ConfigurationError) as error:
+        load(tmp_path, text)
+    assert error.value.exit_code == ExitCode.CONFIGURATION
+    return str(error.value)
+
+
+@pytest.mark.parametrize("name", ["local", "kind", "gke", "vertex"])
+def test_the_environments_that_come_with_trainyard_load_by_name_from_anywhere(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert environments.load(name).name == f"{name}.yaml"
+
+
+def test_a_local_storage_is_below_the_folder_where_the_command_is_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert environments.load("local").storage == str(tmp_path / "runs")
+
+
+def test_an_unknown_environment_is_answered_with_the_nearest_name() -> None:
+    with pytest.raises(ConfigurationError) as error:
+        environments.load("gk")
+    assert str(error.value) == (
+        "no environment 'gk'. Known: gke, kind, local, vertex, or the path of a YAML file. Did you mean 'gke'?"
+    )
+
+
+def test_an_unknown_pool_is_answered_with_the_nearest_name(tmp_path: Path) -> None:
+    gke = environments.find("gke").read_text()
+    message = refusal(tmp_path, gke.replace("train: gpu-l4", "train: gpu-14"))
+    assert message == (
+        "own.yaml: placement.train: no pool 'gpu-14'. Defined: cpu, small, gpu-l4, v5e-8. Did you mean 'gpu-l4'?"
+    )
+
+
+def test_all_inconsistencies_come_in_one_message(tmp_path: Path) -> None:
+    message = refusal(tmp_path, "target: kubeflow\nstorage: runs\nplacement: {train: gpu}\n")
+    assert [line.split(":")[1].strip() for line in message.splitlines()] == [
+        "placement.train",
+        "placement.default",
+        "storage",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (("kind: cpu", "kind: cpu\n    count: 1"), "a cpu pool has no accelerator, count or topology"),
+        (("kind: cpu", "kind: gpu"), "accelerator: no gpu 'None'. Known: nvidia-tesla-t4"),
+        (("kind: cpu", "kind: gpu\n    accelerator: nvidia-l40\n    count: 1"), "Did you mean 'nvidia-l4'?"),
+        (("kind: cpu", "kind: gpu\n    accelerator: nvidia-l4"), "count: is required"),
+        (("limits: {memory: 4Gi}", "limits: {memory: 8Gi}"), "requests.memory (4Gi) and limits.memory (8Gi) differ"),
+        (("memory: 4Gi}, limits", "memory: 4 GB}, limits"), "pools.cpu.resources.requests.memory"),
+        (("kind: cpu", "kind: cpu\n    nodeselector: {a: b}"), "Did you mean 'nodeSelector'?"),
+        (('images: {cpu: "example/cpu:1"}', "images: {}"), "images.cpu: is required"),
+    ],
+)
+def test_a_pool_that_cannot_be_is_refused(tmp_path: Path, change: tuple[str, str], sentence: str) -> None:
+    assert change[0] in KUBEFLOW
+    assert sentence in refusal(tmp_path, KUBEFLOW.replace(*change))
+
+
+@pytest.mark.parametrize(
+    ("topology", "count", "sentence"),
+    [
+        ("2x3", 4, "topology: no slice '2x3'. Known: 1x1, 2x2, 2x4"),
+        ("2x4", 2, "count: a host of 2x4 has 8 or 4 chips, 2 was given"),
+        ("4x4", 4, "topology: 4x4 with 4 chips a host is 4 hosts, and a step runs in one pod"),
+    ],
+)
+def test_a_slice_that_would_stay_pending_for_ever_is_refused(
+    tmp_path: Path, topology: str, count: int, sentence: str
+) -> None:
+    pool = f"kind: tpu\n    accelerator: tpu-v6e-slice\n    topology: {topology}\n    count: {count}"
+    assert sentence in refusal(tmp_path, KUBEFLOW.replace("kind: cpu", pool))
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (("retries:", "timeout_seconds: {default: 60}\nretries:"), "timeout_seconds: Vertex AI Pipelines has no"),
+        (("kind: cpu", "kind: cpu\n    nodeSelector: {a: b}"), "pools.cpu: Vertex AI has no nodeSelector"),
+        (('limits: {cpu: "4", ', "limits: {"), "pools.cpu.resources.limits.cpu: is required"),
+        (("count: 1", "count: 1\n    spot: true"), "pools.gpu-l4.spot"),
+        (
+            (
+                "kind: gpu\n    accelerator: nvidia-l4\n",
+                "kind: tpu\n    topology: 1x1\n    accelerator: tpu-v6e-slice\n",
+            ),
+            "pools.gpu-l4.accelerator: no step of Vertex AI Pipelines can ask for tpu-v6e-slice",
+        ),
+    ],
+)
+def test_what_vertex_would_silently_ignore_is_refused(tmp_path: Path, change: tuple[str, str], sentence: str) -> None:
+    vertex = environments.find("vertex").read_text()
+    assert change[0] in vertex
+    assert sentence in refusal(tmp_path, vertex.replace(*change))
+
+
+def test_numbers_are_taken_as_kubernetes_quantities(tmp_path: Path) -> None:
+    assert load(tmp_path, KUBEFLOW).pools["cpu"].resources.requests.cpu == "2"
+
+
+def test_a_spot_gpu_pool_of_gke_selects_its_labels_and_tolerates_its_taints() -> None:
+    pool = environments.load("gke").pools["gpu-l4"]
+    assert placement(pool, "gke") == Placement(
+        node_selector={"cloud.google.com/gke-accelerator": "nvidia-l4", "cloud.google.com/gke-spot": "true"},
+        tolerations=[
+            Toleration(key="nvidia.com/gpu", operator="Exists", effect="NoSchedule"),
+            Toleration(key="cloud.google.com/gke-spot", value="true", effect="NoSchedule"),
+        ],
+        resource="nvidia.com/gpu",
+        count=1,
+    )
+
+
+def test_a_tpu_slice_asks_for_the_chips_of_its_host() -> None:
+    pool = environments.load("gke").pools["v5e-8"]
+    needs = placement(pool, "gke")
+    assert (needs.resource, needs.count) == ("google.com/tpu", 8)
+    assert needs.node_selector == {
+        "cloud.google.com/gke-tpu-accelerator": "tpu-v5-lite-podslice",
+        "cloud.google.com/gke-tpu-topology": "2x4",
+    }
+
+
+def test_the_pools_own_labels_win_over_the_platforms() -> None:
+    pool = (
+        environments.load("gke")
+        .pools["gpu-l4"]
+        .model_copy(update={"node_selector": {"cloud.google.com/gke-spot": "false", "team": "a"}})
+    )
+    assert placement(pool, "gke").node_selector == {
+        "cloud.google.com/gke-accelerator": "nvidia-l4",
+        "cloud.google.com/gke-spot": "false",
+        "team": "a",
+    }
+
+
+def test_beams_options_become_a_command_line(tmp_path: Path) -> None:
+    text = "target: local\nstorage: runs\nbeam:\n  runner: FlinkRunner\n"
+    options = "  options: {parallelism: 4, streaming: false, save_main_session: true, job_name: a b}\n"
+    assert load(tmp_path, text + options).beam.command_line == (
+        "--runner=FlinkRunner --parallelism=4 --save_main_session '--job_name=a b'"
+    )
+
+
+def test_the_wheel_carries_the_environments_and_the_catalog_of_hardware(tmp_path: Path) -> None:
+    root = Path(__file__).parents[2]
+    command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(tmp_path)]
+    subprocess.run(command, cwd=root, check=True, capture_output=True)
+    names = set(zipfile.ZipFile(next(tmp_path.glob("*.whl"))).namelist())
+    expected = {f"trainyard/environments/{path.name}" for path in (root / "k8s" / "environments").glob("*.yaml")}
+    assert len(expected) == 4
+    assert expected | {"trainyard/core/hardware.yaml"} <= names

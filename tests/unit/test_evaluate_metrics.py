@@ -1,0 +1,186 @@
+"""Metrics against numbers worked out by hand, and their intervals against the truth they should hold."""
+
+import math
+
+import numpy as np
+import pytest
+
+from trainyard.evaluate import curves
+from trainyard.evaluate.bootstrap import difference, intervals, percentiles, resample
+from trainyard.evaluate.metrics import Answers, measure, statistics
+
+
+def answers(labels, rows):
+    return Answers(np.array(labels), np.array(rows, np.float32))
+
+
+# Two classes; the answers are 1 0 1 0 for the labels 1 0 0 1: two of four are right.
+BINARY = answers([1, 0, 0, 1], [[0.2, 0.8], [0.9, 0.1], [0.4, 0.6], [0.7, 0.3]])
+
+
+def test_binary_metrics_equal_those_worked_out_by_hand():
+    found = measure("classification", BINARY)
+    assert found["accuracy"] == 0.5
+    # Each class: precision 1/2, recall 1/2.
+    assert found["macro_f1"] == pytest.approx(0.5)
+    # Pairs of a positive (0.8, 0.3) and a negative (0.1, 0.6): 0.8 beats both, 0.3 beats 0.1 alone.
+    assert found["roc_auc"] == pytest.approx(3 / 4)
+    assert found["log_loss"] == pytest.approx(-sum(map(math.log, (0.8, 0.9, 0.4, 0.3))) / 4, rel=1e-6)
+    # Confidences 0.8 right, 0.9 right, 0.6 wrong, 0.7 wrong, each in a bin of its own.
+    assert found["calibration_error"] == pytest.approx((0.2 + 0.1 + 0.6 + 0.7) / 4, rel=1e-6)
+    assert "top5_accuracy" not in found
+
+
+def test_calibration_error_compares_accuracy_and_confidence_within_a_bin():
+    same_bin = answers([0, 1], [[0.75, 0.25], [0.75, 0.25]])
+    assert measure("classification", same_bin)["calibration_error"] == pytest.approx(0.75 - 0.5)
+
+
+def test_top5_counts_a_label_at_the_fifth_place_and_not_at_the_sixth():
+    row = np.array([0.3, 0.2, 0.15, 0.13, 0.12, 0.1])
+    assert measure("classification", answers([4, 5], [row, row]))["top5_accuracy"] == 0.5
+
+
+def test_a_model_that_gives_every_class_the_same_probability_has_no_top5_by_luck_of_ties():
+    found = measure("classification", answers(range(10), np.full((10, 10), 0.1)))
+    assert found["top5_accuracy"] == 0.5
+    assert found["roc_auc"] == pytest.approx(0.5)
+
+
+def test_macro_f1_is_the_mean_over_classes_that_have_examples():
+    # Class 2 has no example and one false find, which costs class 0 its recall: F1 of 0 is 2*1*0.5/1.5, of 1 is 1.
+    found = measure("classification", answers([0, 0, 1], [[1, 0, 0], [0, 0, 1], [0, 1, 0]]))
+    assert found["macro_f1"] == pytest.approx((2 / 3 + 1) / 2)
+
+
+def test_a_metric_that_is_not_defined_is_left_out():
+    assert "roc_auc" not in measure("classification", answers([1, 1], [[0.2, 0.8], [0.4, 0.6]]))
+    assert "r2" not in measure("regression", Answers(np.float32([1]), np.float32([2])))
+
+
+def test_a_certain_mistake_costs_a_finite_loss():
+    assert measure("classification", answers([0], [[0, 1]]))["log_loss"] == pytest.approx(15.9424, abs=1e-3)
+
+
+def test_regression_metrics_equal_those_worked_out_by_hand():
+    found = measure("regression", Answers(np.float32([1, 2, 3, 6]), np.float32([1, 3, 3, 3])))
+    assert found["mae"] == pytest.approx(1)
+    assert found["rmse"] == pytest.approx(math.sqrt(10 / 4))
+    # Spread around the mean 3: 4 + 1 + 0 + 9.
+    assert found["r2"] == pytest.approx(1 - 10 / 14)
+
+
+def random_answers(examples, classes, seed):
+    generator = np.random.default_rng(seed)
+    labels = generator.integers(0, classes, examples)
+    logits = generator.normal(size=(examples, classes))
+    logits[np.arange(examples), labels] += 1.5
+    odds = np.exp(logits)
+    return answers(labels, np.round(odds / odds.sum(axis=1, keepdims=True), 3))
+
+
+@pytest.mark.parametrize("classes", [2, 3, 10])
+def test_the_resampled_form_of_every_metric_agrees_with_its_plain_form(classes):
+    """Weights of 0, 1 and 2 are the same as leaving out and repeating examples, the area under ROC to first order."""
+    found = random_answers(200, classes, seed=classes)
+    values = measure("classification", found)
+    weights = np.random.default_rng(0).integers(0, 3, (1, 200)).astype(float)
+    repeated = measure("classification", found.take(np.repeat(np.arange(200), weights[0].astype(int))))
+    for name, statistic in statistics("classification", found).items():
+        assert statistic(np.ones((1, 200)))[0] == pytest.approx(values[name], rel=1e-9), name
+        assert statistic(weights)[0] == pytest.approx(repeated[name], rel=2e-3 if name == "roc_auc" else 1e-9), name
+
+
+def test_the_resampled_form_of_regression_metrics_agrees_with_their_plain_form():
+    generator = np.random.default_rng(5)
+    labels = generator.normal(1000, 3, 100)
+    found = Answers(labels, labels + generator.normal(0, 1, 100))
+    weights = generator.integers(0, 3, (1, 100)).astype(float)
+    repeated = measure("regression", found.take(np.repeat(np.arange(100), weights[0].astype(int))))
+    for name, statistic in statistics("regression", found).items():
+        assert statistic(weights)[0] == pytest.approx(repeated[name], rel=1e-9), name
+
+
+def test_a_95_percent_interval_holds_the_true_value_about_95_times_in_100():
+    names = ("accuracy", "roc_auc", "log_loss")
+    truth = measure("classification", random_answers(100_000, 2, seed=999))
+    held = dict.fromkeys(names, 0)
+    for seed in range(150):
+        found = statistics("classification", random_answers(200, 2, seed))
+        for name, draws in resample({name: found[name] for name in names}, 200, 200, seed).items():
+            bound = percentiles(draws)
+            held[name] += bound.low <= truth[name] <= bound.high
+    # 142.5 of 150 are expected, standard deviation 2.7; percentile intervals of 200 examples fall a little short.
+    assert all(134 <= count <= 149 for count in held.values()), held
+
+
+def test_equal_seeds_give_equal_intervals_and_other_seeds_others():
+    found = random_answers(50, 3, seed=1)
+    values = measure("classification", found)
+    first, again, other = (intervals("classification", found, values, 100, seed) for seed in (1, 1, 2))
+    assert first == again
+    assert first != other
+
+
+def test_the_interval_of_a_share_without_a_mistake_is_the_exact_one():
+    """20 of 20: (0.025)^(1/20) = 0.8316 (Clopper and Pearson)."""
+    found = answers([0] * 10 + [1] * 10, [[1, 0]] * 10 + [[0, 1]] * 10)
+    bounds = intervals("classification", found, measure("classification", found), 50, seed=1)
+    assert bounds["accuracy"].low == pytest.approx(0.8316, abs=1e-4)
+    assert bounds["accuracy"].high == 1
+    assert "roc_auc" not in bounds
+
+
+def test_the_interval_of_calibration_error_holds_the_value_itself():
+    found = random_answers(300, 5, seed=3)
+    value = measure("classification", found)["calibration_error"]
+    bound = intervals("classification", found, {"calibration_error": value}, 300, seed=1)["calibration_error"]
+    assert bound.low < value < bound.high
+
+
+def test_a_paired_difference_is_narrower_than_two_separate_intervals():
+    ours = random_answers(400, 3, seed=7)
+    theirs = Answers(ours.labels, ours.outputs.copy())
+    theirs.outputs[:8] = 1 / 3
+    paired = difference("classification", "accuracy", ours, theirs, 300, seed=1)
+    own = intervals("classification", ours, measure("classification", ours), 300, seed=1)["accuracy"]
+    assert paired.high - paired.low < (own.high - own.low) / 2
+    same = difference("classification", "accuracy", ours, ours, 100, seed=1)
+    assert (same.low, same.high) == (0, 0)
+
+
+def test_resamples_do_not_depend_on_how_many_are_drawn_at_once(monkeypatch):
+    found = random_answers(60, 3, seed=2)
+    whole = resample(statistics("classification", found), 60, 20, seed=4)
+    monkeypatch.setattr("trainyard.evaluate.bootstrap.CELLS", 60 * 3)
+    for name, draws in resample(statistics("classification", found), 60, 20, seed=4).items():
+        assert draws == pytest.approx(whole[name]), name
+
+
+def test_draws_that_are_undefined_are_left_out_of_an_interval():
+    assert percentiles(np.array([np.nan, np.nan])) is None
+    assert percentiles(np.array([1.0, np.nan, 1.0])).low == 1
+
+
+def test_confusion_and_classes_count_true_rows_and_predicted_columns():
+    found = answers([0, 0, 1, 2], [[1, 0, 0], [0, 1, 0], [0, 1, 0], [0, 1, 0]])
+    assert curves.confusion(found, 3) == [[1, 1, 0], [0, 1, 0], [0, 1, 0]]
+    first, second, third = curves.class_metrics(found, ["a", "b", "c"])
+    assert (first.precision, first.recall, first.examples) == (1, 0.5, 2)
+    assert second.precision == pytest.approx(1 / 3)
+    assert (third.precision, third.recall, third.f1) == (0, 0, 0)
+
+
+def test_a_roc_curve_runs_from_corner_to_corner_with_finite_falling_thresholds():
+    (curve,) = curves.roc_curves(BINARY, ["no", "yes"])
+    assert curve.label == "yes"
+    assert (curve.false_positive_rate[0], curve.true_positive_rate[0]) == (0, 0)
+    assert (curve.false_positive_rate[-1], curve.true_positive_rate[-1]) == (1, 1)
+    assert curve.threshold == sorted(curve.threshold, reverse=True)
+    assert all(math.isfinite(value) for value in curve.threshold)
+
+
+def test_calibration_bins_hold_every_example_once():
+    bins = curves.calibration(random_answers(100, 4, seed=1))
+    assert sum(each.examples for each in bins) == 100
+    assert [each.confidence for each in bins] == sorted(each.confidence for each in bins)

@@ -1,0 +1,116 @@
+"""The gate: what it calls its conditions, and which values hold."""
+
+import math
+
+import pytest
+
+from trainyard.core.artifacts import Interval
+from trainyard.core.recipe import Gate
+from trainyard.evaluate.gate import Champion, Measured, Subject, judge
+
+NONE = Champion(present=False)
+THERE = Champion(present=True)
+BOUNDS = Interval(low=0.95, high=0.99)
+
+
+def one(gate, measured=None, champion=NONE, slices=()):
+    subject = Subject(gate["metric"], gate.get("slice"))
+    verdict = judge([Gate(**gate)], {subject: measured} if measured else {}, slices, champion)
+    (threshold,) = verdict.thresholds
+    assert (verdict.verdict == "blessed") == threshold.passed
+    return threshold
+
+
+@pytest.mark.parametrize(
+    ("gate", "value", "name", "passed"),
+    [
+        ({"metric": "accuracy", "min": 0.97}, 0.98, "accuracy >= 0.97", True),
+        ({"metric": "accuracy", "min": 0.97}, 0.97, "accuracy >= 0.97", True),
+        ({"metric": "accuracy", "min": 0.97}, 0.9699, "accuracy >= 0.97", False),
+        ({"metric": "log_loss", "max": 0.1}, 0.1, "log_loss <= 0.1", True),
+        ({"metric": "log_loss", "max": 0.1}, 0.11, "log_loss <= 0.1", False),
+        ({"metric": "accuracy", "min": 0.0}, 0.0, "accuracy >= 0", True),
+    ],
+)
+def test_a_bound_is_named_and_held_at_equality(gate, value, name, passed):
+    threshold = one(gate, Measured(value, BOUNDS))
+    assert (threshold.name, threshold.value, threshold.passed) == (name, value, passed)
+    assert threshold.interval == BOUNDS
+
+
+@pytest.mark.parametrize(
+    ("gate", "ours", "theirs", "name", "passed"),
+    [
+        ({"metric": "accuracy", "min_difference": -0.01}, 0.96, 0.97, "accuracy - champion >= -0.01", True),
+        ({"metric": "accuracy", "min_difference": -0.01}, 0.95, 0.97, "accuracy - champion >= -0.01", False),
+        ({"metric": "log_loss", "max_difference": 0.05}, 0.2, 0.1, "log_loss - champion <= 0.05", False),
+        ({"metric": "log_loss", "max_difference": 0.05}, 0.05, 0.1, "log_loss - champion <= 0.05", True),
+    ],
+)
+def test_a_difference_is_ours_less_the_champions(gate, ours, theirs, name, passed):
+    paired = Interval(low=-0.02, high=0.01)
+    threshold = one(gate, Measured(ours, BOUNDS, theirs, paired), THERE)
+    assert (threshold.name, threshold.champion, threshold.passed) == (name, theirs, passed)
+    assert threshold.value == pytest.approx(ours - theirs)
+    assert threshold.interval == paired
+
+
+def test_a_difference_holds_where_there_is_no_champion_and_says_so():
+    threshold = one({"metric": "accuracy", "min_difference": -0.01}, Measured(0.9, BOUNDS))
+    assert threshold.passed
+    assert threshold.champion is None and threshold.value is None
+    assert "There is no champion yet" in threshold.note
+
+
+def test_a_champion_that_could_not_answer_refuses_and_says_why():
+    threshold = one(
+        {"metric": "accuracy", "min_difference": -0.01},
+        Measured(0.9, BOUNDS),
+        Champion(present=True, fault="models/3: its input 'age' is no raw feature."),
+    )
+    assert not threshold.passed
+    assert "input 'age'" in threshold.note
+
+
+def test_a_metric_that_was_not_measured_refuses():
+    threshold = one({"metric": "roc_auc", "min": 0.1})
+    assert not threshold.passed
+    assert threshold.note.startswith("roc_auc is not defined on the split.")
+
+
+@pytest.mark.parametrize("gate", [{"min": 0.0}, {"max": 1.0}, {"min_difference": -1.0}])
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_what_is_no_number_refuses_whatever_the_bound(gate, value):
+    threshold = one({"metric": "accuracy", **gate}, Measured(value, None, 0.5, None), THERE)
+    assert not threshold.passed
+    assert "not a number" in threshold.note
+
+
+def test_a_champion_whose_metric_is_no_number_refuses():
+    assert not one({"metric": "accuracy", "min_difference": -1}, Measured(0.9, None, math.nan), THERE).passed
+
+
+def test_a_slice_is_judged_alone_and_named():
+    gate = {"metric": "accuracy", "min": 0.9, "slice": "sex=female"}
+    threshold = one(gate, Measured(0.8, None), slices=["sex=female", "sex=male"])
+    assert threshold.name == "accuracy [sex=female] >= 0.9"
+    assert not threshold.passed
+
+
+def test_a_slice_without_examples_refuses_with_the_nearest_name():
+    gate = {"metric": "accuracy", "min": 0.0, "slice": "sex=femal"}
+    threshold = one(gate, slices=["sex=female", "sex=male"])
+    assert not threshold.passed
+    assert "Did you mean 'sex=female'?" in threshold.note
+
+
+def test_one_failed_condition_refuses_the_model_and_all_are_listed():
+    gates = [Gate(metric="accuracy", min=0.9), Gate(metric="log_loss", max=0.1)]
+    measured = {Subject("accuracy"): Measured(0.95, None), Subject("log_loss"): Measured(0.2, None)}
+    verdict = judge(gates, measured, [], NONE)
+    assert verdict.verdict == "refused"
+    assert [threshold.passed for threshold in verdict.thresholds] == [True, False]
+
+
+def test_no_conditions_bless():
+    assert judge([], {}, [], NONE).verdict == "blessed"

@@ -1,0 +1,93 @@
+"""Every named network takes the data's features and gives logits."""
+
+from __future__ import annotations
+
+import trainyard.data  # noqa: F401 - chooses Keras 3
+
+# isort: split
+import keras
+import numpy as np
+import pytest
+
+from trainyard.core.artifacts import Feature
+from trainyard.core.errors import ConfigurationError
+from trainyard.core.recipe import Model
+from trainyard.models.build import MINIMUM_SIDE, build
+
+COLUMNS = [
+    Feature(name="age", dtype="float32", shape=()),
+    Feature(name="pair", dtype="float32", shape=(2,)),
+    Feature(name="month", dtype="int64", shape=()),
+    Feature(name="color", dtype="int64", shape=(), vocabulary_size=5),
+    Feature(name="size", dtype="int64", shape=(), vocabulary_size=3),
+]
+
+
+@pytest.mark.parametrize("name", sorted(MINIMUM_SIDE))
+def test_an_image_network_takes_its_minimum_size_and_no_smaller(name: str) -> None:
+    side = MINIMUM_SIDE[name]
+    model = build(Model(name=name), [image(side, side + 3, 1)], 7, seed=1)
+    logits = model({"image": np.full((2, side, side + 3, 1), 255, np.float32)})
+    assert logits.shape == (2, 7) and logits.dtype == "float32"
+    with pytest.raises(ConfigurationError, match=rf"at least {side} x {side} pixels, the data has {side} x {side - 1}"):
+        build(Model(name=name), [image(side, side - 1, 1)], 7, seed=1)
+
+
+@pytest.mark.parametrize("side", [8, 9, 28, 96])
+def test_cnn_small_halves_the_image_to_four_to_seven_pixels(side: int) -> None:
+    model = build(Model(name="cnn_small"), [image(side, side, 3)], 2, seed=1)
+    flat = next(layer for layer in model.layers if isinstance(layer, keras.layers.Flatten))
+    assert 4 <= flat.input.shape[1] <= 7
+    assert model.output.shape == (None, 2)
+
+
+@pytest.mark.parametrize("name", ["mlp", "wide_deep"])
+def test_a_column_network_takes_numbers_and_ids(name: str, tmp_path) -> None:
+    model = build(Model(name=name, hidden=[4]), COLUMNS, 3, seed=1)
+    batch = {
+        "age": np.zeros(4, np.float32),
+        "pair": np.zeros((4, 2), np.float32),
+        "month": np.arange(4),
+        "color": np.asarray([0, 1, 2, 4]),
+        "size": np.asarray([0, 2, 0, 2]),
+    }
+    expected = model(batch).numpy()
+    assert expected.shape == (4, 3)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras", safe_mode=True)
+    np.testing.assert_array_equal(loaded(batch).numpy(), expected)
+
+
+def test_wide_deep_gives_each_pair_of_ids_a_weight_of_its_own() -> None:
+    model = build(Model(name="wide_deep", hidden=[4]), COLUMNS[3:], 2, seed=1)
+    cross = (
+        model.get_layer("wide_size_color") if "wide_size_color" in names(model) else model.get_layer("wide_color_size")
+    )
+    assert cross.embeddings.shape == (15, 2)
+    ids = {"color": np.repeat(np.arange(5), 3), "size": np.tile(np.arange(3), 5)}
+    before = model(ids).numpy()
+    table = np.zeros((15, 2), np.float32)
+    table[:, 0] = 10.0 * np.arange(15)
+    cross.embeddings.assign(table)
+    added = model(ids).numpy() - before
+    np.testing.assert_allclose(np.sort(added[:, 0]), 10.0 * np.arange(15), atol=1e-4)
+
+
+def test_the_seed_alone_decides_the_first_weights() -> None:
+    one, same, other = (build(Model(name="cnn_small"), [image(8, 8, 1)], 10, seed=seed) for seed in (1, 1, 2))
+    for left, right in zip(one.get_weights(), same.get_weights(), strict=True):
+        np.testing.assert_array_equal(left, right)
+    assert any((left != right).any() for left, right in zip(one.get_weights(), other.get_weights(), strict=True))
+
+
+def test_an_image_network_refuses_columns() -> None:
+    with pytest.raises(ConfigurationError, match="takes one image, the data has age"):
+        build(Model(name="resnet50"), COLUMNS, 2, seed=1)
+
+
+def image(height: int, width: int, channels: int) -> Feature:
+    return Feature(name="image", dtype="float32", shape=(height, width, channels), encoded=True)
+
+
+def names(model: keras.Model) -> set[str]:
+    return {layer.name for layer in model.layers}

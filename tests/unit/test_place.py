@@ -1,0 +1,207 @@
+"""Placing the compiled pipeline gives what kfp and kfp-kubernetes calls in its body would have given."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from google.protobuf import json_format
+from kfp import dsl, kubernetes
+from kfp.dsl import PipelineTask
+
+from trainyard.core import environment as environments
+from trainyard.core.errors import ConfigurationError
+from trainyard.core.pools import Pool
+from trainyard.evaluate.component import evaluate
+from trainyard.export.component import export
+from trainyard.preprocess.component import preprocess
+from trainyard.push.component import push
+from trainyard.summary.component import summary
+from trainyard.train.component import train
+from yardmaster.catalog.train import train_pipeline
+from yardmaster.placement import place
+
+Hand = Callable[[PipelineTask, str], PipelineTask]
+
+
+def documents(pipeline: Any) -> list[dict[str, Any]]:
+    platform = json_format.MessageToDict(pipeline.platform_spec)
+    return [json_format.MessageToDict(pipeline.pipeline_spec), *([platform] if platform else [])]
+
+
+def written_with_calls(hand: Hand) -> list[dict[str, Any]]:
+    """The pipeline of the catalog, with every task passed through `hand` in its body."""
+
+    @dsl.pipeline(name="trainyard-train", description=train_pipeline.description)
+    def by_hand(recipe: str, storage: str, code: str = "", beam_options: str = "") -> None:
+        shared = {"recipe": recipe, "storage": storage, "code": code}
+        run_id = dsl.PIPELINE_JOB_ID_PLACEHOLDER
+        ended = hand(summary(recipe=recipe, storage=storage, run_id=run_id).set_caching_options(False), "summary")
+        with dsl.ExitHandler(ended):
+            data = preprocess(**shared, run_id=run_id, beam_options=beam_options).set_caching_options(False)
+            examples = hand(data, "preprocess").outputs["examples"]
+            trained = train(**shared, examples=examples, fingerprint=data.outputs["fingerprint"])
+            model = hand(trained, "train").outputs["model"]
+            judged = evaluate(**shared, run_id=run_id, examples=examples, model=model).set_caching_options(False)
+            hand(judged, "evaluate")
+            with dsl.If(judged.outputs["Output"] == "blessed", name="blessed"):
+                files = hand(export(**shared, examples=examples, model=model), "export")
+                with dsl.If(files.outputs["Output"] == "blessed", name="export-blessed"):
+                    pushed = push(
+                        **shared,
+                        run_id=run_id,
+                        evaluation=judged.outputs["evaluation"],
+                        exported=files.outputs["exported"],
+                    )
+                    hand(pushed.set_caching_options(False), "push")
+
+    return documents(by_hand)
+
+
+def without_descriptions(spec: dict[str, Any]) -> dict[str, Any]:
+    """Leave out what KFP reads from the pipeline's docstring."""
+    spec = copy.deepcopy(spec)
+    spec["pipelineInfo"].pop("description", None)
+    for parameter in spec["root"]["inputDefinitions"]["parameters"].values():
+        parameter.pop("description", None)
+    return spec
+
+
+def placed(environment: str) -> list[dict[str, Any]]:
+    spec, *_ = documents(train_pipeline)
+    return place(spec, environments.load(environment)).documents
+
+
+def assert_equal(ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> None:
+    assert without_descriptions(ours[0]) == without_descriptions(theirs[0])
+    assert ours[1:] == theirs[1:]
+
+
+def marked(task: PipelineTask, step: str, pool: str) -> PipelineTask:
+    kubernetes.set_security_context(task, run_as_user=65532, run_as_non_root=True)
+    for key, value in {
+        "app.kubernetes.io/name": "trainyard",
+        "app.kubernetes.io/component": step,
+        "trainyard/pool": pool,
+    }.items():
+        kubernetes.add_pod_label(task, key, value)
+    return task
+
+
+def on_kind(task: PipelineTask, step: str) -> PipelineTask:
+    small = step in ("push", "summary")
+    memory = "1Gi" if small else "3Gi"
+    task.set_container_image("trainyard/cpu:0.1.0")
+    task.set_cpu_request("100m" if small else "500m").set_memory_request(memory).set_memory_limit(memory)
+    if step != "summary":
+        task.set_retry(1, "30s", 2.0, "600s")
+    kubernetes.set_timeout(task, 1800)
+    return marked(task, step, "small" if small else "cpu")
+
+
+def on_gke(task: PipelineTask, step: str) -> PipelineTask:
+    pool = {"train": "gpu-l4", "push": "small", "summary": "small"}.get(step, "cpu")
+    cpu, memory = {"gpu-l4": ("6", "24Gi"), "small": ("250m", "1Gi"), "cpu": ("4", "16Gi")}[pool]
+    variant = "gpu" if pool == "gpu-l4" else "cpu"
+    task.set_container_image(f"registry.example.com/trainyard/{variant}:0.1.0")
+    task.set_cpu_request(cpu).set_memory_request(memory).set_memory_limit(memory)
+    if step != "summary":
+        task.set_retry(5 if step == "train" else 2, "30s", 2.0, "600s")
+    kubernetes.set_timeout(task, 86400 if step == "train" else 7200)
+    if pool == "gpu-l4":
+        task.set_accelerator_type("nvidia.com/gpu").set_accelerator_limit(1)
+        kubernetes.add_node_selector(task, "cloud.google.com/gke-accelerator", "nvidia-l4")
+        kubernetes.add_node_selector(task, "cloud.google.com/gke-spot", "true")
+        kubernetes.add_toleration(task, key="nvidia.com/gpu", operator="Exists", effect="NoSchedule")
+        kubernetes.add_toleration(
+            task, key="cloud.google.com/gke-spot", operator="Equal", value="true", effect="NoSchedule"
+        )
+    return marked(task, step, pool)
+
+
+def on_vertex(task: PipelineTask, step: str) -> PipelineTask:
+    gpu = step == "train"
+    task.set_container_image(f"registry.example.com/trainyard/{'gpu' if gpu else 'cpu'}:0.1.0")
+    task.set_cpu_limit("8" if gpu else "4").set_memory_limit("32G" if gpu else "16G")
+    if gpu:
+        task.set_accelerator_type("NVIDIA_L4").set_accelerator_limit(1)
+    if step != "summary":
+        task.set_retry(2, "30s", 2.0, "600s")
+    return task
+
+
+@pytest.mark.parametrize(("environment", "hand"), [("kind", on_kind), ("gke", on_gke), ("vertex", on_vertex)])
+def test_placing_equals_the_calls_of_kfp_in_the_body_for_every_step(environment: str, hand: Hand) -> None:
+    assert_equal(placed(environment), written_with_calls(hand))
+
+
+def test_a_local_environment_leaves_the_pipeline_as_it_was_compiled() -> None:
+    assert placed("local") == documents(train_pipeline)
+
+
+def test_vertex_gets_one_document_and_kubeflow_two() -> None:
+    assert {name: len(placed(name)) for name in ("vertex", "kind", "gke")} == {"vertex": 1, "kind": 2, "gke": 2}
+
+
+def test_placing_changes_no_argument_and_placing_again_changes_nothing() -> None:
+    gke = environments.load("gke")
+    spec, *_ = documents(train_pipeline)
+    before = copy.deepcopy(spec)
+    once = place(spec, gke)
+    assert spec == before
+    again = place(once.pipeline, gke, once.platform)
+    assert again == once
+
+
+@dsl.component(base_image="python:3.12", install_kfp_package=False)
+def train_own(text: str) -> str:
+    return text
+
+
+def test_a_pipeline_of_ones_own_keeps_its_images_and_settings_however_deep_its_steps_are() -> None:
+    def body(hand: Callable[[PipelineTask], PipelineTask]) -> Any:
+        @dsl.pipeline(name="own")
+        def own() -> None:
+            first = hand(train_own(text="a"))
+            with dsl.ParallelFor(["b", "c"]) as item, dsl.If(item == "b"):
+                second = hand(train_own(text=first.output))
+                kubernetes.use_secret_as_env(second, secret_name="s", secret_key_to_env={"k": "K"})
+
+        return own
+
+    def hand(task: PipelineTask) -> PipelineTask:
+        task.set_cpu_request("500m").set_memory_request("3Gi").set_memory_limit("3Gi").set_retry(1, "30s", 2.0, "600s")
+        kubernetes.set_timeout(task, 1800)
+        return marked(task, "train-own", "cpu")
+
+    spec, platform = documents(body(lambda task: task))
+    ours = place(spec, environments.load("kind"), platform)
+    theirs = documents(body(hand))
+    assert ours.documents == theirs
+    assert set(spec["deploymentSpec"]["executors"]) == {"exec-train-own", "exec-train-own-2"}
+
+
+def test_a_step_that_the_pipeline_does_not_have_is_answered_with_the_nearest_name() -> None:
+    kind = environments.load("kind")
+    wrong = kind.model_copy(update={"placement": kind.placement | {"trian": "cpu"}, "retries": {"exprot": 1}})
+    with pytest.raises(ConfigurationError) as error:
+        place(documents(train_pipeline)[0], wrong)
+    first, second = str(error.value).splitlines()
+    assert "placement.trian: no step 'trian'" in first
+    assert first.endswith("Did you mean 'train'?")
+    assert second.endswith("Did you mean 'export'?")
+
+
+@pytest.mark.parametrize(("cpu", "cores"), [("100m", 0.1), ("0.5", 0.5), ("4", 4.0)])
+@pytest.mark.parametrize(
+    ("memory", "gigabytes"),
+    [("1Gi", 1.073741824), ("512Mi", 0.536870912), ("1500M", 1.5), ("2Ti", 2199.023255552), ("1000000000", 1.0)],
+)
+def test_quantities_have_the_value_that_kfp_gives_them(cpu: str, cores: float, memory: str, gigabytes: float) -> None:
+    kind = environments.load("kind")
+    resources = {"requests": {"cpu": cpu, "memory": memory}, "limits": {"memory": memory}}
+    pool = Pool.model_validate({"kind": "cpu", "resources": resources})
+    spec = place(documents(train_pipeline)[0], kind.model_copy(update={"pools": kind.pools | {"cpu": pool}})).pipeline
+    written = spec["deploymentSpec"]["executors"]["exec-train"]["container"]["resources"]
+    assert written["cpuRequest"] == pytest.approx(cores)
+    assert written["memoryLimit"] == pytest.approx(gigabytes)

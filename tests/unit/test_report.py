@@ -1,0 +1,157 @@
+"""The report: what it shows of a whole, a partial and a failed run, and that nothing in the data becomes markup."""
+
+import json
+import re
+from html.parser import HTMLParser
+
+import pytest
+from report_folders import SECONDS, evaluation, recipe, whole_run
+
+from trainyard.core.artifacts import Threshold, Verdict
+from trainyard.core.report import render
+
+HOSTILE = [
+    "<script>alert(1)</script>",
+    "</script><script>alert(1)</script>",
+    "</title><img src=x onerror=alert(1)>",
+    '"><svg onload=alert(1)>',
+    "' onmouseover='alert(1)",
+    "<!--<script>",
+    "{{ 7 * 7 }}{% raw %}",
+    '<a href="javascript:alert(1)">x</a>',
+    "\u2028\u2029\\u003cscript>",
+    "@accent",
+]
+
+
+class Page(HTMLParser):
+    """Collects the elements, their attributes and the text of scripts."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.elements, self.scripts, self.text, self._script = [], [], [], None
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        self.elements.append((tag, dict(attributes)))
+        self._script = [] if tag == "script" else None
+
+    def handle_endtag(self, tag):
+        if tag == "script":
+            self.scripts.append("".join(self._script))
+            self._script = None
+
+    def handle_data(self, data):
+        (self.text if self._script is None else self._script).append(data)
+
+
+def rendered(folders, **more):
+    return Page(render("digits", recipe(), folders, SECONDS, **more))
+
+
+def figures(page):
+    return json.loads(page.scripts[0])
+
+
+def test_a_whole_run_is_shown_with_all_its_parts(tmp_path):
+    page = rendered(whole_run(tmp_path))
+    text = " ".join(page.text)
+    for part in ("Gate", "Data", "Training", "Evaluation on 10 examples", "Worst examples", "Slices", "Exports", "Run"):
+        assert part in text
+    assert "✓ Blessed" in text
+    assert "25 % of the time is spent waiting for input" in re.sub(r"\s+", " ", text)
+    assert "step 20" in text  # resumed
+    assert "18.2 kB" in text and "version 3" in text
+    drawn = {attributes["data-figure"] for _tag, attributes in page.elements if "data-figure" in attributes}
+    assert drawn == set(figures(page))
+
+
+def test_nothing_outside_the_file_is_named(tmp_path):
+    page = rendered(whole_run(tmp_path))
+    for tag, attributes in page.elements:
+        for name in ("src", "href", "action", "data", "srcset"):
+            value = attributes.get(name)
+            assert value is None or value.startswith(("data:", "#")), (tag, name, value)
+    assert "http" not in page.scripts[0] and "http" not in page.scripts[2]
+
+
+def test_the_policy_lets_only_our_own_scripts_run_and_forbids_every_request(tmp_path):
+    page = rendered(whole_run(tmp_path))
+    (policy,) = [attributes["content"] for tag, attributes in page.elements if "http-equiv" in attributes]
+    assert "default-src 'none'" in policy
+    (scripts,) = re.findall("script-src (.*)$", policy)
+    assert re.fullmatch(r"('sha256-[\w+/=]+' ?){2}", scripts)
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_names_in_the_data_stay_text(tmp_path, text):
+    plain = render("digits", recipe(), whole_run(tmp_path / "plain"), SECONDS)
+    hostile = render(text, recipe(text), whole_run(tmp_path / "hostile", text), SECONDS, failure=text)
+    expected, found = Page(plain), Page(hostile)
+    added = [tag for tag, _attributes in found.elements]
+    for tag, _attributes in expected.elements:
+        added.remove(tag)
+    assert sorted(added) == ["div", "strong"]  # the failure's own box
+    assert len(found.scripts) == 3
+    assert found.scripts[1:] == expected.scripts[1:]
+    assert not [name for _tag, attributes in found.elements for name in attributes if name.startswith("on")]
+    assert "<" not in found.scripts[0]
+    shown = figures(found)["confusion"]["data"][0]["x"][0]
+    assert shown == text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+@pytest.mark.parametrize("last", [None, "preprocess", "train", "evaluate", "export"])
+def test_a_run_that_ended_early_shows_what_there_is(tmp_path, last):
+    folders = whole_run(tmp_path)
+    steps = list(folders)[: list(folders).index(last) + 1 if last else 0]
+    page = rendered({step: folders[step] for step in steps}, failure="train: loss is NaN at step 12.")
+    text = " ".join(page.text)
+    assert "✗ Failed" in text and "loss is NaN at step 12" in text
+    assert ("Splits" in text) == ("preprocess" in steps)
+    assert ("Loss" in text) == ("train" in steps)
+    assert ("Confusion" in text) == ("evaluate" in steps)
+    assert ("litert_int8" in text) == ("export" in steps)
+
+
+def test_a_run_without_a_step_is_not_judged():
+    assert "Not judged" in " ".join(Page(render("digits", recipe(), {}, {})).text)
+
+
+def test_a_refused_model_is_told_with_the_condition_that_failed(tmp_path):
+    folders = whole_run(tmp_path)
+    failed = Threshold(name="accuracy >= 0.99", value=None, bound=0.99, interval=None, passed=False, note="not there.")
+    refused = evaluation("seven").model_copy(update={"gate": Verdict(verdict="refused", thresholds=[failed])})
+    refused.write(tmp_path / "evaluate")
+    text = " ".join(rendered(folders).text)
+    assert "✗ Refused" in text and "accuracy >= 0.99" in text and "not there." in text
+
+
+def test_the_same_run_gives_the_same_bytes(tmp_path):
+    folders = whole_run(tmp_path)
+    assert render("digits", recipe(), folders, SECONDS) == render("digits", recipe(), folders, SECONDS)
+
+
+def test_the_report_stays_below_three_megabytes(tmp_path):
+    """plotly alone is 5 MB as text."""
+    assert len(render("digits", recipe(), whole_run(tmp_path), SECONDS)) < 3_000_000
+
+
+def test_a_thousand_classes_keep_the_report_small(tmp_path):
+    folders = whole_run(tmp_path)
+    judged = evaluation("seven")
+    classes = [judged.classes[0].model_copy(update={"label": f"class {number}"}) for number in range(1000)]
+    confusion = [[9 if row == column else int(column == 5) for column in range(1000)] for row in range(1000)]
+    judged.model_copy(update={"classes": classes, "confusion": confusion}).write(tmp_path / "evaluate")
+    text = render("digits", recipe(), folders, SECONDS)
+    assert "confusion" not in figures(Page(text))
+    assert "All 1000 classes" in text and "Most frequent mistakes" in text
+    assert len(text) < 3_000_000
+
+
+def test_plotly_is_not_imported_before_a_report_is_rendered():
+    import subprocess
+    import sys
+
+    code = "import trainyard.core.report, sys; print([m for m in ('plotly', 'jinja2', 'numpy') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,79 @@
+"""What every component does around its step's own code."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from trainyard.core import recipe as recipes
+from trainyard.core import storage, task
+from trainyard.core.errors import DataError
+from trainyard.core.keys import code_digest, output_uri
+
+RECIPE = recipes.load("digits")
+TEXT = yaml.safe_dump(RECIPE.model_dump(mode="json", exclude_none=True))
+
+
+def failure(path: Path) -> dict[str, object]:
+    return json.loads(path.with_name(f"{path.name}.failure.json").read_text())
+
+
+def test_a_task_finds_the_folder_that_every_other_way_of_running_the_step_finds(tmp_path: Path) -> None:
+    with task.opened("train", TEXT, str(tmp_path), code_digest()) as this:
+        assert this.output("examples") == output_uri(str(tmp_path), RECIPE, "train", "examples")
+
+
+def test_a_relative_storage_is_made_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with task.opened("train", TEXT, "runs", "") as this:
+        assert this.output("examples").startswith(f"{tmp_path}/runs/digits/train/")
+
+
+def test_a_failure_ends_the_process_with_its_code_and_is_recorded_beside_the_output(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit) as end, task.opened("train", TEXT, str(tmp_path), "") as this:
+        output = this.output("examples")
+        raise DataError("examples: gone.")
+    assert end.value.code == 10
+    assert failure(Path(output)) == {
+        "step": "train", "exit_code": 10, "class": "DataError", "message": "examples: gone.",
+    }  # fmt: skip
+
+
+def test_a_failure_before_the_output_is_known_is_recorded_in_the_runs_folder(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit), task.opened("preprocess", TEXT, str(tmp_path), "", "run-1"):
+        raise DataError("data: gone.")
+    assert failure(tmp_path / "digits" / "runs" / "run-1" / "preprocess")["message"] == "data: gone."
+
+
+def test_a_recipe_that_cannot_be_read_is_recorded_too(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit) as end, task.opened("train", "nmae: digits", str(tmp_path), ""):
+        raise AssertionError
+    assert end.value.code == 20
+    assert "Did you mean 'name'?" in str(failure(tmp_path / "train")["message"])
+
+
+def test_an_error_nobody_foresaw_is_a_bug(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit) as end, task.opened("train", TEXT, str(tmp_path), ""):
+        raise ZeroDivisionError("division by zero")
+    assert end.value.code == 50
+
+
+def test_other_code_than_the_pipelines_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit) as end, task.opened("train", TEXT, str(tmp_path), "f" * 64):
+        raise AssertionError
+    assert end.value.code == 20
+    assert code_digest()[:12] in str(failure(tmp_path / "train")["message"])
+
+
+def test_a_finished_output_is_used_again_and_noted_for_the_summary(tmp_path: Path) -> None:
+    with task.opened("evaluate", TEXT, str(tmp_path), "", "run-1") as this:
+        folder = this.output("examples", "model", "")
+        assert this.unfinished()
+        with storage.stage(folder, producer="trainyard.evaluate") as staging:
+            (staging / "file").write_text("content")
+        assert not this.unfinished()
+    note = json.loads((tmp_path / "digits" / "runs" / "run-1" / "evaluate.json").read_text())
+    assert note == {"folder": folder, "seconds": 0.0}

@@ -1,0 +1,118 @@
+"""What a checkpoint folder gives back, and what it skips or refuses."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from trainyard.core import storage
+from trainyard.core.artifacts import Epoch
+from trainyard.core.errors import ConfigurationError, DataError
+from trainyard.train.checkpoint import Checkpoints
+
+STATE = {"model/kernel": np.arange(6, dtype=np.float32).reshape(2, 3), "loop/step": np.asarray(7)}
+
+
+def test_the_newest_checkpoint_comes_back_bit_for_bit(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(str(tmp_path), "me", keep=2)
+    history = [epoch(1, step=5, loss=1 / 3)]
+    checkpoints.save(5, history, {name: value + 1 for name, value in STATE.items()})
+    checkpoints.save(7, history, STATE)
+    found = checkpoints.latest(STATE)
+    assert found is not None and found.progress.step == 7 and found.progress.history == history
+    for name, value in STATE.items():
+        np.testing.assert_array_equal(found.arrays[name], value)
+
+
+def test_the_last_ones_and_the_best_one_are_kept(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(str(tmp_path), "me", keep=2)
+    history: list[Epoch] = []
+    for number, loss in enumerate([0.9, 0.2, 0.5, 0.4, 0.3], start=1):
+        history.append(epoch(number, step=10 * number, loss=loss))
+        checkpoints.save(10 * number, history, STATE)
+    assert checkpoints.steps() == [20, 40, 50]
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped", "missing", "garbled progress", "other producer", "no manifest"])
+def test_a_damaged_newest_checkpoint_is_skipped_for_the_one_before(
+    damage: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    checkpoints = Checkpoints(str(tmp_path), "me", keep=3)
+    checkpoints.save(5, [], STATE)
+    checkpoints.save(7, [], STATE)
+    newest = tmp_path / "ckpt-7"
+    if damage == "cut":
+        os.truncate(newest / "state.npz", 100)
+    elif damage == "flipped":
+        content = bytearray((newest / "state.npz").read_bytes())
+        content[content.index(STATE["model/kernel"].tobytes()) + 5] ^= 1
+        (newest / "state.npz").write_bytes(content)
+    elif damage == "missing":
+        (newest / "state.npz").unlink()
+    elif damage == "garbled progress":
+        text = (newest / "progress.json").read_text()
+        (newest / "progress.json").write_text("[" + text[1:])
+    elif damage == "other producer":
+        manifest = newest / "manifest.json"
+        manifest.write_text(manifest.read_text().replace("trainyard.train", "another"))
+    else:
+        (newest / "manifest.json").unlink()
+    found = checkpoints.latest(STATE)
+    assert found is not None and found.progress.step == 5
+    assert "ckpt-7" in capsys.readouterr().err
+    # The run goes on and writes the step again.
+    checkpoints.save(7, [], STATE)
+    again = checkpoints.latest(STATE)
+    assert again is not None and again.progress.step == 7
+
+
+def test_another_models_checkpoint_is_refused_by_the_names_of_its_variables(tmp_path: Path) -> None:
+    Checkpoints(str(tmp_path), "other", keep=3).save(5, [], STATE | {"model/extra": np.zeros(1)})
+    expected = {"model/kernel": np.zeros((2, 4), np.float32), "loop/step": np.asarray(0), "model/bias": np.zeros(4)}
+    with pytest.raises(ConfigurationError) as error:
+        Checkpoints(str(tmp_path), "me", keep=3).latest(expected)
+    for fault in ("model/bias is missing", "model/extra is not known", "model/kernel is (2, 3) instead of (2, 4)"):
+        assert fault in str(error.value)
+
+
+def test_another_recipes_checkpoint_of_the_same_form_is_skipped_and_replaced(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Checkpoints(str(tmp_path), "other", keep=3).save(5, [], STATE)
+    mine = Checkpoints(str(tmp_path), "me", keep=3)
+    assert mine.latest(STATE) is None
+    assert "ckpt-5: skipped, it was made with another recipe" in capsys.readouterr().err
+    mine.save(5, [], {name: value * 2 for name, value in STATE.items()})
+    found = mine.latest(STATE)
+    assert found is not None and found.arrays["loop/step"] == 14
+
+
+def test_what_a_killed_process_left_half_written_is_no_checkpoint_and_is_removed(tmp_path: Path) -> None:
+    half = tmp_path / ".staging" / "ckpt-9-dead"
+    half.mkdir(parents=True)
+    (half / "state.npz").write_bytes(b"half")
+    checkpoints = Checkpoints(str(tmp_path), "me", keep=3)
+    assert checkpoints.latest(STATE) is None and checkpoints.steps() == []
+    assert not half.exists()
+
+
+def test_a_checkpoint_that_is_not_there_is_a_data_error(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="ckpt-3"):
+        Checkpoints(str(tmp_path), "me", keep=3).read(3)
+    assert storage.committed(str(tmp_path / "ckpt-3")) is None
+
+
+def epoch(number: int, step: int, loss: float) -> Epoch:
+    return Epoch(
+        epoch=number,
+        step=step,
+        learning_rate=0.1,
+        train_loss=loss,
+        eval_loss=loss,
+        metric=0.5,
+        examples_per_second=10,
+        seconds=1,
+    )
