@@ -93,14 +93,13 @@ class LocalRun:
             arguments["checkpoints"] = f"{output}.checkpoints"
         if step == "preprocess":
             arguments["beam-options"] = self.environment.beam.command_line
-        again = self.from_step and keys.STEPS.index(step) >= keys.STEPS.index(self.from_step)
-        if again or step == "push":  # somebody may have emptied the servers' folder; pushing what is there changes nothing
+        if self.from_step and keys.STEPS.index(step) >= keys.STEPS.index(self.from_step):
             with storage.lease(output):
                 for uri in (output, *(uri for name, uri in arguments.items() if name == "checkpoints")):
                     storage.remove(uri)
         self.listener.step_started(step)
         start = time.monotonic()
-        reused = storage.committed(output) is not None
+        reused = step not in keys.ALWAYS_RUN and storage.committed(output) is not None
         if not reused:
             self._process(step, output, arguments)
         self.folders[step] = output

@@ -24,9 +24,10 @@ from trainyard.core import documents, storage
 from trainyard.core.artifacts import Examples, Exports, Feature, ImageShape, RawFeature, SplitFiles
 from trainyard.core.errors import ConfigurationError, DataError
 from trainyard.core.recipe import Recipe
+from trainyard.data import trained
 from trainyard.data.examples import load_transform, open_examples
 from trainyard.data.images import decode_image
-from trainyard.export import lite, run, signature, trained
+from trainyard.export import lite, run, signature
 
 DIGITS = "name: digits\ndata: {format: image_folder, bundled: digits, channels: 1}\nmodel: {name: cnn_small}\n"
 TABLE = """

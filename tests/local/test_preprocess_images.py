@@ -196,3 +196,17 @@ def test_a_tfds_folder_and_tfrecord_give_the_examples_of_the_folder(examples, so
     (tmp_path / "pets-train.tfrecord-00001-of-00002").write_bytes(broken)
     with pytest.raises(DataError, match=r"pets-train.tfrecord-00001-of-00002: record \d+: its .* checksum"):
         preprocess(recipe(tmp_path / "*.tfrecord*", format="tfrecord"), tmp_path / "no")
+
+
+def test_a_full_disk_in_a_worker_is_a_full_disk_to_the_step(source, tmp_path, monkeypatch):
+    import tensorflow as tf
+
+    from trainyard.core.errors import InfrastructureError
+
+    # A device that is always full: Linux answers every write to it with ENOSPC.
+    writer = tf.io.TFRecordWriter
+    monkeypatch.setattr(tf.io, "TFRecordWriter", lambda _: writer("/dev/full"))
+    with pytest.raises(InfrastructureError, match="the disk is full"):
+        preprocess(recipe(source), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    assert list((tmp_path / ".staging").glob("*")) == []

@@ -107,6 +107,16 @@ def test_a_run_that_diverges_once_goes_on_at_a_tenth_of_the_rate(
     assert all(np.isfinite(value).all() for value in model.get_weights())
 
 
+def test_a_corrupt_shard_stops_the_run_and_names_the_folder(tmp_path: Path) -> None:
+    examples = train_folders.digits(tmp_path / "examples", limit=100)
+    shard = next(Path(examples).glob("examples/train-*"))
+    content = bytearray(shard.read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    shard.write_bytes(content)
+    with pytest.raises(DataError, match=r"examples: a shard is corrupt .*--from preprocess"):
+        train(recipe(epochs=1), examples, tmp_path)
+
+
 def test_training_stops_when_the_eval_loss_no_longer_falls(digits: str, tmp_path: Path) -> None:
     training, _ = train(recipe(epochs=12, rate=0.05, early_stopping={"patience": 2}), digits, tmp_path)
     assert training.epochs == training.best_epoch + 2 < 12

@@ -54,6 +54,16 @@ def test_data_that_cannot_be_judged_are_refused(found, sentence):
         quality.require_usable(found, RECIPE)
 
 
+def test_a_column_without_any_value_is_refused():
+    data = {"format": "csv", "path": "x", "features": {"n": {"type": "numeric"}, "c": {"type": "category"}}}
+    recipe = Recipe.model_validate({"name": "r", "data": data, "model": {"name": "mlp"}})
+    found = collected()
+    statistics = {"n": {"count": 0, "missing": 20}, "c": {"count": 20, "missing": 0}}
+    found.splits["train"] = found.splits["train"].model_copy(update={"statistics": statistics})
+    with pytest.raises(DataError, match="the column 'n' is missing in all 20 training examples"):
+        quality.require_usable(found, recipe)
+
+
 def test_class_ids_follow_numbers_where_all_names_are_numbers():
     assert quality.class_names(collected({"10": 1, "9": 1, "0": 1})) == ["0", "9", "10"]
     assert quality.class_names(collected({"10": 1, "9": 1, "b": 1})) == ["10", "9", "b"]

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from trainyard.core.errors import ConfigurationError
 from trainyard.core.recipe import Augment, Optimizer, Recipe, Train
 from trainyard.train.augment import affine, augment
 from trainyard.train.input import class_weights
@@ -86,6 +87,12 @@ def test_named_class_weights_follow_the_order_of_the_labels() -> None:
     recipe = Recipe.model_validate(RECIPE | {"train": {"class_weights": {"b": 3.0}}})
     weights = class_weights(recipe, ["a", "b"], [30, 10])
     assert weights is not None and weights.tolist() == [1.0, 3.0]
+
+
+def test_a_class_weight_for_an_unknown_label_is_refused_with_the_nearest_one() -> None:
+    recipe = Recipe.model_validate(RECIPE | {"train": {"class_weights": {"catt": 3.0}}})
+    with pytest.raises(ConfigurationError, match="no label 'catt'. Did you mean 'cat'"):
+        class_weights(recipe, ["cat", "dog"], [30, 10])
 
 
 def test_augmentation_is_a_function_of_seed_and_step() -> None:

@@ -21,6 +21,9 @@ from trainyard.core.recipe import Recipe
 
 STEPS = ("preprocess", "train", "evaluate", "export", "push")
 
+ALWAYS_RUN = frozenset({"push"})
+"""Steps whose finished output is not used again: what they did may be undone by others, and to repeat it costs nothing."""
+
 _GLOB = re.compile(r"[*?\[]")
 _SECTIONS = {
     "preprocess": {"seed", "task", "data"},

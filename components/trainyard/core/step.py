@@ -16,7 +16,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from trainyard.core import documents, events, storage
+from trainyard.core import documents, events, keys, storage
 from trainyard.core.errors import ExitCode, InfrastructureError, Preempted, TrainyardError
 from trainyard.core.recipe import Recipe
 
@@ -28,6 +28,8 @@ def execute(run: Callable[..., None], output: str, **arguments: Any) -> None:
     """
     step = run.__module__.split(".")[-2]
     with storage.lease(output):
+        if step in keys.ALWAYS_RUN:
+            storage.remove(output)
         if storage.committed(output) is not None:
             events.emit("reused", step=step, output=output)
             return

@@ -37,7 +37,7 @@ class Task:
 
     def unfinished(self) -> bool:
         """Return whether the step's code is needed: a task whose output is there need not even import it."""
-        if storage.committed(self.uri) is None:
+        if self.name in keys.ALWAYS_RUN or storage.committed(self.uri) is None:
             return True
         events.emit("reused", step=self.name, output=self.uri)
         self._note(0.0)

@@ -6,7 +6,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-import keras
 import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
@@ -14,8 +13,9 @@ from numpy.typing import NDArray
 from trainyard.core import events, storage
 from trainyard.core.artifacts import Split
 from trainyard.core.errors import DataError
+from trainyard.data import trained
 from trainyard.data.examples import ExampleFolder
-from trainyard.evaluate.metrics import Answers, Floats, Task
+from trainyard.evaluate.metrics import Answers, Floats
 
 
 def model_answers(folder: str, examples: ExampleFolder, split: Split, batches: Any) -> tuple[Answers, NDArray[Any]]:
@@ -23,12 +23,11 @@ def model_answers(folder: str, examples: ExampleFolder, split: Split, batches: A
 
     `batches` is the dataset `examples.batches(split, …)`.
 
-    Raises `DataError` where the split is empty, or an answer is not finite.
+    Raises as `trained.load`, and `DataError` where the split is empty, or an answer is not finite.
     """
-    storage.require(folder, "train")
-    model = keras.saving.load_model(storage.join(folder, "model.keras"), compile=False, safe_mode=True)
-    task = examples.document.task
-    answer = _answer(model, task)
+    answer = tf.function(
+        trained.answers(trained.load(folder), examples.document.task), autograph=False, reduce_retracing=True
+    )
     labels, outputs, keys = [], [], []
     total = examples.document.splits[split].examples
     done = 0
@@ -69,14 +68,6 @@ def champion_answers(folder: str, examples: ExampleFolder, split: Split, batch_s
     if examples.document.labels is not None:
         found = _by_our_labels(folder, found, examples.document.labels)
     return Answers(np.concatenate(labels), found)
-
-
-def _answer(model: Any, task: Task) -> Any:
-    def answer(features: dict[str, tf.Tensor]) -> tf.Tensor:
-        outputs = tf.cast(model(features, training=False), tf.float32)
-        return tf.nn.softmax(outputs) if task == "classification" else tf.squeeze(outputs, axis=-1)
-
-    return tf.function(answer, autograph=False, reduce_retracing=True)
 
 
 def _require_finite(outputs: Floats, folder: str) -> None:

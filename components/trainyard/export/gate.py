@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trainyard.core.artifacts import Threshold, Verdict
+from trainyard.data.trained import Task
 from trainyard.export.parity import Measured
-from trainyard.export.trained import Task
 
 MAX_SKEW = 1e-5
 """Largest difference of a float32 file that computes the same function: rounding in another order of operations.

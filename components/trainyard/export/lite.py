@@ -33,8 +33,8 @@ from tensorflow.lite.python.convert_phase import ConverterError
 from trainyard.core.artifacts import Examples
 from trainyard.core.errors import ConfigurationError
 from trainyard.data.examples import ExampleFolder
+from trainyard.data.trained import Tensors, answers
 from trainyard.export.signature import input_name
-from trainyard.export.trained import Tensors, answers
 
 LiteFormat = Literal["litert_float32", "litert_float16", "litert_int8"]
 Array = np.ndarray[Any, np.dtype[Any]]

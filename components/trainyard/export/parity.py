@@ -17,7 +17,7 @@ from trainyard.core import events
 from trainyard.core.artifacts import Export, Latency
 from trainyard.core.errors import DataError
 from trainyard.data.examples import ExampleFolder
-from trainyard.export.trained import Task, Tensors
+from trainyard.data.trained import Task, Tensors
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Answer = Callable[[Tensors, Tensors], Array]

@@ -13,8 +13,9 @@ import tensorflow as tf
 from trainyard.core import events, storage
 from trainyard.core.artifacts import Examples, Exports
 from trainyard.core.recipe import Format, Recipe
+from trainyard.data import trained
 from trainyard.data.examples import ExampleFolder, load_transform, open_examples
-from trainyard.export import device, gate, parity, signature, trained
+from trainyard.export import device, gate, parity, signature
 from trainyard.export.lite import LiteConverter, LiteModel
 from trainyard.export.parity import Answer, Candidate
 

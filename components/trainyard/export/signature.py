@@ -15,7 +15,7 @@ from tensorflow.core.protobuf.fingerprint_pb2 import FingerprintDef
 
 from trainyard.core.artifacts import Examples, RawFeature
 from trainyard.core.errors import ConfigurationError
-from trainyard.export.trained import Tensors, answers
+from trainyard.data.trained import Tensors, answers
 
 RAW = "serving_default"
 SERIALIZED = "serving_examples"

@@ -19,8 +19,8 @@ _SHOWN = 5
 def require_usable(collected: Collected, recipe: Recipe) -> None:
     """Return where the examples can be trained on and judged.
 
-    Raises `DataError` with the counts where too many records are bad, a split is empty, or (classification) there is
-    one class, a class with one example, or a class that a split lacks.
+    Raises `DataError` with the counts where too many records are bad, a split is empty, a column of the training split
+    holds nothing, or (classification) there is one class, a class with one example, or a class that a split lacks.
     """
     _require_few_bad(collected, recipe)
     counts = {split: collected.splits[split].examples for split in SPLITS}
@@ -31,6 +31,7 @@ def require_usable(collected: Collected, recipe: Recipe) -> None:
             f"data.split: the split '{empty[0]}' is empty; examples: {shown}. Every split needs some. "
             "Add data or give the split a larger fraction."
         )
+    _require_values(collected, recipe)
     if recipe.task == "classification":
         _require_classes(collected)
 
@@ -101,6 +102,16 @@ def _require_few_bad(collected: Collected, recipe: Recipe) -> None:
         raise DataError(
             f"data: {bad} of {total} records are bad ({bad / total:.2%}): {counts}. "
             f"data.max_bad_fraction allows {recipe.data.max_bad_fraction:.2%}. Such as {examples}. Repair or remove them."
+        )
+
+
+def _require_values(collected: Collected, recipe: Recipe) -> None:
+    train = collected.splits["train"]
+    empty = [name for name in recipe.data.features if train.statistics[name]["count"] == 0]
+    if empty:
+        raise DataError(
+            f"data.features: the column '{empty[0]}' is missing in all {train.examples} training examples "
+            f"(empty columns: {', '.join(empty)}). A column needs values to learn from. Remove it from the recipe."
         )
 
 

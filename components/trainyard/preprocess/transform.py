@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,9 +52,12 @@ def transform(plan: Plan, output: Path, work: str) -> None:
     config = tfxio.TensorAdapterConfig()
     passthrough = {_RECORD}
     with (
+        warnings.catch_warnings(),
         pipeline(plan.beam_options) as root,
         tft_beam.Context(temp_dir=work, passthrough_keys=passthrough, force_tf_compat_v1=False),
     ):
+        # tf.Transform divides 0 by 0 when it merges two empty batches, and takes 0 for it.
+        warnings.filterwarnings("ignore", category=RuntimeWarning, module="tensorflow_transform")
         records = root | "Read" >> beam.io.ReadFromTFRecord(plan.records)
         train = records | "Train" >> beam.Filter(_is_train) | "Train batches" >> tfxio.BeamSource()
         transform_fn = (train, config) | tft_beam.AnalyzeDataset(plan.preprocessing_fn)

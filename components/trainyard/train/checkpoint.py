@@ -82,14 +82,14 @@ class Checkpoints:
             try:
                 found = self.read(step)
             except DataError as error:
-                events.emit("warning", text=str(error))
+                events.emit("warning", message=str(error))
                 continue
             _check_variables(self._path(step), found.arrays, expected)
             if found.progress.identity == self.identity:
                 return found
             events.emit(
                 "warning",
-                text=f"{self._path(step)}: skipped, it was made with another recipe or other examples.",
+                message=f"{self._path(step)}: skipped, it was made with another recipe or other examples.",
             )
         return None
 

@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from trainyard.core import events
 from trainyard.core.artifacts import Split
+from trainyard.core.errors import ConfigurationError, did_you_mean
 from trainyard.core.recipe import Recipe
 from trainyard.data.examples import ExampleFolder
 from trainyard.train.augment import augment
@@ -129,6 +130,7 @@ def class_weights(recipe: Recipe, labels: Sequence[str] | None, counts: Sequence
     """Return one float32 weight a class, or None where the recipe asks for none.
 
     balanced: examples / (classes * examples of the class), so that the weights' mean over the examples is 1.
+    Raises `ConfigurationError` where a weight is given for a label that the data does not have.
     """
     wanted = recipe.train.class_weights
     if wanted is None or labels is None or counts is None:
@@ -136,6 +138,12 @@ def class_weights(recipe: Recipe, labels: Sequence[str] | None, counts: Sequence
     if wanted == "balanced":
         each = np.asarray(counts, np.float64)
         return np.asarray(each.sum() / (len(each) * np.maximum(each, 1)), np.float32)
+    unknown = [name for name in wanted if name not in labels]
+    if unknown:
+        raise ConfigurationError(
+            f"train.class_weights: no label '{unknown[0]}'.{did_you_mean(unknown[0], labels)} "
+            f"The data has {', '.join(labels[:20])}."
+        )
     return np.asarray([wanted.get(label, 1.0) for label in labels], np.float32)
 
 

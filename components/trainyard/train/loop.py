@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from trainyard.core import events
 from trainyard.core.artifacts import Epoch
-from trainyard.core.errors import DataError, Preempted
+from trainyard.core.errors import ConfigurationError, DataError, Preempted
 from trainyard.core.recipe import Train
 from trainyard.train.checkpoint import Checkpoint, Checkpoints, best_epoch
 from trainyard.train.input import Input
@@ -79,12 +79,17 @@ class Loop:
             return (time.perf_counter() - start) / count
 
     def restore_best(self) -> Epoch:
-        """Set the weights to those of the epoch with the smallest eval loss and return it."""
-        best = best_epoch(self.history)
-        assert best is not None  # noqa: S101 - a schedule has at least one epoch
+        """Set the weights to those of the epoch with the smallest eval loss whose checkpoint is whole; return it."""
         with self._clock("checkpoint"):
-            self.steps.load(self.checkpoints.read(best.step).arrays)
-        return best
+            for epoch in sorted(self.history, key=lambda epoch: epoch.eval_loss):
+                if epoch.step not in self.checkpoints.steps():
+                    continue
+                try:
+                    self.steps.load(self.checkpoints.read(epoch.step).arrays)
+                    return epoch
+                except DataError as error:
+                    events.emit("warning", message=str(error))
+        raise DataError(f"{self.checkpoints.uri}: no whole checkpoint of any epoch is left. Remove it and train again.")
 
     @property
     def step_seconds(self) -> float:
@@ -149,7 +154,13 @@ class Loop:
             self._call_steps = max(1, round(CALL_SECONDS / each))
 
     def _take(self, batches: Any, count: int) -> None:
-        self.steps.train(batches, tf.constant(count, tf.int64))
+        try:
+            self.steps.train(batches, tf.constant(count, tf.int64))
+        except tf.errors.ResourceExhaustedError as error:
+            raise ConfigurationError(
+                f"train.batch_size: {self.settings.batch_size} examples do not fit the device's memory "
+                f"({error.message.splitlines()[0]}). Lower train.batch_size or data.image_size, or name a larger device."
+            ) from error
 
     def _end_epoch(self, step: int) -> None:
         with self._clock("eval"):

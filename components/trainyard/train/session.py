@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from trainyard.core import events
 from trainyard.core.artifacts import Epoch, Training
+from trainyard.core.errors import DataError
 from trainyard.core.recipe import Recipe
 from trainyard.data.examples import open_examples
 from trainyard.train import strategy as devices
@@ -52,8 +53,14 @@ def train(recipe: Recipe, examples: str, checkpoints: str, identity: str, output
     writer = tf.summary.create_file_writer(str(output / "tensorboard"))
     saved = Checkpoints(checkpoints, identity, recipe.train.checkpoints.keep)
     loop = Loop(recipe.train, steps, data, saved, lambda epoch: _write_summary(writer, epoch))
-    loop.run()
-    writer.close()
+    try:
+        loop.run()
+    except tf.errors.DataLossError as error:
+        raise DataError(
+            f"{examples}: a shard is corrupt ({error.message.splitlines()[0]}). Run with --from preprocess to write it again."
+        ) from error
+    finally:
+        writer.close()
     return _finish(recipe, loop, output, {"build": built}, targets, precision)
 
 

@@ -1,4 +1,4 @@
-"""The trained model as export may use it: its bytes verified, no code of its own, in float32."""
+"""The trained model as later steps may use it: its bytes verified, no code of its own, in float32."""
 
 from __future__ import annotations
 
