@@ -20,7 +20,9 @@ def measure() -> dict[str, float]:
         "trainyard --help": [program, "--help"],
         "trainyard compile digits -e gke": [program, "compile", "digits", "-e", "gke", "-o", "/dev/null"],
     }
-    return {name: round(statistics.median(_seconds(command) for _ in range(RUNS)), 3) for name, command in commands.items()}
+    return {
+        name: round(statistics.median(_seconds(command) for _ in range(RUNS)), 3) for name, command in commands.items()
+    }
 
 
 def _seconds(command: list[str]) -> float:

@@ -30,7 +30,9 @@ def measure() -> dict[str, Any]:
         environment.write_text(f"target: local\nstorage: {folder}/storage\n")
         program = str(Path(sys.executable).parent / "trainyard")
         start = time.monotonic()
-        subprocess.run([program, "run", "digits", "-e", str(environment), "-o", "json"], check=True, capture_output=True)
+        subprocess.run(
+            [program, "run", "digits", "-e", str(environment), "-o", "json"], check=True, capture_output=True
+        )
         wall = time.monotonic() - start
         record = json.loads(next(Path(folder).glob("storage/digits/runs/*/run.json")).read_text())
         start = time.monotonic()

@@ -91,7 +91,7 @@ def test_named_class_weights_follow_the_order_of_the_labels() -> None:
 
 def test_a_class_weight_for_an_unknown_label_is_refused_with_the_nearest_one() -> None:
     recipe = Recipe.model_validate(RECIPE | {"train": {"class_weights": {"catt": 3.0}}})
-    with pytest.raises(ConfigurationError, match="no label 'catt'. Did you mean 'cat'"):
+    with pytest.raises(ConfigurationError, match=r"no label 'catt'\. Did you mean 'cat'"):
         class_weights(recipe, ["cat", "dog"], [30, 10])
 
 

@@ -16,9 +16,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from trainyard.core import documents, events, keys, storage
+from trainyard.core import events, keys, storage
+from trainyard.core import recipe as recipes
 from trainyard.core.errors import ExitCode, InfrastructureError, Preempted, TrainyardError
-from trainyard.core.recipe import Recipe
 
 
 def execute(run: Callable[..., None], output: str, **arguments: Any) -> None:
@@ -63,7 +63,7 @@ def main(run: Callable[..., None], command_line: list[str] | None = None) -> Non
     code: int = ExitCode.DONE
     try:
         with recorded(step, lambda: output):
-            arguments["recipe"] = documents.load(Path(arguments["recipe"]), Recipe)
+            arguments["recipe"] = recipes.load(arguments["recipe"])
             execute(run, output, **arguments)
     except SystemExit as end:
         code = int(end.code or 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 
 import keras
@@ -33,9 +34,14 @@ def join(parts: Sequence[keras.KerasTensor]) -> keras.KerasTensor:
     return layers.Concatenate()(list(parts)) if len(parts) > 1 else parts[0]
 
 
+def layer_name(role: str, *features: Feature) -> str:
+    """Return a name for the layer that plays `role` for `features`: a column may be called what no layer may."""
+    return "_".join([role, *(re.sub(r"[^A-Za-z0-9_]", "_", feature.name) for feature in features)])
+
+
 def _embedding(feature: Feature, ids: keras.KerasTensor) -> keras.KerasTensor:
     size = feature.vocabulary_size or 0
     # Source of the width: the rule of thumb of fast.ai's tabular learner, 1.6 n^0.56; the limit of 32 is chosen.
     width = min(32, max(1, round(1.6 * size**0.56)))
-    embedded = layers.Embedding(size, width, name=f"embed_{feature.name}")(ids)
+    embedded = layers.Embedding(size, width, name=layer_name("embed", feature))(ids)
     return layers.Reshape((math.prod(feature.shape) * width,))(embedded)

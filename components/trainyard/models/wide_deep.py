@@ -34,13 +34,17 @@ def _wide(
     features: Sequence[Feature], inputs: Mapping[str, keras.KerasTensor], outputs: int
 ) -> list[keras.KerasTensor]:
     ids = [feature for feature in features if feature.vocabulary_size]
-    sides = [_weights(f"wide_{f.name}", f.vocabulary_size or 0, f.shape, inputs[f.name], outputs) for f in ids]
+    sides = [
+        _weights(columns.layer_name("wide", f), f.vocabulary_size or 0, f.shape, inputs[f.name], outputs) for f in ids
+    ]
     for one, other in _crosses(ids):
         first, second = inputs[one.name], inputs[other.name]
         size = other.vocabulary_size or 0
         crossed = first * size + second
         sides.append(
-            _weights(f"wide_{one.name}_{other.name}", (one.vocabulary_size or 0) * size, one.shape, crossed, outputs)
+            _weights(
+                columns.layer_name("wide", one, other), (one.vocabulary_size or 0) * size, one.shape, crossed, outputs
+            )
         )
     numbers = columns.numeric_vector(features, inputs)
     if numbers is not None:

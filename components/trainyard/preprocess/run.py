@@ -20,6 +20,8 @@ from trainyard.preprocess.shards import plan_layout
 from trainyard.preprocess.tfds import read_dataset
 from trainyard.preprocess.transform import Plan, transform
 
+_BATCH_ROWS, _BATCH_IMAGES = 1000, 64  # chosen: a batch of decoded images stays below 100 MB at 224 x 224
+
 
 def run(recipe: Recipe, output: Path, beam_options: str = "") -> None:
     """Read, check, split and transform the recipe's data into example shards with their transform graph.
@@ -44,6 +46,7 @@ def run(recipe: Recipe, output: Path, beam_options: str = "") -> None:
         materialize=own is not None or image is None,
         label_ids={name: index for index, name in enumerate(labels)} if labels is not None else None,
         layouts={split: plan_layout(collected.splits[split], recipe.data.shard_examples) for split in SPLITS},
+        batch_size=_BATCH_IMAGES if image else _BATCH_ROWS,
         beam_options=beam_options,
     )
     shards = sum(layout.shards for layout in plan.layouts.values())

@@ -35,7 +35,9 @@ class ReadRecords(beam.PTransform):  # type: ignore[misc]
 
     def expand(self, pipeline: beam.Pipeline) -> Any:
         """Return the outputs by tag."""
-        files = pipeline | "Files" >> beam.Create(self._paths) | "Spread" >> beam.Reshuffle()
+        # Spreads the files over the workers as Reshuffle does, but in the same order each time.
+        named = pipeline | "Files" >> beam.Create([(path, None) for path in self._paths])
+        files = named | "Spread" >> beam.GroupByKey() | "Paths" >> beam.Keys()
         return files | "Read" >> beam.ParDo(self._read).with_outputs(BAD, FATAL, main=GOOD)
 
 

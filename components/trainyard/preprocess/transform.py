@@ -30,7 +30,8 @@ class Plan:
 
     records: the pattern of the first one's output. raw_spec: parsing specification of the raw features. materialize:
     whether the shards hold the transformed features, or (default images) only the raw ones. label_ids: class id by
-    name, None for regression.
+    name, None for regression. batch_size: examples that tf.Transform takes at once; left to Beam it would follow the
+    machine's speed, and the last digit of a mean with it.
     """
 
     records: str
@@ -39,6 +40,7 @@ class Plan:
     materialize: bool
     label_ids: dict[str, int] | None
     layouts: dict[Split, Layout]
+    batch_size: int
     beam_options: str
 
 
@@ -59,11 +61,11 @@ def transform(plan: Plan, output: Path, work: str) -> None:
         # tf.Transform divides 0 by 0 when it merges two empty batches, and takes 0 for it.
         warnings.filterwarnings("ignore", category=RuntimeWarning, module="tensorflow_transform")
         records = root | "Read" >> beam.io.ReadFromTFRecord(plan.records)
-        train = records | "Train" >> beam.Filter(_is_train) | "Train batches" >> tfxio.BeamSource()
+        train = records | "Train" >> beam.Filter(_is_train) | "Train batches" >> tfxio.BeamSource(plan.batch_size)
         transform_fn = (train, config) | tft_beam.AnalyzeDataset(plan.preprocessing_fn)
         _ = transform_fn | tft_beam.WriteTransformFn(str(output / "transform"))
         if plan.materialize:
-            batches = records | "Batches" >> tfxio.BeamSource()
+            batches = records | "Batches" >> tfxio.BeamSource(plan.batch_size)
             transformed, _ = ((batches, config), transform_fn) | tft_beam.TransformDataset(output_record_batches=True)
             examples = transformed | "Encode" >> beam.FlatMap(_encode)
         else:
