@@ -6,6 +6,7 @@ import shutil
 import time
 from pathlib import Path
 
+import trainyard.data  # noqa: F401 - first: sets what TensorFlow reads while it is imported
 from trainyard.core import events, keys
 from trainyard.core.artifacts import SPLITS, ImageShape
 from trainyard.core.recipe import Recipe
