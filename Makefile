@@ -44,7 +44,7 @@ goldens: setup ## Write the golden files again, to be reviewed as a diff
 	TRAINYARD_GOLDENS=write $(BIN)/pytest tests/golden
 
 docs: setup ## Build the documentation into site/
-	$(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 bench: setup ## Run the benchmarks and write docs/benchmarks.md
 	$(BIN)/python -m benchmarks

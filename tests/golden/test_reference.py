@@ -1,6 +1,7 @@
 """The reference pages say what the program says of itself; `make goldens` writes them again."""
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -98,3 +99,10 @@ def test_every_command_of_the_docs_exists() -> None:
         if line.startswith("trainyard ")
     ]
     assert used and set(used) <= known
+
+
+def test_every_promise_of_the_faults_page_is_held_by_a_test_that_exists() -> None:
+    page = (ROOT / "docs" / "explanation" / "faults.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`(test_\w+)`", page))
+    written = "\n".join(file.read_text(encoding="utf-8") for file in (ROOT / "tests").rglob("test_*.py"))
+    assert named and [name for name in sorted(named) if f"def {name}(" not in written] == []

@@ -1,6 +1,7 @@
 """The whole command on real data: what a newcomer does first, and what goes wrong after that."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -10,6 +11,10 @@ from typing import Any
 
 import pytest
 import yaml
+
+from trainyard.core import keys, storage
+from trainyard.core import recipe as recipes
+from trainyard.core.errors import DataError, InfrastructureError
 
 TRAINYARD = [str(Path(sys.executable).parent / "trainyard")]
 SHORT = ["--set", "train.epochs=3", "--set", "evaluate.gates=[{metric: accuracy, min: 0.5}]"]
@@ -151,3 +156,35 @@ def test_storage_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "storage").write_text("a file, not a folder")
     ended = trainyard("run", "digits", "-e", str(environment(tmp_path)), code=40)
     assert str(tmp_path / "storage") in ended.stderr
+
+
+def test_a_disk_that_is_full_is_named_and_nothing_half_written_is_left(tmp_path: Path) -> None:
+    small = tmp_path / "storage"
+    small.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=600k", "none", str(small)], capture_output=True).returncode:
+        pytest.skip("may not mount a small file system here")
+    try:
+        ended = trainyard("run", "digits", "-e", str(environment(tmp_path)), *SHORT, code=40)
+        assert "the disk is full" in ended.stderr and "Traceback" not in ended.stderr
+        assert not list(small.glob("**/.staging/*"))
+        for manifest in small.glob("digits/*/*/manifest.json"):
+            storage.require(str(manifest.parent), "the step")
+        subprocess.run(["mount", "-o", "remount,size=100m", str(small)], check=True)
+        trainyard("run", "digits", "-e", str(environment(tmp_path)), *SHORT)
+    finally:
+        subprocess.run(["umount", str(small)], check=True)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become somebody who may not write")
+def test_a_folder_that_may_not_be_written_or_read_is_named(tmp_path: Path) -> None:
+    locked = tmp_path / "locked"
+    locked.mkdir(mode=0o700)
+    unreadable = recipes.load("digits", ["data.bundled=null", f"data.path={locked}"])
+    os.seteuid(65534)
+    try:
+        with pytest.raises(InfrastructureError, match="may not be written"), storage.stage(str(locked / "out"), "test"):
+            pass
+        with pytest.raises(DataError, match=str(locked)):
+            keys.fingerprint(unreadable)
+    finally:
+        os.seteuid(0)
