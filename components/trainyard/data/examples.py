@@ -57,6 +57,7 @@ class ExampleFolder:
         """Return `split` in stored order, the last batch kept: (features (n, ...) by name, labels (n,), keys (n,))."""
         spec = {**self._features, **self._label, "key": tf.io.FixedLenFeature((), tf.string)}
 
+        @tf.autograph.experimental.do_not_convert
         def decode(serialized: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor, tf.Tensor]:
             parsed = tf.io.parse_single_example(serialized, spec)
             return self._model_features(parsed), parsed["label"], parsed["key"]
@@ -70,6 +71,7 @@ class ExampleFolder:
         The raw features are what the serving signature takes: encoded images, or the columns of a row.
         """
 
+        @tf.autograph.experimental.do_not_convert
         def decode(serialized: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
             parsed = tf.io.parse_example(serialized, {**self._raw, **self._label})
             return {feature.name: parsed[f"raw/{feature.name}"] for feature in self.document.raw_features}, parsed[
@@ -81,6 +83,7 @@ class ExampleFolder:
     def labels(self, split: Split) -> np.ndarray[Any, np.dtype[Any]]:
         """Return the labels of `split` in stored order: (n,), int64 class ids or float32 targets."""
 
+        @tf.autograph.experimental.do_not_convert
         def decode(serialized: tf.Tensor) -> tf.Tensor:
             return tf.io.parse_example(serialized, self._label)["label"]
 
