@@ -60,8 +60,7 @@ def main() -> None:
     recipe = recipe.model_copy(update={"train": recipe.train.model_copy(update={"augment": Augment()})})
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "trainyard.preprocess"]
-        path = str(recipes.find("digits"))
-        subprocess.run([*command, "--recipe", path, "--output", f"{folder}/examples"], check=True)
+        subprocess.run([*command, "--recipe", "digits", "--output", f"{folder}/examples"], check=True)
         print(json.dumps(compare(recipe, f"{folder}/examples"), indent=1))
 
 

@@ -65,7 +65,7 @@ def test_an_unknown_environment_is_answered_with_the_nearest_name() -> None:
 
 
 def test_an_unknown_pool_is_answered_with_the_nearest_name(tmp_path: Path) -> None:
-    gke = environments.find("gke").read_text()
+    gke = (environments.BUNDLED / "gke.yaml").read_text()
     message = refusal(tmp_path, gke.replace("train: gpu-l4", "train: gpu-14"))
     assert message == (
         "own.yaml: placement.train: no pool 'gpu-14'. Defined: cpu, small, gpu-l4, v5e-8. Did you mean 'gpu-l4'?"
@@ -131,7 +131,7 @@ def test_a_slice_that_would_stay_pending_for_ever_is_refused(
     ],
 )
 def test_what_vertex_would_silently_ignore_is_refused(tmp_path: Path, change: tuple[str, str], sentence: str) -> None:
-    vertex = environments.find("vertex").read_text()
+    vertex = (environments.BUNDLED / "vertex.yaml").read_text()
     assert change[0] in vertex
     assert sentence in refusal(tmp_path, vertex.replace(*change))
 

@@ -29,6 +29,21 @@ class Strict(BaseModel):
 T = TypeVar("T", bound=BaseModel)
 
 
+def find(kind: str, name: str, bundled: Path) -> Path:
+    """Return the file of the document `name`: a path, or the name of one in the folder `bundled`.
+
+    `kind` stands for it in messages. Raises `ConfigurationError` with the known names.
+    """
+    if name.endswith((".yaml", ".yml")) or "/" in name:
+        return Path(name)
+    known = sorted(path.stem for path in bundled.glob("*.yaml"))
+    if name not in known:
+        raise ConfigurationError(
+            f"no {kind} '{name}'. Known: {', '.join(known)}, or the path of a YAML file.{did_you_mean(name, known)}"
+        )
+    return bundled / f"{name}.yaml"
+
+
 def load(path: Path, model: type[T], overrides: Sequence[str] = ()) -> T:
     """Return the document at `path` as `model`, with `key.path=value` overrides applied first.
 

@@ -66,28 +66,12 @@ class Environment(Strict):
         return self.pools[self.placement.get(step, self.placement[DEFAULT])]
 
 
-def find(name: str) -> Path:
-    """Return the file of the environment `name`: a path, or the name of one that comes with Trainyard.
-
-    Raises `ConfigurationError` with the known names.
-    """
-    if name.endswith((".yaml", ".yml")) or "/" in name:
-        return Path(name)
-    known = sorted(path.stem for path in BUNDLED.glob("*.yaml"))
-    if name not in known:
-        raise ConfigurationError(
-            f"no environment '{name}'. Known: {', '.join(known)}, or the path of a YAML file."
-            f"{did_you_mean(name, known)}"
-        )
-    return BUNDLED / f"{name}.yaml"
-
-
 def load(name: str) -> Environment:
-    """Return the environment `name` (see `find`), consistent in itself, its storage absolute where it is a folder.
+    """Return the environment `name` (see `documents.find`), consistent in itself, its storage absolute where it is a folder.
 
     Raises `ConfigurationError` with every fault.
     """
-    path = find(name)
+    path = documents.find("environment", name, BUNDLED)
     environment = documents.load(path, Environment)
     environment._name = path.name
     if faults := [*_placement_faults(environment), *_target_faults(environment)]:

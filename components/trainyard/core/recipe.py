@@ -9,7 +9,7 @@ from pydantic import Field, field_validator, model_validator
 
 from trainyard.core import documents
 from trainyard.core.documents import Strict
-from trainyard.core.errors import ConfigurationError, did_you_mean
+from trainyard.core.errors import did_you_mean
 
 Positive = Annotated[int, Field(gt=0)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
@@ -252,24 +252,9 @@ class Recipe(Strict):
 BUNDLED = Path(__file__).parent.parent / "recipes"
 
 
-def find(name: str) -> Path:
-    """Return the file of the recipe `name`: a path, or the name of one that comes with Trainyard.
-
-    Raises `ConfigurationError` with the known names.
-    """
-    if name.endswith((".yaml", ".yml")) or "/" in name:
-        return Path(name)
-    known = sorted(path.stem for path in BUNDLED.glob("*.yaml"))
-    if name not in known:
-        raise ConfigurationError(
-            f"no recipe '{name}'. Known: {', '.join(known)}, or the path of a YAML file.{did_you_mean(name, known)}"
-        )
-    return BUNDLED / f"{name}.yaml"
-
-
 def load(name: str, overrides: list[str] | None = None) -> Recipe:
-    """Return the recipe `name` (see `find`) with every path in it made absolute. Raises `ConfigurationError`."""
-    path = find(name)
+    """Return the recipe `name` (see `documents.find`) with every path in it made absolute. Raises `ConfigurationError`."""
+    path = documents.find("recipe", name, BUNDLED)
     recipe = documents.load(path, Recipe, overrides or [])
     return recipe.model_copy(
         update={

@@ -60,6 +60,15 @@ def local_path(uri: str) -> Path:
     return Path(uri)
 
 
+def measured(path: Path) -> File:
+    """Return the size and the checksum of the local file `path`."""
+    checksum = google_crc32c.Checksum()
+    with path.open("rb") as stream:
+        while chunk := stream.read(1 << 20):
+            checksum.update(chunk)
+    return File(bytes=path.stat().st_size, crc32c=checksum.hexdigest().decode())
+
+
 def join(uri: str, *parts: str) -> str:
     """Return `uri` with `parts` below it."""
     return "/".join([uri.rstrip("/"), *parts])
@@ -138,7 +147,7 @@ def write_text(uri: str, text: str) -> None:
                 stream.flush()
                 os.fsync(stream.fileno())
             temporary.replace(final)
-            _sync_folder(final.parent)
+            _sync(final.parent)
         finally:
             temporary.unlink(missing_ok=True)
 
@@ -212,20 +221,13 @@ def _os_errors(path: Path) -> Iterator[None]:
 def _write_manifest(staging: Path, producer: str) -> Manifest:
     paths = sorted(staging.rglob("*"))
     names = [path.relative_to(staging).as_posix() for path in paths if path.is_file()]
-    manifest = Manifest(producer=producer, files={name: _checksum(staging / name) for name in names})
+    manifest = Manifest(producer=producer, files={name: measured(staging / name) for name in names})
+    for file in names:
+        _sync(staging / file)
     for folder in (path for path in paths if path.is_dir()):
-        _sync_folder(folder)
+        _sync(folder)
     write_text(str(staging / MANIFEST), json.dumps(asdict(manifest), indent=1, sort_keys=True))
     return manifest
-
-
-def _checksum(path: Path) -> File:
-    checksum = google_crc32c.Checksum()
-    with path.open("rb") as stream:
-        while chunk := stream.read(1 << 20):
-            checksum.update(chunk)
-        os.fsync(stream.fileno())
-    return File(bytes=path.stat().st_size, crc32c=checksum.hexdigest().decode())
 
 
 def _publish(staging: Path, final: Path, manifest: Manifest) -> None:
@@ -240,11 +242,11 @@ def _publish(staging: Path, final: Path, manifest: Manifest) -> None:
                 f"{final}: something else is there ({winner.producer if winner else 'no manifest'}). "
                 "Remove it or name another storage."
             ) from error
-    _sync_folder(final.parent)
+    _sync(final.parent)
 
 
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
-import google_crc32c
 import keras
 import tensorflow as tf
 
@@ -37,7 +36,7 @@ def load(uri: str) -> keras.Model:
             f"{path}: not listed by a manifest of {PRODUCER} (producer '{manifest.producer}'). "
             "Only models that the train step wrote are exported. Run with --from train."
         )
-    if _crc32c(path) != manifest.files[FILE].crc32c:
+    if storage.measured(path) != manifest.files[FILE]:
         raise DataError(
             f"{path}: its content differs from its manifest's checksum. Run with --from train to write it again."
         )
@@ -84,14 +83,6 @@ def answers(model: keras.Model, task: Task) -> Callable[[Tensors], tf.Tensor]:
         return tf.nn.softmax(outputs) if task == "classification" else tf.squeeze(outputs, axis=-1)
 
     return answer
-
-
-def _crc32c(path: Path) -> str:
-    checksum = google_crc32c.Checksum()
-    with path.open("rb") as stream:
-        while chunk := stream.read(1 << 20):
-            checksum.update(chunk)
-    return str(checksum.hexdigest().decode())
 
 
 def _config(path: Path) -> Any:
