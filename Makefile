@@ -16,8 +16,7 @@ help: ## Show this list
 setup: $(STAMP) ## Install everything from the hash-locked list into .venv
 
 .uv/bin/uv:
-	$(PYTHON) -m venv .uv
-	.uv/bin/pip install --quiet --disable-pip-version-check uv
+	$(PYTHON) -m pip install --quiet --disable-pip-version-check --require-hashes --target .uv -r locks/uv.txt
 
 $(STAMP): $(if $(filter .uv/bin/uv,$(UV)),.uv/bin/uv)
 	@test -x $(BIN)/python || $(UV) venv --quiet --python $(PYTHON) $(VENV)
