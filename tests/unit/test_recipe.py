@@ -78,6 +78,11 @@ def test_gates_name_a_known_metric_and_one_bound() -> None:
     assert "'mae' is no metric of a classification" in faults(GOOD + "evaluate: {gates: [{metric: mae, max: 1}]}")
 
 
+def test_a_contradiction_between_sections_is_told_with_its_own_line() -> None:
+    message = faults(GOOD + "evaluate:\n  slices: [color]\n")
+    assert message == "pets.yaml:8: evaluate.slices: no feature 'color'."
+
+
 def test_paths_are_relative_to_the_recipe_and_buckets_are_left_alone(tmp_path: Path) -> None:
     file = tmp_path / "pets.yaml"
     file.write_text(GOOD)

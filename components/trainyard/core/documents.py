@@ -155,7 +155,11 @@ class _Reader:
 def _faults(error: ValidationError, model: type[BaseModel], content: Any, reader: _Reader) -> list[str]:
     faults = []
     for fault in error.errors(include_url=False):
+        message = fault["msg"].removeprefix("Value error, ")
         at = _place(fault["loc"], content)
+        if not at and ": " in message:  # a check of the whole document names its place itself
+            place, message = message.split(": ", 1)
+            at = tuple(place.split("."))
         origin = next(reader.origins[at[:n]] for n in range(len(at), -1, -1) if at[:n] in reader.origins)
         if fault["type"] == "extra_forbidden":
             known = _known_keys(model, at[:-1])
@@ -163,7 +167,7 @@ def _faults(error: ValidationError, model: type[BaseModel], content: Any, reader
         elif fault["type"] == "missing":
             text = "is required and missing."
         else:
-            text = f"{fault['msg'].removeprefix('Value error, ')}."
+            text = f"{message.removesuffix('.')}."
             if isinstance(fault["input"], str | int | float | bool | list | None):
                 text += f" Received: {str(fault['input'])[:80]!r}."
         faults.append(f"{origin}: {_dotted(at)}: {text}")

@@ -15,7 +15,7 @@ import re
 from functools import cache
 from pathlib import Path
 
-from trainyard.core import storage
+from trainyard.core import buckets, storage
 from trainyard.core.errors import DataError
 from trainyard.core.recipe import Recipe
 
@@ -63,13 +63,14 @@ def _package_digest() -> bytes:
 def fingerprint(recipe: Recipe) -> str:
     """Return what names the state of the recipe's source without reading its records.
 
-    Local files count with path, size and modification time; a bundled source with its name, for its content is fixed by
-    the locked package. Raises `DataError` where nothing matches the path.
+    Local files count with path, size and modification time, objects of a bucket with name, size and checksum; a bundled
+    source with its name, for its content is fixed by the locked package. Raises `DataError` where nothing matches the
+    path or it may not be read, `TransientError` where a bucket cannot be reached.
     """
     if recipe.data.bundled is not None:
         return f"{recipe.data.bundled} scikit-learn {importlib.metadata.version('scikit-learn')}"
     path = recipe.data.path or ""
-    entries = _list_bucket(path) if path.startswith("gs://") else _list_local(path)
+    entries = _list_bucket(path) if path.startswith(buckets.SCHEME) else _list_local(path)
     if not entries:
         raise DataError(f"data.path: {path}: no files found. Correct data.path in the recipe.")
     return hashlib.sha256(json.dumps(sorted(entries)).encode()).hexdigest()
@@ -96,30 +97,8 @@ def _list_local(path: str) -> list[tuple[str, int, str]]:
 
 
 def _list_bucket(path: str) -> list[tuple[str, int, str]]:
-    """Return (name, bytes, crc32c) of every object below the prefix or matching the glob `path`."""
-    from google.api_core.exceptions import GoogleAPIError
-    from google.auth.exceptions import GoogleAuthError
-    from google.cloud.storage import Client
-
-    bucket, _, pattern = path.removeprefix("gs://").partition("/")
-    is_glob = _GLOB.search(pattern) is not None
-    try:
-        blobs = Client().list_blobs(
-            bucket,
-            prefix=None if is_glob else pattern,
-            match_glob=pattern if is_glob else None,
-            fields="items(name,size,crc32c),nextPageToken",
-        )
-        folder = pattern.rstrip("/") + "/"
-        return [
-            (blob.name, blob.size, blob.crc32c)
-            for blob in blobs
-            if is_glob or blob.name == pattern or blob.name.startswith(folder)
-        ]
-    except (GoogleAPIError, GoogleAuthError, OSError) as error:
-        raise DataError(
-            f"data.path: {path}: cannot be listed ({error}). Check the name and the credentials."
-        ) from error
+    """Return (name below the source's root, bytes, crc32c) of every object."""
+    return [(item.name, item.bytes, item.crc32c) for item in buckets.list_objects(path).objects]
 
 
 def _raise(error: OSError) -> None:

@@ -1,4 +1,4 @@
-"""Finds and opens the files of a source, on any file system that Beam knows."""
+"""Finds and opens the files of a source: in a folder, or in a bucket of Google Cloud Storage."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import IO, cast
 from apache_beam.io.filesystem import CompressionTypes
 from apache_beam.io.filesystems import FileSystems
 
+from trainyard.core import buckets
 from trainyard.core.errors import DataError
 from trainyard.core.recipe import Data
 
