@@ -13,6 +13,7 @@ from trainyard.core.artifacts import Feature
 from trainyard.core.errors import ConfigurationError
 from trainyard.core.recipe import Model
 from trainyard.models.build import MINIMUM_SIDE, build
+from trainyard.train.network import shorten_memory
 
 COLUMNS = [
     Feature(name="age", dtype="float32", shape=()),
@@ -91,3 +92,11 @@ def image(height: int, width: int, channels: int) -> Feature:
 
 def names(model: keras.Model) -> set[str]:
     return {layer.name for layer in model.layers}
+
+
+@pytest.mark.parametrize(("steps", "momentum"), [(100, 0.9), (10_000, 0.999), (1, 0.5)])
+def test_moving_statistics_remember_a_tenth_of_the_training_at_most(steps: int, momentum: float) -> None:
+    image = keras.Input((4, 4, 1), name="image")
+    model = keras.Model({"image": image}, keras.layers.BatchNormalization(momentum=0.999)(image))
+    shorten_memory(model, steps)
+    assert model.layers[-1].momentum == pytest.approx(momentum)

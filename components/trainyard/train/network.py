@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import keras
 import numpy as np
 
@@ -40,6 +42,19 @@ def deployable(model: keras.Model, recipe: Recipe, document: Examples, targets: 
     return twin
 
 
+def shorten_memory(model: keras.Model, steps: int) -> None:
+    """Let the moving statistics of every BatchNormalization follow a training of `steps` steps.
+
+    A moving average with momentum m remembers 1 / (1 - m) steps. Networks made for ImageNet have 0.99 or 0.999; after a
+    few hundred steps their statistics would still be those of the start, and evaluation no better than chance. The memory
+    is limited to a tenth of the training (chosen); a long one keeps the network's own.
+    """
+    longest = 1 - 10 / max(steps, 20)
+    for layer in model.layers:
+        if isinstance(layer, keras.layers.BatchNormalization):
+            layer.momentum = min(layer.momentum, longest)
+
+
 def target_moments(labels: np.ndarray) -> tuple[float, float]:
     """Return mean and standard deviation of the training targets; 1 where they are all the same."""
     return float(labels.mean(dtype=np.float64)), float(labels.std(dtype=np.float64)) or 1.0
@@ -47,7 +62,10 @@ def target_moments(labels: np.ndarray) -> tuple[float, float]:
 
 def _named_or_own(recipe: Recipe, document: Examples, outputs: int) -> keras.Model:
     if recipe.model.name is not None or recipe.module is None:
-        return build(recipe.model, document.features, outputs, recipe.seed)
+        model = build(recipe.model, document.features, outputs, recipe.seed)
+        steps = recipe.train.epochs * math.ceil(document.splits["train"].examples / recipe.train.batch_size)
+        shorten_memory(model, steps)
+        return model
     build_model = getattr(load_module(recipe.module), "build_model", None)
     if build_model is None:
         raise ConfigurationError(
