@@ -18,7 +18,7 @@ def measure() -> dict[str, float]:
     commands = {
         "python -c pass": [sys.executable, "-c", "pass"],
         "trainyard --help": [program, "--help"],
-        "trainyard compile digits -e gke": [program, "compile", "digits", "-e", "gke", "-o", "/dev/null"],
+        "trainyard compile digits -e gke": [program, "compile", "digits", "-e", "gke", "-o", "-"],
     }
     return {
         name: round(statistics.median(_seconds(command) for _ in range(RUNS)), 3) for name, command in commands.items()

@@ -1,6 +1,7 @@
 """Compiling: what stock KFP takes, what a cluster could not run, and how little it loads."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -112,3 +113,17 @@ def test_an_existing_package_is_replaced_whole(tmp_path: Path) -> None:
     compile.compile("digits", "vertex", output=str(package))
     assert yaml.safe_load(package.read_text())["pipelineInfo"]["name"] == "trainyard-train"
     assert [path.name for path in tmp_path.iterdir()] == ["package.yaml"]
+
+
+def test_a_pipe_or_a_device_is_written_to_and_never_replaced(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = subprocess.Popen(["cat", str(pipe)], stdout=subprocess.PIPE, text=True)
+    compile.write(str(pipe), "text")
+    assert reader.communicate(timeout=10)[0] == "text"
+    assert pipe.is_fifo()
+
+
+def test_a_folder_as_output_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="is a folder"):
+        compile.write(str(tmp_path), "text")

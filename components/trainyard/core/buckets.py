@@ -1,4 +1,4 @@
-"""Reads Google Cloud Storage: lists and opens objects, and says within seconds when that cannot be done."""
+"""Reads a recipe's source from Google Cloud Storage, and says within seconds when that cannot be done."""
 
 from __future__ import annotations
 
@@ -45,9 +45,11 @@ def list_objects(uri: str) -> Listing:
     """
     bucket, _, pattern = uri.removeprefix(SCHEME).partition("/")
     if not bucket:
-        raise DataError(f"{uri}: names no bucket. gs://<bucket>/<folder> is expected. Correct the path.")
+        raise DataError(
+            f"data.path: {uri}: names no bucket. gs://<bucket>/<folder> is expected. Correct data.path in the recipe."
+        )
     found = _GLOB.search(pattern)
-    with faults(uri):
+    with faults(f"data.path: {uri}"):
         if found:
             folder = pattern[: found.start()].rpartition("/")[0]
             blobs = _list(bucket, match_glob=pattern)
@@ -58,8 +60,9 @@ def list_objects(uri: str) -> Listing:
                 blobs = [blob for blob in _list(bucket, prefix=folder) if blob.name == folder]
                 folder = folder.rpartition("/")[0]
     prefix = f"{folder}/" if folder else ""
-    objects = [Object(blob.name.removeprefix(prefix), blob.size, blob.crc32c) for blob in blobs]
-    visible = (item for item in objects if not item.name.endswith("/") and not _hidden(item.name))
+    files = (blob for blob in blobs if not blob.name.endswith("/"))
+    objects = [Object(blob.name.removeprefix(prefix), blob.size, blob.crc32c) for blob in files]
+    visible = (item for item in objects if not any(part.startswith(".") for part in item.name.split("/")))
     return Listing(f"{SCHEME}{bucket}/{folder}".rstrip("/"), sorted(visible, key=lambda item: item.name))
 
 
@@ -68,13 +71,9 @@ def open_object(uri: str) -> IO[bytes]:
     from google.cloud.storage.retry import DEFAULT_RETRY
 
     bucket, _, name = uri.removeprefix(SCHEME).partition("/")
-    return cast(
-        IO[bytes],
-        _client()
-        .bucket(bucket)
-        .blob(name, chunk_size=_CHUNK)
-        .open("rb", raw_download=True, retry=DEFAULT_RETRY.with_timeout(_READ_SECONDS), timeout=_TIMEOUT),
-    )
+    blob = _client().bucket(bucket).blob(name)
+    retry = DEFAULT_RETRY.with_timeout(_READ_SECONDS)
+    return cast(IO[bytes], blob.open("rb", chunk_size=_CHUNK, raw_download=True, retry=retry, timeout=_TIMEOUT))
 
 
 @contextmanager
@@ -82,17 +81,19 @@ def faults(where: str) -> Iterator[None]:
     """Raise `DataError` where the store refuses what the block asks for, `TransientError` where it does not answer."""
     from google.api_core.exceptions import ClientError, GoogleAPIError, NotFound, TooManyRequests
     from google.auth.exceptions import GoogleAuthError, TransportError
-    from requests import RequestException
+    from requests import RequestException  # type: ignore[import-untyped]
 
     try:
         yield
     except NotFound as error:
-        raise DataError(f"{where}: there is no such bucket or object. Correct the path.") from error
+        raise DataError(f"{where}: there is no such bucket or object. Correct data.path in the recipe.") from error
     except (GoogleAPIError, GoogleAuthError, RequestException) as error:
         refused = isinstance(error, ClientError) and not isinstance(error, TooManyRequests)
         closed = isinstance(error, GoogleAuthError) and not isinstance(error, TransportError)
         if refused or closed:
-            raise DataError(f"{where}: may not be read ({_reason(error)}). {_LOGIN}, or correct the path.") from error
+            raise DataError(
+                f"{where}: may not be read ({_reason(error)}). {_LOGIN}, or correct data.path in the recipe."
+            ) from error
         raise TransientError(
             f"{where}: cannot be reached ({_reason(error)}). Check the network and run the same command again."
         ) from error
@@ -122,10 +123,6 @@ def _client() -> Any:
         return Client(project=None)  # reading needs no project, and a person's own credentials often name none
     except DefaultCredentialsError:
         return Client.create_anonymous_client()
-
-
-def _hidden(name: str) -> bool:
-    return any(part.startswith(".") for part in name.split("/"))
 
 
 def _reason(error: Exception) -> str:

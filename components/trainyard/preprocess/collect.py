@@ -14,7 +14,7 @@ from apache_beam.io.filesystem import CompressionTypes
 from apache_beam.io.filesystems import FileSystems
 
 from trainyard.core.artifacts import SPLITS, Part, Quarantined, Split
-from trainyard.core.errors import DataError
+from trainyard.core.errors import ConfigurationError, DataError
 from trainyard.core.recipe import Recipe
 from trainyard.preprocess.files import Files
 from trainyard.preprocess.records import Record, Value
@@ -50,7 +50,8 @@ class Collected:
 def collect(recipe: Recipe, files: Files, dataset: Dataset | None, work: str, beam_options: str) -> Collected:
     """Leave every good record below the folder `work` and return what was counted.
 
-    Raises `DataError` that names the file where one is wrong as a whole.
+    Raises `DataError` that names the file where one is wrong as a whole, `ConfigurationError` where the workers do not
+    see `work`.
     """
     with pipeline(beam_options) as root:
         read = root | ReadRecords(recipe, files, dataset)
@@ -81,6 +82,7 @@ def collect(recipe: Recipe, files: Files, dataset: Dataset | None, work: str, be
             | "Serialize" >> beam.Map(_serialize)
             | "Keep" >> beam.io.WriteToTFRecord(f"{work}/records", file_name_suffix=".tfrecord")
         )
+    _require_shared(work, beam_options)
     return _read_findings(work)
 
 
@@ -140,6 +142,14 @@ def _write_lines(group: tuple[str, Iterable[str]], work: str) -> None:
     kind, lines = group
     with FileSystems.create(f"{work}/{kind}.txt", compression_type=CompressionTypes.UNCOMPRESSED) as stream:
         stream.write("\n".join(sorted(lines)).encode())
+
+
+def _require_shared(work: str, beam_options: str) -> None:
+    if not FileSystems.match([f"{work}/records*"])[0].metadata_list:
+        raise ConfigurationError(
+            f"beam options '{beam_options}': nothing of what the workers wrote is in {work}. "
+            "They must see this folder under the same name: mount one volume on all of them, or use DirectRunner."
+        )
 
 
 def _read_findings(work: str) -> Collected:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import gzip
 import io
 import re
@@ -9,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, cast
 
-from apache_beam.io.filesystem import CompressionTypes
 from apache_beam.io.filesystems import FileSystems
 
 from trainyard.core import buckets
@@ -45,37 +45,61 @@ def relative(path: str, root: str) -> str:
 def find_files(data: Data, path: str) -> Files:
     """Return the files that `path` (a folder, a file or a glob, local or gs://) stands for, hidden ones left out.
 
-    Raises `DataError` where there are none or they cannot be listed.
+    Raises `DataError` where there are none or they cannot be listed, `TransientError` where a bucket cannot be reached.
     """
-    is_glob = _GLOB.search(path) is not None
-    if is_glob:
-        root, patterns = path[: _GLOB.search(path).start()].rpartition("/")[0], [path]  # type: ignore[union-attr]
-    elif _is_file(path):
-        root, patterns = path.rpartition("/")[0], [path]
-    else:
-        root, patterns = path.rstrip("/"), [f"{path.rstrip('/')}/{pattern}" for pattern in _PATTERNS[data.format]]
-    try:
-        found = {file.path for match in FileSystems.match(patterns) for file in match.metadata_list}
-    except Exception as error:
-        raise DataError(
-            f"data.path: {path}: cannot be listed ({error}). Check the name and the permissions."
-        ) from error
-    paths = sorted(name for name in found if not _hidden(relative(name, root)))
-    if not paths:
+    patterns = [path] if _GLOB.search(path) else [f"{path.rstrip('/')}/{pattern}" for pattern in _PATTERNS[data.format]]
+    files = _in_bucket(data, path) if path.startswith(buckets.SCHEME) else _in_folder(path, patterns)
+    if not files.paths:
         wanted = " or ".join(patterns)
         raise DataError(f"data.path: {path}: no files found. Looked for {wanted}. Correct data.path in the recipe.")
-    return Files(root, paths)
+    return files
 
 
 def open_file(path: str) -> IO[bytes]:
     """Return the bytes of `path`, gunzipped where the name ends in .gz; a cut or broken archive raises while reading."""
-    stream = cast(IO[bytes], FileSystems.open(path, compression_type=CompressionTypes.UNCOMPRESSED))
-    # Beam's own decompression takes a cut .gz for a complete one, so Python's does it.
+    stream: IO[bytes] = buckets.open_object(path) if path.startswith(buckets.SCHEME) else io.FileIO(path)
     return cast(IO[bytes], io.BufferedReader(gzip.GzipFile(fileobj=stream))) if path.endswith(".gz") else stream
 
 
-def _is_file(path: str) -> bool:
-    return bool(FileSystems.exists(path)) if "://" in path else Path(path).is_file()
+def read_text(path: str) -> str | None:
+    """Return the text of the file at `path`, or None where there is none."""
+    try:
+        if path.startswith(buckets.SCHEME) and not buckets.list_objects(path).objects:
+            return None
+        with open_file(path) as stream:
+            return stream.read().decode("utf-8")
+    except FileNotFoundError:
+        return None
+
+
+def _in_bucket(data: Data, path: str) -> Files:
+    listing = buckets.list_objects(path)
+    names = [item.name for item in listing.objects]
+    if listing.root == path.rstrip("/"):
+        names = [name for name in names if _is_wanted(name, data)]
+    return Files(listing.root, [f"{listing.root}/{name}" for name in names])
+
+
+def _is_wanted(name: str, data: Data) -> bool:
+    patterns = _PATTERNS[data.format]
+    return patterns == ("**",) or ("/" not in name and any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns))
+
+
+def _in_folder(path: str, patterns: list[str]) -> Files:
+    found = _GLOB.search(path)
+    if found:
+        root = path[: found.start()].rpartition("/")[0]
+    elif Path(path).is_file():
+        root, patterns = path.rpartition("/")[0], [path]
+    else:
+        root = path.rstrip("/")
+    try:
+        names = {file.path for match in FileSystems.match(patterns) for file in match.metadata_list}
+    except Exception as error:
+        raise DataError(
+            f"data.path: {path}: cannot be listed ({error}). Check the name and the permissions."
+        ) from error
+    return Files(root, sorted(name for name in names if not _hidden(relative(name, root))))
 
 
 def _hidden(name: str) -> bool:

@@ -11,8 +11,9 @@ from typing import Any
 import apache_beam as beam
 from apache_beam import pvalue
 
-from trainyard.core import events
+from trainyard.core import buckets, events
 from trainyard.core.artifacts import Quarantined
+from trainyard.core.errors import DataError
 from trainyard.core.recipe import Recipe
 from trainyard.preprocess.csv_rows import read_csv
 from trainyard.preprocess.files import Files, open_file
@@ -51,12 +52,13 @@ class _Read(beam.DoFn):  # type: ignore[misc]
         self._said = 0.0
 
     def process(self, path: str) -> Iterator[Any]:
-        """Yield what the file at `path` holds."""
+        """Yield what the file at `path` holds. Raises `TransientError` where a bucket does not answer any more."""
         name = self._root.name(path)
         try:
-            for item in self._items(path, name):
-                yield item if isinstance(item, Record) else pvalue.TaggedOutput(BAD, item)
-        except BadSource as error:
+            with buckets.faults(path):
+                for item in self._items(path, name):
+                    yield item if isinstance(item, Record) else pvalue.TaggedOutput(BAD, item)
+        except (BadSource, DataError) as error:
             yield pvalue.TaggedOutput(FATAL, str(error))
         except (OSError, EOFError, zlib.error, gzip.BadGzipFile) as error:
             yield pvalue.TaggedOutput(

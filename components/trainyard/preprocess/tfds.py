@@ -7,11 +7,9 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from apache_beam.io.filesystems import FileSystems
-
 from trainyard.core.errors import DataError, did_you_mean
 from trainyard.core.recipe import Data
-from trainyard.preprocess.files import Files
+from trainyard.preprocess.files import Files, read_text
 
 _SHARD = re.compile(r"-([^-/.]+)\.([a-z]+)-(\d+)-of-(\d+)$")
 
@@ -42,7 +40,7 @@ def read_dataset(data: Data, files: Files) -> Dataset:
     images = [name for name, feature in content.items() if "image" in feature]
     if data.is_image and not images:
         raise DataError(f"data.features: the TFDS folder {files.root} has no image feature. Name the columns to use.")
-    names = _read_text(files.root, f"{data.label}.labels.txt")
+    names = read_text(f"{files.root}/{data.label}.labels.txt")
     return Dataset(
         label_names=names.splitlines() if names is not None else None,
         image=sorted(images)[0] if images else None,
@@ -73,18 +71,10 @@ def _shard_records(info: dict[str, Any], files: Files) -> dict[str, int]:
 
 
 def _read_json(root: str, name: str) -> dict[str, Any]:
-    text = _read_text(root, name)
+    text = read_text(f"{root}/{name}")
     if text is None:
         raise DataError(f"{root}: no {name}, so it is no prepared TFDS folder. Name the folder of one version.")
     try:
         return dict(json.loads(text))
     except ValueError as error:
         raise DataError(f"{root}/{name}: not valid JSON ({error}). Prepare the data set again.") from error
-
-
-def _read_text(root: str, name: str) -> str | None:
-    path = FileSystems.join(root, name)
-    if not FileSystems.exists(path):
-        return None
-    with FileSystems.open(path) as stream:
-        return str(stream.read().decode("utf-8"))

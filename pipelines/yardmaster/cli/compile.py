@@ -31,9 +31,16 @@ def compile(
 def write(output: str, text: str) -> None:
     """Leave `text` in the file `output`, whole or not at all; '-' is stdout."""
     from trainyard.core import storage
+    from trainyard.core.errors import ConfigurationError
 
     if output == "-":
         sys.stdout.write(text)
         return
-    storage.write_text(str(Path(output).absolute()), text)
+    file = Path(output).absolute()
+    if file.is_dir():
+        raise ConfigurationError(f"--output {output}: is a folder. Name a file in it.")
+    if file.exists() and not file.is_file():
+        file.write_text(text, encoding="utf-8")  # a pipe or a device such as /dev/null, which must not be replaced
+    else:
+        storage.write_text(str(file), text)
     typer.echo(f"✓ wrote {output}", err=True)

@@ -1,0 +1,73 @@
+"""preprocess on the runner that the environment names."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from trainyard.core import recipe as recipes
+from trainyard.core import storage
+from trainyard.core.errors import ConfigurationError, TransientError
+
+
+def preprocess(output: Path, beam_options: str) -> dict[str, storage.File]:
+    from trainyard.preprocess.run import run
+
+    with storage.stage(str(output), "trainyard.preprocess") as folder:
+        run(recipes.load("digits"), folder, beam_options)
+    return storage.require(str(output), "preprocess").files
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "reason"),
+    [
+        ("--runner=NoRunner", ConfigurationError, "Unexpected pipeline runner: NoRunner"),
+        ("--runner='", ConfigurationError, "No closing quotation"),
+        ("--runner=FlinkRunner --flink_version=9", ConfigurationError, "a value that Beam does not allow"),
+        ("--runner=PrismRunner --prism_location=/no/prism", ConfigurationError, "/no/prism"),
+        ("--runner=FlinkRunner --flink_job_server_jar=/no.jar", ConfigurationError, "/no.jar"),
+        ("--runner=PortableRunner", ConfigurationError, "--job_endpoint"),
+        ("--runner=PortableRunner --job_endpoint=localhost:1 --job_server_timeout=1", TransientError, "not answer"),
+    ],
+)
+def test_a_runner_that_cannot_start_is_a_fault_of_the_environment(options, kind, reason, tmp_path):
+    with pytest.raises(kind, match=f"^beam options '{options.split()[0]}.*{reason}"):
+        preprocess(tmp_path / "examples", options)
+    assert not (tmp_path / "examples").exists()
+
+
+def test_options_of_dataflow_reach_beam_and_the_main_session_does_not():
+    from apache_beam.options.pipeline_options import GoogleCloudOptions, SetupOptions, StandardOptions
+
+    from trainyard.preprocess.runner import _options
+
+    words = "--runner=DataflowRunner --project=p --region=r1 --temp_location=gs://b/tmp --save_main_session"
+    options = _options(words)
+    cloud = options.view_as(GoogleCloudOptions)
+    assert options.view_as(StandardOptions).runner == "DataflowRunner"
+    assert (cloud.project, cloud.region, cloud.temp_location) == ("p", "r1", "gs://b/tmp")
+    assert options.view_as(SetupOptions).save_main_session is False
+
+
+def test_workers_that_do_not_see_the_output_folder_are_noticed(tmp_path):
+    from trainyard.preprocess.collect import _require_shared
+
+    with pytest.raises(ConfigurationError, match="mount one volume"):
+        _require_shared(str(tmp_path), "--runner=DataflowRunner")
+
+
+@pytest.mark.skipif(shutil.which("prism") is None, reason="Beam's Prism runner is not on the PATH")
+def test_prism_writes_the_same_shards_and_is_gone_afterwards(tmp_path):
+    outputs = {}
+    for name, options in (("direct", ""), ("prism", f"--runner=PrismRunner --prism_location={shutil.which('prism')}")):
+        step = [sys.executable, "-m", "trainyard.preprocess", "--recipe", "digits", f"--output={tmp_path / name}"]
+        subprocess.run([*step, f"--beam-options={options}"], check=True)
+        outputs[name] = storage.require(str(tmp_path / name), "preprocess").files
+    direct, prism = outputs["direct"], outputs["prism"]
+    # TensorFlow numbers the functions of a graph by how many the process traced before.
+    assert {name for name in direct if direct[name] != prism.get(name)} <= {"transform/transform_fn/saved_model.pb"}
+    assert direct.keys() == prism.keys()
+    running = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
+    assert shutil.which("prism") not in running
