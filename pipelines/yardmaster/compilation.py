@@ -28,7 +28,7 @@ def compiled(recipe: Recipe, environment: Environment) -> PlacedSpec:
     spec = json_format.MessageToDict(train_pipeline.pipeline_spec)
     parameters = spec["root"]["inputDefinitions"]["parameters"]
     defaults = {
-        "recipe": yaml.safe_dump(recipe.model_dump(mode="json", exclude_none=True), sort_keys=False),
+        "recipe": yaml.safe_dump(recipe.model_dump(mode="json"), sort_keys=False),
         "storage": environment.storage,
         "code": keys.code_digest(recipe.module),
         "beam_options": environment.beam.command_line,

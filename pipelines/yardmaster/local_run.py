@@ -69,7 +69,7 @@ class LocalRun:
 
         Raises the error class of the step that failed, with its sentence.
         """
-        text = yaml.safe_dump(self.recipe.model_dump(mode="json", exclude_none=True), sort_keys=False)
+        text = yaml.safe_dump(self.recipe.model_dump(mode="json"), sort_keys=False)
         storage.write_text(str(self.folder / "recipe.yaml"), text)
         examples = self._step("preprocess", keyed_by=(keys.fingerprint(self.recipe),))
         model = self._step("train", examples=examples)

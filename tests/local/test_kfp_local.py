@@ -42,7 +42,7 @@ class Ended:
 def run(folder: Path, name: str, gate: float, code: str | None = None) -> Ended:
     """Run the digits pipeline on the storage `folder`/storage; a failed run is told by its record."""
     recipe = recipes.load("digits", [*QUICK, f"evaluate.gates=[{{metric: accuracy, min: {gate}}}]"])
-    text = yaml.safe_dump(recipe.model_dump(mode="json", exclude_none=True))
+    text = yaml.safe_dump(recipe.model_dump(mode="json"))
     tasks = folder / name
     local.init(runner=local.SubprocessRunner(use_venv=False), pipeline_root=str(tasks), raise_on_error=False)
     before = set((folder / "storage").glob("digits/runs/*"))

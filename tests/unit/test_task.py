@@ -14,7 +14,7 @@ from trainyard.core.errors import DataError
 from trainyard.core.keys import code_digest, output_uri
 
 RECIPE = recipes.load("digits")
-TEXT = yaml.safe_dump(RECIPE.model_dump(mode="json", exclude_none=True))
+TEXT = yaml.safe_dump(RECIPE.model_dump(mode="json"))
 
 
 def failure(path: Path) -> dict[str, object]:

@@ -88,9 +88,7 @@ def validate(
     from trainyard.core import recipe as recipes
 
     loaded = recipes.load(recipe, set_)
-    typer.echo(
-        yaml.safe_dump(loaded.model_dump(mode="json", exclude_none=True), sort_keys=False, allow_unicode=True), nl=False
-    )
+    typer.echo(yaml.safe_dump(loaded.model_dump(mode="json"), sort_keys=False, allow_unicode=True), nl=False)
     typer.echo(f"✓ {recipe} is a valid recipe", err=True)
 
 
