@@ -36,7 +36,7 @@ def run(recipe: Recipe, examples: str, checkpoints: str, output: Path) -> None:
     """
     trained = storage.join(checkpoints, "gang", "trained")
     if storage.committed(trained) is None:
-        text = yaml.safe_dump(recipe.model_dump(mode="json", exclude_none=True), sort_keys=False)
+        text = yaml.safe_dump(recipe.model_dump(mode="json"), sort_keys=False)
         path = storage.join(checkpoints, "gang", "recipe.yaml")
         storage.write_text(path, text)
         options = {"recipe": path, "examples": examples, "checkpoints": checkpoints, "output": trained}
