@@ -54,6 +54,12 @@ class Namespace:
         found = json.loads(self.kubectl("get", kinds, "-o", "json"))["items"]
         return [f"{each['kind']}/{name}" for each in found if (name := each["metadata"]["name"]).startswith(gang)]
 
+    def evict(self, pod: str) -> None:
+        """Take a pod off its node as a drain does."""
+        eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod}}
+        path = f"/api/v1/namespaces/{self.name}/pods/{pod}/eviction"
+        self.kubectl("create", "--raw", path, "-f", "-", stdin=json.dumps(eviction))
+
     def launch(self, plan: dict[str, Any], *own_pod: str) -> Launcher:
         return Launcher(self, plan, *own_pod)
 

@@ -56,6 +56,8 @@ while True:
     time.sleep(0.2)
 """
 
+SLEEP = "import time; time.sleep(600)"
+
 # Worker 1 fails as a step does: with its code, and its sentence as the last event.
 FAIL = """
 import os, sys, time

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+from typing import Any
 
 import plans
 import pytest
@@ -17,6 +18,15 @@ pytestmark = pytest.mark.cluster
 
 def nodes(namespace: Namespace, name: str) -> list[str]:
     return sorted(pod["spec"].get("nodeName", "") for pod in namespace.pods(name))
+
+
+def launcher_pod(namespace: Namespace, name: str, **metadata: Any) -> None:
+    """Leave a running pod that stands for the one that the launcher is in; it ignores SIGTERM for its 5 s of grace."""
+    spec = worker_job(gang(plans.plan("own", plans.SLEEP)))["spec"]["template"]["spec"] | {"subdomain": None}
+    spec["containers"][0]["env"] = []
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, **metadata}, "spec": spec}
+    namespace.kubectl("create", "-f", "-", stdin=json.dumps(pod))
+    namespace.kubectl("wait", f"pod/{name}", "--for=jsonpath={.status.phase}=Running", "--timeout=60s")
 
 
 @pytest.mark.parametrize("pool", ["cpu", "gpu", "tpu"])
@@ -90,15 +100,32 @@ def test_another_plan_under_the_same_name_is_refused_and_the_gang_stays(namespac
 
 
 def test_the_gang_goes_when_the_launchers_pod_is_deleted(namespace: Namespace) -> None:
-    pod = worker_job(gang(plans.plan("own", plans.WORK)))["spec"]["template"]["spec"] | {"subdomain": None}
-    pod["containers"][0]["env"] = []
-    manifest = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "launcher"}, "spec": pod}
-    namespace.kubectl("create", "-f", "-", stdin=json.dumps(manifest))
+    launcher_pod(namespace, "launcher")
     plan = plans.plan("owned", plans.WORK)
     launcher = namespace.launch(plan, "launcher")
     launcher.says("running=2")
     launcher.process.kill()
     namespace.kubectl("delete", "pod", "launcher", "--wait=false")
+    until(lambda: not namespace.left_of(gang(plan).name), 30)
+
+
+def test_the_gang_outlives_a_launcher_that_is_moved_and_goes_with_the_run(namespace: Namespace) -> None:
+    namespace.kubectl("create", "configmap", "run")  # stands for the Workflow that owns a launcher's pod
+    run = json.loads(namespace.kubectl("get", "configmap", "run", "-o", "json"))["metadata"]
+    owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": "run", "uid": run["uid"]}
+    launcher_pod(namespace, "moved", ownerReferences=[owner])
+    plan = plans.plan("moved", plans.WORK)
+    launcher = namespace.launch(plan, "moved")
+    launcher.says("progress done=3")
+    namespace.evict("moved")
+    launcher.process.send_signal(signal.SIGTERM)
+    assert launcher.code() == 143
+    assert "gang_left" in launcher.said, launcher.said
+    successor = namespace.launch(plan)
+    successor.says("how=attached")
+    successor.says("running=2")
+    successor.process.kill()
+    namespace.kubectl("delete", "configmap", "run")
     until(lambda: not namespace.left_of(gang(plan).name), 30)
 
 
@@ -115,12 +142,7 @@ def test_pods_that_admission_refuses_are_explained(namespace: Namespace) -> None
     quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "none"}, "spec": {"hard": {"pods": "0"}}}
     namespace.kubectl("create", "-f", "-", stdin=json.dumps(quota))
     try:
-        until(
-            lambda: (
-                '"pods": "0"' in namespace.kubectl("get", "resourcequota", "none", "-o", "jsonpath={.status}")
-                or '"pods":"0"' in namespace.kubectl("get", "resourcequota", "none", "-o", "jsonpath={.status}")
-            )
-        )
+        until(lambda: namespace.kubectl("get", "resourcequota", "none", "-o", "jsonpath={.status.hard.pods}") == "0")
         launcher = namespace.launch(plans.plan("refused", plans.MEET, "0", start_deadline_seconds=3))
         assert launcher.code() == 30, launcher.said
         assert "waiting for worker 0 of 2 (no pod: Error creating: pods" in launcher.said
@@ -143,12 +165,16 @@ def test_a_preempted_worker_is_replaced_and_spends_no_failure(namespace: Namespa
     launcher.says("progress done=3")
     name = gang(plan).name
     victim = next(pod["metadata"]["name"] for pod in namespace.pods(name) if f"{name}-1" in pod["metadata"]["name"])
-    eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": victim}}
-    path = f"/api/v1/namespaces/{namespace.name}/pods/{victim}/eviction"
-    namespace.kubectl("create", "--raw", path, "-f", "-", stdin=json.dumps(eviction))
+    namespace.evict(victim)
     launcher.says("running=1")
     until(lambda: launcher.said.rpartition("gang job=")[2].find("running=2") > 0)
     job = json.loads(namespace.kubectl("get", "job", name, "-o", "json"))
     assert not job["status"].get("failed"), job["status"]
     launcher.process.send_signal(signal.SIGTERM)
     assert launcher.code() == 143
+
+
+def test_an_image_that_cannot_be_had_is_permanent_and_found_within_two_minutes(namespace: Namespace) -> None:
+    launcher = namespace.launch(plans.plan("image", plans.WORK) | {"image": "missing/image:1"})
+    assert launcher.code(120) == 40, launcher.said
+    assert "(pod pending: " in launcher.said and "missing/image:1" in launcher.said

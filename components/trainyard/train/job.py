@@ -19,7 +19,7 @@ Manifest = dict[str, Any]
 PORT = 2222  # a worker's barrier; TensorFlow's gRPC listens on the next one
 CONTAINER = "worker"
 USER = 65532  # the images' user; numeric, for Pod Security "restricted" asks the kubelet to verify it
-BACKOFF_LIMIT = 3  # chosen: a lost process is restarted inside its pod, so a pod that fails is rare
+BACKOFF_LIMIT = 3  # chosen, for each worker: what ends one gang-wide ends a pod of every worker at once
 KEEP_SECONDS = 3600  # chosen: how long a finished Job waits for a launcher that was itself restarted
 EPHEMERAL_STORAGE = "2Gi"  # chosen: /tmp and the container's log; outputs go to the storage
 INDEX_LABEL = "batch.kubernetes.io/job-completion-index"
@@ -97,7 +97,7 @@ def worker_job(gang: Gang, owner: Owner | None = None) -> Manifest:
         "completionMode": "Indexed",
         "completions": gang.workers,
         "parallelism": gang.workers,
-        "backoffLimit": BACKOFF_LIMIT,
+        "backoffLimit": BACKOFF_LIMIT * gang.workers,
         "activeDeadlineSeconds": gang.timeout_seconds,
         "ttlSecondsAfterFinished": KEEP_SECONDS,
         # The index of a pod that is still ending is not given away: never two workers of one index.

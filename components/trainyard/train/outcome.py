@@ -92,7 +92,7 @@ def failure(gang: Gang, job: Manifest, pods: list[Manifest]) -> TrainyardError |
     if cause is None:
         return TransientError(f"{gang.name}: the Job failed ({condition.get('message', 'no reason given')}).")
     kind = _ERRORS.get(cause.code, TrainyardError)
-    times = "" if cause.code in FINAL else f" The pods failed more than {BACKOFF_LIMIT} times."
+    times = "" if cause.code in FINAL else f" The pods failed more than {BACKOFF_LIMIT * gang.workers} times."
     return kind(f"{gang.name}: {cause.who(gang)} ended with exit code {cause.code}: {cause.words}{times}")
 
 
