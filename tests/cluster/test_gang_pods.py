@@ -166,8 +166,12 @@ def test_a_preempted_worker_is_replaced_and_spends_no_failure(namespace: Namespa
     name = gang(plan).name
     victim = next(pod["metadata"]["name"] for pod in namespace.pods(name) if f"{name}-1" in pod["metadata"]["name"])
     namespace.evict(victim)
-    launcher.says("running=1")
-    until(lambda: launcher.said.rpartition("gang job=")[2].find("running=2") > 0)
+
+    def replaced() -> bool:
+        running = [pod["metadata"]["name"] for pod in namespace.pods(name) if pod["status"]["phase"] == "Running"]
+        return victim not in running and any(f"{name}-1" in each for each in running)
+
+    until(replaced)
     job = json.loads(namespace.kubectl("get", "job", name, "-o", "json"))
     assert not job["status"].get("failed"), job["status"]
     launcher.process.send_signal(signal.SIGTERM)
