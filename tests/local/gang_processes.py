@@ -96,23 +96,26 @@ def examples(folder: Path) -> str:
     return train_folders.digits(folder / "examples", limit=300)
 
 
-def start(
-    folder: Path,
-    examples: str,
-    workers: int,
-    *,
-    epochs: int = 2,
-    normalization: bool = False,
-    clip_norm: float | str = "null",
-    **environment: str,
-) -> Gang:
+def start(folder: Path, examples: str, workers: int, **options: Any) -> Gang:
+    """Start the train step; `options` are those of `write_recipe`, or environment variables in capitals."""
+    environment = {name: options.pop(name) for name in list(options) if name.isupper()}
+    write_recipe(folder, workers, **options)
+    return resume(folder, examples, **environment)
+
+
+def resume(folder: Path, examples: str, **environment: str) -> Gang:
+    """Start the train step with the recipe that is there."""
+    return Gang(folder, _step(folder, folder / "recipe.yaml", examples, "trainyard.train", environment))
+
+
+def write_recipe(
+    folder: Path, workers: int, epochs: int = 2, normalization: bool = False, clip_norm: float | str = "null"
+) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    module, recipe = folder / "own.py", folder / "recipe.yaml"
-    module.write_text(
-        MODULE.format(normalization="x = keras.layers.BatchNormalization()(x)" if normalization else "pass")
-    )
-    recipe.write_text(RECIPE.format(module=module, workers=workers, epochs=epochs, clip_norm=clip_norm))
-    return Gang(folder, _step(folder, recipe, examples, "trainyard.train", environment))
+    layer = "x = keras.layers.BatchNormalization()(x)" if normalization else "pass"
+    (folder / "own.py").write_text(MODULE.format(normalization=layer))
+    text = RECIPE.format(module=folder / "own.py", workers=workers, epochs=epochs, clip_norm=clip_norm)
+    (folder / "recipe.yaml").write_text(text)
 
 
 def supervisor(folder: Path, examples: str, worker: int, ports: list[int], **environment: str) -> Gang:
@@ -155,9 +158,7 @@ def kill(pid: int) -> None:
     os.kill(pid, signal.SIGKILL)
 
 
-def _step(
-    folder: Path, recipe: Path, examples: str, module: str, environment: dict[str, str]
-) -> subprocess.Popen[str]:
+def _step(folder: Path, recipe: Path, examples: str, module: str, environment: dict[str, str]) -> subprocess.Popen[str]:
     with (folder / "log").open("a") as log:
         return subprocess.Popen(
             [

@@ -39,9 +39,7 @@ def test_one_two_and_four_workers_end_with_the_same_losses_and_weights(examples:
 
 def test_two_workers_share_batch_statistics_and_clip_the_summed_gradient(examples: str, tmp_path: Path) -> None:
     # The gradient's norm is several times the limit, so clipping each replica's own would end elsewhere.
-    runs = [
-        start(tmp_path / str(workers), examples, workers, normalization=True, clip_norm=0.05) for workers in (1, 2)
-    ]
+    runs = [start(tmp_path / str(workers), examples, workers, normalization=True, clip_norm=0.05) for workers in (1, 2)]
     for run in runs:
         run.finish()
     np.testing.assert_allclose(

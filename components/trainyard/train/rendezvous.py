@@ -32,8 +32,12 @@ class Line:
     """One side of a connection: whole messages in, whole messages out."""
 
     def __init__(self, connection: socket.socket) -> None:
+        # The same connection twice, because to send may take a moment and to receive may not.
+        self._out = connection.dup()
+        self._out.settimeout(2)
         connection.setblocking(False)
         self.socket = connection
+        self._sending = threading.Lock()
         self.heard = time.monotonic()
         self._rest = b""
 
@@ -44,12 +48,10 @@ class Line:
     def send(self, kind: str, **fields: Any) -> bool:
         """Send a message; return False where the other side is gone or no longer reads."""
         try:
-            self.socket.settimeout(2)
-            self.socket.sendall(json.dumps({"type": kind, **fields}).encode() + b"\n")
+            with self._sending:
+                self._out.sendall(json.dumps({"type": kind, **fields}).encode() + b"\n")
         except OSError:
             return False
-        finally:
-            self.socket.setblocking(False)
         return True
 
     def receive(self) -> list[Message] | None:
@@ -76,6 +78,7 @@ class Line:
 
     def close(self) -> None:
         """Close the connection."""
+        self._out.close()
         self.socket.close()
 
 
@@ -197,9 +200,9 @@ class Rendezvous:
             error = "InfrastructureError" if code == ExitCode.INFRASTRUCTURE else "TransientError"
             self._end = {"code": int(code), "error": error, "message": text}
             return
-        self._stop(message["message"])
+        self._stop(message["message"], message.get("grace_seconds", 0.0))
 
-    def _stop(self, reason: str) -> None:
+    def _stop(self, reason: str, grace_seconds: float = 0.0) -> None:
         """Have every worker's training process stopped, and wait for all of them again."""
         if not self._running:
             return
@@ -209,7 +212,7 @@ class Rendezvous:
         events.emit("restarting", generation=self._generation + 1, step=self._step, reason=reason)
         for member in self._members.values():
             member.address = None
-            member.line.send("stop")
+            member.line.send("stop", grace_seconds=grace_seconds)
 
     def _look_round(self) -> None:
         for line in self._lines():

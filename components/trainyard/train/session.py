@@ -57,7 +57,7 @@ def train(
             raise
         raise PeerLost(
             f"worker {place.index} of {place.workers}: lost another worker after {time.perf_counter() - start:.1f} s "
-            f"({error.message.splitlines()[0]}). Start all of them again."
+            f"({type(error).__name__}). Start all of them again."
         ) from error
 
 

@@ -130,7 +130,7 @@ class Supervisor:
 
     def _converse(self, line: Line) -> int | None:
         """Do what worker 0's supervisor says; return the exit code, or None where it is lost."""
-        told = 0.0
+        threading.Thread(target=self._beat, args=(line,), daemon=True).start()
         while True:
             waited_for: list[Any] = [line]
             if self._training:
@@ -144,11 +144,18 @@ class Supervisor:
                 if code is not None:
                     return code
             if self._told_to_stop and self._may_leave():
+                # The chief may still be saving the step at which all of them have stopped.
+                text = f"worker {self.membership.worker} was told to stop"
+                self._say(
+                    line,
+                    "broke",
+                    code=int(ExitCode.PEER_LOST),
+                    error="PeerLost",
+                    message=text,
+                    grace_seconds=_GRACE_SECONDS,
+                )
                 return ExitCode.PREEMPTED
             self._watch(line)
-            if time.monotonic() - told > BEAT_SECONDS:
-                told = time.monotonic()
-                self._say(line, "beat")
 
     def _obey(self, message: Message, line: Line) -> int | None:
         kind = message["type"]
@@ -157,7 +164,7 @@ class Supervisor:
             start = Start(self.membership.worker, message["addresses"], self.options, json.dumps(message["past"]))
             self._training = _Training(start)
         elif kind == "stop":
-            self._stop_training()
+            self._stop_training(message["grace_seconds"])
             if not self._told_to_stop:
                 self._say_ready(line)
         elif kind == "end":
@@ -188,6 +195,11 @@ class Supervisor:
             text = f"worker {self.membership.worker} made no progress for {self.membership.stall_seconds:g} s"
             self._say(line, "broke", code=int(ExitCode.PEER_LOST), error="PeerLost", message=text)
 
+    def _beat(self, line: Line) -> None:
+        """Say that this worker is there until the line is closed, in a thread: a first start waits for TensorFlow."""
+        while line.send("beat", generation=self._generation, step=self._step):
+            time.sleep(BEAT_SECONDS)
+
     def _say(self, line: Line, kind: str, **fields: Any) -> None:
         line.send(kind, generation=self._generation, step=self._step, **fields)
 
@@ -198,9 +210,10 @@ class Supervisor:
             return True
         return time.monotonic() - self._told_to_stop > _GRACE_SECONDS
 
-    def _stop_training(self) -> None:
+    def _stop_training(self, grace_seconds: float = 0.0) -> None:
         if self._training is not None:
             training, self._training = self._training, None
+            training.process.join(grace_seconds)
             training.end()
 
     def _on_sigterm(self, _signal: int, _frame: FrameType | None) -> None:
