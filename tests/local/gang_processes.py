@@ -85,7 +85,7 @@ class Gang:
 
     @property
     def training(self) -> artifacts.Training:
-        return artifacts.Training.read(str(self.folder / "output"))
+        return artifacts.Training.model_validate_json((self.folder / "output" / "training.json").read_text())
 
     def weights(self) -> np.ndarray:
         model = keras.saving.load_model(self.folder / "output" / "model.keras")

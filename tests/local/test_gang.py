@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import gang_processes
 import numpy as np
 import pytest
-from gang_processes import relative_difference, start
+from gang_processes import Gang, relative_difference, start
 
 TOLERANCE = 1e-6  # |difference| / |weights| after 2 epochs of SGD in float32
 # keras 3.15 takes the variance as E(x^2) - E(x)^2 over several replicas and as E((x - E(x))^2) on one.
@@ -48,3 +50,15 @@ def test_two_workers_share_batch_statistics_and_clip_the_summed_gradient(example
         rtol=NORMALIZED_TOLERANCE,
     )
     assert relative_difference(runs[1], runs[0]) < NORMALIZED_TOLERANCE
+
+
+def test_two_devices_of_one_process_end_with_the_weights_of_one(examples: str, tmp_path: Path) -> None:
+    one = start(tmp_path / "1", examples, 1, normalization=True, clip_norm=0.05)
+    script = Path(__file__).with_name("mirrored_training.py")
+    recipe = str(tmp_path / "1" / "recipe.yaml")
+    subprocess.run([sys.executable, script, "2", recipe, examples, str(tmp_path / "2")], check=True, timeout=120)
+    one.finish()
+    mirrored = Gang(tmp_path / "2", one.process)
+    assert mirrored.training.devices == ["CPU:0", "CPU:1"]
+    assert (mirrored.training.replicas, mirrored.training.workers) == (2, 1)
+    assert relative_difference(mirrored, one) < NORMALIZED_TOLERANCE
