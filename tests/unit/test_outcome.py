@@ -22,7 +22,7 @@ GANG = Gang(
 )
 NO_NODE = (
     "0/6 nodes are available: 2 Insufficient nvidia.com/gpu, 4 node(s) didn't match Pod's node affinity/selector. "
-    "preemption: 0/6 nodes are available: 2 No preemption victims found for incoming pod."
+    "no new claims to deallocate, preemption: 0/6 nodes are available: 2 No preemption victims found for incoming pod."
 )
 
 
@@ -58,7 +58,7 @@ def test_a_worker_without_a_node_is_waited_for_with_the_schedulers_reason() -> N
     worker = outcome.workers(4, [pod(0, "Running"), pending(2, NO_NODE)])[2]
     assert outcome.missing(GANG, worker) == (
         "waiting for worker 2 of 4 (pod pending: 0/6 nodes are available: 2 Insufficient nvidia.com/gpu, "
-        "4 node(s) didn't match Pod's node affinity/selector.)"
+        "4 node(s) didn't match Pod's node affinity/selector)"
     )
 
 

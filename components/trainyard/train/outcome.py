@@ -134,8 +134,8 @@ def _worker(index: int, pod: Manifest | None) -> Worker:
             return Worker(index, "pending", name, reason, broken=True)
     unscheduled = _conditions(pod, "False").get("PodScheduled")
     if unscheduled:
-        # What the scheduler says of preemption repeats the nodes and names no other cause.
-        why = str(unscheduled.get("message", "not scheduled")).partition(" preemption:")[0]
+        # What the scheduler says after its first sentence, of claims and preemption, names no other cause.
+        why = str(unscheduled.get("message", "not scheduled")).partition(". ")[0]
         return Worker(index, "pending", name, f"pod pending: {why}")
     return Worker(index, "pending", name, f"pod is starting on {pod['spec'].get('nodeName', 'a node')}")
 
