@@ -9,7 +9,7 @@ UV := $(shell command -v uv 2>/dev/null || echo .uv/bin/uv)
 RECIPE ?= digits
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 
-.PHONY: help setup run test verify update goldens docs bench
+.PHONY: help setup run test verify update images goldens docs bench
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
 
@@ -38,6 +38,11 @@ verify: setup ## Check formatting, lint, types and import contracts
 
 update: setup ## Resolve the locked requirements again
 	$(UV) pip compile --quiet --upgrade --universal --generate-hashes --no-emit-index-url --python-version 3.11 --extra dev pyproject.toml -o locks/dev.txt
+	$(UV) pip compile --quiet --upgrade --universal --generate-hashes --no-emit-index-url --python-version 3.11 --extra cpu -c locks/dev.txt pyproject.toml -o locks/cpu.txt
+	echo "hatchling" | $(UV) pip compile --quiet --upgrade --universal --generate-hashes --no-emit-index-url --python-version 3.11 -c locks/dev.txt - -o locks/build.txt
+
+images: ## Build the image of the steps and training workers
+	docker build --file images/Dockerfile --target cpu --tag trainyard/cpu:0.1.0 .
 
 goldens: setup ## Write the golden files again, to be reviewed as a diff
 	TRAINYARD_GOLDENS=write $(BIN)/pytest tests/golden

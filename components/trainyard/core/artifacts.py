@@ -128,12 +128,30 @@ class Epoch(Part):
     seconds: float
 
 
+class Restart(Part):
+    """One time that a gang was started again: what broke it, and what that cost.
+
+    step: the last step told before. resumed_at: the checkpoint's step that it went on from, so lost_steps are done
+    again. seconds: from the break's discovery to the first new steps.
+    """
+
+    reason: str
+    step: int
+    resumed_at: int
+    lost_steps: int
+    seconds: float
+
+
 class Training(Document):
     """Output of train. The folder holds model.keras (outputs logits (batch, classes), or (batch, 1) for regression;
     inputs a dict by feature name) and tensorboard/ beside this document.
 
     examples_per_second leaves the warm-up steps out. bottleneck compares the step time on real batches with that on a
     cached one. seconds splits the wall time by what it was spent on.
+
+    Of a gang: worker_examples_per_second is one worker's share; all_reduce_ms the time of a step's sum of
+    gradient_bytes over all replicas, on its own; restarts what was survived; goodput the share of the wall time, all
+    restarts included, that went into steps which count.
     """
 
     file = "training.json"
@@ -153,6 +171,12 @@ class Training(Document):
     resumed_from: int | None
     history: list[Epoch]
     seconds: dict[str, float]
+    replicas: int = 1
+    worker_examples_per_second: float | None = None
+    all_reduce_ms: float = 0.0
+    gradient_bytes: int = 0
+    restarts: list[Restart] = []
+    goodput: float | None = None
 
 
 class Interval(Part):

@@ -63,6 +63,12 @@ class GateRefused(TrainyardError):
     exit_code = ExitCode.REFUSED
 
 
+class PeerLost(TrainyardError):
+    """Another worker of the gang is gone, so this one cannot go on: start it again with all of them."""
+
+    exit_code = ExitCode.PEER_LOST
+
+
 class Preempted(TrainyardError):
     """The process was told to stop (SIGTERM) and has saved what it could."""
 

@@ -144,6 +144,7 @@ class Train(Strict):
 
     epochs: Positive = 10
     batch_size: Positive = 64
+    workers: Positive = Field(1, description="Processes that train together; each takes its part of every batch.")
     optimizer: Optimizer = Optimizer()
     schedule: Literal["cosine", "constant"] = "cosine"
     warmup_epochs: Annotated[float, Field(ge=0)] = 1.0
@@ -153,6 +154,15 @@ class Train(Strict):
     augment: Augment = Augment()
     early_stopping: EarlyStopping | None = None
     checkpoints: Checkpoints = Checkpoints()
+
+    @model_validator(mode="after")
+    def _equal_parts(self) -> Self:
+        if self.batch_size % self.workers:
+            near = self.workers * max(1, round(self.batch_size / self.workers))
+            raise ValueError(
+                f"batch_size: {self.batch_size} examples make no {self.workers} equal parts, one a worker; {near} would"
+            )
+        return self
 
 
 class Gate(Strict):

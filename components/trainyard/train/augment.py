@@ -1,7 +1,7 @@
 """Random changes to a batch of training images, all in one resampling.
 
-The draws are a pure function of (seed, step, position in the batch), so a resumed run sees the images that the lost one
-would have seen.
+The draws are a pure function of (seed, step, position in the global batch), so a resumed run sees the images that the
+lost one would have seen, and so do the replicas of a gang.
 """
 
 from __future__ import annotations
@@ -13,12 +13,19 @@ import tensorflow as tf
 from trainyard.core.recipe import Augment
 
 
-def augment(images: tf.Tensor, options: Augment, seed: int, step: tf.Tensor) -> tf.Tensor:
+def drawn(seed: int, step: tf.Tensor, batch_size: int, first: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
+    """Return float32 (count, 6) in -1..1: the draws of `count` examples from number `first` of the global batch on.
+
+    step: int64 scalar, the global step that draws.
+    """
+    return tf.random.stateless_uniform((batch_size, 6), seed=[seed, step], minval=-1.0)[first : first + count]
+
+
+def augment(images: tf.Tensor, options: Augment, draws: tf.Tensor) -> tf.Tensor:
     """Return `images`, float32 (batch, height, width, channels) in 0..255, changed as `options` allow.
 
-    step: int64 scalar, the global step that draws. What comes in from outside the image repeats its border.
+    draws: float32 (batch, 6) in -1..1. What comes in from outside the image repeats its border.
     """
-    draws = tf.random.stateless_uniform((tf.shape(images)[0], 6), seed=[seed, step], minval=-1.0)
     if options.shift or options.rotate or options.zoom:
         images = _resample(images, options, draws)
     elif options.flip:
@@ -49,13 +56,14 @@ def affine(options: Augment, draws: tf.Tensor, height: int, width: int) -> tf.Te
     x_in = a0 x + a1 y + a2, y_in = b0 x + b1 y + b2; rotation, zoom and mirroring are about the image's centre.
     draws: (batch, 6) in -1..1, used in the order shift x, shift y, rotate, zoom, flip, contrast.
     """
-    angle = draws[:, 2] * options.rotate * math.pi / 180
+    # One constant a product: a chain of them is folded by some graph rewrites and not by others, and rounds otherwise.
+    angle = draws[:, 2] * (options.rotate * math.pi / 180)
     scale = 1 + draws[:, 3] * options.zoom
     mirror = tf.where(draws[:, 4] < 0, -1.0, 1.0) if options.flip else tf.ones_like(angle)
     center_x, center_y = (width - 1) / 2, (height - 1) / 2
     a0, a1 = mirror * scale * tf.cos(angle), -scale * tf.sin(angle)
     b0, b1 = mirror * scale * tf.sin(angle), scale * tf.cos(angle)
-    a2 = center_x - a0 * center_x - a1 * center_y + draws[:, 0] * options.shift * width
-    b2 = center_y - b0 * center_x - b1 * center_y + draws[:, 1] * options.shift * height
+    a2 = center_x - a0 * center_x - a1 * center_y + draws[:, 0] * (options.shift * width)
+    b2 = center_y - b0 * center_x - b1 * center_y + draws[:, 1] * (options.shift * height)
     nothing = tf.zeros_like(angle)
     return tf.stack([a0, a1, a2, b0, b1, b2, nothing, nothing], axis=1)

@@ -47,10 +47,12 @@ class Checkpoint:
 class Checkpoints:
     """The checkpoints of one run below the folder `uri`: the last `keep` of them and the best one."""
 
-    def __init__(self, uri: str, identity: str, keep: int) -> None:
+    def __init__(self, uri: str, identity: str, keep: int, writes: bool = True) -> None:
         self.uri = uri
         self.identity = identity
         self.keep = keep
+        if not writes:
+            return
         # What a killed process was still writing; nobody else writes here, for the caller holds the lease.
         shutil.rmtree(Path(uri) / ".staging", ignore_errors=True)
 

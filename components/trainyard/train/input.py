@@ -1,7 +1,8 @@
 """Training batches whose content is a pure function of (seed, step), and the batches of the eval split.
 
 A batch is (features, labels (batch,), weights float32 (batch,)) of static shape. The last batch of an epoch is filled
-up with examples of weight zero, so that every example counts exactly once an epoch.
+up with examples of weight zero, so that every example counts exactly once an epoch. Each replica of a gang takes its own
+part of every global batch, so the global batches are the same for any number of replicas.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from trainyard.core.artifacts import Split
 from trainyard.core.errors import ConfigurationError, did_you_mean
 from trainyard.core.recipe import Recipe
 from trainyard.data.examples import ExampleFolder
-from trainyard.train.augment import augment
+from trainyard.train.augment import augment, drawn
 
 # Chosen: a split whose decoded features take less than this is held in memory.
 MEMORY_BYTES = 512 << 20
@@ -30,15 +31,26 @@ Batch = tuple[dict[str, tf.Tensor], tf.Tensor, tf.Tensor]
 
 
 @dataclass(frozen=True)
+class Share:
+    """Which replicas of the gang this process feeds: `local` ones from number `first` on, of `replicas` in all."""
+
+    replicas: int = 1
+    first: int = 0
+    local: int = 1
+
+
+@dataclass(frozen=True)
 class Input:
     """The batches of one run.
 
     class_weights: (classes,) float32, or None where each example counts the same.
+    share: a step takes `share.local` elements of each data set here, one a replica.
     """
 
     recipe: Recipe
     folder: ExampleFolder
     class_weights: np.ndarray | None
+    share: Share = Share()
 
     @property
     def batch_size(self) -> int:
@@ -51,16 +63,24 @@ class Input:
         return math.ceil(self._count("train") / self.batch_size)
 
     def train(self, start: int) -> tf.data.Dataset:
-        """Return the batches of step `start` and all that follow; weights add up to 1 a batch (see `class_weights`)."""
-        total = self.recipe.train.epochs * self.steps_per_epoch
-        steps = tf.data.Dataset.range(start, total)
+        """Return this process's parts of the batches from step `start` on; a batch's weights add up to 1 over the gang.
+
+        With `class_weights` their mean over the examples is what adds up to 1.
+        """
+        total, local = self.recipe.train.epochs * self.steps_per_epoch, self.share.local
+        # Which step a part belongs to, and which replica takes it.
+        parts = tf.data.Dataset.range(start * local, total * local).map(
+            _plain(lambda part: (part // local, self.share.first + part % local))
+        )
         if self._fits("train"):
             held = _Held.read(self.folder, "train")
-            batches = steps.map(_plain(lambda step: (step, *self._drawn(held, step))), **_PARALLEL)
+            batches = parts.map(
+                _plain(lambda step, replica: (step, replica, *self._drawn(held, step, replica))), **_PARALLEL
+            )
         else:
             events.emit("streaming", split="train", shuffle_examples=SHUFFLE_EXAMPLES)
-            batches = tf.data.Dataset.zip(steps, self._streamed(start))
-            batches = batches.map(_plain(lambda step, batch: (step, *batch)))
+            batches = tf.data.Dataset.zip(parts, self._streamed(start))
+            batches = batches.map(_plain(lambda part, batch: (*part, *batch)))
         return batches.map(_plain(self._finish), **_PARALLEL).prefetch(tf.data.AUTOTUNE)
 
     @property
@@ -69,19 +89,22 @@ class Input:
         return math.ceil(self._count("eval") / self.batch_size)
 
     def evaluation(self) -> tf.data.Dataset:
-        """Return the eval split in stored order; weights are 1, and 0 for what fills up the last batch."""
-        size = min(self.batch_size, self._count("eval"))
+        """Return this process's parts of the eval split in stored order; weights are 1, and 0 for what fills it up."""
+        # As large a part for every replica, and no larger batch than the split needs.
+        part = math.ceil(min(self.batch_size, self._count("eval")) / self.share.replicas)
         if self._fits("eval"):
             held = _Held.read(self.folder, "eval")
-            batches = tf.data.Dataset.from_tensor_slices((held.features, held.labels)).batch(size)
+            numbers = tf.data.Dataset.range(self.evaluation_steps * self.share.local)
+            batches = numbers.map(_plain(lambda number: self._stored(held, number, part)), **_PARALLEL)
         else:
-            batches = self.folder.batches("eval", size).map(_plain(lambda features, labels, _: (features, labels)))
-        return batches.map(_plain(lambda *batch: _filled(batch, size))).prefetch(tf.data.AUTOTUNE)
+            batches = self._decoded(tf.data.TFRecordDataset(self.folder.files("eval")), part)
+        return batches.prefetch(tf.data.AUTOTUNE)
 
-    def _drawn(self, held: _Held, step: tf.Tensor) -> Batch:
-        """Return the batch of `step`: a part of the epoch's own permutation of the split."""
+    def _drawn(self, held: _Held, step: tf.Tensor, replica: tf.Tensor) -> Batch:
+        """Return the part of `replica` in the batch of `step`: a part of the epoch's own permutation of the split."""
         epoch, position = step // self.steps_per_epoch, step % self.steps_per_epoch
-        places = position * self.batch_size + tf.range(self.batch_size, dtype=tf.int64)
+        part = self.batch_size // self.share.replicas
+        places = position * self.batch_size + replica * part + tf.range(part, dtype=tf.int64)
         count = self._count("train")
         chosen = tf.random.experimental.index_shuffle(
             places % count, seed=tf.stack([np.int64(self.recipe.seed), epoch]), max_index=count - 1
@@ -89,8 +112,20 @@ class Input:
         features = {name: tf.gather(values, chosen) for name, values in held.features.items()}
         return features, tf.gather(held.labels, chosen), tf.cast(places < count, tf.float32)
 
+    def _stored(self, held: _Held, number: tf.Tensor, part: int) -> Batch:
+        """Return element `number` of the eval split's parts, `part` examples in stored order."""
+        batch, replica = number // self.share.local, self.share.first + number % self.share.local
+        places = (batch * self.share.replicas + replica) * part + tf.range(part, dtype=tf.int64)
+        count = self._count("eval")
+        again = places % count
+        features = {name: tf.gather(values, again) for name, values in held.features.items()}
+        return features, tf.gather(held.labels, again), tf.cast(places < count, tf.float32)
+
     def _streamed(self, start: int) -> tf.data.Dataset:
-        """Return batches out of shuffled files and a shuffled buffer, each epoch in its own order."""
+        """Return batches out of shuffled files and a shuffled buffer, each epoch in its own order.
+
+        Every process reads all records, for the order does not depend on the gang, and decodes its own part alone.
+        """
         files = self.folder.files("train")
         first, skipped = divmod(start, self.steps_per_epoch)
 
@@ -102,18 +137,30 @@ class Input:
             records = records.shuffle(
                 SHUFFLE_EXAMPLES, seed=self.recipe.seed + number, reshuffle_each_iteration=False
             ).skip(tf.where(number == first, np.int64(skipped * self.batch_size), np.int64(0)))
-            examples = records.map(_plain(self.folder.decode), **_PARALLEL)
-            return examples.batch(self.batch_size).map(_plain(lambda *batch: _filled(batch, self.batch_size)))
+            return self._decoded(records, self.batch_size // self.share.replicas)
 
         return tf.data.Dataset.range(first, self.recipe.train.epochs).flat_map(_plain(epoch))
 
-    def _finish(self, step: tf.Tensor, features: dict[str, tf.Tensor], labels: tf.Tensor, real: tf.Tensor) -> Batch:
+    def _decoded(self, records: tf.data.Dataset, part: int) -> tf.data.Dataset:
+        """Return this process's parts, `part` examples each, of the batches of the serialized `records`."""
+        first, size = self.share.first * part, self.share.local * part
+        batches = records.batch(self.share.replicas * part)
+        mine = batches.map(_plain(lambda batch: _filled(batch, first, size))).unbatch()
+        rows = mine.map(_plain(lambda record, real: (*self.folder.decode(record), real)), **_PARALLEL)
+        return rows.batch(part, drop_remainder=True)
+
+    def _finish(
+        self, step: tf.Tensor, replica: tf.Tensor, features: dict[str, tf.Tensor], labels: tf.Tensor, real: tf.Tensor
+    ) -> Batch:
         options = self.recipe.train.augment
         if options.model_dump() != type(options)().model_dump():
+            first = tf.cast(replica, tf.int32) * (self.batch_size // self.share.replicas)
             for feature in self.folder.document.features:
                 if len(feature.shape) == 3:
-                    features[feature.name] = augment(features[feature.name], options, self.recipe.seed, step)
-        weights = real / tf.reduce_sum(real)
+                    draws = drawn(self.recipe.seed, step, self.batch_size, first, tf.shape(labels)[0])
+                    features[feature.name] = augment(features[feature.name], options, draws)
+        before = step % self.steps_per_epoch * self.batch_size
+        weights = real / tf.cast(tf.minimum(np.int64(self.batch_size), self._count("train") - before), tf.float32)
         if self.class_weights is not None:
             weights *= tf.gather(self.class_weights, labels)
         return features, labels, weights
@@ -169,14 +216,8 @@ _plain = tf.autograph.experimental.do_not_convert
 _PARALLEL: dict[str, Any] = {"num_parallel_calls": tf.data.AUTOTUNE, "deterministic": True}
 
 
-def _filled(batch: tuple[dict[str, tf.Tensor], tf.Tensor], size: int) -> Batch:
-    """Return `batch`, of 1 to `size` examples, repeated up to `size`; the repeated ones weigh nothing."""
-    features, labels = batch
-    count = tf.shape(labels)[0]
-    places = tf.range(size)
-    again = places % count
-    return (
-        {name: tf.gather(values, again) for name, values in features.items()},
-        tf.gather(labels, again),
-        tf.cast(places < count, tf.float32),
-    )
+def _filled(records: tf.Tensor, first: int, size: int) -> tuple[tf.Tensor, tf.Tensor]:
+    """Return records `first` to `first + size`, again from the start where there are fewer, and 1, or 0 for those."""
+    count = tf.shape(records)[0]
+    places = first + tf.range(size)
+    return tf.gather(records, places % count), tf.cast(places < count, tf.float32)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+import signal
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -14,11 +17,12 @@ import tensorflow as tf
 
 from trainyard.core import events
 from trainyard.core.artifacts import Epoch
-from trainyard.core.errors import ConfigurationError, DataError, Preempted
+from trainyard.core.errors import ConfigurationError, DataError, PeerLost, Preempted
 from trainyard.core.recipe import Train
 from trainyard.train.checkpoint import Checkpoint, Checkpoints, best_epoch
 from trainyard.train.input import Input
 from trainyard.train.steps import Steps
+from trainyard.train.strategy import Place
 
 # Chosen: seconds of work a compiled call, after which progress is told, the loss is checked and a signal is heard.
 CALL_SECONDS = 0.25
@@ -29,6 +33,10 @@ RETRY_SCALE = 0.1
 class Loop:
     """Trains to the end of the schedule or to the early stop; `history` then tells each epoch.
 
+    The workers of a gang run the same loop in step: whatever decides its course is the same on each, or is agreed upon
+    in the call itself. The chief alone writes.
+
+    on_start: called once new steps are taken, with the step that they went on from.
     on_epoch: called with each epoch's evidence, those of a resumed run's past included.
     """
 
@@ -39,7 +47,11 @@ class Loop:
         data: Input,
         checkpoints: Checkpoints,
         on_epoch: Callable[[Epoch], None],
+        place: Place,
+        on_start: Callable[[int], None],
     ) -> None:
+        self.place = place
+        self.on_start = on_start
         self.settings = train
         self.steps = steps
         self.data = data
@@ -56,9 +68,12 @@ class Loop:
         self._told = 0.0
         self._call_steps = 1
         self._speed = _Speed(data)
+        self._told_to_stop = False
 
     def run(self) -> None:
         """Train. Raises `DataError` where the loss is not finite twice, `Preempted` after a last checkpoint."""
+        if self.place.workers > 1 and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, self._stop_later)
         self._resume()
         while not self._finished():
             step = self._step()
@@ -71,11 +86,21 @@ class Loop:
         """Return the seconds a step takes on one batch over and over. The weights are spoiled by it."""
         with self._clock("bottleneck"):
             dataset = self._dataset or self.data.train(0)
-            batch = iter(self._distributed(dataset.take(1).cache().repeat()))
-            self._take(batch, 1)
-            count = min(100, max(3, round(CALL_SECONDS / max(1e-6, self._speed.step_seconds(self.history)))))
+            batch = iter(self._distributed(dataset.take(self.data.share.local).cache().repeat()))
+            wanted = min(100, max(3, round(CALL_SECONDS / max(1e-6, self._speed.step_seconds(self.history)))))
+            agreed, _ = self._take(batch, 1, float(wanted))
+            count = round(agreed)
             start = time.perf_counter()
             self._take(batch, count)
+            return (time.perf_counter() - start) / count
+
+    def all_reduce_seconds(self) -> float:
+        """Return the seconds that the gradients' sum over the replicas alone takes."""
+        with self._clock("bottleneck"):
+            vector, count = tf.zeros((self.steps.gradient_bytes // 4,)), 10
+            self.steps.all_reduce(vector, tf.constant(1, tf.int64))
+            start = time.perf_counter()
+            self.steps.all_reduce(vector, tf.constant(count, tf.int64))
             return (time.perf_counter() - start) / count
 
     def restore_best(self) -> Epoch:
@@ -99,12 +124,18 @@ class Loop:
     def _resume(self) -> None:
         with self._clock("checkpoint"):
             found = self.checkpoints.latest(self.steps.arrays())
+            step = 0 if found is None else found.progress.step
+            agreed = float(self.steps.mean(tf.constant([step], tf.float32))[0])
+            if agreed != step:
+                raise PeerLost(
+                    f"worker {self.place.index} found the checkpoint of step {step}, others found another one. Start again."
+                )
             if found is None:
                 self._save(0)
             else:
-                self.resumed_from = found.progress.step
+                self.resumed_from = step
                 self._load(found)
-                events.emit("resumed", step=found.progress.step, steps=self.total)
+                events.emit("resumed", step=step, steps=self.total)
         for epoch in self.history:
             self.on_epoch(epoch)
 
@@ -131,31 +162,40 @@ class Loop:
         if every:
             count = min(count, every - step % every)
         try:
-            self._timed_call(count)
+            stop = self._timed_call(count)
         except (Preempted, KeyboardInterrupt):
             self._save_last()
             raise
         if not math.isfinite(float(self.steps.loss_sum.numpy())):
             self._diverged("training loss")
             return
+        if stop:
+            self._stop_together()
         done = step + count
         self._tell(done)
         if every and done % every == 0 and done % self.data.steps_per_epoch:
             self._save(done)
 
-    def _timed_call(self, count: int) -> None:
+    def _timed_call(self, count: int) -> bool:
+        """Take `count` steps and return whether a worker was told to stop."""
         start = time.perf_counter()
-        self._take(self._batches, count)
+        each, stop = self._take(self._batches, count, self._speed.last_step_seconds, float(self._told_to_stop))
         seconds = time.perf_counter() - start
         self.seconds["compile" if self._speed.cold else "step"] += seconds
+        if self._speed.cold:
+            self.on_start(self.resumed_from or 0)
         self._speed.add(count, seconds)
-        each = self._speed.last_step_seconds
+        if self.place.workers == 1:
+            each = self._speed.last_step_seconds
         if each:
             self._call_steps = max(1, round(CALL_SECONDS / each))
+        return stop > 0
 
-    def _take(self, batches: Any, count: int) -> None:
+    def _take(self, batches: Any, count: int, number: float = 0.0, stop: float = 0.0) -> tuple[float, float]:
+        """Take `count` steps and return the means over the workers of their `number` and their `stop`."""
         try:
-            self.steps.train(batches, tf.constant(count, tf.int64))
+            mean = self.steps.train(batches, tf.constant(count, tf.int64), tf.constant([number, stop], tf.float32))
+            return float(mean[0]), float(mean[1])
         except tf.errors.ResourceExhaustedError as error:
             raise ConfigurationError(
                 f"train.batch_size: {self.settings.batch_size} examples do not fit the device's memory "
@@ -193,7 +233,8 @@ class Loop:
             arrays = self.steps.arrays()
             bad = next((name for name, value in arrays.items() if not np.isfinite(value).all()), None)
             if bad is None:
-                self.checkpoints.save(step, self.history, arrays)
+                if self.place.chief:
+                    self.checkpoints.save(step, self.history, arrays)
                 self._saved = step
                 return True
         self._diverged(bad)
@@ -203,9 +244,19 @@ class Loop:
         """Save where the process was told to stop, unless nothing is new or nothing good is there."""
         step = self._step()
         arrays = self.steps.arrays()
-        if step > self._saved and all(np.isfinite(value).all() for value in arrays.values()):
+        if self.place.chief and step > self._saved and all(np.isfinite(value).all() for value in arrays.values()):
             self.checkpoints.save(step, self.history, arrays)
             events.emit("saved", step=step)
+
+    def _stop_later(self, _signal: int, _frame: FrameType | None) -> None:
+        """Have the gang stop after the next call: in the middle of one, the others would wait for ever."""
+        self._told_to_stop = True
+
+    def _stop_together(self) -> None:
+        self._save_last()
+        if self._told_to_stop:
+            raise Preempted("told to stop (SIGTERM). Run the same command again to go on.")
+        raise PeerLost("another worker was told to stop. Start again when it is back.")
 
     def _diverged(self, what: str) -> None:
         """Go back to the last checkpoint with a smaller learning rate, once; raises `DataError` the second time."""
@@ -240,7 +291,7 @@ class Loop:
         return int(self.steps.step.numpy())
 
     def _distributed(self, batches: tf.data.Dataset) -> Any:
-        return self.steps.strategy.experimental_distribute_dataset(batches)
+        return self.steps.strategy.distribute_datasets_from_function(lambda _: batches)
 
     @contextmanager
     def _clock(self, name: str) -> Iterator[None]:

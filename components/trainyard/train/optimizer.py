@@ -39,8 +39,11 @@ class Schedule(keras.optimizers.schedules.LearningRateSchedule):  # type: ignore
         return {}
 
 
-def optimizer(train: Train, schedule: Schedule, float16: bool) -> keras.optimizers.Optimizer:
+def optimizer(train: Train, schedule: Schedule, float16: bool, summed: bool = False) -> keras.optimizers.Optimizer:
     """Return the recipe's optimizer, not built; with `float16` it scales the loss and skips overflowing steps.
+
+    summed: the gradients that it is given are summed over the replicas already. By itself it would sum them after it
+    has clipped each replica's own (keras 3.15, optimizer.py), which no single worker would do.
 
     Biases and normalization weights do not decay (source: T. He et al., Bag of Tricks, arXiv:1812.01187, section 3.1).
     """
@@ -52,5 +55,7 @@ def optimizer(train: Train, schedule: Schedule, float16: bool) -> keras.optimize
         made = keras.optimizers.Lamb(schedule, **options)
     else:
         made = keras.optimizers.AdamW(schedule, **{**options, "weight_decay": chosen.weight_decay})
+    if summed:
+        made._all_reduce_sum_gradients = list
     made.exclude_from_weight_decay(var_names=["bias", "gamma", "beta"])
     return keras.optimizers.LossScaleOptimizer(made) if float16 else made

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
 from trainyard.core import events, storage
@@ -12,17 +13,34 @@ from trainyard.core.recipe import Recipe
 
 
 def run(recipe: Recipe, examples: str, checkpoints: str, output: Path) -> None:
-    """Leave model.keras, training.json and tensorboard/ in `output`, going on from `checkpoints` where there are any."""
+    """Leave model.keras, training.json and tensorboard/ in `output`, going on from `checkpoints` where there are any.
+
+    Several workers train as processes of their own on this machine.
+    """
+    if recipe.train.workers == 1:
+        join(recipe, examples, checkpoints, output)
+        return
+    from trainyard.train import gang
+
+    gang.run(recipe, examples, checkpoints, output)
+
+
+def join(recipe: Recipe, examples: str, checkpoints: str, output: Path, past: str = "") -> None:
+    """Train in this process, alone or as the worker that TF_CONFIG says, and leave what `run` does.
+
+    past: what the gang has survived before this start, as `goodput.Past` reads it.
+    """
     os.environ.setdefault("TF_USE_LEGACY_KERAS", "0")
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     start = time.perf_counter()
     # Here and not above: --help and compilation must not load TensorFlow, and its seconds are counted.
-    from trainyard.train import session
+    from trainyard.train import session, strategy
+    from trainyard.train.goodput import Past
 
     imported = time.perf_counter() - start
     manifest = storage.require(examples, made_by="preprocess")
-    with storage.lease(checkpoints):
-        document = session.train(recipe, examples, checkpoints, _identity(recipe, manifest), output)
+    with storage.lease(checkpoints) if strategy.place().chief else nullcontext():
+        document = session.train(recipe, examples, checkpoints, _identity(recipe, manifest), output, Past.parse(past))
     seconds = {"import": round(imported, 3), **document.seconds}
     document.model_copy(update={"seconds": seconds}).write(output)
     events.emit(
@@ -37,6 +55,9 @@ def run(recipe: Recipe, examples: str, checkpoints: str, output: Path) -> None:
 
 
 def _identity(recipe: Recipe, examples: storage.Manifest) -> str:
-    """Return what a checkpoint must have been made with to be gone on from: the same recipe and the same examples."""
-    sections = recipe.model_dump_json(include={"seed", "task", "model", "train"})
+    """Return what a checkpoint must have been made with to be gone on from: the same recipe and the same examples.
+
+    The number of workers is left out: it changes no batch.
+    """
+    sections = recipe.model_dump_json(include={"seed", "task", "model", "train"}, exclude={"train": {"workers"}})
     return hashlib.sha256(f"{sections}\0{examples.digest}".encode()).hexdigest()

@@ -10,49 +10,87 @@ import tensorflow as tf
 
 from trainyard.core import events
 from trainyard.core.artifacts import Epoch, Training
-from trainyard.core.errors import DataError
+from trainyard.core.errors import ConfigurationError, DataError, PeerLost
 from trainyard.core.recipe import Recipe
 from trainyard.data.examples import open_examples
 from trainyard.train import strategy as devices
 from trainyard.train.checkpoint import Checkpoints
-from trainyard.train.input import Input, class_weights
+from trainyard.train.goodput import Past
+from trainyard.train.input import Input, Share, class_weights
 from trainyard.train.loop import Loop
 from trainyard.train.network import deployable, network, target_moments
 from trainyard.train.objective import Classification, Objective, Regression
 from trainyard.train.optimizer import Schedule, optimizer
+from trainyard.train.replicas import join_replicas, part_replicas
 from trainyard.train.steps import Steps
 
 # Chosen: real batches slower than a cached one by more than this say that the input is the bottleneck.
 _INPUT_BOUND = 1.2
 
 
-def train(recipe: Recipe, examples: str, checkpoints: str, identity: str, output: Path) -> Training:
+# What TensorFlow raises where another worker of the gang is gone (seen: Unavailable, Internal, Aborted, Cancelled).
+_PEER_ERRORS = (
+    tf.errors.UnavailableError,
+    tf.errors.InternalError,
+    tf.errors.AbortedError,
+    tf.errors.CancelledError,
+    tf.errors.DeadlineExceededError,
+    tf.errors.FailedPreconditionError,
+)
+
+
+def train(
+    recipe: Recipe, examples: str, checkpoints: str, identity: str, output: Path, past: Past | None = None
+) -> Training:
     """Write model.keras and tensorboard/ into `output` and return the evidence, without the import's seconds.
 
-    Goes on from the newest checkpoint below `checkpoints` that was made with the same `identity`.
+    Goes on from the newest checkpoint below `checkpoints` that was made with the same `identity`. Where TF_CONFIG
+    describes a gang, all its workers must call this; those that are not the chief leave no model.
+    Raises `PeerLost` where one of them is gone.
     """
     start = time.perf_counter()
+    place = devices.place()
+    try:
+        return _train(recipe, examples, checkpoints, identity, output, past or Past())
+    except _PEER_ERRORS as error:
+        if place.workers == 1:
+            raise
+        raise PeerLost(
+            f"worker {place.index} of {place.workers}: lost another worker after {time.perf_counter() - start:.1f} s "
+            f"({type(error).__name__}). Start all of them again."
+        ) from error
+
+
+def _train(recipe: Recipe, examples: str, checkpoints: str, identity: str, output: Path, past: Past) -> Training:
+    start = time.perf_counter()
+    place = devices.place()
+    strategy = devices.strategy()
+    joined = time.perf_counter() - start
     folder = open_examples(examples)
     document = folder.document
     split = document.splits["train"]
-    data = Input(recipe, folder, class_weights(recipe, document.labels, split.class_counts))
+    share = _share(recipe, strategy, place)
+    data = Input(recipe, folder, class_weights(recipe, document.labels, split.class_counts), share)
     targets = target_moments(folder.labels("train")) if document.task == "regression" else (0.0, 1.0)
     precision = devices.precision(recipe.train)
-    steps = _build(recipe, data, targets, precision)
+    steps = _build(recipe, strategy, data, targets, precision)
     events.emit(
         "training",
         model=steps.model.name,
         parameters=steps.model.count_params(),
         devices=",".join(devices.devices()),
+        worker=place.index,
+        workers=place.workers,
+        replicas=share.replicas,
         precision=precision,
         examples=split.examples,
         steps_per_epoch=data.steps_per_epoch,
         seconds_to_build=round(time.perf_counter() - start, 2),
     )
-    built = time.perf_counter() - start
+    seconds = {"join": joined, "build": time.perf_counter() - start - joined}
     writer = tf.summary.create_file_writer(str(output / "tensorboard"))
-    saved = Checkpoints(checkpoints, identity, recipe.train.checkpoints.keep)
-    loop = Loop(recipe.train, steps, data, saved, lambda epoch: _write_summary(writer, epoch))
+    saved = Checkpoints(checkpoints, identity, recipe.train.checkpoints.keep, writes=place.chief)
+    loop = Loop(recipe.train, steps, data, saved, lambda epoch: _write_summary(writer, epoch), place, past.went_on)
     try:
         loop.run()
     except tf.errors.DataLossError as error:
@@ -61,11 +99,28 @@ def train(recipe: Recipe, examples: str, checkpoints: str, identity: str, output
         ) from error
     finally:
         writer.close()
-    return _finish(recipe, loop, output, {"build": built}, targets, precision)
+    training = _finish(recipe, loop, output, seconds, targets, precision)
+    if place.workers == 1:
+        return training
+    goodput = past.goodput(training.steps * training.step_ms / 1000)
+    return training.model_copy(update={"restarts": past.restarts, "goodput": goodput})
 
 
-def _build(recipe: Recipe, data: Input, targets: tuple[float, float], precision: str) -> Steps:
-    strategy = devices.strategy()
+def _share(recipe: Recipe, strategy: tf.distribute.Strategy, place: devices.Place) -> Share:
+    """Return this process's part of each batch. Raises `ConfigurationError` where the replicas' would be unequal."""
+    replicas = strategy.num_replicas_in_sync
+    if recipe.train.batch_size % replicas:
+        raise ConfigurationError(
+            f"train.batch_size: {recipe.train.batch_size} examples make no {replicas} equal parts, one a device. "
+            f"Give a multiple of {replicas}."
+        )
+    local = replicas // place.workers
+    return Share(replicas, place.index * local, local)
+
+
+def _build(
+    recipe: Recipe, strategy: tf.distribute.Strategy, data: Input, targets: tuple[float, float], precision: str
+) -> Steps:
     document = data.folder.document
     objective: Objective = Regression(targets[1])
     if document.task == "classification":
@@ -74,8 +129,11 @@ def _build(recipe: Recipe, data: Input, targets: tuple[float, float], precision:
     keras.utils.clear_session(free_memory=False)
     with strategy.scope():
         model = network(recipe, document, targets, precision)
+        several = strategy.num_replicas_in_sync > 1
+        if several:
+            join_replicas(model)
         schedule = Schedule(recipe.train, data.steps_per_epoch)
-        chosen = optimizer(recipe.train, schedule, float16=precision == "float16")
+        chosen = optimizer(recipe.train, schedule, float16=precision == "float16", summed=several)
         chosen.build(model.trainable_variables)
         return Steps(strategy, model, chosen, schedule, objective)
 
@@ -84,8 +142,11 @@ def _finish(
     recipe: Recipe, loop: Loop, output: Path, seconds: dict[str, float], targets: tuple[float, float], precision: str
 ) -> Training:
     cached = loop.cached_step_seconds()
+    place, replicas = loop.place, loop.data.share.replicas
+    all_reduce = loop.all_reduce_seconds() if replicas > 1 else 0.0
     best = loop.restore_best()
     model = loop.steps.model
+    part_replicas(model)
     deployable(model, recipe, loop.data.folder.document, targets).save(output / "model.keras")
     real = loop.step_seconds
     return Training(
@@ -94,13 +155,17 @@ def _finish(
         steps=loop.history[-1].step,
         epochs=len(loop.history),
         best_epoch=best.epoch,
-        workers=1,
+        workers=place.workers,
         devices=devices.devices(),
         precision=precision,
         examples_per_second=loop.data.batch_size / real,
         bottleneck="input" if real > _INPUT_BOUND * cached else "compute",
         step_ms=1000 * real,
         cached_step_ms=1000 * cached,
+        replicas=replicas,
+        worker_examples_per_second=loop.data.batch_size / real / place.workers,
+        all_reduce_ms=1000 * all_reduce,
+        gradient_bytes=loop.steps.gradient_bytes if replicas > 1 else 0,
         resumed_from=loop.resumed_from,
         history=loop.history,
         seconds={name: round(value, 3) for name, value in {**seconds, **loop.seconds}.items()},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import keras
@@ -40,12 +41,32 @@ class Steps:
         self.scale = schedule.scale
 
     @tf.function
-    def train(self, iterator: Any, count: tf.Tensor) -> None:
-        """Take `count` (int64 scalar) steps; `loss_sum` grows by each batch's weighted mean loss, `step` by one."""
+    def train(self, iterator: Any, count: tf.Tensor, said: tf.Tensor) -> tf.Tensor:
+        """Take `count` (int64 scalar) steps; `loss_sum` grows by each batch's weighted mean loss, `step` by one.
+
+        Every worker of a gang must ask for the same count. said: float32 (n,), what this worker has to say to the
+        others; returns the mean of what all of them said.
+        """
         for _ in tf.range(count):
             losses = self.strategy.run(_plain(self._replica_step), args=(next(iterator),))
-            self.loss_sum.assign_add(self.strategy.reduce("SUM", losses, axis=None))
+            # The gang's loss in every replica: one of them is enough.
+            self.loss_sum.assign_add(self.strategy.experimental_local_results(losses)[0])
             self.step.assign_add(1)
+        return self.mean(said)
+
+    @tf.function
+    def all_reduce(self, vector: tf.Tensor, count: tf.Tensor) -> None:
+        """Do nothing but sum `vector`, float32 (n,), over the replicas `count` times."""
+        for _ in tf.range(count):
+            self.strategy.run(_plain(self._sum), args=(vector,))
+
+    @tf.function
+    def mean(self, said: tf.Tensor) -> tf.Tensor:
+        """Return the mean over the workers of their `said`, float32 (n,)."""
+        if self.strategy.num_replicas_in_sync == 1:
+            return said
+        sums = self.strategy.run(_plain(self._sum), args=(said,))
+        return self.strategy.experimental_local_results(sums)[0] / self.strategy.num_replicas_in_sync
 
     @tf.function
     def evaluate(self, iterator: Any, count: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -55,6 +76,11 @@ class Steps:
             sums = self.strategy.run(_plain(self._replica_sums), args=(next(iterator),))
             totals += self.strategy.reduce("SUM", sums, axis=None)
         return totals[0] / totals[2], totals[1] / totals[2]
+
+    @property
+    def gradient_bytes(self) -> int:
+        """Bytes that each replica sends and receives the sum of, each step."""
+        return sum(4 * math.prod(tuple(map(int, v.shape))) for v in self.model.trainable_variables)
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Return a copy of every variable by a name that is stable over processes."""
@@ -73,8 +99,8 @@ class Steps:
     def _replica_step(self, batch: Batch) -> tf.Tensor:
         """Apply one update and return this replica's part of the loss.
 
-        The weights carry the division by the global batch, so replicas' gradients add up to the whole batch's; the
-        optimizer adds them up itself.
+        The weights carry the division by the global batch, so replicas' gradients add up to the whole batch's. They
+        travel in one vector, the loss with them: one collective a step.
         """
         features, labels, weights = batch
         variables = self.model.trainable_variables
@@ -84,8 +110,25 @@ class Steps:
             if self.model.losses:
                 loss += tf.add_n(self.model.losses) / self.strategy.num_replicas_in_sync
             scaled = self.optimizer.scale_loss(loss)
-        self.optimizer.apply_gradients(zip(tape.gradient(scaled, variables), variables, strict=True))
+        gradients = tape.gradient(scaled, variables)
+        if self.strategy.num_replicas_in_sync > 1:
+            gradients, loss = self._summed(gradients, loss)
+        self.optimizer.apply_gradients(zip(gradients, variables, strict=True))
         return loss
+
+    def _summed(self, gradients: list[Any], loss: tf.Tensor) -> tuple[list[Any], tf.Tensor]:
+        """Return the sums over all replicas of `gradients` and `loss`."""
+        known = [tf.convert_to_tensor(gradient) for gradient in gradients if gradient is not None]
+        vector = self._sum(tf.concat([*(tf.reshape(each, [-1]) for each in known), loss[None]], axis=0))
+        *parts, total = tf.split(vector, [*(each.shape.num_elements() for each in known), 1])
+        sums = iter([tf.reshape(part, each.shape) for part, each in zip(parts, known, strict=True)])
+        return [None if gradient is None else next(sums) for gradient in gradients], total[0]
+
+    @staticmethod
+    def _sum(vector: tf.Tensor) -> tf.Tensor:
+        # The identity puts an argument of the call onto the replica's device: without one there is no collective.
+        placed = tf.identity(vector)
+        return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, placed)
 
     def _replica_sums(self, batch: Batch) -> tf.Tensor:
         """Return float32 (3,): loss, metric and weight summed over this replica's examples."""

@@ -1,0 +1,247 @@
+"""Where the supervisors of a gang meet: worker 0's keeps the list, all start together, and all hear when one is lost.
+
+Messages are JSON objects, a line each, over one TCP connection a supervisor. A supervisor says `ready` (with the address
+that its TensorFlow will listen on), `beat`, `broke`, `recovered` and `done`; it hears `start`, `stop`, `beat` and `end`.
+"""
+
+from __future__ import annotations
+
+import json
+import selectors
+import socket
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from trainyard.core import events
+from trainyard.core.errors import ExitCode
+
+BEAT_SECONDS = 1.0
+"""Chosen: how often each side says that it is there."""
+SILENCE_SECONDS = 10.0
+"""Chosen: a side that says nothing for so long is taken for dead, frozen or cut off."""
+_FRUITLESS = 3  # chosen: starts in a row without one new step before the gang gives up
+_FOR_GOOD = {int(code) for code in ExitCode} - {0, ExitCode.TRANSIENT, ExitCode.PEER_LOST, ExitCode.PREEMPTED}
+_MAX_LINE = 1 << 20
+
+Message = dict[str, Any]
+
+
+class Line:
+    """One side of a connection: whole messages in, whole messages out."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        # The same connection twice, because to send may take a moment and to receive may not.
+        self._out = connection.dup()
+        self._out.settimeout(2)
+        connection.setblocking(False)
+        self.socket = connection
+        self._sending = threading.Lock()
+        self.heard = time.monotonic()
+        self._rest = b""
+
+    def fileno(self) -> int:
+        """Return the descriptor to wait on."""
+        return self.socket.fileno()
+
+    def send(self, kind: str, **fields: Any) -> bool:
+        """Send a message; return False where the other side is gone or no longer reads."""
+        try:
+            with self._sending:
+                self._out.sendall(json.dumps({"type": kind, **fields}).encode() + b"\n")
+        except OSError:
+            return False
+        return True
+
+    def receive(self) -> list[Message] | None:
+        """Return what has come since the last call, or None where the other side has closed or talks nonsense."""
+        try:
+            data = self.socket.recv(1 << 16)
+        except BlockingIOError:
+            return []
+        except OSError:
+            return None
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        if not data or len(self._rest) > _MAX_LINE:
+            return None
+        self.heard = time.monotonic()
+        try:
+            messages = [json.loads(line) for line in lines]
+        except ValueError:
+            return None
+        return messages if all(isinstance(message, dict) and "type" in message for message in messages) else None
+
+    def silent(self) -> bool:
+        """Whether the other side has said nothing for too long."""
+        return time.monotonic() - self.heard > SILENCE_SECONDS
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._out.close()
+        self.socket.close()
+
+
+@dataclass
+class _Member:
+    line: Line
+    address: str | None = None
+
+
+@dataclass
+class _Break:
+    """What ended the last generation: why, after which step, at which time.monotonic()."""
+
+    reason: str
+    step: int
+    at: float
+
+
+@dataclass
+class Rendezvous:
+    """The meeting point of `workers` supervisors on `port`, in a thread of its own until the gang has ended."""
+
+    port: int
+    workers: int
+    deadline_seconds: float
+    _members: dict[int, _Member] = field(default_factory=dict)
+    _strangers: list[Line] = field(default_factory=list)
+    _generation: int = 0
+    _running: bool = False
+    _waiting_since: float = field(default_factory=time.monotonic)
+    _started: float = field(default_factory=time.monotonic)
+    _told: float = 0.0
+    _step: int = 0
+    _step_at_start: int = 0
+    _fruitless: int = 0
+    _break: _Break | None = None
+    _restarts: list[Message] = field(default_factory=list)
+    _end: Message | None = None
+
+    def open(self) -> threading.Thread:
+        """Listen on the port and return the thread, already started, that ends with the gang."""
+        server = socket.create_server(("", self.port), backlog=self.workers)
+        server.setblocking(False)
+        thread = threading.Thread(target=self._serve, args=(server,), daemon=True)
+        thread.start()
+        return thread
+
+    def _serve(self, server: socket.socket) -> None:
+        while self._end is None:
+            with selectors.DefaultSelector() as selector:
+                selector.register(server, selectors.EVENT_READ)
+                for line in self._lines():
+                    selector.register(line, selectors.EVENT_READ)
+                ready = {key.fileobj for key, _ in selector.select(timeout=0.2)}
+            if server in ready:
+                self._strangers.append(Line(server.accept()[0]))
+            for line in self._lines():
+                if line in ready:
+                    self._hear(line)
+            self._look_round()
+        for line in self._lines():
+            line.send(**{"kind": "end", **self._end})
+        server.close()
+
+    def _lines(self) -> list[Line]:
+        return [*self._strangers, *(member.line for member in self._members.values())]
+
+    def _hear(self, line: Line) -> None:
+        messages = line.receive()
+        if messages is None:
+            self._lose(line, "the connection to it is closed")
+            return
+        for message in messages:
+            self._take(line, message)
+
+    def _take(self, line: Line, message: Message) -> None:
+        kind = message["type"]
+        if kind == "ready":
+            self._join(line, message)
+            return
+        self._step = max(self._step, int(message.get("step", 0)))
+        if message.get("generation") != self._generation or not self._running:
+            return
+        if kind == "done":
+            self._end = {"code": 0, "error": "", "message": ""}
+        elif kind == "recovered":
+            self._restarts.append(message["restart"])
+            self._break = None
+        elif kind == "broke":
+            self._broke(message)
+
+    def _join(self, line: Line, message: Message) -> None:
+        worker = int(message["worker"])
+        if line in self._strangers:
+            self._strangers.remove(line)
+        before = self._members.get(worker)
+        if before is not None and before.line is not line:
+            self._lose(before.line, "it was started again")
+        self._members[worker] = _Member(line, message["address"])
+        self._generation = max(self._generation, int(message["generation"]))
+
+    def _lose(self, line: Line, why: str) -> None:
+        line.close()
+        if line in self._strangers:
+            self._strangers.remove(line)
+        for worker in [worker for worker, member in self._members.items() if member.line is line]:
+            del self._members[worker]
+            self._stop(f"worker {worker} is lost: {why}")
+
+    def _broke(self, message: Message) -> None:
+        code = int(message["code"])
+        if code in _FOR_GOOD:
+            self._end = {name: message[name] for name in ("code", "error", "message")}
+            return
+        self._fruitless = self._fruitless + 1 if self._step <= self._step_at_start else 0
+        if self._fruitless >= _FRUITLESS or (message.get("out_of_memory") and self._fruitless > 1):
+            code = ExitCode.INFRASTRUCTURE if message.get("out_of_memory") else ExitCode.TRANSIENT
+            text = f"train: gave up after {self._fruitless} starts without a new step. {message['message']}"
+            error = "InfrastructureError" if code == ExitCode.INFRASTRUCTURE else "TransientError"
+            self._end = {"code": int(code), "error": error, "message": text}
+            return
+        self._stop(message["message"], message.get("grace_seconds", 0.0))
+
+    def _stop(self, reason: str, grace_seconds: float = 0.0) -> None:
+        """Have every worker's training process stopped, and wait for all of them again."""
+        if not self._running:
+            return
+        self._running, self._waiting_since = False, time.monotonic()
+        if self._break is None:
+            self._break = _Break(reason, self._step, time.monotonic())
+        events.emit("restarting", generation=self._generation + 1, step=self._step, reason=reason)
+        for member in self._members.values():
+            member.address = None
+            member.line.send("stop", grace_seconds=grace_seconds)
+
+    def _look_round(self) -> None:
+        for line in self._lines():
+            if line.silent():
+                self._lose(line, f"no word from it for {SILENCE_SECONDS:g} s")
+            elif time.monotonic() - self._told > BEAT_SECONDS:
+                line.send("beat")
+        if time.monotonic() - self._told > BEAT_SECONDS:
+            self._told = time.monotonic()
+        if self._running or self._end:
+            return
+        missing = [w for w in range(self.workers) if w not in self._members or self._members[w].address is None]
+        waited = time.monotonic() - self._waiting_since
+        if not missing:
+            self._start()
+        elif waited > self.deadline_seconds:
+            text = (
+                f"train: waiting for worker {', '.join(map(str, missing))} of {self.workers} for {waited:.0f} s, the "
+                "deadline. Look why it does not start, or run the same command again."
+            )
+            self._end = {"code": int(ExitCode.TRANSIENT), "error": "TransientError", "message": text}
+
+    def _start(self) -> None:
+        self._generation += 1
+        self._running, self._step_at_start = True, self._step
+        past: Message = {"started": self._started, "restarts": self._restarts, "break": None}
+        if self._break is not None:
+            past["break"] = {"reason": self._break.reason, "step": self._break.step, "at": self._break.at}
+        addresses = [self._members[worker].address for worker in range(self.workers)]
+        events.emit("started_together", workers=self.workers, generation=self._generation)
+        for member in self._members.values():
+            member.line.send("start", generation=self._generation, addresses=addresses, past=past)

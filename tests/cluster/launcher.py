@@ -1,0 +1,44 @@
+"""Launches one gang as a train step would: a process of its own, ended by signals, with the table's exit codes.
+
+python launcher.py '{"run": …, "command": […], "workers": …, "pool": {…}, …}' [own pod]
+"""
+
+import json
+import os
+import signal
+import sys
+
+from trainyard.core import events
+from trainyard.core.errors import Preempted, TrainyardError
+from trainyard.core.pools import Pool, placement
+from trainyard.train.cluster import connect
+from trainyard.train.job import Claim, Gang
+from trainyard.train.launch import launch
+
+
+def gang(plan: dict) -> Gang:
+    plan = dict(plan)
+    pool = Pool.model_validate(plan.pop("pool"))
+    claim = plan.pop("storage", None)
+    return Gang(
+        **plan | {"command": tuple(plan["command"])},
+        storage=Claim(**claim) if claim else None,
+        placement=placement(pool, "gke"),
+        resources=pool.resources,
+    )
+
+
+def stop(signal_number: int, frame: object) -> None:
+    raise Preempted("told to stop (SIGTERM).")
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, stop)
+    code = 0
+    try:
+        launch(gang(json.loads(sys.argv[1])), connect(), *sys.argv[2:])
+    except TrainyardError as error:
+        events.emit("failed", code=int(error.exit_code), error=type(error).__name__, message=error)
+        code = int(error.exit_code)
+    sys.stderr.flush()
+    os._exit(code)

@@ -1,0 +1,102 @@
+"""A namespace for a test, and launchers that run in it under the service account of the Role."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+RBAC = Path(__file__).parents[2] / "k8s/base/gang-rbac.yaml"
+SECONDS = 60
+
+
+def until(ready: Callable[[], Any], seconds: float = SECONDS) -> Any:
+    """Return the first true answer of `ready`."""
+    deadline = time.monotonic() + seconds
+    while not (answer := ready()):
+        assert time.monotonic() < deadline, f"not within {seconds} s"
+        time.sleep(0.2)
+    return answer
+
+
+class Namespace:
+    """One namespace that enforces Pod Security restricted, and launchers that run under the Role's service account."""
+
+    def __init__(self, name: str, folder: Path) -> None:
+        self.name = name
+        self.folder = folder
+        self.account = f"system:serviceaccount:{name}:trainyard-launcher"
+
+    def kubectl(self, *arguments: str, stdin: str | None = None, check: bool = True) -> str:
+        command = ["kubectl", "-n", self.name, *arguments]
+        done = subprocess.run(command, input=stdin, capture_output=True, text=True)
+        assert not check or not done.returncode, f"{' '.join(command)}: {done.stdout}{done.stderr}"
+        return done.stdout + done.stderr
+
+    def get(self, kind: str) -> list[dict[str, Any]]:
+        return json.loads(self.kubectl("get", kind, "-o", "json"))["items"]
+
+    def pods(self, gang: str) -> list[dict[str, Any]]:
+        return [
+            each for each in self.get("pods") if each["metadata"]["labels"].get("app.kubernetes.io/instance") == gang
+        ]
+
+    def left_of(self, gang: str) -> list[str]:
+        """Name all that the cluster still holds of `gang`."""
+        kinds = "jobs,services,pods,configmaps,secrets,endpointslices"
+        found = json.loads(self.kubectl("get", kinds, "-o", "json"))["items"]
+        return [f"{each['kind']}/{name}" for each in found if (name := each["metadata"]["name"]).startswith(gang)]
+
+    def evict(self, pod: str) -> None:
+        """Take a pod off its node as a drain does."""
+        eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod}}
+        path = f"/api/v1/namespaces/{self.name}/pods/{pod}/eviction"
+        self.kubectl("create", "--raw", path, "-f", "-", stdin=json.dumps(eviction))
+
+    def launch(self, plan: dict[str, Any], *own_pod: str) -> Launcher:
+        return Launcher(self, plan, *own_pod)
+
+    def launcher_config(self) -> Path:
+        """Write a kubeconfig that may do what the Role allows, and no more."""
+        config = yaml.safe_load(Path(os.environ["KUBECONFIG"]).read_text())
+        token = self.kubectl("create", "token", "trainyard-launcher", "--duration=2h").strip()
+        config["users"] = [{"name": "launcher", "user": {"token": token}}]
+        config["contexts"] = [
+            {
+                "name": "launcher",
+                "context": {"cluster": config["clusters"][0]["name"], "user": "launcher", "namespace": self.name},
+            }
+        ]
+        config["current-context"] = "launcher"
+        path = self.folder / "launcher.kubeconfig"
+        path.write_text(yaml.safe_dump(config))
+        return path
+
+
+class Launcher:
+    """A running launcher process and what it said."""
+
+    def __init__(self, namespace: Namespace, plan: dict[str, Any], *own_pod: str) -> None:
+        self._log = namespace.folder / f"launcher-{time.monotonic_ns()}.log"
+        command = [sys.executable, str(Path(__file__).with_name("launcher.py")), json.dumps(plan), *own_pod]
+        with self._log.open("w") as log:
+            environment = os.environ | {"KUBECONFIG": str(namespace.launcher_config())}
+            self.process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+
+    @property
+    def said(self) -> str:
+        return self._log.read_text()
+
+    def says(self, text: str, seconds: float = SECONDS) -> None:
+        until(lambda: text in self.said or self.process.poll() is not None, seconds)
+        assert text in self.said, self.said
+
+    def code(self, seconds: float = SECONDS) -> int:
+        return self.process.wait(seconds)

@@ -1,0 +1,185 @@
+"""Gangs on a real Kubernetes: they start where they should, end as they should, and leave nothing."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+from typing import Any
+
+import plans
+import pytest
+from launcher import gang
+from namespaces import Namespace, until
+
+from trainyard.train.job import Owner, headless_service, worker_job
+
+pytestmark = pytest.mark.cluster
+
+
+def nodes(namespace: Namespace, name: str) -> list[str]:
+    return sorted(pod["spec"].get("nodeName", "") for pod in namespace.pods(name))
+
+
+def launcher_pod(namespace: Namespace, name: str, **metadata: Any) -> None:
+    """Leave a running pod that stands for the one that the launcher is in; it ignores SIGTERM for its 5 s of grace."""
+    spec = worker_job(gang(plans.plan("own", plans.SLEEP)))["spec"]["template"]["spec"] | {"subdomain": None}
+    spec["containers"][0]["env"] = []
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, **metadata}, "spec": spec}
+    namespace.kubectl("create", "-f", "-", stdin=json.dumps(pod))
+    namespace.kubectl("wait", f"pod/{name}", "--for=jsonpath={.status.phase}=Running", "--timeout=60s")
+
+
+@pytest.mark.parametrize("pool", ["cpu", "gpu", "tpu"])
+def test_the_manifests_pass_restricted_at_the_api_server(namespace: Namespace, pool: str) -> None:
+    plan = plans.plan("dry", plans.MEET, "0", pool=pool, queue="research", storage={"name": "runs", "path": "/runs"})
+    owner = Owner(api_version="v1", kind="Pod", name="launcher", uid="0")
+    job = worker_job(gang(plan), owner)
+    # A Job's own admission warns only; its pods are refused, so the template is tried as a pod.
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "dry"}, "spec": job["spec"]["template"]["spec"]}
+    for each in (job, pod, headless_service(gang(plan), "0")):
+        said = namespace.kubectl("create", "--dry-run=server", "-f", "-", stdin=json.dumps(each))
+        assert "created (server dry run)" in said and "Warning" not in said, said
+
+
+def test_the_workers_start_on_two_nodes_and_meet_by_name(namespace: Namespace) -> None:
+    plan = plans.plan("meet", plans.MEET, "3")
+    launcher = namespace.launch(plan)
+    launcher.says("running=2")
+    assert nodes(namespace, gang(plan).name) == ["cpu-0", "cpu-1"]
+    assert launcher.code() == 0, launcher.said
+    assert "worker 0 met 2" in launcher.said, "the log of worker 0 is passed on"
+    assert "worker 1 met 2" not in launcher.said
+    until(lambda: not namespace.left_of(gang(plan).name), 10)
+
+
+@pytest.mark.parametrize(("pool", "workers", "expected"), [("gpu", 2, ["gpu-0", "gpu-1"]), ("tpu", 1, ["tpu-0"])])
+def test_the_workers_land_on_the_pool_with_its_devices(
+    namespace: Namespace, pool: str, workers: int, expected: list[str]
+) -> None:
+    plan = plans.plan(f"on-{pool}", plans.MEET, "2", pool=pool, workers=workers)
+    launcher = namespace.launch(plan)
+    launcher.says(f"running={workers}")
+    assert nodes(namespace, gang(plan).name) == expected
+    assert launcher.code() == 0, launcher.said
+
+
+def test_cancel_lets_the_workers_save_and_leaves_nothing(namespace: Namespace) -> None:
+    plan = plans.plan("cancel", plans.WORK)
+    launcher = namespace.launch(plan)
+    launcher.says("progress done=5")
+    launcher.process.send_signal(signal.SIGTERM)
+    assert launcher.code() == 143
+    assert "checkpoint saved" in launcher.said, launcher.said
+    until(lambda: not namespace.left_of(gang(plan).name), 10)
+
+
+def test_a_launcher_that_was_killed_finds_its_own_gang_again(namespace: Namespace) -> None:
+    plan = plans.plan("again", plans.WORK)
+    first = namespace.launch(plan)
+    first.says("progress done=5")
+    before = {pod["metadata"]["uid"] for pod in namespace.pods(gang(plan).name)}
+    first.process.kill()
+    second = namespace.launch(plan)
+    second.says("how=attached")
+    second.says("progress done=10")
+    assert {pod["metadata"]["uid"] for pod in namespace.pods(gang(plan).name)} == before
+    second.process.send_signal(signal.SIGTERM)
+    assert second.code() == 143
+    until(lambda: not namespace.left_of(gang(plan).name), 10)
+
+
+def test_another_plan_under_the_same_name_is_refused_and_the_gang_stays(namespace: Namespace) -> None:
+    first = namespace.launch(plans.plan("same", plans.WORK))
+    first.says("running=2")
+    other = namespace.launch(plans.plan("same", plans.WORK, grace_seconds=6))
+    assert other.code() == 20
+    assert "was made by another plan" in other.said
+    assert len(namespace.pods(gang(plans.plan("same", plans.WORK)).name)) == 2
+    first.process.send_signal(signal.SIGTERM)
+    assert first.code() == 143
+
+
+def test_the_gang_goes_when_the_launchers_pod_is_deleted(namespace: Namespace) -> None:
+    launcher_pod(namespace, "launcher")
+    plan = plans.plan("owned", plans.WORK)
+    launcher = namespace.launch(plan, "launcher")
+    launcher.says("running=2")
+    launcher.process.kill()
+    namespace.kubectl("delete", "pod", "launcher", "--wait=false")
+    until(lambda: not namespace.left_of(gang(plan).name), 30)
+
+
+def test_the_gang_outlives_a_launcher_that_is_moved_and_goes_with_the_run(namespace: Namespace) -> None:
+    namespace.kubectl("create", "configmap", "run")  # stands for the Workflow that owns a launcher's pod
+    run = json.loads(namespace.kubectl("get", "configmap", "run", "-o", "json"))["metadata"]
+    owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": "run", "uid": run["uid"]}
+    launcher_pod(namespace, "moved", ownerReferences=[owner])
+    plan = plans.plan("moved", plans.WORK)
+    launcher = namespace.launch(plan, "moved")
+    launcher.says("progress done=3")
+    namespace.evict("moved")
+    launcher.process.send_signal(signal.SIGTERM)
+    assert launcher.code() == 143
+    assert "gang_left" in launcher.said, launcher.said
+    successor = namespace.launch(plan)
+    successor.says("how=attached")
+    successor.says("running=2")
+    successor.process.kill()
+    namespace.kubectl("delete", "configmap", "run")
+    until(lambda: not namespace.left_of(gang(plan).name), 30)
+
+
+def test_a_worker_that_no_node_takes_ends_with_the_schedulers_reason(namespace: Namespace) -> None:
+    plan = plans.plan("never", plans.MEET, "0", pool="gpu", workers=3, start_deadline_seconds=5)
+    launcher = namespace.launch(plan)
+    assert launcher.code() == 30, launcher.said
+    reason = r"waiting for worker \d of 3 \(pod pending: 0/\d+ nodes are available: .*\d Insufficient nvidia.com/gpu"
+    assert re.search(reason, launcher.said), launcher.said
+    until(lambda: not namespace.left_of(gang(plan).name), 10)
+
+
+def test_pods_that_admission_refuses_are_explained(namespace: Namespace) -> None:
+    quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "none"}, "spec": {"hard": {"pods": "0"}}}
+    namespace.kubectl("create", "-f", "-", stdin=json.dumps(quota))
+    try:
+        until(lambda: namespace.kubectl("get", "resourcequota", "none", "-o", "jsonpath={.status.hard.pods}") == "0")
+        launcher = namespace.launch(plans.plan("refused", plans.MEET, "0", start_deadline_seconds=3))
+        assert launcher.code() == 30, launcher.said
+        assert "waiting for worker 0 of 2 (no pod: Error creating: pods" in launcher.said
+        assert "exceeded quota: none" in launcher.said
+    finally:
+        namespace.kubectl("delete", "resourcequota", "none")
+
+
+def test_bad_data_ends_the_gang_at_once_with_the_workers_own_words(namespace: Namespace) -> None:
+    plan = plans.plan("bad", plans.FAIL, "10")
+    launcher = namespace.launch(plan)
+    assert launcher.code() == 10, launcher.said
+    assert "worker 1 of 2" in launcher.said and "row 7: no label." in launcher.said
+    until(lambda: not namespace.left_of(gang(plan).name), 10)
+
+
+def test_a_preempted_worker_is_replaced_and_spends_no_failure(namespace: Namespace) -> None:
+    plan = plans.plan("evict", plans.WORK)
+    launcher = namespace.launch(plan)
+    launcher.says("progress done=3")
+    name = gang(plan).name
+    victim = next(pod["metadata"]["name"] for pod in namespace.pods(name) if f"{name}-1" in pod["metadata"]["name"])
+    namespace.evict(victim)
+
+    def replaced() -> bool:
+        running = [pod["metadata"]["name"] for pod in namespace.pods(name) if pod["status"]["phase"] == "Running"]
+        return victim not in running and any(f"{name}-1" in each for each in running)
+
+    until(replaced)
+    job = json.loads(namespace.kubectl("get", "job", name, "-o", "json"))
+    assert not job["status"].get("failed"), job["status"]
+    launcher.process.send_signal(signal.SIGTERM)
+    assert launcher.code() == 143
+
+
+def test_an_image_that_cannot_be_had_is_permanent_and_found_within_two_minutes(namespace: Namespace) -> None:
+    launcher = namespace.launch(plans.plan("image", plans.WORK) | {"image": "missing/image:1"})
+    assert launcher.code(120) == 40, launcher.said
+    assert "(pod pending: " in launcher.said and "missing/image:1" in launcher.said

@@ -1,0 +1,139 @@
+"""What happens to processes of a gang costs at most one checkpoint interval, never the result."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import time
+from pathlib import Path
+
+import gang_processes
+import numpy as np
+import pytest
+from gang_processes import Gang, relative_difference, start, supervisor
+
+from trainyard.core import storage
+
+EPOCHS = 15  # 8 steps each
+INTERVAL = 5  # steps between checkpoints; an epoch's end is one as well
+RECOVERY_SECONDS = 30.0  # the bound stated for a restart in place on this test's two shared cores
+
+
+@pytest.fixture(scope="module")
+def examples(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return gang_processes.examples(tmp_path_factory.mktemp("digits"))
+
+
+@pytest.fixture(scope="module")
+def unkilled(tmp_path_factory: pytest.TempPathFactory, examples: str) -> Gang:
+    gang = start(tmp_path_factory.mktemp("unkilled"), examples, 2, epochs=EPOCHS)
+    gang.finish()
+    assert gang.training.restarts == [] and 0 < (gang.training.goodput or 0) < 1
+    return gang
+
+
+@pytest.mark.parametrize("worker", [0, 1], ids=["chief", "worker"])
+def test_a_training_process_killed_mid_epoch_costs_at_most_one_checkpoint_interval(
+    worker: int, tmp_path: Path, examples: str, unkilled: Gang
+) -> None:
+    gang = start(tmp_path, examples, 2, epochs=EPOCHS)
+    gang.wait_for(lambda: gang.step() >= 24)
+    gang_processes.kill(gang.training_process(worker))
+    gang.finish()
+    assert_survived(gang, unkilled, rf"worker {worker}'s training process was killed by SIGKILL")
+
+
+def test_a_frozen_worker_is_found_and_replaced(tmp_path: Path, examples: str, unkilled: Gang) -> None:
+    gang = start(tmp_path, examples, 2, epochs=EPOCHS, TRAINYARD_STALL_SECONDS="8")
+    gang.wait_for(lambda: gang.step() >= 24)
+    os.kill(gang.training_process(1), signal.SIGSTOP)
+    frozen = time.monotonic()
+    gang.finish()
+    assert time.monotonic() - frozen < 60
+    assert_survived(gang, unkilled, r"made no progress for 8 s|lost another worker")
+
+
+def test_a_killed_supervisor_takes_its_training_process_along_and_is_started_again(
+    tmp_path: Path, examples: str, unkilled: Gang
+) -> None:
+    gang = start(tmp_path, examples, 2, epochs=EPOCHS)
+    gang.wait_for(lambda: gang.step() >= 24)
+    gang_processes.kill(gang.events("supervisor")[1]["process"])
+    gang.finish()
+    assert_survived(gang, unkilled, r"worker 1 is lost|lost another worker")
+
+
+def test_a_run_told_to_stop_saves_its_last_step_and_goes_on_with_one_worker(
+    tmp_path: Path, examples: str, unkilled: Gang
+) -> None:
+    gang = start(tmp_path, examples, 2, epochs=EPOCHS)
+    gang.wait_for(lambda: gang.step() >= 24)
+    told = time.monotonic()
+    gang.process.send_signal(signal.SIGTERM)
+    gang.finish(code=143)
+    assert time.monotonic() - told < 15
+    assert not (tmp_path / "output").exists() and not gang_processes.processes_of(tmp_path)
+    saved = gang.events("saved")[-1]["step"]
+    assert saved >= gang.step()
+
+    alone = start(tmp_path, examples, 1, epochs=EPOCHS)
+    alone.finish()
+    assert alone.training.resumed_from == saved
+    assert relative_difference(alone, unkilled) < 1e-5
+
+
+def test_a_worker_told_to_stop_saves_and_the_others_wait_for_its_return(
+    tmp_path: Path, examples: str, unkilled: Gang
+) -> None:
+    gang_processes.write_recipe(tmp_path, workers=2, epochs=EPOCHS)
+    ports = [gang_processes.free_port(), gang_processes.free_port()]
+    # As many threads a worker as a local gang gives: another number rounds the sums of a convolution otherwise.
+    threads = {"TF_NUM_INTRAOP_THREADS": str(max(1, (os.cpu_count() or 1) // 2))}
+    chief = supervisor(tmp_path, examples, 0, ports, **threads)
+    leaving = supervisor(tmp_path, examples, 1, ports, **threads)
+    chief.wait_for(lambda: chief.step() >= 24)
+    leaving.process.send_signal(signal.SIGTERM)
+    assert leaving.process.wait(15) == 143
+    again = supervisor(tmp_path, examples, 1, ports, **threads)
+    chief.finish()
+    again.finish()
+    restart = chief.training.restarts[0]
+    assert restart.lost_steps == 0 and "told to stop" in restart.reason
+    np.testing.assert_array_equal(chief.weights(), unkilled.weights())
+
+
+def test_a_worker_that_never_comes_ends_the_start_at_its_deadline(tmp_path: Path, examples: str) -> None:
+    gang_processes.write_recipe(tmp_path, workers=3, epochs=1)
+    ports = [gang_processes.free_port() for _ in range(3)]
+    began = time.monotonic()
+    gangs = [supervisor(tmp_path, examples, worker, ports, TRAINYARD_START_DEADLINE_SECONDS="4") for worker in (0, 1)]
+    for gang in gangs:
+        gang.finish(code=30, seconds=30)
+    assert time.monotonic() - began < 20
+    assert "waiting for worker 2 of 3 for 4 s, the deadline" in gangs[0].events("failed")[0]["message"]
+
+
+def test_a_wrong_model_ends_the_whole_gang_at_once(tmp_path: Path, examples: str) -> None:
+    gang_processes.write_recipe(tmp_path, workers=2, epochs=1)
+    module = tmp_path / "own.py"
+    module.write_text(module.read_text().replace("Dense(outputs)", "Dense(outputs + 1)"))
+    gang = gang_processes.resume(tmp_path, examples)
+    gang.finish(code=20)
+    assert not gang.events("restarting")
+    assert "build_model's model maps image to (None, 11)" in gang.events("failed")[-1]["message"]
+
+
+def assert_survived(gang: Gang, unkilled: Gang, reason: str) -> None:
+    training = gang.training
+    assert len(training.restarts) == 1, gang.log[-3000:]
+    restart = training.restarts[0]
+    assert re.search(reason, restart.reason), restart.reason
+    assert restart.lost_steps <= INTERVAL and (restart.resumed_at % INTERVAL == 0 or restart.resumed_at % 8 == 0)
+    assert restart.seconds < RECOVERY_SECONDS
+    assert training.steps == unkilled.training.steps
+    np.testing.assert_array_equal(gang.weights(), unkilled.weights())
+    assert storage.committed(str(gang.folder / "output")) is not None
+    assert not gang_processes.processes_of(gang.folder)
+    shutil.rmtree(gang.folder / "checkpoints")

@@ -1,0 +1,46 @@
+"""The objects that a training gang is made of, reviewed as diffs; `make goldens` writes them again."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import yaml
+
+from trainyard.core.pools import Pool, placement
+from trainyard.train.job import Claim, Gang, Owner, headless_service, worker_job
+
+GOLDENS = Path(__file__).parent
+RUN = Owner(api_version="argoproj.io/v1alpha1", kind="Workflow", name="digits-x7k2p", uid="11111111-run")
+RESOURCES = {"requests": {"cpu": "4", "memory": "16Gi"}, "limits": {"memory": "16Gi"}}
+POOLS = {
+    "cpu": {"kind": "cpu"},
+    "gpu": {"kind": "gpu", "accelerator": "nvidia-l4", "count": 2, "spot": True},
+    "tpu": {"kind": "tpu", "accelerator": "tpu-v5-lite-podslice", "topology": "2x4", "count": 8},
+}
+
+
+def gang(kind: str) -> Gang:
+    pool = Pool.model_validate(POOLS[kind] | {"resources": RESOURCES})
+    full = {"queue": "research", "priority_class": "batch", "storage": Claim(name="runs", path="/runs")}
+    return Gang(
+        run="digits-x7k2p",
+        image=f"registry.example.com/trainyard/{kind}:0.1.0",
+        command=("python", "-m", "trainyard.train.supervisor", "--recipe", "/runs/recipe.yaml"),
+        workers=2,
+        placement=placement(pool, "gke"),
+        resources=pool.resources,
+        environment={"TRAINYARD_EVENTS": "json"},
+        **(full if kind == "gpu" else {}),
+    )
+
+
+@pytest.mark.parametrize("kind", POOLS)
+def test_a_gang_is_the_committed_job_and_service(kind: str) -> None:
+    objects = [worker_job(gang(kind), RUN), headless_service(gang(kind), "22222222-job")]
+    text = yaml.safe_dump_all(objects, sort_keys=False)
+    golden = GOLDENS / f"gang-{kind}.yaml"
+    if os.environ.get("TRAINYARD_GOLDENS") == "write":
+        golden.write_text(text, encoding="utf-8")
+    assert text == golden.read_text(encoding="utf-8"), "run `make goldens` and review the diff"

@@ -1,0 +1,184 @@
+"""Starts gangs of real processes for the tests and looks into them."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import train_folders
+
+from trainyard.core import artifacts
+
+MODULE = """
+import keras
+def build_model(features, outputs):
+    image = keras.Input((8, 8, 1), name="image")
+    x = keras.layers.Rescaling(1 / 255)(image)
+    x = keras.layers.Conv2D(8, 3, padding="same", name="conv")(x)
+    {normalization}
+    x = keras.layers.Activation("tanh")(x)
+    x = keras.layers.Dropout(0.2)(keras.layers.Flatten()(x))
+    return keras.Model({{"image": image}}, keras.layers.Dense(outputs)(x), name="tiny")
+"""
+RECIPE = """
+name: tiny
+seed: 3
+module: {module}
+data: {{format: image_folder, bundled: digits, channels: 1}}
+train:
+  workers: {workers}
+  epochs: {epochs}
+  batch_size: 32
+  optimizer: {{name: sgd, learning_rate: 0.02, clip_norm: {clip_norm}}}
+  augment: {{shift: 0.1, rotate: 10, contrast: 0.2}}
+  checkpoints: {{every_steps: 5}}
+"""
+
+
+@dataclass
+class Gang:
+    """A run of the train step as a process, its log, and the folder that it writes."""
+
+    folder: Path
+    process: subprocess.Popen[str]
+
+    @property
+    def log(self) -> str:
+        return (self.folder / "log").read_text()
+
+    def events(self, kind: str) -> list[dict[str, Any]]:
+        lines = [json.loads(line) for line in self.log.splitlines() if line.startswith('{"event"')]
+        return [line for line in lines if line["event"] == kind]
+
+    def wait_for(self, what: Callable[[], bool], seconds: float = 60) -> None:
+        """Return as soon as `what()` holds; fails where the run ends or the time passes before."""
+        end = time.monotonic() + seconds
+        while not what():
+            assert self.process.poll() is None and time.monotonic() < end, self.log[-3000:]
+            time.sleep(0.02)
+
+    def step(self) -> int:
+        return max((event["done"] for event in self.events("progress")), default=0)
+
+    def finish(self, code: int = 0, seconds: float = 90) -> None:
+        assert self.process.wait(seconds) == code, self.log[-3000:]
+
+    def training_process(self, worker: int) -> int:
+        """Return the process id of the worker's training process: the group leader that its supervisor has forked."""
+        supervisor = self.events("supervisor")[worker]["process"]
+        for pid in _descendants(supervisor):
+            if os.getsid(pid) == pid:
+                return pid
+        raise AssertionError(f"worker {worker} has no training process")
+
+    @property
+    def training(self) -> artifacts.Training:
+        return artifacts.Training.model_validate_json((self.folder / "output" / "training.json").read_text())
+
+    def weights(self) -> np.ndarray:
+        model = keras.saving.load_model(self.folder / "output" / "model.keras")
+        return np.concatenate([weight.numpy().ravel() for weight in model.weights]).astype(np.float64)
+
+
+def examples(folder: Path) -> str:
+    return train_folders.digits(folder / "examples", limit=300)
+
+
+def start(folder: Path, examples: str, workers: int, **options: Any) -> Gang:
+    """Start the train step; `options` are those of `write_recipe`, or environment variables in capitals."""
+    environment = {name: options.pop(name) for name in list(options) if name.isupper()}
+    write_recipe(folder, workers, **options)
+    return resume(folder, examples, **environment)
+
+
+def resume(folder: Path, examples: str, **environment: str) -> Gang:
+    """Start the train step with the recipe that is there."""
+    return Gang(folder, _step(folder, folder / "recipe.yaml", examples, "trainyard.train", environment))
+
+
+def write_recipe(
+    folder: Path, workers: int, epochs: int = 2, normalization: bool = False, clip_norm: float | str = "null"
+) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    layer = "x = keras.layers.BatchNormalization()(x)" if normalization else "pass"
+    (folder / "own.py").write_text(MODULE.format(normalization=layer))
+    text = RECIPE.format(module=folder / "own.py", workers=workers, epochs=epochs, clip_norm=clip_norm)
+    (folder / "recipe.yaml").write_text(text)
+
+
+def supervisor(folder: Path, examples: str, worker: int, ports: list[int], **environment: str) -> Gang:
+    """Start one supervisor alone, as a pod would."""
+    addresses = ",".join(f"127.0.0.1:{port}" for port in ports)
+    variables = {"TRAINYARD_WORKERS": addresses, "TRAINYARD_WORKER_INDEX": str(worker), **environment}
+    return Gang(folder, _step(folder, folder / "recipe.yaml", examples, "trainyard.train.supervisor", variables))
+
+
+def free_port() -> int:
+    while True:
+        port = 31_000 + 10 * secrets.randbelow(1_000)
+        try:
+            with socket.create_server(("", port)), socket.create_server(("", port + 1)):
+                return port
+        except OSError:
+            continue
+
+
+def relative_difference(one: Gang, other: Gang) -> float:
+    """Return |a - b| / |b| over all weights."""
+    a, b = one.weights(), other.weights()
+    return float(np.linalg.norm(a - b) / np.linalg.norm(b))
+
+
+def processes_of(folder: Path) -> list[str]:
+    """Return the command lines of the processes that have `folder` in theirs."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            line = (entry / "cmdline").read_text().replace("\0", " ")
+        except OSError:
+            continue
+        if str(folder) in line:
+            found.append(line)
+    return found
+
+
+def kill(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+
+
+def _step(folder: Path, recipe: Path, examples: str, module: str, environment: dict[str, str]) -> subprocess.Popen[str]:
+    with (folder / "log").open("a") as log:
+        return subprocess.Popen(
+            [
+                *(sys.executable, "-m", module, "--recipe", str(recipe), "--examples", examples),
+                *("--checkpoints", str(folder / "checkpoints"), "--output", str(folder / "output")),
+            ],
+            stderr=subprocess.STDOUT,
+            stdout=log,
+            text=True,
+            env={**os.environ, "TRAINYARD_EVENTS": "json", **environment},
+        )
+
+
+def _descendants(pid: int) -> list[int]:
+    found: list[int] = []
+    for path in Path(f"/proc/{pid}/task").glob("*/children"):
+        try:
+            children = [int(child) for child in path.read_text().split()]
+        except OSError:
+            continue
+        for child in children:
+            found += [child, *_descendants(child)]
+    return found

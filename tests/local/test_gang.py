@@ -1,0 +1,64 @@
+"""Gangs of real processes compute what one process computes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import gang_processes
+import numpy as np
+import pytest
+from gang_processes import Gang, relative_difference, start
+
+TOLERANCE = 1e-6  # |difference| / |weights| after 2 epochs of SGD in float32
+# keras 3.15 takes the variance as E(x^2) - E(x)^2 over several replicas and as E((x - E(x))^2) on one.
+NORMALIZED_TOLERANCE = 1e-5
+
+
+@pytest.fixture(scope="module")
+def examples(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return gang_processes.examples(tmp_path_factory.mktemp("digits"))
+
+
+def test_one_two_and_four_workers_end_with_the_same_losses_and_weights(examples: str, tmp_path: Path) -> None:
+    runs = [start(tmp_path / str(workers), examples, workers) for workers in (1, 2)]
+    for run in runs:
+        run.finish()
+    runs.append(start(tmp_path / "4", examples, 4))
+    runs[-1].finish()
+    one = runs[0].training
+    for run, workers in zip(runs, (1, 2, 4), strict=True):
+        training = run.training
+        assert (training.workers, training.replicas, training.steps) == (workers, workers, one.steps)
+        losses = [(epoch.train_loss, epoch.eval_loss, epoch.metric) for epoch in training.history]
+        expected = [(epoch.train_loss, epoch.eval_loss, epoch.metric) for epoch in one.history]
+        np.testing.assert_allclose(losses, expected, rtol=TOLERANCE)
+        assert relative_difference(run, runs[0]) < TOLERANCE
+    assert runs[2].training.gradient_bytes == 4 * one.parameters
+    assert not gang_processes.processes_of(tmp_path)
+
+
+def test_two_workers_share_batch_statistics_and_clip_the_summed_gradient(examples: str, tmp_path: Path) -> None:
+    # The gradient's norm is several times the limit, so clipping each replica's own would end elsewhere.
+    runs = [start(tmp_path / str(workers), examples, workers, normalization=True, clip_norm=0.05) for workers in (1, 2)]
+    for run in runs:
+        run.finish()
+    np.testing.assert_allclose(
+        [epoch.eval_loss for epoch in runs[1].training.history],
+        [epoch.eval_loss for epoch in runs[0].training.history],
+        rtol=NORMALIZED_TOLERANCE,
+    )
+    assert relative_difference(runs[1], runs[0]) < NORMALIZED_TOLERANCE
+
+
+def test_two_devices_of_one_process_end_with_the_weights_of_one(examples: str, tmp_path: Path) -> None:
+    one = start(tmp_path / "1", examples, 1, normalization=True, clip_norm=0.05)
+    script = Path(__file__).with_name("mirrored_training.py")
+    recipe = str(tmp_path / "1" / "recipe.yaml")
+    subprocess.run([sys.executable, script, "2", recipe, examples, str(tmp_path / "2")], check=True, timeout=120)
+    one.finish()
+    mirrored = Gang(tmp_path / "2", one.process)
+    assert mirrored.training.devices == ["CPU:0", "CPU:1"]
+    assert (mirrored.training.replicas, mirrored.training.workers) == (2, 1)
+    assert relative_difference(mirrored, one) < NORMALIZED_TOLERANCE

@@ -1,0 +1,121 @@
+"""A gang's Job: its name, what its pods may do, and which failures it forgives."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainyard.core.errors import ExitCode
+from trainyard.core.pools import Placement, Resources
+from trainyard.train.job import PLAN_ANNOTATION, Claim, Gang, Owner, headless_service, worker_job
+
+RESOURCES = Resources.model_validate({"requests": {"cpu": "1", "memory": "2Gi"}, "limits": {"memory": "2Gi"}})
+CPU = Placement(node_selector={}, tolerations=[], resource=None, count=0)
+GANG = Gang(run="digits", image="image:1", command=("work",), workers=3, placement=CPU, resources=RESOURCES)
+
+
+def pod(gang: Gang) -> dict[str, Any]:
+    return worker_job(gang)["spec"]["template"]["spec"]
+
+
+def variables(gang: Gang) -> dict[str, Any]:
+    return {each["name"]: each.get("value") for each in pod(gang)["containers"][0]["env"]}
+
+
+def action(code: int, disrupted: bool = False) -> str:
+    """What the Job controller does, by the documented order: the first rule that fits; none counts."""
+    for rule in worker_job(GANG)["spec"]["podFailurePolicy"]["rules"]:
+        if disrupted and "onPodConditions" in rule:
+            return str(rule["action"])
+        if code in rule.get("onExitCodes", {}).get("values", []):
+            return str(rule["action"])
+    return "Count"
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        (ExitCode.DATA, "FailJob"),
+        (ExitCode.CONFIGURATION, "FailJob"),
+        (ExitCode.BUG, "FailJob"),
+        (ExitCode.USAGE, "FailJob"),
+        (ExitCode.TRANSIENT, "Count"),
+        (ExitCode.INFRASTRUCTURE, "Count"),
+        (ExitCode.PREEMPTED, "Ignore"),
+        (137, "Count"),
+    ],
+)
+def test_the_exit_code_decides_what_becomes_of_the_job(code: int, expected: str) -> None:
+    assert action(code) == expected
+
+
+@pytest.mark.parametrize("code", [ExitCode.BUG, ExitCode.TRANSIENT, 137])
+def test_a_disruption_is_forgiven_whatever_the_code(code: int) -> None:
+    assert action(code, disrupted=True) == "Ignore"
+
+
+@given(run=st.text(min_size=1), step=st.sampled_from(["train", "sweep"]))
+def test_any_run_gives_pods_a_valid_host_name(run: str, step: str) -> None:
+    name = dataclasses.replace(GANG, run=run, step=step, workers=10_000).name
+    assert len(f"{name}-9999") <= 63
+    assert all(part and part.isascii() and part.isalnum() for part in name.split("-")), name
+
+
+def test_the_name_depends_on_run_and_step_alone() -> None:
+    assert dataclasses.replace(GANG, image="other", workers=5).name == GANG.name
+    names = {GANG.name} | {
+        dataclasses.replace(GANG, **change).name for change in ({"run": "Digits"}, {"step": "sweep"})
+    }
+    assert len(names) == 3
+
+
+def test_another_plan_is_told_from_this_one_but_another_owner_is_not() -> None:
+    def plan(gang: Gang, owner: Owner | None = None) -> str:
+        return str(worker_job(gang, owner)["metadata"]["annotations"][PLAN_ANNOTATION])
+
+    assert plan(GANG, Owner(api_version="v1", kind="Pod", name="a", uid="1")) == plan(GANG)
+    assert plan(dataclasses.replace(GANG, workers=4)) != plan(GANG)
+
+
+def test_every_worker_knows_all_addresses_and_its_own_index() -> None:
+    name = GANG.name
+    assert variables(GANG)["TRAINYARD_WORKERS"] == f"{name}-0.{name}:2222,{name}-1.{name}:2222,{name}-2.{name}:2222"
+    assert "TRAINYARD_WORKER_INDEX" in variables(GANG)
+    assert pod(GANG)["subdomain"] == headless_service(GANG, "1")["metadata"]["name"]
+
+
+def test_workers_of_a_tpu_slice_get_their_hosts_and_ids() -> None:
+    tpu = dataclasses.replace(GANG, placement=Placement({}, [], "google.com/tpu", 4))
+    assert variables(tpu)["TPU_WORKER_HOSTNAMES"] == ",".join(f"{tpu.name}-{i}.{tpu.name}" for i in range(3))
+    assert "TPU_WORKER_ID" in variables(tpu)
+    assert "TPU_WORKER_ID" not in variables(GANG)
+
+
+def test_a_plan_cannot_talk_a_worker_out_of_its_place() -> None:
+    assert variables(dataclasses.replace(GANG, environment={"TRAINYARD_WORKERS": "x"})) == variables(GANG)
+
+
+def test_devices_are_asked_for_and_limited_alike() -> None:
+    gpu = dataclasses.replace(GANG, placement=Placement({}, [], "nvidia.com/gpu", 2))
+    resources = pod(gpu)["containers"][0]["resources"]
+    assert resources["requests"]["nvidia.com/gpu"] == resources["limits"]["nvidia.com/gpu"] == "2"
+
+
+def test_only_tmp_shared_memory_and_the_storage_can_be_written() -> None:
+    spec = pod(dataclasses.replace(GANG, storage=Claim(name="runs", path="/runs")))
+    container = spec["containers"][0]
+    assert container["securityContext"]["readOnlyRootFilesystem"] is True
+    assert [each["mountPath"] for each in container["volumeMounts"]] == ["/dev/shm", "/tmp", "/runs"]
+    assert spec["automountServiceAccountToken"] is False
+
+
+def test_a_queue_suspends_the_job_until_it_is_admitted() -> None:
+    queued = worker_job(dataclasses.replace(GANG, queue="research"))
+    assert queued["spec"]["suspend"] is True
+    assert queued["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "research"
+    assert worker_job(GANG)["spec"]["suspend"] is False
+    assert "kueue.x-k8s.io/queue-name" not in worker_job(GANG)["metadata"]["labels"]
