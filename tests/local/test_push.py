@@ -96,7 +96,7 @@ def evaluation(tmp_path_factory: pytest.TempPathFactory) -> str:
     return evaluated(tmp_path_factory.mktemp("evaluation") / "evaluation")
 
 
-def push(evaluation: str, export: str, destination: Path, output: Path, dry_run: str = "") -> Pushed:
+def push(evaluation: str, export: str, destination: Path, output: Path, dry_run: bool = False) -> Pushed:
     output.mkdir(parents=True)
     recipe = documents.parse(RECIPE, Recipe, name="recipe.yaml")
     run.run(recipe, evaluation, export, output, str(destination), dry_run)
@@ -203,11 +203,11 @@ def test_an_export_without_a_saved_model_is_refused(evaluation: str, tmp_path: P
 
 def test_a_dry_run_tells_the_version_and_touches_nothing(models: list[str], evaluation: str, tmp_path: Path) -> None:
     destination = tmp_path / "models"
-    assert push(evaluation, models[0], destination, tmp_path / "a", "yes").version == 1
+    assert push(evaluation, models[0], destination, tmp_path / "a", True).version == 1
     assert not destination.exists() and not list(tmp_path.glob(".*"))
     push(evaluation, models[0], destination, tmp_path / "b")
     before = snapshot(destination)
-    same, other = (push(evaluation, models[n], destination, tmp_path / f"{n}", "yes") for n in (0, 1))
+    same, other = (push(evaluation, models[n], destination, tmp_path / f"{n}", True) for n in (0, 1))
     assert (same.version, same.already) == (1, True)
     assert (other.version, other.already) == (2, False)
     assert snapshot(destination) == before

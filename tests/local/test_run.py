@@ -69,6 +69,19 @@ def test_a_second_run_uses_what_is_there_and_pushes_nothing_new(here: Path, reco
     assert (difference["value"], difference["passed"]) == (0, True)
 
 
+def test_push_alone_tells_by_a_dry_run_what_it_would_do(here: Path, record: dict[str, Any], tmp_path: Path) -> None:
+    run = Path(record["report"]).parent
+    options = {"recipe": run / "recipe.yaml", "destination": tmp_path / "models", "output": tmp_path / "pushed"}
+    for option, step in (("evaluation", "evaluate"), ("exported", "export")):
+        options[option] = next(run.parents[1].glob(f"{step}/*/manifest.json")).parent
+    command = [sys.executable, "-m", "trainyard.push", *(f"--{name}={value}" for name, value in options.items())]
+    subprocess.run([*command, "--dry-run"], check=True, capture_output=True)
+    assert json.loads((tmp_path / "pushed" / "pushed.json").read_text())["version"] == 1
+    assert not (tmp_path / "models").exists()
+    subprocess.run(command, check=True, capture_output=True)
+    assert (tmp_path / "models" / "1" / "saved_model.pb").is_file()
+
+
 def test_from_a_step_does_that_step_again_and_none_before(here: Path, record: dict[str, Any]) -> None:
     ended = trainyard("run", "digits", "-e", str(here), "--from", "export", "-o", "json")
     again = json.loads(ended.stdout)

@@ -52,10 +52,13 @@ def main(run: Callable[..., None], command_line: list[str] | None = None) -> Non
         prog=f"python -m trainyard.{step}", description=sys.modules[run.__module__].__doc__
     )
     for name, parameter in inspect.signature(run).parameters.items():
-        required = parameter.default is inspect.Parameter.empty
-        parser.add_argument(
-            f"--{name.replace('_', '-')}", required=required, default=None if required else parameter.default
-        )
+        option = f"--{name.replace('_', '-')}"
+        if parameter.default is False:
+            parser.add_argument(option, action="store_true")
+        elif parameter.default is inspect.Parameter.empty:
+            parser.add_argument(option, required=True)
+        else:
+            parser.add_argument(option, default=parameter.default)
     arguments = vars(parser.parse_args(command_line))
     output = arguments.pop("output")
     signal.signal(signal.SIGTERM, _preempted)

@@ -13,12 +13,12 @@ from trainyard.core.storage import Manifest
 from trainyard.push import versions
 
 
-def run(recipe: Recipe, evaluation: str, exported: str, output: Path, destination: str, dry_run: str = "") -> None:
+def run(recipe: Recipe, evaluation: str, exported: str, output: Path, destination: str, dry_run: bool = False) -> None:
     """Make the export the newest version in `destination`, point champion.json at it, and say so in `output`.
 
     `evaluation` and `exported` are the committed outputs of evaluate and export. A version that is there already is not
     written again. Only the newest counts: a server loads the highest number, so an older model that is pushed again
-    becomes a new version. With `dry_run` (any text) `destination` is not touched, and `output` says what would be done.
+    becomes a new version. With `dry_run` `destination` is not touched, and `output` says what would be done.
 
     Raises `GateRefused` where a gate refused the model, `ConfigurationError` where there is no SavedModel to serve,
     `TransientError` while another push writes to `destination`.
