@@ -7,9 +7,14 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.trainyard-$(shell cat locks/dev.txt pyproject.toml | cksum | cut -d' ' -f1)
 UV := $(shell command -v uv 2>/dev/null || echo .uv/bin/uv)
 RECIPE ?= digits
+VARIANT ?= cpu
+IMAGE ?= trainyard/$(VARIANT):0.1.0
+COMPILE := $(UV) pip compile --quiet --upgrade --universal --generate-hashes --no-emit-index-url --python-version 3.11
+# Named by Beam's and TensorFlow's lists, and run by no step: clients of other services, and Clang.
+IMAGE_LOCK := $(foreach name,google-cloud-aiplatform google-genai libclang,--no-emit-package $(name))
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 
-.PHONY: help setup run test verify update images goldens docs bench
+.PHONY: sbom test-cluster help setup run test verify update images goldens docs profiles bench
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
 
@@ -37,18 +42,34 @@ verify: setup ## Check formatting, lint, types and import contracts
 	$(BIN)/lint-imports
 
 update: setup ## Resolve the locked requirements again
-	$(UV) pip compile --quiet --upgrade --universal --generate-hashes --no-emit-index-url --python-version 3.11 --extra dev pyproject.toml -o locks/dev.txt
-	$(UV) pip compile --quiet --upgrade --universal --generate-hashes --no-emit-index-url --python-version 3.11 --extra cpu -c locks/dev.txt pyproject.toml -o locks/cpu.txt
-	echo "hatchling" | $(UV) pip compile --quiet --upgrade --universal --generate-hashes --no-emit-index-url --python-version 3.11 -c locks/dev.txt - -o locks/build.txt
+	$(COMPILE) --extra dev pyproject.toml -o locks/dev.txt
+	$(COMPILE) $(IMAGE_LOCK) --extra cpu -c locks/dev.txt pyproject.toml -o locks/cpu.txt
+	$(COMPILE) $(IMAGE_LOCK) --extra gpu -c locks/dev.txt pyproject.toml -o locks/gpu.txt
+	$(COMPILE) $(IMAGE_LOCK) --extra tpu pyproject.toml -o locks/tpu.txt
+	echo "hatchling" | $(COMPILE) -c locks/dev.txt - -o locks/build.txt
+	echo "cyclonedx-bom==7.5.0" | $(COMPILE) - -o locks/sbom.txt
 
-images: ## Build the image of the steps and training workers
-	docker build --file images/Dockerfile --target cpu --tag trainyard/cpu:0.1.0 .
+images: ## Build the image of the steps and training workers (VARIANT=cpu|gpu|tpu)
+	bash images/build.sh $(VARIANT) $(IMAGE)
+
+sbom: $(if $(filter .uv/bin/uv,$(UV)),.uv/bin/uv) ## Write what each image holds to sbom/, as CycloneDX
+	test -x .sbom/bin/python || $(UV) venv --quiet --python $(PYTHON) .sbom
+	VIRTUAL_ENV=.sbom $(UV) pip sync --quiet --require-hashes locks/sbom.txt
+	mkdir -p sbom
+	for variant in cpu gpu tpu; do .sbom/bin/cyclonedx-py requirements locks/$$variant.txt --pyproject pyproject.toml \
+	  --output-reproducible --output-format JSON --output-file sbom/trainyard-$$variant.cdx.json; done
+
+test-cluster: setup ## Run the tests that need the cluster of KUBECONFIG and the image TRAINYARD_IMAGE
+	$(BIN)/pytest -m cluster tests/cluster
 
 goldens: setup ## Write the golden files again, to be reviewed as a diff
 	TRAINYARD_GOLDENS=write $(BIN)/pytest tests/golden
 
 docs: setup ## Build the documentation into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+profiles: setup ## Measure again what the named networks cost, for the planner
+	$(BIN)/python -m trainyard.models.profiles
 
 bench: setup ## Run the benchmarks and write docs/benchmarks.md
 	$(BIN)/python -m benchmarks

@@ -11,7 +11,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from benchmarks import command_line, run_digits
+from benchmarks import command_line, planning, run_digits
 
 PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
 STEPS = ("preprocess", "train", "evaluate", "export", "push")
@@ -22,11 +22,11 @@ def main() -> None:
     loop = json.loads(
         subprocess.run([sys.executable, "-m", "benchmarks.training_loop"], check=True, stdout=subprocess.PIPE).stdout
     )
-    PAGE.write_text(page(run_digits.measure(), loop, command_line.measure()), encoding="utf-8")
+    PAGE.write_text(page(run_digits.measure(), loop, command_line.measure(), planning.measure()), encoding="utf-8")
     print(PAGE.read_text(encoding="utf-8"))
 
 
-def page(run: dict[str, Any], loop: dict[str, Any], commands: dict[str, float]) -> str:
+def page(run: dict[str, Any], loop: dict[str, Any], commands: dict[str, float], planned: dict[str, Any]) -> str:
     """Return the page of results."""
     steps = "\n".join(
         f"| {step} | {run['step_seconds'][step]:.1f} | {run['startup_seconds'][step]:.1f} |" for step in STEPS
@@ -67,12 +67,13 @@ runs many steps a call). Difference of mean test accuracy: {loop["accuracy_diffe
 
 ## The command line
 
-Median seconds of {command_line.RUNS} runs. Neither imports TensorFlow or Beam.
+Median seconds of {command_line.RUNS} runs. None imports TensorFlow or Beam.
 
 | command | seconds |
 | --- | ---: |
 {seconds}
-"""
+
+{planning.section(planned)}"""
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ def measure() -> dict[str, float]:
         "python -c pass": [sys.executable, "-c", "pass"],
         "trainyard --help": [program, "--help"],
         "trainyard compile digits -e gke": [program, "compile", "digits", "-e", "gke", "-o", "-"],
+        "trainyard plan digits -e gke": [program, "plan", "digits", "-e", "gke", "-o", "json"],
     }
     return {
         name: round(statistics.median(_seconds(command) for _ in range(RUNS)), 3) for name, command in commands.items()

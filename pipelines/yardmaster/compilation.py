@@ -10,22 +10,29 @@ import yaml
 from trainyard.core import keys
 from trainyard.core.environment import Environment
 from trainyard.core.errors import ConfigurationError
+from trainyard.core.gang import gang_plan
 from trainyard.core.recipe import Recipe
+from trainyard.core.schedule import When
 from yardmaster.placement import PlacedSpec, place
 
 
-def compiled(recipe: Recipe, environment: Environment) -> PlacedSpec:
+def compiled(recipe: Recipe, environment: Environment, when: When | None = None) -> PlacedSpec:
     """Return the placed training pipeline whose parameters default to `recipe` and `environment`.
+
+    With `when` it is the pipeline that first looks whether a condition of a schedule holds.
 
     Raises `ConfigurationError` where the recipe names what only this machine has and the environment is elsewhere.
     """
     _check_portable(recipe, environment)
+    _check_gang(recipe, environment)
     # kfp takes a second or two to import: only who compiles waits for it.
     from google.protobuf import json_format
 
+    from yardmaster.catalog.retrain import retrain_pipeline
     from yardmaster.catalog.train import train_pipeline
 
-    spec = json_format.MessageToDict(train_pipeline.pipeline_spec)
+    pipeline = train_pipeline if when is None else retrain_pipeline
+    spec = json_format.MessageToDict(pipeline.pipeline_spec)
     parameters = spec["root"]["inputDefinitions"]["parameters"]
     defaults = {
         "recipe": yaml.safe_dump(recipe.model_dump(mode="json"), sort_keys=False),
@@ -33,6 +40,8 @@ def compiled(recipe: Recipe, environment: Environment) -> PlacedSpec:
         "code": keys.code_digest(recipe.module),
         "beam_options": environment.beam.command_line,
     }
+    if when is not None:
+        defaults["when"] = when.model_dump_json()
     for name, value in defaults.items():
         parameters[name] |= {"defaultValue": value, "isOptional": True}
     return place(spec, environment)
@@ -47,17 +56,42 @@ def _check_portable(recipe: Recipe, environment: Environment) -> None:
     if environment.target == "local":
         return
     faults = []
-    if recipe.data.path and "://" not in recipe.data.path:
+    if recipe.data.path and not _reachable(recipe.data.path, environment):
         faults.append(
-            f"data.path: '{recipe.data.path}' is on this machine. Copy the data to a bucket and name its URI."
+            f"data.path: '{recipe.data.path}' is on this machine. Copy the data to a bucket, or to the environment's "
+            "volume, and name its place there."
         )
     if recipe.module:
         faults.append(f"module: '{recipe.module}' is on this machine, and the images hold no such file. Leave it out.")
-    if recipe.push.path and "://" not in recipe.push.path:
+    if recipe.push.path and not _reachable(recipe.push.path, environment):
         faults.append(f"push.path: '{recipe.push.path}' is on this machine. Name a bucket's URI, or leave it out.")
     if faults:
         where = f"{environment.name}: the steps of target {environment.target} run elsewhere"
         raise ConfigurationError("\n".join(f"{recipe.name}: {fault} ({where})" for fault in faults))
+
+
+def _reachable(path: str, environment: Environment) -> bool:
+    """Return whether the steps see `path`: in a bucket, or on the volume that all of them mount."""
+    volume = environment.volume
+    return "://" in path or (volume is not None and f"{path}/".startswith(f"{volume.path.rstrip('/')}/"))
+
+
+def _check_gang(recipe: Recipe, environment: Environment) -> None:
+    plan = gang_plan(environment)
+    if plan is None:
+        return
+    pods = f"{environment.name} trains in {plan.workers} pods"
+    if recipe.train.workers > 1:
+        raise ConfigurationError(
+            f"{recipe.name}: train.workers: {recipe.train.workers} processes were asked for, and {pods}. "
+            "Leave train.workers out: the pool says how many train together."
+        )
+    replicas = plan.workers * max(1, plan.pool.count)
+    if recipe.train.batch_size % replicas:
+        raise ConfigurationError(
+            f"{recipe.name}: train.batch_size: {recipe.train.batch_size} examples make no {replicas} equal parts, and "
+            f"{pods} of {max(1, plan.pool.count)} devices. Give a multiple of {replicas}."
+        )
 
 
 class _Dumper(yaml.SafeDumper):

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import signal
+import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import IO, Any, Protocol
 
 import yaml
 
-from trainyard.core import errors, keys, storage
+from trainyard.core import errors, keys, memory, storage
 from trainyard.core.artifacts import Evaluation, Exports
 from trainyard.core.champion import champion
 from trainyard.core.environment import Environment
@@ -55,39 +58,49 @@ class LocalRun:
         return self.environment.storage
 
     @property
-    def folder(self) -> Path:
-        """Where the run's recipe, logs, record and report are."""
-        return Path(self.root) / self.recipe.name / "runs" / self.run_id
+    def _folder(self) -> str:
+        return keys.run_folder(self.root, self.recipe, self.run_id)
 
     @property
-    def destination(self) -> str:
-        """The folder of model versions that a server polls."""
-        return self.recipe.push.path or storage.join(self.root, self.recipe.name, "models")
+    def _recipe_text(self) -> str:
+        return yaml.safe_dump(self.recipe.model_dump(mode="json"), sort_keys=False)
 
     def execute(self) -> None:
         """Run what is not done yet. A step that the gate leaves out is told to the listener.
 
         Raises the error class of the step that failed, with its sentence.
         """
-        text = yaml.safe_dump(self.recipe.model_dump(mode="json"), sort_keys=False)
-        storage.write_text(str(self.folder / "recipe.yaml"), text)
-        examples = self._step("preprocess", keyed_by=(keys.fingerprint(self.recipe),))
-        model = self._step("train", examples=examples)
-        best = champion(self.destination)
-        evaluation = self._step("evaluate", examples=examples, model=model, champion=best.path if best else "")
+        storage.write_text(storage.join(self._folder, "recipe.yaml"), self._recipe_text)
+        destination = keys.models_folder(self.root, self.recipe)
+        examples = self._step("preprocess", (keys.fingerprint(self.recipe),))
+        model = self._step("train", (examples,), examples=examples)
+        best = champion(destination)
+        evaluation = self._step(
+            "evaluate",
+            (examples, model, best.digest if best else ""),
+            examples=examples,
+            model=model,
+            champion=best.path if best else "",
+        )
         if Evaluation.read(evaluation).gate.verdict != "blessed":
             return self._skip(("export", "push"), "the gate refused the model")
-        exported = self._step("export", examples=examples, model=model)
+        exported = self._step("export", (examples, model), examples=examples, model=model)
         if Exports.read(exported).gate.verdict != "blessed":
             return self._skip(("push",), "the gate refused an exported file")
-        self._step("push", evaluation=evaluation, exported=exported, destination=self.destination)
+        self._step(
+            "push",
+            (evaluation, exported, destination),
+            evaluation=evaluation,
+            exported=exported,
+            destination=destination,
+        )
 
     def _skip(self, steps: tuple[str, ...], why: str) -> None:
         for step in steps:
             self.listener.step_skipped(step, why)
 
-    def _step(self, step: str, keyed_by: tuple[str, ...] = (), **inputs: str) -> str:
-        output = keys.output_uri(self.root, self.recipe, step, *keyed_by, *inputs.values())
+    def _step(self, step: str, keyed_by: tuple[str, ...], **inputs: str) -> str:
+        output = keys.output_uri(self.root, self.recipe, step, *keyed_by)
         arguments = dict(inputs)
         if step == "train":
             arguments["checkpoints"] = f"{output}.checkpoints"
@@ -108,13 +121,17 @@ class LocalRun:
         return output
 
     def _process(self, step: str, output: str, arguments: dict[str, str]) -> None:
-        options = {"recipe": str(self.folder / "recipe.yaml"), **arguments, "output": output}
         failure: dict[str, Any] = {}
+        killed, peak = memory.kills(), 0
         start = time.monotonic()
-        with step_process(step, options) as running, (self.folder / f"{step}.log").open("w", encoding="utf-8") as log:
+        with (
+            self._workplace(step) as (recipe, log),
+            step_process(step, {"recipe": recipe, **arguments, "output": output}) as running,
+        ):
             for line in running.lines:
                 log.write(line)
                 event = _event(line)
+                peak = max(peak, memory.peak_mib(running.process.pid or 0))
                 if event.get("event") == "started":
                     self.startup_seconds[step] = round(time.monotonic() - start, 2)
                 elif event.get("event") == "failed":
@@ -124,17 +141,35 @@ class LocalRun:
             code = running.wait()
         if code in (ExitCode.INTERRUPTED, -signal.SIGINT):
             raise KeyboardInterrupt
+        if code == -signal.SIGKILL and memory.kills() > killed:
+            raise errors.InfrastructureError(f"{step}: was killed {memory.told(peak)}.")
         if code or storage.committed(output) is None:
             raise self._error(step, code, failure)
 
+    @contextmanager
+    def _workplace(self, step: str) -> Iterator[tuple[str, IO[str]]]:
+        """Yield the local path of the recipe, and the step's log, which is in the run's folder when the block ends."""
+        bucket = storage.is_bucket(self._folder)
+        with tempfile.TemporaryDirectory(prefix="trainyard-") as temporary:
+            folder = Path(temporary if bucket else self._folder)
+            recipe, log = folder / "recipe.yaml", folder / f"{step}.log"
+            if bucket:
+                recipe.write_text(self._recipe_text, encoding="utf-8")
+            try:
+                with log.open("w", encoding="utf-8") as stream:
+                    yield str(recipe), stream
+            finally:
+                if bucket:
+                    storage.write_text(storage.join(self._folder, log.name), log.read_text(encoding="utf-8"))
+
     def _error(self, step: str, code: int, failure: dict[str, Any]) -> TrainyardError:
-        log = self.folder / f"{step}.log"
+        log = storage.join(self._folder, f"{step}.log")
         known = {kind.__name__: kind for kind in TrainyardError.__subclasses__()}
         if failure.get("error") in known:
             return known[failure["error"]](failure["message"])
         if code == -signal.SIGKILL:
             return errors.TransientError(
-                f"{step}: was killed (SIGKILL), perhaps for want of memory. Run the same command again to go on; log: {log}."
+                f"{step}: was killed (SIGKILL). Run the same command again to go on; log: {log}."
             )
         sentence = failure.get("message") or f"{step}: ended with exit status {code} and no committed output"
         return TrainyardError(f"{sentence}. This is a fault of Trainyard or of the recipe's module; log: {log}.")

@@ -12,19 +12,28 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from trainyard.core.environment import DEFAULT, Environment
+from trainyard.core import quantity
+from trainyard.core.environment import DEFAULT, Environment, SecretKey
 from trainyard.core.errors import ConfigurationError, did_you_mean
+from trainyard.core.gang import STEP as TRAIN
+from trainyard.core.gang import gang_plan, written
 from trainyard.core.hardware import Toleration, catalog
 from trainyard.core.keys import STEPS
-from trainyard.core.pools import Placement, Pool, placement
+from trainyard.core.pools import Placement, Pool, Resources, placement, promise
 
 Spec = dict[str, Any]
 
 IMAGE = "trainyard/cpu"  # what the components are compiled with: stands for the variant that the pool's kind needs
 SUMMARY = "summary"
+CHECK = "check"
 RUN_AS_USER = 65532  # the images' user; numeric, for Pod Security "restricted" asks the kubelet to verify it
 BACKOFF_SECONDS = 30  # chosen: long enough for an object store's 503 to pass, doubled at each retry by KFP
 MAX_BACKOFF_SECONDS = 600
+GANG = "gang"  # the parameter that plans a gang, of a pipeline and of its step that launches it
+LAUNCHER = Resources.model_validate(
+    {"requests": {"cpu": "250m", "memory": "1Gi"}, "limits": {"memory": "1Gi"}}
+)  # chosen: it waits; kfp and the Kubernetes client take a quarter of that memory
+LAUNCHER_SECONDS = 3600  # chosen: what a launcher may take beyond its gang's own timeout, for starts and ends
 
 
 @dataclass(frozen=True)
@@ -43,6 +52,7 @@ class PlacedSpec:
 def place(spec: Spec, environment: Environment, platform: Spec | None = None) -> PlacedSpec:
     """Return `spec` with every container step placed on its pool of `environment`; the arguments stay as they are.
 
+    A step that launches a gang goes to the default pool, and the pipeline's parameter `gang` says where the gang goes.
     `platform` is the platform spec that the pipeline was compiled with: what the author set there stays. Raises
     `ConfigurationError` where the environment names a step that the pipeline does not have.
     """
@@ -51,23 +61,62 @@ def place(spec: Spec, environment: Environment, platform: Spec | None = None) ->
     spec = copy.deepcopy(spec)
     steps = _container_steps(spec)
     _check_names(environment, set(steps.values()))
-    for executor, step in steps.items():
+    berths = {executor: _berth(spec, executor, step, environment) for executor, step in steps.items()}
+    if any(berth.launches for berth in berths.values()):
+        text = written(gang_plan(environment))
+        spec["root"]["inputDefinitions"]["parameters"][GANG] |= {"defaultValue": text, "isOptional": True}
+    for executor, berth in berths.items():
         container = spec["deploymentSpec"]["executors"][executor]["container"]
-        pool = environment.pool_of(step)
+        pool = berth.pool
         if container["image"] == IMAGE:
             container["image"] = environment.images[pool.kind]
         container["resources"] = container.get("resources", {}) | _resources(pool, environment)
+        own = {variable["name"] for variable in container.get("env", [])}
+        told = promise(pool) if berth.step == TRAIN else {}
+        variables = {**environment.variables, **told}
+        given = [{"name": name, "value": value} for name, value in variables.items() if name not in own]
+        if given:
+            container["env"] = [*container.get("env", []), *given]
     for task, step in _tasks(spec, steps):
-        if retries := environment.retries.get(step, environment.retries.get(DEFAULT)):
+        if retries := environment.retries_of(step):
             task["retryPolicy"] = _retry_policy(retries)
     if environment.target == "vertex":
         return PlacedSpec(spec, None)
     platform = copy.deepcopy(platform or {})
     configs = platform.setdefault("platforms", {}).setdefault("kubernetes", {})
     executors = configs.setdefault("deploymentSpec", {}).setdefault("executors", {})
-    for executor, step in steps.items():
-        executors[executor] = _kubernetes(executors.get(executor, {}), step, environment)
+    for executor, berth in berths.items():
+        executors[executor] = _kubernetes(executors.get(executor, {}), berth, environment)
     return PlacedSpec(spec, platform)
+
+
+@dataclass(frozen=True)
+class _Berth:
+    """Where one step's pod goes. seconds: the longest time that it may run."""
+
+    step: str
+    name: str
+    pool: Pool
+    seconds: int | None
+    launches: bool = False
+
+
+def _berth(spec: Spec, executor: str, step: str, environment: Environment) -> _Berth:
+    seconds = environment.timeout_of(step)
+    plan = gang_plan(environment) if step == TRAIN and _takes_gang(spec, executor) else None
+    if plan is None:
+        name = environment.placement.get(step, environment.placement[DEFAULT])
+        return _Berth(step, name, environment.pools[name], seconds)
+    name = environment.placement[DEFAULT]
+    pool = environment.pools[name].model_copy(update={"resources": LAUNCHER})
+    # A queue may let a gang wait for days, and its timeout begins when it is admitted.
+    longest = None if plan.pool.queue else plan.timeout_seconds + LAUNCHER_SECONDS
+    return _Berth(step, name, pool, longest, launches=True)
+
+
+def _takes_gang(spec: Spec, executor: str) -> bool:
+    parts = [spec["root"], *(part for part in spec["components"].values() if part.get("executorLabel") == executor)]
+    return all(GANG in part.get("inputDefinitions", {}).get("parameters", {}) for part in parts)
 
 
 def _container_steps(spec: Spec) -> dict[str, str]:
@@ -84,7 +133,7 @@ def _container_steps(spec: Spec) -> dict[str, str]:
 
 
 def _check_names(environment: Environment, steps: set[str]) -> None:
-    known = sorted({*steps, *STEPS, SUMMARY, DEFAULT})
+    known = sorted({*steps, *STEPS, CHECK, SUMMARY, DEFAULT})
     faults = [
         f"{environment.name}: {section}.{name}: no step '{name}'. Known: {', '.join(known)}.{did_you_mean(name, known)}"
         for section in ("placement", "timeout_seconds", "retries")
@@ -111,15 +160,15 @@ def _resources(pool: Pool, environment: Environment) -> Spec:
     Vertex AI knows limits only, and accelerators by names of its own.
     """
     requests, limits = pool.resources.requests, pool.resources.limits
-    resources: Spec = {"memoryLimit": _gigabytes(limits.memory), "resourceMemoryLimit": limits.memory}
+    resources: Spec = {"memoryLimit": quantity.in_bytes(limits.memory) / 1e9, "resourceMemoryLimit": limits.memory}
     if limits.cpu:
-        resources |= {"cpuLimit": _cores(limits.cpu), "resourceCpuLimit": limits.cpu}
+        resources |= {"cpuLimit": quantity.in_cores(limits.cpu), "resourceCpuLimit": limits.cpu}
     if environment.target == "vertex":
         if pool.accelerator:
             resources["accelerator"] = _accelerator(catalog().accelerators[pool.accelerator].vertex, pool.count)
         return resources
-    resources |= {"cpuRequest": _cores(requests.cpu), "resourceCpuRequest": requests.cpu}
-    resources |= {"memoryRequest": _gigabytes(requests.memory), "resourceMemoryRequest": requests.memory}
+    resources |= {"cpuRequest": quantity.in_cores(requests.cpu), "resourceCpuRequest": requests.cpu}
+    resources |= {"memoryRequest": quantity.in_bytes(requests.memory) / 1e9, "resourceMemoryRequest": requests.memory}
     needs = placement(pool, environment.platform)
     if needs.resource:
         resources["accelerator"] = _accelerator(needs.resource, needs.count)
@@ -128,17 +177,6 @@ def _resources(pool: Pool, environment: Environment) -> Spec:
 
 def _accelerator(name: str | None, count: int) -> Spec:
     return {"type": name, "count": str(count), "resourceType": name, "resourceCount": str(count)}
-
-
-def _cores(quantity: str) -> float:
-    return float(quantity[:-1]) / 1000 if quantity.endswith("m") else float(quantity)
-
-
-def _gigabytes(quantity: str) -> float:
-    """Return a memory quantity in 10^9 bytes, the unit of the IR's memoryLimit."""
-    unit = quantity.lstrip("0123456789")
-    factor = float((1024 if unit.endswith("i") else 1000) ** " KMGTPE".index(unit[:1] or " "))
-    return float(quantity.removesuffix(unit)) * factor / 1000**3
 
 
 def _retry_policy(retries: int) -> Spec:
@@ -150,15 +188,14 @@ def _retry_policy(retries: int) -> Spec:
     }
 
 
-def _kubernetes(config: Spec, step: str, environment: Environment) -> Spec:
+def _kubernetes(config: Spec, berth: _Berth, environment: Environment) -> Spec:
     """Return the executor's platform config, as kfp-kubernetes writes it; what the author set in `config` stays."""
-    name = environment.placement.get(step, environment.placement[DEFAULT])
-    needs: Placement = placement(environment.pools[name], environment.platform)
+    needs: Placement = placement(berth.pool, environment.platform)
     result = copy.deepcopy(config)
     labels = {
         "app.kubernetes.io/name": "trainyard",
-        "app.kubernetes.io/component": step,
-        "trainyard/pool": name,
+        "app.kubernetes.io/component": berth.step,
+        "trainyard/pool": berth.name,
     }
     metadata = result.setdefault("podMetadata", {})
     metadata["labels"] = metadata.get("labels", {}) | labels
@@ -166,12 +203,34 @@ def _kubernetes(config: Spec, step: str, environment: Environment) -> Spec:
     if needs.node_selector:
         selector = result.setdefault("nodeSelector", {})
         selector["labels"] = selector.get("labels", {}) | needs.node_selector
-    for toleration in map(_toleration, needs.tolerations):
-        if toleration not in result.setdefault("tolerations", []):
-            result["tolerations"].append(toleration)
-    if timeout := environment.timeout_seconds.get(step, environment.timeout_seconds.get(DEFAULT)):
-        result["activeDeadlineSeconds"] = str(timeout)
+    for toleration in needs.tolerations:
+        _add(result, "tolerations", _toleration(toleration))
+    if environment.volume:
+        claim = environment.volume.claim
+        name_parameter = {"runtimeValue": {"constant": claim}}
+        mount = {"constant": claim, "pvcNameParameter": name_parameter, "mountPath": environment.volume.path}
+        _add(result, "pvcMount", mount)
+    for variable, source in environment.secrets.items():
+        _add(result, "secretAsEnv", _secret_as_env(variable, source))
+    if berth.seconds:
+        result["activeDeadlineSeconds"] = str(berth.seconds)
     return result
+
+
+def _add(config: Spec, section: str, entry: Spec) -> None:
+    """Leave `entry` in the list `section`, once."""
+    if entry not in config.setdefault(section, []):
+        config[section].append(entry)
+
+
+def _secret_as_env(variable: str, source: SecretKey) -> Spec:
+    """As kfp-kubernetes' use_secret_as_env compiles: the name as a parameter, and once more for older installations."""
+    return {
+        "secretName": source.secret,
+        "secretNameParameter": {"runtimeValue": {"constant": source.secret}},
+        "keyToEnv": [{"secretKey": source.key, "envVar": variable}],
+        "optional": False,
+    }
 
 
 def _toleration(toleration: Toleration) -> Spec:

@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import signal
+import threading
 import time
 from pathlib import Path
 
@@ -113,6 +114,27 @@ def test_a_worker_that_never_comes_ends_the_start_at_its_deadline(tmp_path: Path
         gang.finish(code=30, seconds=30)
     assert time.monotonic() - began < 20
     assert "waiting for worker 2 of 3 for 4 s, the deadline" in gangs[0].events("failed")[0]["message"]
+
+
+def test_a_gang_that_nobody_waits_for_ends(tmp_path: Path, examples: str) -> None:
+    gang_processes.write_recipe(tmp_path, workers=2, epochs=400)
+    ports = [gang_processes.free_port(), gang_processes.free_port()]
+    sign = tmp_path / "launcher"
+    watched = {"TRAINYARD_LAUNCHER_SIGN": str(sign), "TRAINYARD_LAUNCHER_PATIENCE_SECONDS": "6"}
+    there = threading.Event()
+    renewing = threading.Thread(target=lambda: [sign.write_text(str(n)) for n in range(999) if not there.wait(1)])
+    renewing.start()
+    gangs = [supervisor(tmp_path, examples, worker, ports, **watched) for worker in (0, 1)]
+    try:
+        gangs[0].wait_for(lambda: gangs[0].step() >= 24)
+    finally:
+        there.set()
+        renewing.join()
+    left = time.monotonic()
+    for gang in gangs:
+        gang.finish(code=130, seconds=60)
+    assert 5 < time.monotonic() - left < 40
+    assert "nobody waits for this gang any more" in gangs[0].events("failed")[0]["message"]
 
 
 def test_a_wrong_model_ends_the_whole_gang_at_once(tmp_path: Path, examples: str) -> None:

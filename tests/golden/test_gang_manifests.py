@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from trainyard.core.environment import Volume
 from trainyard.core.pools import Pool, placement
-from trainyard.train.job import Claim, Gang, Owner, headless_service, worker_job
+from trainyard.train.job import Gang, Owner, headless_service, worker_job
 
 GOLDENS = Path(__file__).parent
 RUN = Owner(api_version="argoproj.io/v1alpha1", kind="Workflow", name="digits-x7k2p", uid="11111111-run")
@@ -17,13 +18,12 @@ RESOURCES = {"requests": {"cpu": "4", "memory": "16Gi"}, "limits": {"memory": "1
 POOLS = {
     "cpu": {"kind": "cpu"},
     "gpu": {"kind": "gpu", "accelerator": "nvidia-l4", "count": 2, "spot": True},
-    "tpu": {"kind": "tpu", "accelerator": "tpu-v5-lite-podslice", "topology": "2x4", "count": 8},
 }
 
 
 def gang(kind: str) -> Gang:
     pool = Pool.model_validate(POOLS[kind] | {"resources": RESOURCES})
-    full = {"queue": "research", "priority_class": "batch", "storage": Claim(name="runs", path="/runs")}
+    full = {"queue": "research", "priority_class": "batch", "volume": Volume(claim="runs", path="/runs")}
     return Gang(
         run="digits-x7k2p",
         image=f"registry.example.com/trainyard/{kind}:0.1.0",

@@ -15,6 +15,11 @@ from pathlib import Path
 import pytest
 import yaml
 
+from trainyard.core import environment as environments
+from trainyard.core import recipe as recipes
+from trainyard.core.schedule import When
+from yardmaster.compilation import compiled, to_yaml
+
 GOLDENS = Path(__file__).parent
 COMPILE = "import sys; from yardmaster.cli.main import app; app(sys.argv[1:])"
 
@@ -33,6 +38,15 @@ def stable(package: str, folder: Path) -> str:
 def test_the_digits_pipeline_compiles_to_the_committed_package(environment: str, tmp_path: Path) -> None:
     package = stable(cli("compile", "digits", "-e", environment, folder=tmp_path), tmp_path)
     golden = GOLDENS / f"digits-{environment}.yaml"
+    if os.environ.get("TRAINYARD_GOLDENS") == "write":
+        golden.write_text(package, encoding="utf-8")
+    assert package == golden.read_text(encoding="utf-8"), "run `make goldens` and review the diff"
+
+
+def test_the_scheduled_pipeline_compiles_to_the_committed_package(tmp_path: Path) -> None:
+    when = When(new_data=True, champion_older_than="7d")
+    package = stable(to_yaml(compiled(recipes.load("digits"), environments.load("kind"), when).documents), tmp_path)
+    golden = GOLDENS / "retrain-kind.yaml"
     if os.environ.get("TRAINYARD_GOLDENS") == "write":
         golden.write_text(package, encoding="utf-8")
     assert package == golden.read_text(encoding="utf-8"), "run `make goldens` and review the diff"

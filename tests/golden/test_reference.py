@@ -9,13 +9,45 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 
 from trainyard.core.environment import Environment
 from trainyard.core.recipe import Recipe
+from yardmaster.schedules import Schedule
 
 ROOT = Path(__file__).parents[2]
+MODELS: dict[str, tuple[str, type[BaseModel]]] = {
+    "recipe.md": ("Recipes", Recipe),
+    "environment.md": ("Environments", Environment),
+    "schedule.md": ("Schedules", Schedule),
+}
 REFERENCE = ROOT / "docs" / "reference"
-COMMANDS = ["", "run", "compile", "place", "recipe", "recipe new", "recipe validate", "recipe schema"]
+COMMANDS = [
+    "",
+    "run",
+    "compile",
+    "place",
+    "plan",
+    "pools",
+    "submit",
+    "doctor",
+    "explain",
+    "runs",
+    "runs list",
+    "runs show",
+    "runs logs",
+    "runs cancel",
+    "schedule",
+    "schedule apply",
+    "schedule diff",
+    "schedule list",
+    "schedule remove",
+    "schedule schema",
+    "recipe",
+    "recipe new",
+    "recipe validate",
+    "recipe schema",
+]
 
 
 def commands() -> str:
@@ -76,13 +108,13 @@ def _default(value: dict[str, Any]) -> str:
     return "none" if default is None else "" if isinstance(default, dict) else f"`{default}`"
 
 
-@pytest.mark.parametrize("name", ["cli.md", "recipe.md", "environment.md"])
+@pytest.mark.parametrize("name", ["cli.md", "recipe.md", "environment.md", "schedule.md"])
 def test_the_reference_is_what_the_program_says(name: str) -> None:
     if name == "cli.md":
         page = commands()
     else:
-        model = Recipe if name == "recipe.md" else Environment
-        page = keys("Recipes" if model is Recipe else "Environments", model.model_json_schema(by_alias=True))
+        title, model = MODELS[name]
+        page = keys(title, model.model_json_schema(by_alias=True))
     file = REFERENCE / name
     if os.environ.get("TRAINYARD_GOLDENS") == "write":
         file.write_text(page, encoding="utf-8")

@@ -41,7 +41,7 @@ train:
   workers: {workers}
   epochs: {epochs}
   batch_size: 32
-  optimizer: {{name: sgd, learning_rate: 0.02, clip_norm: {clip_norm}}}
+  optimizer: {{name: {optimizer}, learning_rate: 0.02, learning_rate_batch: 32, clip_norm: {clip_norm}}}
   augment: {{shift: 0.1, rotate: 10, contrast: 0.2}}
   checkpoints: {{every_steps: 5}}
 """
@@ -103,18 +103,25 @@ def start(folder: Path, examples: str, workers: int, **options: Any) -> Gang:
     return resume(folder, examples, **environment)
 
 
-def resume(folder: Path, examples: str, **environment: str) -> Gang:
-    """Start the train step with the recipe that is there."""
-    return Gang(folder, _step(folder, folder / "recipe.yaml", examples, "trainyard.train", environment))
+def resume(folder: Path, examples: str, cgroup: Path | None = None, **environment: str) -> Gang:
+    """Start the train step with the recipe that is there, within the control group `cgroup` if one is given."""
+    return Gang(folder, _step(folder, folder / "recipe.yaml", examples, "trainyard.train", environment, cgroup))
 
 
 def write_recipe(
-    folder: Path, workers: int, epochs: int = 2, normalization: bool = False, clip_norm: float | str = "null"
+    folder: Path,
+    workers: int,
+    epochs: int = 2,
+    normalization: bool = False,
+    clip_norm: float | str = "null",
+    optimizer: str = "sgd",
 ) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     layer = "x = keras.layers.BatchNormalization()(x)" if normalization else "pass"
     (folder / "own.py").write_text(MODULE.format(normalization=layer))
-    text = RECIPE.format(module=folder / "own.py", workers=workers, epochs=epochs, clip_norm=clip_norm)
+    text = RECIPE.format(
+        module=folder / "own.py", workers=workers, epochs=epochs, clip_norm=clip_norm, optimizer=optimizer
+    )
     (folder / "recipe.yaml").write_text(text)
 
 
@@ -158,10 +165,14 @@ def kill(pid: int) -> None:
     os.kill(pid, signal.SIGKILL)
 
 
-def _step(folder: Path, recipe: Path, examples: str, module: str, environment: dict[str, str]) -> subprocess.Popen[str]:
+def _step(
+    folder: Path, recipe: Path, examples: str, module: str, environment: dict[str, str], cgroup: Path | None = None
+) -> subprocess.Popen[str]:
+    enter = ["sh", "-c", f'echo $$ > {cgroup}/cgroup.procs && exec "$@"', "sh"] if cgroup else []
     with (folder / "log").open("a") as log:
         return subprocess.Popen(
             [
+                *enter,
                 *(sys.executable, "-m", module, "--recipe", str(recipe), "--examples", examples),
                 *("--checkpoints", str(folder / "checkpoints"), "--output", str(folder / "output")),
             ],

@@ -11,6 +11,9 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from trainyard.core import storage
+from trainyard.core.recipe import Recipe
+
 HOSTILE = '<img onerror="alert(1)">&cat'
 BAD_IMAGES = {
     "dog/cut.jpg": "truncated_image",
@@ -20,6 +23,14 @@ BAD_IMAGES = {
     "dog/bomb.png": "too_many_pixels",
     "readme.png": "missing_label",
 }
+
+
+def preprocess(recipe: Recipe, output: Path) -> str:
+    from trainyard.preprocess.run import run
+
+    with storage.stage(str(output), "trainyard.preprocess") as folder:
+        run(recipe, folder)
+    return str(output)
 
 
 def write_images(folder: Path) -> None:

@@ -2,31 +2,24 @@
 
 from __future__ import annotations
 
-import io
 import json
-import os
 import subprocess
 import sys
-import zipfile
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("TF_USE_LEGACY_KERAS", "0")
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-
+import export_folders as made
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from PIL import Image
 
-from trainyard.core import documents, storage
-from trainyard.core.artifacts import Examples, Exports, Feature, ImageShape, RawFeature, SplitFiles
-from trainyard.core.errors import ConfigurationError, DataError
+from trainyard.core import documents
+from trainyard.core.artifacts import Exports, Feature, RawFeature
+from trainyard.core.errors import ConfigurationError
 from trainyard.core.recipe import Recipe
 from trainyard.data import trained
 from trainyard.data.examples import load_transform, open_examples
-from trainyard.data.images import decode_image
 from trainyard.export import lite, run, signature
 
 DIGITS = "name: digits\ndata: {format: image_folder, bundled: digits, channels: 1}\nmodel: {name: cnn_small}\n"
@@ -42,134 +35,21 @@ def recipe(text: str, **export: Any) -> Recipe:
     return parsed.model_copy(update={"export": parsed.export.model_copy(update=export)})
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Committed outputs `examples` and `model` for 8 x 8 digits; the network is right on more than nine in ten."""
-    from sklearn.datasets import load_digits
-
     root = tmp_path_factory.mktemp("digits")
-    pixels, labels = load_digits(return_X_y=True)
-    pixels = np.rint(pixels * (255 / 16)).astype(np.uint8).reshape(-1, 8, 8)
-    shape = ImageShape(height=8, width=8, channels=1)
-
-    class Decode(tf.Module):
-        @tf.function(input_signature=[{"image": tf.TensorSpec((None,), tf.string)}])
-        def transform_fn(self, raw: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-            spec = tf.TensorSpec((8, 8, 1), tf.float32)
-            return {
-                "image": tf.map_fn(lambda encoded: decode_image(encoded, shape), raw["image"], fn_output_signature=spec)
-            }
-
-    rows = [
-        {"raw/image": [_png(picture)], "label": [int(label)], "key": [f"{index}".encode()]}
-        for index, (picture, label) in enumerate(zip(pixels, labels, strict=True))
-    ]
-    document = _document(
-        features=[Feature(name="image", dtype="float32", shape=(8, 8, 1), encoded=True)],
-        raw_features=[RawFeature(name="image", dtype="string")],
-        image=shape,
-        labels=[f"digit {label}" for label in range(10)],
-    )
-    _commit_examples(root / "examples", document, Decode(), rows[:1400], rows[1400:])
-    keras.utils.set_random_seed(1)
-    image = keras.Input((8, 8, 1), name="image")
-    hidden = keras.layers.Conv2D(16, 3, padding="same", activation="relu")(keras.layers.Rescaling(1 / 255)(image))
-    hidden = keras.layers.BatchNormalization()(hidden)
-    hidden = keras.layers.Flatten()(keras.layers.MaxPooling2D()(hidden))
-    model = keras.Model({"image": image}, keras.layers.Dense(10)(keras.layers.Dropout(0.2)(hidden)))
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(keras.optimizers.Adam(0.01), loss=loss)
-    model.fit({"image": pixels[:1400, ..., None].astype(np.float32)}, labels[:1400], epochs=8, verbose=0)
-    _commit_model(root / "model", model)
+    made.digits(root)
     return root
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Committed outputs for three columns: a number, one of a far larger scale with gaps, and a category."""
     root = tmp_path_factory.mktemp("table")
-    vocabulary = root / "city_vocabulary"
-    vocabulary.write_text("Bern\nOslo\nRome\n")
-
-    class Prepare(tf.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.asset = tf.saved_model.Asset(str(vocabulary))
-            lines = tf.lookup.TextFileInitializer(
-                self.asset.asset_path,
-                tf.string,
-                tf.lookup.TextFileIndex.WHOLE_LINE,
-                tf.int64,
-                tf.lookup.TextFileIndex.LINE_NUMBER,
-            )
-            self.ids = tf.lookup.StaticVocabularyTable(lines, 1)
-
-        @tf.function(
-            input_signature=[
-                {
-                    "age": tf.TensorSpec((None,), tf.float32),
-                    "net worth": tf.TensorSpec((None,), tf.float32),
-                    "city": tf.TensorSpec((None,), tf.string),
-                }
-            ]
-        )
-        def transform_fn(self, raw: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-            worth = tf.where(tf.math.is_nan(raw["net worth"]), 5e5, raw["net worth"])
-            return {
-                "age": (raw["age"] - 40) / 12,
-                "net worth": (worth - 5e5) / 2e5,
-                "city": self.ids.lookup(raw["city"]),
-            }
-
-    random = np.random.default_rng(7)
-    prepare = Prepare()
-    raw = {
-        "age": random.uniform(18, 80, 2000).astype(np.float32),
-        "net worth": np.where(random.random(2000) < 0.1, np.nan, random.normal(5e5, 2e5, 2000)).astype(np.float32),
-        "city": random.choice([b"Bern", b"Oslo", b"Rome", b"Paris", b""], 2000),
-    }
-    features = {name: value.numpy() for name, value in prepare.transform_fn(raw).items()}
-    labels = ((features["age"] + features["net worth"] + (features["city"] == 1)) > 0.5).astype(np.int64)
-    rows = [
-        {name: [values[row]] for name, values in features.items()}
-        | {f"raw/{name}": [values[row]] for name, values in raw.items()}
-        | {"label": [int(labels[row])], "key": [f"row {row}".encode()]}
-        for row in range(2000)
-    ]
-    document = _document(
-        features=[
-            Feature(name="age", dtype="float32", shape=()),
-            Feature(name="net worth", dtype="float32", shape=()),
-            Feature(name="city", dtype="int64", shape=(), vocabulary_size=4),
-        ],
-        raw_features=[
-            RawFeature(name="age", dtype="float32"),
-            RawFeature(name="net worth", dtype="float32"),
-            RawFeature(name="city", dtype="string"),
-        ],
-        image=None,
-        labels=["poor", "rich"],
-    )
-    statistics = {
-        "age": {"train": {"mean": 49.5, "std": 18.0, "count": 1000}},
-        "city": {"train": {"top": [{"value": "Bern", "count": 200}]}},
-    }
-    _commit_examples(root / "examples", document, prepare, rows[:1000], rows[1000:], statistics)
-    keras.utils.set_random_seed(1)
-    inputs = {
-        feature.name: keras.Input(feature.shape, name=feature.name, dtype=feature.dtype)
-        for feature in document.features
-    }
-    numbers = [keras.layers.Reshape((1,))(inputs[name]) for name in ("age", "net worth")]
-    hidden = keras.layers.Concatenate()([*numbers, keras.layers.Embedding(4, 3)(inputs["city"])])
-    model = keras.Model(inputs, keras.layers.Dense(2)(keras.layers.Dense(8, "relu")(hidden)))
-    model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-    model.fit({name: values[:1000] for name, values in features.items()}, labels[:1000], epochs=5, verbose=0)
-    _commit_model(root / "model", model)
+    made.table(root)
     return root
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def exported(digits: Path) -> Path:
     output = digits / "exported"
     output.mkdir()
@@ -177,7 +57,7 @@ def exported(digits: Path) -> Path:
     return output
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def exported_table(table: Path) -> Path:
     output = table / "exported"
     output.mkdir()
@@ -263,8 +143,8 @@ def test_the_served_graph_equals_the_training_path_on_a_thousand_rows_to_a_milli
 
 def test_a_serialized_example_answers_as_its_columns_and_missing_ones_are_nan_or_empty(exported_table: Path) -> None:
     serve = tf.saved_model.load(str(exported_table / "saved_model")).signatures
-    full = _example({"age": [50.0], "net worth": [9e5], "city": [b"Oslo"]})
-    bare = _example({"age": [50.0]})
+    full = made.example({"age": [50.0], "net worth": [9e5], "city": [b"Oslo"]})
+    bare = made.example({"age": [50.0]})
     found = serve["serving_examples"](examples=tf.constant([full, bare]))
     expected = serve["serving_default"](
         age=tf.constant([50.0, 50.0]), net_worth=tf.constant([9e5, np.nan]), city=tf.constant(["Oslo", ""])
@@ -362,7 +242,7 @@ def test_a_mixed_precision_model_leaves_in_float32(digits: Path, tmp_path: Path)
     model = keras.Model(
         {"image": image}, keras.layers.Dense(10, dtype="float32")(keras.layers.Flatten(dtype=policy)(hidden))
     )
-    _commit_model(tmp_path / "model", model)
+    made.commit_model(tmp_path / "model", model)
     output = tmp_path / "exported"
     output.mkdir()
     run.run(recipe(DIGITS, max_accuracy_drop=0.1), str(digits / "examples"), str(tmp_path / "model"), output)
@@ -398,12 +278,12 @@ def test_regression_is_judged_by_the_mean_absolute_error(table: Path, tmp_path: 
             "raw_features": [RawFeature(name="age", dtype="float32")],
         }
     )
-    _commit_examples(tmp_path / "examples", document, Prepare(), rows[:500], rows[500:])
+    made.commit_examples(tmp_path / "examples", document, Prepare(), rows[:500], rows[500:])
     age = keras.Input((), name="age")
     dense = keras.layers.Dense(1)
     model = keras.Model({"age": age}, dense(keras.layers.Reshape((1,))(age)))
     dense.set_weights([np.float32([[30000]]), np.float32([0])])
-    _commit_model(tmp_path / "model", model)
+    made.commit_model(tmp_path / "model", model)
     output = tmp_path / "exported"
     output.mkdir()
     text = TABLE.replace("\ndata", "\ntask: regression\ndata").replace(
@@ -418,130 +298,3 @@ def test_regression_is_judged_by_the_mean_absolute_error(table: Path, tmp_path: 
     assert all(threshold.passed for threshold in found.gate.thresholds if not threshold.name.startswith("litert_int8"))
     served = tf.saved_model.load(str(output / "saved_model")).signatures["serving_default"](age=tf.constant([50.0]))
     assert served["prediction"].shape == (1,) and served["prediction"].numpy()[0] == pytest.approx(15000)
-
-
-def test_a_lambda_layer_is_refused(tmp_path: Path) -> None:
-    image = keras.Input((4,), name="x")
-    _commit_model(tmp_path / "model", keras.Model({"x": image}, keras.layers.Lambda(lambda x: x * 2)(image)))
-    with pytest.raises(ConfigurationError, match="holds a Lambda layer"):
-        trained.load(str(tmp_path / "model"))
-
-
-def test_a_class_that_keras_did_not_bring_is_refused(tmp_path: Path) -> None:
-    @keras.saving.register_keras_serializable("somebody")
-    class Twice(keras.layers.Layer):
-        def call(self, inputs: tf.Tensor) -> tf.Tensor:
-            return inputs * 2
-
-    x = keras.Input((4,), name="x")
-    _commit_model(tmp_path / "model", keras.Model({"x": x}, Twice()(x)))
-    with pytest.raises(ConfigurationError, match=r"holds the .*Twice"):
-        trained.load(str(tmp_path / "model"))
-
-
-@pytest.mark.parametrize(
-    ("module", "name"),
-    [
-        ("os", "system"),
-        ("builtins", "eval"),
-        ("subprocess", "run"),
-        ("keras.utils", "get_file"),
-        ("keras.layers", "Lambda"),
-    ],
-)
-def test_a_model_file_that_names_other_code_is_refused_and_runs_nothing(
-    module: str, name: str, digits: Path, tmp_path: Path
-) -> None:
-    path = tmp_path / "model.keras"
-    proof = tmp_path / "proof"
-    with zipfile.ZipFile(digits / "model" / "model.keras") as source, zipfile.ZipFile(path, "w") as target:
-        for member in source.namelist():
-            content = source.read(member)
-            if member == "config.json":
-                config = json.loads(content)
-                config["config"]["layers"][1] |= {
-                    "module": module,
-                    "class_name": name,
-                    "config": {"command": f"touch {proof}", "fname": str(proof), "origin": f"file://{path}"},
-                }
-                content = json.dumps(config).encode()
-            target.writestr(member, content)
-    with pytest.raises(ConfigurationError):
-        trained.load_file(path)
-    assert not proof.exists()
-
-
-def test_a_model_whose_bytes_changed_after_training_is_refused(digits: Path, tmp_path: Path) -> None:
-    content = bytearray((digits / "model" / "model.keras").read_bytes())
-    with storage.stage(str(tmp_path / "model"), producer="trainyard.train") as folder:
-        (folder / "model.keras").write_bytes(content)
-    content[len(content) // 2] ^= 1
-    (tmp_path / "model" / "model.keras").write_bytes(content)
-    with pytest.raises(DataError, match="its content differs from its manifest's checksum"):
-        trained.load(str(tmp_path / "model"))
-
-
-def test_a_model_that_another_producer_committed_is_refused(digits: Path, tmp_path: Path) -> None:
-    with storage.stage(str(tmp_path / "model"), producer="somebody") as folder:
-        (folder / "model.keras").write_bytes((digits / "model" / "model.keras").read_bytes())
-    with pytest.raises(DataError, match="producer 'somebody'"):
-        trained.load(str(tmp_path / "model"))
-
-
-def _png(picture: np.ndarray) -> bytes:
-    stream = io.BytesIO()
-    Image.fromarray(picture).save(stream, "PNG")
-    return stream.getvalue()
-
-
-def _document(**fields: Any) -> Examples:
-    return Examples(
-        task="classification",
-        label="label",
-        splits={},
-        quarantined=0,
-        quarantine={},
-        warnings=[],
-        fingerprint="0",
-        **fields,
-    )
-
-
-def _commit_examples(
-    uri: Path,
-    document: Examples,
-    transform: tf.Module,
-    train: list[dict[str, Any]],
-    rest: list[dict[str, Any]],
-    statistics: dict[str, Any] | None = None,
-) -> None:
-    with storage.stage(str(uri), producer="trainyard.preprocess") as folder:
-        (folder / "statistics.json").write_text(json.dumps({"features": statistics or {}}))
-        (folder / "examples").mkdir()
-        splits = {}
-        for split, rows in (("train", train), ("eval", rest)):
-            names = [f"examples/{split}-{shard:05d}-of-00002.tfrecord" for shard in range(2)]
-            for shard, name in enumerate(names):
-                with tf.io.TFRecordWriter(str(folder / name)) as writer:
-                    for row in rows[shard::2]:
-                        writer.write(_example(row))
-            splits[split] = SplitFiles(examples=len(rows), files=names, class_counts=None)
-        tf.saved_model.save(transform, str(folder / "transform" / "transform_fn"))
-        document.model_copy(update={"splits": splits}).write(folder)
-
-
-def _commit_model(uri: Path, model: keras.Model) -> None:
-    with storage.stage(str(uri), producer="trainyard.train") as folder:
-        model.save(folder / "model.keras")
-
-
-def _example(row: dict[str, list[Any]]) -> bytes:
-    feature = {}
-    for name, values in row.items():
-        if isinstance(values[0], bytes):
-            feature[name] = tf.train.Feature(bytes_list=tf.train.BytesList(value=values))
-        elif isinstance(values[0], int | np.integer):
-            feature[name] = tf.train.Feature(int64_list=tf.train.Int64List(value=values))
-        else:
-            feature[name] = tf.train.Feature(float_list=tf.train.FloatList(value=values))
-    return tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString()

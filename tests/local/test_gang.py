@@ -52,6 +52,14 @@ def test_two_workers_share_batch_statistics_and_clip_the_summed_gradient(example
     assert relative_difference(runs[1], runs[0]) < NORMALIZED_TOLERANCE
 
 
+@pytest.mark.parametrize("optimizer", ["lars", "lamb"])
+def test_two_workers_scale_each_layers_step_as_one_does(optimizer: str, examples: str, tmp_path: Path) -> None:
+    runs = [start(tmp_path / str(workers), examples, workers, optimizer=optimizer) for workers in (1, 2)]
+    for run in runs:
+        run.finish()
+    assert relative_difference(runs[1], runs[0]) < NORMALIZED_TOLERANCE
+
+
 def test_two_devices_of_one_process_end_with_the_weights_of_one(examples: str, tmp_path: Path) -> None:
     one = start(tmp_path / "1", examples, 1, normalization=True, clip_norm=0.05)
     script = Path(__file__).with_name("mirrored_training.py")

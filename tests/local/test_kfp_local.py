@@ -14,6 +14,7 @@ from kfp import local
 from trainyard.core import recipe as recipes
 from trainyard.core.artifacts import Evaluation, Examples, Exports, Pushed, Training
 from trainyard.core.keys import code_digest
+from yardmaster.catalog.retrain import retrain_pipeline
 from yardmaster.catalog.train import train_pipeline
 
 QUICK = ["train.epochs=2", "evaluate.bootstrap=20", "export.formats=[saved_model, litert_float32]"]
@@ -101,6 +102,21 @@ def test_a_second_run_uses_the_committed_outputs_again(folder: Path, first: Ende
         assert second.parameter(task, name) == first.parameter(task, name)
     said = capfd.readouterr().out
     assert all(f"reused step={step}" in said for step in ("preprocess", "train", "export"))
+
+
+def test_a_scheduled_run_trains_new_data_and_ends_at_its_first_step_when_there_are_none(
+    tmp_path: Path, capfd: Any
+) -> None:
+    recipe = recipes.load("digits", [*QUICK, "evaluate.gates=[{metric: accuracy, min: 0.1}]"])
+    text = yaml.safe_dump(recipe.model_dump(mode="json"))
+    storage = tmp_path / "storage"
+    for name, steps in (("first", {"check", "preprocess", "train", "push", "summary"}), ("second", {"check"})):
+        tasks = tmp_path / name
+        local.init(runner=local.SubprocessRunner(use_venv=False), pipeline_root=str(tasks), raise_on_error=True)
+        retrain_pipeline(recipe=text, storage=str(storage), code=code_digest(), when='{"new_data": true}')
+        done = {folder.name for folder in tasks.glob("*/*") if folder.is_dir()}
+        assert done >= steps and (name == "first" or done == steps), done
+    assert "version 1 stands: no condition of the schedule holds" in capfd.readouterr().out
 
 
 def test_a_refused_model_is_not_exported_and_the_summary_is_still_written(folder: Path, first: Ended) -> None:

@@ -1,16 +1,16 @@
-"""preprocess on gs:// sources, against an emulator of Google Cloud Storage that is not ours."""
+"""preprocess on sources in buckets, against servers of both protocols that are not ours."""
 
 import json
-import socket
 import time
 from pathlib import Path
 
 import pytest
+from botocore.exceptions import ClientError, NoCredentialsError
 from google.api_core import exceptions
 from google.auth.exceptions import RefreshError
-from preprocess_sources import write_images, write_rows
+from preprocess_sources import preprocess, write_images, write_rows
 
-from trainyard.core import buckets, keys, storage
+from trainyard.core import buckets, keys, objects, storage
 from trainyard.core.artifacts import Examples
 from trainyard.core.errors import DataError, TransientError
 from trainyard.core.recipe import Recipe
@@ -24,14 +24,6 @@ def recipe(data: dict, path: object) -> Recipe:
     return Recipe.model_validate({"name": "pets", "data": {**data, "path": str(path)}, "model": {"name": model}})
 
 
-def preprocess(recipe: Recipe, output: Path) -> str:
-    from trainyard.preprocess.run import run
-
-    with storage.stage(str(output), "trainyard.preprocess") as folder:
-        run(recipe, folder)
-    return str(output)
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("source")
@@ -42,45 +34,27 @@ def folder(tmp_path_factory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module")
-def emulator():
-    server = pytest.importorskip("gcp_storage_emulator.server", reason="gcp-storage-emulator is not installed")
-    port = _free_port()
-    with server.create_server("127.0.0.1", port, in_memory=True):
-        yield f"http://127.0.0.1:{port}"
-
-
 @pytest.fixture
-def use(monkeypatch):
-    """Points the client of this test at an address."""
-
-    def point(address: str) -> None:
-        monkeypatch.setenv("STORAGE_EMULATOR_HOST", address)
-        buckets._client.cache_clear()
-
-    yield point
-    buckets._client.cache_clear()
-
-
-@pytest.fixture
-def bucket(emulator, use, folder, request):
-    """A bucket that holds `folder`, what a console and macOS leave beside it, and a folder with almost the same name."""
-    from google.cloud.storage import Client
-
-    use(emulator)
-    bucket = Client().create_bucket(f"data-{abs(hash(request.node.name))}")
+def bucket(store, folder, request):
+    """A folder in a bucket with `folder`, what a console and macOS leave beside it, and one with almost the same name."""
+    root = f"{store.uri}/{abs(hash(request.node.name))}"
     for path in folder.rglob("*"):
         if path.is_file():
-            bucket.blob(path.relative_to(folder).as_posix()).upload_from_filename(path)
+            put(root, path.relative_to(folder).as_posix(), path.read_bytes())
     for name in ("pets/", "pets/dog/", "pets/.DS_Store", "pets/dog/.thumbs/0.png", "pets-old/dog/0.png"):
-        bucket.blob(name).upload_from_string(b"")
-    return bucket
+        put(root, name, b"")
+    return root
+
+
+def put(root: str, name: str, content: bytes) -> None:
+    bucket, prefix = objects.split(f"{root}/{name}")
+    objects.store(bucket).write(prefix, content)
 
 
 @pytest.mark.parametrize(("data", "source"), [(IMAGES, "pets"), (TABLE, "table"), (TABLE, "table/rows.csv.gz")])
 def test_a_bucket_gives_the_same_files_as_a_folder(data, source, bucket, folder, tmp_path):
     local = preprocess(recipe(data, folder / source), tmp_path / "local")
-    remote = preprocess(recipe(data, f"gs://{bucket.name}/{source}"), tmp_path / "remote")
+    remote = preprocess(recipe(data, f"{bucket}/{source}"), tmp_path / "remote")
     here, there = (storage.require(output, "preprocess").files for output in (local, remote))
     # TensorFlow numbers the functions of a graph by how many the process traced before.
     assert {name for name in here if here[name] != there.get(name)} <= {"transform/transform_fn/saved_model.pb"}
@@ -93,60 +67,75 @@ def test_a_folder_of_a_bucket_and_a_glob_name_the_same_files_as_a_local_one(buck
 
     for data, pattern in ((IMAGES, "pets/*/*.png"), (IMAGES, "pets"), (TABLE, "table/"), (TABLE, "table/*.gz")):
         found = []
-        for source in (f"gs://{bucket.name}/{pattern}", str(folder / pattern)):
+        for source in (f"{bucket}/{pattern}", str(folder / pattern)):
             files = find_files(recipe(data, source).data, source)
             found.append([files.name(path) for path in files.paths])
         assert found[0] == found[1] != []
 
 
 def test_the_fingerprint_follows_the_objects_and_nothing_else(bucket):
-    source = recipe(IMAGES, f"gs://{bucket.name}/pets")
+    source = recipe(IMAGES, f"{bucket}/pets")
     before = keys.fingerprint(source)
-    bucket.blob("pets/cat/").upload_from_string(b"")
-    bucket.blob("pets-old/dog/1.png").upload_from_string(b"x")
+    put(bucket, "pets/cat/", b"")
+    put(bucket, "pets-old/dog/1.png", b"x")
     assert keys.fingerprint(source) == before
-    bucket.blob("pets/dog/empty.png").upload_from_string(b"x")
+    put(bucket, "pets/dog/empty.png", b"x")
     assert keys.fingerprint(source) != before
 
 
-def test_a_missing_bucket_folder_or_object_is_an_error_of_the_data(bucket):
-    with pytest.raises(DataError, match=r"data.path: gs://no-such-one/pets: there is no such bucket"):
-        keys.fingerprint(recipe(IMAGES, "gs://no-such-one/pets"))
+def test_a_missing_bucket_folder_or_object_is_an_error_of_the_data(bucket, store):
+    missing = f"{store.scheme}://no-such-one/pets"
+    with pytest.raises(DataError, match=f"data.path: {missing}: there is no such bucket"):
+        keys.fingerprint(recipe(IMAGES, missing))
     with pytest.raises(DataError, match="no files found"):
-        keys.fingerprint(recipe(IMAGES, f"gs://{bucket.name}/cats"))
+        keys.fingerprint(recipe(IMAGES, f"{bucket}/cats"))
     with pytest.raises(DataError, match="there is no such bucket or object"), buckets.faults("gone.png"):
-        buckets.open_object(f"gs://{bucket.name}/gone.png").read()
+        buckets.open_object(f"{bucket}/gone.png").read()
 
 
 def test_the_prepared_folder_of_a_data_set_is_described_by_its_objects(bucket):
     from trainyard.preprocess.files import read_text
 
-    bucket.blob("tfds/features.json").upload_from_string(json.dumps({"a": 1}))
-    assert read_text(f"gs://{bucket.name}/tfds/features.json") == '{"a": 1}'
-    assert read_text(f"gs://{bucket.name}/tfds/features") is None
+    put(bucket, "tfds/features.json", json.dumps({"a": 1}).encode())
+    assert read_text(f"{bucket}/tfds/features.json") == '{"a": 1}'
+    assert read_text(f"{bucket}/tfds/features") is None
 
 
-def test_a_store_that_does_not_answer_is_said_within_seconds(use):
-    use(f"http://127.0.0.1:{_free_port()}")
+def test_an_object_larger_than_one_request_and_an_empty_one_are_read_to_their_end(bucket, monkeypatch):
+    monkeypatch.setattr(buckets, "_CHUNK", 1000)
+    for size in (0, 999, 1000, 2001):
+        put(bucket, "object", bytes(range(250)) * 9)
+        put(bucket, "object", (bytes(range(250)) * 9)[:size])
+        with buckets.open_object(f"{bucket}/object") as stream:
+            assert (stream.read(10), stream.read()) == (
+                (bytes(range(250)) * 9)[:size][:10],
+                (bytes(range(250)) * 9)[:size][10:],
+            )
+
+
+def test_a_store_that_does_not_answer_is_said_within_seconds(store, monkeypatch):
+    monkeypatch.setattr(buckets, "_DEADLINE_SECONDS", 3.0)
+    store.fault = lambda request: "503"
     start = time.monotonic()
-    with pytest.raises(TransientError, match=r"data.path: gs://data/pets: cannot be reached"):
-        keys.fingerprint(recipe(IMAGES, "gs://data/pets"))
+    with pytest.raises(TransientError, match=rf"data.path: {store.scheme}://data/pets: cannot be reached"):
+        keys.fingerprint(recipe(IMAGES, f"{store.scheme}://data/pets"))
     assert time.monotonic() - start < 30
 
 
-def test_a_worker_that_loses_the_store_makes_the_run_one_to_repeat(use, monkeypatch):
+def test_a_worker_that_loses_the_store_makes_the_run_one_to_repeat(store, monkeypatch):
     from trainyard.preprocess.files import Files
     from trainyard.preprocess.runner import pipeline
     from trainyard.preprocess.sources import ReadRecords
 
-    use(f"http://127.0.0.1:{_free_port()}")
-    monkeypatch.setattr(buckets, "_READ_SECONDS", 1)
-    path = "gs://data/pets/dog/0.png"
+    monkeypatch.setattr(buckets, "_DEADLINE_SECONDS", 1.0)
+    store.fault = lambda request: "reset"
+    root = f"{store.scheme}://data/pets"
+    path = f"{root}/dog/0.png"
     with (
         pytest.raises(TransientError, match=rf"^{path}: cannot be reached .*same command again\.$"),
-        pipeline("") as root,
+        pipeline("") as run,
     ):
-        _ = root | ReadRecords(recipe(IMAGES, "gs://data/pets"), Files("gs://data/pets", [path]), None)
+        _ = run | ReadRecords(recipe(IMAGES, root), Files(root, [path]), None)
 
 
 @pytest.mark.parametrize(
@@ -155,17 +144,28 @@ def test_a_worker_that_loses_the_store_makes_the_run_one_to_repeat(use, monkeypa
         (exceptions.Unauthorized("Anonymous caller does not have storage.objects.list access"), DataError),
         (exceptions.Forbidden("does not have storage.objects.get access"), DataError),
         (RefreshError("Reauthentication is needed"), DataError),
+        (NoCredentialsError(), DataError),
+        (ClientError({"Error": {"Code": "AccessDenied"}, "ResponseMetadata": {"HTTPStatusCode": 403}}, "x"), DataError),
         (exceptions.ServiceUnavailable("later"), TransientError),
         (exceptions.TooManyRequests("later"), TransientError),
+        (
+            ClientError({"Error": {"Code": "SlowDown"}, "ResponseMetadata": {"HTTPStatusCode": 503}}, "x"),
+            TransientError,
+        ),
+        (
+            ClientError({"Error": {"Code": "ExpiredToken"}, "ResponseMetadata": {"HTTPStatusCode": 400}}, "x"),
+            TransientError,
+        ),
     ],
 )
-def test_what_no_repetition_mends_is_told_from_what_one_may(error, kind):
-    with pytest.raises(kind, match=str(error.args[0])) as raised, buckets.faults("gs://data/pets"):
+def test_what_no_repetition_mends_is_told_from_what_one_may(error, kind, monkeypatch):
+    scheme = "s3" if type(error).__module__.startswith("botocore") else "gs"
+    store = objects.store(f"{scheme}://data", 0.1)
+
+    def fail(name: str) -> tuple[bytes, str]:
         raise error
-    assert ("gcloud auth application-default login" in str(raised.value)) == (kind is DataError)
 
-
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
+    monkeypatch.setattr(store, "_read", fail)
+    with pytest.raises(kind) as raised, buckets.faults(f"{scheme}://data/pets"):
+        store.read("pets")
+    assert ("grant the right to read" in str(raised.value)) == (kind is DataError)

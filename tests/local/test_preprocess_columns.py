@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from preprocess_sources import write_rows
+from preprocess_sources import preprocess, write_rows
 
 from trainyard.core import storage
 from trainyard.core.errors import ConfigurationError, DataError
@@ -34,14 +34,6 @@ def recipe(path: Path, module: Path | None = None, **data) -> Recipe:
     source = {"format": "csv", "path": str(path), "label": "bought", "features": COLUMNS, **data}
     document = {"name": "shop", "data": source, "model": {"name": "mlp"}, "module": module and str(module)}
     return Recipe.model_validate(document)
-
-
-def preprocess(recipe: Recipe, output: Path) -> str:
-    from trainyard.preprocess.run import run
-
-    with storage.stage(str(output), "trainyard.preprocess") as folder:
-        run(recipe, folder)
-    return str(output)
 
 
 @pytest.fixture(scope="module")

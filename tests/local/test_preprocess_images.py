@@ -7,9 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from preprocess_sources import BAD_IMAGES, CLASSES, HOSTILE, write_images
+from preprocess_sources import BAD_IMAGES, CLASSES, HOSTILE, preprocess, write_images
 
-from trainyard.core import storage
 from trainyard.core.errors import DataError
 from trainyard.core.recipe import Recipe
 
@@ -17,14 +16,6 @@ from trainyard.core.recipe import Recipe
 def recipe(path: Path, **data) -> Recipe:
     source = {"format": "image_folder", "path": str(path), "max_bad_fraction": 0.1, "shard_examples": 16, **data}
     return Recipe.model_validate({"name": "pets", "data": source, "model": {"name": "cnn_small"}})
-
-
-def preprocess(recipe: Recipe, output: Path) -> str:
-    from trainyard.preprocess.run import run
-
-    with storage.stage(str(output), "trainyard.preprocess") as folder:
-        run(recipe, folder)
-    return str(output)
 
 
 @pytest.fixture(scope="module")

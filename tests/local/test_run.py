@@ -49,7 +49,7 @@ def test_the_default_recipe_reaches_its_accuracy_and_tells_all_of_the_run(record
     assert sum(record["data"][split] for split in ("train", "eval", "test")) + record["data"]["quarantined"] == 1797
     assert record["gate"]["verdict"] == "blessed"
     assert set(record) == {
-        *("recipe", "run_id", "data", "train", "metrics", "gate", "exports", "pushed", "report", "seconds"),
+        *("recipe", "run_id", "data", "train", "metrics", "gate", "exports", "pushed", "report", "seconds", "folders"),
     }
     assert {export["format"] for export in record["exports"]} == {
         *("saved_model", "keras", "litert_float32", "litert_float16", "litert_int8"),
@@ -110,6 +110,8 @@ def test_a_refused_model_is_not_exported_and_the_exit_code_says_so_where_asked(h
 def test_ctrl_c_in_training_loses_nothing_and_a_re_run_goes_on(tmp_path: Path) -> None:
     file = environment(tmp_path)
     arguments = [*TRAINYARD, "run", "digits", "-e", str(file), "--set", "train.epochs=12", "-o", "json"]
+    # A shell starts what runs in the background with SIGINT ignored, and processes inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 120
     while not any(int(path.name.split("-")[1]) for path in tmp_path.glob("storage/digits/train/*.checkpoints/ckpt-*")):

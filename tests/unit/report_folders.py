@@ -22,7 +22,9 @@ from trainyard.core.artifacts import (
     Mistake,
     Pushed,
     RawFeature,
+    Restart,
     Roc,
+    Rollback,
     SliceMetrics,
     SplitFiles,
     Threshold,
@@ -56,7 +58,7 @@ def whole_run(root: Path, text: str = "seven") -> dict[str, str]:
     (folders["preprocess"] / "quarantine.jsonl").write_text(
         json.dumps(record, ensure_ascii=False) + "\n", encoding="utf-8"
     )
-    training().write(folders["train"])
+    training(text).write(folders["train"])
     (folders["evaluate"] / "worst").mkdir()
     Image.new("L", (112, 112), 99).save(folders["evaluate"] / "worst/00.png")
     evaluation(text).write(folders["evaluate"])
@@ -85,7 +87,7 @@ def examples(text: str) -> Examples:
     )
 
 
-def training() -> Training:
+def training(text: str = "seven") -> Training:
     """Return three epochs on one processor."""
     history = [
         Epoch(
@@ -116,6 +118,13 @@ def training() -> Training:
         resumed_from=20,
         history=history,
         seconds={"start": 3.0, "steps": 8.0},
+        restarts=[Restart(reason=text, step=20, resumed_at=15, lost_steps=5, seconds=4.5)],
+        rollbacks=[Rollback(what="training loss", step=12, back_to=10, learning_rate_scale=0.1)],
+        goodput=0.5,
+        goodput_seconds={"step": 4.0, "restart": 4.0},
+        step_split_ms={"compute": 9.0, "all_reduce": 0.0, "input": 3.0, "checkpoint": 0.02},
+        checkpoint_writes=4,
+        checkpoint_write_seconds=0.3,
     )
 
 

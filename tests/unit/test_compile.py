@@ -13,9 +13,10 @@ import yardmaster.catalog.train
 from trainyard.core import environment as environments
 from trainyard.core import recipe as recipes
 from trainyard.core.documents import parse
+from trainyard.core.environment import Volume
 from trainyard.core.errors import ConfigurationError
 from trainyard.core.keys import code_digest
-from trainyard.core.recipe import Recipe
+from trainyard.core.recipe import Push, Recipe
 from yardmaster.cli import compile, place
 from yardmaster.compilation import compiled
 
@@ -67,6 +68,21 @@ def test_a_recipe_that_names_this_machine_is_refused_for_a_cluster(update: dict[
         compiled(recipe, environments.load("gke"))
     assert str(error.value).startswith(sentence)
     assert "(gke.yaml: the steps of target kubeflow run elsewhere)" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("override", "sentence"),
+    [
+        ("train.workers=2", "digits: train.workers: 2 processes were asked for, and kind.yaml trains in 3 pods"),
+        ("train.batch_size=64", "digits: train.batch_size: 64 examples make no 3 equal parts"),
+    ],
+)
+def test_a_recipe_that_does_not_suit_the_gang_is_refused(override: str, sentence: str) -> None:
+    kind = environments.load("kind")
+    pools = {"cpu": kind.pools["cpu"].model_copy(update={"workers": 3})}
+    with pytest.raises(ConfigurationError) as error:
+        compiled(recipes.load("digits", [override]), kind.model_copy(update={"pools": kind.pools | pools}))
+    assert str(error.value).startswith(sentence)
 
 
 def test_compile_and_place_load_neither_tensorflow_nor_beam_nor_the_report(tmp_path: Path) -> None:
@@ -127,3 +143,12 @@ def test_a_pipe_or_a_device_is_written_to_and_never_replaced(tmp_path: Path) -> 
 def test_a_folder_as_output_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="is a folder"):
         compile.write(str(tmp_path), "text")
+
+
+def test_data_on_the_volume_that_the_steps_mount_are_reachable() -> None:
+    recipe = recipes.load("digits").model_copy(update={"push": Push(path="/mnt/runs/models")})
+    volume = Volume(claim="runs", path="/mnt/runs")
+    kind = environments.load("kind").model_copy(update={"volume": volume, "storage": "/mnt/runs/out"})
+    assert "/mnt/runs/models" in str(compiled(recipe, kind).pipeline)
+    with pytest.raises(ConfigurationError, match="is on this machine"):
+        compiled(recipe.model_copy(update={"push": Push(path="/mnt/runsaway")}), kind)

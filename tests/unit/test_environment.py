@@ -102,9 +102,13 @@ def test_a_pool_that_cannot_be_is_refused(tmp_path: Path, change: tuple[str, str
 @pytest.mark.parametrize(
     ("topology", "count", "sentence"),
     [
-        ("2x3", 4, "topology: no slice '2x3'. Known: 1x1, 2x2, 2x4"),
+        ("2x3", 4, "topology: no slice '2x3'. Known: 1x1, 2x2, 2x4, 4x4, 4x8, 8x8, 8x16, 16x16. Did you mean '2x4'?"),
         ("2x4", 2, "count: a host of 2x4 has 8 or 4 chips, 2 was given"),
-        ("4x4", 4, "topology: 4x4 with 4 chips a host is 4 hosts, and a step runs in one pod"),
+        (
+            "4x4",
+            4,
+            "topology: 4x4 with 4 chips a host is 4 hosts, and TensorFlow finds those by the Cloud TPU API alone",
+        ),
     ],
 )
 def test_a_slice_that_would_stay_pending_for_ever_is_refused(
@@ -191,4 +195,27 @@ def test_the_wheel_carries_the_environments_and_the_catalog_of_hardware(tmp_path
     names = set(zipfile.ZipFile(next(tmp_path.glob("*.whl"))).namelist())
     expected = {f"trainyard/environments/{path.name}" for path in (root / "k8s" / "environments").glob("*.yaml")}
     assert len(expected) == 4
-    assert expected | {"trainyard/core/hardware.yaml"} <= names
+    assert expected | {"trainyard/core/hardware.yaml", "trainyard/core/machines.yaml"} <= names
+
+
+def test_a_folder_as_storage_needs_the_volume_that_it_is_on(tmp_path: Path) -> None:
+    folder = KUBEFLOW.replace("gs://bucket/runs", "/mnt/runs/trainyard")
+    volume = "volume: {claim: runs, path: /mnt/runs}"
+    assert load(tmp_path, folder + volume).storage == "/mnt/runs/trainyard"
+    assert "or a volume that all of them mount" in refusal(tmp_path, folder)
+    elsewhere = folder.replace("/mnt/runs/trainyard", "/mnt/runs2") + volume
+    assert "'/mnt/runs2' is not on the volume, which is mounted at /mnt/runs" in refusal(tmp_path, elsewhere)
+
+
+def test_more_workers_than_nodes_are_refused(tmp_path: Path) -> None:
+    pool = KUBEFLOW.replace("    kind: cpu\n", "    kind: cpu\n    workers: 4\n    nodes: 2\n")
+    assert "workers: 4 on a pool of 2 nodes" in refusal(tmp_path, pool)
+
+
+def test_a_step_has_a_deadline_and_few_retries_where_nothing_is_said_of_them(tmp_path: Path) -> None:
+    silent = load(tmp_path, KUBEFLOW)
+    assert (silent.timeout_of("train"), silent.retries_of("train")) == (7 * 86400, 3)
+    assert (silent.timeout_of("push"), silent.retries_of("summary")) == (3600, 0)
+    assert (silent.timeout_of("somebody-elses"), silent.retries_of("somebody-elses")) == (None, 0)
+    said = load(tmp_path, KUBEFLOW + "timeout_seconds: {default: 60, train: 90}\nretries: {default: 0}\n")
+    assert (said.timeout_of("train"), said.timeout_of("push"), said.retries_of("train")) == (90, 60, 0)

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trainyard.core.environment import Volume
 from trainyard.core.errors import ExitCode
 from trainyard.core.pools import Placement, Resources
-from trainyard.train.job import PLAN_ANNOTATION, Claim, Gang, Owner, headless_service, worker_job
+from trainyard.train.job import PLAN_ANNOTATION, Gang, Owner, headless_service, worker_job
 
 RESOURCES = Resources.model_validate({"requests": {"cpu": "1", "memory": "2Gi"}, "limits": {"memory": "2Gi"}})
 CPU = Placement(node_selector={}, tolerations=[], resource=None, count=0)
@@ -43,8 +44,9 @@ def action(code: int, disrupted: bool = False) -> str:
         (ExitCode.CONFIGURATION, "FailJob"),
         (ExitCode.BUG, "FailJob"),
         (ExitCode.USAGE, "FailJob"),
+        (ExitCode.INTERRUPTED, "FailJob"),
         (ExitCode.TRANSIENT, "Count"),
-        (ExitCode.INFRASTRUCTURE, "Count"),
+        (ExitCode.INFRASTRUCTURE, "FailJob"),
         (ExitCode.PREEMPTED, "Ignore"),
         (137, "Count"),
     ],
@@ -88,13 +90,6 @@ def test_every_worker_knows_all_addresses_and_its_own_index() -> None:
     assert pod(GANG)["subdomain"] == headless_service(GANG, "1")["metadata"]["name"]
 
 
-def test_workers_of_a_tpu_slice_get_their_hosts_and_ids() -> None:
-    tpu = dataclasses.replace(GANG, placement=Placement({}, [], "google.com/tpu", 4))
-    assert variables(tpu)["TPU_WORKER_HOSTNAMES"] == ",".join(f"{tpu.name}-{i}.{tpu.name}" for i in range(3))
-    assert "TPU_WORKER_ID" in variables(tpu)
-    assert "TPU_WORKER_ID" not in variables(GANG)
-
-
 def test_a_plan_cannot_talk_a_worker_out_of_its_place() -> None:
     assert variables(dataclasses.replace(GANG, environment={"TRAINYARD_WORKERS": "x"})) == variables(GANG)
 
@@ -106,7 +101,7 @@ def test_devices_are_asked_for_and_limited_alike() -> None:
 
 
 def test_only_tmp_shared_memory_and_the_storage_can_be_written() -> None:
-    spec = pod(dataclasses.replace(GANG, storage=Claim(name="runs", path="/runs")))
+    spec = pod(dataclasses.replace(GANG, volume=Volume(claim="runs", path="/runs")))
     container = spec["containers"][0]
     assert container["securityContext"]["readOnlyRootFilesystem"] is True
     assert [each["mountPath"] for each in container["volumeMounts"]] == ["/dev/shm", "/tmp", "/runs"]

@@ -10,7 +10,9 @@ from kfp import dsl, kubernetes
 from kfp.dsl import PipelineTask
 
 from trainyard.core import environment as environments
+from trainyard.core.documents import parse
 from trainyard.core.errors import ConfigurationError
+from trainyard.core.gang import GangPlan
 from trainyard.core.pools import Pool
 from trainyard.evaluate.component import evaluate
 from trainyard.export.component import export
@@ -33,14 +35,14 @@ def written_with_calls(hand: Hand) -> list[dict[str, Any]]:
     """The pipeline of the catalog, with every task passed through `hand` in its body."""
 
     @dsl.pipeline(name="trainyard-train", description=train_pipeline.description)
-    def by_hand(recipe: str, storage: str, code: str = "", beam_options: str = "") -> None:
+    def by_hand(recipe: str, storage: str, code: str = "", beam_options: str = "", gang: str = "") -> None:
         shared = {"recipe": recipe, "storage": storage, "code": code}
         run_id = dsl.PIPELINE_JOB_ID_PLACEHOLDER
         ended = hand(summary(recipe=recipe, storage=storage, run_id=run_id).set_caching_options(False), "summary")
         with dsl.ExitHandler(ended):
             data = preprocess(**shared, run_id=run_id, beam_options=beam_options).set_caching_options(False)
             examples = hand(data, "preprocess").outputs["examples"]
-            trained = train(**shared, examples=examples, fingerprint=data.outputs["fingerprint"])
+            trained = train(**shared, examples=examples, fingerprint=data.outputs["fingerprint"], gang=gang)
             model = hand(trained, "train").outputs["model"]
             judged = evaluate(**shared, run_id=run_id, examples=examples, model=model).set_caching_options(False)
             hand(judged, "evaluate")
@@ -88,15 +90,28 @@ def marked(task: PipelineTask, step: str, pool: str) -> PipelineTask:
     return task
 
 
+def reaching_the_store_of_kind(task: PipelineTask) -> PipelineTask:
+    task.set_env_variable("AWS_ENDPOINT_URL_S3", "http://seaweedfs.kubeflow:9000")
+    task.set_env_variable("AWS_DEFAULT_REGION", "us-east-1")
+    for variable, key in {"AWS_ACCESS_KEY_ID": "accesskey", "AWS_SECRET_ACCESS_KEY": "secretkey"}.items():
+        kubernetes.use_secret_as_env(task, "mlpipeline-minio-artifact", {key: variable})
+    return task
+
+
 def on_kind(task: PipelineTask, step: str) -> PipelineTask:
     small = step in ("push", "summary")
     memory = "1Gi" if small else "3Gi"
     task.set_container_image("trainyard/cpu:0.1.0")
+    reaching_the_store_of_kind(task)
     task.set_cpu_request("100m" if small else "500m").set_memory_request(memory).set_memory_limit(memory)
     if step != "summary":
         task.set_retry(1, "30s", 2.0, "600s")
     kubernetes.set_timeout(task, 1800)
     return marked(task, step, "small" if small else "cpu")
+
+
+def promise_an_l4(task: PipelineTask) -> None:
+    task.set_env_variable("TRAINYARD_DEVICES", '{"kind": "gpu", "accelerator": "nvidia-l4", "count": 1}')
 
 
 def on_gke(task: PipelineTask, step: str) -> PipelineTask:
@@ -109,6 +124,7 @@ def on_gke(task: PipelineTask, step: str) -> PipelineTask:
         task.set_retry(5 if step == "train" else 2, "30s", 2.0, "600s")
     kubernetes.set_timeout(task, 86400 if step == "train" else 7200)
     if pool == "gpu-l4":
+        promise_an_l4(task)
         task.set_accelerator_type("nvidia.com/gpu").set_accelerator_limit(1)
         kubernetes.add_node_selector(task, "cloud.google.com/gke-accelerator", "nvidia-l4")
         kubernetes.add_node_selector(task, "cloud.google.com/gke-spot", "true")
@@ -121,6 +137,8 @@ def on_gke(task: PipelineTask, step: str) -> PipelineTask:
 
 def on_vertex(task: PipelineTask, step: str) -> PipelineTask:
     gpu = step == "train"
+    if gpu:
+        promise_an_l4(task)
     task.set_container_image(f"registry.example.com/trainyard/{'gpu' if gpu else 'cpu'}:0.1.0")
     task.set_cpu_limit("8" if gpu else "4").set_memory_limit("32G" if gpu else "16G")
     if gpu:
@@ -164,14 +182,19 @@ def test_a_pipeline_of_ones_own_keeps_its_images_and_settings_however_deep_its_s
         def own() -> None:
             first = hand(train_own(text="a"))
             with dsl.ParallelFor(["b", "c"]) as item, dsl.If(item == "b"):
-                second = hand(train_own(text=first.output))
+                second = train_own(text=first.output).set_env_variable("AWS_DEFAULT_REGION", "eu-west-1")
                 kubernetes.use_secret_as_env(second, secret_name="s", secret_key_to_env={"k": "K"})
+                hand(second)
 
         return own
 
     def hand(task: PipelineTask) -> PipelineTask:
         task.set_cpu_request("500m").set_memory_request("3Gi").set_memory_limit("3Gi").set_retry(1, "30s", 2.0, "600s")
         kubernetes.set_timeout(task, 1800)
+        region = (task.container_spec.env or {}).get("AWS_DEFAULT_REGION")
+        reaching_the_store_of_kind(task)
+        if region:
+            task.set_env_variable("AWS_DEFAULT_REGION", region)
         return marked(task, "train-own", "cpu")
 
     spec, platform = documents(body(lambda task: task))
@@ -179,6 +202,73 @@ def test_a_pipeline_of_ones_own_keeps_its_images_and_settings_however_deep_its_s
     theirs = documents(body(hand))
     assert ours.documents == theirs
     assert set(spec["deploymentSpec"]["executors"]) == {"exec-train-own", "exec-train-own-2"}
+
+
+def test_a_volume_is_mounted_in_every_step_as_kfp_mounts_a_claim() -> None:
+    volume = {"claim": "runs", "path": "/mnt/runs"}
+    kind = environments.load("kind").model_copy(update={"volume": environments.Volume.model_validate(volume)})
+
+    def hand(task: PipelineTask, step: str) -> PipelineTask:
+        return kubernetes.mount_pvc(on_kind(task, step), "runs", "/mnt/runs")
+
+    once = place(documents(train_pipeline)[0], kind)
+    assert_equal(once.documents, written_with_calls(hand))
+    assert place(once.pipeline, kind, once.platform) == once
+
+
+def with_gang(**changes: Any) -> environments.Environment:
+    """The environment kind, whose training has a pool of two workers to itself."""
+    kind = environments.load("kind")
+    pool = kind.pools["cpu"].model_copy(update={"workers": 2, "node_selector": {"pool": "big"}} | changes)
+    updated = {"pools": kind.pools | {"big": pool}, "placement": kind.placement | {"train": "big"}}
+    return kind.model_copy(update=updated)
+
+
+def test_the_launcher_of_a_gang_waits_on_the_default_pool_and_the_pipeline_carries_the_gang() -> None:
+    placed = place(documents(train_pipeline)[0], with_gang())
+    parameter = placed.pipeline["root"]["inputDefinitions"]["parameters"]["gang"]
+    plan = parse(parameter["defaultValue"], GangPlan, name="gang")
+    assert (plan.workers, plan.image, plan.pool.node_selector) == (2, "trainyard/cpu:0.1.0", {"pool": "big"})
+    assert plan.timeout_seconds == 1800 and plan.secrets["AWS_SECRET_ACCESS_KEY"].key == "secretkey"
+    resources = placed.pipeline["deploymentSpec"]["executors"]["exec-train"]["container"]["resources"]
+    assert (resources["resourceCpuRequest"], resources["resourceMemoryLimit"]) == ("250m", "1Gi")
+    assert placed.platform is not None
+    config = placed.platform["platforms"]["kubernetes"]["deploymentSpec"]["executors"]["exec-train"]
+    assert "nodeSelector" not in config and config["podMetadata"]["labels"]["trainyard/pool"] == "cpu"
+    assert config["activeDeadlineSeconds"] == str(1800 + 3600)
+    assert place(placed.pipeline, with_gang(), placed.platform) == placed
+
+
+def test_a_launcher_waits_as_long_as_a_queue_lets_it() -> None:
+    placed = place(documents(train_pipeline)[0], with_gang(queue="research"))
+    assert placed.platform is not None
+    config = placed.platform["platforms"]["kubernetes"]["deploymentSpec"]["executors"]["exec-train"]
+    assert "activeDeadlineSeconds" not in config
+
+
+def test_what_does_not_change_a_gang_does_not_change_the_pipelines_parameter() -> None:
+    one, other = (place(documents(train_pipeline)[0], with_gang(price_per_hour=price)) for price in (1.0, 2.0))
+    assert one == other
+
+
+def test_a_launcher_never_waits_on_accelerators() -> None:
+    environment = with_gang()
+    gpu = environments.load("gke").pools["gpu-l4"]
+    environment = environment.model_copy(
+        update={"pools": environment.pools | {"cpu": gpu}, "images": environment.images | {"gpu": "gpu:1"}}
+    )
+    with pytest.raises(ConfigurationError, match="'cpu' is a gpu pool, and the launcher of the gang on 'big' would"):
+        place(documents(train_pipeline)[0], environment)
+
+
+def test_a_training_step_of_ones_own_that_takes_no_gang_is_one_pod_of_its_pool() -> None:
+    spec = documents(train_pipeline)[0]
+    del spec["components"]["comp-train"]["inputDefinitions"]["parameters"]["gang"]
+    placed = place(spec, with_gang())
+    assert placed.platform is not None
+    config = placed.platform["platforms"]["kubernetes"]["deploymentSpec"]["executors"]["exec-train"]
+    assert config["nodeSelector"] == {"labels": {"pool": "big"}}
+    assert not placed.pipeline["root"]["inputDefinitions"]["parameters"]["gang"].get("defaultValue")
 
 
 def test_a_step_that_the_pipeline_does_not_have_is_answered_with_the_nearest_name() -> None:

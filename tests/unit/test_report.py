@@ -83,6 +83,14 @@ def test_the_policy_lets_only_our_own_scripts_run_and_forbids_every_request(tmp_
     assert re.fullmatch(r"('sha256-[\w+/=]+' ?){2}", scripts)
 
 
+def test_a_training_tells_what_a_step_and_the_whole_went_into_and_what_it_survived(tmp_path):
+    text = " ".join(" ".join(rendered(whole_run(tmp_path)).text).split())
+    assert "9 ms are compute" in text and "3 ms are input" in text
+    assert "50 % of the wall time, restarts included, went into steps that count (step 4.0 s, restart 4.0 s)" in text
+    assert "seven: went on from step 15, 5 steps done again, 4.5 s lost" in text
+    assert "training loss was not finite at step 12: went back to step 10 with 0.1000 times the learning rate" in text
+
+
 @pytest.mark.parametrize("text", HOSTILE)
 def test_names_in_the_data_stay_text(tmp_path, text):
     plain = render("digits", recipe(), whole_run(tmp_path / "plain"), SECONDS)

@@ -139,12 +139,37 @@ def test_a_pointer_is_replaced_whole(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["pointer"]
 
 
+def test_the_children_of_a_folder_are_named_without_what_is_still_being_written(tmp_path: Path) -> None:
+    with storage.stage(str(tmp_path / "2"), "test"):
+        write(tmp_path / "1", "hello")
+        storage.write_text(str(tmp_path / "pointer"), "x")
+        assert storage.children(str(tmp_path)) == ["1", "pointer"]
+    assert storage.children(str(tmp_path)) == ["1", "2", "pointer"]
+    assert storage.children(str(tmp_path / "missing")) == []
+
+
+def test_what_killed_writers_left_is_removed_and_nothing_else(tmp_path: Path) -> None:
+    write(tmp_path / "out", "hello")
+    (tmp_path / ".staging" / "out-dead").mkdir(parents=True)
+    (tmp_path / ".pointer.dead.partial").write_text("half")
+    storage.remove_unfinished(str(tmp_path))
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    storage.remove_unfinished(str(tmp_path / "missing"))
+
+
+def test_a_committed_folder_is_had_locally_only_when_it_is_whole(tmp_path: Path) -> None:
+    write(tmp_path / "out", "hello")
+    assert (storage.local(str(tmp_path / "out"), "test") / "a").read_text() == "hello"
+    with pytest.raises(DataError, match="Run with --from train"):
+        storage.local(str(tmp_path / "missing"), "train")
+
+
 def test_a_file_where_a_folder_is_needed_is_named(tmp_path: Path) -> None:
     (tmp_path / "storage").write_text("")
     with pytest.raises(InfrastructureError, match="storage: is a file where a folder is needed"):
         write(tmp_path / "storage" / "out", "hello")
 
 
-def test_a_bucket_is_refused_and_not_made_a_folder_of_that_name(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="not to buckets"):
-        storage.write_text("gs://bucket/pointer", "x")
+def test_a_uri_of_another_kind_is_refused_and_not_made_a_folder_of_that_name(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="neither a folder nor a bucket"):
+        storage.write_text("hdfs://cluster/pointer", "x")

@@ -68,6 +68,13 @@ def test_other_code_than_the_pipelines_is_refused(tmp_path: Path) -> None:
     assert code_digest()[:12] in str(failure(tmp_path / "train")["message"])
 
 
+def test_a_task_whose_delegates_leave_nothing_fails_as_one_to_try_again(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit) as end, task.opened("train", TEXT, str(tmp_path), "") as this:
+        this.output("examples")
+        this.delegate(lambda recipe, output: None)
+    assert end.value.code == 30
+
+
 def test_a_finished_output_is_used_again_and_noted_for_the_summary(tmp_path: Path) -> None:
     with task.opened("evaluate", TEXT, str(tmp_path), "", "run-1") as this:
         folder = this.output("examples", "model", "")

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import os
+import resource
+import signal
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +15,7 @@ import pytest
 from trainyard.core import storage
 from trainyard.core.artifacts import Epoch
 from trainyard.core.errors import ConfigurationError, DataError
-from trainyard.train.checkpoint import Checkpoints
+from trainyard.train.checkpoint import Checkpoints, Progress
 
 STATE = {"model/kernel": np.arange(6, dtype=np.float32).reshape(2, 3), "loop/step": np.asarray(7)}
 
@@ -19,8 +23,8 @@ STATE = {"model/kernel": np.arange(6, dtype=np.float32).reshape(2, 3), "loop/ste
 def test_the_newest_checkpoint_comes_back_bit_for_bit(tmp_path: Path) -> None:
     checkpoints = Checkpoints(str(tmp_path), "me", keep=2)
     history = [epoch(1, step=5, loss=1 / 3)]
-    checkpoints.save(5, history, {name: value + 1 for name, value in STATE.items()})
-    checkpoints.save(7, history, STATE)
+    checkpoints.save(progress(5, history), {name: value + 1 for name, value in STATE.items()})
+    checkpoints.save(progress(7, history), STATE)
     found = checkpoints.latest(STATE)
     assert found is not None and found.progress.step == 7 and found.progress.history == history
     for name, value in STATE.items():
@@ -32,7 +36,7 @@ def test_the_last_ones_and_the_best_one_are_kept(tmp_path: Path) -> None:
     history: list[Epoch] = []
     for number, loss in enumerate([0.9, 0.2, 0.5, 0.4, 0.3], start=1):
         history.append(epoch(number, step=10 * number, loss=loss))
-        checkpoints.save(10 * number, history, STATE)
+        checkpoints.save(progress(10 * number, history), STATE)
     assert checkpoints.steps() == [20, 40, 50]
 
 
@@ -41,8 +45,8 @@ def test_a_damaged_newest_checkpoint_is_skipped_for_the_one_before(
     damage: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     checkpoints = Checkpoints(str(tmp_path), "me", keep=3)
-    checkpoints.save(5, [], STATE)
-    checkpoints.save(7, [], STATE)
+    checkpoints.save(progress(5, []), STATE)
+    checkpoints.save(progress(7, []), STATE)
     newest = tmp_path / "ckpt-7"
     if damage == "cut":
         os.truncate(newest / "state.npz", 100)
@@ -64,13 +68,13 @@ def test_a_damaged_newest_checkpoint_is_skipped_for_the_one_before(
     assert found is not None and found.progress.step == 5
     assert "ckpt-7" in capsys.readouterr().err
     # The run goes on and writes the step again.
-    checkpoints.save(7, [], STATE)
+    checkpoints.save(progress(7, []), STATE)
     again = checkpoints.latest(STATE)
     assert again is not None and again.progress.step == 7
 
 
 def test_another_models_checkpoint_is_refused_by_the_names_of_its_variables(tmp_path: Path) -> None:
-    Checkpoints(str(tmp_path), "other", keep=3).save(5, [], STATE | {"model/extra": np.zeros(1)})
+    Checkpoints(str(tmp_path), "other", keep=3).save(progress(5, [], "other"), STATE | {"model/extra": np.zeros(1)})
     expected = {"model/kernel": np.zeros((2, 4), np.float32), "loop/step": np.asarray(0), "model/bias": np.zeros(4)}
     with pytest.raises(ConfigurationError) as error:
         Checkpoints(str(tmp_path), "me", keep=3).latest(expected)
@@ -81,11 +85,11 @@ def test_another_models_checkpoint_is_refused_by_the_names_of_its_variables(tmp_
 def test_another_recipes_checkpoint_of_the_same_form_is_skipped_and_replaced(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    Checkpoints(str(tmp_path), "other", keep=3).save(5, [], STATE)
+    Checkpoints(str(tmp_path), "other", keep=3).save(progress(5, [], "other"), STATE)
     mine = Checkpoints(str(tmp_path), "me", keep=3)
     assert mine.latest(STATE) is None
     assert "ckpt-5: skipped, it was made with another recipe" in capsys.readouterr().err
-    mine.save(5, [], {name: value * 2 for name, value in STATE.items()})
+    mine.save(progress(5, []), {name: value * 2 for name, value in STATE.items()})
     found = mine.latest(STATE)
     assert found is not None and found.arrays["loop/step"] == 14
 
@@ -103,6 +107,63 @@ def test_a_checkpoint_that_is_not_there_is_a_data_error(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="ckpt-3"):
         Checkpoints(str(tmp_path), "me", keep=3).read(3)
     assert storage.committed(str(tmp_path / "ckpt-3")) is None
+
+
+@pytest.mark.parametrize("where", ["operation", "byte"])
+def test_a_checkpoint_killed_at_any_of_its_writes_leaves_those_before_whole(where: str, tmp_path: Path) -> None:
+    """Killed before each operation on the file system, and within each file by the kernel's limit on its size."""
+    state = {name: np.tile(value, 1000) for name, value in STATE.items()}
+    outcomes = []
+    for fatal in range(1, 200):
+        uri = str(tmp_path / str(fatal))
+        checkpoints = Checkpoints(uri, "me", keep=2)
+        checkpoints.save(progress(5, []), state)
+        checkpoints.save(progress(7, []), state)
+        code = in_a_fork(lambda uri=uri, fatal=fatal: save_and_die(uri, state, where, fatal))
+        again = Checkpoints(uri, "me", keep=2)
+        found = again.latest(state)
+        assert found is not None and found.progress.step in (7, 9)
+        np.testing.assert_array_equal(found.arrays["model/kernel"], state["model/kernel"])
+        assert len([step for step in again.steps() if storage.committed(f"{uri}/ckpt-{step}")]) >= 2
+        again.save(progress(9, []), state)
+        assert again.steps() == [7, 9]
+        outcomes.append(found.progress.step)
+        if code == 0:
+            break
+    assert code == 0, "the writer was never left alone"
+    assert outcomes[0] == 7 and outcomes[-1] == 9 and len(outcomes) > 5
+    assert outcomes == sorted(outcomes)
+
+
+def save_and_die(uri: str, state: dict[str, np.ndarray], where: str, fatal: int) -> None:
+    """Save step 9 in this process, which is killed at the `fatal`th operation, or `fatal` times 4,000 bytes into a file."""
+    checkpoints, seen = Checkpoints(uri, "me", keep=2), 0
+
+    def hook(event: str, _: object) -> None:
+        nonlocal seen
+        if event in ("open", "os.rename", "os.mkdir", "os.remove", "os.rmdir"):
+            seen += 1
+            if seen == fatal:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    if where == "operation":
+        sys.addaudithook(hook)
+    else:
+        signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4000 * fatal, resource.RLIM_INFINITY))
+    checkpoints.save(progress(9, []), state)
+
+
+def in_a_fork(work: Callable[[], None]) -> int:
+    process = os.fork()
+    if process == 0:
+        work()
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+
+
+def progress(step: int, history: list[Epoch], identity: str = "me") -> Progress:
+    return Progress(identity=identity, step=step, history=history)
 
 
 def epoch(number: int, step: int, loss: float) -> Epoch:

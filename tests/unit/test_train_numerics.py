@@ -57,6 +57,44 @@ def test_the_recipe_names_the_optimizer_and_biases_do_not_decay(name: str, kind:
     assert float(bias[0]) == 2.0
 
 
+def test_the_learning_rate_grows_with_the_batch_that_it_was_given_for() -> None:
+    train = Train(
+        batch_size=1024,
+        epochs=3,
+        warmup_epochs=1,
+        schedule="constant",
+        optimizer=Optimizer(learning_rate=0.1, learning_rate_batch=256),
+    )
+    schedule = Schedule(train, steps_per_epoch=4)
+    np.testing.assert_allclose([float(schedule(step)) for step in range(5)], [0.1, 0.2, 0.3, 0.4, 0.4], rtol=1e-6)
+
+
+def test_lars_takes_the_steps_of_algorithm_1_and_leaves_biases_to_momentum_sgd() -> None:
+    rate, momentum, decay, trust = 0.5, 0.9, 0.1, 0.001
+    train = Train(
+        optimizer=Optimizer(name="lars", learning_rate=rate, weight_decay=decay, momentum=momentum, clip_norm=None),
+        schedule="constant",
+        warmup_epochs=0,
+    )
+    made = optimizer(train, Schedule(train, 10), float16=False)
+    draw = np.random.default_rng(5)
+    w, b = draw.normal(size=(3, 3, 2, 4)), draw.normal(size=4)
+    kernel, bias = keras.Variable(w, name="kernel"), keras.Variable(b, name="bias")
+    zero = keras.Variable(np.zeros((2, 2)), name="zero_kernel")
+    made.build([kernel, bias, zero])
+    v, u = np.zeros_like(w), np.zeros_like(b)
+    for _ in range(3):
+        g, h = draw.normal(size=w.shape), draw.normal(size=b.shape)
+        made.apply([tf.constant(g, tf.float32), tf.constant(h, tf.float32), tf.zeros((2, 2))])
+        local = trust * np.sqrt((w**2).sum()) / (np.sqrt((g**2).sum()) + decay * np.sqrt((w**2).sum()))
+        v = momentum * v + rate * local * (g + decay * w)
+        u = momentum * u + rate * h
+        w, b = w - v, b - u
+    np.testing.assert_allclose(np.asarray(kernel), w, rtol=1e-5)
+    np.testing.assert_allclose(np.asarray(bias), b, rtol=1e-5)
+    assert not np.asarray(zero).any()
+
+
 def test_label_smoothing_spreads_its_share_over_all_classes() -> None:
     logits = np.asarray([[2.0, -1.0, 0.5], [0.0, 0.0, 3.0]], np.float32)
     labels = np.asarray([0, 1])

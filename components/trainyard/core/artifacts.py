@@ -32,10 +32,10 @@ class Document(Part):
     @classmethod
     def read(cls, folder: str) -> Self:
         """Return the document of the committed `folder`; raises `DataError` where it is not there."""
-        text = storage.read_text(storage.join(folder, cls.file))
-        if text is None:
+        content = storage.read(folder, cls.file)
+        if content is None:
             raise DataError(f"{folder}: no {cls.file}, so it is no output of the step that writes one.")
-        return cls.model_validate_json(text)
+        return cls.model_validate_json(content)
 
     def write(self, folder: Path) -> None:
         """Write the document into the (staging) `folder`."""
@@ -128,6 +128,15 @@ class Epoch(Part):
     seconds: float
 
 
+class Rollback(Part):
+    """One time that `what` was not finite at `step`: training went on from the checkpoint of step back_to."""
+
+    what: str
+    step: int
+    back_to: int
+    learning_rate_scale: float
+
+
 class Restart(Part):
     """One time that a gang was started again: what broke it, and what that cost.
 
@@ -142,6 +151,20 @@ class Restart(Part):
     seconds: float
 
 
+class Device(Part):
+    """One device that trained and what it delivered, measured on its own before the training.
+
+    product: its name by its driver; memory_bytes: 0 where unknown; tflops: of a matrix product in the precision that the
+    device is made for (float32 on a CPU); gb_per_second: read and written in its memory.
+    """
+
+    name: str
+    product: str
+    memory_bytes: int
+    tflops: float
+    gb_per_second: float
+
+
 class Training(Document):
     """Output of train. The folder holds model.keras (outputs logits (batch, classes), or (batch, 1) for regression;
     inputs a dict by feature name) and tensorboard/ beside this document.
@@ -149,9 +172,20 @@ class Training(Document):
     examples_per_second leaves the warm-up steps out. bottleneck compares the step time on real batches with that on a
     cached one. seconds splits the wall time by what it was spent on.
 
+    step_split_ms splits a step: input is what it waits for beyond a cached batch, all_reduce the sum of the gradients
+    on its own, checkpoint what the saving of the state kept it waiting, compute the rest. checkpoint_write_seconds
+    were spent beside the training on checkpoint_writes of them.
+
+    goodput is the share of the wall time, all restarts included, that went into steps which count; goodput_seconds
+    splits that time.
+
     Of a gang: worker_examples_per_second is one worker's share; all_reduce_ms the time of a step's sum of
-    gradient_bytes over all replicas, on its own; restarts what was survived; goodput the share of the wall time, all
-    restarts included, that went into steps which count.
+    gradient_bytes over all replicas, on its own; restarts what was survived.
+
+    measured are the devices of the chief, versions those of TensorFlow and of what drives them.
+
+    For the planner: hardware is what one device is (GPU: its product name), cores those of this worker; of one example,
+    flops_per_example are the operations of a step, activations the numbers that it leaves in memory. finished: ISO time.
     """
 
     file = "training.json"
@@ -176,7 +210,19 @@ class Training(Document):
     all_reduce_ms: float = 0.0
     gradient_bytes: int = 0
     restarts: list[Restart] = []
+    rollbacks: list[Rollback] = []
     goodput: float | None = None
+    goodput_seconds: dict[str, float] = {}
+    step_split_ms: dict[str, float] = {}
+    checkpoint_writes: int = 0
+    checkpoint_write_seconds: float = 0.0
+    hardware: str = ""
+    measured: list[Device] = []
+    versions: dict[str, str] = {}
+    cores: int = 0
+    flops_per_example: float = 0.0
+    activations_per_example: int = 0
+    finished: str = ""
 
 
 class Interval(Part):

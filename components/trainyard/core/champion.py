@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import ClassVar
 
 from pydantic import ValidationError
@@ -13,7 +12,10 @@ from trainyard.core.errors import DataError
 
 
 class Champion(Part):
-    """The model last pushed. path is the folder of its version, a SavedModel; metrics are those of its evaluation."""
+    """The model last pushed. path is the folder of its version, a SavedModel; metrics are those of its evaluation.
+
+    pushed: when, in UTC, or when an equal model was pushed again; '' where an older version of Trainyard wrote it.
+    """
 
     file: ClassVar[str] = "champion.json"
 
@@ -21,6 +23,7 @@ class Champion(Part):
     path: str
     digest: str
     metrics: dict[str, float]
+    pushed: str = ""
 
 
 def champion(destination: str) -> Champion | None:
@@ -37,7 +40,7 @@ def champion(destination: str) -> Champion | None:
     except ValidationError as error:
         raise DataError(f"{pointer}: not a pointer of Trainyard. Remove it; the next push writes it again.") from error
     folder = storage.join(destination, str(found.version))
-    if not (Path(folder) / "saved_model.pb").is_file():
+    if "saved_model.pb" not in storage.children(folder):
         raise DataError(
             f"{pointer}: points to version {found.version}, which is not there. "
             "Restore the folder, or remove the pointer to go on without a champion."

@@ -3,19 +3,33 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field, PrivateAttr
 
-from trainyard.core import documents
+from trainyard.core import documents, machines
 from trainyard.core.documents import Strict
 from trainyard.core.errors import ConfigurationError, did_you_mean
 from trainyard.core.hardware import Kind, Platform, catalog
+from trainyard.core.objects import is_bucket, place
 from trainyard.core.pools import Pool
 
 BUNDLED = Path(__file__).parent.parent / "environments"
 DEFAULT = "default"
+
+# How long a step's pod may run, in seconds, and how often it is tried again, where the environment does not say. Chosen:
+# long enough for what was ever seen, short enough that a step that hangs is found before its bill is. A retry is for
+# pods that were lost; Kubeflow cannot tell them from a fault in the data, so there are few.
+_DAY = 86400
+TIMEOUT_SECONDS = {
+    **{"check": 900, "preprocess": _DAY, "train": 7 * _DAY, "evaluate": _DAY // 4, "export": _DAY // 4},
+    **{"push": 3600, "summary": 900},
+}
+RETRIES = {"check": 1, "preprocess": 1, "train": 3, "evaluate": 1, "export": 1, "push": 1, "summary": 0}
+
+Name = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")]
 
 
 class Beam(Strict):
@@ -36,6 +50,49 @@ class Beam(Strict):
         return shlex.join(words)
 
 
+class Volume(Strict):
+    """A PersistentVolumeClaim that every step and worker mounts; many nodes must be able to write it."""
+
+    claim: Name
+    path: Annotated[str, Field(pattern=r"^/[^/]")] = Field(description="Folder it is mounted at, such as /mnt/runs.")
+
+
+class SecretKey(Strict):
+    """One value of a Secret in the namespace of the runs; the value itself never enters a package."""
+
+    secret: Name
+    key: Annotated[str, Field(min_length=1)]
+
+
+class ServiceAccounts(Strict):
+    """Whose rights the pods have."""
+
+    run: str = Field("", description="The run's own pods, gang launchers among them; empty: what the server chooses.")
+    worker: str = Field("default", description="The training workers that a launcher starts.")
+
+
+class Kubeflow(Strict):
+    """How the API of Kubeflow Pipelines is reached, and what its runs are filed under."""
+
+    endpoint: Annotated[str, Field(pattern=r"^(https?://.+)?$")] = Field(
+        "",
+        description="URL of the API. Empty: inside a cluster its Service, elsewhere through the Kubernetes API server.",
+    )
+    namespace: Name = Field("kubeflow", description="Where Kubeflow Pipelines is installed, for an empty endpoint.")
+    token_file: str = Field("", description="File with a bearer token; it is read again for every request.")
+    experiment: Annotated[str, Field(min_length=1, max_length=128)] = "trainyard"
+
+
+class Vertex(Strict):
+    """The project that Vertex AI Pipelines runs in."""
+
+    project: Annotated[str, Field(min_length=1)]
+    location: Annotated[str, Field(pattern=r"^[a-z]+-[a-z]+[0-9]$")] = Field(
+        description="Region, such as europe-west4."
+    )
+    service_account: str = Field("", description="Whose rights the steps have; empty: the project's default.")
+
+
 class Environment(Strict):
     """Where a recipe runs: on this machine (local), on Kubernetes with Kubeflow Pipelines, or on Vertex AI Pipelines."""
 
@@ -46,13 +103,24 @@ class Environment(Strict):
     )
     images: dict[Kind, str] = Field({}, description="Container image of each variant that a pool's kind needs.")
     beam: Beam = Beam()
+    namespace: Name = Field("kubeflow", description="Kubernetes namespace of the runs and of what they start.")
+    volume: Volume | None = Field(None, description="Lets storage be a folder on a volume that all pods share.")
+    variables: dict[str, str] = Field(
+        {}, description="Environment variables of every step, such as AWS_ENDPOINT_URL_S3."
+    )
+    secrets: dict[str, SecretKey] = Field({}, description="Environment variables whose values stand in Secrets.")
+    service_accounts: ServiceAccounts = ServiceAccounts()
+    kubeflow: Kubeflow = Kubeflow()
+    vertex: Vertex | None = Field(None, description="Where to submit to; compiling needs none.")
     pools: dict[str, Pool] = {}
     placement: dict[str, str] = Field({}, description="Pool of each step; default is for those that are not named.")
     timeout_seconds: dict[str, Annotated[int, Field(gt=0)]] = Field(
-        {}, description="Longest time a step's pod may run, by step or default."
+        {},
+        description="Longest time a step's pod may run, by step or default; without it 7 days for train, less for others.",
     )
     retries: dict[str, Annotated[int, Field(ge=0, le=10)]] = Field(
-        {}, description="How often a failed step is started again, by step or default."
+        {},
+        description="How often a failed step is started again, by step or default; without it 3 for train, 1 for others.",
     )
     _name: str = PrivateAttr("environment")
 
@@ -60,6 +128,15 @@ class Environment(Strict):
     def name(self) -> str:
         """The environment's file, for messages."""
         return self._name
+
+    def timeout_of(self, step: str) -> int | None:
+        """Return the longest time in seconds that a pod of `step` may run; None for a step of somebody else's pipeline."""
+        own = self.timeout_seconds
+        return own.get(step, own.get(DEFAULT, TIMEOUT_SECONDS.get(step)))
+
+    def retries_of(self, step: str) -> int:
+        """Return how often a failed `step` is started again."""
+        return self.retries.get(step, self.retries.get(DEFAULT, RETRIES.get(step, 0)))
 
     def pool_of(self, step: str) -> Pool:
         """Return the pool that `step` is placed on."""
@@ -74,9 +151,10 @@ def load(name: str) -> Environment:
     path = documents.find("environment", name, BUNDLED)
     environment = documents.load(path, Environment)
     environment._name = path.name
-    if faults := [*_placement_faults(environment), *_target_faults(environment)]:
+    if faults := [*_placement_faults(environment), *_target_faults(environment), *_machine_faults(environment)]:
         raise ConfigurationError("\n".join(f"{path.name}: {fault}" for fault in faults))
-    if "://" in environment.storage:
+    if is_bucket(environment.storage):
+        place(environment.storage)  # raises where it is no folder of a bucket
         return environment
     return environment.model_copy(update={"storage": str(Path(environment.storage).expanduser().absolute())})
 
@@ -98,20 +176,26 @@ def _placement_faults(environment: Environment) -> list[str]:
     return faults
 
 
+def _machine_faults(environment: Environment) -> Iterator[str]:
+    for name, pool in environment.pools.items():
+        yield from (f"pools.{name}.{fault}" for fault in machines.faults(pool, environment.platform))
+
+
 def _target_faults(environment: Environment) -> list[str]:
     faults = []
-    if environment.target != "local" and not environment.storage.startswith(("gs://", "s3://")):
-        faults.append(
-            f"storage: '{environment.storage}' is a folder of one machine, and the steps run on many. "
-            "Give gs://bucket/folder or s3://bucket/folder."
-        )
+    faults += _storage_faults(environment)
     if environment.target != "vertex":
         return faults
+    for section in ("volume", "secrets"):
+        if getattr(environment, section):
+            faults.append(f"{section}: Vertex AI Pipelines has none. Leave it out.")
     if environment.timeout_seconds:
         faults.append("timeout_seconds: Vertex AI Pipelines has no timeout of a step. Leave it out.")
     for name, pool in environment.pools.items():
         if pool.node_selector or pool.tolerations:
             faults.append(f"pools.{name}: Vertex AI has no nodeSelector and no tolerations. Leave them out.")
+        if pool.workers > 1:
+            faults.append(f"pools.{name}.workers: a step of Vertex AI Pipelines is one machine. Leave it out.")
         if pool.resources.limits.cpu is None:
             faults.append(f"pools.{name}.resources.limits.cpu: is required: Vertex AI picks the machine by its limits.")
         if pool.spot:
@@ -119,3 +203,19 @@ def _target_faults(environment: Environment) -> list[str]:
         if pool.accelerator and catalog().accelerators[pool.accelerator].vertex is None:
             faults.append(f"pools.{name}.accelerator: no step of Vertex AI Pipelines can ask for {pool.accelerator}.")
     return faults
+
+
+def _storage_faults(environment: Environment) -> list[str]:
+    storage, volume = environment.storage, environment.volume
+    if environment.target == "local" or is_bucket(storage):
+        return []
+    if volume is None:
+        return [
+            f"storage: '{storage}' is a folder of one machine, and the steps run on many. "
+            "Give gs://bucket/folder, s3://bucket/folder, or a volume that all of them mount."
+        ]
+    if not f"{storage}/".startswith(f"{volume.path.rstrip('/')}/"):
+        return [
+            f"storage: '{storage}' is not on the volume, which is mounted at {volume.path}. Give a folder below it."
+        ]
+    return []

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from trainyard.core import buckets, storage
 from trainyard.core.errors import DataError
+from trainyard.core.objects import is_bucket
 from trainyard.core.recipe import Recipe
 
 STEPS = ("preprocess", "train", "evaluate", "export", "push")
@@ -37,12 +38,23 @@ _SECTIONS = {
 def output_uri(root: str, recipe: Recipe, step: str, *inputs: str) -> str:
     """Return the folder of `step`'s output below the storage `root`.
 
-    `inputs` are what the step reads: the folders of earlier steps, which carry keys themselves, or a fingerprint.
+    `inputs` are what the step reads: the folders of earlier steps, which carry keys themselves, a fingerprint, or the
+    champion's digest.
     """
     sections = recipe.model_dump(mode="json", include=_SECTIONS[step])
     parts = [step, code_digest(recipe.module), json.dumps(sections, sort_keys=True), *inputs]
     key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
     return storage.join(root, recipe.name, step, key)
+
+
+def models_folder(root: str, recipe: Recipe) -> str:
+    """Return the folder of model versions that a server polls."""
+    return recipe.push.path or storage.join(root, recipe.name, "models")
+
+
+def run_folder(root: str, recipe: Recipe, run_id: str) -> str:
+    """Return where the record, the notes, the logs and the report of a run are."""
+    return storage.join(root, recipe.name, "runs", run_id)
 
 
 def code_digest(module: str | None = None) -> str:
@@ -70,7 +82,7 @@ def fingerprint(recipe: Recipe) -> str:
     if recipe.data.bundled is not None:
         return f"{recipe.data.bundled} scikit-learn {importlib.metadata.version('scikit-learn')}"
     path = recipe.data.path or ""
-    entries = _list_bucket(path) if path.startswith(buckets.SCHEME) else _list_local(path)
+    entries = _list_bucket(path) if is_bucket(path) else _list_local(path)
     if not entries:
         raise DataError(f"data.path: {path}: no files found. Correct data.path in the recipe.")
     return hashlib.sha256(json.dumps(sorted(entries)).encode()).hexdigest()
@@ -97,8 +109,8 @@ def _list_local(path: str) -> list[tuple[str, int, str]]:
 
 
 def _list_bucket(path: str) -> list[tuple[str, int, str]]:
-    """Return (name below the source's root, bytes, crc32c) of every object."""
-    return [(item.name, item.bytes, item.crc32c) for item in buckets.list_objects(path).objects]
+    """Return (name below the source's root, bytes, checksum) of every object."""
+    return [(item.name, item.bytes, item.checksum) for item in buckets.list_objects(path).objects]
 
 
 def _raise(error: OSError) -> None:

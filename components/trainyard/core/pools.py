@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-import math
+import json
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated, Self
 
@@ -10,7 +12,11 @@ from pydantic import BeforeValidator, Field, StringConstraints, model_validator
 
 from trainyard.core.documents import Strict
 from trainyard.core.errors import did_you_mean
-from trainyard.core.hardware import Kind, Platform, Toleration, catalog
+from trainyard.core.hardware import Kind, Platform, Toleration, catalog, chips, hosts
+
+_LABELLED = {"accelerator", "topology", "machine", "gpu"}
+DEVICES_VARIABLE = "TRAINYARD_DEVICES"  # tells a process that trains which accelerators it was promised
+SHOWN_SLICES = 12  # topologies named in a message; a 3D torus has hundreds
 
 
 @dataclass(frozen=True)
@@ -31,14 +37,39 @@ def placement(pool: Pool, platform: Platform) -> Placement:
         layers.append(marks.gpu if pool.kind == "gpu" else marks.tpu)
     if pool.spot:
         layers.append(marks.spot)
-    names = {"accelerator": pool.accelerator, "topology": pool.topology}
-    selector = {key: value.format(**names) for layer in layers for key, value in layer.node_selector.items()}
+    names = _names(pool)
+    selector = {
+        key: value.format(**names)
+        for layer in layers
+        for key, value in layer.node_selector.items()
+        if not any(f"{{{name}}}" in value for name in _LABELLED - names.keys())
+    }
     return Placement(
         node_selector=selector | pool.node_selector,
         tolerations=[*(each for layer in layers for each in layer.tolerations), *pool.tolerations],
         resource=layers[0].resource,
         count=pool.count,
     )
+
+
+def _names(pool: Pool) -> dict[str, str]:
+    """Return what the placeholders of the platforms' labels stand for, those that the pool says."""
+    known = catalog().accelerators.get(pool.accelerator or "")
+    values = {
+        "accelerator": pool.accelerator,
+        "topology": pool.topology,
+        "machine": pool.machine,
+        "gpu": known.gpu if known else None,
+    }
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def promise(pool: Pool) -> dict[str, str]:
+    """Return the environment variable that tells a pod on `pool` what it must find there; none for a cpu pool."""
+    if pool.kind == "cpu":
+        return {}
+    found = {"kind": pool.kind, "accelerator": pool.accelerator, "count": pool.count}
+    return {DEVICES_VARIABLE: json.dumps(found)}
 
 
 def _written(value: object) -> object:
@@ -91,6 +122,27 @@ class Pool(Strict):
     count: Annotated[int, Field(ge=0)] = Field(0, description="gpu and tpu: accelerators a node (TPU: chips a host).")
     topology: str | None = Field(None, description="tpu: shape of the slice, such as 2x4.")
     spot: bool = Field(False, description="The nodes may be taken back at any time.")
+    workers: Annotated[int, Field(ge=1, le=1024)] = Field(
+        1, description="Nodes that train together: the train step becomes a gang of so many pods."
+    )
+    nodes: Annotated[int, Field(ge=1)] | None = Field(None, description="Most nodes that the pool can have.")
+    machine: str | None = Field(None, description="Machine type of the nodes, such as g2-standard-8.")
+    price_per_hour: Annotated[float, Field(ge=0)] | None = Field(
+        None, description="USD for an hour of one node; without it, the catalog's list price of the machine."
+    )
+    queue: str = Field("", description="Kueue's LocalQueue that admits a gang.")
+    priority_class: str = Field("", description="PriorityClass of a gang's workers.")
+    shared_memory: Memory = Field("1Gi", description="Size of /dev/shm of a gang's worker; counts as its memory.")
+    ephemeral_storage: Memory = Field(
+        "10Gi",
+        description="Disk of a gang's worker, for /tmp: the examples, where storage is a bucket, and its staged output.",
+    )
+    grace_seconds: Annotated[int, Field(ge=1)] = Field(
+        30, description="Seconds from SIGTERM to SIGKILL of a gang's worker; a checkpoint must fit."
+    )
+    start_deadline_seconds: Annotated[int, Field(ge=1)] = Field(
+        900, description="Seconds that a gang waits for a worker: for its node, its image and its start."
+    )
     resources: Resources
     node_selector: dict[str, str] = Field({}, alias="nodeSelector")
     tolerations: list[Toleration] = []
@@ -110,25 +162,48 @@ class Pool(Strict):
         if not self.count:
             raise ValueError("count: is required: how many accelerators a node has")
         if self.kind == "tpu":
-            _check_slice(self.topology, self.count, known[self.accelerator].topologies)
+            _check_slice(self.topology, self.count, known[self.accelerator].slices)
+            if self.workers > 1:
+                raise ValueError("workers: TensorFlow trains on the TPUs of one host. Name a larger slice of one host")
         elif self.topology:
             raise ValueError("topology: is for tpu pools")
+        return self
+
+    @model_validator(mode="after")
+    def _room(self) -> Self:
+        if self.nodes is not None and self.workers > self.nodes:
+            raise ValueError(f"workers: {self.workers} on a pool of {self.nodes} nodes. Give at most nodes")
         return self
 
 
 def _check_slice(topology: str | None, count: int, known: dict[str, list[int]]) -> None:
     """A slice that does not exist stays Pending for ever, so it is refused here."""
     if topology not in known:
+        listed = [*known][:SHOWN_SLICES]
+        more = f" and {len(known) - len(listed)} larger ones" if len(known) > len(listed) else ""
         raise ValueError(
-            f"topology: no slice '{topology}'. Known: {', '.join(known)}.{did_you_mean(topology or '', known)}"
+            f"topology: no slice '{topology}'. Known: {', '.join(listed)}{more}.{_nearest_slice(topology or '', known)}"
         )
     if count not in known[topology]:
         raise ValueError(
             f"count: a host of {topology} has {' or '.join(map(str, known[topology]))} chips, {count} was given"
         )
-    hosts = math.prod(map(int, topology.split("x"))) // count
-    if hosts > 1:
+    if hosts(topology, count) > 1:
         raise ValueError(
-            f"topology: {topology} with {count} chips a host is {hosts} hosts, and a step runs in one pod. "
-            "Name a slice of one host"
+            f"topology: {topology} with {count} chips a host is {hosts(topology, count)} hosts, and TensorFlow finds those by "
+            "the Cloud TPU API alone, which knows no Kubernetes node. Name a slice of one host"
         )
+
+
+def _nearest_slice(topology: str, known: Iterable[str]) -> str:
+    """Return ' Did you mean X?' for the slice with the nearest number of chips, the larger of two."""
+    if not re.fullmatch(r"[1-9]\d{0,2}(x[1-9]\d{0,2}){1,2}", topology):
+        return did_you_mean(topology, known)
+    edges = topology.split("x")
+
+    def distance(other: str) -> tuple[int, int, int, int]:
+        theirs = other.split("x")
+        unlike = sum(abs(int(a) - int(b)) for a, b in zip(sorted(edges), sorted(theirs), strict=False))
+        return abs(len(theirs) - len(edges)), abs(chips(other) - chips(topology)), unlike, -chips(other)
+
+    return f" Did you mean '{min(known, key=distance)}'?"

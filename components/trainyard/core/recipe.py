@@ -9,6 +9,7 @@ from pydantic import Field, field_validator, model_validator
 
 from trainyard.core import documents
 from trainyard.core.documents import Strict
+from trainyard.core.drift import Bounds
 from trainyard.core.errors import did_you_mean
 
 Positive = Annotated[int, Field(gt=0)]
@@ -64,7 +65,9 @@ class Data(Strict):
     format: Literal["image_folder", "tfrecord", "csv", "tfds"] = Field(
         description="image_folder: one folder of images a class. tfrecord: tf.Example. csv: with a header line, .gz too. tfds: a prepared TensorFlow Datasets folder."
     )
-    path: str | None = Field(None, description="Folder, file or glob, local or gs://; relative to the recipe's file.")
+    path: str | None = Field(
+        None, description="Folder, file or glob, local, gs:// or s3://; relative to the recipe's file."
+    )
     bundled: Literal["digits", "breast_cancer"] | None = Field(
         None, description="Instead of path: a real data set that scikit-learn carries, written out in `format`."
     )
@@ -109,8 +112,14 @@ class Model(Strict):
 class Optimizer(Strict):
     """How weights follow the gradients; the learning rate is the peak that warm-up reaches."""
 
-    name: Literal["adamw", "sgd", "lamb"] = "adamw"
+    name: Literal["adamw", "sgd", "lamb", "lars"] = Field(
+        "adamw", description="lamb and lars scale each weight's step by its own norm: for batches of thousands."
+    )
     learning_rate: Annotated[float, Field(gt=0)] = 1e-3
+    learning_rate_batch: Positive | None = Field(
+        None,
+        description="Batch size that learning_rate is meant for: the rate grows in proportion to train.batch_size.",
+    )
     weight_decay: Annotated[float, Field(ge=0)] = 1e-4
     momentum: Fraction = 0.9
     clip_norm: Annotated[float, Field(gt=0)] | None = Field(1.0, description="Largest global gradient norm.")
@@ -136,7 +145,7 @@ class Checkpoints(Strict):
     """When to save, and how many to keep beside the best one."""
 
     every_steps: Positive | None = Field(None, description="By default once an epoch.")
-    keep: Positive = 3
+    keep: Annotated[int, Field(ge=2)] = 3
 
 
 class Train(Strict):
@@ -237,6 +246,7 @@ class Recipe(Strict):
     evaluate: Evaluate = Evaluate()
     export: Export = Export()
     push: Push = Push()
+    drift: Bounds = Bounds()
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

@@ -22,6 +22,7 @@ import yaml
 from trainyard.core import plots, storage
 from trainyard.core.artifacts import Document, Evaluation, Examples, Exports, Pushed, Training, Verdict
 from trainyard.core.recipe import CLASSIFICATION_METRICS, REGRESSION_METRICS, SMALLER_IS_BETTER, Recipe
+from trainyard.core.scaling import scaling
 
 QUARANTINE_ROWS = 20
 """Quarantined records that are listed; quarantine.jsonl holds all. Chosen."""
@@ -69,6 +70,7 @@ def render(
         examples=examples,
         quarantined=_quarantined(folders),
         training=training,
+        scaling=scaling(training, folders["train"]) if training else None,
         evaluation=evaluation,
         mistakes=_mistakes(evaluation, folders),
         confused=_confused(evaluation),
@@ -106,7 +108,7 @@ def _status(failure: str | None, evaluation: Evaluation | None, exports: Exports
 def _quarantined(folders: dict[str, str]) -> list[dict[str, str]]:
     if "preprocess" not in folders:
         return []
-    text = storage.read_text(storage.join(folders["preprocess"], "quarantine.jsonl")) or ""
+    text = (storage.read(folders["preprocess"], "quarantine.jsonl") or b"").decode()
     return [json.loads(line) for line in text.split("\n")[:QUARANTINE_ROWS] if line]
 
 
@@ -118,7 +120,7 @@ def _mistakes(evaluation: Evaluation | None, folders: dict[str, str]) -> list[di
     for mistake in evaluation.worst:
         source = None
         if mistake.picture is not None:
-            content = Path(storage.join(folders["evaluate"], mistake.picture)).read_bytes()
+            content = storage.read(folders["evaluate"], mistake.picture) or b""
             source = f"data:image/png;base64,{base64.b64encode(content).decode()}"
         found.append({**mistake.model_dump(), "source": source})
     return found

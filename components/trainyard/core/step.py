@@ -12,7 +12,6 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -20,10 +19,14 @@ from trainyard.core import events, keys, storage
 from trainyard.core import recipe as recipes
 from trainyard.core.errors import ExitCode, InfrastructureError, Preempted, TrainyardError
 
+INPUTS = {"examples": "preprocess", "model": "train", "evaluation": "evaluate", "exported": "export"}
+"""The arguments of steps that name the committed output of another step."""
+
 
 def execute(run: Callable[..., None], output: str, **arguments: Any) -> None:
     """Leave the committed folder `output`, written by `run(output=<staging folder>, **arguments)` unless it is there.
 
+    `run` sees local folders: inputs in a bucket are fetched before it, its output is published after it.
     Raises what `run` raises, `TransientError` where another process is writing `output`.
     """
     step = run.__module__.split(".")[-2]
@@ -35,9 +38,16 @@ def execute(run: Callable[..., None], output: str, **arguments: Any) -> None:
             return
         start = time.monotonic()
         with storage.stage(output, producer=f"trainyard.{step}") as folder:
-            run(output=folder, **arguments)
-        Path(failure_record(output)).unlink(missing_ok=True)
+            run(output=folder, **{name: at_hand(name, value) for name, value in arguments.items()})
+        storage.remove(failure_record(output))
         events.emit("done", step=step, output=output, seconds=round(time.monotonic() - start, 2))
+
+
+def at_hand(name: str, value: Any) -> Any:
+    """Return the local copy of an input that is in a bucket; every other argument as it is."""
+    if name in INPUTS and storage.is_bucket(value):
+        return str(storage.local(value, made_by=INPUTS[name]))
+    return value
 
 
 def failure_record(output: str) -> str:
@@ -61,7 +71,7 @@ def main(run: Callable[..., None], command_line: list[str] | None = None) -> Non
             parser.add_argument(option, default=parameter.default)
     arguments = vars(parser.parse_args(command_line))
     output = arguments.pop("output")
-    signal.signal(signal.SIGTERM, _preempted)
+    signal.signal(signal.SIGTERM, preempted)
     events.emit("started", step=step)
     code: int = ExitCode.DONE
     try:
@@ -100,7 +110,8 @@ def recorded(step: str, output: Callable[[], str]) -> Iterator[None]:
         raise SystemExit(ExitCode.BUG) from error
 
 
-def _preempted(_signal: int, _frame: FrameType | None) -> None:
+def preempted(_signal: int, _frame: FrameType | None) -> None:
+    """Handle SIGTERM: raises `Preempted` where the process is at work."""
     raise Preempted("told to stop (SIGTERM). Run the same command again to go on.")
 
 

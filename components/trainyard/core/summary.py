@@ -2,10 +2,30 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
-from trainyard.core import storage
+from trainyard.core import keys, storage
 from trainyard.core.artifacts import Evaluation, Examples, Exports, Pushed, Training, Verdict
+from trainyard.core.recipe import Recipe
+
+
+def write(
+    root: str, recipe: Recipe, run_id: str, folders: dict[str, str], seconds: dict[str, float], ended: dict[str, Any]
+) -> tuple[dict[str, Any], str]:
+    """Return the run's record (as `summarize`) and its report's HTML; run.json and report.html hold them then.
+
+    run.json also holds `ended`: at least `failure`, the sentence that the run ended with, or None.
+    """
+    from trainyard.core import report  # with plotly and jinja2, which nothing else needs
+
+    folder = keys.run_folder(root, recipe, run_id)
+    path = storage.join(folder, "report.html")
+    page: str = report.render(f"{recipe.name} · {run_id}", recipe, folders, seconds, failure=ended["failure"])
+    storage.write_text(path, page)
+    record = summarize(recipe.name, run_id, folders, seconds, path)
+    storage.write_text(storage.join(folder, "run.json"), json.dumps(record | ended, indent=1))
+    return record, page
 
 
 def summarize(
@@ -37,6 +57,7 @@ def summarize(
         "pushed": pushed and pushed.model_dump(include={"path", "version"}),
         "report": report,
         "seconds": seconds,
+        "folders": folders,
     }
 
 

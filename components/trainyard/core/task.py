@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.core import documents, events, keys, step, storage
-from trainyard.core.errors import ConfigurationError
+from trainyard.core.errors import ConfigurationError, TransientError
 from trainyard.core.recipe import Recipe
 
 
@@ -49,15 +49,26 @@ class Task:
         step.execute(run, self.uri, recipe=self.recipe, **arguments)
         self._note(round(time.monotonic() - start, 2))
 
+    def delegate(self, run: Callable[..., None], **arguments: Any) -> None:
+        """Have others commit the folder that `output` returned; `run(output=<its URI>, **arguments)` waits for them.
+
+        This process takes no lease on the folder: who writes it does.
+        """
+        start = time.monotonic()
+        run(recipe=self.recipe, output=self.uri, **arguments)
+        if storage.committed(self.uri) is None:
+            raise TransientError(f"{self.uri}: was not committed by those who should have. Run the same command again.")
+        self._note(round(time.monotonic() - start, 2))
+
     @property
     def destination(self) -> str:
         """The folder of model versions that a server polls."""
-        return self.recipe.push.path or storage.join(self.root, self.recipe.name, "models")
+        return keys.models_folder(self.root, self.recipe)
 
     def _note(self, seconds: float | None) -> None:
         if self.run_id:
             note = json.dumps({"folder": self.uri, "seconds": seconds})
-            storage.write_text(f"{run_folder(self.root, self.recipe, self.run_id)}/{self.name}.json", note)
+            storage.write_text(f"{keys.run_folder(self.root, self.recipe, self.run_id)}/{self.name}.json", note)
 
 
 @contextmanager
@@ -77,23 +88,19 @@ def opened(name: str, recipe: str, root: str, code: str, run_id: str = "") -> It
     with step.recorded(name, output):
         parsed = documents.parse(recipe, Recipe, name="recipe")
         if run_id:
-            where = storage.join(run_folder(root, parsed, run_id), name)
-        _check_code(name, code, parsed)
+            where = storage.join(keys.run_folder(root, parsed, run_id), name)
+        check_code(name, code, parsed)
         task = Task(name, parsed, root, run_id)
         yield task
 
 
 def absolute(root: str) -> str:
     """Return the storage `root` as it is where it is a URI, else as an absolute path."""
-    return root if "://" in root else str(Path(root).absolute())
+    return root if storage.is_bucket(root) else str(Path(root).absolute())
 
 
-def run_folder(root: str, recipe: Recipe, run_id: str) -> str:
-    """Return where the record, the notes and the report of a run are."""
-    return storage.join(root, recipe.name, "runs", run_id)
-
-
-def _check_code(name: str, code: str, recipe: Recipe) -> None:
+def check_code(name: str, code: str, recipe: Recipe) -> None:
+    """Raise `ConfigurationError` where `code` is the digest of other code than this."""
     own = keys.code_digest(recipe.module)
     if code and code != own:
         raise ConfigurationError(

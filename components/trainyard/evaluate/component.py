@@ -28,12 +28,11 @@ def evaluate(
         from trainyard.core.champion import champion
 
         best = champion(this.destination)
-        path = best.path if best else ""
-        folder = this.output(examples, model, path)
+        folder = this.output(examples, model, best.digest if best else "")
         if this.unfinished():
             from trainyard.evaluate.run import run
 
-            this.execute(run, examples=examples, model=model, champion=path)
+            this.execute(run, examples=examples, model=model, champion=best.path if best else "")
         judged = Evaluation.read(folder)
         for name, value in judged.metrics.items():
             metrics.log_metric(name, value)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainyard.core import events
+from trainyard.core import events, storage
 from trainyard.core.artifacts import Evaluation, Interval, Split
 from trainyard.core.errors import DataError
 from trainyard.core.recipe import Recipe
@@ -29,7 +29,7 @@ Masks = dict[str, NDArray[np.bool_]]
 def run(recipe: Recipe, examples: str, model: str, output: Path, champion: str = "") -> None:
     """Write the evaluation of train's output `model` on the test split of preprocess' output `examples`.
 
-    `champion` is the folder of the SavedModel last pushed, judged on the same examples, or empty. Writes
+    `champion` is the folder (or its URI) of the SavedModel last pushed, judged on the same examples, or empty. Writes
     `artifacts.Evaluation` and the files that it names. A refused model is no error: the verdict says so.
     """
     folder = open_examples(examples)
@@ -70,7 +70,8 @@ def _champion(uri: str, examples: ExampleFolder, batch_size: int) -> tuple[Answe
     if not uri:
         return None, Champion(present=False)
     try:
-        return champion_answers(uri, examples, SPLIT, batch_size), Champion(present=True)
+        folder = str(storage.local(uri, made_by="push")) if storage.is_bucket(uri) else uri
+        return champion_answers(folder, examples, SPLIT, batch_size), Champion(present=True)
     except DataError as error:
         events.emit("champion_not_comparable", reason=error)
         return None, Champion(present=True, fault=str(error))

@@ -1,4 +1,4 @@
-"""Finds and opens the files of a source: in a folder, or in a bucket of Google Cloud Storage."""
+"""Finds and opens the files of a source: in a folder or in a bucket."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from apache_beam.io.filesystems import FileSystems
 
 from trainyard.core import buckets
 from trainyard.core.errors import DataError
+from trainyard.core.objects import is_bucket
 from trainyard.core.recipe import Data
 
 _GLOB = re.compile(r"[*?\[]")
@@ -43,12 +44,12 @@ def relative(path: str, root: str) -> str:
 
 
 def find_files(data: Data, path: str) -> Files:
-    """Return the files that `path` (a folder, a file or a glob, local or gs://) stands for, hidden ones left out.
+    """Return the files that `path` (a folder, a file or a glob, local, gs:// or s3://) stands for, hidden ones left out.
 
     Raises `DataError` where there are none or they cannot be listed, `TransientError` where a bucket cannot be reached.
     """
     patterns = [path] if _GLOB.search(path) else [f"{path.rstrip('/')}/{pattern}" for pattern in _PATTERNS[data.format]]
-    files = _in_bucket(data, path) if path.startswith(buckets.SCHEME) else _in_folder(path, patterns)
+    files = _in_bucket(data, path) if is_bucket(path) else _in_folder(path, patterns)
     if not files.paths:
         wanted = " or ".join(patterns)
         raise DataError(f"data.path: {path}: no files found. Looked for {wanted}. Correct data.path in the recipe.")
@@ -57,14 +58,14 @@ def find_files(data: Data, path: str) -> Files:
 
 def open_file(path: str) -> IO[bytes]:
     """Return the bytes of `path`, gunzipped where the name ends in .gz; a cut or broken archive raises while reading."""
-    stream: IO[bytes] = buckets.open_object(path) if path.startswith(buckets.SCHEME) else io.FileIO(path)
+    stream: IO[bytes] = buckets.open_object(path) if is_bucket(path) else io.FileIO(path)
     return cast(IO[bytes], io.BufferedReader(gzip.GzipFile(fileobj=stream))) if path.endswith(".gz") else stream
 
 
 def read_text(path: str) -> str | None:
     """Return the text of the file at `path`, or None where there is none."""
     try:
-        if path.startswith(buckets.SCHEME) and not buckets.list_objects(path).objects:
+        if is_bucket(path) and not buckets.list_objects(path).objects:
             return None
         with open_file(path) as stream:
             return stream.read().decode("utf-8")

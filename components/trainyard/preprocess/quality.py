@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
-from trainyard.core.artifacts import SPLITS
+from trainyard.core.artifacts import SPLITS, Split
+from trainyard.core.drift import FeatureStatistics, Statistics
 from trainyard.core.errors import DataError
 from trainyard.core.recipe import Recipe
 from trainyard.preprocess.collect import Collected
@@ -75,19 +74,16 @@ def write_quarantine(collected: Collected, folder: Path) -> None:
 
 def write_statistics(collected: Collected, folder: Path) -> None:
     """Write statistics.json: of each feature and split the count, missing values, spread or most frequent values."""
-    features: dict[str, dict[str, Any]] = {}
+    features: dict[str, dict[Split, FeatureStatistics]] = {}
     for split in SPLITS:
         for name, statistics in collected.splits[split].statistics.items():
-            features.setdefault(name, {})[split] = statistics
-    document = {
-        "examples": {split: collected.splits[split].examples for split in SPLITS},
-        "classes": {
-            name: {split: collected.splits[split].labels.get(name, 0) for split in SPLITS}
-            for name in class_names(collected)
-        },
-        "features": features,
+            features.setdefault(name, {})[split] = FeatureStatistics.model_validate(statistics)
+    classes = {
+        name: {split: collected.splits[split].labels.get(name, 0) for split in SPLITS}
+        for name in class_names(collected)
     }
-    (folder / "statistics.json").write_text(json.dumps(document, indent=1, ensure_ascii=False), encoding="utf-8")
+    counts = {split: collected.splits[split].examples for split in SPLITS}
+    Statistics(examples=counts, classes=classes, features=features).write(folder)
 
 
 def _require_few_bad(collected: Collected, recipe: Recipe) -> None:

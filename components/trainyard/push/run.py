@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 
 from trainyard.core import events, storage
@@ -23,8 +24,6 @@ def run(recipe: Recipe, evaluation: str, exported: str, output: Path, destinatio
     Raises `GateRefused` where a gate refused the model, `ConfigurationError` where there is no SavedModel to serve,
     `TransientError` while another push writes to `destination`.
     """
-    if "://" in destination:
-        raise ConfigurationError(f"push.path: '{destination}' is no folder. Name one on this machine's file systems.")
     storage.require(evaluation, "evaluate")
     manifest = storage.require(exported, "export")
     judged = Evaluation.read(evaluation)
@@ -35,13 +34,19 @@ def run(recipe: Recipe, evaluation: str, exported: str, output: Path, destinatio
         events.emit("would_push", path=pushed.path, already=pushed.already)
     else:
         with storage.lease(destination):
-            versions.clear_leftovers(destination)
+            storage.remove_unfinished(destination)
             pushed = _plan(manifest, destination)
             if not pushed.already:
                 versions.publish(exported, manifest, destination, pushed.version)
             crown(
                 destination,
-                Champion(version=pushed.version, path=pushed.path, digest=pushed.digest, metrics=judged.metrics),
+                Champion(
+                    version=pushed.version,
+                    path=pushed.path,
+                    digest=pushed.digest,
+                    metrics=judged.metrics,
+                    pushed=datetime.now(UTC).isoformat(timespec="seconds"),
+                ),
             )
         events.emit("pushed", path=pushed.path, already=pushed.already)
     pushed.write(output)

@@ -4,7 +4,11 @@ TensorFlow Serving lists the folder again and again, takes every child whose nam
 the highest. Names that are no numbers, such as `.staging`, `champion.json` and the lock, mean nothing to it, and neither
 does a version's `assets.extra/`.
 
-Source: tensorflow_serving/sources/storage_path/file_system_storage_path_source.cc and the SavedModel layout at
+On a file system a version appears whole, by a rename. A bucket has none, so there saved_model.pb comes after all other
+files: a server that looks in between finds no SavedModel yet and, by its own default, tries again each minute, five times.
+
+Source: tensorflow_serving/model_servers/main.cc (max_num_load_retries, load_retry_interval_micros),
+tensorflow_serving/sources/storage_path/file_system_storage_path_source.cc and the SavedModel layout at
 https://github.com/tensorflow/tensorflow/blob/master/tensorflow/python/saved_model/README.md.
 """
 
@@ -17,7 +21,6 @@ from pathlib import Path
 import google_crc32c
 
 from trainyard.core import storage
-from trainyard.core.champion import Champion
 from trainyard.core.errors import DataError
 from trainyard.core.storage import File, Manifest
 
@@ -25,6 +28,7 @@ PRODUCER = "trainyard.push"
 EXTRA = "assets.extra"
 
 _SAVED_MODEL = "saved_model/"
+_SERVED = "saved_model.pb"
 _NOT_SERVED = "exports.json"
 
 
@@ -51,10 +55,7 @@ def content(exported: Manifest) -> Manifest:
 
 def newest(destination: str) -> int:
     """Return the highest version number in `destination`, whoever wrote it, or 0."""
-    folder = Path(destination)
-    if not folder.is_dir():
-        return 0
-    return max((int(child.name) for child in folder.iterdir() if re.fullmatch(r"[0-9]+", child.name)), default=0)
+    return max((int(name) for name in storage.children(destination) if re.fullmatch(r"[0-9]+", name)), default=0)
 
 
 def holds(destination: str, version: int, digest: str) -> bool:
@@ -68,16 +69,9 @@ def publish(exported: str, manifest: Manifest, destination: str, version: int) -
 
     Raises `DataError` where a file is not the one that its manifest tells of, `InfrastructureError` as `storage.stage`.
     """
-    with storage.stage(storage.join(destination, str(version)), producer=PRODUCER) as folder:
+    with storage.stage(storage.join(destination, str(version)), producer=PRODUCER, last=_SERVED) as folder:
         for place, name in layout(manifest).items():
             _copy(Path(exported) / name, folder / place, manifest.files[name])
-
-
-def clear_leftovers(destination: str) -> None:
-    """Remove what a killed push left behind; call it under the lease of `destination`."""
-    storage.remove(storage.join(destination, ".staging"))
-    for temporary in Path(destination).glob(f".{Champion.file}.*"):
-        temporary.unlink()
 
 
 def _copy(source: Path, target: Path, expected: File) -> None:

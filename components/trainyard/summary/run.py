@@ -9,8 +9,7 @@ from trainyard.core import keys, storage
 from trainyard.core.artifacts import Evaluation
 from trainyard.core.recipe import Recipe
 from trainyard.core.step import failure_record
-from trainyard.core.summary import summarize
-from trainyard.core.task import run_folder
+from trainyard.core.summary import write
 
 
 def run(recipe: Recipe, root: str, run_id: str, state: str, message: str) -> str:
@@ -18,19 +17,13 @@ def run(recipe: Recipe, root: str, run_id: str, state: str, message: str) -> str
 
     `state` is KFP's final state of the tasks before this one, `message` what KFP knows of their failure.
     """
-    from trainyard.core import report
-
-    folder = run_folder(root, recipe, run_id)
+    folder = keys.run_folder(root, recipe, run_id)
     notes = {name: note for name in keys.STEPS if (note := _read(f"{folder}/{name}.json"))}
     outputs = _outputs(root, recipe, {name: note["folder"] for name, note in notes.items()})
     done = {name: uri for name, uri in outputs.items() if storage.committed(uri)}
     failure = _failure([uri for name, uri in outputs.items() if name not in done], folder, message, state)
     seconds = {name: note["seconds"] for name, note in notes.items() if name in done and note["seconds"] is not None}
-    path = f"{folder}/report.html"
-    page: str = report.render(f"{recipe.name} · {run_id}", recipe, done, seconds, failure=failure)
-    storage.write_text(path, page)
-    record = summarize(recipe.name, run_id, done, seconds, path) | {"failure": failure}
-    storage.write_text(f"{folder}/run.json", json.dumps(record, indent=1))
+    _, page = write(root, recipe, run_id, done, seconds, failure)
     return page
 
 
@@ -48,14 +41,15 @@ def _outputs(root: str, recipe: Recipe, noted: dict[str, str]) -> dict[str, str]
     return {name: outputs[name] for name in keys.STEPS if name in outputs}
 
 
-def _failure(missing: list[str], folder: str, message: str, state: str) -> str | None:
-    """Return the sentence of the step that failed, or what KFP says, or None where nothing failed."""
+def _failure(missing: list[str], folder: str, message: str, state: str) -> dict[str, Any]:
+    """Return the sentence of the step that failed, its name and exit code; the sentence is KFP's where no step left one."""
+    failure: dict[str, Any] = {"failure": None, "failed_step": None, "exit_code": 0}
     if state == "SUCCEEDED":
-        return None
+        return failure
     for uri in [*missing, *(f"{folder}/{name}" for name in keys.STEPS)]:
         if record := _read(failure_record(uri)):
-            return str(record["message"])
-    return message or f"the run ended as {state}"
+            return {"failure": record["message"], "failed_step": record["step"], "exit_code": record["exit_code"]}
+    return failure | {"failure": message or f"the run ended as {state}", "exit_code": None}
 
 
 def _read(uri: str) -> dict[str, Any] | None:

@@ -7,17 +7,15 @@ The data position is the step itself, for the batches are a pure function of it.
 from __future__ import annotations
 
 import json
-import shutil
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from pydantic import ValidationError
 
 from trainyard.core import events, storage
-from trainyard.core.artifacts import Document, Epoch
+from trainyard.core.artifacts import Document, Epoch, Rollback
 from trainyard.core.errors import ConfigurationError, DataError
 
 Arrays = Mapping[str, np.ndarray]
@@ -34,6 +32,7 @@ class Progress(Document):
     identity: str
     step: int
     history: list[Epoch]
+    rollbacks: list[Rollback] = []
 
 
 @dataclass(frozen=True)
@@ -51,20 +50,17 @@ class Checkpoints:
         self.uri = uri
         self.identity = identity
         self.keep = keep
-        if not writes:
-            return
-        # What a killed process was still writing; nobody else writes here, for the caller holds the lease.
-        shutil.rmtree(Path(uri) / ".staging", ignore_errors=True)
+        if writes:
+            storage.remove_unfinished(uri)
 
-    def save(self, step: int, history: list[Epoch], arrays: Arrays) -> None:
-        """Commit `ckpt-<step>` and remove what is neither among the last ones nor the best."""
-        final = self._path(step)
-        if Path(final).exists():
-            storage.remove(final)
+    def save(self, progress: Progress, arrays: Arrays) -> None:
+        """Commit `ckpt-<step>` of `progress` and remove what is neither among the last ones nor the best."""
+        step, final = progress.step, self._path(progress.step)
+        storage.remove(final)
         with storage.stage(final, producer=_PRODUCER) as folder:
             np.savez(folder / _STATE, **arrays)  # type: ignore[arg-type]
-            Progress(identity=self.identity, step=step, history=history).write(folder)
-        best = best_epoch(history)
+            progress.write(folder)
+        best = best_epoch(progress.history)
         kept = {*self.steps()[-self.keep :], best.step if best else step}
         for other in self.steps():
             if other not in kept:
@@ -72,7 +68,7 @@ class Checkpoints:
 
     def steps(self) -> list[int]:
         """Return the steps of the checkpoints that are there, in rising order."""
-        names = [path.name.removeprefix("ckpt-") for path in Path(self.uri).glob("ckpt-*")]
+        names = [name.removeprefix("ckpt-") for name in storage.children(self.uri) if name.startswith("ckpt-")]
         return sorted(int(name) for name in names if name.isdigit())
 
     def latest(self, expected: Arrays) -> Checkpoint | None:
@@ -99,11 +95,12 @@ class Checkpoints:
         """Return the checkpoint of `step`. Raises `DataError` where it is missing, cut or corrupt."""
         path = self._path(step)
         try:
-            manifest = storage.require(path, made_by="train")
+            folder = storage.local(path, made_by="train")
+            manifest = storage.require(str(folder), made_by="train")
             if manifest.producer != _PRODUCER:
                 raise DataError(f"{path}: skipped, it was written by {manifest.producer}.")
-            with np.load(Path(path) / _STATE, allow_pickle=False) as archive:
-                return Checkpoint(Progress.read(path), {name: archive[name] for name in archive.files})
+            with np.load(folder / _STATE, allow_pickle=False) as archive:
+                return Checkpoint(Progress.read(str(folder)), {name: archive[name] for name in archive.files})
         except (
             ValidationError,
             ValueError,

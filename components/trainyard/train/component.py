@@ -12,16 +12,21 @@ def train(
     code: str,
     examples: str,
     fingerprint: str,  # noqa: ARG001 - the data's own: KFP reuses a model only for the very same data
+    gang: str,
     metrics: dsl.Output[dsl.Metrics],
 ) -> NamedTuple("Outputs", [("model", str)]):  # type: ignore[valid-type]
-    """Example shards become a trained model; gives its URI."""
+    """Example shards become a trained model; gives its URI. Trains in a gang of pods where `gang` plans one."""
     from trainyard.core import task
 
     with task.opened("train", recipe, storage, code) as this:
         from trainyard.core.artifacts import Training
 
         model = this.output(examples)
-        if this.unfinished():
+        if this.unfinished() and gang:
+            from trainyard.train.pods import run_in_pods
+
+            this.delegate(run_in_pods, plan=gang, code=code, examples=examples, checkpoints=f"{model}.checkpoints")
+        elif this.unfinished():
             from trainyard.train.run import run
 
             this.execute(run, examples=examples, checkpoints=f"{model}.checkpoints")

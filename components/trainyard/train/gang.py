@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -36,13 +37,13 @@ def run(recipe: Recipe, examples: str, checkpoints: str, output: Path) -> None:
     """
     trained = storage.join(checkpoints, "gang", "trained")
     if storage.committed(trained) is None:
-        text = yaml.safe_dump(recipe.model_dump(mode="json"), sort_keys=False)
-        path = storage.join(checkpoints, "gang", "recipe.yaml")
-        storage.write_text(path, text)
-        options = {"recipe": path, "examples": examples, "checkpoints": checkpoints, "output": trained}
-        _Gang(recipe.train.workers, options).train()
-    storage.require(trained, made_by="train")
-    shutil.copytree(trained, output, dirs_exist_ok=True, ignore=shutil.ignore_patterns(storage.MANIFEST))
+        with tempfile.TemporaryDirectory(prefix="trainyard-") as folder:
+            path = Path(folder) / "recipe.yaml"
+            path.write_text(yaml.safe_dump(recipe.model_dump(mode="json"), sort_keys=False), encoding="utf-8")
+            options = {"recipe": str(path), "examples": examples, "checkpoints": checkpoints, "output": trained}
+            _Gang(recipe.train.workers, options).train()
+    found = storage.local(trained, made_by="train")
+    shutil.copytree(found, output, dirs_exist_ok=True, ignore=shutil.ignore_patterns(storage.MANIFEST))
 
 
 @dataclass
@@ -73,7 +74,9 @@ class _Gang:
         addresses = ",".join(f"127.0.0.1:{port}" for port in _free_ports(self.workers))
         # Without this each worker would start a thread for every core of the machine.
         threads = str(max(1, (os.cpu_count() or 1) // self.workers))
-        return {"TF_NUM_INTRAOP_THREADS": threads, **os.environ, "TRAINYARD_WORKERS": addresses}
+        token = secrets.token_hex(16)
+        ours = {"TRAINYARD_WORKERS": addresses, "TRAINYARD_GANG_TOKEN": token}
+        return {"TF_NUM_INTRAOP_THREADS": threads, **os.environ, **ours}
 
     def _start(self, worker: int, environment: dict[str, str]) -> None:
         process = subprocess.Popen(

@@ -9,10 +9,13 @@ from dataclasses import dataclass, field
 from trainyard.core import events
 from trainyard.core.artifacts import Restart
 
+_START = frozenset({"import", "join", "build", "compile"})
+
 
 @dataclass
 class Past:
-    """The gang's time before this start: when it began, what was survived, what broke it last.
+    """The gang's time before this start: when it began, what was survived, what broke it last, and what this
+    start has spent already, in seconds by name.
 
     Times are of time.monotonic() on the chief's machine, where worker 0's supervisor runs too.
     """
@@ -20,6 +23,7 @@ class Past:
     started: float = field(default_factory=time.monotonic)
     restarts: list[Restart] = field(default_factory=list)
     broken: tuple[str, int, float] | None = None
+    spent: dict[str, float] = field(default_factory=dict)
 
     @classmethod
     def parse(cls, text: str) -> Past:
@@ -46,6 +50,22 @@ class Past:
         self.restarts.append(restart)
         events.emit("recovered", **restart.model_dump())
 
-    def goodput(self, useful_seconds: float) -> float:
-        """Return the share of the time since the gang began that `useful_seconds` of training steps are."""
-        return min(1.0, useful_seconds / max(1e-9, time.monotonic() - self.started))
+    def split(self, steps: int, step_seconds: float, spent: dict[str, float]) -> dict[str, float]:
+        """Return the seconds since the beginning by what they went into; `step` is what counts, `other` what is left.
+
+        steps: those taken since the beginning that count. spent: what this process, the last one, spent by name.
+        """
+        known = {"step": steps * step_seconds}
+        if self.restarts:
+            # What the starts after a break took is in the restarts' own seconds.
+            spent = {name: value for name, value in spent.items() if name not in _START}
+            known["restart"] = sum(each.seconds for each in self.restarts)
+            known["lost_work"] = sum(each.lost_steps for each in self.restarts) * step_seconds
+        known |= {name: value for name, value in spent.items() if name != "step"}
+        left = time.monotonic() - self.started - sum(known.values())
+        return {name: round(value, 3) for name, value in {**known, "other": max(0.0, left)}.items()}
+
+
+def share(seconds: dict[str, float]) -> float:
+    """Return the share of all `seconds` that went into steps which count."""
+    return seconds["step"] / max(1e-9, sum(seconds.values()))

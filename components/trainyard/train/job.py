@@ -11,6 +11,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
+from trainyard.core.environment import SecretKey, Volume
 from trainyard.core.errors import ExitCode
 from trainyard.core.pools import Placement, Resources
 
@@ -21,24 +22,19 @@ CONTAINER = "worker"
 USER = 65532  # the images' user; numeric, for Pod Security "restricted" asks the kubelet to verify it
 BACKOFF_LIMIT = 3  # chosen, for each worker: what ends one gang-wide ends a pod of every worker at once
 KEEP_SECONDS = 3600  # chosen: how long a finished Job waits for a launcher that was itself restarted
-EPHEMERAL_STORAGE = "2Gi"  # chosen: /tmp and the container's log; outputs go to the storage
 INDEX_LABEL = "batch.kubernetes.io/job-completion-index"
 JOB_LABEL = "batch.kubernetes.io/job-name"
+JOB_UID_LABEL = "batch.kubernetes.io/controller-uid"
 PLAN_ANNOTATION = "trainyard/plan"
 
 # Faults that stay whatever is tried again. A code in neither tuple, such as that of a crash, counts like COUNTED.
-FINAL = (ExitCode.USAGE, ExitCode.DATA, ExitCode.CONFIGURATION, ExitCode.BUG)
-COUNTED = (ExitCode.TRANSIENT, ExitCode.INFRASTRUCTURE)
+FINAL = (
+    *(ExitCode.USAGE, ExitCode.DATA, ExitCode.CONFIGURATION, ExitCode.INFRASTRUCTURE, ExitCode.BUG),
+    ExitCode.INTERRUPTED,
+)
+COUNTED = (ExitCode.TRANSIENT,)
 
 _SLUG = 36  # longest part of the run's name in a Job's: pods are called <job>-<index> and have at most 63 characters
-
-
-@dataclass(frozen=True, kw_only=True)
-class Claim:
-    """A volume that all workers share: the name of a PersistentVolumeClaim and the folder it is mounted at."""
-
-    name: str
-    path: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +54,7 @@ class Gang:
     start_deadline_seconds: how long a worker may not be running, at the start or after its pod was lost.
     grace_seconds: from SIGTERM to SIGKILL; it must hold a checkpoint.
     shared_memory: size of /dev/shm; it counts as the container's memory.
+    ephemeral_storage: size of /tmp, where inputs from a bucket and staged outputs are, and of the log.
     queue: Kueue's LocalQueue, which then admits the Job; '' for none.
     """
 
@@ -69,11 +66,13 @@ class Gang:
     resources: Resources
     step: str = "train"
     environment: dict[str, str] = field(default_factory=dict)
-    storage: Claim | None = None
+    secrets: dict[str, SecretKey] = field(default_factory=dict)
+    volume: Volume | None = None
     service_account: str = "default"
     priority_class: str = ""
     queue: str = ""
     shared_memory: str = "1Gi"
+    ephemeral_storage: str = "10Gi"
     grace_seconds: int = 30
     start_deadline_seconds: int = 300
     timeout_seconds: int = 86400
@@ -166,11 +165,11 @@ def _pod(gang: Gang) -> Manifest:
         "containers": [_container(gang)],
         "volumes": [
             {"name": "shared-memory", "emptyDir": {"medium": "Memory", "sizeLimit": gang.shared_memory}},
-            {"name": "tmp", "emptyDir": {"sizeLimit": EPHEMERAL_STORAGE}},
+            {"name": "tmp", "emptyDir": {"sizeLimit": gang.ephemeral_storage}},
         ],
     }
-    if gang.storage is not None:
-        spec["volumes"].append({"name": "storage", "persistentVolumeClaim": {"claimName": gang.storage.name}})
+    if gang.volume is not None:
+        spec["volumes"].append({"name": "storage", "persistentVolumeClaim": {"claimName": gang.volume.claim}})
     if gang.placement.node_selector:
         spec["nodeSelector"] = gang.placement.node_selector
     if gang.placement.tolerations:
@@ -196,8 +195,8 @@ def _container(gang: Gang) -> Manifest:
         {"name": "shared-memory", "mountPath": "/dev/shm"},  # noqa: S108 - a mount in the pod, not this machine's
         {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108
     ]
-    if gang.storage is not None:
-        mounts.append({"name": "storage", "mountPath": gang.storage.path})
+    if gang.volume is not None:
+        mounts.append({"name": "storage", "mountPath": gang.volume.path})
     return {
         "name": CONTAINER,
         "image": gang.image,
@@ -217,23 +216,25 @@ def _container(gang: Gang) -> Manifest:
 
 
 def _environment(gang: Gang) -> list[Manifest]:
-    index = {"valueFrom": {"fieldRef": {"fieldPath": f"metadata.labels['{INDEX_LABEL}']"}}}
+    index: Manifest = {"valueFrom": {"fieldRef": {"fieldPath": f"metadata.labels['{INDEX_LABEL}']"}}}
     values = {
         **gang.environment,
         "TRAINYARD_WORKERS": ",".join(gang.addresses),
         "TRAINYARD_START_DEADLINE_SECONDS": str(gang.start_deadline_seconds),
     }
     entries: list[Manifest] = [{"name": name, "value": value} for name, value in sorted(values.items())]
+    for name, source in sorted(gang.secrets.items()):
+        reference = {"name": source.secret, "key": source.key}
+        entries.append({"name": name, "valueFrom": {"secretKeyRef": reference}})
     entries.append({"name": "TRAINYARD_WORKER_INDEX", **index})
-    if gang.placement.resource == "google.com/tpu":
-        # What libtpu reads on a slice of several hosts; GKE sets them for its own webhook's Jobs only.
-        hosts = ",".join(address.partition(":")[0] for address in gang.addresses)
-        entries += [{"name": "TPU_WORKER_HOSTNAMES", "value": hosts}, {"name": "TPU_WORKER_ID", **index}]
+    # The Job's uid: random, the same in all pods of this very Job, and known to those alone who may read it.
+    token = {"valueFrom": {"fieldRef": {"fieldPath": f"metadata.labels['{JOB_UID_LABEL}']"}}}
+    entries.append({"name": "TRAINYARD_GANG_TOKEN", **token})
     return entries
 
 
 def _resources(gang: Gang) -> Manifest:
-    extra = {"ephemeral-storage": EPHEMERAL_STORAGE}
+    extra = {"ephemeral-storage": gang.ephemeral_storage}
     if gang.placement.resource:
         extra[gang.placement.resource] = str(gang.placement.count)
     return {

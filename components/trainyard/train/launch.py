@@ -22,7 +22,7 @@ def launch(gang: Gang, cluster: Cluster, launcher: str = "") -> None:
 
     `launcher` names the pod that this process runs in, '' outside the cluster. A Job that an earlier launcher of the
     same run and step left is gone on with. On an error, and when this process is told to stop, the gang is told to stop
-    and waited for; it stays only where the launcher's own pod is moved to another node, for its successor to find.
+    and waited for; it stays only where the launcher's own pod goes and its run stays, for its successor to find.
 
     Raises the error that ended the gang, by its exit code; `TransientError` where a worker was not running for
     `gang.start_deadline_seconds`, `InfrastructureError` where it never can.
@@ -41,7 +41,7 @@ def launch(gang: Gang, cluster: Cluster, launcher: str = "") -> None:
         raise
     finally:
         if moved:
-            events.emit("gang_left", job=gang.name, reason="the launcher's pod is moved to another node")
+            events.emit("gang_left", job=gang.name, reason="the launcher's pod goes, its run stays")
         elif job is not None:
             _remove(gang, cluster, job["metadata"]["uid"])
         log.close()
@@ -161,6 +161,13 @@ def _owner(pod: Manifest) -> Owner:
 
 
 def _is_moved(cluster: Cluster, launcher: str) -> bool:
-    """Return whether the launcher's pod is taken off its node: by a drain, a preemption or the node's own pressure."""
-    conditions = (cluster.pod(launcher) or {}).get("status", {}).get("conditions") or []
-    return any(each["type"] == "DisruptionTarget" and each["status"] == "True" for each in conditions)
+    """Return whether the launcher's pod goes and its run stays: for a drain, a preemption, or because it is deleted.
+
+    Who cancels a run of Argo ends the processes in its pods and deletes none.
+    """
+    pod = cluster.pod(launcher) or {}
+    conditions = pod.get("status", {}).get("conditions") or []
+    if any(each["type"] == "DisruptionTarget" and each["status"] == "True" for each in conditions):
+        return True
+    metadata = pod.get("metadata", {})
+    return bool(metadata.get("deletionTimestamp") and metadata.get("ownerReferences"))

@@ -3,31 +3,46 @@
 from __future__ import annotations
 
 import math
+import os
 import signal
 import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from trainyard.core import events
-from trainyard.core.artifacts import Epoch
-from trainyard.core.errors import ConfigurationError, DataError, PeerLost, Preempted
+from trainyard.core.artifacts import Epoch, Rollback
+from trainyard.core.errors import (
+    ConfigurationError,
+    DataError,
+    ExitCode,
+    PeerLost,
+    Preempted,
+    TrainyardError,
+    TransientError,
+)
 from trainyard.core.recipe import Train
-from trainyard.train.checkpoint import Checkpoint, Checkpoints, best_epoch
+from trainyard.train.checkpoint import Checkpoint, Checkpoints, Progress, best_epoch
 from trainyard.train.input import Input
+from trainyard.train.speed import Speed
 from trainyard.train.steps import Steps
 from trainyard.train.strategy import Place
+from trainyard.train.watchdog import Watchdog
+from trainyard.train.writer import Writer
 
 # Chosen: seconds of work a compiled call, after which progress is told, the loss is checked and a signal is heard.
 CALL_SECONDS = 0.25
 # Chosen: the learning rate of the one retry after a divergence, as a share of the recipe's.
 RETRY_SCALE = 0.1
+# Chosen: how long the last checkpoint waits for one under way, out of the 10 s that SIGTERM gives.
+LAST_WAIT_SECONDS = 5.0
+# Chosen: a call that takes longer is one that hangs. The first one compiles: a minute for the largest network here.
+STALL_SECONDS = 300
 
 
 class Loop:
@@ -56,10 +71,13 @@ class Loop:
         self.steps = steps
         self.data = data
         self.checkpoints = checkpoints
+        self.writer = Writer(checkpoints)
+        self.watchdog = Watchdog(_stall_seconds(place), _stalled)
         self.on_epoch = on_epoch
         self.total = train.epochs * data.steps_per_epoch
         self.seconds: defaultdict[str, float] = defaultdict(float)
         self.history: list[Epoch] = []
+        self.rollbacks: list[Rollback] = []
         self.resumed_from: int | None = None
         self._dataset: Any = None
         self._batches: Any = None
@@ -67,20 +85,21 @@ class Loop:
         self._saved = -1
         self._told = 0.0
         self._call_steps = 1
-        self._speed = _Speed(data)
+        self._speed = Speed(data)
         self._told_to_stop = False
 
     def run(self) -> None:
         """Train. Raises `DataError` where the loss is not finite twice, `Preempted` after a last checkpoint."""
-        if self.place.workers > 1 and threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, self._stop_later)
-        self._resume()
-        while not self._finished():
-            step = self._step()
-            if step and step % self.data.steps_per_epoch == 0 and len(self.history) < step // self.data.steps_per_epoch:
-                self._end_epoch(step)
-            else:
-                self._advance(step)
+        with self._hearing_sigterm(), self.watchdog.watching(), self._finishing_writes():
+            self._resume()
+            while not self._finished():
+                step, length = self._step(), self.data.steps_per_epoch
+                if step and step % length == 0 and len(self.history) < step // length:
+                    self._end_epoch(step)
+                else:
+                    self._advance(step)
+                if self._told_to_stop and self.place.workers == 1:
+                    self._stop_together()
 
     def cached_step_seconds(self) -> float:
         """Return the seconds a step takes on one batch over and over. The weights are spoiled by it."""
@@ -122,26 +141,34 @@ class Loop:
         return self._speed.step_seconds(self.history)
 
     def _resume(self) -> None:
+        found = self._newest()
+        if found is None:
+            self._save(0)
+        else:
+            self.resumed_from = found.progress.step
+            self._load(found)
+            events.emit("resumed", step=self.resumed_from, steps=self.total)
+        for epoch in self.history:
+            self.on_epoch(epoch)
+
+    def _newest(self) -> Checkpoint | None:
+        """Return the newest whole checkpoint, which is the same one on every worker."""
         with self._clock("checkpoint"):
+            self.writer.wait()
+            self.steps.mean(tf.zeros((1,)))  # Nobody looks before the chief has written.
             found = self.checkpoints.latest(self.steps.arrays())
             step = 0 if found is None else found.progress.step
             agreed = float(self.steps.mean(tf.constant([step], tf.float32))[0])
-            if agreed != step:
-                raise PeerLost(
-                    f"worker {self.place.index} found the checkpoint of step {step}, others found another one. Start again."
-                )
-            if found is None:
-                self._save(0)
-            else:
-                self.resumed_from = step
-                self._load(found)
-                events.emit("resumed", step=step, steps=self.total)
-        for epoch in self.history:
-            self.on_epoch(epoch)
+        if agreed != step:
+            raise PeerLost(
+                f"worker {self.place.index} found the checkpoint of step {step}, others found another one. Start again."
+            )
+        return found
 
     def _load(self, found: Checkpoint) -> None:
         self.steps.load(found.arrays)
         self.history = list(found.progress.history)
+        self.rollbacks = list(found.progress.rollbacks)
         self._saved = found.progress.step
         self._batches = None
 
@@ -163,9 +190,10 @@ class Loop:
             count = min(count, every - step % every)
         try:
             stop = self._timed_call(count)
-        except (Preempted, KeyboardInterrupt):
+        except KeyboardInterrupt:
             self._save_last()
             raise
+        self.writer.check()
         if not math.isfinite(float(self.steps.loss_sum.numpy())):
             self._diverged("training loss")
             return
@@ -203,11 +231,7 @@ class Loop:
             ) from error
 
     def _end_epoch(self, step: int) -> None:
-        with self._clock("eval"):
-            if self._evaluation is None:
-                self._evaluation = self._distributed(self.data.evaluation())
-            count = tf.constant(self.data.evaluation_steps, tf.int64)
-            loss, metric = (float(value) for value in self.steps.evaluate(iter(self._evaluation), count))
+        loss, metric = self._evaluate(step)
         if not math.isfinite(loss):
             self._diverged("eval loss")
             return
@@ -227,30 +251,80 @@ class Loop:
         if self._save(step):
             self.on_epoch(epoch)
 
+    def _evaluate(self, step: int) -> tuple[float, float]:
+        """Return mean loss and mean metric over the eval split."""
+        with self._clock("eval"):
+            if self._evaluation is None:
+                self._evaluation = self._distributed(self.data.evaluation())
+            batches, left, totals = iter(self._evaluation), self.data.evaluation_steps, tf.zeros((3,))
+            while left:
+                count = min(left, self._call_steps)
+                totals = self.steps.evaluate(batches, tf.constant(count, tf.int64), totals)
+                left -= count
+                self._tell(step)
+            loss, metric, weight = (float(value) for value in totals)
+        return loss / weight, metric / weight
+
     def _save(self, step: int) -> bool:
-        """Commit a checkpoint of `step`; return False after a rollback, because a variable was not finite."""
-        with self._clock("checkpoint"):
-            arrays = self.steps.arrays()
-            bad = next((name for name, value in arrays.items() if not np.isfinite(value).all()), None)
+        """Have a checkpoint of `step` written; return False after a rollback, because a variable was not finite."""
+        with self._clock("save"):
+            bad = self.steps.not_finite()
             if bad is None:
                 if self.place.chief:
-                    self.checkpoints.save(step, self.history, arrays)
+                    self.writer.wait()
+                    self.writer.save(self._progress(step), self.steps.arrays())
                 self._saved = step
                 return True
         self._diverged(bad)
         return False
 
+    def _progress(self, step: int) -> Progress:
+        return Progress(
+            identity=self.checkpoints.identity, step=step, history=list(self.history), rollbacks=list(self.rollbacks)
+        )
+
     def _save_last(self) -> None:
         """Save where the process was told to stop, unless nothing is new or nothing good is there."""
         step = self._step()
-        arrays = self.steps.arrays()
-        if self.place.chief and step > self._saved and all(np.isfinite(value).all() for value in arrays.values()):
-            self.checkpoints.save(step, self.history, arrays)
+        if not self.place.chief:
+            return
+        if not self.writer.wait(LAST_WAIT_SECONDS):
+            events.emit(
+                "warning",
+                message=f"the checkpoint of step {self._saved} is still being written: step {step} is not saved.",
+            )
+        elif step > self._saved and self.steps.not_finite() is None:
+            self.checkpoints.save(self._progress(step), self.steps.arrays())
             events.emit("saved", step=step)
 
     def _stop_later(self, _signal: int, _frame: FrameType | None) -> None:
-        """Have the gang stop after the next call: in the middle of one, the others would wait for ever."""
+        """Have the loop stop after the next call: in the middle of one, the others of a gang would wait for ever."""
         self._told_to_stop = True
+
+    @contextmanager
+    def _hearing_sigterm(self) -> Iterator[None]:
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = signal.signal(signal.SIGTERM, self._stop_later)
+        try:
+            yield
+        finally:
+            # A gang goes on to its end: one that left now would leave the others waiting.
+            if self.place.workers == 1:
+                signal.signal(signal.SIGTERM, before)
+
+    @contextmanager
+    def _finishing_writes(self) -> Iterator[None]:
+        """Leave no checkpoint half written, whatever ends the block."""
+        try:
+            yield
+        except BaseException:
+            with suppress(TrainyardError):
+                self.writer.wait(LAST_WAIT_SECONDS)
+            raise
+        with self._clock("checkpoint"):
+            self.writer.wait()
 
     def _stop_together(self) -> None:
         self._save_last()
@@ -267,14 +341,17 @@ class Loop:
                 f"learning rate {self.settings.optimizer.learning_rate:g}. Lower train.optimizer.learning_rate, set "
                 "train.optimizer.clip_norm, or look for NaN and extreme values in the data."
             )
-        good = self.checkpoints.latest(self.steps.arrays())
+        good = self._newest()
         if good is None:
             raise DataError(f"train: {what} is not finite at step {step}, and no checkpoint is left to go back to.")
-        events.emit("diverged", what=what, step=step, back_to=good.progress.step, learning_rate_scale=RETRY_SCALE)
+        rollback = Rollback(what=what, step=step, back_to=good.progress.step, learning_rate_scale=RETRY_SCALE)
+        events.emit("diverged", **rollback.model_dump())
         self._load(good)
+        self.rollbacks.append(rollback)
         self.steps.scale.assign(RETRY_SCALE)
 
     def _tell(self, done: int) -> None:
+        self.watchdog.alive()
         now = time.monotonic()
         if now - self._told >= CALL_SECONDS or done == self.total:
             self._told = now
@@ -300,42 +377,13 @@ class Loop:
         self.seconds[name] += time.perf_counter() - start
 
 
-class _Speed:
-    """Examples a second, without the first call of a process, which compiles."""
+def _stalled(seconds: float) -> None:
+    """End this process: its main thread hangs in a call that nothing interrupts."""
+    message = f"train: no progress for {seconds:g} s; every thread's stack is in the log. Run the same command again."
+    events.emit("failed", step="train", code=int(ExitCode.TRANSIENT), error=TransientError.__name__, message=message)
+    os._exit(ExitCode.TRANSIENT)
 
-    def __init__(self, data: Input) -> None:
-        self._batch = data.batch_size
-        self._steps_per_epoch = data.steps_per_epoch
-        self.cold = True
-        self.last_step_seconds = 0.0
-        self._steps = 0
-        self._seconds = 0.0
-        self._cold_seconds = 0.0
-        self._epoch_start = time.perf_counter()
 
-    @property
-    def rate(self) -> float:
-        """Examples a second in this epoch."""
-        steps, seconds = (self._steps, self._seconds) if self._steps else (1, self._cold_seconds)
-        return steps * self._batch / max(seconds, 1e-9)
-
-    def add(self, steps: int, seconds: float) -> None:
-        """Count a call of `steps` that took `seconds`."""
-        if self.cold:
-            self.cold, self._cold_seconds = False, seconds
-            return
-        self.last_step_seconds = seconds / steps
-        self._steps += steps
-        self._seconds += seconds
-
-    def end_epoch(self) -> tuple[float, float]:
-        """Return the epoch's examples a second and its wall seconds, and begin another."""
-        now = time.perf_counter()
-        result = self.rate, now - self._epoch_start
-        self._steps, self._seconds, self._epoch_start = 0, 0.0, now
-        return result
-
-    def step_seconds(self, history: list[Epoch]) -> float:
-        """Return the mean seconds a step over `history`."""
-        rates = [epoch.examples_per_second for epoch in history]
-        return self._batch * sum(1 / rate for rate in rates) / len(rates)
+def _stall_seconds(place: Place) -> float:
+    """Return how long a call may take; a gang's own are ended by its supervisors, which know of the others."""
+    return float(os.environ.get("TRAINYARD_STALL_SECONDS", STALL_SECONDS)) if place.workers == 1 else math.inf

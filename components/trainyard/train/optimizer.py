@@ -9,17 +9,18 @@ import keras
 import tensorflow as tf
 
 from trainyard.core.recipe import Train
+from trainyard.train.lars import LARS
 
 
 class Schedule(keras.optimizers.schedules.LearningRateSchedule):  # type: ignore[misc]
-    """Linear warm-up to the peak, then half a cosine to zero or the constant peak, times `scale`.
+    """Linear warm-up from nothing to the peak, then half a cosine to zero or the constant peak, times `scale`.
 
     Source of the cosine: I. Loshchilov, F. Hutter, SGDR, 2017, arXiv:1608.03983, equation 5 with one period; of the
     warm-up: P. Goyal et al., 2017, arXiv:1706.02677, section 2.2.
     """
 
     def __init__(self, train: Train, steps_per_epoch: int) -> None:
-        self.peak = train.optimizer.learning_rate
+        self.peak = peak(train)
         self.total = train.epochs * steps_per_epoch
         self.warmup = min(round(train.warmup_epochs * steps_per_epoch), self.total - 1)
         self.cosine = train.schedule == "cosine"
@@ -39,6 +40,15 @@ class Schedule(keras.optimizers.schedules.LearningRateSchedule):  # type: ignore
         return {}
 
 
+def peak(train: Train) -> float:
+    """Return the learning rate after the warm-up: the recipe's, in proportion to the batch where it names one for it.
+
+    Source: P. Goyal et al., Accurate, Large Minibatch SGD, 2017, arXiv:1706.02677, section 2.1 (linear scaling rule).
+    """
+    chosen = train.optimizer
+    return chosen.learning_rate * train.batch_size / (chosen.learning_rate_batch or train.batch_size)
+
+
 def optimizer(train: Train, schedule: Schedule, float16: bool, summed: bool = False) -> keras.optimizers.Optimizer:
     """Return the recipe's optimizer, not built; with `float16` it scales the loss and skips overflowing steps.
 
@@ -51,6 +61,8 @@ def optimizer(train: Train, schedule: Schedule, float16: bool, summed: bool = Fa
     options: dict[str, Any] = {"weight_decay": chosen.weight_decay or None, "global_clipnorm": chosen.clip_norm}
     if chosen.name == "sgd":
         made = keras.optimizers.SGD(schedule, momentum=chosen.momentum, **options)
+    elif chosen.name == "lars":
+        made = LARS(schedule, momentum=chosen.momentum, decay=chosen.weight_decay, global_clipnorm=chosen.clip_norm)
     elif chosen.name == "lamb":
         made = keras.optimizers.Lamb(schedule, **options)
     else:

@@ -1,11 +1,13 @@
 """Where the supervisors of a gang meet: worker 0's keeps the list, all start together, and all hear when one is lost.
 
-Messages are JSON objects, a line each, over one TCP connection a supervisor. A supervisor says `ready` (with the address
-that its TensorFlow will listen on), `beat`, `broke`, `recovered` and `done`; it hears `start`, `stop`, `beat` and `end`.
+Messages are JSON objects, a line each, over one TCP connection a supervisor. A supervisor says `ready` (with the gang's
+token and the address that its TensorFlow will listen on), `beat`, `broke`, `recovered` and `done`; it hears `start`,
+`stop`, `beat` and `end`. Whoever does not begin with a right `ready` is a stranger: it is not heard and soon cut off.
 """
 
 from __future__ import annotations
 
+import hmac
 import json
 import selectors
 import socket
@@ -24,6 +26,8 @@ SILENCE_SECONDS = 10.0
 _FRUITLESS = 3  # chosen: starts in a row without one new step before the gang gives up
 _FOR_GOOD = {int(code) for code in ExitCode} - {0, ExitCode.TRANSIENT, ExitCode.PEER_LOST, ExitCode.PREEMPTED}
 _MAX_LINE = 1 << 20
+_MAX_STRANGERS = 64  # chosen: more connections than that which have not said who they are push the oldest out
+_STALL_SECONDS = 1.0  # chosen: a turn of this side's own loop that took longer is this side's fault
 
 Message = dict[str, Any]
 
@@ -76,10 +80,29 @@ class Line:
         """Whether the other side has said nothing for too long."""
         return time.monotonic() - self.heard > SILENCE_SECONDS
 
+    def excuse(self, seconds: float) -> None:
+        """Take `seconds` in which this side did not listen (a paused machine, a stalled process) off the silence."""
+        self.heard += seconds
+
     def close(self) -> None:
         """Close the connection."""
         self._out.close()
         self.socket.close()
+
+
+class Listening:
+    """Knows when this side itself stood still: silence is held against the others only while somebody listened."""
+
+    def __init__(self) -> None:
+        self._last = time.monotonic()
+
+    def excuse(self, lines: list[Line]) -> None:
+        """Excuse `lines` from the time since the last call, where that was a stall; call it once a turn."""
+        now = time.monotonic()
+        if now - self._last > _STALL_SECONDS:
+            for line in lines:
+                line.excuse(now - self._last)
+        self._last = now
 
 
 @dataclass
@@ -104,6 +127,7 @@ class Rendezvous:
     port: int
     workers: int
     deadline_seconds: float
+    token: str
     _members: dict[int, _Member] = field(default_factory=dict)
     _strangers: list[Line] = field(default_factory=list)
     _generation: int = 0
@@ -127,12 +151,14 @@ class Rendezvous:
         return thread
 
     def _serve(self, server: socket.socket) -> None:
+        listening = Listening()
         while self._end is None:
             with selectors.DefaultSelector() as selector:
                 selector.register(server, selectors.EVENT_READ)
                 for line in self._lines():
                     selector.register(line, selectors.EVENT_READ)
                 ready = {key.fileobj for key, _ in selector.select(timeout=0.2)}
+            listening.excuse(self._lines())
             if server in ready:
                 self._strangers.append(Line(server.accept()[0]))
             for line in self._lines():
@@ -151,14 +177,19 @@ class Rendezvous:
         if messages is None:
             self._lose(line, "the connection to it is closed")
             return
-        for message in messages:
-            self._take(line, message)
+        try:
+            for message in messages:
+                self._take(line, message)
+        except (KeyError, TypeError, ValueError):
+            self._lose(line, "it said what no supervisor says")
 
     def _take(self, line: Line, message: Message) -> None:
         kind = message["type"]
         if kind == "ready":
             self._join(line, message)
             return
+        if line in self._strangers:
+            raise ValueError(kind)
         self._step = max(self._step, int(message.get("step", 0)))
         if message.get("generation") != self._generation or not self._running:
             return
@@ -171,14 +202,16 @@ class Rendezvous:
             self._broke(message)
 
     def _join(self, line: Line, message: Message) -> None:
-        worker = int(message["worker"])
+        worker, address, generation = int(message["worker"]), str(message["address"]), int(message["generation"])
+        if worker not in range(self.workers) or not hmac.compare_digest(str(message["token"]), self.token):
+            raise ValueError(worker)
         if line in self._strangers:
             self._strangers.remove(line)
         before = self._members.get(worker)
         if before is not None and before.line is not line:
             self._lose(before.line, "it was started again")
-        self._members[worker] = _Member(line, message["address"])
-        self._generation = max(self._generation, int(message["generation"]))
+        self._members[worker] = _Member(line, address)
+        self._generation = max(self._generation, generation)
 
     def _lose(self, line: Line, why: str) -> None:
         line.close()
@@ -215,6 +248,8 @@ class Rendezvous:
             member.line.send("stop", grace_seconds=grace_seconds)
 
     def _look_round(self) -> None:
+        for line in self._strangers[:-_MAX_STRANGERS]:
+            self._lose(line, "there are too many")
         for line in self._lines():
             if line.silent():
                 self._lose(line, f"no word from it for {SILENCE_SECONDS:g} s")

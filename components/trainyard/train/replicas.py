@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from types import MethodType
 from typing import Any
 
@@ -9,17 +10,24 @@ import keras
 import tensorflow as tf
 
 from trainyard.core.errors import ConfigurationError
+from trainyard.train.sums import Sums
 
 
-def join_replicas(model: keras.Model) -> None:
+def join_replicas(model: keras.Model, sums: Sums) -> None:
     """Let normalization and dropout of `model` see the global batch; call it in the strategy's scope, before tracing.
 
     Batch statistics are summed over the replicas. Each replica draws the dropout of the whole batch and takes its own
-    rows, so the draws are those of one worker. Raises `ConfigurationError` for another layer that draws at random.
+    rows, so the draws are those of one worker. Nothing of it goes into a saved file. Raises `ConfigurationError` for
+    another layer that draws at random, and for batch renormalization.
     """
     for layer in model._flatten_layers(include_self=False):
         if isinstance(layer, keras.layers.BatchNormalization):
-            layer.synchronized = True
+            if layer.renorm:
+                raise ConfigurationError(
+                    f"train.workers: the layer {layer.name} has renorm=True, which several workers cannot share. "
+                    "Leave it out, or set train.workers to 1."
+                )
+            layer.call = partial(_normalized, layer, sums)
         elif type(layer) is keras.layers.Dropout:
             layer.call = MethodType(_dropped, layer)
         elif getattr(layer, "seed_generator", None) is not None:
@@ -29,11 +37,30 @@ def join_replicas(model: keras.Model) -> None:
             )
 
 
-def part_replicas(model: keras.Model) -> None:
-    """Undo what would go into the saved file."""
-    for layer in model._flatten_layers(include_self=False):
-        if isinstance(layer, keras.layers.BatchNormalization):
-            layer.synchronized = False
+def _normalized(layer: Any, sums: Sums, inputs: tf.Tensor, training: bool | None = None, mask: Any = None) -> tf.Tensor:
+    """Do what BatchNormalization.call does with synchronized=True (keras 3.15), with fewer collectives.
+
+    Keras sums each of the two moments and a count of ones over the replicas, and then the moving averages, which are
+    equal on all of them by then: five collectives a layer forward and two backward. Here it is one each way.
+    """
+    if not training or not layer.trainable:
+        return type(layer).call(layer, inputs, training=training, mask=mask)
+    values = tf.cast(inputs, tf.float32)
+    axis = layer.axis % len(values.shape)
+    others = [each for each in range(len(values.shape)) if each != axis]
+    replicas = tf.distribute.get_replica_context().num_replicas_in_sync
+    own = tf.stack([tf.reduce_mean(values, others), tf.reduce_mean(tf.square(values), others)])
+    # The replicas' parts are of one size, so the mean of their means is the whole batch's.
+    mean, square = tf.unstack(sums(own / replicas))
+    variance = tf.maximum(square - tf.square(mean), 0.0)
+    for average, new in ((layer.moving_mean, mean), (layer.moving_variance, variance)):
+        # This replica's own copy: an assignment to all copies would take the mean over them again.
+        copy = average.value._get()
+        copy.assign(copy * layer.momentum + new * (1.0 - layer.momentum))
+    outputs = keras.ops.batch_normalization(
+        values, mean, variance, layer.axis, layer.beta, layer.gamma, epsilon=layer.epsilon
+    )
+    return tf.cast(outputs, layer.compute_dtype)
 
 
 def _dropped(layer: Any, inputs: tf.Tensor, training: bool = False) -> tf.Tensor:

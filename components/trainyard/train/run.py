@@ -10,6 +10,7 @@ from pathlib import Path
 
 from trainyard.core import events, storage
 from trainyard.core.recipe import Recipe
+from trainyard.train import promise
 
 
 def run(recipe: Recipe, examples: str, checkpoints: str, output: Path) -> None:
@@ -17,6 +18,7 @@ def run(recipe: Recipe, examples: str, checkpoints: str, output: Path) -> None:
 
     Several workers train as processes of their own on this machine.
     """
+    promise.check()
     if recipe.train.workers == 1:
         join(recipe, examples, checkpoints, output)
         return
@@ -32,15 +34,17 @@ def join(recipe: Recipe, examples: str, checkpoints: str, output: Path, past: st
     """
     os.environ.setdefault("TF_USE_LEGACY_KERAS", "0")
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    start = time.perf_counter()
+    start, began = time.perf_counter(), time.monotonic()
     # Here and not above: --help and compilation must not load TensorFlow, and its seconds are counted.
     from trainyard.train import session, strategy
     from trainyard.train.goodput import Past
 
     imported = time.perf_counter() - start
+    before = Past.parse(past) if past else Past(started=began)
+    before.spent["import"] = imported
     manifest = storage.require(examples, made_by="preprocess")
     with storage.lease(checkpoints) if strategy.place().chief else nullcontext():
-        document = session.train(recipe, examples, checkpoints, _identity(recipe, manifest), output, Past.parse(past))
+        document = session.train(recipe, examples, checkpoints, _identity(recipe, manifest), output, before)
     seconds = {"import": round(imported, 3), **document.seconds}
     document.model_copy(update={"seconds": seconds}).write(output)
     events.emit(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 
 import keras
@@ -12,7 +14,9 @@ from trainyard.core import events
 from trainyard.core.artifacts import Epoch, Training
 from trainyard.core.errors import ConfigurationError, DataError, PeerLost
 from trainyard.core.recipe import Recipe
-from trainyard.data.examples import open_examples
+from trainyard.data.examples import ExampleFolder, open_examples
+from trainyard.models.cost import cost
+from trainyard.train import goodput, probe
 from trainyard.train import strategy as devices
 from trainyard.train.checkpoint import Checkpoints
 from trainyard.train.goodput import Past
@@ -21,8 +25,9 @@ from trainyard.train.loop import Loop
 from trainyard.train.network import deployable, network, target_moments
 from trainyard.train.objective import Classification, Objective, Regression
 from trainyard.train.optimizer import Schedule, optimizer
-from trainyard.train.replicas import join_replicas, part_replicas
+from trainyard.train.replicas import join_replicas
 from trainyard.train.steps import Steps
+from trainyard.train.sums import Sums
 
 # Chosen: real batches slower than a cached one by more than this say that the input is the bottleneck.
 _INPUT_BOUND = 1.2
@@ -52,8 +57,9 @@ def train(
     place = devices.place()
     try:
         return _train(recipe, examples, checkpoints, identity, output, past or Past())
-    except _PEER_ERRORS as error:
-        if place.workers == 1:
+    except (*_PEER_ERRORS, tf.errors.UnknownError) as error:
+        unknown = isinstance(error, tf.errors.UnknownError) and PeerLost.__name__ not in error.message
+        if place.workers == 1 or unknown:
             raise
         raise PeerLost(
             f"worker {place.index} of {place.workers}: lost another worker after {time.perf_counter() - start:.1f} s "
@@ -64,16 +70,16 @@ def train(
 def _train(recipe: Recipe, examples: str, checkpoints: str, identity: str, output: Path, past: Past) -> Training:
     start = time.perf_counter()
     place = devices.place()
+    probe.check()
     strategy = devices.strategy()
     joined = time.perf_counter() - start
+    measured = probe.probe()
+    probed = time.perf_counter() - start - joined
     folder = open_examples(examples)
     document = folder.document
-    split = document.splits["train"]
-    share = _share(recipe, strategy, place)
-    data = Input(recipe, folder, class_weights(recipe, document.labels, split.class_counts), share)
     targets = target_moments(folder.labels("train")) if document.task == "regression" else (0.0, 1.0)
     precision = devices.precision(recipe.train)
-    steps = _build(recipe, strategy, data, targets, precision)
+    data, steps = prepared(recipe, folder, strategy, targets, precision)
     events.emit(
         "training",
         model=steps.model.name,
@@ -81,13 +87,13 @@ def _train(recipe: Recipe, examples: str, checkpoints: str, identity: str, outpu
         devices=",".join(devices.devices()),
         worker=place.index,
         workers=place.workers,
-        replicas=share.replicas,
+        replicas=data.share.replicas,
         precision=precision,
-        examples=split.examples,
+        examples=document.splits["train"].examples,
         steps_per_epoch=data.steps_per_epoch,
         seconds_to_build=round(time.perf_counter() - start, 2),
     )
-    seconds = {"join": joined, "build": time.perf_counter() - start - joined}
+    seconds = {"join": joined, "probe": probed, "build": time.perf_counter() - start - joined - probed}
     writer = tf.summary.create_file_writer(str(output / "tensorboard"))
     saved = Checkpoints(checkpoints, identity, recipe.train.checkpoints.keep, writes=place.chief)
     loop = Loop(recipe.train, steps, data, saved, lambda epoch: _write_summary(writer, epoch), place, past.went_on)
@@ -100,10 +106,17 @@ def _train(recipe: Recipe, examples: str, checkpoints: str, identity: str, outpu
     finally:
         writer.close()
     training = _finish(recipe, loop, output, seconds, targets, precision)
-    if place.workers == 1:
-        return training
-    goodput = past.goodput(training.steps * training.step_ms / 1000)
-    return training.model_copy(update={"restarts": past.restarts, "goodput": goodput})
+    resumed = 0 if past.restarts else training.resumed_from or 0
+    split = past.split(training.steps - resumed, training.step_ms / 1000, {**past.spent, **training.seconds})
+    return training.model_copy(
+        update={
+            "measured": measured,
+            "versions": probe.versions(),
+            "restarts": past.restarts,
+            "goodput": goodput.share(split),
+            "goodput_seconds": split,
+        }
+    )
 
 
 def _share(recipe: Recipe, strategy: tf.distribute.Strategy, place: devices.Place) -> Share:
@@ -118,24 +131,35 @@ def _share(recipe: Recipe, strategy: tf.distribute.Strategy, place: devices.Plac
     return Share(replicas, place.index * local, local)
 
 
-def _build(
-    recipe: Recipe, strategy: tf.distribute.Strategy, data: Input, targets: tuple[float, float], precision: str
-) -> Steps:
-    document = data.folder.document
+def prepared(
+    recipe: Recipe,
+    folder: ExampleFolder,
+    strategy: tf.distribute.Strategy,
+    targets: tuple[float, float],
+    precision: str,
+) -> tuple[Input, Steps]:
+    """Return the batches of a run and its steps with their first weights, nothing traced yet.
+
+    targets: mean and standard deviation of a regression's training targets.
+    """
+    document = folder.document
+    weights = class_weights(recipe, document.labels, document.splits["train"].class_counts)
+    data = Input(recipe, folder, weights, _share(recipe, strategy, devices.place()))
     objective: Objective = Regression(targets[1])
     if document.task == "classification":
         objective = Classification(len(document.labels or []), recipe.train.label_smoothing)
     # Layers count from one again, so that their names do not depend on what the process built before.
     keras.utils.clear_session(free_memory=False)
+    sums = Sums(strategy)
     with strategy.scope():
         model = network(recipe, document, targets, precision)
         several = strategy.num_replicas_in_sync > 1
         if several:
-            join_replicas(model)
+            join_replicas(model, sums)
         schedule = Schedule(recipe.train, data.steps_per_epoch)
         chosen = optimizer(recipe.train, schedule, float16=precision == "float16", summed=several)
         chosen.build(model.trainable_variables)
-        return Steps(strategy, model, chosen, schedule, objective)
+        return data, Steps(strategy, model, chosen, schedule, objective, sums)
 
 
 def _finish(
@@ -146,9 +170,17 @@ def _finish(
     all_reduce = loop.all_reduce_seconds() if replicas > 1 else 0.0
     best = loop.restore_best()
     model = loop.steps.model
-    part_replicas(model)
+    work = cost(model)
     deployable(model, recipe, loop.data.folder.document, targets).save(output / "model.keras")
     real = loop.step_seconds
+    stepped = max(1, loop.history[-1].step - (loop.resumed_from or 0))
+    waited = min(all_reduce, cached)
+    split = {
+        "compute": cached - waited,
+        "all_reduce": waited,
+        "input": max(0.0, real - cached),
+        "checkpoint": loop.seconds["save"] / stepped,
+    }
     return Training(
         model=recipe.model.name or model.name,
         parameters=model.count_params(),
@@ -166,8 +198,17 @@ def _finish(
         worker_examples_per_second=loop.data.batch_size / real / place.workers,
         all_reduce_ms=1000 * all_reduce,
         gradient_bytes=loop.steps.gradient_bytes if replicas > 1 else 0,
+        hardware=devices.hardware(),
+        cores=len(os.sched_getaffinity(0)),
+        flops_per_example=work.flops_per_example,
+        activations_per_example=work.activations_per_example,
+        finished=datetime.now(UTC).isoformat(timespec="seconds"),
         resumed_from=loop.resumed_from,
+        step_split_ms={name: round(1000 * value, 3) for name, value in split.items()},
+        checkpoint_writes=loop.writer.count,
+        checkpoint_write_seconds=round(loop.writer.seconds, 3),
         history=loop.history,
+        rollbacks=loop.rollbacks,
         seconds={name: round(value, 3) for name, value in {**seconds, **loop.seconds}.items()},
     )
 

@@ -12,9 +12,14 @@ import tensorflow as tf
 from trainyard.train.input import Batch
 from trainyard.train.objective import Objective
 from trainyard.train.optimizer import Schedule
+from trainyard.train.sums import Sums
 
 # AutoGraph converts the loops over steps alone: nothing in a step branches on tensors.
 _plain = tf.autograph.experimental.do_not_convert
+
+
+PARCEL_BYTES = 4 << 20
+"""Chosen: gradients are collected up to this size before they are summed over the replicas."""
 
 
 class Steps:
@@ -31,11 +36,13 @@ class Steps:
         optimizer: keras.optimizers.Optimizer,
         schedule: Schedule,
         objective: Objective,
+        sums: Sums,
     ) -> None:
         self.strategy = strategy
         self.model = model
         self.optimizer = optimizer
         self.objective = objective
+        self._sum = sums
         self.step = tf.Variable(0, dtype=tf.int64, trainable=False)
         self.loss_sum = tf.Variable(0.0, dtype=tf.float32, trainable=False)
         self.scale = schedule.scale
@@ -52,7 +59,9 @@ class Steps:
             # The gang's loss in every replica: one of them is enough.
             self.loss_sum.assign_add(self.strategy.experimental_local_results(losses)[0])
             self.step.assign_add(1)
-        return self.mean(said)
+        # After the steps: where the sums go over a ring, all workers must ask for them in one order.
+        with tf.control_dependencies([tf.identity(self.step)]):
+            return self.mean(tf.identity(said))
 
     @tf.function
     def all_reduce(self, vector: tf.Tensor, count: tf.Tensor) -> None:
@@ -69,13 +78,12 @@ class Steps:
         return self.strategy.experimental_local_results(sums)[0] / self.strategy.num_replicas_in_sync
 
     @tf.function
-    def evaluate(self, iterator: Any, count: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return float32 scalars, the mean loss and the mean metric over the examples of the next `count` batches."""
-        totals = tf.zeros((3,))
+    def evaluate(self, iterator: Any, count: tf.Tensor, totals: tf.Tensor) -> tf.Tensor:
+        """Return `totals`, float32 (3,), and on top of it loss, metric and weight summed over the next `count` batches."""
         for _ in tf.range(count):
             sums = self.strategy.run(_plain(self._replica_sums), args=(next(iterator),))
             totals += self.strategy.reduce("SUM", sums, axis=None)
-        return totals[0] / totals[2], totals[1] / totals[2]
+        return totals
 
     @property
     def gradient_bytes(self) -> int:
@@ -85,6 +93,19 @@ class Steps:
     def arrays(self) -> dict[str, np.ndarray]:
         """Return a copy of every variable by a name that is stable over processes."""
         return {name: np.asarray(variable) for name, variable in self._variables().items()}
+
+    def not_finite(self) -> str | None:
+        """Return the name of the first variable that holds NaN or infinity, or None."""
+        fine = self._finite().numpy()
+        return next((name for name, each in zip(self._variables(), fine, strict=True) if not each), None)
+
+    @tf.function
+    def _finite(self) -> tf.Tensor:
+        """Return bool (variables,): whether each variable is finite, in the order of `_variables`."""
+        values = [tf.convert_to_tensor(variable) for variable in self._variables().values()]
+        return tf.stack(
+            [tf.reduce_all(tf.math.is_finite(each)) if each.dtype.is_floating else tf.constant(True) for each in values]
+        )
 
     def load(self, arrays: dict[str, np.ndarray]) -> None:
         """Set every variable to what `arrays` gave for it."""
@@ -100,7 +121,7 @@ class Steps:
         """Apply one update and return this replica's part of the loss.
 
         The weights carry the division by the global batch, so replicas' gradients add up to the whole batch's. They
-        travel in one vector, the loss with them: one collective a step.
+        travel in few vectors, the loss with them.
         """
         features, labels, weights = batch
         variables = self.model.trainable_variables
@@ -117,18 +138,35 @@ class Steps:
         return loss
 
     def _summed(self, gradients: list[Any], loss: tf.Tensor) -> tuple[list[Any], tf.Tensor]:
-        """Return the sums over all replicas of `gradients` and `loss`."""
-        known = [tf.convert_to_tensor(gradient) for gradient in gradients if gradient is not None]
-        vector = self._sum(tf.concat([*(tf.reshape(each, [-1]) for each in known), loss[None]], axis=0))
-        *parts, total = tf.split(vector, [*(each.shape.num_elements() for each in known), 1])
-        sums = iter([tf.reshape(part, each.shape) for part, each in zip(parts, known, strict=True)])
-        return [None if gradient is None else next(sums) for gradient in gradients], total[0]
+        """Return the sums over all replicas of `gradients` and `loss`.
 
-    @staticmethod
-    def _sum(vector: tf.Tensor) -> tf.Tensor:
-        # The identity puts an argument of the call onto the replica's device: without one there is no collective.
-        placed = tf.identity(vector)
-        return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, placed)
+        The last layers' gradients, known first, go first; small ones go together, large ones without being copied.
+        """
+        known = [(i, tf.convert_to_tensor(each)) for i, each in enumerate(gradients) if each is not None]
+        sums, parcel, size = list(gradients), [(-1, loss)], 0
+        total = loss
+        for i, each in reversed(known):
+            parcel.append((i, each))
+            size += each.shape.num_elements() * 4
+            if size < PARCEL_BYTES and i != known[0][0]:
+                continue
+            for number, value in zip(
+                (number for number, _ in parcel), self._together([v for _, v in parcel]), strict=True
+            ):
+                if number < 0:
+                    total = value
+                else:
+                    sums[number] = value
+            parcel, size = [], 0
+        return sums, total
+
+    def _together(self, values: list[tf.Tensor]) -> list[tf.Tensor]:
+        """Return the sums over all replicas of `values`, which travel as one vector."""
+        if len(values) == 1:
+            return [self._sum(values[0])]
+        vector = self._sum(tf.concat([tf.reshape(each, [-1]) for each in values], axis=0))
+        parts = tf.split(vector, [each.shape.num_elements() for each in values])
+        return [tf.reshape(part, each.shape) for part, each in zip(parts, values, strict=True)]
 
     def _replica_sums(self, batch: Batch) -> tf.Tensor:
         """Return float32 (3,): loss, metric and weight summed over this replica's examples."""

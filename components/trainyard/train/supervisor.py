@@ -19,13 +19,13 @@ import threading
 import time
 from dataclasses import dataclass
 from multiprocessing import connection, forkserver
-from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
-from trainyard.core import events, storage
+from trainyard.core import events, memory, storage
 from trainyard.core.errors import ConfigurationError, ExitCode
-from trainyard.train.rendezvous import BEAT_SECONDS, Line, Message, Rendezvous
+from trainyard.train.launcher_sign import Lookout
+from trainyard.train.rendezvous import BEAT_SECONDS, Line, Listening, Message, Rendezvous
 from trainyard.train.worker import Start
 from trainyard.train.worker import main as train
 
@@ -36,10 +36,14 @@ _PRELOAD = ["trainyard.data", "tensorflow", "keras", "trainyard.train.session"]
 
 @dataclass(frozen=True)
 class Membership:
-    """Which worker this is, where all supervisors are (host:port by worker), and how long to wait."""
+    """Which worker this is, where all supervisors are (host:port by worker), and how long to wait.
+
+    token: what the gang's own supervisors know each other by.
+    """
 
     worker: int
     addresses: list[str]
+    token: str
     deadline_seconds: float
     stall_seconds: float
 
@@ -54,7 +58,8 @@ class Membership:
                 "Give host:port for each worker, with commas between, and the index of this one, from 0."
             )
         deadline = float(os.environ.get("TRAINYARD_START_DEADLINE_SECONDS", "300"))
-        return cls(int(index), addresses, deadline, float(os.environ.get("TRAINYARD_STALL_SECONDS", "300")))
+        token = os.environ.get("TRAINYARD_GANG_TOKEN", "")
+        return cls(int(index), addresses, token, deadline, float(os.environ.get("TRAINYARD_STALL_SECONDS", "300")))
 
 
 class Supervisor:
@@ -64,6 +69,7 @@ class Supervisor:
         self.membership = membership
         self.options = options
         self._training: _Training | None = None
+        self._lookout = Lookout()
         self._told_to_stop = 0.0
         self._generation = 0
         self._step = 0
@@ -75,7 +81,8 @@ class Supervisor:
         meeting = None
         if self.membership.worker == 0:
             port = int(self.membership.addresses[0].rpartition(":")[2])
-            meeting = Rendezvous(port, len(self.membership.addresses), self.membership.deadline_seconds).open()
+            workers, deadline = len(self.membership.addresses), self.membership.deadline_seconds
+            meeting = Rendezvous(port, workers, deadline, self.membership.token).open()
         try:
             code = self._work()
         finally:
@@ -126,16 +133,19 @@ class Supervisor:
     def _say_ready(self, line: Line) -> None:
         host, _, port = self.membership.addresses[self.membership.worker].rpartition(":")
         address = f"{host}:{_free_port(int(port) + 1)}"
-        line.send("ready", worker=self.membership.worker, address=address, generation=self._generation)
+        who = {"worker": self.membership.worker, "token": self.membership.token}
+        line.send("ready", **who, address=address, generation=self._generation)
 
     def _converse(self, line: Line) -> int | None:
         """Do what worker 0's supervisor says; return the exit code, or None where it is lost."""
         threading.Thread(target=self._beat, args=(line,), daemon=True).start()
+        listening = Listening()
         while True:
             waited_for: list[Any] = [line]
             if self._training:
                 waited_for.append(self._training.process.sentinel)
             connection.wait(waited_for, timeout=0.2)
+            listening.excuse([line])
             messages = line.receive()
             if messages is None or line.silent():
                 return None
@@ -155,6 +165,9 @@ class Supervisor:
                     grace_seconds=_GRACE_SECONDS,
                 )
                 return ExitCode.PREEMPTED
+            if self.membership.worker == 0 and self._lookout.gone():
+                text = "train: nobody waits for this gang any more: its launcher has given no sign of life"
+                self._say(line, "broke", code=int(ExitCode.INTERRUPTED), error="Interrupted", message=text)
             self._watch(line)
 
     def _obey(self, message: Message, line: Line) -> int | None:
@@ -234,7 +247,7 @@ class _Training:
         self.step = 0
         self.failure: Message = {}
         self.peak_mib = 0
-        self._out_of_memory = _oom_kills()
+        self._out_of_memory = memory.kills()
         self._heard = time.monotonic()
         self._recovered: list[Message] = []
         self._reader = threading.Thread(target=self._read, args=(reader,), daemon=True)
@@ -247,14 +260,12 @@ class _Training:
 
     def quiet_seconds(self) -> float:
         """Seconds since it said anything; takes note of its memory as well."""
-        with contextlib.suppress(OSError, ValueError, IndexError):
-            status = Path(f"/proc/{self.process.pid}/status").read_text()
-            self.peak_mib = int(status.split("VmHWM:")[1].split()[0]) // 1024
+        self.peak_mib = max(self.peak_mib, memory.peak_mib(self.process.pid or 0))
         return time.monotonic() - self._heard
 
     def out_of_memory(self) -> bool:
         """Whether the kernel has killed something of this container for want of memory since the start."""
-        return _oom_kills() > self._out_of_memory
+        return memory.kills() > self._out_of_memory
 
     def dump(self) -> None:
         """Have it write every thread's stack."""
@@ -294,7 +305,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m trainyard.train.supervisor", description=__doc__)
     for name in ("recipe", "examples", "checkpoints", "output"):
         parser.add_argument(f"--{name}", required=True)
-    options = vars(parser.parse_args())
+    supervise(vars(parser.parse_args()))
+
+
+def supervise(options: dict[str, str]) -> NoReturn:
+    """Supervise this process's worker; `options` are those of `train.run.join`. Ends with the gang's exit code."""
     # The supervisor follows its training process by its events.
     os.environ["TRAINYARD_EVENTS"] = "json"
     try:
@@ -311,10 +326,11 @@ def _broken(worker: int, code: int, training: _Training) -> Message:
     if training.failure:
         return {"code": code, "error": training.failure["error"], "message": training.failure["message"]}
     if code == -signal.SIGKILL:
-        memory = training.out_of_memory()
-        why = "for want of memory; give the worker more, or lower train.batch_size" if memory else "by SIGKILL"
-        text = f"worker {worker}'s training process was killed {why}. Its peak memory was {training.peak_mib} MiB"
-        return {"code": int(ExitCode.PEER_LOST), "error": "PeerLost", "message": text, "out_of_memory": memory}
+        starved = training.out_of_memory()
+        text = f"worker {worker}'s training process was killed by SIGKILL. Its peak memory was {training.peak_mib} MiB"
+        if starved:
+            text = f"worker {worker}'s training process was killed {memory.told(training.peak_mib)}"
+        return {"code": int(ExitCode.PEER_LOST), "error": "PeerLost", "message": text, "out_of_memory": starved}
     how = signal.Signals(-code).name if code < 0 else f"exit status {code}"
     text = f"worker {worker}'s training process ended with {how}"
     lost = code < 0 or code not in {int(each) for each in ExitCode}
@@ -332,14 +348,6 @@ def _free_port(first: int) -> int:
         with contextlib.suppress(OSError), socket.create_server(("", port)):
             return port
     raise ConfigurationError(f"TRAINYARD_WORKERS: ports {first} to {first + _PORTS - 1} are all taken. Name others.")
-
-
-def _oom_kills() -> int:
-    """Return how often the kernel has killed a process of this container for want of memory (cgroup 2)."""
-    with contextlib.suppress(OSError, ValueError):
-        lines = Path("/sys/fs/cgroup/memory.events").read_text().splitlines()
-        return sum(int(line.split()[1]) for line in lines if line.startswith("oom_kill "))
-    return 0
 
 
 def _warm_up() -> None:

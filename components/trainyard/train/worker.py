@@ -57,7 +57,8 @@ def _follow(options: dict[str, str]) -> None:
     code = 0
     try:
         with step.recorded("train", lambda: options["output"]), tempfile.TemporaryDirectory() as nowhere:
-            join(recipe.load(options["recipe"]), options["examples"], options["checkpoints"], Path(nowhere))
+            examples = step.at_hand("examples", options["examples"])
+            join(recipe.load(options["recipe"]), examples, options["checkpoints"], Path(nowhere))
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             while True:
                 signal.pause()

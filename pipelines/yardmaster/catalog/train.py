@@ -11,7 +11,7 @@ from trainyard.train.component import train
 
 
 @dsl.pipeline(name="trainyard-train")
-def train_pipeline(recipe: str, storage: str, code: str = "", beam_options: str = "") -> None:
+def train_pipeline(recipe: str, storage: str, code: str = "", beam_options: str = "", gang: str = "") -> None:
     """Preprocess, train and evaluate; export and push what the gates bless; write the run's summary whatever happened.
 
     Args:
@@ -19,6 +19,7 @@ def train_pipeline(recipe: str, storage: str, code: str = "", beam_options: str 
         storage: Root URI of all outputs.
         code: Digest of the code this was compiled with; an image with other code refuses. Empty: not checked.
         beam_options: Command line of Beam for preprocess.
+        gang: JSON text of the gang of pods that trains. Empty: the train step's own pod does.
     """
     shared = {"recipe": recipe, "storage": storage, "code": code}
     run_id = dsl.PIPELINE_JOB_ID_PLACEHOLDER
@@ -28,7 +29,7 @@ def train_pipeline(recipe: str, storage: str, code: str = "", beam_options: str 
     with dsl.ExitHandler(ended):
         data = preprocess(**shared, run_id=run_id, beam_options=beam_options).set_caching_options(False)
         examples, fingerprint = data.outputs["examples"], data.outputs["fingerprint"]
-        model = train(**shared, examples=examples, fingerprint=fingerprint).outputs["model"]
+        model = train(**shared, examples=examples, fingerprint=fingerprint, gang=gang).outputs["model"]
         judged = evaluate(**shared, run_id=run_id, examples=examples, model=model).set_caching_options(False)
         with dsl.If(judged.outputs["Output"] == "blessed", name="blessed"):
             files = export(**shared, examples=examples, model=model)

@@ -8,15 +8,15 @@ from typing import Annotated
 
 import typer
 
+from yardmaster.cli.options import Overrides, RecipeName
+
 
 def compile(
-    recipe: Annotated[str, typer.Argument(help="Name of a bundled recipe, or a YAML file.")] = "digits",
+    recipe: RecipeName = "digits",
     environment: Annotated[
         str, typer.Option("--environment", "-e", help="local, kind, gke, vertex, or a YAML file.")
     ] = "local",
-    set_: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override one value, such as train.epochs=3.")
-    ] = None,
+    set_: Overrides = None,
     output: Annotated[str, typer.Option("--output", "-o", metavar="FILE", help="- is stdout.")] = "-",
 ) -> None:
     """Compile a recipe into a pipeline package, placed on the pools of an environment."""

@@ -8,7 +8,7 @@ import sys
 import typer
 
 from trainyard.core.errors import ExitCode, TrainyardError
-from yardmaster.cli import compile, place, recipe, run
+from yardmaster.cli import compile, doctor, explain, place, plan, pools, recipe, run, runs, schedule, submit
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -22,6 +22,13 @@ app = typer.Typer(
 app.command("run")(run.run)
 app.command("compile")(compile.compile)
 app.command("place")(place.place)
+app.command("submit")(submit.submit)
+app.command("doctor")(doctor.doctor)
+app.command("explain")(explain.explain)
+app.add_typer(runs.app, name="runs")
+app.add_typer(schedule.app, name="schedule")
+app.command("plan")(plan.plan)
+app.command("pools")(pools.pools)
 app.add_typer(recipe.app, name="recipe")
 
 

@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from yardmaster.cli.options import RecipeName
+
 app = typer.Typer(no_args_is_help=True, help="Write and check recipes.")
 
 _TEMPLATE = """\
@@ -79,7 +81,7 @@ def new(
 
 @app.command("validate")
 def validate(
-    recipe: Annotated[str, typer.Argument(help="Name of a bundled recipe, or a YAML file.")],
+    recipe: RecipeName,
     set_: Annotated[list[str] | None, typer.Option("--set", help="Override one value, such as train.epochs=3.")] = None,
 ) -> None:
     """Check a recipe and print it with every default filled in."""

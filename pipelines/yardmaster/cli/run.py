@@ -7,12 +7,11 @@ import secrets
 import sys
 from datetime import datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
-if TYPE_CHECKING:
-    from yardmaster.local_run import LocalRun
+from yardmaster.cli.options import Output, OutputFormat, Overrides, RecipeName
 
 
 class Step(StrEnum):
@@ -25,18 +24,9 @@ class Step(StrEnum):
     PUSH = "push"
 
 
-class Output(StrEnum):
-    """How the answer is written to stdout."""
-
-    TEXT = "text"
-    JSON = "json"
-
-
 def run(
-    recipe: Annotated[str, typer.Argument(help="Name of a bundled recipe, or a YAML file.")] = "digits",
-    set_: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override one value, such as train.epochs=3.")
-    ] = None,
+    recipe: RecipeName = "digits",
+    set_: Overrides = None,
     environment: Annotated[
         str,
         typer.Option("--environment", "-e", help="Name of an environment, or a YAML file; its target must be local."),
@@ -47,13 +37,14 @@ def run(
     require_blessed: Annotated[
         bool, typer.Option("--require-blessed", help="Exit with 60 where the gate refuses the model.")
     ] = False,
-    output: Annotated[Output, typer.Option("--output", "-o", help="text, or one JSON object on stdout.")] = Output.TEXT,
+    output: OutputFormat = Output.TEXT,
 ) -> None:
     """Preprocess, train, evaluate, export and push a recipe on this machine.
 
     What an earlier run finished is used again; what it left half done is resumed.
     """
     from trainyard.core import environment as environments
+    from trainyard.core import keys, storage, summary
     from trainyard.core import recipe as recipes
     from trainyard.core.artifacts import Evaluation
     from trainyard.core.errors import ConfigurationError, ExitCode, GateRefused, TrainyardError
@@ -71,19 +62,25 @@ def run(
     run_id = f"{datetime.now():%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
     going = LocalRun(loaded, place, run_id, from_step.value if from_step else None, screen)
     failure: str | None = None
+    code: int = ExitCode.DONE
     try:
         with screen:
             going.execute()
     except TrainyardError as error:
-        failure = str(error)
+        failure, code = str(error), error.exit_code
         raise
     except KeyboardInterrupt:
-        failure = "Interrupted. Run the same command again: it goes on where it stopped."
+        failure, code = "Interrupted. Run the same command again: it goes on where it stopped.", ExitCode.INTERRUPTED
         print(f"✗ {failure}", file=sys.stderr)
         raise typer.Exit(ExitCode.INTERRUPTED) from None
     finally:
-        if going.folders:
-            record = _write_record(going, failure)
+        ended = {"startup_seconds": going.startup_seconds, "failure": failure, "exit_code": int(code)}
+        if not going.folders:  # nothing to report but the reason, for `explain`
+            reason = {"recipe": loaded.name, "run_id": run_id, **ended}
+            folder = keys.run_folder(going.root, loaded, run_id)
+            storage.write_text(storage.join(folder, "run.json"), json.dumps(reason, indent=1))
+        else:
+            record, _ = summary.write(going.root, loaded, run_id, going.folders, going.seconds, ended)
     if output is Output.JSON:
         print(json.dumps(record))
     else:
@@ -91,16 +88,3 @@ def run(
     if require_blessed and record["gate"]["verdict"] != "blessed":
         failed = [threshold for threshold in record["gate"]["thresholds"] if not threshold["passed"]]
         raise GateRefused("; ".join(f"{t['name']}: {t['note'] or t['value']}" for t in failed) + ". Not pushed.")
-
-
-def _write_record(run: LocalRun, failure: str | None) -> dict[str, Any]:
-    from trainyard.core import report, storage
-    from trainyard.core.summary import summarize
-
-    path = run.folder / "report.html"
-    page = report.render(f"{run.recipe.name} · {run.run_id}", run.recipe, run.folders, run.seconds, failure=failure)
-    storage.write_text(str(path), page)
-    record = summarize(run.recipe.name, run.run_id, run.folders, run.seconds, str(path))
-    extra = {"startup_seconds": run.startup_seconds, "failure": failure}
-    storage.write_text(str(run.folder / "run.json"), json.dumps(record | extra, indent=1))
-    return record

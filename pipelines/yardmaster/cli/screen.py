@@ -77,11 +77,15 @@ class Screen:
             self._task = None
 
 
+def table_console() -> Console:
+    """Return the console that an answer's tables are printed on: stdout, of a fixed width where it is no terminal."""
+    console = Console(highlight=False, soft_wrap=False)
+    return console if console.is_terminal else Console(highlight=False, width=_PLAIN_WIDTH)
+
+
 def show(record: dict[str, Any], recipe: Recipe, intervals: dict[str, Interval]) -> None:
     """Print the last screen of a run from its record (see `trainyard.core.summary`) and its metrics' intervals."""
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=_PLAIN_WIDTH)
+    console = table_console()
     data, train, gate = record["data"], record["train"], record["gate"]
     blessed = gate["verdict"] == "blessed"
     badge = "[bold green]✓ blessed[/]" if blessed else "[bold red]✗ refused[/]"
@@ -109,7 +113,7 @@ def show(record: dict[str, Any], recipe: Recipe, intervals: dict[str, Interval])
 
 
 def _metrics(record: dict[str, Any], intervals: dict[str, Interval]) -> Table:
-    table = _table("metric (test split)", "value", "95 % interval")
+    table = plain_table("metric (test split)", "value", "95 % interval")
     for name, value in record["metrics"].items():
         interval = intervals.get(name)
         table.add_row(name, f"{value:.4f}", _between(interval.low, interval.high) if interval else "")
@@ -117,7 +121,7 @@ def _metrics(record: dict[str, Any], intervals: dict[str, Interval]) -> Table:
 
 
 def _gate(gate: dict[str, Any]) -> Table:
-    table = _table("gate", "value", "95 % interval", "")
+    table = plain_table("gate", "value", "95 % interval", "")
     for threshold in gate["thresholds"]:
         interval, value = threshold["interval"], threshold["value"]
         mark = "[green]✓[/]" if threshold["passed"] else "[red]✗[/]"
@@ -137,7 +141,7 @@ def _between(low: float, high: float) -> str:
 
 
 def _exports(exports: list[dict[str, Any]]) -> Table:
-    table = _table("exported", "size", "p50 ms", "p95 ms", "accuracy", "difference", "output differs ≤")
+    table = plain_table("exported", "size", "p50 ms", "p95 ms", "accuracy", "difference", "output differs ≤")
     for export in exports:
         latency = export["latency_ms"]
         table.add_row(
@@ -152,7 +156,8 @@ def _exports(exports: list[dict[str, Any]]) -> Table:
     return table
 
 
-def _table(first: str, *others: str) -> Table:
+def plain_table(first: str, *others: str) -> Table:
+    """Return a table without lines: the first column left, the others right."""
     table = Table(box=None, header_style="dim", padding=(0, 2), pad_edge=False)
     table.add_column(first)
     for name in others:

@@ -1,0 +1,134 @@
+"""Two workers on a core each against one worker on one core, with the same batch a worker, and what checkpoints cost.
+
+    python -m benchmarks.scaling
+
+prints the section of docs/benchmarks.md. Each worker is a process pinned to a core, in a scheduling group of raised
+priority where that is allowed. All are started first and measured in turn, so that another load meets all of them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import statistics
+import subprocess
+import sys
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+ROUNDS = 5
+MODELS = {"cnn_small": (32, 8), "resnet50": (8, 5)}
+"""Of each model the batch a worker and the steps a measurement; images of 96 x 96 pixels."""
+
+
+def measure(model: str) -> dict[str, Any]:
+    """Return milliseconds a step by kind, a value a round, and what a checkpoint costs."""
+    batch, steps = MODELS[model]
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run([sys.executable, "-m", "benchmarks.random_images", f"{folder}/images"], check=True)
+        arguments = [model, str(batch), f"{folder}/images", folder]
+        alone = [_Worker(core, arguments) for core in (0, 1)]
+        ports = [20_000 + secrets.randbelow(10_000) for _ in range(2)]
+        gang = [_Worker(core, arguments, ports) for core in (0, 1)]
+        try:
+            for worker in (*alone, *gang):
+                worker.answer()
+            result: dict[str, Any] = {"alone": [], "both": [], "gang": [], "all_reduce": [], "save": [], "blocked": []}
+            for _ in range(ROUNDS):
+                result["alone"].append(_together(alone[:1], "step", steps)["ms"])
+                result["both"].append(_together(alone, "step", steps)["ms"])
+                result["gang"].append(_together(gang, "step", steps)["ms"])
+                result["all_reduce"].append(_together(gang, "all_reduce", steps)["ms"])
+                saved = _together(alone[:1], "save", steps)
+                result["save"].append(saved["ms"])
+                result["blocked"].append(saved["blocked_ms"])
+            return {**result, **_together(alone[:1], "about", 1), "steps": steps, "batch": batch}
+        finally:
+            for worker in (*alone, *gang):
+                worker.process.kill()
+
+
+def section(results: dict[str, dict[str, Any]]) -> str:
+    """Return the section of the page."""
+    rows, saves = [], []
+    for model, result in results.items():
+        middle = {name: statistics.median(result[name]) for name in ("alone", "both", "gang", "all_reduce", "blocked")}
+        of_one = [one / two for one, two in zip(result["alone"], result["gang"], strict=True)]
+        of_both = [both / two for both, two in zip(result["both"], result["gang"], strict=True)]
+        rows.append(
+            f"| `{model}` | {result['batch']} | {result['gradient_bytes'] / 1e6:.1f} | {middle['alone']:.1f} | "
+            f"{middle['both']:.1f} | {middle['gang']:.1f} | {middle['all_reduce']:.1f} | {_spread(of_one)} | {_spread(of_both)} |"
+        )
+        beside = [result["steps"] * (save - one) for save, one in zip(result["save"], result["alone"], strict=True)]
+        saves.append(
+            f"| `{model}` | {result['state_bytes'] / 1e6:.1f} | {middle['blocked']:.1f} | {statistics.median(beside):.1f} |"
+        )
+    lines, costs = "\n".join(rows), "\n".join(saves)
+    return f"""## Two workers against one
+
+Milliseconds a step, each worker pinned to a core, images of 96 pixels, SGD, median of {ROUNDS} interleaved rounds. *Both* are two
+workers that know nothing of each other, one a core: what the machine gives where nothing is exchanged. Efficiency is the
+time of one worker alone, or of both, over the gang's, with the smallest and the largest of the rounds.
+
+| network | images a worker | gradients, MB | one | both | gang of two | all-reduce alone | of one | of both |
+| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |
+{lines}
+
+## What a checkpoint costs
+
+One worker on one core, which writes beside its steps on that same core. *Waited* is what a step waits for the copy of the state;
+*in all* is how much longer the next steps take together because of it.
+
+| network | state, MB | waited, ms | in all, ms |
+| --- | ---: | ---: | ---: |
+{costs}
+"""
+
+
+class _Worker:
+    """A process that takes steps when it is told to."""
+
+    def __init__(self, core: int, arguments: list[str], ports: list[int] | None = None) -> None:
+        environment = {**os.environ, "TF_NUM_INTRAOP_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
+        if ports:
+            cluster = {"worker": [f"127.0.0.1:{port}" for port in ports]}
+            environment["TF_CONFIG"] = json.dumps({"cluster": cluster, "task": {"type": "worker", "index": core}})
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.scaling_worker", str(core), str(len(ports or [1])), *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment,
+            start_new_session=True,
+        )
+        with suppress(OSError):
+            # The group of a session is what Linux schedules by; its nice value is not that of the process.
+            Path(f"/proc/{self.process.pid}/autogroup").write_text("-15")
+
+    def tell(self, what: str, count: int) -> None:
+        assert self.process.stdin
+        self.process.stdin.write(f"{what} {count}\n")
+        self.process.stdin.flush()
+
+    def answer(self) -> dict[str, Any]:
+        assert self.process.stdout
+        line: dict[str, Any] = json.loads(self.process.stdout.readline())
+        return line
+
+
+def _together(workers: list[_Worker], what: str, count: int) -> dict[str, Any]:
+    """Return the slowest worker's answer."""
+    for worker in workers:
+        worker.tell(what, count)
+    return max((worker.answer() for worker in workers), key=lambda answer: answer.get("ms", 0))
+
+
+def _spread(values: list[float]) -> str:
+    return f"{statistics.median(values):.2f} ({min(values):.2f}–{max(values):.2f})"
+
+
+if __name__ == "__main__":
+    print(section({model: measure(model) for model in sys.argv[1:] or MODELS}))

@@ -1,0 +1,72 @@
+"""The process that benchmarks.scaling measures: trains on its core, as many steps as it is told on standard input."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from typing import Any
+
+
+def main() -> None:
+    """Answer each line `<what> <count>` with a line of JSON."""
+    core, workers, model, batch, examples, folder = sys.argv[1:]
+    os.sched_setaffinity(0, {int(core)})
+
+    from trainyard.train import session, strategy
+
+    # isort: split
+    import tensorflow as tf
+
+    from trainyard.core.recipe import Recipe
+    from trainyard.data.examples import open_examples
+    from trainyard.train.checkpoint import Checkpoints, Progress
+    from trainyard.train.writer import Writer
+
+    devices = strategy.strategy()
+    recipe = Recipe.model_validate(
+        {
+            "name": "scaling",
+            "data": {"format": "image_folder", "path": "/nowhere"},
+            "model": {"name": model},
+            "train": {
+                "epochs": 100_000,
+                "batch_size": int(batch) * int(workers),
+                "optimizer": {"name": "sgd", "learning_rate": 1e-4},
+            },
+        }
+    )
+    data, steps = session.prepared(recipe, open_examples(examples), devices, (0.0, 1.0), "float32")
+    part = data.train(0)
+    batches = iter(devices.distribute_datasets_from_function(lambda _: part))
+    said, gradients = tf.zeros((2,)), tf.zeros((steps.gradient_bytes // 4,))
+    writer = Writer(Checkpoints(f"{folder}/checkpoints-{core}-{workers}", "", keep=2))
+    steps.train(batches, tf.constant(2, tf.int64), said)
+    if int(workers) > 1:
+        steps.all_reduce(gradients, tf.constant(1, tf.int64))
+    print("{}", flush=True)
+    saved = 0
+    for line in sys.stdin:
+        what, count = line.split()
+        start = time.perf_counter()
+        answer: dict[str, Any] = {}
+        if what == "save":
+            saved += 1
+            steps.not_finite()
+            writer.save(Progress(identity="", step=saved, history=[]), steps.arrays())
+            answer["blocked_ms"] = 1000 * (time.perf_counter() - start)
+        if what in ("step", "save"):
+            steps.train(batches, tf.constant(int(count), tf.int64), said)
+            writer.wait()
+        elif what == "all_reduce":
+            steps.all_reduce(gradients, tf.constant(int(count), tf.int64))
+        else:
+            answer["gradient_bytes"] = steps.gradient_bytes
+            answer["state_bytes"] = sum(each.nbytes for each in steps.arrays().values())
+        answer["ms"] = 1000 * (time.perf_counter() - start) / int(count)
+        print(json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Whether a scheduled run has anything to train."""

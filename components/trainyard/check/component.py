@@ -1,0 +1,21 @@
+"""The step `check` as a component of a KFP pipeline."""
+
+from kfp import dsl
+
+
+# The answer is the returned value: conditions of kfp.local 2.17 resolve no output but the one named "Output".
+@dsl.component(base_image="trainyard/cpu", install_kfp_package=False)
+def check(recipe: str, storage: str, code: str, run_id: str, when: str) -> str:
+    """Whether a scheduled run has anything to train: 'due' or 'not due'."""
+    from datetime import UTC, datetime
+
+    from trainyard.core import events, task
+
+    with task.opened("check", recipe, storage, code, run_id) as this:
+        from trainyard.check.run import run
+        from trainyard.core.schedule import When
+
+        conditions = When.model_validate_json(when)
+        due, why = run(this.recipe, this.root, this.destination, conditions, datetime.now(UTC))
+        events.emit("checked", step="check", due=due, why=why)
+        return "due" if due else "not due"

@@ -1,0 +1,217 @@
+"""Committed folders in a bucket: the creation of one marker object publishes them.
+
+    <final>/manifest.json              the marker: the manifest, and in which folder the files are
+    <final>/.attempts/<attempt>/...    the files of one attempt to write it; attempts never share a folder
+
+The marker is created with a generation match (Google) or If-None-Match (S3), so of several writers one wins, and every
+reader that opened a marker sees the files of that one writer. What killed writers left is removed by the next one that
+publishes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainyard.core import events, folders, objects, transfer
+from trainyard.core import manifest as manifests
+from trainyard.core.bucket_lease import lease as lease
+from trainyard.core.errors import DataError, InfrastructureError
+from trainyard.core.manifest import MANIFEST, Manifest
+from trainyard.core.objects import ABSENT, Changed, Missing, ObjectStore
+
+ATTEMPTS = ".attempts/"
+CACHE = "TRAINYARD_CACHE"
+
+
+@dataclass(frozen=True)
+class _Published:
+    """A folder as its marker tells of it: `prefix` begins the names of its files' objects."""
+
+    manifest: Manifest
+    prefix: str
+
+
+def committed(uri: str) -> Manifest | None:
+    """See `storage.committed`."""
+    found = _published(uri)
+    return found.manifest if found else None
+
+
+def require(uri: str, made_by: str) -> Manifest:
+    """See `storage.require`."""
+    store, _ = objects.place(uri)
+    found = _opened(uri, made_by)
+    sizes = {each.name.removeprefix(found.prefix): each.bytes for each in store.list(found.prefix).objects}
+    if fault := manifests.missing(found.manifest, sizes, uri, made_by):
+        raise fault
+    return found.manifest
+
+
+def local(uri: str, made_by: str) -> Path:
+    """See `storage.local`."""
+    store, _ = objects.place(uri)
+    found = _opened(uri, made_by)
+    try:
+        return _cached(store, uri, found)
+    except Missing as error:
+        again = _opened(uri, made_by)
+        if again.prefix == found.prefix:
+            raise DataError(
+                f"{uri}: a file of its manifest is gone ({error}). Run with --from {made_by} to write it again."
+            ) from error
+        return _cached(store, uri, again)  # it was written anew while it was read
+
+
+def read(folder: str, name: str) -> bytes | None:
+    """See `storage.read`."""
+    found = _published(folder)
+    if found is None or name not in found.manifest.files:
+        return None
+    content = objects.place(folder)[0].read(found.prefix + name)
+    return content[0] if content else None
+
+
+def children(uri: str) -> list[str]:
+    """See `storage.children`."""
+    store, name = objects.place(uri)
+    below = store.list(f"{name}/", deep=False)
+    names = {each.removeprefix(f"{name}/").rstrip("/") for each in (*below.folders, *(o.name for o in below.objects))}
+    return sorted(each for each in names if each and not each.startswith("."))
+
+
+def remove_unfinished(uri: str) -> None:
+    """See `storage.remove_unfinished`: folders that hold attempts and no marker."""
+    store, name = objects.place(uri)
+    found = [each.name.removeprefix(f"{name}/") for each in store.list(f"{name}/").objects]
+    begun = {each.partition("/")[0] for each in found if each.partition("/")[2].startswith(ATTEMPTS)}
+    whole = {each.partition("/")[0] for each in found if each.partition("/")[2] == MANIFEST}
+    transfer.delete(store, [f"{name}/{each}" for each in found if each.partition("/")[0] in begun - whole])
+
+
+@contextmanager
+def stage(uri: str, producer: str, last: str = "") -> Iterator[Path]:
+    """See `storage.stage`."""
+    objects.place(uri)
+    staging = Path(tempfile.mkdtemp(prefix="trainyard-"))
+    try:
+        with folders.os_errors(staging):
+            yield staging
+            manifest = manifests.measured_folder(staging, producer)
+        _publish(uri, staging, manifest, last)
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+
+
+def write_text(uri: str, text: str) -> None:
+    """See `storage.write_text`."""
+    store, name = objects.place(uri)
+    store.write(name, text.encode())
+
+
+def read_text(uri: str) -> str | None:
+    """See `storage.read_text`."""
+    store, name = objects.place(uri)
+    found = store.read(name)
+    return found[0].decode() if found else None
+
+
+def remove(uri: str) -> None:
+    """See `storage.remove`."""
+    store, name = objects.place(uri)
+    store.delete(f"{name}/{MANIFEST}")
+    store.delete(name)
+    transfer.delete(store, [each.name for each in store.list(f"{name}/").objects])
+
+
+def _published(uri: str) -> _Published | None:
+    store, name = objects.place(uri)
+    marker = store.read(f"{name}/{MANIFEST}")
+    if marker is None:
+        return None
+    manifest, document = manifests.parse(marker[0], f"{uri}/{MANIFEST}")
+    attempt = document.get("attempt", "")
+    return _Published(manifest, f"{name}/{ATTEMPTS}{attempt}/" if attempt else f"{name}/")
+
+
+def _opened(uri: str, made_by: str) -> _Published:
+    found = _published(uri)
+    if found is None:
+        raise DataError(f"{uri}: no committed output of the step '{made_by}'. Run with --from {made_by}.")
+    return found
+
+
+def _publish(uri: str, staging: Path, manifest: Manifest, last: str) -> None:
+    store, name = objects.place(uri)
+    start = time.monotonic()
+    attempt = secrets.token_hex(8)
+    own = f"{name}/{ATTEMPTS}{attempt}/"
+    prefix = f"{name}/" if last else own
+    if last:
+        store.write(own.rstrip("/"), b"")  # says that what lies here without a marker is unfinished
+    transfer.upload(store, prefix, staging, {each: f for each, f in manifest.files.items() if each != last})
+    if last in manifest.files:
+        transfer.upload(store, prefix, staging, {last: manifest.files[last]})
+    # The attempt's name makes the marker unlike any other, also where the files lie beside it.
+    document = manifest.to_json(attempt="" if last else attempt, writer=attempt)
+    try:
+        store.write(f"{name}/{MANIFEST}", document.encode(), match=ABSENT)
+    except Changed as error:
+        if not last:
+            transfer.delete(store, [own + each for each in manifest.files])
+        winner = committed(uri)
+        if winner is None or winner.digest != manifest.digest:
+            raise InfrastructureError(
+                f"{uri}: something else is there ({winner.producer if winner else 'no manifest'}). "
+                "Remove it or name another storage."
+            ) from error
+        return
+    attempts = [each.name for each in store.list(f"{name}/{ATTEMPTS}").objects]
+    transfer.delete(store, [each for each in attempts if not each.startswith(own)])
+    seconds = round(time.monotonic() - start, 2)
+    events.emit("published", uri=uri, files=len(manifest.files), bytes=manifest.bytes, seconds=seconds)
+
+
+def _cached(store: ObjectStore, uri: str, found: _Published) -> Path:
+    """Return the verified copy, made now unless it is there. Raises `Missing` where an object is gone."""
+    cache = _cache()
+    final = cache / hashlib.sha256(f"{uri}\0{found.manifest.digest}".encode()).hexdigest()[:32]
+    with folders.os_errors(final):
+        if final.is_dir() and _is_whole(final, found.manifest):
+            return final
+        shutil.rmtree(final, ignore_errors=True)
+        start = time.monotonic()
+        partial = Path(tempfile.mkdtemp(prefix=".partial-", dir=cache))
+        try:
+            transfer.download(store, found.prefix, found.manifest, partial)
+            (partial / MANIFEST).write_text(found.manifest.to_json(), encoding="utf-8")
+            folders.publish(partial, final, found.manifest)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+    seconds = round(time.monotonic() - start, 2)
+    events.emit("fetched", uri=uri, files=len(found.manifest.files), bytes=found.manifest.bytes, seconds=seconds)
+    return final
+
+
+def _is_whole(folder: Path, manifest: Manifest) -> bool:
+    paths = {name: folder / name for name in manifest.files}
+    sizes = {name: path.stat().st_size for name, path in paths.items() if path.is_file()}
+    return (folder / MANIFEST).is_file() and manifests.missing(manifest, sizes, str(folder), "") is None
+
+
+def _cache() -> Path:
+    """Return the folder of copies. Raises `InfrastructureError` where it belongs to somebody else."""
+    cache = Path(os.environ.get(CACHE) or Path(tempfile.gettempdir()) / f"trainyard-cache-{os.geteuid()}")
+    with folders.os_errors(cache):
+        cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if cache.stat().st_uid != os.geteuid():
+        raise InfrastructureError(f"{cache}: belongs to another user. Name a folder of your own in {CACHE}.")
+    return cache

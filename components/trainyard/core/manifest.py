@@ -1,0 +1,98 @@
+"""What a committed folder holds: the document whose appearance publishes it."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import google_crc32c
+
+from trainyard.core.errors import DataError
+
+MANIFEST = "manifest.json"
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True)
+class File:
+    """One file of a committed folder: its size and CRC32C, the checksum that object stores use too."""
+
+    bytes: int
+    crc32c: str
+
+    @property
+    def base64(self) -> str:
+        """The checksum as object stores write it."""
+        return base64.b64encode(bytes.fromhex(self.crc32c)).decode()
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a committed folder holds and who wrote it."""
+
+    producer: str
+    files: dict[str, File]
+    schema_version: int = SCHEMA_VERSION
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 over names, sizes and checksums: equal for equal content."""
+        lines = [f"{name} {file.bytes} {file.crc32c}\n" for name, file in sorted(self.files.items())]
+        return hashlib.sha256("".join(lines).encode()).hexdigest()
+
+    @property
+    def bytes(self) -> int:
+        """Size of all files together."""
+        return sum(file.bytes for file in self.files.values())
+
+    def to_json(self, **more: str) -> str:
+        """Return the document, with what is in `more` beside the manifest's own."""
+        return json.dumps(asdict(self) | more, indent=1, sort_keys=True)
+
+
+def parse(text: str | bytes, where: str) -> tuple[Manifest, dict[str, Any]]:
+    """Return the manifest in `text` and the whole document. Raises `DataError` where it is none."""
+    try:
+        document = json.loads(text)
+        manifest = Manifest(
+            producer=document["producer"],
+            files={name: File(**entry) for name, entry in document["files"].items()},
+            schema_version=document["schema_version"],
+        )
+        if wrong := [name for name in manifest.files if any(part in ("", ".", "..") for part in name.split("/"))]:
+            raise ValueError(f"the name {wrong[0]!r} leads out of the folder")
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DataError(
+            f"{where}: not a manifest of Trainyard ({error}). Remove the folder and run the step again."
+        ) from error
+    return manifest, document
+
+
+def measured(path: Path) -> File:
+    """Return the size and the checksum of the local file `path`."""
+    checksum = google_crc32c.Checksum()
+    with path.open("rb") as stream:
+        while chunk := stream.read(1 << 20):
+            checksum.update(chunk)
+    return File(bytes=path.stat().st_size, crc32c=checksum.hexdigest().decode())
+
+
+def measured_folder(folder: Path, producer: str) -> Manifest:
+    """Return the manifest of all files below `folder`."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return Manifest(producer=producer, files={path.relative_to(folder).as_posix(): measured(path) for path in files})
+
+
+def missing(manifest: Manifest, found: dict[str, int], uri: str, made_by: str) -> DataError | None:
+    """Return what is wrong where the sizes `found`, by name, are not those of `manifest`."""
+    for name, file in manifest.files.items():
+        if found.get(name) != file.bytes:
+            size = f"{found[name]} bytes" if name in found else "missing"
+            return DataError(
+                f"{uri}/{name}: {size}, its manifest says {file.bytes}. Run with --from {made_by} to write it again."
+            )
+    return None

@@ -1,0 +1,29 @@
+"""Counts what the network of a recipe's own module costs: `python -m trainyard.models.measure RECIPE FEATURES CLASSES`.
+
+The planner runs it as a process, because it may not load TensorFlow itself. FEATURES is a JSON list; the last line of stdout
+is [parameters, operations, activations].
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from trainyard.core import documents
+from trainyard.core.artifacts import Feature
+from trainyard.core.recipe import Recipe
+from trainyard.data.module import load_module
+from trainyard.models.cost import cost
+
+
+def main() -> None:
+    """Build the network and print what it costs."""
+    recipe = documents.load(Path(sys.argv[1]), Recipe)
+    features = [Feature.model_validate(feature) for feature in json.loads(sys.argv[2])]
+    found = cost(load_module(str(recipe.module)).build_model(features, int(sys.argv[3])))
+    print(json.dumps([found.parameters, found.flops_per_example, found.activations_per_example]))
+
+
+if __name__ == "__main__":
+    main()

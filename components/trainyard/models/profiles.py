@@ -1,0 +1,59 @@
+"""Writes core/profiles.json, what every named image network costs at its sizes: `make profiles`.
+
+The planner reads the file, because it may not load TensorFlow. Tables need none: their cost follows from the recipe.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import keras
+
+from trainyard.core.artifacts import Feature
+from trainyard.core.recipe import Model
+from trainyard.models.build import MINIMUM_SIDE, build
+from trainyard.models.cost import cost
+
+FILE = Path(__file__).parent.parent / "core" / "profiles.json"
+CLASSES = 10
+SIDES = (8, 12, 16, 24, 28, 32, 48, 64, 96, 128, 160, 224, 299, 384)
+LARGEST = {"cnn_small": 128}
+
+
+def main() -> None:
+    """Measure every network and write the file."""
+    profiles = {name: profile(name, (1, 3) if name == "cnn_small" else (3,)) for name in MINIMUM_SIDE}
+    FILE.write_text(json.dumps(profiles, indent=1) + "\n", encoding="utf-8")
+
+
+def profile(name: str, channels: tuple[int, ...]) -> dict[str, Any]:
+    """Return the last layer's classes and inputs and, by channels and side, [parameters, operations, activations]."""
+    sides = [
+        side
+        for side in SIDES
+        if max(32 if name != "cnn_small" else 8, MINIMUM_SIDE[name]) <= side <= LARGEST.get(name, 384)
+    ]
+    built = {count: {side: measure(name, side, count) for side in sides} for count in channels}
+    keras.utils.clear_session()
+    return {
+        "classes": CLASSES,
+        "head": _build(name, sides[0], channels[-1]).layers[-1].kernel.shape[0],
+        "channels": {str(count): {str(side): row for side, row in rows.items()} for count, rows in built.items()},
+    }
+
+
+def measure(name: str, side: int, channels: int) -> list[float]:
+    """Return [parameters, operations, activations] of one network for square images and CLASSES classes."""
+    found = cost(_build(name, side, channels))
+    return [found.parameters, found.flops_per_example, found.activations_per_example]
+
+
+def _build(name: str, side: int, channels: int) -> keras.Model:
+    image = Feature(name="image", dtype="float32", shape=(side, side, channels))
+    return build(Model.model_validate({"name": name}), [image], CLASSES, seed=1)
+
+
+if __name__ == "__main__":
+    main()

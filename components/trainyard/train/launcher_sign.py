@@ -1,0 +1,70 @@
+"""The launcher's sign of life, so that a gang whose run was cancelled does not train on for nobody.
+
+Who cancels a run of Kubeflow ends its pods' processes without a word, and the gang is no pod of the run. So the launcher
+renews a small file beside the checkpoints, and worker 0 ends the gang where it stays the same for longer than any
+launcher takes to come back. Only the file's change counts: no two clocks are compared.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from trainyard.core import events, storage
+from trainyard.core.errors import TrainyardError
+
+_RENEW_SECONDS = 60.0  # chosen: a small write a minute
+_PATIENCE_SECONDS = 900.0  # chosen: longer than Kubeflow waits before its last retry of a launcher (600 s)
+
+
+def sign(checkpoints: str) -> str:
+    """Return where the sign of the gang that writes `checkpoints` is."""
+    return storage.join(checkpoints, "gang", "launcher")
+
+
+@contextmanager
+def given(uri: str) -> Iterator[None]:
+    """Renew the sign at `uri` while the block runs, from before its first statement on."""
+    ended = threading.Event()
+
+    def renew() -> None:
+        while not ended.wait(_RENEW_SECONDS):
+            try:
+                storage.write_text(uri, secrets.token_hex(8))
+            except (OSError, TrainyardError) as error:
+                events.emit("warning", message=f"{uri}: the launcher's sign of life was not renewed ({error}).")
+
+    storage.write_text(uri, secrets.token_hex(8))
+    threading.Thread(target=renew, daemon=True).start()
+    try:
+        yield
+    finally:
+        ended.set()
+
+
+class Lookout:
+    """Watches the sign that TRAINYARD_LAUNCHER_SIGN names; nothing where it names none."""
+
+    def __init__(self) -> None:
+        self._uri = os.environ.get("TRAINYARD_LAUNCHER_SIGN", "")
+        self._patience = float(os.environ.get("TRAINYARD_LAUNCHER_PATIENCE_SECONDS", _PATIENCE_SECONDS))
+        self._sign: str | None = None
+        self._changed = self._looked = time.monotonic()
+
+    def gone(self) -> bool:
+        """Whether the launcher has given no sign for too long. Call it often: it looks a few times a minute at most."""
+        now = time.monotonic()
+        if not self._uri or now - self._looked < min(_RENEW_SECONDS / 3, self._patience / 3):
+            return False
+        self._looked = now
+        try:
+            found = storage.read_text(self._uri)
+        except (OSError, TrainyardError):
+            return False  # a storage that cannot be reached says nothing of the launcher
+        if found != self._sign:
+            self._sign, self._changed = found, now
+        return now - self._changed > self._patience

@@ -1,0 +1,36 @@
+"""What runs in each pod of a gang: `python -m trainyard.train.pod`, which becomes the worker's supervisor.
+
+It checks what the launcher cannot see from where it is: that the node has the pool's devices, and the image the
+pipeline's code.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+from pathlib import Path
+
+from trainyard.core import documents, step, task
+from trainyard.core.recipe import Recipe
+from trainyard.train import promise, supervisor
+
+
+def main() -> None:
+    """Run this pod's worker; ends with the gang's exit code."""
+    parser = argparse.ArgumentParser(prog="python -m trainyard.train.pod", description=__doc__)
+    for name in ("code", "examples", "checkpoints", "output"):
+        parser.add_argument(f"--{name}", required=name != "code", default="")
+    options = vars(parser.parse_args())
+    code = options.pop("code")
+    with step.recorded("train", lambda: options["output"]):
+        promise.check()
+        text = os.environ.get("TRAINYARD_RECIPE", "")
+        task.check_code("train", code, documents.parse(text, Recipe, name="TRAINYARD_RECIPE"))
+    path = Path(tempfile.mkdtemp()) / "recipe.yaml"
+    path.write_text(text, encoding="utf-8")
+    supervisor.supervise({"recipe": str(path), **options})
+
+
+if __name__ == "__main__":
+    main()

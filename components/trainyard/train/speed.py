@@ -1,0 +1,49 @@
+"""How fast a training goes."""
+
+from __future__ import annotations
+
+import time
+
+from trainyard.core.artifacts import Epoch
+from trainyard.train.input import Input
+
+
+class Speed:
+    """Examples a second, without the first call of a process, which compiles."""
+
+    def __init__(self, data: Input) -> None:
+        self._batch = data.batch_size
+        self._steps_per_epoch = data.steps_per_epoch
+        self.cold = True
+        self.last_step_seconds = 0.0
+        self._steps = 0
+        self._seconds = 0.0
+        self._cold_seconds = 0.0
+        self._epoch_start = time.perf_counter()
+
+    @property
+    def rate(self) -> float:
+        """Examples a second in this epoch."""
+        steps, seconds = (self._steps, self._seconds) if self._steps else (1, self._cold_seconds)
+        return steps * self._batch / max(seconds, 1e-9)
+
+    def add(self, steps: int, seconds: float) -> None:
+        """Count a call of `steps` that took `seconds`."""
+        if self.cold:
+            self.cold, self._cold_seconds = False, seconds
+            return
+        self.last_step_seconds = seconds / steps
+        self._steps += steps
+        self._seconds += seconds
+
+    def end_epoch(self) -> tuple[float, float]:
+        """Return the epoch's examples a second and its wall seconds, and begin another."""
+        now = time.perf_counter()
+        result = self.rate, now - self._epoch_start
+        self._steps, self._seconds, self._epoch_start = 0, 0.0, now
+        return result
+
+    def step_seconds(self, history: list[Epoch]) -> float:
+        """Return the mean seconds a step over `history`."""
+        rates = [epoch.examples_per_second for epoch in history]
+        return self._batch * sum(1 / rate for rate in rates) / len(rates)

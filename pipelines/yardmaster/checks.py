@@ -1,0 +1,226 @@
+"""What `doctor` finds: each thing that a run will need, and whether it is there. Pure functions over what was read."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import yaml
+
+from trainyard.core.environment import DEFAULT, Environment
+from trainyard.core.errors import ExitCode
+from trainyard.core.pools import Pool, placement
+from yardmaster.placement import RUN_AS_USER
+from yardmaster.scheduling import misfit, places
+
+Manifest = dict[str, Any]
+Verdict = Literal["good", "bad", "unknown"]
+
+SEVERITY = {ExitCode.DONE: 0, ExitCode.TRANSIENT: 1, ExitCode.CONFIGURATION: 2, ExitCode.INFRASTRUCTURE: 3}
+
+# What k8s/base/gang-rbac.yaml grants to the account that launches gangs: (verb, group, resource, subresource).
+LAUNCHER_NEEDS = (
+    ("create", "batch", "jobs", ""),
+    ("get", "batch", "jobs", ""),
+    ("delete", "batch", "jobs", ""),
+    ("create", "", "services", ""),
+    ("get", "", "pods", ""),
+    ("list", "", "pods", ""),
+    ("get", "", "pods", "log"),
+    ("list", "", "events", ""),
+)
+# What runs, explain and runs cancel need of the person who calls them.
+PERSON_NEEDS = (
+    ("list", "", "pods", ""),
+    ("get", "", "pods", "log"),
+    ("list", "", "events", ""),
+    ("list", "batch", "jobs", ""),
+    ("delete", "batch", "jobs", ""),
+)
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing looked at. code is what the run would end with where it is bad."""
+
+    name: str
+    verdict: Verdict
+    sentence: str
+    code: ExitCode = ExitCode.DONE
+
+    @property
+    def bad(self) -> bool:
+        """Whether it has to be mended before a run."""
+        return self.verdict == "bad"
+
+
+def good(name: str, sentence: str) -> Check:
+    """Return a check that is passed."""
+    return Check(name, "good", sentence)
+
+
+def bad(name: str, sentence: str, code: ExitCode = ExitCode.INFRASTRUCTURE) -> Check:
+    """Return a check that failed; the sentence ends with what to do."""
+    return Check(name, "bad", sentence, code)
+
+
+def unknown(name: str, sentence: str) -> Check:
+    """Return a check that could not be made or need not be passed."""
+    return Check(name, "unknown", sentence)
+
+
+def worst(checks: list[Check]) -> ExitCode:
+    """Return the exit code of the gravest fault: 40 before 20 before 30."""
+    return max((check.code for check in checks if check.bad), key=lambda code: SEVERITY[code], default=ExitCode.DONE)
+
+
+def version(server: str, sdk: str) -> Check:
+    """Compare the server's version with that of the compiler that wrote the package."""
+    theirs, ours = _numbers(server), _numbers(sdk)
+    if not theirs:
+        return unknown("kubeflow version", f"the server does not say its version ('{server}'); packages are of {sdk}")
+    if theirs[0] != ours[0]:
+        return bad(
+            "kubeflow version",
+            f"the server is {server}, packages are of {sdk}. Upgrade Kubeflow Pipelines to {ours[0]}.x",
+        )
+    if theirs < ours[:2]:
+        return unknown(
+            "kubeflow version", f"the server is {server}, older than the packages' {sdk}: new features may fail"
+        )
+    return good("kubeflow version", f"the server is {server}, packages are of {sdk}")
+
+
+def pod_security(namespace: Manifest) -> Check:
+    """Say what the namespace's Pod Security asks; steps and gangs meet 'restricted'."""
+    level = namespace["metadata"].get("labels", {}).get("pod-security.kubernetes.io/enforce")
+    name = namespace["metadata"]["name"]
+    if level is None:
+        return unknown("pod security", f"namespace {name} enforces none; steps would pass 'restricted' too")
+    return good("pod security", f"namespace {name} enforces '{level}', which steps and gangs pass")
+
+
+def image(kind: str, name: str) -> Check:
+    """Check how an image is named; that a registry has it is not looked up."""
+    label = f"image {kind}"
+    if not re.fullmatch(r"[a-z0-9.:_/-]+(:[\w.-]+)?(@sha256:[0-9a-f]{64})?", name):
+        return bad(label, f"'{name}' is no image name. Write registry/name:tag", ExitCode.CONFIGURATION)
+    tag = name.rpartition("/")[2].partition("@")[0].partition(":")[2]
+    if "@sha256:" not in name and tag in ("", "latest"):
+        return bad(
+            label,
+            f"'{name}' has no tag of its own: nodes would run different ones. Name a tag or a digest",
+            ExitCode.CONFIGURATION,
+        )
+    return good(label, f"{name} (its name; that the registry has it, for the nodes' processor, is not looked up)")
+
+
+def pool_pod(environment: Environment, name: str) -> Manifest:
+    """Return a pod as one of the pool's would be placed, for the API server to try."""
+    pool = environment.pools[name]
+    needs = placement(pool, environment.platform)
+    extra = {needs.resource: str(needs.count)} if needs.resource else {}
+    resources = {
+        "requests": pool.resources.requests.model_dump() | extra,
+        "limits": pool.resources.limits.model_dump(exclude_none=True) | extra,
+    }
+    spec: Manifest = {
+        "restartPolicy": "Never",
+        "automountServiceAccountToken": False,
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": RUN_AS_USER,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "containers": [
+            {
+                "name": "main",
+                "image": environment.images.get(pool.kind, "none"),
+                "resources": resources,
+                "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+            }
+        ],
+        "nodeSelector": needs.node_selector,
+        "tolerations": [each.model_dump(exclude_none=True) for each in needs.tolerations],
+    }
+    if pool.priority_class:
+        spec["priorityClassName"] = pool.priority_class
+    metadata = {"generateName": "trainyard-doctor-", "labels": {"app.kubernetes.io/name": "trainyard"}}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+
+
+def room(environment: Environment, name: str, nodes: list[Manifest], pods: list[Manifest] | None) -> Check:
+    """Check that nodes of the pool exist, and say for how many pods there is room now."""
+    label = f"pool {name}"
+    pool = environment.pools[name]
+    spec = pool_pod(environment, name)["spec"]
+    found = misfit(spec, nodes, None)
+    if found and found.kind == "label" and environment.platform != "kubernetes":
+        return unknown(label, f"{found.sentence}; right if the pool grows from zero nodes")
+    if found:
+        code = ExitCode.CONFIGURATION if found.permanent else ExitCode.TRANSIENT
+        return bad(label, found.whole.rstrip("."), code)
+    fitting = [node for node in nodes if misfit(spec, [node], None) is None]
+    if pods is None:
+        return good(label, f"{len(fitting)} nodes; what is free there may not be read")
+    room_for = sum(places(spec, node, pods) for node in fitting)
+    wanted = _workers(environment, name, pool)
+    if room_for < wanted:
+        return unknown(
+            label, f"{len(fitting)} nodes, room for {room_for} of {wanted} pods now: the run waits until others end"
+        )
+    return good(label, f"{len(fitting)} nodes, room for {room_for} pods now, {wanted} needed")
+
+
+def claim(environment: Environment, found: Manifest | None) -> Check:
+    """Check the volume that all pods share."""
+    name = environment.volume.claim if environment.volume else ""
+    if found is None:
+        return bad("volume", f"no PersistentVolumeClaim '{name}' in namespace {environment.namespace}. Create it")
+    modes = found["spec"].get("accessModes", [])
+    if "ReadWriteMany" not in modes:
+        return bad(
+            "volume", f"'{name}' is {', '.join(modes)}: pods on other nodes cannot mount it. Make it ReadWriteMany"
+        )
+    phase = found.get("status", {}).get("phase", "unknown")
+    if phase == "Bound":
+        return good("volume", f"'{name}' is bound, {', '.join(modes)}")
+    return unknown("volume", f"'{name}' is {phase}; it may be bound when the first pod comes")
+
+
+def retries(config: Manifest | None, namespace: str) -> Check:
+    """Check that the workflow controller lets `retries` mean what it says.
+
+    Its own default of KFP 2.17 (limit 2, OnError) nests with a step's retries, and retries no failing exit code.
+    """
+    if config is None:
+        return unknown(
+            "retry policy", f"no ConfigMap workflow-controller-configmap in namespace {namespace} can be read"
+        )
+    text = (config.get("data") or {}).get("workflowDefaults", "")
+    defaults = ((yaml.safe_load(text) or {}).get("spec") or {}).get("templateDefaults") or {}
+    strategy = defaults.get("retryStrategy") or {}
+    if str(strategy.get("limit")) == "0" and strategy.get("retryPolicy") == "Always":
+        return good("retry policy", "a step's retries mean what they say, deleted pods included")
+    return unknown(
+        "retry policy",
+        f"the controller's templateDefaults.retryStrategy is {strategy or 'not set'}: failed steps are not retried, and "
+        "drivers are retried over and over. Set {limit: '0', retryPolicy: Always} in workflowDefaults of "
+        f"workflow-controller-configmap in namespace {namespace}",
+    )
+
+
+def used_pools(environment: Environment) -> list[str]:
+    """Return the pools that steps are placed on."""
+    return list(dict.fromkeys(environment.placement.values()))
+
+
+def _workers(environment: Environment, name: str, pool: Pool) -> int:
+    trains = environment.placement.get("train", environment.placement[DEFAULT]) == name
+    return pool.workers if trains else 1
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    found = re.match(r"v?(\d+)\.(\d+)", text)
+    return (int(found[1]), int(found[2])) if found else ()

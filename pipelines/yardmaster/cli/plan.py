@@ -1,0 +1,146 @@
+"""`trainyard plan`: what a training takes on each pool, which one to take, and why."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from yardmaster.cli.options import Output, Overrides, RecipeName
+
+if TYPE_CHECKING:
+    from trainyard.core.recipe import Recipe
+    from yardmaster.planning.data import Data
+    from yardmaster.planning.plan import Candidate, Range
+    from yardmaster.planning.roofline import Work
+
+_HOURS = {"d": 24.0, "h": 1.0, "m": 1 / 60, "s": 1 / 3600}
+
+
+def plan(
+    recipe: RecipeName = "digits",
+    environment: Annotated[
+        str, typer.Option("--environment", "-e", help="local, kind, gke, vertex, or a YAML file.")
+    ] = "local",
+    set_: Overrides = None,
+    deadline: Annotated[str | None, typer.Option(metavar="TIME", help="Longest training, such as 4h or 1h30m.")] = None,
+    budget: Annotated[float | None, typer.Option(metavar="USD", help="Most that the training may cost.")] = None,
+    examples: Annotated[
+        int | None, typer.Option(metavar="N", help="Training examples, where they are not known.")
+    ] = None,
+    place: Annotated[bool, typer.Option("--place", help="Write the choice into the environment's file.")] = False,
+    output: Annotated[Output, typer.Option("--output", "-o", help="text, or a JSON list on stdout.")] = Output.TEXT,
+) -> None:
+    """Predict time and cost of a training on every pool of an environment, and choose one."""
+    from trainyard.core import environment as environments
+    from trainyard.core import recipe as recipes
+    from trainyard.core.errors import ConfigurationError
+    from yardmaster.planning import cost, data
+    from yardmaster.planning.choice import choose
+    from yardmaster.planning.memory import recall
+    from yardmaster.planning.plan import candidates
+
+    loaded, where = recipes.load(recipe, set_), environments.load(environment)
+    most = None if deadline is None else hours(deadline)
+    past = recall(where, loaded)
+    if past.warning:
+        print(f"! the plan learns from {len(past.observations)} recorded runs alone: {past.warning}", file=sys.stderr)
+    known = data.find(loaded, past.examples, examples)
+    work = cost.of_recipe(loaded, known)
+    found = choose(candidates(loaded, where, known, work, past.observations), most, budget)
+    chosen = next((each for each in found if each.chosen), None)
+    if output is Output.JSON:
+        print(json.dumps([each.as_dict() for each in found]))
+    else:
+        _show(loaded, known, work, found, len(past.observations))
+    if place and where.target == "local":
+        raise ConfigurationError("--place: a local environment has no pools. Name one of a cluster with -e.")
+    if place and chosen is None:
+        raise ConfigurationError("--place: no pool meets the limits, so none is written. See the reasons above.")
+    if place and chosen is not None:
+        from yardmaster.planning.placing import place_train
+
+        typer.echo(f"✓ {place_train(environment, chosen.pool)}: placement.train is {chosen.pool}", err=True)
+
+
+def hours(text: str) -> float:
+    """Return a time such as 90m, 4h or 1h30m in hours. Raises `ConfigurationError` where it is none."""
+    from trainyard.core.errors import ConfigurationError
+
+    parts = re.findall(r"(\d+(?:\.\d+)?)([dhms])", text)
+    if not parts or "".join(f"{number}{unit}" for number, unit in parts) != text:
+        raise ConfigurationError(f"--deadline {text}: is no time. Write it such as 90m, 4h, 1h30m or 2d.")
+    return sum(float(number) * _HOURS[unit] for number, unit in parts)
+
+
+def _show(recipe: Recipe, data: Data, work: Work, found: list[Candidate], runs: int) -> None:
+    from yardmaster.cli.screen import plain_table, table_console
+    from yardmaster.planning.plan import ADVICE
+
+    unit = "images/s" if data.image else "rows/s"
+    console = table_console()
+    size = " · ".join(map(str, data.image)) if data.image else f"{len(data.features)} columns"
+    console.print(
+        f"[bold]{recipe.name}[/]: {recipe.model.name or 'own model'}, {work.parameters:,} parameters, "
+        f"{work.flops_per_example / 1e6:,.4g} MFLOP a training example of {size}; {data.train:,} examples "
+        f"({data.origin}), {recipe.train.epochs} epochs, batch {recipe.train.batch_size}"
+    )
+    table = plain_table("pool", "devices", "workers", unit, "time", "class", "USD")
+    for each in found:
+        table.add_row(
+            f"[bold green]→ {each.pool}[/]" if each.chosen else f"  {each.pool}",
+            str(each.devices),
+            str(each.workers),
+            _between(each.examples_per_second, "{:,.0f}"),
+            _time(each.hours),
+            each.duration or "–",
+            "unknown" if each.cost_usd is None else f"{each.cost_usd:,.2f}",
+        )
+    console.print(table)
+    classes = dict.fromkeys(each.duration for each in found if each.duration)
+    lines = [" · ".join(f"{name}: {ADVICE[name]}" for name in classes), ""]
+    lines += [_reason(each) for each in found]
+    lines += [] if any(each.chosen for each in found) else ["No pool meets the limits."]
+    lines += ["", *(_needs(each) for each in found if each.selector or each.tolerations)]
+    console.print("\n".join(lines), soft_wrap=True)
+    console.print(f"[dim]In brackets 80 % intervals, from {runs} recorded runs.[/]")
+
+
+def _reason(each: Candidate) -> str:
+    mark = "→" if each.chosen else "–" if each.feasible else "✗"
+    sentences = [f"{mark} {each.pool}: {each.why or 'it can train this'}."]
+    if each.price:
+        spot = " on Spot" if each.price.spot else ""
+        dated = f", list price of {each.price.region} as of {each.price.date}" if each.price.date else ""
+        sentences.append(f"{each.price.usd_per_hour:g} USD an hour for one {each.machine}{spot}{dated}.")
+    if last := each.errors[-3:]:
+        runs = "run" if len(last) == 1 else f"{len(last)} runs"
+        sentences.append(
+            f"Its speed was predicted off by {', '.join(f'{100 * error:+.0f} %' for error in last)} in the last {runs}."
+        )
+    return " ".join(sentences)
+
+
+def _needs(each: Candidate) -> str:
+    selects = ", ".join(each.selector) or "any node"
+    return f"  {each.pool} selects {selects}; tolerates {', '.join(each.tolerations) or 'nothing'}"
+
+
+def _between(values: Range | None, form: str) -> str:
+    if values is None:
+        return "–"
+    return f"{form.format(values.expected)} ({form.format(values.low)} – {form.format(values.high)})"
+
+
+def _time(values: Range | None) -> str:
+    if values is None:
+        return "–"
+    unit, factor = next(
+        (name, factor)
+        for name, factor, most in (("s", 3600, 1 / 30), ("min", 60, 1), ("h", 1, 48), ("d", 1 / 24, 1e18))
+        if values.expected < most
+    )
+    return f"{values.expected * factor:.3g} {unit} ({values.low * factor:.3g} – {values.high * factor:.3g})"

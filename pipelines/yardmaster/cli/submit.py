@@ -1,0 +1,111 @@
+"""`trainyard submit`: compile, place, upload and run a recipe on a cluster."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from yardmaster.cli.options import Output, OutputFormat, Overrides, RecipeName
+
+if TYPE_CHECKING:
+    from yardmaster.submission import Submission
+
+
+def submit(
+    recipe: RecipeName = "digits",
+    environment: Annotated[
+        str, typer.Option("--environment", "-e", help="kind, gke, vertex, or a YAML file.")
+    ] = "kind",
+    set_: Overrides = None,
+    name: Annotated[
+        str | None,
+        typer.Option("--name", help="The run's name: given twice, there is one run, and the second follows it."),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be sent, and send nothing.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Follow the run, and exit with its exit code.")] = False,
+    pending_limit: Annotated[
+        int, typer.Option("--pending-limit", min=1, help="With --wait: seconds a step may wait for a node.")
+    ] = 3600,
+    output: OutputFormat = Output.TEXT,
+) -> None:
+    """Compile a recipe, upload it and run it on Kubeflow Pipelines or Vertex AI."""
+    import secrets
+    from datetime import datetime
+
+    from trainyard.core import environment as environments
+    from trainyard.core import recipe as recipes
+    from trainyard.core.errors import ConfigurationError
+    from yardmaster.compilation import compiled
+    from yardmaster.submission import submission
+
+    place = environments.load(environment)
+    if place.target == "local":
+        raise ConfigurationError(
+            f"--environment {environment}: its target is local. Use `trainyard run`, or name an environment of a cluster."
+        )
+    loaded = recipes.load(recipe, set_)
+    run = name or f"{loaded.name}-{datetime.now():%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+    what = submission(loaded, place, compiled(loaded, place), run)
+    if dry_run:
+        typer.echo(_dry(what), nl=False)
+        return
+    if wait and place.target == "vertex":
+        raise ConfigurationError("--wait: only runs on Kubeflow are followed. Leave it out.")
+    record = _to_vertex(what) if place.target == "vertex" else _to_kubeflow(what)
+    code = 0
+    if wait:
+        from yardmaster.cli.follow import follow
+
+        view, code = follow(place, record["run_id"], pending_limit)
+        record |= {"run": view.document()}
+    if output is Output.JSON:
+        typer.echo(json.dumps(record))
+    if code:
+        raise typer.Exit(code)
+
+
+def _dry(what: Submission) -> str:
+    """Return the package and the request as YAML documents; ids that the server gives stand in angle brackets."""
+    import yaml
+
+    from yardmaster.submission import request
+
+    if what.environment.target == "vertex":
+        from google.auth.credentials import AnonymousCredentials
+        from google.protobuf import json_format
+
+        from yardmaster.vertex import job
+
+        sent = json_format.MessageToDict(job(what, AnonymousCredentials())._gca_resource._pb)
+        return str(yaml.safe_dump(sent, sort_keys=False, width=120))
+    import kfp_server_api
+
+    ids = (f"<experiment {what.experiment}>", f"<pipeline {what.pipeline}>", f"<version {what.version}>")
+    body = kfp_server_api.ApiClient().sanitize_for_serialization(request(what, *ids))
+    return f"{what.package}---\n{yaml.safe_dump(body, sort_keys=False, width=120)}"
+
+
+def _to_kubeflow(what: Submission) -> dict[str, Any]:
+    from yardmaster.kubeflow_api import Kubeflow
+    from yardmaster.submit import submit
+
+    done = submit(what, Kubeflow(what.environment))
+    how = "was submitted before" if done.attached else "submitted"
+    typer.echo(f"✓ {done.name} {how}: run {done.run_id}, {what.pipeline} {what.version}", err=True)
+    return {
+        "run_id": done.run_id,
+        "name": done.name,
+        "attached": done.attached,
+        "pipeline": what.pipeline,
+        "version": what.version,
+    }
+
+
+def _to_vertex(what: Submission) -> dict[str, Any]:
+    from yardmaster.vertex import send
+
+    resource, attached = send(what)
+    typer.echo(f"✓ {what.run} {'was submitted before' if attached else 'submitted'}: {resource}", err=True)
+    return {"run_id": resource, "name": what.run, "attached": attached}

@@ -1,0 +1,88 @@
+"""Chooses among the candidates of a plan, and says of each why or why not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from yardmaster.planning.plan import Candidate
+
+
+def choose(found: list[Candidate], deadline: float | None, budget: float | None) -> list[Candidate]:
+    """Return the candidates with at most one chosen: the cheapest that meets deadline (hours) and budget (USD).
+
+    Without them the cheapest whose training takes minutes or hours, else the fastest. A pool without a known price is taken
+    only where no pool with one will do, and never against a budget.
+    """
+    able = [each for each in found if each.feasible]
+    meeting = [each for each in able if not _objection(each, deadline, budget)]
+    quick = [each for each in meeting if each.duration in ("minutes", "hours")]
+    if deadline is not None or budget is not None:
+        best, why = _cheapest(meeting), f"{_of('cheapest', meeting)} within {_limits(deadline, budget)}"
+    elif quick:
+        best, why = _cheapest(quick), f"{_of('cheapest', quick)} whose training takes minutes or hours"
+    else:
+        best, why = min(meeting, key=_hours, default=None), f"{_of('fastest', meeting)}; none takes less than a day"
+    if best and best.cost_usd is None:
+        why = f"{_of('fastest', meeting)}; no price is known"
+    return [_judged(each, best, why, deadline, budget) for each in found]
+
+
+def _judged(
+    each: Candidate, best: Candidate | None, why: str, deadline: float | None, budget: float | None
+) -> Candidate:
+    if not each.feasible:
+        return each
+    if each is best:
+        late = deadline is not None and each.hours is not None and each.hours.high > deadline
+        reasons = [why, "may miss the deadline" if late else "", each.why]
+        return replace(each, chosen=True, why="; ".join(filter(None, reasons)))
+    return replace(
+        each, why="; ".join(filter(None, [_objection(each, deadline, budget) or _against(each, best), each.why]))
+    )
+
+
+def _objection(each: Candidate, deadline: float | None, budget: float | None) -> str:
+    """Return why the candidate does not meet the limits, or an empty string."""
+    if deadline is not None and _hours(each) > deadline:
+        return f"takes {_hours(each):.3g} h, the deadline is {deadline:g} h"
+    if budget is not None and each.cost_usd is None:
+        return "price unknown, so the budget cannot be held: set price_per_hour"
+    if budget is not None and each.cost_usd is not None and each.cost_usd > budget:
+        return f"costs {each.cost_usd:.2f} USD, the budget is {budget:g}"
+    return ""
+
+
+def _against(each: Candidate, best: Candidate | None) -> str:
+    if best is None:
+        return ""
+    if each.cost_usd is None:
+        return "price unknown"
+    if best.cost_usd is not None and each.cost_usd >= best.cost_usd:
+        faster = _hours(best) / _hours(each)
+        return f"costs {each.cost_usd - best.cost_usd:.2f} USD more" + (
+            f", {faster:.1f} times as fast" if faster > 1.05 else ""
+        )
+    return "cheaper, but slower"
+
+
+def _cheapest(pools: Iterable[Candidate]) -> Candidate | None:
+    """Return the cheapest with a known price, else the fastest."""
+    pools = list(pools)
+    priced = [each for each in pools if each.cost_usd is not None]
+    if priced:
+        return min(priced, key=lambda each: (each.cost_usd or 0.0, _hours(each)))
+    return min(pools, key=_hours, default=None)
+
+
+def _hours(each: Candidate) -> float:
+    return each.hours.expected if each.hours else float("inf")
+
+
+def _of(adjective: str, pools: list[Candidate]) -> str:
+    return "the only pool" if len(pools) == 1 else f"the {adjective} of {len(pools)} pools"
+
+
+def _limits(deadline: float | None, budget: float | None) -> str:
+    parts = [f"{deadline:g} h" if deadline is not None else "", f"{budget:g} USD" if budget is not None else ""]
+    return " and ".join(filter(None, parts))

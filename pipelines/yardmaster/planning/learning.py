@@ -1,0 +1,77 @@
+"""What recorded runs teach: a factor on the predicted step time of this hardware and this model, and how sure it is.
+
+The logarithm of (measured / predicted) step time is taken as the sum of what is particular to the hardware, to the model on
+it, and to the single run, each normal. The prior says zero; records shrink it towards what they show.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+# Standard deviations of those logarithms, chosen, for want of enough runs to estimate them.
+HARDWARE = {"published": 0.25, "gpu": 0.35, "tpu": 0.5, "CPU": 0.5}
+MODEL = 0.35
+RUN = 0.15
+# 80 % of a normal distribution lie within so many standard deviations.
+WITHIN = 1.2816
+
+
+@dataclass(frozen=True)
+class Observation:
+    """One run: how many times longer its steps were than predicted without having learned anything."""
+
+    hardware: str
+    model: str
+    ratio: float
+    finished: str
+
+
+@dataclass(frozen=True)
+class Factor:
+    """What to multiply a predicted step time with: the expected value, and the ends of the 80 % interval."""
+
+    expected: float
+    low: float
+    high: float
+
+
+def factor(hardware: str, model: str, seen: Iterable[Observation]) -> Factor:
+    """Return what the observations `seen` say of `model` on `hardware`."""
+    groups: dict[str, list[float]] = defaultdict(list)
+    for each in seen:
+        if each.hardware == hardware:
+            groups[each.model].append(math.log(each.ratio))
+    mean, variance = 0.0, HARDWARE[_prior(hardware)] ** 2
+    for other, logs in groups.items():
+        if other != model:
+            mean, variance = _update(mean, variance, sum(logs) / len(logs), MODEL**2 + RUN**2 / len(logs))
+    variance += MODEL**2
+    if own := groups.get(model):
+        mean, variance = _update(mean, variance, sum(own) / len(own), RUN**2 / len(own))
+    spread = WITHIN * math.sqrt(variance + RUN**2)
+    return Factor(math.exp(mean), math.exp(mean - spread), math.exp(mean + spread))
+
+
+def past_errors(model: str, hardware: str, seen: Sequence[Observation]) -> list[float]:
+    """Return, oldest first, the relative error of the speed that would have been predicted before each run of the model."""
+    ordered = sorted(seen, key=lambda each: each.finished)
+    errors = []
+    for index, each in enumerate(ordered):
+        if (each.model, each.hardware) == (model, hardware):
+            errors.append(each.ratio / factor(hardware, model, ordered[:index]).expected - 1)
+    return errors
+
+
+def _prior(hardware: str) -> str:
+    if hardware in ("nvidia-tesla-v100", "nvidia-tesla-a100"):
+        return "published"
+    return "CPU" if hardware == "CPU" else "tpu" if hardware.startswith("tpu") else "gpu"
+
+
+def _update(mean: float, variance: float, seen: float, noise: float) -> tuple[float, float]:
+    """Return mean and variance of a normal distribution after a value `seen` with the variance `noise`."""
+    gain = variance / (variance + noise)
+    return mean + gain * (seen - mean), (1 - gain) * variance

@@ -1,0 +1,99 @@
+"""The time of one training step: what the hardware at its peak would need, divided by what it delivers of that.
+
+A device computes and moves memory at once, so the slower of the two counts; then replicas sum their gradients in a ring.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+# Times that an activation crosses the memory in a step: written and read going forward, read going backward, and its
+# gradient written and read.
+ACTIVATION_PASSES = 5
+# Times that a weight (float32) does: read twice, its gradient written and read, two moments of the optimizer read and written.
+WEIGHT_PASSES = 8
+# What the published runs below deliver of the roofline, their geometric mean (0.54): images/s of ResNet-50 at 224 pixels on
+# one V100 (float32 412, mixed 1270) and one A100 (TF32 909, mixed 2375), batch 128 and 256.
+# Source: NVIDIA DeepLearningExamples, TensorFlow/Classification/ConvNets/resnet50v1.5, training performance results.
+GPU_UTILISATION = 0.54
+# Measured here: mobilenet_v3_small and cnn_small on two cores, see docs/benchmarks.md.
+CPU_UTILISATION = 0.6
+# Seconds of a step that no size explains. CPU: measured here on the smallest network; others: chosen, no device was at hand.
+CPU_OVERHEAD = 0.0006
+DEVICE_OVERHEAD = 0.003
+# Chosen: the share of a network's bandwidth that a ring of gradients over it gets.
+NETWORK_SHARE = 0.5
+
+
+@dataclass(frozen=True)
+class Work:
+    """What one example costs a network; operations are those of a whole step, forward and backward."""
+
+    parameters: int
+    flops_per_example: float
+    activations_per_example: float
+
+
+@dataclass(frozen=True)
+class Site:
+    """Where a training runs: `devices` a worker, and what each delivers at its peak, in operations and bytes a second.
+
+    link: bytes a second that a device sends to the others of its worker, or of its slice; network: those that a worker
+    sends to others, None where none are between workers. memory_bytes: of one device, None where it does not limit.
+    """
+
+    hardware: str
+    workers: int
+    devices: int
+    cores: float
+    flops: float
+    memory_bandwidth: float
+    bytes_each: int = 4
+    memory_bytes: float | None = None
+    link: float | None = None
+    network: float | None = None
+
+    @property
+    def replicas(self) -> int:
+        """Devices of all workers."""
+        return self.workers * self.devices
+
+    @property
+    def cpu(self) -> bool:
+        """Whether the cores themselves train."""
+        return self.hardware == "CPU"
+
+
+def step_seconds(work: Work, batch: int, site: Site) -> float:
+    """Return the seconds that a step over `batch` examples takes, before anything was learned from runs."""
+    each = batch / site.replicas
+    compute = each * work.flops_per_example / site.flops
+    moved = each * work.activations_per_example * ACTIVATION_PASSES * site.bytes_each
+    memory = (moved + work.parameters * 4 * WEIGHT_PASSES) / site.memory_bandwidth
+    overhead, utilisation = (CPU_OVERHEAD, CPU_UTILISATION) if site.cpu else (DEVICE_OVERHEAD, GPU_UTILISATION)
+    return overhead + max(compute, memory) / utilisation + communication_seconds(work, site)
+
+
+def communication_seconds(work: Work, site: Site) -> float:
+    """Return the seconds of summing the gradients over all replicas.
+
+    A ring over n members sends 2 (n - 1) / n of the bytes over each link. Source: P. Patarasuk and X. Yuan, Bandwidth optimal
+    all-reduce algorithms for clusters of workstations, 2009. First the devices of a worker, then the workers.
+    """
+    size, seconds = 4.0 * work.parameters, 0.0
+    if site.link and site.replicas > 1 and site.network is None:
+        return _ring(site.replicas) * size / site.link
+    if site.link and site.devices > 1:
+        seconds += _ring(site.devices) * size / site.link
+    if site.network and site.workers > 1:
+        seconds += _ring(site.workers) * size / (site.network * NETWORK_SHARE)
+    return seconds
+
+
+def needed_bytes(work: Work, batch: int, site: Site) -> float:
+    """Return the memory that a device must have at least: its activations, and weights with gradients and two moments."""
+    return batch / site.replicas * work.activations_per_example * site.bytes_each + 16.0 * work.parameters
+
+
+def _ring(members: int) -> float:
+    return 2 * (members - 1) / members

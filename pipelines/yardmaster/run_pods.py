@@ -1,0 +1,100 @@
+"""Reads what `explanation` needs of the pods of a run: the pods, their events, the nodes and the ends of the logs."""
+
+from __future__ import annotations
+
+from trainyard.core.errors import InfrastructureError
+from yardmaster.explanation import Evidence, Finding, Manifest, explain, main_container, refused, step_of
+from yardmaster.kubernetes_api import Kubernetes
+
+RUN_LABEL = "pipeline/runid"
+_LOG_LINES = 200  # chosen: a Python traceback and the lines around it
+_JOBS = "apis/batch/v1"
+_WORKFLOWS = "apis/argoproj.io/v1alpha1"
+
+
+def workflows(cluster: Kubernetes, run_id: str) -> list[Manifest]:
+    """Return the Workflow of the run, as long as Argo keeps it."""
+    return cluster.items("workflows", selector=f"{RUN_LABEL}={run_id}", group=_WORKFLOWS)
+
+
+def gangs(cluster: Kubernetes, owners: list[Manifest]) -> list[Manifest]:
+    """Return the Jobs that belong to any of `owners`."""
+    uids = {each["metadata"]["uid"] for each in owners}
+    jobs = cluster.items("jobs", selector="app.kubernetes.io/name=trainyard", group=_JOBS)
+    return [job for job in jobs if uids & {each["uid"] for each in job["metadata"].get("ownerReferences") or []}]
+
+
+def pods_of_run(cluster: Kubernetes, run_id: str) -> list[Manifest]:
+    """Return the run's pods, those of its gangs included, oldest first."""
+    own = cluster.items("pods", selector=f"{RUN_LABEL}={run_id}")
+    for job in gangs(cluster, [*workflows(cluster, run_id), *own]):
+        own += pods_of_job(cluster, job["metadata"]["name"])
+    return sorted(own, key=lambda pod: str(pod["metadata"]["creationTimestamp"]))
+
+
+def pods_of_job(cluster: Kubernetes, job: str) -> list[Manifest]:
+    """Return the pods of one Job."""
+    return cluster.items("pods", selector=f"batch.kubernetes.io/job-name={job}")
+
+
+def evidence(cluster: Kubernetes, pods: list[Manifest]) -> list[Evidence]:
+    """Return all that the cluster says of each of `pods`, as far as the caller may read it."""
+    unscheduled = any(not pod["spec"].get("nodeName") for pod in pods)
+    nodes = _allowed(cluster, "/api/v1/nodes")
+    everything = _allowed(cluster, "/api/v1/pods") if unscheduled else None
+    return [
+        Evidence(
+            pod=pod,
+            events=_events(cluster, pod["metadata"]["uid"]),
+            nodes=nodes,
+            pods=everything,
+            log=_log(cluster, pod),
+        )
+        for pod in pods
+    ]
+
+
+def findings(cluster: Kubernetes, pods: list[Manifest], jobs: list[Manifest]) -> list[Finding]:
+    """Return what is to be said of every pod, and of every Job of `jobs` that has fewer pods than it should."""
+    found = [explain(each) for each in evidence(cluster, pods)]
+    for job in jobs:
+        name = job["metadata"]["name"]
+        if sum(name == pod["metadata"]["labels"].get("batch.kubernetes.io/job-name") for pod in pods) < int(
+            job["spec"].get("parallelism", 1)
+        ):
+            missing = refused(step_of(job), name, _events(cluster, job["metadata"]["uid"]))
+            found += [missing] if missing else []
+    return found
+
+
+def held_up(workflows: list[Manifest]) -> list[Finding]:
+    """Return what Argo says of steps whose pods it could not create, such as an exceeded quota."""
+    found = []
+    for workflow in workflows:
+        for node in (workflow.get("status", {}).get("nodes") or {}).values():
+            if node.get("type") == "Pod" and node.get("phase") == "Pending" and node.get("message"):
+                name = str(node.get("displayName", node.get("templateName", "step")))
+                told = refused(name, name, (), str(node["message"]))
+                found += [told] if told and told.cause in ("quota", "pod-security") else []
+    return found
+
+
+def _events(cluster: Kubernetes, uid: str) -> list[Manifest]:
+    events = cluster.items("events", fields=f"involvedObject.uid={uid}")
+    return sorted(events, key=lambda each: str(each.get("lastTimestamp") or each.get("eventTime") or ""))
+
+
+def _log(cluster: Kubernetes, pod: Manifest) -> str:
+    """Return the end of the log of a pod whose step has ended badly, '' for any other."""
+    ended = [each.get("state", {}).get("terminated") for each in pod.get("status", {}).get("containerStatuses", [])]
+    if not any(end and end.get("exitCode") for end in ended):
+        return ""
+    return cluster.log(pod["metadata"]["name"], main_container(pod), _LOG_LINES)
+
+
+def _allowed(cluster: Kubernetes, path: str) -> list[Manifest] | None:
+    try:
+        found = cluster.get(path)
+    except InfrastructureError:  # a user of one namespace may not read the whole cluster
+        return None
+    return list(found["items"]) if found else None

@@ -1,0 +1,213 @@
+"""Reads, watches and ends the runs of an environment: Kubeflow's API for the run, Kubernetes' for its pods."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+from trainyard.core import storage
+from trainyard.core.environment import Environment
+from trainyard.core.errors import ConfigurationError, InfrastructureError, TrainyardError, TransientError, did_you_mean
+from yardmaster import kubernetes_api, run_pods
+from yardmaster.explanation import Finding, main_container, step_of
+from yardmaster.kubeflow_api import Kubeflow
+from yardmaster.kubernetes_api import Manifest
+from yardmaster.run_view import RunView, StepView, steps, steps_of_tasks, with_outputs
+from yardmaster.submission import environment_of, recipe_of
+
+_POLL_SECONDS = 3.0  # chosen: two servers are asked, and a step takes ten seconds at least
+_GONE_SECONDS = 180  # chosen: how long the pods of a cancelled run may take to end, a checkpoint included
+
+
+class Runs:
+    """The runs of one environment whose target is kubeflow."""
+
+    def __init__(self, environment: Environment) -> None:
+        if environment.target != "kubeflow":
+            raise ConfigurationError(
+                f"{environment.name}: its target is {environment.target}. Runs are looked after on Kubeflow only."
+            )
+        self.environment = environment
+        self.server = Kubeflow(environment)
+        self._names: dict[tuple[str, str], tuple[str, str]] = {}
+        self._cluster: kubernetes_api.Kubernetes | None = None
+
+    @property
+    def cluster(self) -> kubernetes_api.Kubernetes:
+        """The cluster that the pods are in."""
+        self._cluster = self._cluster or kubernetes_api.connect(self.environment.namespace)
+        return self._cluster
+
+    def newest(self, count: int, everything: bool) -> list[RunView]:
+        """Return the newest `count` runs, of the environment's experiment or of all; without their steps."""
+        experiment = None if everything else self.server.find_experiment()
+        if experiment is None and not everything:
+            return []
+        return [self._bare(run) for run in self.server.runs(count, experiment)]
+
+    def find(self, name: str) -> str:
+        """Return the id of the newest run called `name`, or with that id. Raises `ConfigurationError` for none."""
+        if found := self.server.find_runs(name):
+            return str(found[0].run_id)
+        known = self.server.runs(50)
+        if any(run.run_id == name for run in known):
+            return name
+        if len(name) == 36 and name.count("-") == 4:
+            return str(self.server.run(name).run_id)
+        names = [str(run.display_name) for run in known]
+        raise ConfigurationError(
+            f"no run '{name}' at {self.server.host}. Newest: {', '.join(names[:5]) or 'none'}.{did_you_mean(name, names)}"
+        )
+
+    def view(self, run_id: str) -> RunView:
+        """Return the run with its steps, and its record where that can be read from here.
+
+        Whoever may not read the pods sees the states that Kubeflow knows.
+        """
+        run = self.server.run(run_id)
+        view, now = self._bare(run), datetime.now(UTC)
+        try:
+            found = steps(self._findings(run_id), now)
+        except (ConfigurationError, InfrastructureError):
+            found = ()
+        # Pods are gone an hour after the run, by Argo's default; Kubeflow's own database remembers.
+        found = found or steps_of_tasks((run.run_details and run.run_details.task_details) or [], now)
+        record, folder = self._record(view, run_id)
+        views = with_outputs(found, (record or {}).get("folders", {}))
+        facts = view.facts | ({"folder": folder} if folder else {})
+        return RunView(**{**vars(view), "steps": views, "record": record, "facts": facts})
+
+    def _findings(self, run_id: str) -> list[Finding]:
+        pods = run_pods.pods_of_run(self.cluster, run_id)
+        workflows = run_pods.workflows(self.cluster, run_id)
+        found = run_pods.findings(self.cluster, pods, run_pods.gangs(self.cluster, [*workflows, *pods]))
+        return found + run_pods.held_up(workflows)
+
+    def log(self, run_id: str, step: str, tail: int | None) -> str:
+        """Return the newest log of `step`; where it trains in a gang, that of the gang's worker 0."""
+        pods = run_pods.pods_of_run(self.cluster, run_id)
+        names = [step_of(pod) for pod in pods]
+        wanted = f"{step} worker 0" if f"{step} worker 0" in names else step
+        newest = next((pod for pod in reversed(pods) if step_of(pod) == wanted), None)
+        if newest is None:
+            known = sorted({name for name in names if name != "driver"})
+            raise ConfigurationError(
+                f"run {run_id}: no pod of step '{step}'. There are: {', '.join(known) or 'none any more'}."
+                f"{did_you_mean(step, known)}"
+            )
+        return self.cluster.log(newest["metadata"]["name"], main_container(newest), tail)
+
+    def cancel(self, run_id: str) -> None:
+        """The run, its pods and the gangs that it started are gone. Raises `TransientError` where they do not end."""
+        if str(self.server.run(run_id).state) not in ("SUCCEEDED", "FAILED", "CANCELED"):
+            self.server.terminate(run_id)
+        deadline = time.monotonic() + _GONE_SECONDS
+        while True:
+            # Argo kills a launcher without letting it remove its gang, so that is done here.
+            pods = run_pods.pods_of_run(self.cluster, run_id)
+            owners = [*run_pods.workflows(self.cluster, run_id), *pods]
+            jobs = run_pods.gangs(self.cluster, owners)
+            for job in jobs:
+                if not job["metadata"].get("deletionTimestamp"):
+                    self.cluster.delete(_job_path(job))
+            alive = [_name(pod) for pod in pods if pod["status"].get("phase") not in ("Succeeded", "Failed")]
+            state = str(self.server.run(run_id).state)
+            if not jobs and not alive and state in ("SUCCEEDED", "FAILED", "CANCELED"):
+                return
+            if time.monotonic() > deadline:
+                left = ", ".join([*alive, *map(_name, jobs)]) or f"the run, which says {state}"
+                raise TransientError(
+                    f"run {run_id}: does not end within {_GONE_SECONDS} s: {left}. Give the command again."
+                )
+            time.sleep(_POLL_SECONDS)
+
+    def watch(self, run_id: str) -> Iterator[RunView]:
+        """Yield the run again and again until it is over, the last time included; a silent server is waited for."""
+        silent_since: float | None = None
+        while True:
+            try:
+                view = self.view(run_id)
+                silent_since = None
+            except TransientError:
+                silent_since = silent_since or time.monotonic()
+                if time.monotonic() - silent_since > _GONE_SECONDS:
+                    raise
+                continue
+            yield view
+            if view.over:
+                return
+            time.sleep(_POLL_SECONDS)
+
+    def _bare(self, run: Any) -> RunView:
+        pipeline, version = self._names_of(run)
+        created = _written(run.created_at)
+        end = run.finished_at if run.finished_at and run.finished_at.year > 1970 else None
+        last = end or datetime.now(UTC)
+        return RunView(
+            run_id=str(run.run_id),
+            name=str(run.display_name),
+            state=str(run.state),
+            recipe=recipe_of(pipeline),
+            environment=environment_of(version),
+            created=created,
+            seconds=round((last - run.created_at).total_seconds(), 1) if run.created_at else None,
+            error=str(run.error.message) if run.error and run.error.message else "",
+        )
+
+    def _names_of(self, run: Any) -> tuple[str, str]:
+        """Return the names of the run's pipeline and version, which carry recipe and environment."""
+        reference = run.pipeline_version_reference
+        if reference is None or not reference.pipeline_id:
+            return "–", "–"
+        key = (str(reference.pipeline_id), str(reference.pipeline_version_id))
+        if key not in self._names:
+            try:
+                self._names[key] = self.server.names(*key)
+            except ConfigurationError:  # the pipeline was deleted, the run was not
+                self._names[key] = ("–", "–")
+        return self._names[key]
+
+    def _record(self, view: RunView, run_id: str) -> tuple[dict[str, Any] | None, str]:
+        """Return the run's run.json and its folder; None where the storage cannot be read from here."""
+        folder = storage.join(self.environment.storage, view.recipe, "runs", run_id)
+        try:
+            text = storage.read_text(storage.join(folder, "run.json"))
+            return (json.loads(text) if text else None), folder
+        except (TrainyardError, OSError, ValueError):
+            return None, folder
+
+
+def changes(views: Iterator[RunView], say: Callable[[StepView], None]) -> Iterator[RunView]:
+    """Yield `views` on, and tell `say` of every step whose sentence is new."""
+    said: dict[str, tuple[str, str]] = {}
+    for view in views:
+        for step in view.steps:
+            if said.get(step.name) != (step.pod, step.sentence):
+                said[step.name] = (step.pod, step.sentence)
+                say(step)
+        yield view
+
+
+def longest_wait(view: RunView, now: datetime) -> tuple[float, StepView] | None:
+    """Return the step that waits longest to start, with its seconds."""
+    waiting = [
+        ((now - datetime.fromisoformat(step.since.replace("Z", "+00:00"))).total_seconds(), step)
+        for step in view.steps
+        if step.state == "waiting" and step.since
+    ]
+    return max(waiting, key=lambda each: each[0], default=None)
+
+
+def _job_path(job: Manifest) -> str:
+    return f"/apis/batch/v1/namespaces/{job['metadata']['namespace']}/jobs/{_name(job)}"
+
+
+def _name(thing: Manifest) -> str:
+    return str(thing["metadata"]["name"])
+
+
+def _written(time_of: datetime | None) -> str:
+    return time_of.astimezone(UTC).isoformat(timespec="seconds") if time_of else ""

@@ -1,0 +1,33 @@
+"""Buckets of both protocols, for tests that say `store`."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import object_stores
+import pytest
+
+
+def forget_clients() -> None:
+    from trainyard.core import gcs, objects, s3
+
+    for cached in (objects.store, gcs._client, s3._client):
+        cached.cache_clear()
+
+
+@pytest.fixture(scope="session", params=["gs", "s3"])
+def served(request: Any) -> Iterator[object_stores.Store]:
+    with object_stores.STORES[request.param]() as store:
+        yield store
+
+
+@pytest.fixture
+def store(served: object_stores.Store, monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Iterator[object_stores.Store]:
+    """A bucket that this process and its children reach; what a test writes stays below a folder of its own name."""
+    for name, value in served.environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("TRAINYARD_CACHE", str(tmp_path / "cache"))
+    forget_clients()
+    served.calm()
+    yield served
+    served.calm()
+    forget_clients()

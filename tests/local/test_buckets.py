@@ -1,0 +1,349 @@
+"""Outputs in buckets, against real servers of both protocols: the same promises as for folders."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from object_stores import FAULTS, Request, Store
+
+from trainyard.core import bucket_folders, bucket_lease, objects, storage
+from trainyard.core.errors import ConfigurationError, DataError, InfrastructureError, TransientError
+
+KILLED = """
+import sys
+from trainyard.core import storage
+with storage.stage(sys.argv[1], "test") as folder:
+    (folder / "a").write_text(sys.argv[2])
+    (folder / "deep").mkdir()
+    (folder / "deep" / "b").write_text(sys.argv[2])
+"""
+
+
+@pytest.fixture
+def uri(store: Store, request: pytest.FixtureRequest) -> str:
+    return f"{store.uri}/{abs(hash(request.node.name))}/out"
+
+
+def write(uri: str, content: str, **options: str) -> None:
+    with storage.stage(uri, "test", **options) as folder:
+        (folder / "a").write_text(content)
+        (folder / "deep").mkdir()
+        (folder / "deep" / "b").write_text(content)
+
+
+def names(store: Store, uri: str) -> list[str]:
+    prefix = uri.removeprefix(f"{store.uri}/")
+    return [each.name.removeprefix(prefix) for each in objects.store(store.uri).list(prefix).objects]
+
+
+def test_a_published_folder_is_read_back_whole_and_cached_for_the_machine(store: Store, uri: str) -> None:
+    write(uri, "hello")
+    manifest = storage.require(uri, "test")
+    assert manifest.files["a"] == storage.File(bytes=5, crc32c="9a71bb4c")
+    assert storage.committed(uri) == manifest
+    copy = storage.local(uri, "test")
+    assert (copy / "deep" / "b").read_text() == "hello"
+    assert storage.require(str(copy), "test") == manifest
+    assert storage.read(uri, "a") == b"hello" and storage.read(uri, "nothing") is None
+    store.calm()
+    assert storage.local(uri, "test") == copy
+    assert len(store.requests) == 1  # the marker: the copy is that of its digest
+
+
+def test_a_large_file_an_empty_one_and_names_of_any_letters_come_back(store: Store, uri: str) -> None:
+    content = random.Random(1).randbytes((17 << 20) + 3)
+    with storage.stage(uri, "test") as folder:
+        (folder / "large").write_bytes(content)
+        (folder / "empty").touch()
+        (folder / "Zürich + %2F ?#").write_text("x")
+    copy = storage.local(uri, "test")
+    assert (copy / "large").read_bytes() == content
+    assert (copy / "empty").read_bytes() == b"" and (copy / "Zürich + %2F ?#").read_text() == "x"
+
+
+def test_an_error_in_the_block_publishes_nothing_in_a_bucket(store: Store, uri: str) -> None:
+    with pytest.raises(ZeroDivisionError), storage.stage(uri, "test") as folder:
+        (folder / "a").write_text("half")
+        raise ZeroDivisionError
+    assert names(store, uri) == [] and not folder.exists()
+
+
+def test_a_copy_that_was_damaged_on_this_machine_is_fetched_again(store: Store, uri: str) -> None:
+    write(uri, "hello")
+    (storage.local(uri, "test") / "a").write_text("hell")
+    assert (storage.local(uri, "test") / "a").read_text() == "hello"
+
+
+def test_an_object_that_is_gone_or_changed_is_an_error_of_the_data(store: Store, uri: str) -> None:
+    write(uri, "hello")
+    (name,) = [each for each in names(store, uri) if each.endswith("/a")]
+    bucket, prefix = objects.place(uri)
+    bucket.write(prefix + name, b"hellO")
+    with pytest.raises(DataError, match="differs from its manifest"):
+        storage.local(uri, "test")
+    bucket.delete(prefix + name)
+    with pytest.raises(DataError, match="missing, its manifest says 5"):
+        storage.require(uri, "test")
+    with pytest.raises(DataError, match=r"is gone .* --from test"):
+        storage.local(uri, "test")
+    with pytest.raises(DataError, match="no committed output of the step 'train'"):
+        storage.local(f"{uri}-other", "train")
+
+
+def test_a_manifest_that_leads_out_of_its_folder_is_refused(store: Store, uri: str) -> None:
+    text = '{"producer": "x", "schema_version": 1, "files": {"../../x": {"bytes": 1, "crc32c": "00000000"}}}'
+    storage.write_text(f"{uri}/manifest.json", text)
+    with pytest.raises(DataError, match="leads out of the folder"):
+        storage.local(uri, "test")
+
+
+def test_a_writer_killed_at_any_request_leaves_all_or_nothing(store: Store, uri: str) -> None:
+    """Killed before and after each of them, the store is as if it had never begun, or holds the whole."""
+    outcomes = []
+    for moment in ("before", "after"):
+        for fatal in range(1, 100):
+            final = f"{uri}/{moment}-{fatal}"
+            assert bucket_folders.committed(final) is None
+            store.calm()
+            process = subprocess.Popen([sys.executable, "-c", KILLED, final, "new"], stderr=subprocess.DEVNULL)
+
+            def kill(request: Request, process: subprocess.Popen[bytes] = process, fatal: int = fatal) -> bool:
+                if request.number >= fatal:
+                    process.kill()
+                    process.wait()
+                return request.number >= fatal
+
+            setattr(store, moment, kill)
+            code = process.wait(120)
+            store.calm()
+            manifest = storage.committed(final)
+            outcomes.append(manifest is not None)
+            if manifest:
+                copy = storage.local(final, "test")
+                assert (copy / "a").read_text() == (copy / "deep" / "b").read_text() == "new"
+            if code == 0:
+                break
+            write(final, "newer" if manifest is None else "new")  # whoever comes next publishes, and clears up
+            assert len(names(store, f"{final}/.attempts/")) == 2 if manifest is None else True
+        assert code == 0, "the writer was never left alone"
+    assert True in outcomes and False in outcomes
+
+
+def test_a_reader_sees_the_old_folder_or_the_new_one_while_it_is_written_anew(store: Store, uri: str) -> None:
+    write(uri, "old")
+    seen, ended = set(), threading.Event()
+
+    def replace_it() -> None:
+        for _ in range(5):
+            for content in ("new", "old"):
+                storage.remove(uri)
+                write(uri, content)
+        ended.set()
+
+    thread = threading.Thread(target=replace_it)
+    thread.start()
+    while not ended.is_set():
+        try:
+            copy = storage.local(uri, "test")
+        except DataError:
+            continue  # removed, and not written yet
+        contents = {(copy / "a").read_text(), (copy / "deep" / "b").read_text()}
+        assert len(contents) == 1
+        seen |= contents
+    thread.join()
+    assert seen <= {"old", "new"} and seen
+
+
+@pytest.mark.parametrize("contents", [("same", "same"), ("mine", "theirs")])
+def test_of_two_publishers_one_wins_and_the_other_is_told_unless_they_agree(
+    store: Store, uri: str, contents: tuple[str, str]
+) -> None:
+    barrier, ends = threading.Barrier(2), []
+
+    def publish(content: str) -> None:
+        try:
+            with storage.stage(uri, "test") as folder:
+                (folder / "a").write_text(content)
+                barrier.wait()
+            ends.append("done")
+        except InfrastructureError as error:
+            ends.append(str(error))
+
+    threads = [threading.Thread(target=publish, args=(content,)) for content in contents]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(ends)[0] == "done"
+    assert (sorted(ends)[1] == "done") == (contents[0] == contents[1])
+    assert contents[0] == contents[1] or "something else is there" in sorted(ends, key=len)[1]
+    assert (storage.local(uri, "test") / "a").read_text() in contents
+
+
+def unlucky(seed: int, share: float) -> Callable[[Request], str | None]:
+    draw = random.Random(seed)
+    return lambda request: draw.choice(FAULTS) if draw.random() < share else None
+
+
+def test_a_store_that_fails_a_fifth_of_all_requests_is_outlived(store: Store, uri: str) -> None:
+    store.fault = unlucky(seed=7, share=0.2)
+    for number in range(6):
+        write(f"{uri}/{number}", f"content {number}")
+        assert (storage.local(f"{uri}/{number}", "test") / "a").read_text() == f"content {number}"
+        with storage.lease(f"{uri}/{number}"):
+            storage.write_text(f"{uri}/pointer", str(number))
+            assert storage.read_text(f"{uri}/pointer") == str(number)
+    assert storage.children(uri) == [*map(str, range(6)), "pointer"]
+    store.calm()
+    assert len([name for name in names(store, f"{uri}/") if name.endswith("/a")]) == 6  # no object is there twice
+
+
+def test_a_publish_whose_answer_was_lost_is_known_as_ones_own(store: Store, uri: str) -> None:
+    lost: list[int] = []
+
+    def fault(request: Request) -> str | None:
+        if request.method in ("PUT", "POST") and not lost and "manifest" in request.path:
+            lost.append(request.number)
+            return "lost answer"
+        return None
+
+    def fault_gs(request: Request) -> str | None:
+        if "ifGenerationMatch=0" in request.path and not lost:
+            lost.append(request.number)
+            return "lost answer"
+        return None
+
+    store.fault = fault if store.scheme == "s3" else fault_gs
+    write(uri, "hello")
+    assert lost and storage.committed(uri) is not None
+
+
+@pytest.mark.parametrize("fault", ["hang", "503"])
+def test_a_store_that_does_not_answer_is_given_up_at_the_deadline(
+    store: Store, uri: str, fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(objects, "DEADLINE_SECONDS", 3.0)
+    monkeypatch.setattr(objects, "TIMEOUT_SECONDS", (1.0, 1.0))
+    from trainyard.core import gcs, s3
+
+    for cached in (objects.store, gcs._client, s3._client):
+        cached.cache_clear()
+    store.fault = lambda request: fault
+    start = time.monotonic()
+    with pytest.raises(TransientError, match=rf"^{store.uri}/.*: cannot be reached .*same command again\.$"):
+        write(uri, "hello")
+    assert time.monotonic() - start < 30
+
+
+def test_a_missing_bucket_is_one_sentence(store: Store) -> None:
+    uri = f"{store.scheme}://no-such-bucket/out"
+    for action in (lambda: storage.write_text(uri, "x"), lambda: write(uri, "x"), lambda: storage.children(uri)):
+        with pytest.raises(InfrastructureError, match=r"there is no such bucket .* Create it, or name another storage"):
+            action()
+
+
+def test_a_server_that_overlooks_conditions_is_refused(store: Store, uri: str) -> None:
+    if store.scheme == "gs":
+        pytest.skip("Cloud Storage knows conditions")
+    store.overlooks_conditions = True
+    with pytest.raises(InfrastructureError, match="overlooks If-None-Match"):
+        write(uri, "hello")
+
+
+def test_the_lease_is_held_by_one_and_free_after_its_release(store: Store, uri: str) -> None:
+    refused = pytest.raises(TransientError, match=f"process {os.getpid()} on .* is writing it")
+    with storage.lease(uri), refused, storage.lease(uri):
+        pass
+    with storage.lease(uri):
+        pass
+
+
+HOLDER = """
+import sys
+from trainyard.core import bucket_lease, storage
+bucket_lease.RENEW_SECONDS = 0.5
+with storage.lease(sys.argv[1]):
+    print("held", flush=True)
+    sys.stdin.readline()
+"""
+
+
+def hold(uri: str) -> subprocess.Popen[str]:
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    holder = subprocess.Popen([sys.executable, "-c", HOLDER, uri], **pipes)  # type: ignore[call-overload]
+    assert holder.stdout and holder.stdout.readline() == "held\n"
+    return holder
+
+
+def test_the_lease_of_a_process_killed_on_this_machine_is_free_at_once(store: Store, uri: str) -> None:
+    holder = hold(uri)
+    holder.kill()
+    holder.wait()
+    start = time.monotonic()
+    with storage.lease(uri):
+        assert time.monotonic() - start < bucket_lease.TAKE_SECONDS / 2
+
+
+def test_a_lease_that_does_not_move_is_taken_over_and_its_holder_stopped(
+    store: Store, uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the watcher's own clock: what the holder's machine takes for the time is never read."""
+    monkeypatch.setattr(bucket_lease, "TAKE_SECONDS", 4.0)
+    holder = hold(uri)
+    holder.send_signal(signal.SIGSTOP)
+    with storage.lease(uri):
+        holder.send_signal(signal.SIGCONT)
+        assert holder.wait(60) == -signal.SIGTERM
+    assert holder.stderr and "lease_lost" in holder.stderr.read()
+
+
+def test_names_that_lead_elsewhere_and_whole_buckets_are_refused(store: Store) -> None:
+    for wrong in ("", "/", "/../x", "/a//b", "/a/./b", "/a/"):
+        with pytest.raises(ConfigurationError, match="is no place for outputs"):
+            storage.write_text(f"{store.uri}{wrong}", "x")
+    with pytest.raises(ConfigurationError, match="names no bucket"):
+        storage.write_text(f"{store.scheme}:///x", "x")
+    with pytest.raises(ConfigurationError, match="neither a folder nor a bucket"):
+        storage.write_text("ftp://host/x", "x")
+
+
+def test_folders_for_servers_lie_open_with_their_last_file_last(store: Store, uri: str) -> None:
+    uploads: list[str] = []
+    store.after = lambda request: uploads.append(str(names(store, f"{uri}/"))) if request.method != "GET" else None
+    write(uri, "hello", last="a")
+    assert {"/a", "/deep/b", "/manifest.json"} == set(names(store, uri))
+    assert (storage.local(uri, "test") / "a").read_text() == "hello"
+    assert all("deep/b" in seen for seen in uploads if "'a'" in seen)
+
+
+def test_what_killed_writers_left_in_a_bucket_is_removed_and_nothing_else(store: Store, uri: str) -> None:
+    write(f"{uri}/1", "whole")
+    storage.write_text(f"{uri}/pointer", "1")
+    storage.write_text(f"{uri}/7/saved_model.pb", "somebody else's version")
+    storage.write_text(f"{uri}/2/.attempts/dead/a", "half")
+    storage.write_text(f"{uri}/3/.attempts/dead", "")
+    storage.write_text(f"{uri}/3/variables", "half")
+    storage.remove_unfinished(uri)
+    assert storage.children(uri) == ["1", "7", "pointer"]
+    storage.remove(f"{uri}/1")
+    assert storage.children(uri) == ["7", "pointer"]
+
+
+def test_a_cache_that_belongs_to_somebody_else_is_not_used(
+    store: Store, uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(uri, "hello")
+    (tmp_path / "theirs").mkdir()
+    monkeypatch.setenv("TRAINYARD_CACHE", str(tmp_path / "theirs"))
+    monkeypatch.setattr(os, "geteuid", lambda: 4711)
+    with pytest.raises(InfrastructureError, match="belongs to another user"):
+        storage.local(uri, "test")

@@ -1,0 +1,97 @@
+"""The whole command, and the pipeline's own components, with a bucket as the storage."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+from object_stores import Store
+
+from trainyard.core import storage
+
+TRAINYARD = [str(Path(sys.executable).parent / "trainyard")]
+SHORT = ["--set", "train.epochs=3", "--set", "evaluate.gates=[{metric: accuracy, min: 0.5}]"]
+FEW = ["--set", "export.formats=[saved_model, litert_float32]", "--set", "evaluate.bootstrap=20"]
+
+
+@pytest.fixture
+def here(store: Store, tmp_path: Path, request: pytest.FixtureRequest) -> list[str]:
+    """The options that store below a folder of the bucket."""
+    file = tmp_path / "bucket.yaml"
+    root = f"{store.uri}/{abs(hash(request.node.name))}"
+    file.write_text(yaml.safe_dump({"target": "local", "storage": root}))
+    return ["-e", str(file), "-o", "json", *SHORT, *FEW]
+
+
+def run(options: list[str], code: int = 0) -> dict:
+    ended = subprocess.run([*TRAINYARD, "run", "digits", *options], capture_output=True, text=True)
+    assert ended.returncode == code, ended.stderr
+    return json.loads(ended.stdout)
+
+
+def test_digits_are_trained_and_pushed_in_a_bucket_and_the_next_run_meets_its_champion(
+    store: Store, here: list[str]
+) -> None:
+    first = run(here)
+    assert first["gate"]["verdict"] == "blessed" and first["metrics"]["accuracy"] > 0.5
+    version = first["pushed"]["path"]
+    assert version.startswith(f"{store.uri}/") and version.endswith("/digits/models/1")
+    assert "saved_model.pb" in storage.children(version)
+    assert "<html" in (storage.read_text(first["report"]) or "")
+    folder = first["report"].rpartition("/")[0]
+    assert set(storage.children(folder)) >= {"run.json", "report.html", "recipe.yaml", "train.log", "push.log"}
+    again = run(here)
+    assert (again["pushed"], again["metrics"]) == (first["pushed"], first["metrics"])
+    assert again["seconds"]["train"] < 5
+    judged = [path for path in storage.children(f"{folder.partition('/runs/')[0]}/evaluate") if "." not in path]
+    assert len(judged) == 2  # without a champion, and against it
+    other = run([*here, "--set", "seed=7"])
+    assert other["pushed"]["version"] == 2 and other["pushed"]["path"].endswith("/models/2")
+
+
+def test_training_killed_with_its_checkpoints_in_a_bucket_is_gone_on_with(store: Store, here: list[str]) -> None:
+    options = [*here, "--set", "train.epochs=12"]
+    root = yaml.safe_load(Path(here[1]).read_text())["storage"]
+    process = subprocess.Popen(
+        [*TRAINYARD, "run", "digits", *options], stdout=subprocess.DEVNULL, start_new_session=True
+    )
+    deadline = time.monotonic() + 500
+    while not steps(root):
+        assert time.monotonic() < deadline and process.poll() is None
+        time.sleep(0.2)
+    process.kill()
+    process.wait()
+    time.sleep(2)
+    record = run(options)
+    assert record["train"]["resumed_from"] > 0
+    assert record["gate"]["verdict"] == "blessed"
+
+
+def steps(root: str) -> list[str]:
+    """Return the checkpoints after the first one."""
+    folders = [name for name in storage.children(f"{root}/digits/train") if name.endswith(".checkpoints")]
+    found = [name for folder in folders for name in storage.children(f"{root}/digits/train/{folder}")]
+    return [name for name in found if name.startswith("ckpt-") and name != "ckpt-0"]
+
+
+def test_the_components_of_the_pipeline_find_each_others_outputs_in_a_bucket(store: Store, tmp_path: Path) -> None:
+    from kfp import local
+
+    from trainyard.core import recipe as recipes
+    from yardmaster.catalog.train import train_pipeline
+
+    changes = ["train.epochs=2", "evaluate.gates=[{metric: accuracy, min: 0.1}]", "evaluate.bootstrap=20"]
+    recipe = recipes.load("digits", [*changes, "export.formats=[saved_model]"])
+    root = f"{store.uri}/pipeline"
+    local.init(runner=local.SubprocessRunner(use_venv=False), pipeline_root=str(tmp_path / "tasks"))
+    train_pipeline(recipe=yaml.safe_dump(recipe.model_dump(mode="json")), storage=root)
+    (run,) = storage.children(f"{root}/digits/runs")
+    record = json.loads(storage.read_text(f"{root}/digits/runs/{run}/run.json") or "")
+    assert record["failure"] is None and record["gate"]["verdict"] == "blessed"
+    assert record["pushed"]["path"] == f"{root}/digits/models/1"
+    assert "saved_model.pb" in storage.children(f"{root}/digits/models/1")

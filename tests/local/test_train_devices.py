@@ -1,0 +1,52 @@
+"""Real TensorFlow is asked for the devices that were promised, and for what it delivers."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+PROGRAM = """
+import sys
+from trainyard.core.errors import InfrastructureError
+from trainyard.train import probe, strategy
+try:
+    probe.check()
+    made = strategy.strategy()
+except InfrastructureError as error:
+    sys.exit(f"{int(error.exit_code)} {error}")
+for device in probe.probe():
+    print(device.model_dump_json())
+"""
+
+
+def run(promise: dict[str, object] | None) -> subprocess.CompletedProcess[str]:
+    told = {"TRAINYARD_DEVICES": json.dumps(promise)} if promise else {}
+    environment = {name: value for name, value in os.environ.items() if name != "TRAINYARD_DEVICES"} | told
+    return subprocess.run([sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True)
+
+
+@pytest.mark.parametrize(
+    ("promise", "fault"),
+    [
+        ({"kind": "gpu", "accelerator": "nvidia-l4", "count": 64}, "lists "),
+        ({"kind": "tpu", "accelerator": "tpu-v5-lite-podslice", "count": 4}, "could not start them"),
+    ],
+)
+def test_devices_that_tensorflow_does_not_find_end_the_step_with_40(promise: dict[str, object], fault: str) -> None:
+    done = run(promise)
+    assert done.returncode == 1
+    message = done.stderr.splitlines()[-1]
+    assert message.startswith(f"40 devices: the pool promised {promise['count']} {promise['accelerator']}, TensorFlow")
+    assert fault in message
+
+
+def test_each_device_is_measured_before_it_trains() -> None:
+    done = run(None)
+    assert done.returncode == 0, done.stderr
+    device = json.loads(done.stdout.splitlines()[0])
+    assert device["tflops"] > 0.001 and device["gb_per_second"] > 0.1
+    assert "devices name=" in done.stderr and "tensorflow=2." in done.stderr

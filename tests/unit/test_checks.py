@@ -1,0 +1,101 @@
+"""What doctor makes of what it reads."""
+
+from typing import Any
+
+import pytest
+
+from trainyard.core import environment as environments
+from trainyard.core.environment import Environment, Volume
+from trainyard.core.errors import ExitCode
+from trainyard.core.pools import Pool
+from yardmaster import checks
+
+
+def gke(**pool: Any) -> Environment:
+    place = environments.load("gke")
+    resources = {"requests": {"cpu": "2", "memory": "4Gi"}, "limits": {"memory": "4Gi"}}
+    own = Pool.model_validate({"kind": "cpu", "nodeSelector": {"pool": "cpu"}, "resources": resources} | pool)
+    return place.model_copy(update={"pools": {"cpu": own}, "placement": {"default": "cpu"}})
+
+
+def node(**labels: str) -> dict[str, Any]:
+    status = {"allocatable": {"cpu": "8", "memory": "16Gi", "pods": "110"}, "conditions": []}
+    return {"metadata": {"name": "n", "labels": labels}, "spec": {}, "status": status}
+
+
+def pod(cpu: str) -> dict[str, Any]:
+    container = {"name": "c", "resources": {"requests": {"cpu": cpu}}}
+    return {
+        "metadata": {"name": "p", "namespace": "x"},
+        "spec": {"nodeName": "n", "containers": [container]},
+        "status": {"phase": "Running"},
+    }
+
+
+def test_the_gravest_fault_gives_the_exit_code() -> None:
+    one, two = checks.bad("a", "", ExitCode.TRANSIENT), checks.bad("b", "", ExitCode.CONFIGURATION)
+    assert checks.worst([checks.good("c", ""), checks.unknown("d", "")]) == ExitCode.DONE
+    assert checks.worst([one]) == ExitCode.TRANSIENT
+    assert checks.worst([one, two]) == ExitCode.CONFIGURATION
+    assert checks.worst([checks.bad("e", ""), one, two]) == ExitCode.INFRASTRUCTURE
+
+
+@pytest.mark.parametrize(
+    ("server", "verdict"),
+    [("2.17.0", "good"), ("v2.18.1", "good"), ("2.4.0", "unknown"), ("1.8.5", "bad"), ("?", "unknown")],
+)
+def test_an_older_server_is_a_doubt_and_another_generation_a_fault(server: str, verdict: str) -> None:
+    assert checks.version(server, "2.17.0").verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("name", "verdict"),
+    [
+        ("trainyard/cpu:0.1.0", "good"),
+        ("registry.example.com:5000/trainyard/cpu@sha256:" + "0" * 64, "good"),
+        ("trainyard/cpu", "bad"),
+        ("trainyard/cpu:latest", "bad"),
+        ("Trainyard cpu", "bad"),
+    ],
+)
+def test_an_image_without_a_tag_of_its_own_is_a_fault(name: str, verdict: str) -> None:
+    assert checks.image("cpu", name).verdict == verdict
+
+
+def test_the_room_is_what_running_pods_leave() -> None:
+    assert (
+        checks.room(gke(), "cpu", [node(pool="cpu")], [pod("3")]).sentence == "1 nodes, room for 2 pods now, 1 needed"
+    )
+    full = checks.room(gke(), "cpu", [node(pool="cpu")], [pod("7")])
+    assert (full.verdict, full.sentence[:28]) == ("unknown", "1 nodes, room for 0 of 1 pod")
+    assert "what is free there may not be read" in checks.room(gke(), "cpu", [node(pool="cpu")], None).sentence
+
+
+def test_a_pool_without_nodes_may_grow_where_platforms_do_and_is_a_fault_elsewhere() -> None:
+    assert checks.room(gke(), "cpu", [node()], []).verdict == "unknown"
+    bare = gke().model_copy(update={"platform": "kubernetes"})
+    check = checks.room(bare, "cpu", [node()], [])
+    assert (check.verdict, check.code) == ("bad", ExitCode.CONFIGURATION)
+    assert "no node has a label pool, and pool=cpu is asked for. Correct the pool's" in check.sentence
+
+
+def test_a_volume_that_one_node_alone_can_mount_is_a_fault() -> None:
+    place = gke().model_copy(update={"volume": Volume(claim="runs", path="/mnt/runs")})
+    bound = {"spec": {"accessModes": ["ReadWriteMany"]}, "status": {"phase": "Bound"}}
+    assert checks.claim(place, bound).verdict == "good"
+    assert checks.claim(place, bound | {"spec": {"accessModes": ["ReadWriteOnce"]}}).verdict == "bad"
+    assert checks.claim(place, None).sentence == "no PersistentVolumeClaim 'runs' in namespace kubeflow. Create it"
+
+
+@pytest.mark.parametrize(
+    ("strategy", "verdict"),
+    [
+        ("{limit: '0', retryPolicy: Always}", "good"),
+        ("{limit: '2', retryPolicy: OnError}", "unknown"),
+        ("{}", "unknown"),
+    ],
+)
+def test_the_controllers_own_retries_are_a_doubt(strategy: str, verdict: str) -> None:
+    text = f"spec:\n  templateDefaults:\n    retryStrategy: {strategy}\n"
+    assert checks.retries({"data": {"workflowDefaults": text}}, "kubeflow").verdict == verdict
+    assert checks.retries(None, "kubeflow").verdict == "unknown"

@@ -1,0 +1,148 @@
+"""What cannot be provoked on a test cluster is explained from the objects that Kubernetes documents."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import kfp_server_api
+import pytest
+
+from trainyard.core.errors import ExitCode
+from yardmaster.explanation import Evidence, Finding, explain, failure_event
+from yardmaster.run_view import RunView, steps, steps_of_tasks
+from yardmaster.scheduling import misfit, requests
+
+
+def pod(name: str = "p", step: str = "train", created: str = "2026-01-01T00:00:00Z", **status: Any) -> dict[str, Any]:
+    labels = {"app.kubernetes.io/component": step, "trainyard/pool": "gpu-l4"}
+    return {
+        "metadata": {"name": name, "namespace": "n", "uid": name, "labels": labels, "creationTimestamp": created},
+        "spec": {"nodeName": "gpu-0", "containers": [{"name": "wait"}, {"name": "main", "image": "i"}]},
+        "status": {"phase": "Running", "containerStatuses": []} | status,
+    }
+
+
+def node(name: str, ready: str = "True", **labels: str) -> dict[str, Any]:
+    conditions = [{"type": "Ready", "status": ready, "lastTransitionTime": "2026-01-01T00:05:00Z"}]
+    allocatable = {"cpu": "7900m", "memory": "16Gi", "pods": "110"}
+    return {
+        "metadata": {"name": name, "labels": labels},
+        "spec": {},
+        "status": {"conditions": conditions, "allocatable": allocatable},
+    }
+
+
+def ended(code: int, log: str = "", reason: str = "Error") -> Finding:
+    end = {"exitCode": code, "reason": reason, "finishedAt": "2026-01-01T00:01:00Z"}
+    statuses = [{"name": "main", "state": {"terminated": end}}]
+    return explain(Evidence(pod(phase="Failed", containerStatuses=statuses), log=log))
+
+
+def test_a_preemption_by_a_higher_priority_is_told_and_worth_another_try() -> None:
+    condition = {
+        "type": "DisruptionTarget",
+        "status": "True",
+        "reason": "PreemptionByScheduler",
+        "message": "preempting",
+    }
+    finding = explain(Evidence(pod(phase="Failed", conditions=[condition])))
+    assert finding.sentence.startswith("was preempted by a pod of higher priority on gpu-0 (preempting).")
+    assert (finding.cause, finding.code, finding.state) == ("preempted", ExitCode.TRANSIENT, "failed")
+
+
+def test_a_pod_on_a_node_that_is_silent_or_gone_says_so() -> None:
+    silent = explain(Evidence(pod(), nodes=[node("gpu-0", ready="Unknown")]))
+    assert "is on gpu-0, which does not answer since 2026-01-01T00:05:00Z" in silent.sentence
+    gone = explain(Evidence(pod(), nodes=[node("gpu-1")]))
+    assert "was on gpu-0, and that node is gone" in gone.sentence
+    assert {silent.cause, gone.cause} == {"node-lost"}
+
+
+def test_a_pod_that_wrote_more_than_its_disk_share_is_not_worth_another_try() -> None:
+    said = "Pod ephemeral local storage usage exceeds the total limit of containers 2Gi."
+    finding = explain(Evidence(pod(phase="Failed", reason="Evicted", message=said)))
+    assert (finding.cause, finding.code) == ("evicted", ExitCode.INFRASTRUCTURE)
+    assert "raise its ephemeral-storage limit" in finding.sentence
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        "story\nfailed step=train code=40 error=InfrastructureError message=no GPU: 1 was promised.\n[KFP] exit status 40\n",
+        'x\n{"event": "failed", "step": "train", "code": 40, "error": "E", "message": "no GPU: 1 was promised."}\n',
+    ],
+)
+def test_the_steps_own_code_stands_above_the_launchers(log: str) -> None:
+    finding = ended(1, log)
+    assert finding.code == ExitCode.INFRASTRUCTURE
+    assert "exit code 40 (infrastructure): no GPU: 1 was promised. Provide what is missing" in finding.sentence
+
+
+def test_a_kill_without_a_word_is_worth_another_try() -> None:
+    assert (ended(137).cause, ended(137).code) == ("killed", ExitCode.TRANSIENT)
+    assert failure_event("nothing here") is None
+
+
+def test_two_labels_that_no_single_node_has_are_both_named() -> None:
+    spec = {"nodeSelector": {"zone": "a", "disk": "ssd"}, "containers": []}
+    found = misfit(spec, [node("one", zone="a"), node("two", disk="ssd")])
+    assert found and found.sentence == "no single node has zone=a and disk=ssd"
+
+
+def test_nodes_that_are_cordoned_or_not_ready_are_named() -> None:
+    cordoned = node("one") | {"spec": {"unschedulable": True}}
+    found = misfit({"containers": []}, [cordoned, node("two", ready="False")])
+    assert found and "(one is cordoned; two is not ready)" in found.sentence and not found.permanent
+
+
+def test_a_pod_that_fits_is_no_misfit_and_requests_are_sums_or_the_largest_init() -> None:
+    ask = {"resources": {"requests": {"cpu": "1"}, "limits": {"memory": "1Gi"}}}
+    spec = {"containers": [ask, ask], "initContainers": [{"resources": {"requests": {"cpu": "3"}}}]}
+    assert requests(spec) == {"cpu": 3.0, "memory": 2 * 1024**3}
+    assert misfit(spec, [node("one")], []) is None
+
+
+def test_a_step_is_shown_by_its_newest_pod_with_the_earlier_ones_below() -> None:
+    condition = {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}
+    first = explain(Evidence(pod("p1", phase="Failed", conditions=[condition])))
+    second = explain(Evidence(pod("p2", created="2026-01-01T00:02:00Z")))
+    data = explain(Evidence(pod("p0", step="preprocess", phase="Succeeded")))
+    views = steps([second, data, first], datetime(2026, 1, 1, 0, 3, tzinfo=UTC))
+    assert [(view.name, view.pod, view.attempts, view.seconds) for view in views] == [
+        ("preprocess", "p0", 1, 180.0),
+        ("train", "p2", 2, 60.0),
+    ]
+    assert views[1].earlier[0].startswith("p1 was evicted")
+
+
+def run(state: str, *findings: Finding, record: dict[str, Any] | None = None) -> RunView:
+    now = datetime(2026, 1, 1, 0, 3, tzinfo=UTC)
+    return RunView("id", "nightly", state, "digits", "kind", "", 180.0, steps(findings, now), record)
+
+
+def test_a_runs_exit_code_is_that_of_the_step_that_failed() -> None:
+    data = ended(1, "failed step=train code=10 error=DataError message=row 7: no label.")
+    assert run("SUCCEEDED").exit_code == ExitCode.DONE
+    assert run("CANCELED").exit_code == ExitCode.INTERRUPTED
+    assert run("FAILED", data).exit_code == ExitCode.DATA
+    assert run("FAILED", data).reason.startswith("train ended with exit code 10 (data): row 7")
+    assert run("FAILED", record={"exit_code": 20, "failure": "no pool."}).exit_code == ExitCode.CONFIGURATION
+    assert run("FAILED", record={"exit_code": 20, "failure": "no pool."}).reason == "nightly: no pool"
+    assert run("FAILED").exit_code == ExitCode.TRANSIENT
+
+
+def test_who_may_not_read_pods_sees_the_states_of_kubeflow() -> None:
+    start, now = datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 1, 0, 3, tzinfo=UTC)
+    tasks = [
+        kfp_server_api.V2beta1PipelineTaskDetail(display_name="root", state="RUNNING", start_time=start),
+        kfp_server_api.V2beta1PipelineTaskDetail(display_name="train", state="RUNNING", start_time=start),
+        kfp_server_api.V2beta1PipelineTaskDetail(
+            display_name="preprocess", state="SUCCEEDED", start_time=start, end_time=now
+        ),
+    ]
+    views = steps_of_tasks(tasks, now)
+    assert [(view.name, view.state, view.seconds) for view in views] == [
+        ("preprocess", "done", 180.0),
+        ("train", "running", 180.0),
+    ]

@@ -1,0 +1,47 @@
+"""Where the wall time of a training went, and how a gang compares with one worker, from hand-made records."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from report_folders import training
+
+from trainyard.core import storage
+from trainyard.core.artifacts import Restart, Training
+from trainyard.core.scaling import Scaling, scaling
+from trainyard.train.goodput import Past, share
+
+
+def test_every_second_goes_into_steps_restarts_lost_work_or_what_was_spent() -> None:
+    restart = Restart(reason="killed", step=30, resumed_at=25, lost_steps=5, seconds=10.0)
+    past = Past(started=time.monotonic() - 100, restarts=[restart])
+    split = past.split(steps=600, step_seconds=0.1, spent={"compile": 4.0, "step": 3.0, "eval": 6.0})
+    assert split["other"] == pytest.approx(100 - 60 - 10 - 0.5 - 6, abs=0.1)
+    assert {**split, "other": 0} == {"step": 60.0, "restart": 10.0, "lost_work": 0.5, "eval": 6.0, "other": 0}
+    assert share(split) == pytest.approx(0.6, abs=0.01)
+
+
+def test_the_start_counts_by_itself_where_nothing_was_restarted() -> None:
+    split = Past(started=time.monotonic() - 10).split(steps=40, step_seconds=0.1, spent={"import": 2.0, "compile": 1.0})
+    assert {**split, "other": 0} == {"step": 4.0, "import": 2.0, "compile": 1.0, "other": 0}
+
+
+def test_a_gang_is_held_against_the_one_worker_whose_batch_each_of_its_workers_has(tmp_path: Path) -> None:
+    gang = {"workers": 2, "examples_per_second": 180.0, "step_ms": 1000 * 64 / 180}
+    write(tmp_path / "gang", **gang)
+    write(tmp_path / "whole", examples_per_second=120.0, step_ms=1000 * 64 / 120)
+    write(tmp_path / "half", examples_per_second=100.0, step_ms=1000 * 32 / 100)
+    write(tmp_path / "another", examples_per_second=1.0, step_ms=1000 * 32, parameters=7)
+    found = training().model_copy(update=gang)
+    assert scaling(found, str(tmp_path / "gang")) == Scaling(2, 0.9, 100.0, same_part=True)
+    storage.remove(str(tmp_path / "half"))
+    assert scaling(found, str(tmp_path / "gang")) == Scaling(2, 0.75, 120.0, same_part=False)
+    storage.remove(str(tmp_path / "whole"))
+    assert scaling(found, str(tmp_path / "gang")) is None
+
+
+def write(folder: Path, **changes: object) -> None:
+    with storage.stage(str(folder), "trainyard.train") as staged:
+        Training.model_validate(training().model_dump() | changes).write(staged)

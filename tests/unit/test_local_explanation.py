@@ -1,0 +1,46 @@
+"""A run on this machine is explained from what it left, without anything being started."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from trainyard.core.errors import ConfigurationError, ExitCode
+from yardmaster.local_explanation import explain_folder
+
+
+def folder(root: Path, run: str) -> Path:
+    path = root / "digits" / "runs" / run
+    path.mkdir(parents=True)
+    return path
+
+
+def test_a_step_that_failed_is_named_with_its_words_and_what_to_do(tmp_path: Path) -> None:
+    event = {"event": "failed", "step": "preprocess", "code": 10, "error": "DataError", "message": "row 7: no label."}
+    (folder(tmp_path, "20260101-1") / "preprocess.log").write_text(f"line\n{json.dumps(event)}\n")
+    sentence, code = explain_folder(str(tmp_path), "")
+    assert sentence == (
+        "20260101-1 failed in preprocess: row 7: no label. Mend the data or what the recipe says of them, and run again."
+    )
+    assert code == ExitCode.DATA
+
+
+def test_a_run_that_failed_before_its_first_step_is_told_by_its_record(tmp_path: Path) -> None:
+    record = {"failure": "data.path: data: no files found.", "exit_code": 10}
+    (folder(tmp_path, "20260101-1") / "run.json").write_text(json.dumps(record))
+    sentence, code = explain_folder(str(tmp_path), "")
+    assert sentence.startswith("20260101-1 failed: data.path: data: no files found. Mend the data")
+    assert code == ExitCode.DATA
+
+
+def test_the_newest_run_is_meant_where_none_is_named(tmp_path: Path) -> None:
+    folder(tmp_path, "20260101-1")
+    record = {"failure": None, "gate": {"verdict": "blessed"}, "report": "report.html"}
+    (folder(tmp_path, "20260102-1") / "run.json").write_text(json.dumps(record))
+    assert explain_folder(str(tmp_path), "") == ("20260102-1 has succeeded. Report: report.html", ExitCode.DONE)
+
+
+def test_a_run_that_is_not_there_is_answered_with_the_nearest(tmp_path: Path) -> None:
+    folder(tmp_path, "20260101-1")
+    with pytest.raises(ConfigurationError, match=r"There: 20260101-1\. Did you mean '20260101-1'\?"):
+        explain_folder(str(tmp_path), "20260101-2")

@@ -1,0 +1,71 @@
+"""What a run on this machine does again, and what it finds done."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from trainyard.core import environment, storage
+from trainyard.core import recipe as recipes
+from trainyard.core.artifacts import Evaluation, Verdict
+from trainyard.core.champion import Champion, crown
+from yardmaster.local_run import LocalRun
+
+REFUSED = Evaluation(
+    split="test",
+    examples=1,
+    metrics={},
+    intervals={},
+    classes=[],
+    confusion=[],
+    roc=[],
+    slices=[],
+    worst=[],
+    champion=None,
+    gate=Verdict(verdict="refused", thresholds=[]),
+)
+
+
+class Quiet:
+    """Listens to nothing."""
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *arguments: None
+
+
+class Run(LocalRun):
+    """A run whose steps leave what the next ones ask for, at once."""
+
+    def _process(self, step: str, output: str, arguments: dict[str, str]) -> None:
+        with storage.stage(output, producer=f"trainyard.{step}") as folder:
+            if step == "evaluate":
+                REFUSED.write(folder)
+
+
+def judged(root: Path, destination: Path) -> str:
+    """Return the evaluation's folder of a run that pushes to `destination`."""
+    recipe = recipes.load("digits", [f"push.path={destination}"])
+    place = environment.load("local").model_copy(update={"storage": str(root)})
+    run = Run(recipe, place, "run", None, Quiet())
+    run.execute()
+    return run.folders["evaluate"]
+
+
+def push(destination: Path, digest: str) -> None:
+    (destination / "1").mkdir(parents=True, exist_ok=True)
+    (destination / "1" / "saved_model.pb").touch()
+    crown(str(destination), Champion(version=1, path="1", digest=digest, metrics={}))
+
+
+def test_a_model_is_judged_again_when_another_champion_lies_at_the_same_place(tmp_path: Path) -> None:
+    push(tmp_path / "models", "a")
+    before = judged(tmp_path, tmp_path / "models")
+    assert judged(tmp_path, tmp_path / "models") == before
+    push(tmp_path / "models", "b")
+    assert judged(tmp_path, tmp_path / "models") != before
+
+
+def test_a_champion_that_was_moved_is_the_same_champion(tmp_path: Path) -> None:
+    push(tmp_path / "here", "a")
+    push(tmp_path / "there", "a")
+    assert judged(tmp_path, tmp_path / "here") == judged(tmp_path, tmp_path / "there")

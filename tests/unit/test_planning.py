@@ -1,0 +1,353 @@
+"""The plan: step times from published figures, intervals that narrow with runs, and the choice with its reason."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from trainyard.core import environment as environments
+from trainyard.core import recipe as recipes
+from trainyard.core.artifacts import Examples, ImageShape, SplitFiles, Training
+from trainyard.core.errors import ConfigurationError
+from yardmaster.cli.main import app
+from yardmaster.cli.plan import hours
+from yardmaster.planning import cost, data, learning, records, sites
+from yardmaster.planning.choice import choose
+from yardmaster.planning.learning import Observation
+from yardmaster.planning.memory import recall
+from yardmaster.planning.placing import place_train, with_train_on
+from yardmaster.planning.plan import Candidate, Range, candidates
+from yardmaster.planning.roofline import Work, communication_seconds, needed_bytes, step_seconds
+
+RESNET = cost.named("resnet50", (224, 224, 3), 1000)
+POOLS = """
+target: kubeflow
+platform: gke
+storage: gs://bucket/runs
+images: {cpu: "example/cpu:1", gpu: "example/gpu:1", tpu: "example/tpu:1"}
+pools:
+  cpu: {kind: cpu, machine: n1-standard-8, resources: {requests: {cpu: 6, memory: 16Gi}, limits: {memory: 16Gi}}}
+  l4: {kind: gpu, accelerator: nvidia-l4, count: 1, resources: {requests: {cpu: 6, memory: 24Gi}, limits: {memory: 24Gi}}}
+  a100: {kind: gpu, accelerator: nvidia-tesla-a100, count: 1, resources: {requests: {cpu: 6, memory: 24Gi}, limits: {memory: 24Gi}}}
+  b200: {kind: gpu, accelerator: nvidia-b200, count: 8, resources: {requests: {cpu: 6, memory: 24Gi}, limits: {memory: 24Gi}}}
+  v7: {kind: tpu, accelerator: tpu7x, topology: 2x2x1, count: 4, resources: {requests: {cpu: 6, memory: 24Gi}, limits: {memory: 24Gi}}}
+placement: {default: cpu}  # train is placed here too
+"""
+IMAGENET = """
+name: imagenet
+data: {format: tfrecord, path: "gs://bucket/imagenet/*", image_size: [224, 224]}
+model: {name: resnet50}
+train: {epochs: 90, batch_size: 256}
+"""
+
+
+# Source: NVIDIA DeepLearningExamples, TensorFlow/Classification/ConvNets/resnet50v1.5, training performance results.
+@pytest.mark.parametrize(
+    ("name", "precision", "devices", "batch", "published"),
+    [
+        ("nvidia-tesla-v100", "float32", 1, 128, 412),
+        ("nvidia-tesla-v100", "auto", 1, 256, 1270),
+        ("nvidia-tesla-v100", "auto", 8, 2048, 9510),
+        ("nvidia-tesla-a100", "float32", 1, 256, 909),
+        ("nvidia-tesla-a100", "auto", 1, 256, 2375),
+        ("nvidia-tesla-a100", "auto", 8, 2048, 17400),
+    ],
+)
+def test_published_speeds_of_resnet50_are_met_within_a_quarter(
+    name: str, precision: str, devices: int, batch: int, published: float
+) -> None:
+    site = sites.device(precision, name, devices, 1, 12, None)
+    assert batch / step_seconds(RESNET, batch, site) == pytest.approx(published, rel=0.25)
+
+
+def test_a_ring_sends_twice_all_but_one_share_of_the_gradients() -> None:
+    work = Work(parameters=1_000_000, flops_per_example=1, activations_per_example=1)
+    four = sites.cpu(1, 4, network=1e9)
+    assert communication_seconds(work, four) == pytest.approx(2 * 3 / 4 * 4e6 / (1e9 * 0.5))
+    assert communication_seconds(work, sites.cpu(1, 1, None)) == 0
+    # The chips of a slice reach each other by their own links, whichever host they are on.
+    pod = sites.device("auto", "tpu-v5-lite-podslice", 4, 4, 100, None)
+    assert communication_seconds(work, pod) == pytest.approx(2 * 15 / 16 * 4e6 / 200e9)
+
+
+def test_a_batch_that_does_not_fit_needs_more_memory_than_the_device_has() -> None:
+    l4 = sites.device("auto", "nvidia-l4", 1, 1, 8, None)
+    assert l4.memory_bytes is not None
+    assert needed_bytes(RESNET, 128, l4) < l4.memory_bytes < needed_bytes(RESNET, 1024, l4)
+
+
+@pytest.mark.parametrize(("side", "low", "high"), [(96, 96, 96), (112, 96, 128), (512, 384, 10_000)])
+def test_the_cost_between_measured_sizes_lies_between_theirs(side: int, low: int, high: int) -> None:
+    found = cost.named("resnet50", (side, side, 3), 10).flops_per_example
+    below, above = (cost.named("resnet50", (size, size, 3), 10).flops_per_example for size in (low, high))
+    assert below <= found <= above
+    assert found == pytest.approx(
+        cost.named("resnet50", (224, 224, 3), 10).flops_per_example * side**2 / 224**2, rel=0.1
+    )
+
+
+def test_more_classes_cost_a_wider_last_layer() -> None:
+    ten, thousand = (cost.named("resnet50", (224, 224, 3), classes) for classes in (10, 1000))
+    assert thousand.parameters - ten.parameters == 990 * 2048 + 990 - 990
+    assert RESNET.flops_per_example == thousand.flops_per_example
+
+
+def test_runs_move_the_prediction_and_narrow_its_interval() -> None:
+    def observed(number: int) -> list[Observation]:
+        return [Observation("CPU", "mlp", 2.0, f"2026-11-{day:02}") for day in range(1, number + 1)]
+
+    found = [learning.factor("CPU", "mlp", observed(number)) for number in (0, 1, 4)]
+    assert found[0].expected == 1
+    assert 1.8 < found[1].expected < found[2].expected < 2
+    widths = [each.high / each.low for each in found]
+    assert widths[0] > widths[1] > widths[2]
+
+
+def test_runs_of_another_model_on_the_same_hardware_teach_less_and_other_hardware_nothing() -> None:
+    own, other, elsewhere = (
+        learning.factor("CPU", "mlp", [Observation(*seen, 2.0, "1")])
+        for seen in (("CPU", "mlp"), ("CPU", "alexnet"), ("nvidia-l4", "mlp"))
+    )
+    assert own.expected > other.expected > elsewhere.expected == 1
+
+
+def test_past_errors_are_those_of_what_was_known_before_each_run() -> None:
+    seen = [Observation("CPU", "mlp", ratio, str(day)) for day, ratio in enumerate((2.0, 2.0, 2.0))]
+    errors = learning.past_errors("mlp", "CPU", seen)
+    assert errors[0] == pytest.approx(1.0) and abs(errors[1]) < 0.1 and abs(errors[2]) < abs(errors[1])
+
+
+def here(tmp_path: Path) -> environments.Environment:
+    file = tmp_path / "here.yaml"
+    file.write_text(f"target: local\nstorage: {tmp_path}\n")
+    return environments.load(str(file))
+
+
+def test_workers_of_one_machine_share_its_cores_and_pods_do_not(tmp_path: Path) -> None:
+    write_training(tmp_path, workers=2, replicas=2)
+    shared, apart = (next(iter(records.observations(str(tmp_path), one))).ratio for one in (True, False))
+    assert shared < apart  # with half the cores each, the same time is nearer to what was predicted
+
+
+def write_training(root: Path, **values: object) -> None:
+    training = {
+        "model": "mlp", "parameters": 1000, "steps": 10, "epochs": 1, "best_epoch": 1, "workers": 1, "devices": ["CPU:0"],
+        "precision": "float32", "examples_per_second": 32000.0, "bottleneck": "compute", "step_ms": 1.0,
+        "cached_step_ms": 1.0, "resumed_from": None, "history": [], "seconds": {}, "hardware": "CPU", "cores": 2,
+        "flops_per_example": 1e4, "activations_per_example": 100, "finished": "2026-11-21T00:00:00+00:00",
+    } | values  # fmt: skip
+    folder = root / "tabular" / "train" / str(len(list(root.rglob("training.json"))))
+    folder.mkdir(parents=True)
+    Training.model_validate(training).write(folder)
+
+
+def test_recorded_runs_are_read_and_those_without_a_cost_are_left_out(tmp_path: Path) -> None:
+    write_training(tmp_path)
+    write_training(tmp_path, flops_per_example=0.0)
+    write_training(tmp_path, hardware="NVIDIA of tomorrow")
+    write_training(tmp_path, hardware="NVIDIA L4", model="alexnet")
+    (tmp_path / "tabular" / "train" / "unfinished").mkdir()
+    seen = [*records.observations(str(tmp_path), one_machine=True)]
+    assert [(each.hardware, each.model) for each in seen] == [("CPU", "mlp"), ("nvidia-l4", "alexnet")]
+
+
+def pool(name: str, hours_: float, cost_usd: float | None, feasible: bool = True) -> Candidate:
+    return Candidate(name, 1, 1, Range(1, 2, 3), Range(hours_ / 2, hours_, 2 * hours_), cost_usd, feasible)
+
+
+@pytest.mark.parametrize(
+    ("deadline", "budget", "chosen", "why"),
+    [
+        (None, None, "middle", "the cheapest of 2 pools whose training takes minutes or hours"),
+        (2.0, None, "fast", "the only pool within 2 h; may miss the deadline"),
+        (100.0, None, "slow", "the cheapest of 4 pools within 100 h; may miss the deadline"),
+        (None, 20.0, "slow", "the cheapest of 2 pools within 20 USD"),
+        (30.0, 20.0, "middle", "the only pool within 30 h and 20 USD; may miss the deadline"),
+    ],
+)
+def test_the_cheapest_pool_within_the_limits_is_chosen(
+    deadline: float | None, budget: float | None, chosen: str, why: str
+) -> None:
+    found = [pool("slow", 90, 5), pool("middle", 20, 15), pool("fast", 2, 40), pool("unpriced", 50, None)]
+    taken = [each for each in choose(found, deadline, budget) if each.chosen]
+    assert [(each.pool, each.why) for each in taken] == [(chosen, why)]
+
+
+def test_a_pool_that_is_not_chosen_says_why() -> None:
+    found = [pool("slow", 90, 5), pool("middle", 20, 15), pool("fast", 2, 40), pool("unpriced", 1, None)]
+    reasons = {each.pool: each.why for each in choose(found, 30, 20)}
+    assert reasons["slow"] == "takes 90 h, the deadline is 30 h"
+    assert reasons["fast"] == "costs 40.00 USD, the budget is 20"
+    assert reasons["unpriced"] == "price unknown, so the budget cannot be held: set price_per_hour"
+    assert {each.pool: each.why for each in choose(found[1:3], None, None)}[
+        "fast"
+    ] == "costs 25.00 USD more, 10.0 times as fast"
+
+
+def test_where_nothing_is_quick_the_fastest_is_chosen_and_where_nothing_is_priced_too() -> None:
+    slow = choose([pool("a", 900, 5), pool("b", 600, 50)], None, None)
+    assert [each.pool for each in slow if each.chosen] == ["b"]
+    unpriced = choose([pool("a", 5, None), pool("b", 3, None)], None, None)
+    assert [(each.pool, each.why) for each in unpriced if each.chosen] == [
+        ("b", "the fastest of 2 pools; no price is known")
+    ]
+    assert not any(each.chosen for each in choose([pool("a", 5, 1)], 1, None))
+
+
+def load(tmp_path: Path) -> tuple[environments.Environment, recipes.Recipe]:
+    (tmp_path / "own.yaml").write_text(POOLS)
+    (tmp_path / "imagenet.yaml").write_text(IMAGENET)
+    return environments.load(str(tmp_path / "own.yaml")), recipes.load(str(tmp_path / "imagenet.yaml"))
+
+
+def test_every_pool_is_judged_and_what_cannot_train_says_why(tmp_path: Path) -> None:
+    environment, recipe = load(tmp_path)
+    known = data.Data(1_281_167, 50_000, 1000, (224, 224, 3))
+    found = {each.pool: each for each in candidates(recipe, environment, known, RESNET, [])}
+    assert found["v7"].why == "TensorFlow does not run on tpu7x" and not found["v7"].feasible
+    assert (found["b200"].devices, found["b200"].cost_usd) == (8, None) and found["b200"].feasible
+    assert [found[name].duration for name in ("cpu", "l4", "a100")] == ["month", "days", "hours"]
+    a100 = found["a100"]
+    assert a100.cost_usd is not None and a100.hours is not None
+    assert a100.cost_usd == pytest.approx(3.6734 * a100.hours.expected)
+    assert found["l4"].tolerations == ("nvidia.com/gpu:NoSchedule",)
+
+
+def test_a_batch_without_equal_parts_is_no_plan(tmp_path: Path) -> None:
+    environment, _ = load(tmp_path)
+    recipe = recipes.load(str(tmp_path / "imagenet.yaml"), ["train.batch_size=100"])
+    found = {each.pool: each for each in candidates(recipe, environment, data.Data(1, 1, 2, (224, 224, 3)), RESNET, [])}
+    assert found["b200"].why == "train.batch_size 100 makes no 8 equal parts; a multiple of 8 does"
+
+
+def test_the_number_of_examples_is_found_or_asked_for(tmp_path: Path) -> None:
+    _, recipe = load(tmp_path)
+    with pytest.raises(ConfigurationError, match="Give --examples N, or run the preprocess step once"):
+        data.find(recipe, None, None)
+    assert data.find(recipe, None, 1000).train == 1000
+    digits = data.find(recipes.load("digits"), None, None)
+    assert (digits.train, digits.eval, digits.classes, digits.image) == (1438, 180, 10, (8, 8, 1))
+    table = data.find(recipes.load("tabular"), None, None)
+    assert (table.train, table.classes, len(table.features)) == (455, 2, 30)
+
+
+def test_the_files_of_a_folder_are_counted(tmp_path: Path) -> None:
+    for label, count in (("cat", 6), ("dog", 4)):
+        (tmp_path / "images" / label).mkdir(parents=True)
+        for number in range(count):
+            (tmp_path / "images" / label / f"{number}.png").touch()
+    recipe = tmp_path / "pets.yaml"
+    recipe.write_text(
+        "name: pets\ndata: {format: image_folder, path: images, image_size: [64, 64]}\nmodel: {name: cnn_small}\n"
+    )
+    found = data.find(recipes.load(str(recipe)), None, None)
+    assert (found.train, found.eval, found.classes, found.origin) == (8, 1, 2, "files counted")
+
+
+def test_the_json_of_a_plan_has_exactly_the_agreed_keys(tmp_path: Path) -> None:
+    load(tmp_path)
+    here = tmp_path / "here.yaml"
+    here.write_text(f"target: local\nstorage: {tmp_path}/runs\n")
+    options = ["-e", str(here), "--examples", "1000", "-o", "json"]
+    result = CliRunner().invoke(app, ["plan", str(tmp_path / "imagenet.yaml"), *options])
+    assert result.exit_code == 0, result
+    (entry,) = json.loads(result.stdout)
+    assert [*entry] == [
+        "pool", "workers", "devices", "examples_per_second", "hours", "class", "cost_usd", "feasible", "chosen", "why",
+    ]  # fmt: skip
+    assert [*entry["hours"]] == ["low", "expected", "high"] and entry["chosen"]
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        (
+            "placement:\n  default: cpu  # all\n  train: l4  # fast\n",
+            "placement:\n  default: cpu  # all\n  train: a100  # fast\n",
+        ),
+        ("placement:\n  default: cpu  # all\n", "placement:\n  train: a100\n  default: cpu  # all\n"),
+        (
+            "placement: {default: cpu}  # all\nretries: {}\n",
+            "placement: {train: a100, default: cpu}  # all\nretries: {}\n",
+        ),
+        ("placement: {default: cpu, train: 'l4'}\n", "placement: {default: cpu, train: a100}\n"),
+        ("target: local  # here\n", "target: local  # here\nplacement:\n  train: a100\n"),
+    ],
+)
+def test_placing_changes_one_line_and_keeps_the_comments(written: str, expected: str) -> None:
+    assert with_train_on(written, "a100") == expected
+
+
+def test_the_choice_is_written_into_the_users_environment_but_never_into_a_bundled_one(tmp_path: Path) -> None:
+    load(tmp_path)
+    file = place_train(str(tmp_path / "own.yaml"), "a100")
+    assert environments.load(str(file)).placement == {"default": "cpu", "train": "a100"}
+    assert "# train is placed here too" in file.read_text()
+    with pytest.raises(
+        ConfigurationError, match=r"comes with Trainyard and is not written\. Copy .*gke.yaml to a file"
+    ):
+        place_train("gke", "gpu-l4")
+
+
+@pytest.mark.parametrize(("text", "expected"), [("4h", 4), ("90m", 1.5), ("1h30m", 1.5), ("2d", 48)])
+def test_times_are_read_as_people_write_them(text: str, expected: float) -> None:
+    assert hours(text) == expected
+
+
+@pytest.mark.parametrize("text", ["4", "h", "4 hours", ""])
+def test_what_is_no_time_is_refused(text: str) -> None:
+    with pytest.raises(ConfigurationError, match="Write it such as"):
+        hours(text)
+
+
+def test_the_last_preprocessing_says_how_many_examples_there_are(tmp_path: Path) -> None:
+    recipe = recipes.load("digits")
+    splits = {
+        split: SplitFiles(examples=count, files=[], class_counts=None)
+        for split, count in {"train": 1446, "eval": 157, "test": 194}.items()
+    }
+    folder = tmp_path / "digits" / "preprocess" / "key"
+    folder.mkdir(parents=True)
+    Examples(
+        task="classification", label="label", labels=[*"0123456789"], splits=splits, features=[], raw_features=[],  # type: ignore[arg-type]
+        image=ImageShape(height=8, width=8, channels=1), quarantined=0, quarantine={}, warnings=[], fingerprint="x",
+    ).write(folder)  # fmt: skip
+    found = data.find(recipe, recall(here(tmp_path), recipe).examples, None)
+    assert (found.train, found.eval, found.image, found.origin) == (1446, 157, (8, 8, 1), "last preprocessing")
+
+
+def test_a_bucket_that_cannot_be_read_costs_a_warning_and_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("yardmaster.planning.memory.BUCKET_SECONDS", 0.05)
+    released = threading.Event()
+    monkeypatch.setattr("yardmaster.planning.memory.data.last_preprocessed", lambda recipe, root: released.wait(5))
+    memory = recall(environments.load("gke"), recipes.load("digits"))
+    released.set()
+    assert memory.observations == [] and "did not tell all of its runs" in memory.warning
+
+
+def test_a_plan_for_a_cluster_takes_no_tensorflow_and_less_than_two_seconds_of_cpu(tmp_path: Path) -> None:
+    load(tmp_path)
+    file = tmp_path / "own.yaml"
+    file.write_text(
+        POOLS.replace(
+            "storage: gs://bucket/runs", f"storage: {tmp_path}/runs\nvolume: {{claim: runs, path: {tmp_path}}}"
+        )
+    )
+    script = (
+        "import json, sys, time\n"
+        "sys.argv = ['trainyard', 'plan', 'digits', '-e', sys.argv[1], '-o', 'json']\n"
+        "from yardmaster.cli.main import app\n"
+        "app(standalone_mode=False)\n"
+        "print(json.dumps({'seconds': time.process_time(), 'modules': [*sys.modules]}))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script, str(file)], capture_output=True, text=True, check=True)
+    plan, told = (json.loads(line) for line in done.stdout.splitlines())
+    assert [entry["pool"] for entry in plan] == ["cpu", "l4", "a100", "b200", "v7"]
+    assert not {"tensorflow", "keras", "apache_beam", "kfp", "numpy"} & set(told["modules"])
+    assert told["seconds"] < 2

@@ -1,0 +1,150 @@
+"""Schedules as files: strictly read, and changed without a tick run twice or left out."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import kfp_server_api
+import pytest
+
+from trainyard.check.run import run
+from trainyard.core import environment as environments
+from trainyard.core import keys, storage
+from trainyard.core import recipe as recipes
+from trainyard.core.champion import Champion, crown
+from trainyard.core.errors import ConfigurationError
+from trainyard.core.schedule import When
+from yardmaster.recurring import package, request
+from yardmaster.schedules import Action, Recurring, Schedule, belongs, load, plan, removal
+
+NOW = datetime(2026, 3, 1, 3, 0, 30, tzinfo=UTC)
+TEXT = "name: nightly\nrecipe: digits\nenvironment: kind\ncron: 0 3 * * *\n"
+
+
+def there(name: str, enabled: bool = True, running: bool = False, last: datetime | None = None) -> Recurring:
+    return Recurring(f"id-{name}", name, enabled, datetime(2026, 1, 1, tzinfo=UTC), last, running)
+
+
+def read(tmp_path: Path, text: str) -> Schedule:
+    file = tmp_path / "nightly.yaml"
+    file.write_text(text)
+    return load(file)
+
+
+def done(actions: list[Action]) -> list[str]:
+    return [f"{action.verb} {action.name}" for action in actions]
+
+
+@pytest.mark.parametrize(
+    ("cron", "fault"),
+    [
+        ("0 3 * *", "five fields are expected: minute hour day month weekday"),
+        ("0 0 3 * * *", "five fields are expected"),
+        ("60 3 * * *", "minute: '60' is not understood. Numbers are 0 to 59"),
+        ("0 3 * * 7", "weekday: '7' is not understood. Numbers are 0 to 6"),
+        ("0 5-3 * * *", "hour: '5-3' is not understood"),
+        ("0 3 * * mon", "weekday: 'mon' is not understood"),
+        ("*/0 3 * * *", "minute: '*/0' is not understood"),
+    ],
+)
+def test_a_cron_expression_that_the_server_would_read_otherwise_is_refused(
+    tmp_path: Path, cron: str, fault: str
+) -> None:
+    with pytest.raises(ConfigurationError) as error:
+        read(tmp_path, TEXT.replace("0 3 * * *", f'"{cron}"'))
+    assert "nightly.yaml:4: cron: " in str(error.value) and fault in str(error.value)
+
+
+def test_a_good_expression_gets_the_servers_sixth_field(tmp_path: Path) -> None:
+    assert read(tmp_path, TEXT.replace("0 3 * * *", '"*/15 0-6,22 1 * 1-5"')).server_cron == "0 */15 0-6,22 1 * 1-5"
+
+
+def test_files_are_found_beside_the_schedule_and_unknown_keys_refused(tmp_path: Path) -> None:
+    assert read(tmp_path, TEXT.replace("kind", "own.yaml")).environment == str(tmp_path / "own.yaml")
+    with pytest.raises(ConfigurationError, match=r"unknown key. Did you mean 'paused'\?"):
+        read(tmp_path, TEXT + "pause: true\n")
+
+
+def test_nothing_is_done_where_the_server_has_just_that() -> None:
+    assert done(plan("nightly.aaaaaaaa", False, [there("nightly.aaaaaaaa")], NOW)) == ["keep nightly.aaaaaaaa"]
+
+
+def test_the_first_one_starts_now() -> None:
+    assert plan("nightly.aaaaaaaa", False, [], NOW) == [Action("create", "nightly.aaaaaaaa", start=NOW)]
+
+
+def test_a_changed_one_begins_where_the_old_one_stopped() -> None:
+    tick = datetime(2026, 3, 1, 3, 0, tzinfo=UTC)
+    ran = plan("nightly.bbbbbbbb", False, [there("nightly.aaaaaaaa", last=tick)], NOW)
+    assert done(ran) == ["disable nightly.aaaaaaaa", "create nightly.bbbbbbbb", "delete nightly.aaaaaaaa"]
+    assert ran[1].start == tick, "the tick of 3:00 has run and runs no second time"
+    late = plan("nightly.bbbbbbbb", False, [there("nightly.aaaaaaaa", last=tick - timedelta(days=1))], NOW)
+    assert late[1].start == NOW - timedelta(seconds=60), "the tick of 3:00 was the old one's, which is disabled: run it"
+
+
+def test_a_schedule_is_not_deleted_under_its_run() -> None:
+    actions = plan("nightly.bbbbbbbb", False, [there("nightly.aaaaaaaa", running=True)], NOW)
+    assert done(actions) == ["disable nightly.aaaaaaaa", "create nightly.bbbbbbbb", "keep nightly.aaaaaaaa"]
+    after = plan("nightly.bbbbbbbb", False, [there("nightly.bbbbbbbb"), there("nightly.aaaaaaaa", enabled=False)], NOW)
+    assert done(after) == ["keep nightly.bbbbbbbb", "delete nightly.aaaaaaaa"]
+
+
+def test_an_apply_that_was_cut_short_is_finished_by_the_next() -> None:
+    actions = plan("nightly.bbbbbbbb", False, [there("nightly.aaaaaaaa", enabled=False)], NOW)
+    assert done(actions) == ["create nightly.bbbbbbbb", "delete nightly.aaaaaaaa"]
+
+
+def test_a_paused_one_and_a_removed_one_leave_nothing_enabled() -> None:
+    assert done(plan("nightly.aaaaaaaa", True, [there("nightly.aaaaaaaa")], NOW)) == [
+        "disable nightly.aaaaaaaa",
+        "delete nightly.aaaaaaaa",
+    ]
+    assert done(removal([there("nightly.aaaaaaaa", running=True)])) == [
+        "disable nightly.aaaaaaaa",
+        "keep nightly.aaaaaaaa",
+    ]
+
+
+def test_the_name_at_the_server_changes_with_what_runs_and_when(tmp_path: Path) -> None:
+    kind = environments.load("kind")
+    name = package(read(tmp_path, TEXT), kind)[1]
+    assert belongs(name, "nightly") and not belongs(name, "night") and not belongs("nightly", "nightly")
+    assert package(read(tmp_path, TEXT), kind)[1] == name
+    for change in ("set: [train.epochs=3]\n", "max_concurrency: 2\n", "when: {new_data: true}\n"):
+        assert package(read(tmp_path, TEXT + change), kind)[1] != name
+
+
+def test_the_recurring_run_is_one_of_kubeflows_published_types(tmp_path: Path) -> None:
+    schedule = read(tmp_path, TEXT + "when: {new_data: true}\n")
+    what, name = package(schedule, environments.load("kind"))
+    assert "exec-check" in what.package
+    body = request(schedule, Action("create", name, start=NOW), what, "e1", "p1", "v1")
+    api = kfp_server_api.ApiClient()
+    sent = json.dumps(api.sanitize_for_serialization(body))
+    assert api.deserialize(type("Response", (), {"data": sent}), "V2beta1RecurringRun") == body
+    read_back = json.loads(sent)
+    assert read_back["trigger"] == {"cron_schedule": {"cron": "0 0 3 * * *", "start_time": "2026-03-01T03:00:30+00:00"}}
+    assert (read_back["max_concurrency"], read_back["no_catchup"], read_back["mode"]) == ("1", True, "ENABLE")
+
+
+def test_a_run_is_due_without_a_champion_with_new_data_or_with_an_old_champion(tmp_path: Path) -> None:
+    recipe, root, models = recipes.load("digits"), str(tmp_path), tmp_path / "models"
+
+    def due(when: When) -> tuple[bool, str]:
+        return run(recipe, root, str(models), when, NOW)
+
+    never, always = When(champion_older_than="7d"), When(new_data=True)
+    assert due(never)[0] and "nothing was pushed" in due(never)[1]
+    with storage.stage(str(models / "1"), producer="test") as version:
+        (version / "saved_model.pb").write_text("")
+    pushed = (NOW - timedelta(days=3)).isoformat()
+    crown(str(models), Champion(version=1, path="1", digest="d", metrics={}, pushed=pushed))
+    assert due(never) == (False, "version 1 stands: no condition of the schedule holds")
+    assert due(When(champion_older_than="48h")) == (True, "version 1 was pushed 72 h ago, more than 48h")
+    assert due(always)[0]
+    examples = keys.output_uri(root, recipe, "preprocess", keys.fingerprint(recipe))
+    with storage.stage(keys.output_uri(root, recipe, "train", examples), producer="test"):
+        pass
+    assert not due(always)[0]

@@ -1,0 +1,108 @@
+"""What is sent to a cluster: named by its content, in the servers' own published types, and refused in one sentence."""
+
+import json
+import socket
+from pathlib import Path
+from typing import Any
+
+import kfp_server_api
+import pytest
+import yaml
+from google.auth.credentials import AnonymousCredentials
+from google.cloud.aiplatform_v1 import PipelineJob
+from google.protobuf import json_format
+
+from trainyard.core import environment as environments
+from trainyard.core import recipe as recipes
+from trainyard.core.environment import Environment
+from trainyard.core.errors import ConfigurationError, TransientError
+from yardmaster import kubernetes_api
+from yardmaster.compilation import compiled
+from yardmaster.kubeflow_api import Kubeflow
+from yardmaster.submission import Submission, environment_of, recipe_of, request, submission
+from yardmaster.vertex import job
+
+
+def made(environment: str | Environment = "kind", name: str = "nightly-1", *changes: str) -> Submission:
+    place = environments.load(environment) if isinstance(environment, str) else environment
+    recipe = recipes.load("digits", changes)
+    return submission(recipe, place, compiled(recipe, place), name)
+
+
+def own(tmp_path: Path, base: str, **sections: Any) -> Environment:
+    document = yaml.safe_load((environments.BUNDLED / f"{base}.yaml").read_text())
+    file = tmp_path / "Own cluster.yaml"
+    file.write_text(yaml.safe_dump(document | sections))
+    return environments.load(str(file))
+
+
+def test_equal_content_has_one_version_and_other_content_another() -> None:
+    assert made().version == made(name="another").version
+    assert made().version != made("kind", "nightly-1", "train.epochs=3").version
+    assert made().version.startswith("kind-")
+    assert (recipe_of(made().pipeline), environment_of(made().version)) == ("digits", "kind")
+
+
+def test_the_request_is_one_of_kubeflows_published_types(tmp_path: Path) -> None:
+    place = own(tmp_path, "kind", service_accounts={"run": "trainer"})
+    body = request(made(place), "e1", "p1", "v1")
+    api = kfp_server_api.ApiClient()
+    sent = json.dumps(api.sanitize_for_serialization(body))
+    read = api.deserialize(type("Response", (), {"data": sent}), "V2beta1Run")
+    assert read == body
+    assert json.loads(sent) == {
+        "display_name": "nightly-1",
+        "description": f"trainyard-digits {made(place).version}",
+        "experiment_id": "e1",
+        "pipeline_version_reference": {"pipeline_id": "p1", "pipeline_version_id": "v1"},
+        "runtime_config": {"parameters": {}},
+        "service_account": "trainer",
+    }
+
+
+def test_vertex_gets_the_same_pipeline_as_a_job_of_that_name(tmp_path: Path) -> None:
+    what = made(own(tmp_path, "vertex", vertex={"project": "my-project", "location": "europe-west4"}))
+    sent = job(what, AnonymousCredentials())
+    document = json_format.MessageToDict(sent._gca_resource._pb)
+    assert json_format.ParseDict(document, PipelineJob()._pb)
+    assert sent.job_id == "nightly-1"
+    assert document["pipelineSpec"] == yaml.safe_load(what.package)
+    assert document["runtimeConfig"]["gcsOutputDirectory"] == "gs://example-trainyard/runs/pipeline-root"
+    assert document["labels"] == {"pipeline": "trainyard-digits", "version": what.version}
+    assert what.version.startswith("own-cluster-")
+
+
+def test_vertex_without_a_project_is_refused_before_anything_is_asked() -> None:
+    with pytest.raises(ConfigurationError, match=r"vertex.yaml: vertex: is required to submit"):
+        job(made("vertex"))
+
+
+@pytest.mark.parametrize("name", ["Nightly", "a b", "-a", "a" * 64, ""])
+def test_a_run_name_that_a_server_would_refuse_is_refused_here(name: str) -> None:
+    with pytest.raises(ConfigurationError, match="is not a name"):
+        made(name=name)
+
+
+def test_a_server_that_does_not_answer_is_named_with_exit_code_30(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kubernetes_api, "PATIENCE_SECONDS", 0)
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))  # taken, and nobody listens
+        endpoint = f"http://127.0.0.1:{nobody.getsockname()[1]}"
+        server = Kubeflow(own(tmp_path, "kind", kubeflow={"endpoint": endpoint}))
+        with pytest.raises(TransientError, match=rf"kubeflow: {endpoint} cannot be reached \(.*refused"):
+            server.version()
+
+
+def test_a_token_is_read_from_its_file_for_every_request_and_never_shown(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("first\n")
+    place = own(tmp_path, "kind", kubeflow={"endpoint": "http://kfp.example", "token_file": str(token)})
+    server = Kubeflow(place)
+    token.write_text("the-2nd-token\n")
+    assert server.configuration.get_api_key_with_prefix("authorization") == "Bearer the-2nd-token"
+    assert "the-2nd-token" not in made(place).package
+    token.unlink()
+    with pytest.raises(ConfigurationError, match=r"kubeflow.token_file: .*token: cannot be read"):
+        server.version()
