@@ -9,20 +9,20 @@ import signal
 import sys
 
 from trainyard.core import events
+from trainyard.core.environment import Volume
 from trainyard.core.errors import Preempted, TrainyardError
 from trainyard.core.pools import Pool, placement
 from trainyard.train.cluster import connect
-from trainyard.train.job import Claim, Gang
+from trainyard.train.job import Gang
 from trainyard.train.launch import launch
 
 
 def gang(plan: dict) -> Gang:
     plan = dict(plan)
+    volume = plan.pop("volume", None)
     pool = Pool.model_validate(plan.pop("pool"))
-    claim = plan.pop("storage", None)
     return Gang(
-        **plan | {"command": tuple(plan["command"])},
-        storage=Claim(**claim) if claim else None,
+        **plan | {"command": tuple(plan["command"]), "volume": Volume(**volume) if volume else None},
         placement=placement(pool, "gke"),
         resources=pool.resources,
     )

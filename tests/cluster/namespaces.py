@@ -7,7 +7,10 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +27,19 @@ def until(ready: Callable[[], Any], seconds: float = SECONDS) -> Any:
         assert time.monotonic() < deadline, f"not within {seconds} s"
         time.sleep(0.2)
     return answer
+
+
+@dataclass(frozen=True)
+class End:
+    """How a container ended, and how long it ran, in the whole seconds that Kubernetes tells."""
+
+    code: int
+    seconds: float
+
+    @classmethod
+    def parse(cls, state: dict[str, Any]) -> End:
+        ran = datetime.fromisoformat(state["finishedAt"]) - datetime.fromisoformat(state["startedAt"])
+        return cls(int(state["exitCode"]), ran.total_seconds())
 
 
 class Namespace:
@@ -45,7 +61,9 @@ class Namespace:
 
     def pods(self, gang: str) -> list[dict[str, Any]]:
         return [
-            each for each in self.get("pods") if each["metadata"]["labels"].get("app.kubernetes.io/instance") == gang
+            each
+            for each in self.get("pods")
+            if each["metadata"].get("labels", {}).get("app.kubernetes.io/instance") == gang
         ]
 
     def left_of(self, gang: str) -> list[str]:
@@ -59,6 +77,22 @@ class Namespace:
         eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod}}
         path = f"/api/v1/namespaces/{self.name}/pods/{pod}/eviction"
         self.kubectl("create", "--raw", path, "-f", "-", stdin=json.dumps(eviction))
+
+    @contextmanager
+    def ends_of_containers(self) -> Iterator[Callable[[], list[End]]]:
+        """Watch containers of training pods end, those that are deleted at once too; yield what lists them."""
+        path = self.folder / f"ends-{time.monotonic_ns()}"
+        what = "jsonpath={.status.containerStatuses[0].state.terminated}{'\\n'}"
+        labels = "app.kubernetes.io/component=train"
+        with path.open("w") as out:
+            command = ["kubectl", "-n", self.name, "get", "pods", "-l", labels, "--watch", "-o", what]
+            watch = subprocess.Popen(command, stdout=out)
+        try:
+            yield lambda: [End.parse(json.loads(line)) for line in path.read_text().splitlines() if line]
+        finally:
+            time.sleep(1)
+            watch.terminate()
+            watch.wait()
 
     def launch(self, plan: dict[str, Any], *own_pod: str) -> Launcher:
         return Launcher(self, plan, *own_pod)

@@ -32,7 +32,7 @@ def launcher_pod(namespace: Namespace, name: str, **metadata: Any) -> None:
 
 @pytest.mark.parametrize("pool", ["cpu", "gpu", "tpu"])
 def test_the_manifests_pass_restricted_at_the_api_server(namespace: Namespace, pool: str) -> None:
-    plan = plans.plan("dry", plans.MEET, "0", pool=pool, queue="research", storage={"name": "runs", "path": "/runs"})
+    plan = plans.plan("dry", plans.MEET, "0", pool=pool, queue="research", volume={"claim": "runs", "path": "/runs"})
     owner = Owner(api_version="v1", kind="Pod", name="launcher", uid="0")
     job = worker_job(gang(plan), owner)
     # A Job's own admission warns only; its pods are refused, so the template is tried as a pod.

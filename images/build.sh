@@ -1,0 +1,19 @@
+#!/usr/bin/env bash
+# Builds the image VARIANT (cpu, gpu or tpu) as NAME, with docker, podman or buildah, whichever there is, and prints
+# its size. BASE_IMAGE names another one to build on than the Dockerfile does.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+variant=$1 name=$2
+
+arguments=(--file images/Dockerfile --build-arg "VARIANT=$variant" --tag "$name")
+arguments+=(--build-arg "REVISION=$(git rev-parse HEAD 2>/dev/null || echo unknown)")
+[ -z "${BASE_IMAGE:-}" ] || arguments+=(--build-arg "PYTHON=$BASE_IMAGE")
+
+for tool in docker podman buildah; do
+  command -v "$tool" >/dev/null && "$tool" info >/dev/null 2>&1 || continue
+  echo "$tool builds $name" >&2
+  "$tool" build "${arguments[@]}" .
+  exec "$tool" images "$name"
+done
+echo "No docker, podman or buildah here that answers. Install one of them." >&2
+exit 30

@@ -1,0 +1,220 @@
+"""Everything that keeps a pod from its work, provoked for real, and the sentence that is said of it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import plans
+import pytest
+from launcher import gang
+from namespaces import Namespace, until
+
+from trainyard.core.errors import ExitCode
+from trainyard.train.job import worker_job
+from yardmaster.explanation import Finding
+from yardmaster.kubernetes_api import connect
+from yardmaster.run_pods import findings, gangs, pods_of_job, pods_of_run
+
+pytestmark = pytest.mark.cluster
+
+HOG = "held = []\nwhile True: held.append(bytearray(8 << 20))"
+
+
+def start(namespace: Namespace, name: str, script: str = "import time; time.sleep(600)", **changes: Any) -> None:
+    """Create a pod that runs `script` as a step does, with `changes` of its spec; `resources` are its container's."""
+    spec = worker_job(gang(plans.plan(name, script)))["spec"]["template"]["spec"] | {"subdomain": None}
+    container = spec["containers"][0] | {"name": "main", "env": []}
+    for key in ("resources", "image", "envFrom"):
+        if key in changes:
+            container[key] = changes.pop(key)
+    labels = {"app.kubernetes.io/component": "train", "trainyard/pool": "cpu", "explain": name}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": labels}}
+    namespace.kubectl(
+        "create", "-f", "-", stdin=json.dumps(pod | {"spec": spec | changes | {"containers": [container]}})
+    )
+
+
+def said(namespace: Namespace, name: str, cause: str, seconds: float = 60) -> Finding:
+    """Return the finding of the pod once its cause is `cause`."""
+    cluster = connect(namespace.name)
+    last: list[Finding] = []
+
+    def found() -> Finding | None:
+        last[:] = findings(cluster, cluster.items("pods", selector=f"explain={name}"), [])
+        return next((each for each in last if each.cause == cause), None)
+
+    try:
+        finding: Finding = until(found, seconds)
+    except AssertionError as error:
+        raise AssertionError(f"no '{cause}' in {last}") from error
+    print(finding.sentence)
+    return finding
+
+
+def test_a_label_that_no_node_has_is_named_with_the_nearest_there_is(namespace: Namespace) -> None:
+    start(namespace, "label", nodeSelector={"cloud.google.com/gke-accelerator": "nvidia-l40"})
+    finding = said(namespace, "label", "unschedulable")
+    assert finding.sentence == (
+        "no node takes it: no node has the label cloud.google.com/gke-accelerator=nvidia-l40; there is nvidia-l4. "
+        "Did you mean 'nvidia-l4'? Correct the pool's accelerator, topology or nodeSelector, or add such nodes"
+    )
+    assert (finding.state, finding.permanent, finding.step) == ("waiting", True, "train")
+
+
+def test_a_taint_is_named_with_the_nodes_that_would_do(namespace: Namespace) -> None:
+    start(namespace, "taint", nodeSelector={"cloud.google.com/gke-accelerator": "nvidia-l4"}, tolerations=[])
+    sentence = said(namespace, "taint", "unschedulable").sentence
+    assert (
+        "gpu-0, gpu-1 would do, but the pod does not tolerate the taint nvidia.com/gpu=present:NoSchedule" in sentence
+    )
+
+
+def test_a_request_that_no_node_can_give_is_named_with_the_largest_there_is(namespace: Namespace) -> None:
+    huge = {"requests": {"cpu": "1000", "memory": "64Mi"}, "limits": {"memory": "64Mi"}}
+    start(namespace, "huge", resources=huge)
+    finding = said(namespace, "huge", "unschedulable")
+    assert "it asks for 1,000 cpu, and the largest of the" in finding.sentence and finding.permanent
+
+
+def test_full_nodes_are_named_with_who_fills_them_and_waiting_helps(namespace: Namespace) -> None:
+    gpu = {
+        "requests": {"cpu": "100m", "memory": "64Mi", "nvidia.com/gpu": "1"},
+        "limits": {"memory": "64Mi", "nvidia.com/gpu": "1"},
+    }
+    place = {
+        "nodeSelector": {"cloud.google.com/gke-accelerator": "nvidia-l4"},
+        "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}],
+        "terminationGracePeriodSeconds": 0,
+    }
+    for index in range(3):
+        start(namespace, f"gpu-{index}", resources=gpu, **place)
+    cluster = connect(namespace.name)
+
+    def waiting() -> Finding | None:
+        pods = [pod for pod in cluster.items("pods") if pod["metadata"]["name"].startswith("gpu-")]
+        return next((each for each in findings(cluster, pods, []) if each.cause == "full"), None)
+
+    finding = until(waiting)
+    print(finding.sentence)
+    assert (
+        "nodes that it may use are full: it needs 1 nvidia.com/gpu and the most that is free is 0" in finding.sentence
+    )
+    assert f"{namespace.name}/gpu-" in finding.sentence and not finding.permanent
+    namespace.kubectl("delete", "pod", "gpu-0", "gpu-1", "gpu-2", "--wait=false")
+
+
+def test_an_image_that_cannot_be_had_is_named(namespace: Namespace) -> None:
+    start(namespace, "image", image="missing.example/image:1")
+    finding = said(namespace, "image", "image")
+    assert "its image missing.example/image:1 cannot be had (" in finding.sentence
+    assert finding.code == ExitCode.INFRASTRUCTURE
+
+
+def test_a_secret_that_is_not_there_is_named(namespace: Namespace) -> None:
+    start(namespace, "secret", envFrom=[{"secretRef": {"name": "store-keys"}}])
+    assert 'secret "store-keys" not found' in said(namespace, "secret", "configuration").sentence
+
+
+def test_a_volume_that_is_not_there_is_named(namespace: Namespace) -> None:
+    start(namespace, "claim", volumes=[{"name": "tmp", "persistentVolumeClaim": {"claimName": "runs"}}, _MEMORY])
+    assert 'persistentvolumeclaim "runs" not found' in said(namespace, "claim", "unschedulable").sentence
+
+
+_MEMORY = {"name": "shared-memory", "emptyDir": {"medium": "Memory", "sizeLimit": "16Mi"}}
+
+
+def test_a_step_killed_for_memory_is_told_its_limit_and_what_to_set(namespace: Namespace) -> None:
+    small = {"requests": {"cpu": "100m", "memory": "48Mi"}, "limits": {"memory": "48Mi"}}
+    start(namespace, "hog", HOG, resources=small)
+    finding = said(namespace, "hog", "out-of-memory")
+    assert finding.sentence == (
+        "was killed for memory: its limit is 48Mi. Raise pools.cpu.resources.limits.memory (and requests) "
+        "or lower train.batch_size in the recipe"
+    )
+    assert finding.code == ExitCode.INFRASTRUCTURE
+
+
+def test_an_eviction_is_told_from_a_failure(namespace: Namespace) -> None:
+    start(namespace, "moved", plans.WORK)
+    said(namespace, "moved", "running")
+    namespace.evict("moved")
+    finding = said(namespace, "moved", "evicted")
+    assert finding.sentence.startswith("was evicted, as by a drain of the node on cpu-")
+    assert finding.code == ExitCode.TRANSIENT
+
+
+def test_a_deadline_is_told_with_what_to_raise(namespace: Namespace) -> None:
+    start(namespace, "slow", activeDeadlineSeconds=2, terminationGracePeriodSeconds=1)
+    finding = said(namespace, "slow", "deadline")
+    assert finding.sentence == "ran for more than the 2 s that it may. Raise timeout_seconds.train in the environment"
+
+
+@pytest.mark.parametrize(
+    ("code", "cause", "advice"),
+    [
+        (10, "data", "Mend the data or what the recipe says of them, and submit again"),
+        (20, "configuration", "Correct the recipe or the environment, and submit again"),
+        (40, "infrastructure", "Provide what is missing (disk, permission or device), and submit again"),
+        (50, "bug", "Read the log (trainyard runs logs)"),
+    ],
+)
+def test_a_step_that_failed_speaks_in_its_own_words_though_the_launcher_says_1(
+    namespace: Namespace, code: int, cause: str, advice: str
+) -> None:
+    words = f"failed step=train code={code} error=SomeError message=row 7: no label."
+    start(namespace, f"code-{code}", f"import sys; print({words!r}, file=sys.stderr); sys.exit(1)")
+    finding = said(namespace, f"code-{code}", cause)
+    assert finding.sentence.startswith(f"ended with exit code {code} ({cause}): row 7: no label. {advice}")
+    assert finding.code == code
+
+
+def test_a_traceback_that_said_no_class_is_a_bug_with_its_last_line(namespace: Namespace) -> None:
+    start(namespace, "crash", "raise KeyError('epoch')")
+    assert "ended with exit code 1 (bug): KeyError: 'epoch'" in said(namespace, "crash", "bug").sentence
+
+
+def test_a_runs_pods_are_those_with_its_label_and_those_of_the_gang_they_started(namespace: Namespace) -> None:
+    start(namespace, "launching", plans.SLEEP)
+    namespace.kubectl("label", "pod", "launching", "pipeline/runid=1234")
+    launcher = json.loads(namespace.kubectl("get", "pod", "launching", "-o", "json"))
+    job = worker_job(gang(plans.plan("gang-of-1234", plans.SLEEP)))
+    owner = {"apiVersion": "v1", "kind": "Pod", "name": "launching", "uid": launcher["metadata"]["uid"]}
+    job["metadata"]["ownerReferences"] = [owner]
+    namespace.kubectl("create", "-f", "-", stdin=json.dumps(job))
+    cluster = connect(namespace.name)
+
+    def running() -> bool:
+        found = findings(cluster, pods_of_run(cluster, "1234"), [])
+        return {each.step for each in found if each.cause == "running"} == {"train", "train worker 0", "train worker 1"}
+
+    until(running)
+    namespace.kubectl("delete", "pod", "launching", "--grace-period=1")
+
+
+def test_a_quota_is_named_for_the_gang_that_gets_no_pods(namespace: Namespace) -> None:
+    quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "none"}, "spec": {"hard": {"pods": "0"}}}
+    owner = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "quota-run"}}
+    namespace.kubectl("create", "-f", "-", stdin=json.dumps(owner))
+    namespace.kubectl("create", "-f", "-", stdin=json.dumps(quota))
+    try:
+        until(lambda: namespace.kubectl("get", "resourcequota", "none", "-o", "jsonpath={.status.hard.pods}") == "0")
+        run = json.loads(namespace.kubectl("get", "configmap", "quota-run", "-o", "json"))
+        job = worker_job(gang(plans.plan("quota", plans.SLEEP)))
+        reference = {"apiVersion": "v1", "kind": "ConfigMap", "name": "quota-run", "uid": run["metadata"]["uid"]}
+        job["metadata"]["ownerReferences"] = [reference]
+        namespace.kubectl("create", "-f", "-", stdin=json.dumps(job))
+        cluster = connect(namespace.name)
+
+        def waiting() -> Finding | None:
+            jobs = gangs(cluster, [run])
+            return next(
+                (each for each in findings(cluster, pods_of_job(cluster, jobs[0]["metadata"]["name"]), jobs)), None
+            )
+
+        finding = until(waiting)
+        print(finding.sentence)
+        assert (finding.step, finding.cause) == ("train", "quota")
+        assert "it would exceed the ResourceQuota 'none' (requested: pods=1, used: pods=" in finding.sentence
+    finally:
+        namespace.kubectl("delete", "resourcequota", "none")

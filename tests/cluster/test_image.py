@@ -1,0 +1,101 @@
+"""The image runs every step as a cluster's strictest rules let it: a random user, nothing writable but /tmp, no capability.
+
+TRAINYARD_IMAGE names the image (images/Dockerfile) of this very code that every node has.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+import pytest
+from namespaces import Namespace, until
+
+from trainyard.core import keys
+
+IMAGE = os.environ.get("TRAINYARD_IMAGE", "")
+pytestmark = [pytest.mark.cluster, pytest.mark.skipif(not IMAGE, reason="TRAINYARD_IMAGE names no image")]
+
+USER = 1234567890  # as a platform picks one: no name, no home, no group of the image's
+SECONDS = 480  # the default recipe, on a machine that others use
+
+LOOK = """
+import json, os, shutil, subprocess
+from trainyard.core import keys
+def writable(path):
+    try:
+        open(os.path.join(path, "probe"), "w").close()
+        return True
+    except OSError:
+        return False
+raised = subprocess.run("find / -xdev -type f -perm /6000".split(), capture_output=True, text=True).stdout.split()
+tools = "gcc g++ cc c++ ld as clang make go rustc pip pip3 uv curl wget".split()
+caches = ["/root/.cache", "/var/cache/apt", "/var/lib/apt/lists", "/cache", "/src", "/locks", "/wheels"]
+print("found " + json.dumps({
+    "user": os.getuid(),
+    "writable": [path for path in ("/", "/opt/trainyard", "/etc", "/var", "/root", "/tmp") if writable(path)],
+    "raised": raised,
+    "tools": [name for name in tools if shutil.which(name)],
+    "caches": [path for path in caches if os.path.isdir(path) and os.access(path, os.R_OK) and os.listdir(path)],
+    "bytecode": os.path.exists(keys.__spec__.cached),
+    "code": keys.code_digest(),
+}))
+"""
+
+
+def said(namespace: Namespace, name: str, *command: str, seconds: float = 120) -> str:
+    """Return the log of a pod that ran `command` in the image and ended well."""
+    container = {
+        "name": "main",
+        "image": IMAGE,
+        "command": list(command),
+        "resources": {"requests": {"cpu": "500m", "memory": "3Gi"}, "limits": {"memory": "3Gi"}},
+        "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],
+        "workingDir": "/tmp",
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "runAsNonRoot": True,
+            "runAsUser": USER,
+            "runAsGroup": USER,
+            "capabilities": {"drop": ["ALL"]},
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+    }
+    spec: dict[str, Any] = {
+        "restartPolicy": "Never",
+        "automountServiceAccountToken": False,
+        "volumes": [{"name": "tmp", "emptyDir": {}}],
+        "containers": [container],
+    }
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
+    namespace.kubectl("create", "-f", "-", stdin=json.dumps(pod))
+
+    def phase() -> str:
+        return namespace.kubectl("get", "pod", name, "-o", "jsonpath={.status.phase}")
+
+    until(lambda: phase() in ("Succeeded", "Failed"), seconds)
+    log = namespace.kubectl("logs", name)
+    assert phase() == "Succeeded", log
+    return log
+
+
+def test_the_image_holds_this_code_and_nothing_to_build_or_raise_rights_with(namespace: Namespace) -> None:
+    log = said(namespace, "look", "python", "-c", LOOK)
+    found = json.loads(next(line for line in log.splitlines() if line.startswith("found ")).removeprefix("found "))
+    assert found == {
+        "user": USER,
+        "writable": ["/tmp"],
+        "raised": [],
+        "tools": [],
+        "caches": [],
+        "bytecode": True,
+        "code": keys.code_digest(),
+    }
+
+
+def test_every_step_of_the_default_recipe_runs_without_any_right(namespace: Namespace) -> None:
+    log = said(namespace, "run", "trainyard", "run", "digits", "--set", "train.epochs=12", seconds=SECONDS)
+    for step in ("preprocess", "train", "evaluate", "export", "push"):
+        assert step in log, log

@@ -1,0 +1,166 @@
+"""The whole way through a real Kubeflow Pipelines: submit, follow, show, explain, cancel and schedule.
+
+TRAINYARD_KFP is the address of its API, KUBECONFIG its cluster, TRAINYARD_KFP_NAMESPACE where it is installed (kubeflow)
+and TRAINYARD_IMAGE the image (images/Dockerfile, target cpu) that every node has. A ReadWriteMany volume is made there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ENDPOINT = os.environ.get("TRAINYARD_KFP", "")
+SPACE = os.environ.get("TRAINYARD_KFP_NAMESPACE", "kubeflow")
+IMAGE = os.environ.get("TRAINYARD_IMAGE", "trainyard/cpu:0.1.0")
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.skipif(not ENDPOINT, reason="TRAINYARD_KFP names no Kubeflow"),
+    pytest.mark.timeout(1200),
+]
+
+MEMORY = {"requests": {"cpu": "200m", "memory": "2Gi"}, "limits": {"memory": "2Gi"}}
+QUICK = ["--set", "train.epochs=2", "--set", "evaluate.bootstrap=20", "--set", "export.formats=[saved_model]"]
+QUICK += ["--set", "evaluate.gates=[{metric: accuracy, min: 0.1}]"]
+RUN = f"t{int(time.time()) % 1000000}"  # names of this test run, for a server keeps its runs
+
+
+def kubectl(*arguments: str, stdin: str | None = None) -> str:
+    done = subprocess.run(["kubectl", "-n", SPACE, *arguments], input=stdin, capture_output=True, text=True)
+    return done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    claim = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": "trainyard-runs"},
+        "spec": {
+            "accessModes": ["ReadWriteMany"],
+            "storageClassName": "standard-rwx",
+            "resources": {"requests": {"storage": "1Gi"}},
+        },
+    }
+    kubectl("create", "-f", "-", stdin=json.dumps(claim))
+    document = {
+        "target": "kubeflow",
+        "namespace": SPACE,
+        "kubeflow": {"endpoint": ENDPOINT, "namespace": SPACE, "experiment": f"test-{RUN}"},
+        "volume": {"claim": "trainyard-runs", "path": "/mnt/runs"},
+        "storage": f"/mnt/runs/{RUN}",
+        "images": {"cpu": IMAGE},
+        "pools": {
+            "cpu": {"kind": "cpu", "resources": MEMORY},
+            "none": {"kind": "cpu", "resources": MEMORY, "nodeSelector": {"no": "node"}},
+        },
+        "placement": {"default": "cpu"},
+        "retries": {"default": 0},
+    }
+    file = tmp_path_factory.mktemp("kfp") / "own.yaml"
+    file.write_text(yaml.safe_dump(document))
+    return file
+
+
+def changed(place: Path, **sections: Any) -> Path:
+    file = place.with_name(f"{'-'.join(sections)}.yaml")
+    file.write_text(yaml.safe_dump(yaml.safe_load(place.read_text()) | sections))
+    return file
+
+
+def trainyard(*arguments: str) -> subprocess.CompletedProcess[str]:
+    program = str(Path(sys.executable).with_name("trainyard"))
+    done = subprocess.run([program, *arguments], capture_output=True, text=True)
+    print(" ".join(arguments), "→", done.returncode, done.stdout, done.stderr, sep="\n")
+    return done
+
+
+def document(*arguments: str) -> Any:
+    done = trainyard(*arguments, "-o", "json")
+    return json.loads(done.stdout)
+
+
+@pytest.fixture(scope="module")
+def finished(place: Path) -> str:
+    name = f"{RUN}-digits"
+    done = trainyard("submit", "digits", "-e", str(place), "--name", name, "--wait", *QUICK)
+    assert done.returncode == 0, done.stderr
+    return name
+
+
+def test_digits_go_from_raw_data_to_a_pushed_model(finished: str, place: Path) -> None:
+    run = document("runs", "show", finished, "-e", str(place))
+    assert (run["state"], run["recipe"], run["environment"]) == ("SUCCEEDED", "digits", "own")
+    steps = {step["name"]: step["state"] for step in run["steps"]}
+    assert steps == dict.fromkeys(("preprocess", "train", "evaluate", "export", "push", "summary"), "done")
+    assert all(step["pool"] == "cpu" and step["node"] for step in run["steps"])
+
+
+def test_a_name_given_twice_is_one_run(finished: str, place: Path) -> None:
+    before = document("runs", "list", "-e", str(place))
+    again = document("submit", "digits", "-e", str(place), "--name", finished, *QUICK)
+    assert again["attached"] and again["run_id"] == before[0]["run_id"]
+    assert len(document("runs", "list", "-e", str(place))) == len(before)
+    other = trainyard("submit", "digits", "-e", str(place), "--name", finished)
+    assert other.returncode == 20 and "is of another recipe, environment or code" in other.stderr
+
+
+def test_the_log_of_a_step_is_the_steps_own(finished: str, place: Path) -> None:
+    assert "done step=preprocess" in trainyard("runs", "logs", finished, "preprocess", "-e", str(place)).stdout
+
+
+def test_a_step_that_fails_gives_the_run_its_own_exit_code_and_sentence(place: Path) -> None:
+    name = f"{RUN}-bad"
+    bad = ["--set", "data.bundled=null", "--set", "data.path=file:///nothing", *QUICK]
+    done = trainyard("submit", "digits", "-e", str(place), "--name", name, "--wait", *bad)
+    assert done.returncode == 10, done.stderr
+    said = trainyard("explain", name, "-e", str(place)).stdout
+    assert said.startswith("preprocess ended with exit code 10 (data): ") and "no files found" in said
+
+
+def test_a_step_that_no_node_takes_is_explained_and_ends_at_the_limit(place: Path) -> None:
+    nowhere = changed(place, placement={"default": "cpu", "preprocess": "none"})
+    name = f"{RUN}-pending"
+    done = trainyard("submit", "digits", "-e", str(nowhere), "--name", name, "--wait", "--pending-limit", "20", *QUICK)
+    assert done.returncode == 40, done.stderr
+    assert "no node has a label no, and no=node is asked for" in done.stderr
+
+
+def test_cancel_leaves_nothing_running(place: Path) -> None:
+    slow = changed(place, placement={"default": "cpu", "train": "none"})
+    name = f"{RUN}-cancel"
+    assert trainyard("submit", "digits", "-e", str(slow), "--name", name, *QUICK).returncode == 0
+    run_id = document("runs", "show", name, "-e", str(slow))["run_id"]
+    assert trainyard("runs", "cancel", name, "-e", str(slow)).returncode == 0
+    selector = f"--selector=pipeline/runid={run_id}"
+    alive = kubectl("get", "pods", selector, "--field-selector=status.phase=Running", "-o", "name")
+    assert alive.strip() in ("", "No resources found in " + SPACE + " namespace.")
+
+
+def test_a_schedule_is_made_changed_and_removed(place: Path) -> None:
+    file = place.with_name("schedule.yaml")
+    schedule = {"name": f"{RUN}-nightly", "recipe": "digits", "environment": place.name, "cron": "0 3 1 1 *"}
+    file.write_text(yaml.safe_dump(schedule))
+    assert trainyard("schedule", "diff", str(file)).returncode == 20
+    assert trainyard("schedule", "apply", str(file)).stdout.startswith("✓ create ")
+    assert trainyard("schedule", "diff", str(file)).returncode == 0
+    file.write_text(yaml.safe_dump(schedule | {"cron": "0 4 1 1 *", "when": {"new_data": True}}))
+    verbs = [line.split()[1] for line in trainyard("schedule", "apply", str(file)).stdout.splitlines()]
+    assert verbs == ["disable", "create", "delete"]
+    (there,) = document("schedule", "list", "-e", str(place))
+    assert (there["enabled"], there["cron"]) == (True, "0 0 4 1 1 *")
+    assert trainyard("schedule", "remove", str(file)).returncode == 0
+    assert document("schedule", "list", "-e", str(place)) == []
+
+
+def test_doctor_finds_the_server_and_its_retry_policy(place: Path) -> None:
+    found = {each["name"]: each["verdict"] for each in document("doctor", "digits", "-e", str(place))["checks"]}
+    assert found["kubeflow"] == found["recipe"] == "good"
+    assert "retry policy" in found

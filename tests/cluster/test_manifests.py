@@ -1,0 +1,115 @@
+"""What k8s/ holds is accepted by a real API server, and holds there: Pod Security, quotas, what pods may reach."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import plans
+import pytest
+import yaml
+from launcher import gang
+from namespaces import Namespace
+
+from trainyard.train.job import headless_service, worker_job
+
+pytestmark = pytest.mark.cluster
+
+K8S = Path(__file__).parents[2] / "k8s"
+OVERLAYS = ["base", "overlays/kind", "overlays/gke"]
+
+
+def rendered(folder: str) -> list[dict[str, Any]]:
+    done = subprocess.run(["kubectl", "kustomize", str(K8S / folder)], capture_output=True, text=True)
+    assert not done.returncode, done.stderr
+    return list(yaml.safe_load_all(done.stdout))
+
+
+def placed(namespace: Namespace, folder: str) -> str:
+    """Return what `folder` renders to, for the test's own namespace."""
+    documents = rendered(folder)
+    for document in documents:
+        if document["kind"] == "Namespace":
+            document["metadata"]["name"] = namespace.name
+        elif "namespace" in document["metadata"]:
+            document["metadata"]["namespace"] = namespace.name
+        for subject in document.get("subjects", []):
+            subject["namespace"] = namespace.name
+    return json.dumps({"apiVersion": "v1", "kind": "List", "items": documents})
+
+
+def worker_pod(**changes: Any) -> str:
+    """Return a pod like that of a gang's worker, its security context changed."""
+    template = worker_job(gang(plans.plan("restricted", plans.SLEEP)))["spec"]["template"]
+    template["spec"]["containers"][0]["securityContext"] |= changes
+    return json.dumps({"apiVersion": "v1", "kind": "Pod", **template, "metadata": {"name": "restricted"}})
+
+
+@pytest.mark.parametrize("folder", OVERLAYS)
+def test_the_api_server_accepts_every_object(namespace: Namespace, folder: str) -> None:
+    said = namespace.kubectl("apply", "--dry-run=server", "-f", "-", stdin=placed(namespace, folder))
+    assert all(line.endswith("(server dry run)") for line in said.splitlines() if "Warning" not in line), said
+
+
+@pytest.mark.parametrize("folder", ["base", "overlays/gke"])
+def test_a_namespace_of_ours_enforces_restricted(folder: str) -> None:
+    labels = [each["metadata"]["labels"] for each in rendered(folder) if each["kind"] == "Namespace"]
+    assert [each["pod-security.kubernetes.io/enforce"] for each in labels] == ["restricted"]
+
+
+def test_a_workers_pod_is_admitted_where_restricted_is_enforced(namespace: Namespace) -> None:
+    namespace.kubectl("create", "--dry-run=server", "-f", "-", stdin=worker_pod())
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"allowPrivilegeEscalation": True}, {"capabilities": {}}, {"runAsUser": 0}, {"privileged": True}],
+    ids=str,
+)
+def test_a_workers_pod_with_more_rights_is_refused(namespace: Namespace, changes: dict[str, Any]) -> None:
+    said = namespace.kubectl("create", "--dry-run=server", "-f", "-", stdin=worker_pod(**changes), check=False)
+    assert "violates PodSecurity" in said or "Invalid value" in said or "cannot set" in said, said
+
+
+def test_no_port_of_a_worker_is_offered_outside_the_cluster(namespace: Namespace) -> None:
+    namespace.kubectl("apply", "-f", "-", stdin=placed(namespace, "base"))
+    try:
+        service = headless_service(gang(plans.plan("ports", plans.SLEEP)), "3f1d6a2e-0000-4000-8000-000000000000")
+        namespace.kubectl("create", "--dry-run=server", "-f", "-", stdin=json.dumps(service))
+        service["metadata"]["name"] = "outside"
+        service["spec"] = {"type": "LoadBalancer", "ports": service["spec"]["ports"]}
+        said = namespace.kubectl("create", "-f", "-", stdin=json.dumps(service), check=False)
+        assert "exceeded quota" in said, said
+    finally:
+        namespace.kubectl("delete", "resourcequota,limitrange", "--all")
+        # The two are the cluster's, not the namespace's.
+        namespace.kubectl("delete", "priorityclass", "trainyard-training", "trainyard-backfill")
+
+
+def test_a_worker_has_no_token_and_no_right(namespace: Namespace) -> None:
+    account = next(
+        each
+        for each in rendered("base")
+        if each["kind"] == "ServiceAccount" and each["metadata"]["name"] == "trainyard-worker"
+    )
+    assert account["automountServiceAccountToken"] is False
+    bound = [each["subjects"] for each in rendered("base") if each["kind"] == "RoleBinding"]
+    assert "trainyard-worker" not in json.dumps(bound)
+
+
+@pytest.mark.parametrize("folder", OVERLAYS)
+def test_pods_of_ours_are_closed_by_default_and_reach_no_metadata_service_of_a_machine(folder: str) -> None:
+    policies = {each["metadata"]["name"]: each["spec"] for each in rendered(folder) if each["kind"] == "NetworkPolicy"}
+    denied = policies["trainyard-default-deny"]
+    assert denied["policyTypes"] == ["Ingress", "Egress"] and not {"ingress", "egress"} & set(denied)
+    blocks = [
+        peer["ipBlock"]
+        for name, spec in policies.items()
+        if name != "trainyard-gke-metadata"
+        for rule in spec.get("egress", [])
+        for peer in rule.get("to", [])
+        if "ipBlock" in peer
+    ]
+    assert blocks == [{"cidr": "0.0.0.0/0", "except": ["169.254.0.0/16"]}]

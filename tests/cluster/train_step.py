@@ -1,0 +1,239 @@
+"""The train step on a cluster as Kubeflow Pipelines runs it: a pod made of the compiled pipeline, under the gang's Role.
+
+What stands for Kubeflow: a ConfigMap for the Workflow that owns the pod, and this file for the driver, which resolves the
+step's inputs. The pod runs the compiled command itself.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from namespaces import Namespace, until
+
+from trainyard.core import keys
+from trainyard.core import recipe as recipes
+from trainyard.core.documents import parse
+from trainyard.core.environment import Environment
+from yardmaster.compilation import compiled
+
+IMAGE = os.environ.get("TRAINYARD_IMAGE", "")
+STORAGE = "/runs/store"
+SECONDS = 400  # two idle cores train a gang of two in half a minute; other work may go on beside it
+
+ENVIRONMENT = """
+target: kubeflow
+platform: gke
+storage: /runs/store
+images: {{cpu: {image}, gpu: {image}}}
+volume: {{claim: runs, path: /runs}}
+variables: {{OMP_NUM_THREADS: "1", TF_NUM_INTRAOP_THREADS: "1"}}
+pools:
+  cpu:
+    kind: cpu
+    nodeSelector: {{cloud.google.com/gke-nodepool: cpu}}
+    resources: {{requests: {{cpu: 250m, memory: 1Gi}}, limits: {{memory: 1Gi}}}}
+  train: {pool}
+placement: {{default: cpu, train: train}}
+"""
+POOL: dict[str, Any] = {
+    "kind": "cpu",
+    "workers": 2,
+    "nodeSelector": {"cloud.google.com/gke-nodepool": "cpu"},
+    "shared_memory": "64Mi",
+    "grace_seconds": 10,
+    "start_deadline_seconds": 240,
+    "resources": {"requests": {"cpu": "500m", "memory": "3Gi"}, "limits": {"memory": "3Gi"}},
+}
+RECIPE = ["train.epochs=12", "train.batch_size=64", "train.checkpoints.every_steps=10", "model.name=cnn_small"]
+RESTRICTED = {
+    "allowPrivilegeEscalation": False,
+    "readOnlyRootFilesystem": True,
+    "capabilities": {"drop": ["ALL"]},
+}
+
+
+@dataclass
+class Run:
+    """One run of the train step, whose recipe bears its name, so that its output is its own."""
+
+    namespace: Namespace
+    name: str
+    pool: dict[str, Any] = field(default_factory=dict)
+    attempt: int = 0
+
+    @property
+    def pod(self) -> str:
+        return f"{self.name}-train-{self.attempt}"
+
+    @property
+    def log(self) -> str:
+        return self.namespace.kubectl("logs", self.pod, check=False)
+
+    @property
+    def gang(self) -> str:
+        """The name of the run's Job."""
+        return next((job["metadata"]["name"] for job in self.namespace.get("jobs") if self._owns(job)), "")
+
+    def _owns(self, job: dict[str, Any]) -> bool:
+        return any(owner["name"] == self.name for owner in job["metadata"].get("ownerReferences", []))
+
+    def start(self) -> Run:
+        """Create the pod of the step's next attempt, as Argo does."""
+        self.attempt += 1
+        if self.attempt == 1:
+            self.namespace.kubectl("create", "configmap", self.name)
+        run = json.loads(self.namespace.kubectl("get", "configmap", self.name, "-o", "json"))["metadata"]
+        owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": self.name, "uid": run["uid"]}
+        metadata = {"name": self.pod, "labels": {"pipeline/runid": f"{self.name}-id"}, "ownerReferences": [owner]}
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": self._spec()}
+        self.namespace.kubectl("create", "-f", "-", stdin=json.dumps(pod))
+        return self
+
+    def says(self, text: str, seconds: float = SECONDS) -> None:
+        until(lambda: re.search(text, self.log) or self.phase() in ("Succeeded", "Failed"), seconds)
+        assert re.search(text, self.log), self.log
+
+    def step(self) -> int:
+        done = re.findall(r'"event": "progress", "done": (\d+)', self.log)
+        return int(done[-1]) if done else 0
+
+    def reaches(self, step: int) -> None:
+        until(lambda: self.step() >= step or self.phase() in ("Succeeded", "Failed"), SECONDS)
+        assert self.phase() == "Running", self.log
+
+    def phase(self) -> str:
+        return self.namespace.kubectl("get", "pod", self.pod, "-o", "jsonpath={.status.phase}", check=False)
+
+    def ends(self, code: int = 0, seconds: float = SECONDS) -> None:
+        """Wait for the step's pod; its exit code is `code`."""
+        until(lambda: self.phase() in ("Succeeded", "Failed"), seconds)
+        path = "jsonpath={.status.containerStatuses[0].state.terminated.exitCode}"
+        assert int(self.namespace.kubectl("get", "pod", self.pod, "-o", path)) == code, self.log
+
+    def moment(self, text: str) -> float:
+        """Return when the log first had a line with `text`, in seconds since 1970."""
+        log = self.namespace.kubectl("logs", self.pod, "--timestamps")
+        line = next(line for line in log.splitlines() if re.search(text, line))
+        return datetime.fromisoformat(line.split()[0][:26] + "+00:00").timestamp()
+
+    def event(self, kind: str) -> list[dict[str, Any]]:
+        """Return what the worker whose log is passed on has told of `kind`."""
+        lines = [line for line in self.log.splitlines() if line.startswith('{"event"')]
+        return [event for event in map(json.loads, lines) if event["event"] == kind]
+
+    def worker(self, index: int) -> str:
+        """The name of the newest pod of a worker."""
+        pods = [pod for pod in self.namespace.pods(self.gang) if f"{self.gang}-{index}-" in pod["metadata"]["name"]]
+        return str(max(pods, key=lambda pod: pod["metadata"]["creationTimestamp"])["metadata"]["name"])
+
+    def _spec(self) -> dict[str, Any]:
+        placed = compiled(self.recipe, self.environment)
+        container = placed.pipeline["deploymentSpec"]["executors"]["exec-train"]["container"]
+        given = placed.pipeline["root"]["inputDefinitions"]["parameters"]
+        values = {name: given[name]["defaultValue"] for name in ("recipe", "storage", "code", "gang")}
+        values |= {"examples": f"{STORAGE}/examples", "fingerprint": "test"}
+        metrics = {"name": "metrics", "type": {"schemaTitle": "system.Metrics"}, "uri": "minio://bucket/metrics"}
+        outputs = {
+            "parameters": {"model": {"outputFile": "/tmp/kfp/model"}},
+            "artifacts": {"metrics": {"artifacts": [metrics]}},
+            "outputFile": "/tmp/kfp/output.json",
+        }
+        executor_input = json.dumps({"inputs": {"parameterValues": values}, "outputs": outputs})
+        name = {"name": "KFP_POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}
+        return {
+            "restartPolicy": "Never",
+            "serviceAccountName": "trainyard-launcher",
+            "terminationGracePeriodSeconds": 20,
+            "securityContext": {
+                "runAsNonRoot": True,
+                "runAsUser": 65532,
+                "fsGroup": 65532,
+                "seccompProfile": {"type": "RuntimeDefault"},
+            },
+            "nodeSelector": {"cloud.google.com/gke-nodepool": "cpu"},
+            "containers": [
+                {
+                    "name": "main",
+                    "image": container["image"],
+                    "command": container["command"],
+                    "args": [executor_input if each == "{{$}}" else each for each in container["args"]],
+                    "env": [*container["env"], name],
+                    "resources": {"requests": {"cpu": "100m", "memory": "1Gi"}, "limits": {"memory": "1Gi"}},
+                    "securityContext": RESTRICTED,
+                    "volumeMounts": [
+                        {"name": "tmp", "mountPath": "/tmp"},
+                        {"name": "runs", "mountPath": "/runs"},
+                        # Kubeflow Pipelines mounts an empty folder for each kind of object store.
+                        {"name": "minio", "mountPath": "/minio"},
+                    ],
+                }
+            ],
+            "volumes": [
+                {"name": "tmp", "emptyDir": {}},
+                {"name": "minio", "emptyDir": {}},
+                {"name": "runs", "persistentVolumeClaim": {"claimName": "runs"}},
+            ],
+        }
+
+    @property
+    def recipe(self) -> recipes.Recipe:
+        return recipes.load("digits", [*RECIPE, f"name={self.name}"])
+
+    @property
+    def environment(self) -> Environment:
+        return parse(
+            ENVIRONMENT.format(image=IMAGE, pool=json.dumps(POOL | self.pool)), Environment, name="environment"
+        )
+
+    @property
+    def output(self) -> str:
+        return keys.output_uri(STORAGE, self.recipe, "train", f"{STORAGE}/examples")
+
+
+class Desk:
+    """A pod of the image that stays, to read and write the shared volume with."""
+
+    def __init__(self, namespace: Namespace) -> None:
+        self.namespace = namespace
+        claim = {
+            "apiVersion": "v1",
+            "kind": "PersistentVolumeClaim",
+            "metadata": {"name": "runs"},
+            "spec": {
+                "accessModes": ["ReadWriteMany"],
+                "storageClassName": "standard-rwx",
+                "resources": {"requests": {"storage": "1Gi"}},
+            },
+        }
+        spec = Run(namespace, "desk")._spec()
+        spec["containers"][0] |= {"command": ["sleep", "infinity"], "args": []}
+        spec["containers"][0]["resources"] = {"requests": {"cpu": "100m", "memory": "3Gi"}, "limits": {"memory": "3Gi"}}
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "desk"}, "spec": spec}
+        for each in (claim, pod):
+            namespace.kubectl("create", "-f", "-", stdin=json.dumps(each))
+        namespace.kubectl("wait", "pod/desk", "--for=condition=Ready", "--timeout=120s")
+
+    def python(self, program: str, *arguments: str) -> str:
+        return self.namespace.kubectl("exec", "desk", "--", "python", "-c", program, *arguments)
+
+
+def signal_training_process(namespace: Namespace, pod: str, number: int = 9) -> float:
+    """Signal the training process in a worker's pod; return the moment before it, in seconds since 1970."""
+    program = (
+        "import os, pathlib\n"
+        "for each in pathlib.Path('/proc').glob('[0-9]*'):\n"
+        "    pid = int(each.name)\n"
+        "    if pid not in (1, os.getpid()) and os.getsid(pid) == pid:\n"
+        "        print('signalled', pid)\n"
+        f"        os.kill(pid, {number})\n"
+    )
+    before = time.time()
+    said = namespace.kubectl("exec", pod, "--", "python", "-c", program)
+    assert "signalled" in said, said
+    return before

@@ -1,0 +1,126 @@
+"""What the repository hands to machines: images, manifests, workflows and our own code keep to what can be checked by reading."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import re
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+DOCKERFILE = (ROOT / "images/Dockerfile").read_text()
+WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))
+MANIFESTS = sorted((ROOT / "k8s").rglob("*.yaml"))
+SOURCES = sorted(path for folder in ("components", "pipelines") for path in (ROOT / folder).rglob("*.py"))
+LOCKS = sorted((ROOT / "locks").glob("*.txt"))
+
+
+def test_every_stage_is_based_on_an_image_that_is_pinned_by_digest() -> None:
+    bases = re.findall(r"^FROM (\S+)", DOCKERFILE, re.MULTILINE)
+    assert set(bases) == {"${PYTHON}", "packages"}
+    assert re.search(r"^ARG PYTHON=\S+@sha256:[0-9a-f]{64}$", DOCKERFILE, re.MULTILINE)
+
+
+def test_the_image_is_built_from_locked_files_alone_and_runs_as_a_numbered_user() -> None:
+    assert not re.search(r"^ADD |curl|wget|:latest", DOCKERFILE, re.MULTILINE)
+    for line in re.findall(r"\S*pip (?:install|sync) [^&\\]+", DOCKERFILE):
+        assert "--require-hashes" in line or "--no-index" in line, line
+    user = re.findall(r"^USER (\d+):\d+$", DOCKERFILE, re.MULTILINE)
+    assert user and int(user[-1]) > 0
+
+
+@pytest.mark.parametrize("lock", LOCKS, ids=lambda path: path.stem)
+def test_every_locked_package_has_one_version_and_hashes_and_names_no_registry(lock: Path) -> None:
+    text = lock.read_text()
+    entries = re.split(r"\n(?=[a-z0-9])", re.sub(r"^#.*\n", "", text, flags=re.MULTILINE))
+    for entry in filter(None, map(str.strip, entries)):
+        assert re.match(r"[\w.\[\],-]+==\S+", entry) and "--hash=sha256:" in entry, entry.splitlines()[0]
+    assert "://" not in text and "--index-url" not in text
+
+
+def test_a_package_whose_hash_was_tampered_with_is_not_installed(tmp_path: Path) -> None:
+    wheel = tmp_path / "tampered-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("tampered/__init__.py", "")
+        archive.writestr("tampered-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: tampered\nVersion: 1.0\n")
+        archive.writestr(
+            "tampered-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        archive.writestr("tampered-1.0.dist-info/RECORD", "")
+    honest = hashlib.sha256(wheel.read_bytes()).hexdigest()
+    assert "Hash mismatch" in _sync(tmp_path, wheel, "0" * 64)
+    assert not (tmp_path / "site/tampered").exists()
+    assert "Installed 1 package" in _sync(tmp_path, wheel, honest)
+    assert (tmp_path / "site/tampered").exists()
+
+
+def _sync(folder: Path, wheel: Path, digest: str) -> str:
+    """Install as the image does from a list that names `wheel` with `digest`; return what uv said."""
+    lock = folder / "lock.txt"
+    lock.write_text(f"tampered @ {wheel.as_uri()} --hash=sha256:{digest}\n")
+    own = ROOT / ".uv/bin/uv"
+    uv = [
+        str(own) if own.exists() else "uv",
+        "pip",
+        "sync",
+        "--offline",
+        "--require-hashes",
+        "--python",
+        sys.executable,
+    ]
+    return subprocess.run([*uv, "--target", str(folder / "site"), str(lock)], capture_output=True, text=True).stderr
+
+
+@pytest.mark.parametrize("manifest", MANIFESTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_manifest_follows_a_moving_version(manifest: Path) -> None:
+    text = manifest.read_text()
+    list(yaml.safe_load_all(text))
+    assert ":latest" not in text
+    for url in re.findall(r"^\s*- (https://github\S+)", text, re.MULTILINE):
+        assert re.search(r"\?ref=[0-9a-f]{40}\b|/releases/download/v\d+\.\d+\.\d+/", url), url
+
+
+@pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.stem)
+def test_every_action_is_pinned_by_commit_and_a_workflow_may_only_read_by_default(workflow: Path) -> None:
+    text = workflow.read_text()
+    for action in re.findall(r"uses:\s*(.+)", text):
+        assert re.fullmatch(r"[\w./-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", action), action
+    assert yaml.safe_load(text)["permissions"] in ({}, {"contents": "read"})
+    assert text.count("actions/checkout@") == text.count("persist-credentials: false")
+
+
+FORBIDDEN_IMPORTS = {"pickle", "dill", "joblib", "marshal", "shelve", "cloudpickle"}
+FORBIDDEN_CALLS = {"eval", "exec", "yaml.load", "yaml.unsafe_load", "yaml.full_load", "os.system", "os.popen"}
+
+
+def _unsafe(tree: ast.AST) -> list[str]:
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names if alias.name.partition(".")[0] in FORBIDDEN_IMPORTS]
+        elif isinstance(node, ast.ImportFrom):
+            found += [node.module] if (node.module or "").partition(".")[0] in FORBIDDEN_IMPORTS else []
+        elif isinstance(node, ast.Call):
+            name = ast.unparse(node.func)
+            shell = any(word.arg == "shell" and ast.unparse(word.value) != "False" for word in node.keywords)
+            unsafe_load = any(word.arg == "safe_mode" and ast.unparse(word.value) != "True" for word in node.keywords)
+            found += [name] if name in FORBIDDEN_CALLS or shell or unsafe_load else []
+    return found
+
+
+@pytest.mark.parametrize(
+    "source", ["import pickle", "from joblib import load", "eval(x)", "yaml.load(f)", "run(c, shell=True)"]
+)
+def test_the_check_for_unsafe_calls_sees_them(source: str) -> None:
+    assert _unsafe(ast.parse(source))
+
+
+def test_our_code_neither_unpickles_nor_evaluates_nor_runs_a_shell() -> None:
+    found = {str(path.relative_to(ROOT)): _unsafe(ast.parse(path.read_text())) for path in SOURCES}
+    assert not {path: calls for path, calls in found.items() if calls}
