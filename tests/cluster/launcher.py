@@ -12,9 +12,9 @@ from trainyard.core import events
 from trainyard.core.environment import Volume
 from trainyard.core.errors import Preempted, TrainyardError
 from trainyard.core.pools import Pool, placement
-from trainyard.train.cluster import connect
-from trainyard.train.job import Gang
-from trainyard.train.launch import launch
+from trainyard.train.kubernetes.cluster import connect
+from trainyard.train.kubernetes.job import Gang
+from trainyard.train.kubernetes.launch import launch
 
 
 def gang(plan: dict) -> Gang:

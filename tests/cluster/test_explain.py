@@ -11,7 +11,7 @@ from launcher import gang
 from namespaces import Namespace, until
 
 from trainyard.core.errors import ExitCode
-from trainyard.train.job import worker_job
+from trainyard.train.kubernetes.job import worker_job
 from yardmaster.explanation import Finding
 from yardmaster.kubernetes_api import connect
 from yardmaster.run_pods import findings, gangs, pods_of_job, pods_of_run

@@ -12,7 +12,7 @@ import pytest
 from launcher import gang
 from namespaces import Namespace, until
 
-from trainyard.train.job import Owner, headless_service, worker_job
+from trainyard.train.kubernetes.job import Owner, headless_service, worker_job
 
 pytestmark = pytest.mark.cluster
 

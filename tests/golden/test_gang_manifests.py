@@ -10,7 +10,7 @@ import yaml
 
 from trainyard.core.environment import Volume
 from trainyard.core.pools import Pool, placement
-from trainyard.train.job import Gang, Owner, headless_service, worker_job
+from trainyard.train.kubernetes.job import Gang, Owner, headless_service, worker_job
 
 GOLDENS = Path(__file__).parent
 RUN = Owner(api_version="argoproj.io/v1alpha1", kind="Workflow", name="digits-x7k2p", uid="11111111-run")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from trainyard.core.environment import Volume
 from trainyard.core.errors import ExitCode
 from trainyard.core.pools import Placement, Resources
-from trainyard.train.job import PLAN_ANNOTATION, Gang, Owner, headless_service, worker_job
+from trainyard.train.kubernetes.job import PLAN_ANNOTATION, Gang, Owner, headless_service, worker_job
 
 RESOURCES = Resources.model_validate({"requests": {"cpu": "1", "memory": "2Gi"}, "limits": {"memory": "2Gi"}})
 CPU = Placement(node_selector={}, tolerations=[], resource=None, count=0)

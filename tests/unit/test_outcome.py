@@ -8,8 +8,8 @@ import pytest
 
 from trainyard.core.errors import ExitCode
 from trainyard.core.pools import Placement, Resources
-from trainyard.train import outcome
-from trainyard.train.job import Gang
+from trainyard.train.kubernetes import outcome
+from trainyard.train.kubernetes.job import Gang
 
 RESOURCES = Resources.model_validate({"requests": {"cpu": "1", "memory": "2Gi"}, "limits": {"memory": "2Gi"}})
 GANG = Gang(

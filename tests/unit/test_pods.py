@@ -12,8 +12,8 @@ from trainyard.core import recipe as recipes
 from trainyard.core.documents import parse
 from trainyard.core.environment import Environment
 from trainyard.core.gang import GangPlan, gang_plan, written
-from trainyard.train import pods
-from trainyard.train.job import worker_job
+from trainyard.train.kubernetes import pods
+from trainyard.train.kubernetes.job import worker_job
 
 OPTIONS = {"code": "c0de", "examples": "/runs/examples", "checkpoints": "/runs/m.checkpoints", "output": "/runs/m"}
 
@@ -67,4 +67,4 @@ def test_workers_are_told_the_recipe_and_what_devices_were_promised() -> None:
     variables = {each["name"]: each.get("value", "") for each in container(plan)["env"]}
     assert "name: digits" in variables["TRAINYARD_RECIPE"]
     assert json.loads(variables["TRAINYARD_DEVICES"]) == {"kind": "gpu", "accelerator": "nvidia-l4", "count": 1}
-    assert container(plan)["command"][:4] == ["python", "-m", "trainyard.train.pod", "--code=c0de"]
+    assert container(plan)["command"][:4] == ["python", "-m", "trainyard.train.kubernetes.pod", "--code=c0de"]

@@ -23,7 +23,7 @@ def train(
 
         model = this.output(examples)
         if this.unfinished() and gang:
-            from trainyard.train.pods import run_in_pods
+            from trainyard.train.kubernetes.pods import run_in_pods
 
             this.delegate(run_in_pods, plan=gang, code=code, examples=examples, checkpoints=f"{model}.checkpoints")
         elif this.unfinished():

@@ -13,9 +13,9 @@ from trainyard.core.gang import GangPlan
 from trainyard.core.pools import placement, promise
 from trainyard.core.recipe import Recipe
 from trainyard.train import launcher_sign
-from trainyard.train.cluster import Cluster, connect
-from trainyard.train.job import Gang
-from trainyard.train.launch import launch
+from trainyard.train.kubernetes.cluster import Cluster, connect
+from trainyard.train.kubernetes.job import Gang
+from trainyard.train.kubernetes.launch import launch
 
 # Labels of a pod that say which run it belongs to: of Kubeflow Pipelines, and of Argo alone.
 _RUN_LABELS = ("pipeline/runid", "workflows.argoproj.io/workflow")
@@ -46,14 +46,19 @@ def run_name(cluster: Cluster, pod: str) -> str:
 
 
 def gang(plan: GangPlan, recipe: Recipe, run: str, options: dict[str, str]) -> Gang:
-    """Return the gang of `plan` for one output of one run; `options` are those of `python -m trainyard.train.pod`."""
+    """Return the gang of `plan` for one output of one run; `options` are those of `python -m trainyard.train.kubernetes.pod`."""
     pool = plan.pool
     sign = {"TRAINYARD_LAUNCHER_SIGN": launcher_sign.sign(options["checkpoints"])}
     text = yaml.safe_dump(recipe.model_dump(mode="json"), sort_keys=False)
     return Gang(
         run=f"{recipe.name}-{run}",
         image=plan.image,
-        command=("python", "-m", "trainyard.train.pod", *(f"--{name}={value}" for name, value in options.items())),
+        command=(
+            "python",
+            "-m",
+            "trainyard.train.kubernetes.pod",
+            *(f"--{name}={value}" for name, value in options.items()),
+        ),
         workers=plan.workers,
         placement=placement(pool, plan.platform),
         resources=pool.resources,

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from kubernetes import client
 from urllib3.exceptions import HTTPError
 
-from trainyard.train.cluster import Cluster
-from trainyard.train.job import CONTAINER
+from trainyard.train.kubernetes.cluster import Cluster
+from trainyard.train.kubernetes.job import CONTAINER
 
 _AGAIN_SECONDS = 1.0  # chosen: pause before a log that broke off is opened again
 _LAST_LINES_SECONDS = 5.0  # chosen: how long the end of a run waits for the last lines

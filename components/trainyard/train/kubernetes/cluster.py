@@ -16,7 +16,7 @@ from urllib3.exceptions import HTTPError
 
 from trainyard.core import events
 from trainyard.core.errors import InfrastructureError, TransientError
-from trainyard.train.job import JOB_LABEL, Manifest
+from trainyard.train.kubernetes.job import JOB_LABEL, Manifest
 
 CALL_SECONDS = 20  # chosen: no single call hangs longer than this
 PATIENCE_SECONDS = 120  # chosen: an API server that is restarted or replaced is back by then

@@ -6,11 +6,11 @@ import time
 
 from trainyard.core import events
 from trainyard.core.errors import ConfigurationError, InfrastructureError, Preempted, TransientError
-from trainyard.train import outcome
-from trainyard.train.cluster import Cluster
-from trainyard.train.job import PLAN_ANNOTATION, Gang, Manifest, Owner, headless_service, worker_job
-from trainyard.train.outcome import Worker
-from trainyard.train.worker_log import WorkerLog
+from trainyard.train.kubernetes import outcome
+from trainyard.train.kubernetes.cluster import Cluster
+from trainyard.train.kubernetes.job import PLAN_ANNOTATION, Gang, Manifest, Owner, headless_service, worker_job
+from trainyard.train.kubernetes.outcome import Worker
+from trainyard.train.kubernetes.worker_log import WorkerLog
 
 _POLL_SECONDS = 0.5  # chosen: lists of a few pods, answered from the API server's memory
 _BROKEN_SECONDS = 60  # chosen: a registry that hiccups answers by then; FAULTS.md asks for at most 2 minutes

@@ -17,7 +17,7 @@ from trainyard.core.errors import (
     TrainyardError,
     TransientError,
 )
-from trainyard.train.job import BACKOFF_LIMIT, CONTAINER, FINAL, INDEX_LABEL, Gang, Manifest
+from trainyard.train.kubernetes.job import BACKOFF_LIMIT, CONTAINER, FINAL, INDEX_LABEL, Gang, Manifest
 
 State = Literal["absent", "pending", "running", "done", "failed"]
 

@@ -1,4 +1,4 @@
-"""What runs in each pod of a gang: `python -m trainyard.train.pod`, which becomes the worker's supervisor.
+"""What runs in each pod of a gang: `python -m trainyard.train.kubernetes.pod`, which becomes the worker's supervisor.
 
 It checks what the launcher cannot see from where it is: that the node has the pool's devices, and the image the
 pipeline's code.
@@ -18,7 +18,7 @@ from trainyard.train import promise, supervisor
 
 def main() -> None:
     """Run this pod's worker; ends with the gang's exit code."""
-    parser = argparse.ArgumentParser(prog="python -m trainyard.train.pod", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m trainyard.train.kubernetes.pod", description=__doc__)
     for name in ("code", "examples", "checkpoints", "output"):
         parser.add_argument(f"--{name}", required=name != "code", default="")
     options = vars(parser.parse_args())
