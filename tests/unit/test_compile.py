@@ -79,7 +79,7 @@ def test_a_recipe_that_names_this_machine_is_refused_for_a_cluster(update: dict[
 )
 def test_a_recipe_that_does_not_suit_the_gang_is_refused(override: str, sentence: str) -> None:
     kind = environments.load("kind")
-    pools = {"cpu": kind.pools["cpu"].model_copy(update={"workers": 3})}
+    pools = {"training": kind.pools["training"].model_copy(update={"workers": 3})}
     with pytest.raises(ConfigurationError) as error:
         compiled(recipes.load("digits", [override]), kind.model_copy(update={"pools": kind.pools | pools}))
     assert str(error.value).startswith(sentence)

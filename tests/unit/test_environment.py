@@ -6,14 +6,18 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 from trainyard.core import environment as environments
 from trainyard.core.errors import ConfigurationError, ExitCode
 from trainyard.core.hardware import Toleration
 from trainyard.core.pools import Placement, placement
+from yardmaster.node_pools import count
 
+ROOT = Path(__file__).parents[2]
 CPU = """
   cpu:
     kind: cpu
@@ -54,6 +58,40 @@ def test_a_local_storage_is_below_the_folder_where_the_command_is_given(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert environments.load("local").storage == str(tmp_path / "runs")
+
+
+def nodes_of_kind() -> list[dict[str, Any]]:
+    """Return the nodes that k8s/kind.yaml makes, as Kubernetes would list them; kind taints the control plane itself."""
+    nodes = []
+    for index, written in enumerate(yaml.safe_load((ROOT / "k8s" / "kind.yaml").read_text())["nodes"]):
+        taints = [{"key": "node-role.kubernetes.io/control-plane", "effect": "NoSchedule"}]
+        if written["role"] == "worker":
+            patches = [yaml.safe_load(patch) for patch in written.get("kubeadmConfigPatches", [])]
+            taints = [taint for patch in patches for taint in patch["nodeRegistration"]["taints"]]
+        metadata = {"name": f"{written['role']}-{index}", "labels": written.get("labels", {})}
+        room = {"cpu": "2", "memory": "8Gi", "pods": "110"}
+        nodes.append({"metadata": metadata, "spec": {"taints": taints}, "status": {"allocatable": room}})
+    return nodes
+
+
+def test_every_pool_of_kind_has_its_nodes_and_every_node_its_pool() -> None:
+    kind, nodes = environments.load("kind"), nodes_of_kind()
+    reached = {name: count(pool, kind.platform, nodes, []).room for name, pool in kind.pools.items()}
+    assert reached == {"cpu": 1, "small": 1, "training": 2, "gang": 2}
+    assert all(reached[name] >= (pool.nodes or pool.workers) for name, pool in kind.pools.items())
+    serving = {
+        node["metadata"]["name"]: [
+            name for name, pool in kind.pools.items() if count(pool, "kubernetes", [node], []).room
+        ]
+        for node in nodes
+    }
+    assert serving == {
+        "control-plane-0": [],
+        "worker-1": ["cpu", "small"],
+        "worker-2": ["training", "gang"],
+        "worker-3": ["training", "gang"],
+    }
+    assert kind.pool_of("train") is kind.pools["training"]
 
 
 def test_an_unknown_environment_is_answered_with_the_nearest_name() -> None:
@@ -189,11 +227,10 @@ def test_beams_options_become_a_command_line(tmp_path: Path) -> None:
 
 
 def test_the_wheel_carries_the_environments_and_the_catalog_of_hardware(tmp_path: Path) -> None:
-    root = Path(__file__).parents[2]
     command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(tmp_path)]
-    subprocess.run(command, cwd=root, check=True, capture_output=True)
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
     names = set(zipfile.ZipFile(next(tmp_path.glob("*.whl"))).namelist())
-    expected = {f"trainyard/environments/{path.name}" for path in (root / "k8s" / "environments").glob("*.yaml")}
+    expected = {f"trainyard/environments/{path.name}" for path in (ROOT / "k8s" / "environments").glob("*.yaml")}
     assert len(expected) == 4
     assert expected | {"trainyard/core/hardware.yaml", "trainyard/core/machines.yaml"} <= names
 

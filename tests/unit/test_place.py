@@ -99,7 +99,8 @@ def reaching_the_store_of_kind(task: PipelineTask) -> PipelineTask:
 
 
 def on_kind(task: PipelineTask, step: str) -> PipelineTask:
-    small = step in ("push", "summary")
+    pool = {"train": "training", "push": "small", "summary": "small"}.get(step, "cpu")
+    small = pool == "small"
     memory = "1Gi" if small else "3Gi"
     task.set_container_image("trainyard/cpu:0.1.0")
     reaching_the_store_of_kind(task)
@@ -107,7 +108,10 @@ def on_kind(task: PipelineTask, step: str) -> PipelineTask:
     if step != "summary":
         task.set_retry(1, "30s", 2.0, "600s")
     kubernetes.set_timeout(task, 1800)
-    return marked(task, step, "small" if small else "cpu")
+    if pool == "training":
+        kubernetes.add_node_selector(task, "trainyard/pool", "training")
+        kubernetes.add_toleration(task, key="trainyard/pool", operator="Equal", value="training", effect="NoSchedule")
+    return marked(task, step, pool)
 
 
 def promise_an_l4(task: PipelineTask) -> None:
@@ -292,6 +296,6 @@ def test_quantities_have_the_value_that_kfp_gives_them(cpu: str, cores: float, m
     resources = {"requests": {"cpu": cpu, "memory": memory}, "limits": {"memory": memory}}
     pool = Pool.model_validate({"kind": "cpu", "resources": resources})
     spec = place(documents(train_pipeline)[0], kind.model_copy(update={"pools": kind.pools | {"cpu": pool}})).pipeline
-    written = spec["deploymentSpec"]["executors"]["exec-train"]["container"]["resources"]
+    written = spec["deploymentSpec"]["executors"]["exec-preprocess"]["container"]["resources"]
     assert written["cpuRequest"] == pytest.approx(cores)
     assert written["memoryLimit"] == pytest.approx(gigabytes)
