@@ -19,6 +19,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from trainyard.train.supervisor import HEAP
+
 ROUNDS = 5
 MODELS = {"cnn_small": (32, 8), "resnet50": (8, 5)}
 """Of each model the batch a worker and the steps a measurement; images of 96 x 96 pixels."""
@@ -95,6 +97,7 @@ class _Worker:
         environment = {**os.environ, "TF_NUM_INTRAOP_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
         if ports:
             cluster = {"worker": [f"127.0.0.1:{port}" for port in ports]}
+            environment |= HEAP
             environment["TF_CONFIG"] = json.dumps({"cluster": cluster, "task": {"type": "worker", "index": core}})
         self.process = subprocess.Popen(
             [sys.executable, "-m", "benchmarks.scaling_worker", str(core), str(len(ports or [1])), *arguments],

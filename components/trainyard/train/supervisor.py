@@ -31,6 +31,8 @@ from trainyard.train.worker import main as train
 
 _GRACE_SECONDS = 10.0  # chosen: what a checkpoint may take after SIGTERM; a Spot node gives 15
 _PORTS = 8  # chosen: TensorFlow takes the first free port of so many behind the rendezvous port
+HEAP = {"MALLOC_ARENA_MAX": "1", "MALLOC_TRIM_THRESHOLD_": "4000000000", "MALLOC_MMAP_THRESHOLD_": "33554432"}
+"""One heap that gives nothing back: else a step's gradients take memory that the kernel clears anew, 0.2 of a ResNet-50's step."""
 _PRELOAD = ["trainyard.data", "tensorflow", "keras", "trainyard.train.session"]
 
 
@@ -352,6 +354,8 @@ def _free_port(first: int) -> int:
 
 def _warm_up() -> None:
     """Have the fork server import TensorFlow while the others are waited for."""
+    for name, value in HEAP.items():
+        os.environ.setdefault(name, value)
     forkserver.set_forkserver_preload(_PRELOAD)
     forkserver.ensure_running()
 
