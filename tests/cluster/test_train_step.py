@@ -17,7 +17,7 @@ from train_step import IMAGE, STORAGE, Desk, Run, signal_training_process
 
 pytestmark = [pytest.mark.cluster, pytest.mark.skipif(not IMAGE, reason="TRAINYARD_IMAGE names no image")]
 
-INTERVAL = 10  # steps between checkpoints
+INTERVAL = 10  # steps that may be lost
 EPOCH = 23  # steps; an epoch's end is a checkpoint too
 TOLERANCE = 1e-6  # |difference| / |weights| to the run that nothing happened to
 

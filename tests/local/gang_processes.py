@@ -19,7 +19,7 @@ import keras
 import numpy as np
 import train_folders
 
-from trainyard.core import artifacts
+from trainyard.core import artifacts, storage
 
 MODULE = """
 import keras
@@ -43,16 +43,20 @@ train:
   batch_size: 32
   optimizer: {{name: {optimizer}, learning_rate: 0.02, learning_rate_batch: 32, clip_norm: {clip_norm}}}
   augment: {{shift: 0.1, rotate: 10, contrast: 0.2}}
-  checkpoints: {{every_steps: 5}}
+  checkpoints: {{every_steps: {every_steps}}}
 """
 
 
 @dataclass
 class Gang:
-    """A run of the train step as a process, its log, and the folder that it writes."""
+    """A run of the train step as a process, the folder of its recipe and log, and the one that it writes."""
 
     folder: Path
     process: subprocess.Popen[str]
+    root: str = ""
+
+    def __post_init__(self) -> None:
+        self.root = self.root or str(self.folder)
 
     @property
     def log(self) -> str:
@@ -85,10 +89,10 @@ class Gang:
 
     @property
     def training(self) -> artifacts.Training:
-        return artifacts.Training.model_validate_json((self.folder / "output" / "training.json").read_text())
+        return artifacts.Training.model_validate_json(storage.read(f"{self.root}/output", "training.json") or "")
 
     def weights(self) -> np.ndarray:
-        model = keras.saving.load_model(self.folder / "output" / "model.keras")
+        model = keras.saving.load_model(storage.local(f"{self.root}/output", made_by="train") / "model.keras")
         return np.concatenate([weight.numpy().ravel() for weight in model.weights]).astype(np.float64)
 
 
@@ -97,15 +101,19 @@ def examples(folder: Path) -> str:
 
 
 def start(folder: Path, examples: str, workers: int, **options: Any) -> Gang:
-    """Start the train step; `options` are those of `write_recipe`, or environment variables in capitals."""
-    environment = {name: options.pop(name) for name in list(options) if name.isupper()}
+    """Start the train step; `options` are those of `write_recipe`, `root`, or environment variables in capitals."""
+    kept = {name: options.pop(name) for name in list(options) if name.isupper() or name == "root"}
     write_recipe(folder, workers, **options)
-    return resume(folder, examples, **environment)
+    return resume(folder, examples, **kept)
 
 
-def resume(folder: Path, examples: str, cgroup: Path | None = None, **environment: str) -> Gang:
-    """Start the train step with the recipe that is there, within the control group `cgroup` if one is given."""
-    return Gang(folder, _step(folder, folder / "recipe.yaml", examples, "trainyard.train", environment, cgroup))
+def resume(folder: Path, examples: str, cgroup: Path | None = None, root: str = "", **environment: str) -> Gang:
+    """Start the train step with the recipe that is there; it writes below `root`, by default `folder`.
+
+    cgroup: the control group that it runs in, if one is given.
+    """
+    root = root or str(folder)
+    return Gang(folder, _step(folder, root, examples, "trainyard.train", environment, cgroup), root)
 
 
 def write_recipe(
@@ -115,12 +123,18 @@ def write_recipe(
     normalization: bool = False,
     clip_norm: float | str = "null",
     optimizer: str = "sgd",
+    every_steps: int = 5,
 ) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     layer = "x = keras.layers.BatchNormalization()(x)" if normalization else "pass"
     (folder / "own.py").write_text(MODULE.format(normalization=layer))
     text = RECIPE.format(
-        module=folder / "own.py", workers=workers, epochs=epochs, clip_norm=clip_norm, optimizer=optimizer
+        module=folder / "own.py",
+        workers=workers,
+        epochs=epochs,
+        clip_norm=clip_norm,
+        optimizer=optimizer,
+        every_steps=every_steps,
     )
     (folder / "recipe.yaml").write_text(text)
 
@@ -129,7 +143,7 @@ def supervisor(folder: Path, examples: str, worker: int, ports: list[int], **env
     """Start one supervisor alone, as a pod would."""
     addresses = ",".join(f"127.0.0.1:{port}" for port in ports)
     variables = {"TRAINYARD_WORKERS": addresses, "TRAINYARD_WORKER_INDEX": str(worker), **environment}
-    return Gang(folder, _step(folder, folder / "recipe.yaml", examples, "trainyard.train.supervisor", variables))
+    return Gang(folder, _step(folder, str(folder), examples, "trainyard.train.supervisor", variables))
 
 
 def free_port() -> int:
@@ -166,15 +180,15 @@ def kill(pid: int) -> None:
 
 
 def _step(
-    folder: Path, recipe: Path, examples: str, module: str, environment: dict[str, str], cgroup: Path | None = None
+    folder: Path, root: str, examples: str, module: str, environment: dict[str, str], cgroup: Path | None = None
 ) -> subprocess.Popen[str]:
     enter = ["sh", "-c", f'echo $$ > {cgroup}/cgroup.procs && exec "$@"', "sh"] if cgroup else []
     with (folder / "log").open("a") as log:
         return subprocess.Popen(
             [
                 *enter,
-                *(sys.executable, "-m", module, "--recipe", str(recipe), "--examples", examples),
-                *("--checkpoints", str(folder / "checkpoints"), "--output", str(folder / "output")),
+                *(sys.executable, "-m", module, "--recipe", str(folder / "recipe.yaml"), "--examples", examples),
+                *("--checkpoints", f"{root}/checkpoints", "--output", f"{root}/output"),
             ],
             stderr=subprocess.STDOUT,
             stdout=log,

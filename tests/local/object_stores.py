@@ -158,13 +158,13 @@ def free_port() -> int:
 
 
 @contextmanager
-def _proxied(scheme: str, upstream: tuple[str, int]) -> Iterator[Store]:
+def _proxied(scheme: str, upstream: tuple[str, int], host: str = "127.0.0.1") -> Iterator[Store]:
     store = Store(scheme, "trainyard-test", "", {})
     handler = type("Proxy", (_Proxy,), {"store": store, "upstream": upstream})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    server = ThreadingHTTPServer((host, 0), handler)
     server.daemon_threads = True
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    store.address = f"http://127.0.0.1:{server.server_port}"
+    store.address = f"http://{host}:{server.server_port}"
     try:
         yield store
     finally:
@@ -173,14 +173,14 @@ def _proxied(scheme: str, upstream: tuple[str, int]) -> Iterator[Store]:
 
 
 @contextmanager
-def s3_store() -> Iterator[Store]:
-    """A bucket of moto's S3 server."""
+def s3_store(host: str = "127.0.0.1") -> Iterator[Store]:
+    """A bucket of moto's S3 server, whose proxy listens on `host`."""
     from moto.server import ThreadedMotoServer
 
     port = free_port()
     server = ThreadedMotoServer("127.0.0.1", port, verbose=False)
     server.start()
-    with _proxied("s3", ("127.0.0.1", port)) as store:
+    with _proxied("s3", ("127.0.0.1", port), host) as store:
         store.environment = {
             "AWS_ENDPOINT_URL_S3": store.address,
             "AWS_ACCESS_KEY_ID": "test",

@@ -13,7 +13,7 @@ from trainyard.core import storage
 from trainyard.core.artifacts import SPLITS, Examples, Feature, ImageShape, RawFeature, SplitFiles
 
 
-def digits(uri: Path, limit: int = 1797, shards: int = 1) -> str:
+def digits(uri: Path | str, limit: int = 1797, shards: int = 1) -> str:
     """Write scikit-learn's digits as encoded PNG, split 80/10/10 by the hash of the pixels."""
     bunch = load_digits()
     rows = {split: [] for split in SPLITS}
@@ -51,7 +51,9 @@ def table(uri: Path, examples: int = 300) -> str:
     return _commit(uri, rows, features, None, None, 1)
 
 
-def _commit(uri: Path, rows: dict, features: list, labels: list | None, image: ImageShape | None, shards: int) -> str:
+def _commit(
+    uri: Path | str, rows: dict, features: list, labels: list | None, image: ImageShape | None, shards: int
+) -> str:
     with storage.stage(str(uri), producer="trainyard.preprocess") as folder:
         (folder / "examples").mkdir()
         splits = {}

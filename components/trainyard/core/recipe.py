@@ -144,7 +144,10 @@ class EarlyStopping(Strict):
 class Checkpoints(Strict):
     """When to save, and how many to keep beside the best one."""
 
-    every_steps: Positive | None = Field(None, description="By default once an epoch.")
+    every_steps: Positive | None = Field(
+        None,
+        description="Steps that a kill costs at most; it saves twice as often. By default an epoch, or 10 s if longer.",
+    )
     keep: Annotated[int, Field(ge=2)] = 3
 
 

@@ -37,6 +37,8 @@ from trainyard.train.writer import Writer
 
 # Chosen: seconds of work a compiled call, after which progress is told, the loss is checked and a signal is heard.
 CALL_SECONDS = 0.25
+# Chosen: where the recipe names no interval, checkpoints within an epoch are not closer than that: they cost more than work.
+PACE_SECONDS = 5.0
 # Chosen: the learning rate of the one retry after a divergence, as a share of the recipe's.
 RETRY_SCALE = 0.1
 # Chosen: how long the last checkpoint waits for one under way, out of the 10 s that SIGTERM gives.
@@ -184,10 +186,8 @@ class Loop:
             with self._clock("input"):
                 self._dataset = self.data.train(step)
                 self._batches = iter(self._distributed(self._dataset))
-        count = min(self._call_steps, self.data.steps_per_epoch - step % self.data.steps_per_epoch)
-        every = self.settings.checkpoints.every_steps
-        if every:
-            count = min(count, every - step % every)
+        length, due = self.data.steps_per_epoch, max(step + 1, self._saved + self._pace())
+        count = min(self._call_steps, length - step % length, due - step)
         try:
             stop = self._timed_call(count)
         except KeyboardInterrupt:
@@ -200,9 +200,17 @@ class Loop:
         if stop:
             self._stop_together()
         done = step + count
-        self._tell(done)
-        if every and done % every == 0 and done % self.data.steps_per_epoch:
+        self._tell(done, at_once=done == due)
+        if done == due and done % length:
             self._save(done)
+
+    def _pace(self) -> int:
+        """Return the steps from one checkpoint to the next within an epoch; an epoch's end is one as well.
+
+        Half an interval: while one is written, the one before it, which is committed, is at most an interval old.
+        """
+        every, least = self.settings.checkpoints.every_steps, round(PACE_SECONDS / CALL_SECONDS) * self._call_steps
+        return max(1, every // 2) if every else max((self.data.steps_per_epoch + 1) // 2, least)
 
     def _timed_call(self, count: int) -> bool:
         """Take `count` steps and return whether a worker was told to stop."""
@@ -273,6 +281,8 @@ class Loop:
                 if self.place.chief:
                     self.writer.wait()
                     self.writer.save(self._progress(step), self.steps.arrays())
+                    if self.settings.checkpoints.every_steps == 1:  # there is no half of it
+                        self.writer.wait()
                 self._saved = step
                 return True
         self._diverged(bad)
@@ -350,10 +360,10 @@ class Loop:
         self.rollbacks.append(rollback)
         self.steps.scale.assign(RETRY_SCALE)
 
-    def _tell(self, done: int) -> None:
+    def _tell(self, done: int, at_once: bool = False) -> None:
         self.watchdog.alive()
         now = time.monotonic()
-        if now - self._told >= CALL_SECONDS or done == self.total:
+        if now - self._told >= CALL_SECONDS or done == self.total or at_once:
             self._told = now
             in_epoch = (done - 1) % self.data.steps_per_epoch + 1
             events.progress(

@@ -1,0 +1,75 @@
+"""A gang whose examples, checkpoints and output are in a bucket, and whose processes are killed."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from pathlib import Path
+
+import gang_processes
+import numpy as np
+import train_folders
+from gang_processes import Gang, start
+from object_stores import Request, Store
+
+from trainyard.train.checkpoint import Checkpoints
+
+EPOCHS = 2
+INTERVAL = 20  # steps; a checkpoint is begun after every half of it, and at an epoch's end
+SECONDS = 300  # generous: other work goes on beside it
+
+
+def test_a_gang_in_a_bucket_loses_at_most_an_interval_by_a_kill_also_while_a_checkpoint_is_written(
+    store: Store, tmp_path: Path
+) -> None:
+    root = f"{store.uri}/{secrets.token_hex(4)}"
+    examples = train_folders.digits(f"{root}/examples")
+    unkilled = begin(tmp_path / "unkilled", examples, f"{root}/unkilled")
+    unkilled.finish(seconds=SECONDS)
+
+    gang = begin(tmp_path / "killed", examples, f"{root}/killed")
+    gang.wait_for(lambda: gang.step() >= 15, SECONDS)
+    gang_processes.kill(gang.training_process(1))
+    gang.wait_for(lambda: bool(gang.events("recovered")), SECONDS)
+    kill_chief_in_a_write(gang, store)
+    gang.finish(seconds=SECONDS)
+
+    training = gang.training
+    assert [restart.reason.partition("'")[0] for restart in training.restarts] == ["worker 1", "worker 0"]
+    assert all(0 <= restart.lost_steps <= INTERVAL for restart in training.restarts)
+    assert training.restarts[1].lost_steps > INTERVAL // 2  # steps were taken while the checkpoint was written
+    assert training.steps == unkilled.training.steps
+    np.testing.assert_array_equal(gang.weights(), unkilled.weights())
+    assert not gang_processes.processes_of(tmp_path)
+
+
+def begin(folder: Path, examples: str, root: str) -> Gang:
+    return start(folder, examples, 2, epochs=EPOCHS, every_steps=INTERVAL, root=root)
+
+
+def kill_chief_in_a_write(gang: Gang, store: Store) -> None:
+    """Let nothing more be written until the gang has taken all the steps that it takes, then kill its chief."""
+    checkpoints = Checkpoints(f"{gang.root}/checkpoints", "", keep=3, writes=False)
+    killed = threading.Event()
+
+    def held(request: Request) -> bool:
+        if request.method in ("GET", "HEAD"):
+            return False
+        killed.wait(60)
+        return True
+
+    def stands_still() -> bool:
+        step = gang.step()
+        time.sleep(3)
+        return gang.step() == step > checkpoints.steps()[-1] + INTERVAL // 2
+
+    begun = gang.step()
+    gang.wait_for(lambda: gang.step() > begun, SECONDS)
+    store.before = held
+    try:
+        gang.wait_for(stands_still, SECONDS)
+        gang_processes.kill(gang.training_process(0))
+    finally:
+        store.before = lambda request: None
+        killed.set()
