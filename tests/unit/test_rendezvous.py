@@ -93,6 +93,20 @@ def test_a_member_that_talks_nonsense_is_lost_and_comes_again(port: int) -> None
     chief.hears("stop")
 
 
+def test_where_the_gang_began_is_told_to_each_later_start(port: int) -> None:
+    chief, other = Caller(port).ready(0), Caller(port).ready(1)
+    first = chief.hears("start")["past"]
+    assert first["began_at"] is None and first["meet"] >= 0
+    chief.send(type="began", generation=1, step=200, began_at=200)
+    other.hears("start")
+    chief.send(type="broke", generation=1, step=230, code=75, error="PeerLost", message="killed")
+    other.hears("stop")
+    chief.ready(0)
+    other.ready(1)
+    second = chief.hears("start")["past"]
+    assert (second["began_at"], second["break"]["step"], second["meet"]) == (200, 230, first["meet"])
+
+
 def test_silence_counts_only_while_somebody_listens(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
     monkeypatch.setattr(time, "monotonic", lambda: now)

@@ -177,7 +177,7 @@ class Training(Document):
     were spent beside the training on checkpoint_writes of them.
 
     goodput is the share of the wall time, all restarts included, that went into steps which count; goodput_seconds
-    splits that time.
+    splits that time. Of a gang of pods it begins with the Job: queue is the wait for worker 0, meet that for the others.
 
     Of a gang: worker_examples_per_second is one worker's share; all_reduce_ms the time of a step's sum of
     gradient_bytes over all replicas, on its own; restarts what was survived.

@@ -14,13 +14,14 @@ _START = frozenset({"import", "join", "build", "compile"})
 
 @dataclass
 class Past:
-    """The gang's time before this start: when it began, what was survived, what broke it last, and what this
-    start has spent already, in seconds by name.
+    """The gang's time before this start: when it began, from which step it went on at first (None before its first
+    new steps), what was survived, what broke it last, and what was spent already, in seconds by name.
 
     Times are of time.monotonic() on the chief's machine, where worker 0's supervisor runs too.
     """
 
     started: float = field(default_factory=time.monotonic)
+    began_at: int | None = None
     restarts: list[Restart] = field(default_factory=list)
     broken: tuple[str, int, float] | None = None
     spent: dict[str, float] = field(default_factory=dict)
@@ -34,12 +35,17 @@ class Past:
         last = document["break"]
         return cls(
             started=document["started"],
+            began_at=document["began_at"],
             restarts=[Restart.model_validate(restart) for restart in document["restarts"]],
             broken=(last["reason"], last["step"], last["at"]) if last else None,
+            spent={"meet": document["meet"]},
         )
 
     def went_on(self, resumed_at: int) -> None:
         """Note that new steps were taken, from the checkpoint of step `resumed_at` on."""
+        if self.began_at is None:
+            self.began_at = resumed_at
+            events.emit("began", began_at=resumed_at)
         if self.broken is None:
             return
         reason, step, at = self.broken
@@ -50,12 +56,14 @@ class Past:
         self.restarts.append(restart)
         events.emit("recovered", **restart.model_dump())
 
-    def split(self, steps: int, step_seconds: float, spent: dict[str, float]) -> dict[str, float]:
+    def split(self, step: int, step_seconds: float, spent: dict[str, float], queue: float = 0.0) -> dict[str, float]:
         """Return the seconds since the beginning by what they went into; `step` is what counts, `other` what is left.
 
-        steps: those taken since the beginning that count. spent: what this process, the last one, spent by name.
+        step: the one that the training ended at. spent: what this process, the last one, spent by name. queue: what
+        passed before the beginning.
         """
-        known = {"step": steps * step_seconds}
+        known = {"step": (step - (step if self.began_at is None else self.began_at)) * step_seconds}
+        spent = {**self.spent, **spent}
         if self.restarts:
             # What the starts after a break took is in the restarts' own seconds.
             spent = {name: value for name, value in spent.items() if name not in _START}
@@ -63,6 +71,7 @@ class Past:
             known["lost_work"] = sum(each.lost_steps for each in self.restarts) * step_seconds
         known |= {name: value for name, value in spent.items() if name != "step"}
         left = time.monotonic() - self.started - sum(known.values())
+        known |= {"queue": queue} if queue else {}
         return {name: round(value, 3) for name, value in {**known, "other": max(0.0, left)}.items()}
 
 

@@ -2,7 +2,8 @@
 
 Who cancels a run of Kubeflow ends its pods' processes without a word, and the gang is no pod of the run. So the launcher
 renews a small file beside the checkpoints, and worker 0 ends the gang where it stays the same for longer than any
-launcher takes to come back. Only the file's change counts: no two clocks are compared.
+launcher takes to come back. Only the file's change counts: no two clocks are compared. Beside it lies what the launcher alone can know of the gang's
+past: how long it was queued.
 """
 
 from __future__ import annotations
@@ -24,6 +25,20 @@ _PATIENCE_SECONDS = 900.0  # chosen: longer than Kubeflow waits before its last 
 def sign(checkpoints: str) -> str:
     """Return where the sign of the gang that writes `checkpoints` is."""
     return storage.join(checkpoints, "gang", "launcher")
+
+
+def note_queue(sign: str, seconds: float) -> None:
+    """Leave beside `sign` how long the gang waited for worker 0: for admission, for nodes and for its image."""
+    try:
+        storage.write_text(f"{sign}.queue", f"{seconds:.1f}")
+    except (OSError, TrainyardError) as error:
+        events.emit("warning", message=f"{sign}.queue: the time in the queue was not noted ({error}).")
+
+
+def queued() -> float:
+    """Return the seconds that `note_queue` left for this gang; 0 where there is no launcher, or none that knew."""
+    sign = os.environ.get("TRAINYARD_LAUNCHER_SIGN", "")
+    return float((storage.read_text(f"{sign}.queue") if sign else "") or 0.0)
 
 
 @contextmanager

@@ -1,8 +1,8 @@
 """Where the supervisors of a gang meet: worker 0's keeps the list, all start together, and all hear when one is lost.
 
 Messages are JSON objects, a line each, over one TCP connection a supervisor. A supervisor says `ready` (with the gang's
-token and the address that its TensorFlow will listen on), `beat`, `broke`, `recovered` and `done`; it hears `start`,
-`stop`, `beat` and `end`. Whoever does not begin with a right `ready` is a stranger: it is not heard and soon cut off.
+token and the address that its TensorFlow will listen on), `beat`, `began`, `broke`, `recovered` and `done`; it hears
+`start`, `stop`, `beat` and `end`. Whoever does not begin with a right `ready` is a stranger: it is not heard and soon cut off.
 """
 
 from __future__ import annotations
@@ -134,6 +134,8 @@ class Rendezvous:
     _running: bool = False
     _waiting_since: float = field(default_factory=time.monotonic)
     _started: float = field(default_factory=time.monotonic)
+    _met: float = 0.0
+    _began_at: int | None = None
     _told: float = 0.0
     _step: int = 0
     _step_at_start: int = 0
@@ -195,6 +197,8 @@ class Rendezvous:
             return
         if kind == "done":
             self._end = {"code": 0, "error": "", "message": ""}
+        elif kind == "began":
+            self._began_at = int(message["began_at"])
         elif kind == "recovered":
             self._restarts.append(message["restart"])
             self._break = None
@@ -273,7 +277,9 @@ class Rendezvous:
     def _start(self) -> None:
         self._generation += 1
         self._running, self._step_at_start = True, self._step
-        past: Message = {"started": self._started, "restarts": self._restarts, "break": None}
+        self._met = self._met or time.monotonic()
+        past: Message = {"started": self._started, "meet": self._met - self._started, "began_at": self._began_at}
+        past |= {"restarts": self._restarts, "break": None}
         if self._break is not None:
             past["break"] = {"reason": self._break.reason, "step": self._break.step, "at": self._break.at}
         addresses = [self._members[worker].address for worker in range(self.workers)]

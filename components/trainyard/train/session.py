@@ -16,7 +16,7 @@ from trainyard.core.errors import ConfigurationError, DataError, PeerLost
 from trainyard.core.recipe import Recipe
 from trainyard.data.examples import ExampleFolder, open_examples
 from trainyard.models.cost import cost
-from trainyard.train import goodput, probe
+from trainyard.train import goodput, launcher_sign, probe
 from trainyard.train import strategy as devices
 from trainyard.train.checkpoint import Checkpoints
 from trainyard.train.goodput import Past
@@ -106,8 +106,7 @@ def _train(recipe: Recipe, examples: str, checkpoints: str, identity: str, outpu
     finally:
         writer.close()
     training = _finish(recipe, loop, output, seconds, targets, precision)
-    resumed = 0 if past.restarts else training.resumed_from or 0
-    split = past.split(training.steps - resumed, training.step_ms / 1000, {**past.spent, **training.seconds})
+    split = past.split(training.steps, training.step_ms / 1000, training.seconds, launcher_sign.queued())
     return training.model_copy(
         update={
             "measured": measured,

@@ -192,8 +192,8 @@ class Supervisor:
         training = self._training
         if training is None:
             return
-        for restart in training.recovered():
-            self._say(line, "recovered", restart=restart)
+        for kind, news in training.news():
+            self._say(line, kind, **news)
         self._step = max(self._step, training.step)
         if not training.process.is_alive():
             self._training = None
@@ -251,13 +251,13 @@ class _Training:
         self.peak_mib = 0
         self._out_of_memory = memory.kills()
         self._heard = time.monotonic()
-        self._recovered: list[Message] = []
+        self._news: list[tuple[str, Message]] = []
         self._reader = threading.Thread(target=self._read, args=(reader,), daemon=True)
         self._reader.start()
 
-    def recovered(self) -> list[Message]:
-        """Return what it has told of its own recovery since the last call."""
-        told, self._recovered = self._recovered, []
+    def news(self) -> list[tuple[str, Message]]:
+        """Return what it has told of its beginning and its recovery since the last call, as messages by kind."""
+        told, self._news = self._news, []
         return told
 
     def quiet_seconds(self) -> float:
@@ -297,7 +297,9 @@ class _Training:
         if kind == "progress":
             self.step = int(event["done"])
         elif kind == "recovered":
-            self._recovered.append(event)
+            self._news.append((kind, {"restart": event}))
+        elif kind == "began":
+            self._news.append((kind, event))
         elif kind == "failed":
             self.failure = event
 

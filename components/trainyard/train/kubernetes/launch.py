@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 from trainyard.core import events
 from trainyard.core.errors import ConfigurationError, InfrastructureError, Preempted, TransientError
@@ -17,22 +18,25 @@ _BROKEN_SECONDS = 60  # chosen: a registry that hiccups answers by then; FAULTS.
 _GONE_SECONDS = 60  # chosen: how long beyond the grace period the pods may take to go
 
 
-def launch(gang: Gang, cluster: Cluster, launcher: str = "") -> None:
+def launch(gang: Gang, cluster: Cluster, launcher: str = "", on_start: Callable[[float], None] | None = None) -> None:
     """The gang has run and every worker ended well; its Job, pods and Service are gone.
 
     `launcher` names the pod that this process runs in, '' outside the cluster. A Job that an earlier launcher of the
     same run and step left is gone on with. On an error, and when this process is told to stop, the gang is told to stop
     and waited for; it stays only where the launcher's own pod goes and its run stays, for its successor to find.
 
+    on_start: called with the seconds from the Job's creation to the first sight of a running worker 0, by the launcher
+    that created it.
+
     Raises the error that ended the gang, by its exit code; `TransientError` where a worker was not running for
     `gang.start_deadline_seconds`, `InfrastructureError` where it never can.
     """
     own = cluster.pod(launcher) if launcher else None
-    watch = _Watch(gang, cluster)
     log = WorkerLog(cluster)
     moved, job = False, None
     try:
-        job = _create_or_attach(gang, cluster, _owner(own) if own else None)
+        job, created = _create_or_attach(gang, cluster, _owner(own) if own else None)
+        watch = _Watch(gang, cluster, on_start if created else None)
         while not watch.finished(job["metadata"]["uid"], log):
             time.sleep(_POLL_SECONDS)
     except Preempted:
@@ -50,9 +54,10 @@ def launch(gang: Gang, cluster: Cluster, launcher: str = "") -> None:
 class _Watch:
     """Looks at the gang again and again, says what changed, and raises what went wrong."""
 
-    def __init__(self, gang: Gang, cluster: Cluster) -> None:
+    def __init__(self, gang: Gang, cluster: Cluster, on_start: Callable[[float], None] | None) -> None:
         self._gang = gang
         self._cluster = cluster
+        self._on_start = on_start
         self._start = time.monotonic()
         self._missing_since: dict[int, float] = {}
         self._said: dict[str, object] = {}
@@ -66,6 +71,9 @@ class _Watch:
         workers = outcome.workers(self._gang.workers, pods)
         if workers[0].state in ("running", "done", "failed"):
             log.follow(workers[0].pod)
+        if self._on_start and workers[0].state == "running":
+            self._on_start(time.monotonic() - self._start)
+            self._on_start = None
         self._report(job, workers)
         if outcome.complete(job):
             return True
@@ -115,8 +123,8 @@ class _Watch:
         return Worker(worker.index, worker.state, reason=f"no pod: {warnings[-1]}") if warnings else worker
 
 
-def _create_or_attach(gang: Gang, cluster: Cluster, owner: Owner | None) -> Manifest:
-    """Return the gang's only Job, new or found, with its Service. One that is on its way out is waited for."""
+def _create_or_attach(gang: Gang, cluster: Cluster, owner: Owner | None) -> tuple[Manifest, bool]:
+    """Return the gang's only Job, with its Service, and whether it is new. One on its way out is waited for."""
     wanted = worker_job(gang, owner)
     deadline = time.monotonic() + gang.grace_seconds + _GONE_SECONDS
     while True:
@@ -138,7 +146,7 @@ def _create_or_attach(gang: Gang, cluster: Cluster, owner: Owner | None) -> Mani
         )
     cluster.create_service(headless_service(gang, job["metadata"]["uid"]))
     events.emit("launched", job=gang.name, how=how, workers=gang.workers)
-    return job
+    return job, how == "created"
 
 
 def _remove(gang: Gang, cluster: Cluster, uid: str) -> None:

@@ -32,8 +32,10 @@ def run_in_pods(recipe: Recipe, plan: str, code: str, examples: str, checkpoints
     cluster = connect()
     own = os.environ.get("KFP_POD_NAME") or socket.gethostname()
     options = {"code": code, "examples": examples, "checkpoints": checkpoints, "output": output}
-    with launcher_sign.given(launcher_sign.sign(checkpoints)):
-        launch(gang(parsed, recipe, f"{run_name(cluster, own)}-{output.rpartition('/')[2]}", options), cluster, own)
+    sign = launcher_sign.sign(checkpoints)
+    planned = gang(parsed, recipe, f"{run_name(cluster, own)}-{output.rpartition('/')[2]}", options)
+    with launcher_sign.given(sign):
+        launch(planned, cluster, own, on_start=lambda seconds: launcher_sign.note_queue(sign, seconds))
 
 
 def run_name(cluster: Cluster, pod: str) -> str:
