@@ -11,7 +11,6 @@ publishes.
 from __future__ import annotations
 
 import hashlib
-import os
 import secrets
 import shutil
 import tempfile
@@ -21,7 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainyard.core import events, folders, objects, transfer
+from trainyard.core import cache, events, folders, objects, transfer
 from trainyard.core import manifest as manifests
 from trainyard.core.bucket_lease import lease as lease
 from trainyard.core.errors import DataError, InfrastructureError
@@ -29,7 +28,6 @@ from trainyard.core.manifest import MANIFEST, Manifest
 from trainyard.core.objects import ABSENT, Changed, Missing, ObjectStore
 
 ATTEMPTS = ".attempts/"
-CACHE = "TRAINYARD_CACHE"
 
 
 @dataclass(frozen=True)
@@ -182,36 +180,12 @@ def _publish(uri: str, staging: Path, manifest: Manifest, last: str) -> None:
 
 def _cached(store: ObjectStore, uri: str, found: _Published) -> Path:
     """Return the verified copy, made now unless it is there. Raises `Missing` where an object is gone."""
-    cache = _cache()
-    final = cache / hashlib.sha256(f"{uri}\0{found.manifest.digest}".encode()).hexdigest()[:32]
-    with folders.os_errors(final):
-        if final.is_dir() and _is_whole(final, found.manifest):
-            return final
-        shutil.rmtree(final, ignore_errors=True)
+
+    def fetch(folder: Path) -> None:
         start = time.monotonic()
-        partial = Path(tempfile.mkdtemp(prefix=".partial-", dir=cache))
-        try:
-            transfer.download(store, found.prefix, found.manifest, partial)
-            (partial / MANIFEST).write_text(found.manifest.to_json(), encoding="utf-8")
-            folders.publish(partial, final, found.manifest)
-        finally:
-            shutil.rmtree(partial, ignore_errors=True)
-    seconds = round(time.monotonic() - start, 2)
-    events.emit("fetched", uri=uri, files=len(found.manifest.files), bytes=found.manifest.bytes, seconds=seconds)
-    return final
+        transfer.download(store, found.prefix, found.manifest, folder)
+        seconds = round(time.monotonic() - start, 2)
+        events.emit("fetched", uri=uri, files=len(found.manifest.files), bytes=found.manifest.bytes, seconds=seconds)
 
-
-def _is_whole(folder: Path, manifest: Manifest) -> bool:
-    paths = {name: folder / name for name in manifest.files}
-    sizes = {name: path.stat().st_size for name, path in paths.items() if path.is_file()}
-    return (folder / MANIFEST).is_file() and manifests.missing(manifest, sizes, str(folder), "") is None
-
-
-def _cache() -> Path:
-    """Return the folder of copies. Raises `InfrastructureError` where it belongs to somebody else."""
-    cache = Path(os.environ.get(CACHE) or Path(tempfile.gettempdir()) / f"trainyard-cache-{os.geteuid()}")
-    with folders.os_errors(cache):
-        cache.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if cache.stat().st_uid != os.geteuid():
-        raise InfrastructureError(f"{cache}: belongs to another user. Name a folder of your own in {CACHE}.")
-    return cache
+    key = hashlib.sha256(f"{uri}\0{found.manifest.digest}".encode()).hexdigest()[:32]
+    return cache.entry(key, found.manifest, fetch)

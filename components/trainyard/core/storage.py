@@ -61,7 +61,8 @@ def local(uri: str, made_by: str) -> Path:
     """Return a local folder with the files and the manifest of the committed folder at `uri`, for reading alone.
 
     It is the folder itself, checked as by `require`, or a copy of a bucket's, every file's CRC32C verified. Copies stay
-    in TRAINYARD_CACHE (by default below the folder for temporary files) for all processes of the machine.
+    in TRAINYARD_CACHE (by default below the folder for temporary files) for all processes of the machine, and go only
+    where more room is needed than TRAINYARD_CACHE_SIZE and no process that has opened them lives.
     """
     return _backend(uri).local(uri, made_by)
 

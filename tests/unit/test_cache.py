@@ -1,0 +1,110 @@
+"""Copies of buckets' folders on this machine, opened by processes of their own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from trainyard.core import cache
+from trainyard.core.errors import ConfigurationError
+from trainyard.core.manifest import Manifest, measured_folder
+
+PROGRAM = """
+import sys
+from test_cache import opened
+sys.path.pop(0)
+for key in sys.argv[1:]:
+    print("fetched" if opened(key) else "there", key, flush=True)
+sys.stdin.read()
+"""
+
+
+def opened(key: str) -> bool:
+    """Open a copy of 1,000 bytes and return whether it had to be fetched."""
+    fetched = []
+
+    def fetch(folder: Path) -> None:
+        (folder / "a").write_bytes(bytes(1000))
+        fetched.append(folder)
+
+    path = cache.entry(key, CONTENT, fetch)
+    assert (path / "a").stat().st_size == 1000
+    return bool(fetched)
+
+
+def manifest() -> Manifest:
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "a").write_bytes(bytes(1000))
+        return measured_folder(Path(folder), "test")
+
+
+CONTENT = manifest()
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache with room for two copies and their manifests."""
+    monkeypatch.setenv("TRAINYARD_CACHE", str(tmp_path))
+    monkeypatch.setenv("TRAINYARD_CACHE_SIZE", "2900")
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    return tmp_path
+
+
+def process(*keys: str) -> subprocess.Popen[str]:
+    """A process that has opened `keys` and lives until its input is closed."""
+    pipe = subprocess.PIPE
+    started = subprocess.Popen([sys.executable, "-c", PROGRAM, *keys], stdin=pipe, stdout=pipe, text=True)
+    assert started.stdout
+    started.told = [started.stdout.readline().split() for _ in keys]  # type: ignore[attr-defined]
+    return started
+
+
+def told(*keys: str) -> list[str]:
+    started = process(*keys)
+    started.communicate()
+    return [how for how, _ in started.told]  # type: ignore[attr-defined]
+
+
+def test_the_copy_used_longest_ago_goes_first(place: Path) -> None:
+    assert told("a", "b") == ["fetched", "fetched"]
+    assert told("a") == ["there"]
+    assert told("c") == ["fetched"]
+    assert sorted(path.name for path in place.iterdir()) == ["a", "c"]
+
+
+def test_a_copy_stays_while_a_process_that_opened_it_lives_and_goes_when_that_was_killed(place: Path) -> None:
+    reader = process("a")
+    assert told("b", "c") == ["fetched", "fetched"]
+    assert (place / "a").is_dir()
+    reader.kill()
+    reader.communicate()
+    assert told("d") == ["fetched"] and not (place / "a").is_dir()
+
+
+def test_what_a_killed_fetch_left_is_removed_and_one_under_way_is_not(place: Path) -> None:
+    (place / ".partial-dead").mkdir()
+    (place / ".partial-dead" / "a").write_bytes(bytes(1000))
+
+    def fetch(folder: Path) -> None:
+        (folder / "a").write_bytes(bytes(1000))
+        assert told("b") == ["fetched"]
+
+    cache.entry("a", CONTENT, fetch)
+    assert sorted(path.name for path in place.iterdir()) == ["a", "b"]
+
+
+def test_a_damaged_copy_is_fetched_again(place: Path) -> None:
+    assert opened("a") and not opened("a")
+    (place / "a" / "a").write_bytes(b"")
+    assert opened("a") and not opened("a")
+
+
+def test_a_size_that_is_none_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRAINYARD_CACHE_SIZE", "much")
+    with pytest.raises(ConfigurationError, match="TRAINYARD_CACHE_SIZE: 'much' is no size"):
+        opened("a")
