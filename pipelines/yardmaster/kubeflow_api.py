@@ -58,18 +58,16 @@ class Kubeflow:
     def experiment(self) -> str:
         """Return the id of the environment's experiment, made where it is missing."""
         name = self._settings.experiment
-        found = self._first(
-            self._experiments.experiment_service_list_experiments, "experiments", {"display_name": name}
-        )
-        if found is None:
+
+        def make() -> Any:
             body = self._kfp.V2beta1Experiment(display_name=name, namespace=self._multi_user_namespace or None)
-            found = self._write(self._experiments.experiment_service_create_experiment, experiment=body)
-        return str(found.experiment_id)
+            return self._write(self._experiments.experiment_service_create_experiment, experiment=body)
+
+        return str(self._ensured(self._experiment, make).experiment_id)
 
     def find_experiment(self) -> str | None:
         """Return the id of the environment's experiment, None where there is none yet."""
-        call = self._experiments.experiment_service_list_experiments
-        found = self._first(call, "experiments", {"display_name": self._settings.experiment})
+        found = self._experiment()
         return str(found.experiment_id) if found else None
 
     def upload(self, pipeline: str, version: str, package: str) -> tuple[str, str]:
@@ -77,23 +75,22 @@ class Kubeflow:
 
         A version of that name is taken as it is: names carry the digest of the content.
         """
-        namespace = self._multi_user_namespace or None
-        found = self._first(self._pipelines.pipeline_service_list_pipelines, "pipelines", {"display_name": pipeline})
-        if found is None:
-            body = self._kfp.V2beta1Pipeline(name=pipeline, display_name=pipeline, namespace=namespace)
-            found = self._write(self._pipelines.pipeline_service_create_pipeline, pipeline=body)
-        owner = str(found.pipeline_id)
+        owner = self._pipeline(pipeline)
         versions = self._pipelines.pipeline_service_list_pipeline_versions
-        known = self._first(versions, "pipeline_versions", {"display_name": version}, pipeline_id=owner)
-        if known is None:
+
+        def make() -> Any:
             with tempfile.TemporaryDirectory() as folder:
                 file = Path(folder) / "pipeline.yaml"
                 file.write_text(package, encoding="utf-8")
                 call = self._upload.upload_pipeline_version
-                known = self._write(
+                return self._write(
                     call, _UPLOAD_SECONDS, uploadfile=str(file), name=version, display_name=version, pipelineid=owner
                 )
-        return owner, str(known.pipeline_version_id)
+
+        found = self._ensured(
+            lambda: self._first(versions, "pipeline_versions", {"display_name": version}, pipeline_id=owner), make
+        )
+        return owner, str(found.pipeline_version_id)
 
     def create_run(self, run: Any) -> Any:
         """Return the run as the server created it. What is not known to have arrived is not sent again here."""
@@ -159,6 +156,31 @@ class Kubeflow:
         if self._namespace is None:
             self._namespace = self._environment.namespace if self._healthz().get("multi_user") else ""
         return self._namespace
+
+    def _experiment(self) -> Any:
+        call = self._experiments.experiment_service_list_experiments
+        return self._first(call, "experiments", {"display_name": self._settings.experiment})
+
+    def _pipeline(self, name: str) -> str:
+        """Return the id of the pipeline `name`, made where it is missing."""
+        call = self._pipelines.pipeline_service_list_pipelines
+
+        def make() -> Any:
+            body = self._kfp.V2beta1Pipeline(name=name, display_name=name, namespace=self._multi_user_namespace or None)
+            return self._write(self._pipelines.pipeline_service_create_pipeline, pipeline=body)
+
+        return str(self._ensured(lambda: self._first(call, "pipelines", {"display_name": name}), make).pipeline_id)
+
+    def _ensured(self, find: Callable[[], Any], make: Callable[[], Any]) -> Any:
+        """Return what `find` finds, else what `make` makes, else what another made at the same moment."""
+        if (found := find()) is not None:
+            return found
+        try:
+            return make()
+        except ConfigurationError:
+            if (found := find()) is None:
+                raise
+            return found
 
     def _healthz(self) -> dict[str, Any]:
         """Return what the server says of itself; its version is in no published type."""

@@ -15,10 +15,11 @@ from yardmaster import kubernetes_api, run_pods
 from yardmaster.explanation import Finding, main_container, step_of
 from yardmaster.kubeflow_api import Kubeflow
 from yardmaster.kubernetes_api import Manifest
-from yardmaster.run_view import RunView, StepView, steps, steps_of_tasks, with_outputs
+from yardmaster.run_view import OVER, RunView, StepView, steps, steps_of_tasks, with_outputs
 from yardmaster.submission import environment_of, recipe_of
 
 _POLL_SECONDS = 3.0  # chosen: two servers are asked, and a step takes ten seconds at least
+_ENDING = OVER | {"CANCELING"}
 _GONE_SECONDS = 180  # chosen: how long the pods of a cancelled run may take to end, a checkpoint included
 
 
@@ -102,8 +103,7 @@ class Runs:
 
     def cancel(self, run_id: str) -> None:
         """The run, its pods and the gangs that it started are gone. Raises `TransientError` where they do not end."""
-        if str(self.server.run(run_id).state) not in ("SUCCEEDED", "FAILED", "CANCELED"):
-            self.server.terminate(run_id)
+        self._terminate(run_id)
         deadline = time.monotonic() + _GONE_SECONDS
         while True:
             # Argo kills a launcher without letting it remove its gang, so that is done here.
@@ -114,8 +114,8 @@ class Runs:
                 if not job["metadata"].get("deletionTimestamp"):
                     self.cluster.delete(_job_path(job))
             alive = [_name(pod) for pod in pods if pod["status"].get("phase") not in ("Succeeded", "Failed")]
-            state = str(self.server.run(run_id).state)
-            if not jobs and not alive and state in ("SUCCEEDED", "FAILED", "CANCELED"):
+            state = self._state(run_id)
+            if not jobs and not alive and state in OVER:
                 return
             if time.monotonic() > deadline:
                 left = ", ".join([*alive, *map(_name, jobs)]) or f"the run, which says {state}"
@@ -123,6 +123,19 @@ class Runs:
                     f"run {run_id}: does not end within {_GONE_SECONDS} s: {left}. Give the command again."
                 )
             time.sleep(_POLL_SECONDS)
+
+    def _terminate(self, run_id: str) -> None:
+        """Ask for the run's end; Kubeflow refuses that of a run which is over or was asked before."""
+        if self._state(run_id) in _ENDING:
+            return
+        try:
+            self.server.terminate(run_id)
+        except ConfigurationError:
+            if self._state(run_id) not in _ENDING:
+                raise
+
+    def _state(self, run_id: str) -> str:
+        return str(self.server.run(run_id).state)
 
     def watch(self, run_id: str) -> Iterator[RunView]:
         """Yield the run again and again until it is over, the last time included; a silent server is waited for."""

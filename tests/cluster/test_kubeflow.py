@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -133,11 +134,24 @@ def test_a_step_that_no_node_takes_is_explained_and_ends_at_the_limit(place: Pat
     assert "no node has a label no, and no=node is asked for" in done.stderr
 
 
+def test_two_that_submit_the_same_pipeline_at_once_make_it_once(place: Path) -> None:
+    new = changed(place, variables={"WHEN": RUN}, placement={"default": "none"})
+    names = [f"{RUN}-both-{index}" for index in range(2)]
+    with ThreadPoolExecutor(2) as two:
+        sent = list(two.map(lambda name: document("submit", "digits", "-e", str(new), "--name", name, *QUICK), names))
+    assert sent[0]["version"] == sent[1]["version"] and sent[0]["run_id"] != sent[1]["run_id"]
+    for name in names:
+        assert trainyard("runs", "cancel", name, "-e", str(new)).returncode == 0
+
+
 def test_cancel_leaves_nothing_running(place: Path) -> None:
     slow = changed(place, placement={"default": "cpu", "train": "none"})
     name = f"{RUN}-cancel"
     assert trainyard("submit", "digits", "-e", str(slow), "--name", name, *QUICK).returncode == 0
     run_id = document("runs", "show", name, "-e", str(slow))["run_id"]
+    with ThreadPoolExecutor(2) as two:
+        ended = two.map(lambda _: trainyard("runs", "cancel", name, "-e", str(slow)).returncode, range(2))
+    assert list(ended) == [0, 0]  # Kubeflow refuses to end what is ending
     assert trainyard("runs", "cancel", name, "-e", str(slow)).returncode == 0
     selector = f"--selector=pipeline/runid={run_id}"
     alive = kubectl("get", "pods", selector, "--field-selector=status.phase=Running", "-o", "name")
