@@ -98,7 +98,7 @@ def steps(findings: Iterable[Finding], now: datetime) -> tuple[StepView, ...]:
         if finding.step != "driver" or finding.state == "failed" or finding.cause not in _ROUTINE:
             by_step.setdefault(finding.step, []).append(finding)
     views = [_step(name, found, now) for name, found in by_step.items()]
-    return tuple(sorted(views, key=lambda view: (_ORDER.get(view.name.partition(" ")[0], len(_ORDER)), view.name)))
+    return tuple(sorted(views, key=_place))
 
 
 def steps_of_tasks(tasks: Iterable[Any], now: datetime) -> tuple[StepView, ...]:
@@ -125,6 +125,19 @@ def steps_of_tasks(tasks: Iterable[Any], now: datetime) -> tuple[StepView, ...]:
             permanent=False,
         )
     return tuple(found[name] for name in sorted(found, key=lambda each: _ORDER[each]))
+
+
+def with_podless(found: tuple[StepView, ...], told: tuple[StepView, ...]) -> tuple[StepView, ...]:
+    """Return the steps `found` by their pods, and of those that Kubeflow told of the ones that are done without any.
+
+    All that Kubeflow told of where no pod was found.
+    """
+    if not found:
+        return told
+    known = {view.name.partition(" ")[0] for view in found}
+    sentence = "done, and has no pod: an earlier run's output was taken, or the pod is gone"
+    rest = [replace(view, sentence=sentence) for view in told if view.cause == "succeeded" and view.name not in known]
+    return tuple(sorted([*found, *rest], key=_place))
 
 
 def seconds_between(start: str, end: str) -> float | None:
@@ -156,6 +169,10 @@ def _step(name: str, found: list[Finding], now: datetime) -> StepView:
 def with_outputs(views: tuple[StepView, ...], folders: dict[str, str]) -> tuple[StepView, ...]:
     """Return the steps with the folders of their outputs."""
     return tuple(replace(view, output=folders.get(view.name, "")) for view in views)
+
+
+def _place(step: StepView) -> tuple[int, str]:
+    return _ORDER.get(step.name.partition(" ")[0], len(_ORDER)), step.name
 
 
 def _began(step: StepView) -> str:

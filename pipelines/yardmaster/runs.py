@@ -15,7 +15,7 @@ from yardmaster import kubernetes_api, run_pods
 from yardmaster.explanation import Finding, main_container, step_of
 from yardmaster.kubeflow_api import Kubeflow
 from yardmaster.kubernetes_api import Manifest
-from yardmaster.run_view import OVER, RunView, StepView, steps, steps_of_tasks, with_outputs
+from yardmaster.run_view import OVER, RunView, StepView, steps, steps_of_tasks, with_outputs, with_podless
 from yardmaster.submission import environment_of, recipe_of
 
 _POLL_SECONDS = 3.0  # chosen: two servers are asked, and a step takes ten seconds at least
@@ -74,8 +74,9 @@ class Runs:
             found = steps(self._findings(run_id), now)
         except (ConfigurationError, InfrastructureError):
             found = ()
-        # Pods are gone an hour after the run, by Argo's default; Kubeflow's own database remembers.
-        found = found or steps_of_tasks((run.run_details and run.run_details.task_details) or [], now)
+        # Pods are gone an hour after the run, by Argo's default, and a step that its cache answers has none at all.
+        told = steps_of_tasks((run.run_details and run.run_details.task_details) or [], now)
+        found = with_podless(found, told)
         record, folder = self._record(view, run_id)
         views = with_outputs(found, (record or {}).get("folders", {}))
         facts = view.facts | ({"folder": folder} if folder else {})

@@ -113,6 +113,13 @@ def test_a_name_given_twice_is_one_run(finished: str, place: Path) -> None:
     assert other.returncode == 20 and "is of another recipe, environment or code" in other.stderr
 
 
+def test_a_second_run_shows_the_steps_that_kubeflows_cache_answered(finished: str, place: Path) -> None:
+    name = f"{RUN}-again"
+    assert trainyard("submit", "digits", "-e", str(place), "--name", name, "--wait", *QUICK).returncode == 0
+    steps = {step["name"]: step for step in document("runs", "show", name, "-e", str(place))["steps"]}
+    assert {step["state"] for step in steps.values()} == {"done"} and not steps["train"]["pod"]
+
+
 def test_the_log_of_a_step_is_the_steps_own(finished: str, place: Path) -> None:
     assert "done step=preprocess" in trainyard("runs", "logs", finished, "preprocess", "-e", str(place)).stdout
 

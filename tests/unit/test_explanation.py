@@ -9,6 +9,7 @@ import kfp_server_api
 import pytest
 
 from trainyard.core.errors import ExitCode
+from yardmaster import run_view
 from yardmaster.explanation import Evidence, Finding, explain, failure_event
 from yardmaster.run_view import RunView, steps, steps_of_tasks
 from yardmaster.scheduling import misfit, requests
@@ -146,3 +147,23 @@ def test_who_may_not_read_pods_sees_the_states_of_kubeflow() -> None:
         ("preprocess", "done", 180.0),
         ("train", "running", 180.0),
     ]
+
+
+def test_a_step_that_kubeflows_cache_answered_is_done_though_it_has_no_pod() -> None:
+    start, now = datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 1, 0, 3, tzinfo=UTC)
+    states = {"preprocess": "SUCCEEDED", "train": "SUCCEEDED", "evaluate": "RUNNING", "push": "SKIPPED"}
+    told = steps_of_tasks(
+        [
+            kfp_server_api.V2beta1PipelineTaskDetail(display_name=name, state=state, start_time=start)
+            for name, state in states.items()
+        ],
+        now,
+    )
+    found = steps([explain(Evidence(pod(step=step))) for step in ("preprocess", "evaluate")], now)
+    views = run_view.with_podless(found, told)
+    assert [(view.name, view.pod, view.state) for view in views] == [
+        ("preprocess", "p", "running"),
+        ("train", "", "done"),
+        ("evaluate", "p", "running"),
+    ]
+    assert run_view.with_podless((), told) == told
