@@ -87,7 +87,9 @@ def version(server: str, sdk: str) -> Check:
         )
     if theirs < ours[:2]:
         return unknown(
-            "kubeflow version", f"the server is {server}, older than the packages' {sdk}: new features may fail"
+            "kubeflow version",
+            f"the server is {server}, older than the packages' {sdk}: new features may fail. "
+            "Before 2.17 a run has no deadline of its own: set deadline_seconds: 0",
         )
     return good("kubeflow version", f"the server is {server}, packages are of {sdk}")
 

@@ -20,6 +20,7 @@ from trainyard.core.gang import gang_plan, written
 from trainyard.core.hardware import Toleration, catalog
 from trainyard.core.keys import STEPS
 from trainyard.core.pools import Placement, Pool, Resources, placement, promise
+from trainyard.core.step import TIMEOUT_VARIABLE
 
 Spec = dict[str, Any]
 
@@ -73,6 +74,8 @@ def place(spec: Spec, environment: Environment, platform: Spec | None = None) ->
         container["resources"] = container.get("resources", {}) | _resources(pool, environment)
         own = {variable["name"] for variable in container.get("env", [])}
         told = promise(pool) if berth.step == TRAIN else {}
+        if environment.target == "vertex" and berth.seconds:
+            told = told | {TIMEOUT_VARIABLE: str(berth.seconds)}  # it has no timeout of a task: the step ends itself
         variables = {**environment.variables, **told}
         given = [{"name": name, "value": value} for name, value in variables.items() if name not in own]
         if given:
@@ -87,6 +90,8 @@ def place(spec: Spec, environment: Environment, platform: Spec | None = None) ->
     executors = configs.setdefault("deploymentSpec", {}).setdefault("executors", {})
     for executor, berth in berths.items():
         executors[executor] = _kubernetes(executors.get(executor, {}), berth, environment)
+    if deadline := environment.deadline_of((berth.step, berth.seconds) for berth in berths.values()):
+        configs.setdefault("pipelineConfig", {}).setdefault("activeDeadlineSeconds", deadline)
     return PlacedSpec(spec, platform)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from trainyard.core.errors import InfrastructureError
 from yardmaster.explanation import Evidence, Finding, Manifest, explain, main_container, refused, step_of
 from yardmaster.kubernetes_api import Kubernetes
+from yardmaster.run_view import seconds_between
 
 RUN_LABEL = "pipeline/runid"
 _LOG_LINES = 200  # chosen: a Python traceback and the lines around it
@@ -65,6 +66,19 @@ def findings(cluster: Kubernetes, pods: list[Manifest], jobs: list[Manifest]) ->
             missing = refused(step_of(job), name, _events(cluster, job["metadata"]["uid"]))
             found += [missing] if missing else []
     return found
+
+
+def overdue(workflows: list[Manifest]) -> int | None:
+    """Return the deadline in seconds of a run that Argo ended for having reached it, None for any other run."""
+    for workflow in workflows:
+        seconds = workflow["spec"].get("activeDeadlineSeconds")
+        status = workflow.get("status", {})
+        # Kubeflow cancels a run by a deadline of 0.
+        if seconds and status.get("phase") in ("Failed", "Error"):
+            lasted = seconds_between(str(status.get("startedAt") or ""), str(status.get("finishedAt") or ""))
+            if lasted is not None and lasted >= seconds:
+                return int(seconds)
+    return None
 
 
 def held_up(workflows: list[Manifest]) -> list[Finding]:

@@ -39,7 +39,10 @@ class StepView:
 
 @dataclass(frozen=True)
 class RunView:
-    """One run. record is its run.json, None where that is not written yet or not readable from here."""
+    """One run. record is its run.json, None where that is not written yet or not readable from here.
+
+    overdue: the deadline in seconds that ended it, None where none did.
+    """
 
     run_id: str
     name: str
@@ -51,6 +54,7 @@ class RunView:
     steps: tuple[StepView, ...] = ()
     record: dict[str, Any] | None = None
     error: str = ""
+    overdue: int | None = None
     facts: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -65,6 +69,8 @@ class RunView:
             return ExitCode.DONE
         if self.state == "CANCELED":
             return ExitCode.INTERRUPTED
+        if self.overdue:
+            return ExitCode.INFRASTRUCTURE
         if self.record and self.record.get("exit_code") in set(ExitCode):
             return ExitCode(self.record["exit_code"])
         failed = [step for step in self.steps if step.state == "failed" and step.code is not None]
@@ -75,6 +81,12 @@ class RunView:
         """One sentence: why the run is not done, or how it ended."""
         if self.state in ("SUCCEEDED", "CANCELED"):
             return f"{self.name} {'has succeeded' if self.state == 'SUCCEEDED' else 'was cancelled'}"
+        if self.overdue:
+            begun = ", ".join(step.name for step in self.steps if step.state != "done") or "none"
+            return (
+                f"{self.name}: took more than the {self.overdue} s that a run may (unfinished: {begun}). Raise "
+                "deadline_seconds in the environment, and submit again: what is finished is used again"
+            )
         if self.over and self.record and self.record.get("failure"):
             return f"{self.name}: {str(self.record['failure']).rstrip('.')}"
         telling = [step for step in self.steps if step.state in ("failed", "waiting")]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -70,8 +71,10 @@ class Runs:
         """
         run = self.server.run(run_id)
         view, now = self._bare(run), datetime.now(UTC)
+        overdue = None
         try:
-            found = steps(self._findings(run_id), now)
+            workflows = run_pods.workflows(self.cluster, run_id)
+            found, overdue = steps(self._findings(run_id, workflows), now), run_pods.overdue(workflows)
         except (ConfigurationError, InfrastructureError):
             found = ()
         # Pods are gone an hour after the run, by Argo's default, and a step that its cache answers has none at all.
@@ -80,11 +83,10 @@ class Runs:
         record, folder = self._record(view, run_id)
         views = with_outputs(found, (record or {}).get("folders", {}))
         facts = view.facts | ({"folder": folder} if folder else {})
-        return RunView(**{**vars(view), "steps": views, "record": record, "facts": facts})
+        return replace(view, steps=views, record=record, overdue=overdue, facts=facts)
 
-    def _findings(self, run_id: str) -> list[Finding]:
+    def _findings(self, run_id: str, workflows: list[Manifest]) -> list[Finding]:
         pods = run_pods.pods_of_run(self.cluster, run_id)
-        workflows = run_pods.workflows(self.cluster, run_id)
         found = run_pods.findings(self.cluster, pods, run_pods.gangs(self.cluster, [*workflows, *pods]))
         return found + run_pods.held_up(workflows)
 

@@ -159,7 +159,7 @@ def test_a_slice_that_would_stay_pending_for_ever_is_refused(
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        (("retries:", "timeout_seconds: {default: 60}\nretries:"), "timeout_seconds: Vertex AI Pipelines has no"),
+        (("retries:", "deadline_seconds: 60\nretries:"), "deadline_seconds: only Kubeflow ends a run as a whole"),
         (("kind: cpu", "kind: cpu\n    nodeSelector: {a: b}"), "pools.cpu: Vertex AI has no nodeSelector"),
         (('limits: {cpu: "4", ', "limits: {"), "pools.cpu.resources.limits.cpu: is required"),
         (("count: 1", "count: 1\n    spot: true"), "pools.gpu-l4.spot"),
@@ -256,3 +256,14 @@ def test_a_step_has_a_deadline_and_few_retries_where_nothing_is_said_of_them(tmp
     assert (silent.timeout_of("somebody-elses"), silent.retries_of("somebody-elses")) == (None, 0)
     said = load(tmp_path, KUBEFLOW + "timeout_seconds: {default: 60, train: 90}\nretries: {default: 0}\n")
     assert (said.timeout_of("train"), said.timeout_of("push"), said.retries_of("train")) == (90, 60, 0)
+
+
+def test_a_run_has_a_deadline_of_its_steps_and_a_day_for_waits_unless_one_of_them_may_take_any_time(
+    tmp_path: Path,
+) -> None:
+    silent = load(tmp_path, KUBEFLOW)
+    assert silent.deadline_of([("preprocess", 60), ("train", 90)]) == 86400 + 150
+    assert silent.deadline_of([("train", None)]) is None
+    assert silent.deadline_of([("somebody-elses", 60)]) is None
+    assert load(tmp_path, KUBEFLOW + "deadline_seconds: 7\n").deadline_of([("somebody-elses", 60)]) == 7
+    assert load(tmp_path, KUBEFLOW + "deadline_seconds: 0\n").deadline_of([("train", 90)]) is None

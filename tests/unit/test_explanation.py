@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from trainyard.core.errors import ExitCode
 from yardmaster import run_view
 from yardmaster.explanation import Evidence, Finding, explain, failure_event
+from yardmaster.run_pods import overdue
 from yardmaster.run_view import RunView, steps, steps_of_tasks
 from yardmaster.scheduling import misfit, requests
 
@@ -131,6 +133,34 @@ def test_a_runs_exit_code_is_that_of_the_step_that_failed() -> None:
     assert run("FAILED", record={"exit_code": 20, "failure": "no pool."}).exit_code == ExitCode.CONFIGURATION
     assert run("FAILED", record={"exit_code": 20, "failure": "no pool."}).reason == "nightly: no pool"
     assert run("FAILED").exit_code == ExitCode.TRANSIENT
+
+
+@pytest.mark.parametrize(
+    ("deadline", "finished", "expected"),
+    [
+        (600, "2026-01-01T00:10:03Z", 600),
+        (600, "2026-01-01T00:09:03Z", None),  # failed by itself
+        (0, "2026-01-01T00:10:03Z", None),  # cancelled: Kubeflow sets 0
+        (None, "2026-01-01T00:10:03Z", None),
+    ],
+)
+def test_a_run_that_argo_ended_at_its_deadline_is_told_from_others(
+    deadline: int | None, finished: str, expected: int | None
+) -> None:
+    spec = {} if deadline is None else {"activeDeadlineSeconds": deadline}
+    status = {"phase": "Failed", "startedAt": "2026-01-01T00:00:00Z", "finishedAt": finished}
+    assert overdue([{"spec": spec, "status": status}]) == expected
+    assert overdue([{"spec": spec, "status": {"phase": "Running", "startedAt": "2026-01-01T00:00:00Z"}}]) is None
+
+
+def test_an_overdue_run_says_what_was_left_and_which_setting_to_raise() -> None:
+    done = explain(Evidence(pod("p0", step="preprocess", phase="Succeeded")))
+    view = replace(run("FAILED", done, ended(143)), overdue=600)
+    assert view.exit_code == ExitCode.INFRASTRUCTURE
+    assert view.reason == (
+        "nightly: took more than the 600 s that a run may (unfinished: train). Raise deadline_seconds in the "
+        "environment, and submit again: what is finished is used again"
+    )
 
 
 def test_who_may_not_read_pods_sees_the_states_of_kubeflow() -> None:

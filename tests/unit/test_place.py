@@ -31,10 +31,11 @@ def documents(pipeline: Any) -> list[dict[str, Any]]:
     return [json_format.MessageToDict(pipeline.pipeline_spec), *([platform] if platform else [])]
 
 
-def written_with_calls(hand: Hand) -> list[dict[str, Any]]:
+def written_with_calls(hand: Hand, deadline: int | None = None) -> list[dict[str, Any]]:
     """The pipeline of the catalog, with every task passed through `hand` in its body."""
+    config = dsl.PipelineConfig(active_deadline_seconds=deadline)
 
-    @dsl.pipeline(name="trainyard-train", description=train_pipeline.description)
+    @dsl.pipeline(name="trainyard-train", description=train_pipeline.description, pipeline_config=config)
     def by_hand(recipe: str, storage: str, code: str = "", beam_options: str = "", gang: str = "") -> None:
         shared = {"recipe": recipe, "storage": storage, "code": code}
         run_id = dsl.PIPELINE_JOB_ID_PLACEHOLDER
@@ -147,14 +148,23 @@ def on_vertex(task: PipelineTask, step: str) -> PipelineTask:
     task.set_cpu_limit("8" if gpu else "4").set_memory_limit("32G" if gpu else "16G")
     if gpu:
         task.set_accelerator_type("NVIDIA_L4").set_accelerator_limit(1)
+    task.set_env_variable("TRAINYARD_TIMEOUT_SECONDS", str(environments.TIMEOUT_SECONDS[step]))
     if step != "summary":
         task.set_retry(2, "30s", 2.0, "600s")
     return task
 
 
-@pytest.mark.parametrize(("environment", "hand"), [("kind", on_kind), ("gke", on_gke), ("vertex", on_vertex)])
-def test_placing_equals_the_calls_of_kfp_in_the_body_for_every_step(environment: str, hand: Hand) -> None:
-    assert_equal(placed(environment), written_with_calls(hand))
+DAY = 86400
+
+
+@pytest.mark.parametrize(
+    ("environment", "hand", "deadline"),
+    [("kind", on_kind, DAY + 6 * 1800), ("gke", on_gke, DAY + DAY + 5 * 7200), ("vertex", on_vertex, None)],
+)
+def test_placing_equals_the_calls_of_kfp_in_the_body_for_every_step(
+    environment: str, hand: Hand, deadline: int | None
+) -> None:
+    assert_equal(placed(environment), written_with_calls(hand, deadline))
 
 
 def test_a_local_environment_leaves_the_pipeline_as_it_was_compiled() -> None:
@@ -216,7 +226,7 @@ def test_a_volume_is_mounted_in_every_step_as_kfp_mounts_a_claim() -> None:
         return kubernetes.mount_pvc(on_kind(task, step), "runs", "/mnt/runs")
 
     once = place(documents(train_pipeline)[0], kind)
-    assert_equal(once.documents, written_with_calls(hand))
+    assert_equal(once.documents, written_with_calls(hand, DAY + 6 * 1800))
     assert place(once.pipeline, kind, once.platform) == once
 
 
@@ -248,6 +258,7 @@ def test_a_launcher_waits_as_long_as_a_queue_lets_it() -> None:
     assert placed.platform is not None
     config = placed.platform["platforms"]["kubernetes"]["deploymentSpec"]["executors"]["exec-train"]
     assert "activeDeadlineSeconds" not in config
+    assert "pipelineConfig" not in placed.platform["platforms"]["kubernetes"]
 
 
 def test_what_does_not_change_a_gang_does_not_change_the_pipelines_parameter() -> None:

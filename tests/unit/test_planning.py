@@ -21,7 +21,7 @@ from yardmaster.planning import cost, data, learning, records, sites
 from yardmaster.planning.choice import choose
 from yardmaster.planning.learning import Observation
 from yardmaster.planning.memory import recall
-from yardmaster.planning.placing import place_train, with_train_on
+from yardmaster.planning.placing import place_train, timeout, with_train
 from yardmaster.planning.plan import Candidate, Range, candidates
 from yardmaster.planning.roofline import Work, communication_seconds, needed_bytes, step_seconds
 
@@ -281,18 +281,49 @@ def test_the_json_of_a_plan_has_exactly_the_agreed_keys(tmp_path: Path) -> None:
     ],
 )
 def test_placing_changes_one_line_and_keeps_the_comments(written: str, expected: str) -> None:
-    assert with_train_on(written, "a100") == expected
+    assert with_train(written, "placement", "a100") == expected
 
 
 def test_the_choice_is_written_into_the_users_environment_but_never_into_a_bundled_one(tmp_path: Path) -> None:
     load(tmp_path)
-    file = place_train(str(tmp_path / "own.yaml"), "a100")
-    assert environments.load(str(file)).placement == {"default": "cpu", "train": "a100"}
+    file = place_train(str(tmp_path / "own.yaml"), "a100", timeout_seconds=5400)
+    read = environments.load(str(file))
+    assert read.placement == {"default": "cpu", "train": "a100"}
+    assert (read.timeout_of("train"), read.timeout_of("push")) == (5400, 3600)
     assert "# train is placed here too" in file.read_text()
     with pytest.raises(
         ConfigurationError, match=r"comes with Trainyard and is not written\. Copy .*gke.yaml to a file"
     ):
         place_train("gke", "gpu-l4")
+
+
+def test_a_placed_training_may_take_twice_its_high_estimate_unless_the_environment_says_how_long(
+    tmp_path: Path,
+) -> None:
+    assert (timeout(0.01), timeout(3.0)) == (3600, 6 * 3600)
+    load(tmp_path)
+    options = [
+        "plan",
+        str(tmp_path / "imagenet.yaml"),
+        "-e",
+        str(tmp_path / "own.yaml"),
+        "--examples",
+        "1281167",
+        "--place",
+    ]
+    own = POOLS.replace("gs://bucket", str(tmp_path)) + "volume: {claim: runs, path: " + str(tmp_path) + "}\n"
+    (tmp_path / "own.yaml").write_text(own)
+    first = CliRunner().invoke(app, options)
+    placed = environments.load(str(tmp_path / "own.yaml"))
+    assert "(2 times the plan's high estimate, an hour at least)" in first.stderr
+    assert (
+        placed.timeout_seconds["train"] > 3600
+        and f"timeout_seconds.train is {placed.timeout_of('train')}" in first.stderr
+    )
+    (tmp_path / "own.yaml").write_text(own + "timeout_seconds: {default: 60}\n")
+    again = CliRunner().invoke(app, options)
+    assert "lets it run for 0.0167 h. Raise timeout_seconds.train" in again.stderr
+    assert environments.load(str(tmp_path / "own.yaml")).timeout_seconds == {"default": 60}
 
 
 @pytest.mark.parametrize(("text", "expected"), [("4h", 4), ("90m", 1.5), ("1h30m", 1.5), ("2d", 48)])

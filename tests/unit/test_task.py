@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import yaml
 
 from trainyard.core import recipe as recipes
-from trainyard.core import storage, task
+from trainyard.core import step, storage, task
 from trainyard.core.errors import DataError
 from trainyard.core.keys import code_digest, output_uri
 
@@ -40,6 +43,22 @@ def test_a_failure_ends_the_process_with_its_code_and_is_recorded_beside_the_out
     assert failure(Path(output)) == {
         "step": "train", "exit_code": 10, "class": "DataError", "message": "examples: gone.",
     }  # fmt: skip
+
+
+def test_a_step_that_nobody_else_would_end_ends_itself_at_its_timeout(tmp_path: Path) -> None:
+    program = (
+        "import sys, time\nfrom trainyard.core import step\n"
+        "with step.recorded('train', lambda: sys.argv[1]): time.sleep(60)"
+    )
+    output = tmp_path / "model"
+    environment = {**os.environ, step.TIMEOUT_VARIABLE: "0.2"}
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(output)], env=environment, capture_output=True, timeout=50
+    )
+    assert done.returncode == 40
+    assert failure(output)["message"] == (
+        "train: ran for more than the 0.2 s that it may. Raise timeout_seconds.train in the environment."
+    )
 
 
 def test_a_failure_before_the_output_is_known_is_recorded_in_the_runs_folder(tmp_path: Path) -> None:

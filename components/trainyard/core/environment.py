@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -27,6 +27,9 @@ TIMEOUT_SECONDS = {
     **{"check": 900, "preprocess": _DAY, "train": 7 * _DAY, "evaluate": _DAY // 4, "export": _DAY // 4},
     **{"push": 3600, "summary": 900},
 }
+# Chosen: what a run may wait for nodes, images and others' locks beyond its steps' own time.
+WAIT_SECONDS = _DAY
+_LONGEST = (1 << 31) - 1  # what Kubeflow's field holds
 RETRIES = {"check": 1, "preprocess": 1, "train": 3, "evaluate": 1, "export": 1, "push": 1, "summary": 0}
 
 Name = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")]
@@ -118,6 +121,10 @@ class Environment(Strict):
         {},
         description="Longest time a step's pod may run, by step or default; without it 7 days for train, less for others.",
     )
+    deadline_seconds: Annotated[int, Field(ge=0, le=_LONGEST)] | None = Field(
+        None,
+        description="Longest time that a whole run may take, waits included; without it its steps' timeouts and a day, 0: any.",
+    )
     retries: dict[str, Annotated[int, Field(ge=0, le=10)]] = Field(
         {},
         description="How often a failed step is started again, by step or default; without it 3 for train, 1 for others.",
@@ -133,6 +140,20 @@ class Environment(Strict):
         """Return the longest time in seconds that a pod of `step` may run; None for a step of somebody else's pipeline."""
         own = self.timeout_seconds
         return own.get(step, own.get(DEFAULT, TIMEOUT_SECONDS.get(step)))
+
+    def deadline_of(self, steps: Iterable[tuple[str, int | None]]) -> int | None:
+        """Return the longest time in seconds that a run of `steps` may take, each with its own, None where it may take any.
+
+        Without a deadline of the environment's own that is known for Trainyard's own steps alone: they run once each.
+        """
+        if self.deadline_seconds is not None:
+            return self.deadline_seconds or None
+        total = WAIT_SECONDS
+        for step, seconds in steps:
+            if step not in TIMEOUT_SECONDS or seconds is None:
+                return None
+            total += seconds
+        return min(total, _LONGEST)
 
     def retries_of(self, step: str) -> int:
         """Return how often a failed `step` is started again."""
@@ -184,13 +205,13 @@ def _machine_faults(environment: Environment) -> Iterator[str]:
 def _target_faults(environment: Environment) -> list[str]:
     faults = []
     faults += _storage_faults(environment)
+    if environment.deadline_seconds is not None and environment.target != "kubeflow":
+        faults.append("deadline_seconds: only Kubeflow ends a run as a whole. Give timeout_seconds to the steps.")
     if environment.target != "vertex":
         return faults
     for section in ("volume", "secrets"):
         if getattr(environment, section):
             faults.append(f"{section}: Vertex AI Pipelines has none. Leave it out.")
-    if environment.timeout_seconds:
-        faults.append("timeout_seconds: Vertex AI Pipelines has no timeout of a step. Leave it out.")
     for name, pool in environment.pools.items():
         if pool.node_selector or pool.tolerations:
             faults.append(f"pools.{name}: Vertex AI has no nodeSelector and no tolerations. Leave them out.")

@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -18,6 +19,9 @@ from typing import Any
 from trainyard.core import events, keys, storage
 from trainyard.core import recipe as recipes
 from trainyard.core.errors import ExitCode, InfrastructureError, Preempted, TrainyardError
+
+TIMEOUT_VARIABLE = "TRAINYARD_TIMEOUT_SECONDS"
+"""How long the step may run where nobody else would end it, as on Vertex AI."""
 
 INPUTS = {"examples": "preprocess", "model": "train", "evaluation": "evaluate", "exported": "export"}
 """The arguments of steps that name the committed output of another step."""
@@ -89,9 +93,13 @@ def main(run: Callable[..., None], command_line: list[str] | None = None) -> Non
 
 @contextmanager
 def recorded(step: str, output: Callable[[], str]) -> Iterator[None]:
-    """End the process with the table's exit code where the block fails, its reason recorded beside `output()`."""
+    """End the process with the table's exit code where the block fails, its reason recorded beside `output()`.
+
+    So it does where the block takes longer than the environment variable TRAINYARD_TIMEOUT_SECONDS says.
+    """
     try:
-        yield
+        with _timed(step, output):
+            yield
     except TrainyardError as error:
         _record(step, output(), error.exit_code, type(error).__name__, str(error))
         raise SystemExit(error.exit_code) from error
@@ -108,6 +116,29 @@ def recorded(step: str, output: Callable[[], str]) -> Iterator[None]:
         traceback.print_exc()
         _record(step, output(), ExitCode.BUG, type(error).__name__, f"{step}: {type(error).__name__}: {error}")
         raise SystemExit(ExitCode.BUG) from error
+
+
+@contextmanager
+def _timed(step: str, output: Callable[[], str]) -> Iterator[None]:
+    seconds = os.environ.get(TIMEOUT_VARIABLE)
+    if not seconds:
+        yield
+        return
+
+    def end() -> None:  # from a thread of its own: a call into TensorFlow hears no signal
+        message = (
+            f"{step}: ran for more than the {seconds} s that it may. Raise timeout_seconds.{step} in the environment."
+        )
+        _record(step, output(), ExitCode.INFRASTRUCTURE, InfrastructureError.__name__, message)
+        os._exit(ExitCode.INFRASTRUCTURE)
+
+    timer = threading.Timer(float(seconds), end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def preempted(_signal: int, _frame: FrameType | None) -> None:

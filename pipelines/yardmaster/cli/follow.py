@@ -35,6 +35,8 @@ def follow(environment: Environment, run_id: str, pending_limit: int) -> tuple[R
         typer.echo(f"! the run goes on without this command: trainyard explain {run_id}", err=True)
         raise typer.Exit(ExitCode.INTERRUPTED) from None
     assert view is not None  # noqa: S101 - watch yields at least once
+    if view.overdue:
+        runs.cancel(run_id)  # Argo ends the run's own pods, and a gang is none of them
     mark = "✓" if view.state == "SUCCEEDED" else "✗"
     typer.echo(f"{mark} {view.reason.rstrip('.')}. ({lasting(view.seconds)})", err=True)
     return view, view.exit_code

@@ -12,6 +12,7 @@ import typer
 from yardmaster.cli.options import Output, Overrides, RecipeName
 
 if TYPE_CHECKING:
+    from trainyard.core.environment import Environment
     from trainyard.core.recipe import Recipe
     from yardmaster.planning.data import Data
     from yardmaster.planning.plan import Candidate, Range
@@ -61,9 +62,24 @@ def plan(
     if place and chosen is None:
         raise ConfigurationError("--place: no pool meets the limits, so none is written. See the reasons above.")
     if place and chosen is not None:
-        from yardmaster.planning.placing import place_train
+        _place(environment, where, chosen)
 
-        typer.echo(f"✓ {place_train(environment, chosen.pool)}: placement.train is {chosen.pool}", err=True)
+
+def _place(name: str, environment: Environment, chosen: Candidate) -> None:
+    """Write the choice into the environment's file, with a timeout of the training where it names none."""
+    from trainyard.core.environment import DEFAULT
+    from yardmaster.planning.placing import ROOM, place_train, timeout
+
+    high = chosen.hours.high if chosen.hours else 0.0
+    named = environment.timeout_seconds.get("train", environment.timeout_seconds.get(DEFAULT))
+    file = place_train(name, chosen.pool, timeout(high) if named is None else None)
+    said = f"placement.train is {chosen.pool}"
+    if named is None:
+        said += f", timeout_seconds.train is {timeout(high)} ({ROOM} times the plan's high estimate, an hour at least)"
+    typer.echo(f"✓ {file}: {said}", err=True)
+    if named is not None and named < high * 3600:
+        short = f"may take {high:.3g} h, and {environment.name} lets it run for {named / 3600:.3g} h"
+        typer.echo(f"! the training {short}. Raise timeout_seconds.train", err=True)
 
 
 def hours(text: str) -> float:
