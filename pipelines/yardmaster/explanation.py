@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from trainyard.core.errors import ExitCode
+from yardmaster.pace import last_event, verdict
 from yardmaster.scheduling import misfit
 
 Manifest = dict[str, Any]
@@ -99,6 +100,9 @@ def explain(evidence: Evidence) -> Finding:
         return _waiting(finding, evidence)
     if pod["metadata"].get("deletionTimestamp"):
         return replace(finding, cause="ending", sentence=f"is ending on {finding.node}")
+    cause, pace = verdict(evidence.log)
+    if cause:
+        return replace(finding, cause=cause, sentence=f"is running on {finding.node}: {pace}")
     return replace(finding, sentence=f"is running on {finding.node}")
 
 
@@ -175,7 +179,7 @@ def _failed(finding: Finding, evidence: Evidence) -> Finding:
         return replace(failed, cause="unknown", sentence=sentence, code=ExitCode.TRANSIENT)
     name, end = ended
     if end.get("reason") == "OOMKilled":
-        return _out_of_memory(failed, evidence.pod, name)
+        return _out_of_memory(failed, evidence, name)
     return _exited(failed, end, evidence.log)
 
 
@@ -197,13 +201,18 @@ def _exited(finding: Finding, end: Manifest, log: str) -> Finding:
 _AGAIN = (ExitCode.TRANSIENT, ExitCode.PEER_LOST, ExitCode.PREEMPTED)
 
 
-def _out_of_memory(finding: Finding, pod: Manifest, container: str) -> Finding:
-    spec = next(each for each in pod["spec"]["containers"] if each["name"] == container)
+def _out_of_memory(finding: Finding, evidence: Evidence, container: str) -> Finding:
+    spec = next(each for each in evidence.pod["spec"]["containers"] if each["name"] == container)
     limit = ((spec.get("resources") or {}).get("limits") or {}).get("memory", "that of the node")
     what = "train.batch_size in the recipe" if _key(finding) == "train" else "the work a worker does at once"
     pool = f"pools.{finding.pool}.resources" if finding.pool else "the pool's resources"
-    sentence = f"was killed for memory: its limit is {limit}. Raise {pool}.limits.memory (and requests) or lower {what}"
-    facts = {"limit": str(limit)}
+    told = last_event(evidence.log, "progress") or {}
+    peak = told.get("peak_mib", "")
+    held = f", and it last told of {peak} MiB ({told['done']} of {told['total']} {told['unit']})" if peak else ""
+    sentence = (
+        f"was killed for memory: its limit is {limit}{held}. Raise {pool}.limits.memory (and requests) or lower {what}"
+    )
+    facts = {"limit": str(limit)} | ({"peak_mib": str(peak)} if peak else {})
     return replace(
         finding, cause="out-of-memory", sentence=sentence, code=ExitCode.INFRASTRUCTURE, permanent=True, facts=facts
     )

@@ -8,6 +8,7 @@ from trainyard.core import storage
 from trainyard.core.errors import ConfigurationError, ExitCode, did_you_mean
 from trainyard.core.keys import STEPS
 from yardmaster.explanation import ADVICE, failure_event
+from yardmaster.pace import verdict
 
 
 def explain_folder(root: str, run: str) -> tuple[str, ExitCode]:
@@ -48,7 +49,9 @@ def _failure(name: str, folder: str, sentence: str, number: int | None) -> tuple
         if event:
             sentence, number = str(event["message"]), int(event["code"])
         if not sentence:
-            return f"{name} is in {steps[-1]}, or was killed there; log: {log}", ExitCode.TRANSIENT
+            _, pace = verdict(storage.read_text(log) or "")
+            going = f" ({pace})" if pace else ""
+            return f"{name} is in {steps[-1]}{going}, or was killed there; log: {log}", ExitCode.TRANSIENT
     code = ExitCode(number) if number in set(ExitCode) else ExitCode.BUG
     advice = ADVICE.get(code, "").replace("submit again", "run again").replace("Submit again", "Run again")
     where = f" in {steps[-1]}" if event else ""

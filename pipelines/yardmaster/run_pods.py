@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from trainyard.core.errors import InfrastructureError
+from trainyard.core.gang import STEP as TRAIN
 from yardmaster.explanation import Evidence, Finding, Manifest, explain, main_container, refused, step_of
 from yardmaster.kubernetes_api import Kubernetes
 from yardmaster.run_view import seconds_between
@@ -99,9 +100,10 @@ def _events(cluster: Kubernetes, uid: str) -> list[Manifest]:
 
 
 def _log(cluster: Kubernetes, pod: Manifest) -> str:
-    """Return the end of the log of a pod whose step has ended badly, '' for any other."""
-    ended = [each.get("state", {}).get("terminated") for each in pod.get("status", {}).get("containerStatuses", [])]
-    if not any(end and end.get("exitCode") for end in ended):
+    """Return the end of the log of a pod that trains, or whose step has ended badly, '' for any other."""
+    states = [each.get("state", {}) for each in pod.get("status", {}).get("containerStatuses", [])]
+    trains = step_of(pod).partition(" ")[0] == TRAIN and any("running" in state for state in states)
+    if not trains and not any((state.get("terminated") or {}).get("exitCode") for state in states):
         return ""
     return cluster.log(pod["metadata"]["name"], main_container(pod), _LOG_LINES)
 

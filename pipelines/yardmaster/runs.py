@@ -197,12 +197,13 @@ class Runs:
 
 
 def changes(views: Iterator[RunView], say: Callable[[StepView], None]) -> Iterator[RunView]:
-    """Yield `views` on, and tell `say` of every step whose sentence is new."""
+    """Yield `views` on, and tell `say` of every step whose sentence is new; while it runs, whose cause is."""
     said: dict[str, tuple[str, str]] = {}
     for view in views:
         for step in view.steps:
-            if said.get(step.name) != (step.pod, step.sentence):
-                said[step.name] = (step.pod, step.sentence)
+            news = (step.pod, step.cause if step.state == "running" else step.sentence)
+            if said.get(step.name) != news:
+                said[step.name] = news
                 say(step)
         yield view
 

@@ -19,6 +19,11 @@ from yardmaster.run_pods import findings, gangs, pods_of_job, pods_of_run
 pytestmark = pytest.mark.cluster
 
 HOG = "held = []\nwhile True: held.append(bytearray(8 << 20))"
+TOLD = "import sys; print('progress done=3 total=9 unit=steps peak_mib=31', file=sys.stderr, flush=True)\n"
+PACE = (
+    "pace step=340 steps=1000 examples_per_second=1200 step_ms=50.0 rested_step_ms=30.0 all_reduce_ms=0.0 "
+    "step_seconds=80 compile_seconds=5 input_seconds=0 eval_seconds=5 save_seconds=2"
+)
 
 
 def start(namespace: Namespace, name: str, script: str = "import time; time.sleep(600)", **changes: Any) -> None:
@@ -126,13 +131,21 @@ _MEMORY = {"name": "shared-memory", "emptyDir": {"medium": "Memory", "sizeLimit"
 
 def test_a_step_killed_for_memory_is_told_its_limit_and_what_to_set(namespace: Namespace) -> None:
     small = {"requests": {"cpu": "100m", "memory": "48Mi"}, "limits": {"memory": "48Mi"}}
-    start(namespace, "hog", HOG, resources=small)
+    start(namespace, "hog", TOLD + HOG, resources=small)
     finding = said(namespace, "hog", "out-of-memory")
     assert finding.sentence == (
-        "was killed for memory: its limit is 48Mi. Raise pools.cpu.resources.limits.memory (and requests) "
-        "or lower train.batch_size in the recipe"
+        "was killed for memory: its limit is 48Mi, and it last told of 31 MiB (3 of 9 steps). "
+        "Raise pools.cpu.resources.limits.memory (and requests) or lower train.batch_size in the recipe"
     )
     assert finding.code == ExitCode.INFRASTRUCTURE
+
+
+def test_a_slow_training_is_told_what_it_waits_for_while_it_runs(namespace: Namespace) -> None:
+    start(namespace, "waits", f"import sys, time; print({PACE!r}, file=sys.stderr, flush=True); time.sleep(600)")
+    finding = said(namespace, "waits", "input-bound")
+    assert finding.state == "running"
+    assert "step 340 of 1,000, 1,200 examples/s" in finding.sentence and "waits for its input 40%" in finding.sentence
+    namespace.kubectl("delete", "pod", "waits", "--grace-period=1")
 
 
 def test_an_eviction_is_told_from_a_failure(namespace: Namespace) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -80,6 +81,51 @@ def test_the_steps_own_code_stands_above_the_launchers(log: str) -> None:
     finding = ended(1, log)
     assert finding.code == ExitCode.INFRASTRUCTURE
     assert "exit code 40 (infrastructure): no GPU: 1 was promised. Provide what is missing" in finding.sentence
+
+
+PACE = {
+    **{"step": 340, "steps": 1000, "examples_per_second": 1200, "step_ms": 50.0, "rested_step_ms": 48.0},
+    **{"all_reduce_ms": 0.0, "step_seconds": 80.0, "compile_seconds": 5.0, "input_seconds": 0.1},
+    **{"eval_seconds": 5.0, "save_seconds": 2.0},
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "cause", "words"),
+    [
+        ({}, "compute-bound", "340 of 1,000, 1,200 examples/s, about 33 s of steps left; it computes most of the time"),
+        (
+            {"rested_step_ms": 30.0},
+            "input-bound",
+            "it waits for its input 40% of each step (50.0 ms; 30.0 after a pause)",
+        ),
+        (
+            {"all_reduce_ms": 25.0},
+            "all-reduce-bound",
+            "its workers sum gradients 50% of each step (25.0 of 50.0 ms). Raise",
+        ),
+        ({"save_seconds": 30.0}, "checkpoint-bound", "25% of the time. Raise train.checkpoints.every_steps"),
+        ({"eval_seconds": 80.0}, "eval-bound", "it evaluates 48% of the time. Lower data.split.eval"),
+    ],
+)
+def test_a_training_that_goes_on_says_what_bounds_it_and_what_to_change(
+    change: dict[str, float], cause: str, words: str
+) -> None:
+    pace = PACE | change
+    for line in (
+        json.dumps({"event": "pace", **pace}),
+        "pace " + " ".join(f"{name}={value}" for name, value in pace.items()),
+    ):
+        finding = explain(Evidence(pod(), log=f"story\n{line}\nprogress done=341 total=1000 unit=steps\n"))
+        assert (finding.state, finding.cause) == ("running", cause)
+        assert finding.sentence.startswith("is running on gpu-0: step 340") and words in finding.sentence
+    assert explain(Evidence(pod(), log="pace step=1 of another version\n")).sentence == "is running on gpu-0"
+
+
+def test_a_pod_killed_for_memory_says_what_it_last_told_of() -> None:
+    log = "progress done=5 total=90 unit=steps loss=0.1 peak_mib=912\n"
+    assert "and it last told of 912 MiB (5 of 90 steps). Raise pools.gpu-l4" in ended(137, log, "OOMKilled").sentence
+    assert ended(137, log, "OOMKilled").facts["peak_mib"] == "912"
 
 
 def test_a_kill_without_a_word_is_worth_another_try() -> None:

@@ -25,6 +25,17 @@ def test_a_step_that_failed_is_named_with_its_words_and_what_to_do(tmp_path: Pat
     assert code == ExitCode.DATA
 
 
+def test_a_training_that_goes_on_says_how_fast(tmp_path: Path) -> None:
+    pace = {"event": "pace", "step": 3, "steps": 9, "examples_per_second": 5, "step_ms": 9.0, "rested_step_ms": 3.0}
+    pace |= {"all_reduce_ms": 0.0, "eval_seconds": 0.0, "save_seconds": 0.0, "step_seconds": 1.0}
+    (folder(tmp_path, "20260101-1") / "train.log").write_text(json.dumps(pace) + "\n")
+    sentence, _ = explain_folder(str(tmp_path), "")
+    assert (
+        sentence.startswith("20260101-1 is in train (step 3 of 9, 5 examples/s")
+        and "waits for its input 67%" in sentence
+    )
+
+
 def test_a_run_that_failed_before_its_first_step_is_told_by_its_record(tmp_path: Path) -> None:
     record = {"failure": "data.path: data: no files found.", "exit_code": 10}
     (folder(tmp_path, "20260101-1") / "run.json").write_text(json.dumps(record))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -59,6 +60,42 @@ def test_a_step_that_nobody_else_would_end_ends_itself_at_its_timeout(tmp_path: 
     assert failure(output)["message"] == (
         "train: ran for more than the 0.2 s that it may. Raise timeout_seconds.train in the environment."
     )
+
+
+KILLED = """
+import os, signal, sys
+from trainyard.core import step
+def run(output): os.kill(os.getpid(), signal.SIGKILL)
+run.__module__ = "trainyard.train.run"
+with step.recorded("train", lambda: sys.argv[1]): step.execute(run, sys.argv[1])
+"""
+
+
+def test_a_step_that_is_killed_has_said_so_beforehand_and_takes_it_back_when_it_succeeds(tmp_path: Path) -> None:
+    output = tmp_path / "model"
+    done = subprocess.run([sys.executable, "-c", KILLED, str(output)], capture_output=True, timeout=50)
+    assert done.returncode == -signal.SIGKILL
+    record = failure(output)
+    assert (record["step"], record["exit_code"], record["class"]) == ("train", 30, "Killed")
+    assert str(record["message"]).startswith("train: was killed without a word, as for want of memory")
+
+    def run(output: Path) -> None:
+        (output / "file").touch()
+
+    run.__module__ = "trainyard.train.run"
+    step.execute(run, str(output))
+    assert not output.with_name("model.failure.json").exists()
+
+
+def test_a_thread_that_ends_the_process_leaves_the_steps_failure(tmp_path: Path) -> None:
+    program = (
+        "import sys, threading, time\nfrom trainyard.core import step\nfrom trainyard.core.errors import TransientError\n"
+        "with step.recorded('train', lambda: sys.argv[1]):\n"
+        "    threading.Thread(target=step.end_with, args=(TransientError('train: no progress.'),)).start()\n"
+        "    time.sleep(60)"
+    )
+    done = subprocess.run([sys.executable, "-c", program, str(tmp_path / "model")], capture_output=True, timeout=50)
+    assert (done.returncode, failure(tmp_path / "model")["message"]) == (30, "train: no progress.")
 
 
 def test_a_failure_before_the_output_is_known_is_recorded_in_the_runs_folder(tmp_path: Path) -> None:

@@ -9,6 +9,8 @@ import json
 import os
 import sys
 
+from trainyard.core import memory
+
 
 def emit(event: str, **fields: object) -> None:
     """Write one line that `event` happened, with its facts."""
@@ -20,5 +22,8 @@ def emit(event: str, **fields: object) -> None:
 
 
 def progress(done: int, total: int, unit: str, **fields: object) -> None:
-    """Say how much of a long work is done: `done` of `total` `unit`s. Call it at most a few times a second."""
-    emit("progress", done=done, total=total, unit=unit, **fields)
+    """Say how much of a long work is done, `done` of `total` `unit`s, and the most memory that it took, in MiB.
+
+    Call it at most a few times a second.
+    """
+    emit("progress", done=done, total=total, unit=unit, **fields, peak_mib=memory.peak_mib(os.getpid()))

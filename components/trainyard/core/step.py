@@ -14,7 +14,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 from trainyard.core import events, keys, storage
 from trainyard.core import recipe as recipes
@@ -22,6 +22,8 @@ from trainyard.core.errors import ExitCode, InfrastructureError, Preempted, Trai
 
 TIMEOUT_VARIABLE = "TRAINYARD_TIMEOUT_SECONDS"
 """How long the step may run where nobody else would end it, as on Vertex AI."""
+
+_LAST_WORD_SECONDS = 20.0  # chosen: a storage that does not answer may be why the process is ended
 
 INPUTS = {"examples": "preprocess", "model": "train", "evaluation": "evaluate", "exported": "export"}
 """The arguments of steps that name the committed output of another step."""
@@ -40,6 +42,7 @@ def execute(run: Callable[..., None], output: str, **arguments: Any) -> None:
         if storage.committed(output) is not None:
             events.emit("reused", step=step, output=output)
             return
+        foretell(step, output)
         start = time.monotonic()
         with storage.stage(output, producer=f"trainyard.{step}") as folder:
             run(output=folder, **{name: at_hand(name, value) for name, value in arguments.items()})
@@ -97,16 +100,16 @@ def recorded(step: str, output: Callable[[], str]) -> Iterator[None]:
 
     So it does where the block takes longer than the environment variable TRAINYARD_TIMEOUT_SECONDS says.
     """
+    _open.append((step, output))
     try:
-        with _timed(step, output):
+        with _timed(step):
             yield
     except TrainyardError as error:
         _record(step, output(), error.exit_code, type(error).__name__, str(error))
         raise SystemExit(error.exit_code) from error
     except KeyboardInterrupt as error:
         code = ExitCode.INTERRUPTED
-        message = "Interrupted. Run the same command again to go on."
-        events.emit("failed", step=step, code=int(code), error="Interrupted", message=message)
+        _record(step, output(), code, "Interrupted", "Interrupted. Run the same command again to go on.")
         raise SystemExit(code) from error
     except Exception as error:
         if "No space left on device" in str(error):  # as TensorFlow words it, outside the reach of `storage.stage`
@@ -116,23 +119,40 @@ def recorded(step: str, output: Callable[[], str]) -> Iterator[None]:
         traceback.print_exc()
         _record(step, output(), ExitCode.BUG, type(error).__name__, f"{step}: {type(error).__name__}: {error}")
         raise SystemExit(ExitCode.BUG) from error
+    finally:
+        _open.pop()
+
+
+_open: list[tuple[str, Callable[[], str]]] = []  # the blocks of `recorded` that this process is in
+
+
+def end_with(error: TrainyardError) -> NoReturn:
+    """End this process at once, from whichever of its threads, with `error` recorded as the failure of its step."""
+    for step, output in _open[-1:]:
+        with storage.patience(_LAST_WORD_SECONDS):
+            _record(step, output(), error.exit_code, type(error).__name__, str(error))
+    os._exit(error.exit_code)
+
+
+def foretell(step: str, output: str) -> None:
+    """Record beside `output` what is true where this process is killed: its own words, or its success, take the place."""
+    message = (
+        f"{step}: was killed without a word, as for want of memory, with its node or by a person. "
+        "Run the same command again; if it happens again, give it more memory."
+    )
+    _write_record(step, output, ExitCode.TRANSIENT, "Killed", message)
 
 
 @contextmanager
-def _timed(step: str, output: Callable[[], str]) -> Iterator[None]:
+def _timed(step: str) -> Iterator[None]:
     seconds = os.environ.get(TIMEOUT_VARIABLE)
     if not seconds:
         yield
         return
 
-    def end() -> None:  # from a thread of its own: a call into TensorFlow hears no signal
-        message = (
-            f"{step}: ran for more than the {seconds} s that it may. Raise timeout_seconds.{step} in the environment."
-        )
-        _record(step, output(), ExitCode.INFRASTRUCTURE, InfrastructureError.__name__, message)
-        os._exit(ExitCode.INFRASTRUCTURE)
-
-    timer = threading.Timer(float(seconds), end)
+    message = f"{step}: ran for more than the {seconds} s that it may. Raise timeout_seconds.{step} in the environment."
+    # In a thread of its own: a call into TensorFlow hears no signal.
+    timer = threading.Timer(float(seconds), end_with, (InfrastructureError(message),))
     timer.daemon = True
     timer.start()
     try:
@@ -148,6 +168,10 @@ def preempted(_signal: int, _frame: FrameType | None) -> None:
 
 def _record(step: str, output: str, code: ExitCode, error: str, message: str) -> None:
     events.emit("failed", step=step, code=int(code), error=error, message=message)
+    _write_record(step, output, code, error, message)
+
+
+def _write_record(step: str, output: str, code: ExitCode, error: str, message: str) -> None:
     record = {"step": step, "exit_code": int(code), "class": error, "message": message}
     try:
         storage.write_text(failure_record(output), json.dumps(record, indent=1))

@@ -55,9 +55,11 @@ class Task:
         This process takes no lease on the folder: who writes it does.
         """
         start = time.monotonic()
+        step.foretell(self.name, self.uri)
         run(recipe=self.recipe, output=self.uri, **arguments)
         if storage.committed(self.uri) is None:
             raise TransientError(f"{self.uri}: was not committed by those who should have. Run the same command again.")
+        storage.remove(step.failure_record(self.uri))
         self._note(round(time.monotonic() - start, 2))
 
     @property

@@ -20,13 +20,13 @@ from trainyard.core.artifacts import Epoch, Rollback
 from trainyard.core.errors import (
     ConfigurationError,
     DataError,
-    ExitCode,
     PeerLost,
     Preempted,
     TrainyardError,
     TransientError,
 )
 from trainyard.core.recipe import Train
+from trainyard.core.step import end_with
 from trainyard.train.checkpoint import Checkpoint, Checkpoints, Progress, best_epoch
 from trainyard.train.input import Input
 from trainyard.train.speed import Speed
@@ -38,11 +38,16 @@ from trainyard.train.writer import Writer
 # Chosen: seconds of work a compiled call, after which progress is told, the loss is checked and a signal is heard.
 CALL_SECONDS = 0.25
 # Chosen: where the recipe names no interval, checkpoints within an epoch are not closer than that: they cost more than work.
-PACE_SECONDS = 5.0
+CHECKPOINT_SECONDS = 5.0
 # Chosen: the learning rate of the one retry after a divergence, as a share of the recipe's.
 RETRY_SCALE = 0.1
 # Chosen: how long the last checkpoint waits for one under way, out of the 10 s that SIGTERM gives.
 LAST_WAIT_SECONDS = 5.0
+# Chosen: a line a so many seconds says what the time goes into; in which calls that is looked at (10 s after the start,
+# and every five minutes), and how long the input may get ahead for it.
+PACE_SECONDS = 10.0
+LOOKS_AT, LOOKS_EVERY = 40, 1200
+LONGEST_PAUSE_SECONDS = 3.0
 # Chosen: a call that takes longer is one that hangs. The first one compiles: a minute for the largest network here.
 STALL_SECONDS = 300
 
@@ -85,7 +90,9 @@ class Loop:
         self._batches: Any = None
         self._evaluation: Any = None
         self._saved = -1
-        self._told = 0.0
+        self._told = self._pace_told = 0.0
+        self._calls = 0
+        self._rested_step_seconds = self._all_reduce_seconds = 0.0
         self._call_steps = 1
         self._speed = Speed(data)
         self._told_to_stop = False
@@ -115,10 +122,10 @@ class Loop:
             self._take(batch, count)
             return (time.perf_counter() - start) / count
 
-    def all_reduce_seconds(self) -> float:
-        """Return the seconds that the gradients' sum over the replicas alone takes."""
+    def all_reduce_seconds(self, count: int = 10) -> float:
+        """Return the seconds that the gradients' sum over the replicas alone takes, the mean of `count`."""
         with self._clock("bottleneck"):
-            vector, count = tf.zeros((self.steps.gradient_bytes // 4,)), 10
+            vector = tf.zeros((self.steps.gradient_bytes // 4,))
             self.steps.all_reduce(vector, tf.constant(1, tf.int64))
             start = time.perf_counter()
             self.steps.all_reduce(vector, tf.constant(count, tf.int64))
@@ -188,11 +195,17 @@ class Loop:
                 self._batches = iter(self._distributed(self._dataset))
         length, due = self.data.steps_per_epoch, max(step + 1, self._saved + self._pace())
         count = min(self._call_steps, length - step % length, due - step)
+        self._calls += 1
+        look = self._calls % LOOKS_EVERY == LOOKS_AT
+        if look:
+            count = self._pause(count)
         try:
             stop = self._timed_call(count)
         except KeyboardInterrupt:
             self._save_last()
             raise
+        if look:
+            self._rested_step_seconds = self._speed.last_step_seconds
         self.writer.check()
         if not math.isfinite(float(self.steps.loss_sum.numpy())):
             self._diverged("training loss")
@@ -209,8 +222,20 @@ class Loop:
 
         Half an interval: while one is written, the one before it, which is committed, is at most an interval old.
         """
-        every, least = self.settings.checkpoints.every_steps, round(PACE_SECONDS / CALL_SECONDS) * self._call_steps
+        every, least = self.settings.checkpoints.every_steps, round(CHECKPOINT_SECONDS / CALL_SECONDS) * self._call_steps
         return max(1, every // 2) if every else max((self.data.steps_per_epoch + 1) // 2, least)
+
+    def _pause(self, count: int) -> int:
+        """Let the input get ahead; return how many of `count` steps then show the speed without a wait for it.
+
+        All workers of a gang do so in the same call. A second pipeline would say the same at twice the memory.
+        """
+        each = self._speed.step_seconds_so_far
+        if self.data.share.replicas > 1 and not self._all_reduce_seconds:
+            self._all_reduce_seconds = self.all_reduce_seconds(3)
+        with self._clock("bottleneck"):
+            time.sleep(min(LONGEST_PAUSE_SECONDS, max(0.5, 4 * each)))
+        return min(count, 2)
 
     def _timed_call(self, count: int) -> bool:
         """Take `count` steps and return whether a worker was told to stop."""
@@ -374,6 +399,26 @@ class Loop:
                 examples_per_second=round(self._speed.rate),
             )
 
+        if now - self._pace_told >= PACE_SECONDS and self._rested_step_seconds:
+            self._pace_told = now
+            self._tell_pace(done)
+
+    def _tell_pace(self, done: int) -> None:
+        """Say what the time goes into, as `trainyard explain` reads it: ms a step, seconds since this process began."""
+        events.emit(
+            "pace",
+            step=done,
+            steps=self.total,
+            examples_per_second=round(self.data.batch_size / max(self._speed.step_seconds_so_far, 1e-9)),
+            step_ms=round(1000 * self._speed.step_seconds_so_far, 3),
+            rested_step_ms=round(1000 * self._rested_step_seconds, 3),
+            all_reduce_ms=round(1000 * self._all_reduce_seconds, 3),
+            **{
+                f"{name}_seconds": round(self.seconds.get(name, 0.0), 1)
+                for name in ("step", "compile", "input", "eval", "save")
+            },
+        )
+
     def _step(self) -> int:
         return int(self.steps.step.numpy())
 
@@ -389,9 +434,11 @@ class Loop:
 
 def _stalled(seconds: float) -> None:
     """End this process: its main thread hangs in a call that nothing interrupts."""
-    message = f"train: no progress for {seconds:g} s; every thread's stack is in the log. Run the same command again."
-    events.emit("failed", step="train", code=int(ExitCode.TRANSIENT), error=TransientError.__name__, message=message)
-    os._exit(ExitCode.TRANSIENT)
+    end_with(
+        TransientError(
+            f"train: no progress for {seconds:g} s; every thread's stack is in the log. Run the same command again."
+        )
+    )
 
 
 def _stall_seconds(place: Place) -> float:

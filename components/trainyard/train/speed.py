@@ -27,6 +27,11 @@ class Speed:
         steps, seconds = (self._steps, self._seconds) if self._steps else (1, self._cold_seconds)
         return steps * self._batch / max(seconds, 1e-9)
 
+    @property
+    def step_seconds_so_far(self) -> float:
+        """Mean seconds a step in this epoch, or of the last call where it has just begun."""
+        return self._seconds / self._steps if self._steps else self.last_step_seconds
+
     def add(self, steps: int, seconds: float) -> None:
         """Count a call of `steps` that took `seconds`."""
         if self.cold:
