@@ -28,10 +28,10 @@ def compiled(recipe: Recipe, environment: Environment, when: When | None = None)
     # kfp takes a second or two to import: only who compiles waits for it.
     from google.protobuf import json_format
 
-    from yardmaster.catalog.retrain import retrain_pipeline
+    from yardmaster.catalog.retrain import retrain_on_drift_pipeline, retrain_pipeline
     from yardmaster.catalog.train import train_pipeline
 
-    pipeline = train_pipeline if when is None else retrain_pipeline
+    pipeline = train_pipeline if when is None else retrain_on_drift_pipeline if when.drift else retrain_pipeline
     spec = json_format.MessageToDict(pipeline.pipeline_spec)
     parameters = spec["root"]["inputDefinitions"]["parameters"]
     defaults = {

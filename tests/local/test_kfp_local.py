@@ -11,10 +11,14 @@ import pytest
 import yaml
 from kfp import local
 
+from trainyard.core import documents
 from trainyard.core import recipe as recipes
 from trainyard.core.artifacts import Evaluation, Examples, Exports, Pushed, Training
+from trainyard.core.champion import EXTRA, Champion, crown
+from trainyard.core.drift import FeatureStatistics, Statistics
 from trainyard.core.keys import code_digest
-from yardmaster.catalog.retrain import retrain_pipeline
+from trainyard.core.recipe import Recipe
+from yardmaster.catalog.retrain import retrain_on_drift_pipeline, retrain_pipeline
 from yardmaster.catalog.train import train_pipeline
 
 QUICK = ["train.epochs=2", "evaluate.bootstrap=20", "export.formats=[saved_model, litert_float32]"]
@@ -117,6 +121,49 @@ def test_a_scheduled_run_trains_new_data_and_ends_at_its_first_step_when_there_a
         done = {folder.name for folder in tasks.glob("*/*") if folder.is_dir()}
         assert done >= steps and (name == "first" or done == steps), done
     assert "version 1 stands: no condition of the schedule holds" in capfd.readouterr().out
+
+
+TABLE = """
+name: table
+data:
+  format: csv
+  path: {path}
+  label: sold
+  features: {{price: {{type: numeric}}}}
+model: {{name: mlp, hidden: [4]}}
+train: {{epochs: 1}}
+evaluate: {{bootstrap: 20, gates: [{{metric: accuracy, min: 1.01}}]}}
+drift: {{max_mean_shift: 0.5}}
+"""
+
+
+def test_a_scheduled_run_looks_at_new_data_and_trains_only_where_they_have_drifted(tmp_path: Path, capfd: Any) -> None:
+    data, storage = tmp_path / "sales.csv", tmp_path / "storage"
+    recipe = documents.parse(TABLE.format(path=data), Recipe, name="table")
+    extra = storage / "table" / "models" / "1" / EXTRA
+    extra.mkdir(parents=True)
+    (extra.parent / "saved_model.pb").touch()
+    price = FeatureStatistics(count=160, missing=0, mean=120, std=12, min=100, max=140)
+    splits = {"train": 160, "eval": 20, "test": 20}
+    halves = {name: {split: count // 2 for split, count in splits.items()} for name in ("no", "yes")}
+    Statistics.model_validate({"examples": splits, "classes": halves, "features": {"price": {"train": price}}}).write(
+        extra
+    )
+    crown(str(extra.parent.parent), Champion(version=1, path="1", digest="d", metrics={}))
+
+    def scheduled(name: str, lowest: int) -> set[str]:
+        """Run on 200 prices in [lowest, lowest + 40), half of them sold; return the tasks that ran."""
+        rows = "".join(f"{lowest + index / 5},{'yes' if index % 2 else 'no'}\n" for index in range(200))
+        data.write_text(f"price,sold\n{rows}")
+        tasks = tmp_path / name
+        local.init(runner=local.SubprocessRunner(use_venv=False), pipeline_root=str(tasks), raise_on_error=False)
+        text = yaml.safe_dump(recipe.model_dump(mode="json"))
+        retrain_on_drift_pipeline(recipe=text, storage=str(storage), code=code_digest(), when='{"drift": true}')
+        return {folder.name for folder in tasks.glob("*/*") if folder.is_dir()}
+
+    assert scheduled("alike", lowest=103) == {"check", "preprocess", "check-2"}
+    assert scheduled("drifted", lowest=150) >= {"check", "preprocess", "check-2", "train"}
+    assert "the data have drifted from those of version 1: price: mean 120 before, 1" in capfd.readouterr().out
 
 
 def test_a_refused_model_is_not_exported_and_the_summary_is_still_written(folder: Path, first: Ended) -> None:

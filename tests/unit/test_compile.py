@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -17,6 +18,7 @@ from trainyard.core.environment import Volume
 from trainyard.core.errors import ConfigurationError
 from trainyard.core.keys import code_digest
 from trainyard.core.recipe import Push, Recipe
+from trainyard.core.schedule import When
 from yardmaster.cli import compile, place
 from yardmaster.compilation import compiled
 
@@ -42,6 +44,26 @@ def test_what_comes_from_outside_the_pipeline_is_never_reused_by_kfp() -> None:
     assert cached == {
         "preprocess": False, "train": True, "evaluate": False, "export": True, "push": False, "summary": False,
     }  # fmt: skip
+
+
+def test_a_run_that_waits_for_drift_asks_for_no_accelerator_before_it_is_decided() -> None:
+    gke = environments.load("gke")
+    spec = compiled(recipes.load("digits"), gke, When(drift=True)).pipeline
+    executors, components = spec["deploymentSpec"]["executors"], spec["components"]
+
+    def accelerators(dag: dict[str, Any]) -> dict[str, Any]:
+        """Return what each task asks for, tasks of other DAGs left out."""
+        parts = {name: components[task["componentRef"]["name"]] for name, task in dag["tasks"].items()}
+        return {
+            name: executors[part["executorLabel"]]["container"]["resources"].get("accelerator")
+            for name, part in parts.items()
+            if "executorLabel" in part
+        }
+
+    assert accelerators(spec["root"]["dag"]) == {"check": None}
+    assert accelerators(components["comp-condition-1"]["dag"]) == {"preprocess": None, "check-2": None}
+    assert list(components["comp-condition-2"]["dag"]["tasks"]) == ["trainyard-train"]
+    assert "type" in executors["exec-train"]["container"]["resources"]["accelerator"]
 
 
 def test_the_package_carries_the_whole_recipe_and_the_code_it_was_made_with() -> None:

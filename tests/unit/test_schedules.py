@@ -13,8 +13,9 @@ from trainyard.check.run import run
 from trainyard.core import environment as environments
 from trainyard.core import keys, storage
 from trainyard.core import recipe as recipes
-from trainyard.core.champion import Champion, crown
-from trainyard.core.errors import ConfigurationError
+from trainyard.core.champion import EXTRA, Champion, crown
+from trainyard.core.drift import FeatureStatistics, Statistics
+from trainyard.core.errors import ConfigurationError, DataError
 from trainyard.core.schedule import When
 from yardmaster.recurring import package, request
 from yardmaster.schedules import Action, Recurring, Schedule, belongs, load, plan, removal
@@ -148,3 +149,53 @@ def test_a_run_is_due_without_a_champion_with_new_data_or_with_an_old_champion(t
     with storage.stage(keys.output_uri(root, recipe, "train", examples), producer="test"):
         pass
     assert not due(always)[0]
+
+
+def counted(mean: float) -> Statistics:
+    feature = FeatureStatistics(count=100, missing=0, mean=mean, std=2.0, min=0, max=100)
+    return Statistics(examples={"train": 100, "eval": 10, "test": 10}, classes={}, features={"age": {"train": feature}})
+
+
+def test_drift_is_judged_when_new_data_are_counted_and_only_until_they_were_trained_on(tmp_path: Path) -> None:
+    recipe, root, models = recipes.load("digits"), str(tmp_path), tmp_path / "models"
+    examples = keys.output_uri(root, recipe, "preprocess", keys.fingerprint(recipe))
+
+    def due() -> tuple[bool, str]:
+        return run(recipe, root, str(models), When(drift=True), NOW)
+
+    with storage.stage(str(models / "1"), producer="test") as version:
+        (version / "saved_model.pb").write_text("")
+        (version / EXTRA).mkdir()
+        counted(mean=40).write(version / EXTRA)
+    crown(str(models), Champion(version=1, path="1", digest="d", metrics={}))
+    assert due() == (True, "the data are new, and were not compared with those of the champion yet")
+    for mean, moved in ((40.4, False), (41.0, True)):
+        with storage.stage(examples, producer="test") as folder:
+            counted(mean).write(folder)
+        assert due()[0] == moved, "the bound is a quarter of the standard deviation: 0.5"
+        if not moved:
+            storage.remove(examples)
+    assert due()[1] == (
+        "the data have drifted from those of version 1: age: mean 40 before, 41 now (standard deviation 2)"
+    )
+    with storage.stage(keys.output_uri(root, recipe, "train", examples), producer="test"):
+        pass
+    assert due() == (False, "version 1 stands: no condition of the schedule holds")
+
+
+def test_a_champion_whose_statistics_are_missing_is_trained_again_and_one_whose_are_damaged_is_named(
+    tmp_path: Path,
+) -> None:
+    version = tmp_path / "models" / "1"
+    (version / EXTRA).mkdir(parents=True)
+    (version / "saved_model.pb").write_text("")
+    crown(str(version.parent), Champion(version=1, path="1", digest="d", metrics={}))
+    recipe = recipes.load("digits")
+
+    def due() -> tuple[bool, str]:
+        return run(recipe, str(tmp_path), str(version.parent), When(drift=True), NOW)
+
+    assert due() == (True, "version 1 does not say what its data were like")
+    (version / EXTRA / Statistics.file).write_text("{}")
+    with pytest.raises(DataError, match="not the statistics of a data set"):
+        due()

@@ -5,8 +5,8 @@ from kfp import dsl
 
 # The answer is the returned value: conditions of kfp.local 2.17 resolve no output but the one named "Output".
 @dsl.component(base_image="trainyard/cpu", install_kfp_package=False)
-def check(recipe: str, storage: str, code: str, run_id: str, when: str) -> str:
-    """Whether a scheduled run has anything to train: 'due' or 'not due'."""
+def check(recipe: str, storage: str, code: str, run_id: str, when: str, examples: str = "") -> str:
+    """Whether a scheduled run has anything to train from `examples`, or anything to preprocess: 'due' or 'not due'."""
     from datetime import UTC, datetime
 
     from trainyard.core import events, task
@@ -16,6 +16,6 @@ def check(recipe: str, storage: str, code: str, run_id: str, when: str) -> str:
         from trainyard.core.schedule import When
 
         conditions = When.model_validate_json(when)
-        due, why = run(this.recipe, this.root, this.destination, conditions, datetime.now(UTC))
+        due, why = run(this.recipe, this.root, this.destination, conditions, datetime.now(UTC), examples)
         events.emit("checked", step="check", due=due, why=why)
         return "due" if due else "not due"

@@ -1,32 +1,59 @@
-"""Whether a scheduled run has anything to train: decided in seconds, from names in the storage alone."""
+"""Whether a scheduled run has anything to train: decided in seconds, from names and statistics in the storage alone."""
 
 from __future__ import annotations
 
 from datetime import datetime
 
 from trainyard.core import keys, storage
-from trainyard.core.champion import champion
+from trainyard.core.champion import Champion, champion, statistics
+from trainyard.core.drift import Statistics, drift
 from trainyard.core.recipe import Recipe
 from trainyard.core.schedule import When
 
+_LISTED = 3  # ways in which data have drifted, in a sentence
 
-def run(recipe: Recipe, root: str, destination: str, when: When, now: datetime) -> tuple[bool, str]:
-    """Return whether to train, and why, in a sentence. `destination` is the folder of the pushed versions.
+
+def run(recipe: Recipe, root: str, destination: str, when: When, now: datetime, examples: str = "") -> tuple[bool, str]:
+    """Return whether to go on, and why, in a sentence. `destination` is the folder of the pushed versions.
+
+    `examples` is the output of preprocess for the data as they are now. Where it is not known and drift is a condition,
+    data that nobody has counted yet are a reason to go on: to preprocess, and to look again.
 
     Reads no record of the data and writes nothing. Raises as `keys.fingerprint`.
     """
     best = champion(destination)
     if best is None:
         return True, f"nothing was pushed to {destination} yet"
+    why = _too_old(best, when, now)
+    if not why and (when.new_data or when.drift):
+        examples = examples or keys.output_uri(root, recipe, "preprocess", keys.fingerprint(recipe))
+        if storage.committed(keys.output_uri(root, recipe, "train", examples)) is None:
+            why = _new(best, recipe, examples, when)
+    return bool(why), why or f"version {best.version} stands: no condition of the schedule holds"
+
+
+def _too_old(best: Champion, when: When, now: datetime) -> str:
+    if when.hours is None:
+        return ""
+    if not best.pushed:
+        return f"version {best.version} does not say when it was pushed"
+    age = (now - datetime.fromisoformat(best.pushed)).total_seconds() / 3600
+    if age <= when.hours:
+        return ""
+    return f"version {best.version} was pushed {age:.0f} h ago, more than {when.champion_older_than}"
+
+
+def _new(best: Champion, recipe: Recipe, examples: str, when: When) -> str:
+    """Return why to train on `examples`, which no model has learnt from yet."""
     if when.new_data:
-        examples = keys.output_uri(root, recipe, "preprocess", keys.fingerprint(recipe))
-        model = keys.output_uri(root, recipe, "train", examples)
-        if storage.committed(model) is None:
-            return True, "nothing was trained yet from the data as they are now, by this recipe and code"
-    if when.hours is not None:
-        if not best.pushed:
-            return True, f"version {best.version} does not say when it was pushed"
-        age = (now - datetime.fromisoformat(best.pushed)).total_seconds() / 3600
-        if age > when.hours:
-            return True, f"version {best.version} was pushed {age:.0f} h ago, more than {when.champion_older_than}"
-    return False, f"version {best.version} stands: no condition of the schedule holds"
+        return "nothing was trained yet from the data as they are now, by this recipe and code"
+    before = statistics(best)
+    if before is None:
+        return f"version {best.version} does not say what its data were like"
+    if storage.committed(examples) is None:
+        return "the data are new, and were not compared with those of the champion yet"
+    moved = drift(before, Statistics.read(examples), recipe.drift)
+    if not moved:
+        return ""
+    more = f"; and {len(moved) - _LISTED} more" if len(moved) > _LISTED else ""
+    return f"the data have drifted from those of version {best.version}: {'; '.join(moved[:_LISTED])}{more}"

@@ -358,7 +358,10 @@ class Export(Part):
 
 
 class Exports(Document):
-    """Output of export: the files beside this document, their parity, and the gate over it."""
+    """Output of export: the files beside this document, their parity, and the gate over it.
+
+    statistics.json (`drift.Statistics`) is that of the examples: a pushed model knows the data that it learnt from.
+    """
 
     file = "exports.json"
 

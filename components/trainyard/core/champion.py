@@ -8,7 +8,11 @@ from pydantic import ValidationError
 
 from trainyard.core import storage
 from trainyard.core.artifacts import Part
+from trainyard.core.drift import Statistics
 from trainyard.core.errors import DataError
+
+EXTRA = "assets.extra"
+"""Folder of a version that holds what was exported beside the SavedModel; servers do not look into it."""
 
 
 class Champion(Part):
@@ -46,6 +50,21 @@ def champion(destination: str) -> Champion | None:
             "Restore the folder, or remove the pointer to go on without a champion."
         )
     return found.model_copy(update={"path": folder})
+
+
+def statistics(best: Champion) -> Statistics | None:
+    """Return the statistics of the data that `best` learnt from, or None where its version holds none.
+
+    Raises `DataError` where they are damaged.
+    """
+    name = f"{EXTRA}/{Statistics.file}"
+    content = storage.read(best.path, name)
+    try:
+        return None if content is None else Statistics.model_validate_json(content)
+    except ValidationError as error:
+        raise DataError(
+            f"{storage.join(best.path, name)}: not the statistics of a data set. Remove it; the next check trains."
+        ) from error
 
 
 def crown(destination: str, best: Champion) -> None:

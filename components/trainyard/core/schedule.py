@@ -16,6 +16,9 @@ class When(Strict):
         False,
         description="What would be trained from the data as they are now, by this recipe and code, is not there yet.",
     )
+    drift: bool = Field(
+        False, description="The data are new, and have left the recipe's drift bounds around those of the champion."
+    )
     champion_older_than: Annotated[str, Field(pattern=r"^[1-9][0-9]*[hd]$")] | None = Field(
         None, description="The champion was pushed, or confirmed by an equal one, longer ago: 12h, 7d."
     )

@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from trainyard.core import events, storage
 from trainyard.core.artifacts import Examples, Exports
+from trainyard.core.drift import Statistics
 from trainyard.core.recipe import Format, Recipe
 from trainyard.data import trained
 from trainyard.data.examples import ExampleFolder, load_transform, open_examples
@@ -40,6 +41,7 @@ def run(recipe: Recipe, examples: str, model: str, output: Path) -> None:
     float32 = trained.in_float32(network)
     _write(recipe, folder, model, network, float32, output)
     device.write(recipe, folder.document, examples, output)
+    shutil.copyfile(storage.join(examples, Statistics.file), output / Statistics.file)
     events.emit("exported", formats=",".join(recipe.export.formats), seconds=round(time.monotonic() - start, 2))
 
     start = time.monotonic()

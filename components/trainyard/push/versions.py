@@ -21,11 +21,11 @@ from pathlib import Path
 import google_crc32c
 
 from trainyard.core import storage
+from trainyard.core.champion import EXTRA
 from trainyard.core.errors import DataError
 from trainyard.core.storage import File, Manifest
 
 PRODUCER = "trainyard.push"
-EXTRA = "assets.extra"
 
 _SAVED_MODEL = "saved_model/"
 _SERVED = "saved_model.pb"
@@ -35,7 +35,7 @@ _NOT_SERVED = "exports.json"
 def layout(exported: Manifest) -> dict[str, str]:
     """Return where each exported file goes in a version's folder, as {place: name in the export's folder}.
 
-    The SavedModel is the folder itself; the files for devices and model.keras lie below `assets.extra/`.
+    The SavedModel is the folder itself; all else lies below `assets.extra/`.
     """
     return {
         name.removeprefix(_SAVED_MODEL) if name.startswith(_SAVED_MODEL) else f"{EXTRA}/{name}": name

@@ -3,6 +3,7 @@
 from kfp import dsl
 
 from trainyard.check.component import check
+from trainyard.preprocess.component import preprocess
 from yardmaster.catalog.train import train_pipeline
 
 
@@ -20,7 +21,33 @@ def retrain_pipeline(
         gang: JSON text of the gang of pods that trains. Empty: the train step's own pod does.
         when: JSON text of the schedule's conditions.
     """
+    shared = {"recipe": recipe, "storage": storage, "code": code}
     run_id = dsl.PIPELINE_JOB_ID_PLACEHOLDER
-    due = check(recipe=recipe, storage=storage, code=code, run_id=run_id, when=when).set_caching_options(False)
+    due = check(**shared, run_id=run_id, when=when).set_caching_options(False)
     with dsl.If(due.outputs["Output"] == "due", name="due"):
-        train_pipeline(recipe=recipe, storage=storage, code=code, beam_options=beam_options, gang=gang)
+        train_pipeline(**shared, beam_options=beam_options, gang=gang)
+
+
+@dsl.pipeline(name="trainyard-retrain")
+def retrain_on_drift_pipeline(
+    recipe: str, storage: str, code: str = "", beam_options: str = "", gang: str = "", when: str = "{}"
+) -> None:
+    """Train where a condition of `when` holds, drift among them: new data are preprocessed, and then decided upon.
+
+    Args:
+        recipe: YAML text of a resolved recipe.
+        storage: Root URI of all outputs.
+        code: Digest of the code this was compiled with; an image with other code refuses. Empty: not checked.
+        beam_options: Command line of Beam for preprocess.
+        gang: JSON text of the gang of pods that trains. Empty: the train step's own pod does.
+        when: JSON text of the schedule's conditions.
+    """
+    shared = {"recipe": recipe, "storage": storage, "code": code}
+    run_id = dsl.PIPELINE_JOB_ID_PLACEHOLDER
+    worth_a_look = check(**shared, run_id=run_id, when=when).set_caching_options(False)
+    with dsl.If(worth_a_look.outputs["Output"] == "due", name="worth-a-look"):
+        data = preprocess(**shared, run_id=run_id, beam_options=beam_options).set_caching_options(False)
+        examples = data.outputs["examples"]
+        due = check(**shared, run_id=run_id, when=when, examples=examples).set_caching_options(False)
+        with dsl.If(due.outputs["Output"] == "due", name="due"):
+            train_pipeline(**shared, beam_options=beam_options, gang=gang)
