@@ -14,7 +14,7 @@ from typing import IO, Any, Protocol
 
 import yaml
 
-from trainyard.core import errors, keys, memory, storage
+from trainyard.core import errors, keys, memory, storage, warm_start
 from trainyard.core.artifacts import Evaluation, Exports
 from trainyard.core.champion import champion
 from trainyard.core.environment import Environment
@@ -73,8 +73,9 @@ class LocalRun:
         storage.write_text(storage.join(self._folder, "recipe.yaml"), self._recipe_text)
         destination = keys.models_folder(self.root, self.recipe)
         examples = self._step("preprocess", (keys.fingerprint(self.recipe),))
-        model = self._step("train", (examples,), examples=examples)
         best = champion(destination)
+        plan = warm_start.plan(self.root, self.recipe, examples, best, again=self._again("train"))
+        model = self._leave("train", plan.model, examples=examples, start=plan.start)
         evaluation = self._step(
             "evaluate",
             (examples, model, best.digest if best else ""),
@@ -100,13 +101,19 @@ class LocalRun:
             self.listener.step_skipped(step, why)
 
     def _step(self, step: str, keyed_by: tuple[str, ...], **inputs: str) -> str:
-        output = keys.output_uri(self.root, self.recipe, step, *keyed_by)
+        return self._leave(step, keys.output_uri(self.root, self.recipe, step, *keyed_by), **inputs)
+
+    def _again(self, step: str) -> bool:
+        return self.from_step is not None and keys.STEPS.index(step) >= keys.STEPS.index(self.from_step)
+
+    def _leave(self, step: str, output: str, **inputs: str) -> str:
+        """Have `output` committed by `step`, and return it."""
         arguments = dict(inputs)
         if step == "train":
             arguments["checkpoints"] = f"{output}.checkpoints"
         if step == "preprocess":
             arguments["beam-options"] = self.environment.beam.command_line
-        if self.from_step and keys.STEPS.index(step) >= keys.STEPS.index(self.from_step):
+        if self._again(step):
             with storage.lease(output):
                 for uri in (output, *(uri for name, uri in arguments.items() if name == "checkpoints")):
                     storage.remove(uri)

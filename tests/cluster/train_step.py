@@ -16,7 +16,7 @@ from typing import Any
 
 from namespaces import Namespace, until
 
-from trainyard.core import keys
+from trainyard.core import keys, warm_start
 from trainyard.core import recipe as recipes
 from trainyard.core.documents import parse
 from trainyard.core.environment import Environment
@@ -137,7 +137,8 @@ class Run:
         container = placed.pipeline["deploymentSpec"]["executors"]["exec-train"]["container"]
         given = placed.pipeline["root"]["inputDefinitions"]["parameters"]
         values = {name: given[name]["defaultValue"] for name in ("recipe", "storage", "code", "gang")}
-        values |= {"examples": f"{STORAGE}/examples", "fingerprint": "test"}
+        plan = warm_start.plan(STORAGE, self.recipe, f"{STORAGE}/examples", best=None)
+        values |= {"examples": f"{STORAGE}/examples", "fingerprint": "test", "plan": plan.model_dump_json()}
         metrics = {"name": "metrics", "type": {"schemaTitle": "system.Metrics"}, "uri": "minio://bucket/metrics"}
         outputs = {
             "parameters": {"model": {"outputFile": "/tmp/kfp/model"}},

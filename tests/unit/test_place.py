@@ -43,7 +43,8 @@ def written_with_calls(hand: Hand, deadline: int | None = None) -> list[dict[str
         with dsl.ExitHandler(ended):
             data = preprocess(**shared, run_id=run_id, beam_options=beam_options).set_caching_options(False)
             examples = hand(data, "preprocess").outputs["examples"]
-            trained = train(**shared, examples=examples, fingerprint=data.outputs["fingerprint"], gang=gang)
+            given = {name: data.outputs[name] for name in ("examples", "fingerprint", "plan")}
+            trained = train(**shared, **given, gang=gang)
             model = hand(trained, "train").outputs["model"]
             judged = evaluate(**shared, run_id=run_id, examples=examples, model=model).set_caching_options(False)
             hand(judged, "evaluate")

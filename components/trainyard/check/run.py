@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from trainyard.core import keys, storage
+from trainyard.core import keys, storage, warm_start
 from trainyard.core.champion import Champion, champion, statistics
 from trainyard.core.drift import Statistics, drift
 from trainyard.core.recipe import Recipe
@@ -27,7 +27,7 @@ def run(recipe: Recipe, root: str, destination: str, when: When, now: datetime, 
     why = _too_old(best, when, now)
     if not why and (when.new_data or when.drift):
         examples = examples or keys.output_uri(root, recipe, "preprocess", keys.fingerprint(recipe))
-        if storage.committed(keys.output_uri(root, recipe, "train", examples)) is None:
+        if storage.committed(warm_start.plan(root, recipe, examples, best).model) is None:
             why = _new(best, recipe, examples, when)
     return bool(why), why or f"version {best.version} stands: no condition of the schedule holds"
 

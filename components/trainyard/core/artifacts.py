@@ -186,6 +186,7 @@ class Training(Document):
 
     For the planner: hardware is what one device is (GPU: its product name), cores those of this worker; of one example,
     flops_per_example are the operations of a step, activations the numbers that it leaves in memory. finished: ISO time.
+    warm_start: the champion's version whose weights came first, '' where they were the model's own.
     """
 
     file = "training.json"
@@ -223,6 +224,7 @@ class Training(Document):
     flops_per_example: float = 0.0
     activations_per_example: int = 0
     finished: str = ""
+    warm_start: str = ""
 
 
 class Interval(Part):

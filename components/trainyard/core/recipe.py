@@ -166,6 +166,9 @@ class Train(Strict):
     augment: Augment = Augment()
     early_stopping: EarlyStopping | None = None
     checkpoints: Checkpoints = Checkpoints()
+    warm_start: Literal["champion"] | None = Field(
+        None, description="Begin with the weights of the model that was pushed last; the first one with its own."
+    )
 
     @model_validator(mode="after")
     def _equal_parts(self) -> Self:
@@ -267,6 +270,8 @@ class Recipe(Strict):
         for name in self.evaluate.slices:
             if name not in self.data.features and name != self.data.label:
                 raise ValueError(f"evaluate.slices: no feature '{name}'.{did_you_mean(name, self.data.features)}")
+        if self.train.warm_start and "keras" not in self.export.formats:
+            raise ValueError("train.warm_start: takes the champion's model.keras. Add keras to export.formats")
         if self.task == "regression" and self.data.is_image:
             raise ValueError("task: regression takes columns, not images")
         return self

@@ -46,7 +46,16 @@ def summarize(
         "data": examples and _data(examples),
         "train": training
         and training.model_dump(
-            include={"steps", "epochs", "workers", "devices", "examples_per_second", "bottleneck", "resumed_from"}
+            include={
+                "steps",
+                "epochs",
+                "workers",
+                "devices",
+                "examples_per_second",
+                "bottleneck",
+                "resumed_from",
+                "warm_start",
+            }
         ),
         "metrics": evaluation and evaluation.metrics,
         "gate": evaluation and _gate(evaluation.gate, exports.gate if exports else None),

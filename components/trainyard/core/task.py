@@ -14,9 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainyard.core import documents, events, keys, step, storage
+from trainyard.core import documents, events, keys, step, storage, warm_start
+from trainyard.core.champion import champion
 from trainyard.core.errors import ConfigurationError, TransientError
 from trainyard.core.recipe import Recipe
+from trainyard.core.warm_start import Plan
 
 
 @dataclass
@@ -31,7 +33,11 @@ class Task:
 
     def output(self, *inputs: str) -> str:
         """Return the folder of the step's output; `inputs` as in `keys.output_uri`."""
-        self.uri = keys.output_uri(self.root, self.recipe, self.name, *inputs)
+        return self.output_at(keys.output_uri(self.root, self.recipe, self.name, *inputs))
+
+    def output_at(self, uri: str) -> str:
+        """Return `uri`, which is the folder of the step's output from now on."""
+        self.uri = uri
         self._note(None)
         return self.uri
 
@@ -62,15 +68,27 @@ class Task:
         storage.remove(step.failure_record(self.uri))
         self._note(round(time.monotonic() - start, 2))
 
+    def plan_training(self, examples: str) -> Plan:
+        """Return what train is to make of `examples`; the run's summary finds it too.
+
+        It is no matter for train itself: what KFP uses its model again for must be known before.
+        """
+        plan = warm_start.plan(self.root, self.recipe, examples, champion(self.destination))
+        self._write_note("train", {"folder": plan.model, "seconds": None})
+        return plan
+
     @property
     def destination(self) -> str:
         """The folder of model versions that a server polls."""
         return keys.models_folder(self.root, self.recipe)
 
     def _note(self, seconds: float | None) -> None:
+        self._write_note(self.name, {"folder": self.uri, "seconds": seconds})
+
+    def _write_note(self, name: str, note: dict[str, Any]) -> None:
         if self.run_id:
-            note = json.dumps({"folder": self.uri, "seconds": seconds})
-            storage.write_text(f"{keys.run_folder(self.root, self.recipe, self.run_id)}/{self.name}.json", note)
+            folder = keys.run_folder(self.root, self.recipe, self.run_id)
+            storage.write_text(f"{folder}/{name}.json", json.dumps(note))
 
 
 @contextmanager

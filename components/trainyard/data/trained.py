@@ -12,10 +12,12 @@ import keras
 import tensorflow as tf
 
 from trainyard.core import storage
+from trainyard.core.champion import EXTRA
 from trainyard.core.errors import ConfigurationError, DataError
 
 FILE = "model.keras"
 PRODUCER = "trainyard.train"
+_PUSHED = "trainyard.push"
 
 _FUNCTION_BY_NAME = ("builtins", "function")  # how Keras writes a function of its own, such as an activation
 
@@ -40,6 +42,23 @@ def load(uri: str) -> keras.Model:
         raise DataError(
             f"{path}: its content differs from its manifest's checksum. Run with --from train to write it again."
         )
+    return load_file(path)
+
+
+def load_pushed(folder: str) -> keras.Model:
+    """Return the model.keras of the pushed version in `folder`.
+
+    Raises `ConfigurationError` where it was not exported with the version, `DataError` where it is not the file that was
+    pushed, and as `load_file`.
+    """
+    manifest, name = storage.require(folder, "push"), f"{EXTRA}/{FILE}"
+    path = Path(folder) / name
+    if manifest.producer != _PUSHED or name not in manifest.files:
+        raise ConfigurationError(
+            f"{path}: no model that Trainyard pushed. Add keras to export.formats and push a model with it first."
+        )
+    if storage.measured(path) != manifest.files[name]:
+        raise DataError(f"{path}: its content differs from its manifest's checksum. Push the model again.")
     return load_file(path)
 
 

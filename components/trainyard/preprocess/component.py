@@ -12,8 +12,11 @@ def preprocess(
     code: str,
     run_id: str,
     beam_options: str,
-) -> NamedTuple("Outputs", [("examples", str), ("fingerprint", str)]):  # type: ignore[valid-type]
-    """Records become example shards, a transform graph and statistics; gives their URI and the data's fingerprint."""
+) -> NamedTuple("Outputs", [("examples", str), ("fingerprint", str), ("plan", str)]):  # type: ignore[valid-type]
+    """Records become example shards, a transform graph and statistics; gives their URI, their fingerprint, and a plan:
+
+    where the model trained from them belongs, and what it begins with.
+    """
     from trainyard.core import keys, task
 
     with task.opened("preprocess", recipe, storage, code, run_id) as this:
@@ -24,4 +27,5 @@ def preprocess(
             from trainyard.preprocess.run import run
 
             this.execute(run, beam_options=beam_options)
-        return examples, Examples.read(examples).fingerprint
+        plan = this.plan_training(examples).model_dump_json()
+        return examples, Examples.read(examples).fingerprint, plan

@@ -30,11 +30,12 @@ def run(recipe: Recipe, root: str, run_id: str, state: str, message: str) -> str
 def _outputs(root: str, recipe: Recipe, noted: dict[str, str]) -> dict[str, str]:
     """Return where each step's output is or would be, in order, as far as that can be known.
 
-    Train and export leave no note, so that KFP can reuse their outputs; their folders follow from what they read.
+    Train and export leave no note, so that KFP can reuse their outputs: preprocess says where train's is, and that of
+    export follows from what it reads.
     """
     outputs = dict(noted)
-    if examples := outputs.get("preprocess"):
-        model = outputs["train"] = keys.output_uri(root, recipe, "train", examples)
+    examples, model = outputs.get("preprocess"), outputs.get("train")
+    if examples and model:
         evaluation = outputs.get("evaluate")
         if evaluation and storage.committed(evaluation) and Evaluation.read(evaluation).gate.verdict == "blessed":
             outputs["export"] = keys.output_uri(root, recipe, "export", examples, model)

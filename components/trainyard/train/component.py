@@ -12,6 +12,7 @@ def train(
     code: str,
     examples: str,
     fingerprint: str,  # noqa: ARG001 - the data's own: KFP reuses a model only for the very same data
+    plan: str,
     gang: str,
     metrics: dsl.Output[dsl.Metrics],
 ) -> NamedTuple("Outputs", [("model", str)]):  # type: ignore[valid-type]
@@ -20,16 +21,19 @@ def train(
 
     with task.opened("train", recipe, storage, code) as this:
         from trainyard.core.artifacts import Training
+        from trainyard.core.warm_start import Plan
 
-        model = this.output(examples)
+        planned = Plan.model_validate_json(plan)
+        model = this.output_at(planned.model)
+        given = {"examples": examples, "checkpoints": f"{model}.checkpoints", "start": planned.start}
         if this.unfinished() and gang:
             from trainyard.train.kubernetes.pods import run_in_pods
 
-            this.delegate(run_in_pods, plan=gang, code=code, examples=examples, checkpoints=f"{model}.checkpoints")
+            this.delegate(run_in_pods, plan=gang, code=code, **given)
         elif this.unfinished():
             from trainyard.train.run import run
 
-            this.execute(run, examples=examples, checkpoints=f"{model}.checkpoints")
+            this.execute(run, **given)
         training = Training.read(model)
         best = next(epoch for epoch in training.history if epoch.epoch == training.best_epoch)
         metrics.log_metric("eval_loss", best.eval_loss)

@@ -29,7 +29,7 @@ _GRACE_SECONDS = 15  # chosen: more than a supervisor takes to save and to end
 _SUPERVISOR_STARTS = 3  # chosen: starts of a killed supervisor before the run fails
 
 
-def run(recipe: Recipe, examples: str, checkpoints: str, output: Path) -> None:
+def run(recipe: Recipe, examples: str, checkpoints: str, output: Path, start: str = "") -> None:
     """Leave in `output` what `recipe.train.workers` processes have trained together.
 
     The gang commits its own output below `checkpoints`, so a run that is killed here finds it done the next time.
@@ -40,7 +40,8 @@ def run(recipe: Recipe, examples: str, checkpoints: str, output: Path) -> None:
         with tempfile.TemporaryDirectory(prefix="trainyard-") as folder:
             path = Path(folder) / "recipe.yaml"
             path.write_text(yaml.safe_dump(recipe.model_dump(mode="json"), sort_keys=False), encoding="utf-8")
-            options = {"recipe": str(path), "examples": examples, "checkpoints": checkpoints, "output": trained}
+            given = {"examples": examples, "checkpoints": checkpoints, "start": start}
+            options = {"recipe": str(path), **given, "output": trained}
             _Gang(recipe.train.workers, options).train()
     found = storage.local(trained, made_by="train")
     shutil.copytree(found, output, dirs_exist_ok=True, ignore=shutil.ignore_patterns(storage.MANIFEST))

@@ -13,40 +13,42 @@ from trainyard.core.recipe import Recipe
 from trainyard.train import promise
 
 
-def run(recipe: Recipe, examples: str, checkpoints: str, output: Path) -> None:
+def run(recipe: Recipe, examples: str, checkpoints: str, output: Path, start: str = "") -> None:
     """Leave model.keras, training.json and tensorboard/ in `output`, going on from `checkpoints` where there are any.
 
+    start: the version of a pushed model (its folder, or URI) whose weights come first; '' for weights of its own.
     Several workers train as processes of their own on this machine.
     """
     promise.check()
     if recipe.train.workers == 1:
-        join(recipe, examples, checkpoints, output)
+        join(recipe, examples, checkpoints, output, start=start)
         return
     from trainyard.train import gang
 
-    gang.run(recipe, examples, checkpoints, output)
+    gang.run(recipe, examples, checkpoints, output, start)
 
 
-def join(recipe: Recipe, examples: str, checkpoints: str, output: Path, past: str = "") -> None:
+def join(recipe: Recipe, examples: str, checkpoints: str, output: Path, past: str = "", start: str = "") -> None:
     """Train in this process, alone or as the worker that TF_CONFIG says, and leave what `run` does.
 
-    past: what the gang has survived before this start, as `goodput.Past` reads it.
+    past: what the gang has survived before this start, as `goodput.Past` reads it. start: as `run`.
     """
     os.environ.setdefault("TF_USE_LEGACY_KERAS", "0")
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    start, began = time.perf_counter(), time.monotonic()
+    before_import, began = time.perf_counter(), time.monotonic()
     # Here and not above: --help and compilation must not load TensorFlow, and its seconds are counted.
     from trainyard.train import session, strategy
     from trainyard.train.goodput import Past
 
-    imported = time.perf_counter() - start
+    imported = time.perf_counter() - before_import
     before = Past.parse(past) if past else Past(started=began)
     before.spent["import"] = imported
     manifest = storage.require(examples, made_by="preprocess")
+    champion = str(storage.local(start, made_by="push")) if start else ""
     with storage.lease(checkpoints) if strategy.place().chief else nullcontext():
-        document = session.train(recipe, examples, checkpoints, _identity(recipe, manifest), output, before)
+        document = session.train(recipe, examples, checkpoints, _identity(recipe, manifest), output, before, champion)
     seconds = {"import": round(imported, 3), **document.seconds}
-    document.model_copy(update={"seconds": seconds}).write(output)
+    document.model_copy(update={"seconds": seconds, "warm_start": start}).write(output)
     events.emit(
         "trained",
         model=document.model,

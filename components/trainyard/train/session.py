@@ -16,7 +16,7 @@ from trainyard.core.errors import ConfigurationError, DataError, PeerLost
 from trainyard.core.recipe import Recipe
 from trainyard.data.examples import ExampleFolder, open_examples
 from trainyard.models.cost import cost
-from trainyard.train import goodput, launcher_sign, probe
+from trainyard.train import goodput, launcher_sign, probe, warm_start
 from trainyard.train import strategy as devices
 from trainyard.train.checkpoint import Checkpoints
 from trainyard.train.goodput import Past
@@ -45,18 +45,25 @@ _PEER_ERRORS = (
 
 
 def train(
-    recipe: Recipe, examples: str, checkpoints: str, identity: str, output: Path, past: Past | None = None
+    recipe: Recipe,
+    examples: str,
+    checkpoints: str,
+    identity: str,
+    output: Path,
+    past: Past | None = None,
+    champion: str = "",
 ) -> Training:
     """Write model.keras and tensorboard/ into `output` and return the evidence, without the import's seconds.
 
-    Goes on from the newest checkpoint below `checkpoints` that was made with the same `identity`. Where TF_CONFIG
+    Goes on from the newest checkpoint below `checkpoints` that was made with the same `identity`; where there is none,
+    begins with the weights in the folder `champion` of a pushed version, if one is given. Where TF_CONFIG
     describes a gang, all its workers must call this; those that are not the chief leave no model.
     Raises `PeerLost` where one of them is gone.
     """
     start = time.perf_counter()
     place = devices.place()
     try:
-        return _train(recipe, examples, checkpoints, identity, output, past or Past())
+        return _train(recipe, examples, checkpoints, identity, output, past or Past(), champion)
     except (*_PEER_ERRORS, tf.errors.UnknownError) as error:
         unknown = isinstance(error, tf.errors.UnknownError) and PeerLost.__name__ not in error.message
         if place.workers == 1 or unknown:
@@ -67,7 +74,9 @@ def train(
         ) from error
 
 
-def _train(recipe: Recipe, examples: str, checkpoints: str, identity: str, output: Path, past: Past) -> Training:
+def _train(
+    recipe: Recipe, examples: str, checkpoints: str, identity: str, output: Path, past: Past, champion: str
+) -> Training:
     start = time.perf_counter()
     place = devices.place()
     probe.check()
@@ -80,6 +89,8 @@ def _train(recipe: Recipe, examples: str, checkpoints: str, identity: str, outpu
     targets = target_moments(folder.labels("train")) if document.task == "regression" else (0.0, 1.0)
     precision = devices.precision(recipe.train)
     data, steps = prepared(recipe, folder, strategy, targets, precision)
+    if champion:
+        warm_start.begin_with(champion, steps.model, examples, document.labels)
     events.emit(
         "training",
         model=steps.model.name,

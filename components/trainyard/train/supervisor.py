@@ -309,6 +309,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m trainyard.train.supervisor", description=__doc__)
     for name in ("recipe", "examples", "checkpoints", "output"):
         parser.add_argument(f"--{name}", required=True)
+    parser.add_argument("--start", default="")
     supervise(vars(parser.parse_args()))
 
 

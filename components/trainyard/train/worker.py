@@ -58,7 +58,8 @@ def _follow(options: dict[str, str]) -> None:
     try:
         with step.recorded("train", lambda: options["output"]), tempfile.TemporaryDirectory() as nowhere:
             examples = step.at_hand("examples", options["examples"])
-            join(recipe.load(options["recipe"]), examples, options["checkpoints"], Path(nowhere))
+            start = options.get("start", "")
+            join(recipe.load(options["recipe"]), examples, options["checkpoints"], Path(nowhere), start=start)
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             while True:
                 signal.pause()

@@ -28,8 +28,8 @@ def train_pipeline(recipe: str, storage: str, code: str = "", beam_options: str 
     ended = summary(recipe=recipe, storage=storage, run_id=run_id).set_caching_options(False)
     with dsl.ExitHandler(ended):
         data = preprocess(**shared, run_id=run_id, beam_options=beam_options).set_caching_options(False)
-        examples, fingerprint = data.outputs["examples"], data.outputs["fingerprint"]
-        model = train(**shared, examples=examples, fingerprint=fingerprint, gang=gang).outputs["model"]
+        examples, fingerprint, plan = (data.outputs[name] for name in ("examples", "fingerprint", "plan"))
+        model = train(**shared, examples=examples, fingerprint=fingerprint, plan=plan, gang=gang).outputs["model"]
         judged = evaluate(**shared, run_id=run_id, examples=examples, model=model).set_caching_options(False)
         with dsl.If(judged.outputs["Output"] == "blessed", name="blessed"):
             files = export(**shared, examples=examples, model=model)

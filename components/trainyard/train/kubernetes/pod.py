@@ -19,8 +19,8 @@ from trainyard.train import promise, supervisor
 def main() -> None:
     """Run this pod's worker; ends with the gang's exit code."""
     parser = argparse.ArgumentParser(prog="python -m trainyard.train.kubernetes.pod", description=__doc__)
-    for name in ("code", "examples", "checkpoints", "output"):
-        parser.add_argument(f"--{name}", required=name != "code", default="")
+    for name in ("code", "examples", "checkpoints", "start", "output"):
+        parser.add_argument(f"--{name}", required=name not in ("code", "start"), default="")
     options = vars(parser.parse_args())
     code = options.pop("code")
     with step.recorded("train", lambda: options["output"]):

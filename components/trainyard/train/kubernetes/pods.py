@@ -21,17 +21,19 @@ from trainyard.train.kubernetes.launch import launch
 _RUN_LABELS = ("pipeline/runid", "workflows.argoproj.io/workflow")
 
 
-def run_in_pods(recipe: Recipe, plan: str, code: str, examples: str, checkpoints: str, output: str) -> None:
+def run_in_pods(
+    recipe: Recipe, plan: str, code: str, examples: str, checkpoints: str, output: str, start: str = ""
+) -> None:
     """Worker 0 of a gang of pods has committed `output`; nothing else of the gang is left.
 
-    plan: JSON text of a `GangPlan`. code: what the workers' image must hold, as `task.opened` reads it. A SIGTERM to
-    this process ends the gang too (see `launch`). Raises as `launch`.
+    plan: JSON text of a `GangPlan`. code: what the workers' image must hold, as `task.opened` reads it. start: as
+    `train.run.run`. A SIGTERM to this process ends the gang too (see `launch`). Raises as `launch`.
     """
     parsed = documents.parse(plan, GangPlan, name="gang")
     signal.signal(signal.SIGTERM, step.preempted)
     cluster = connect()
     own = os.environ.get("KFP_POD_NAME") or socket.gethostname()
-    options = {"code": code, "examples": examples, "checkpoints": checkpoints, "output": output}
+    options = {"code": code, "examples": examples, "checkpoints": checkpoints, "start": start, "output": output}
     sign = launcher_sign.sign(checkpoints)
     planned = gang(parsed, recipe, f"{run_name(cluster, own)}-{output.rpartition('/')[2]}", options)
     with launcher_sign.given(sign):

@@ -1,0 +1,123 @@
+"""Trainings that begin with the weights of a pushed model."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+import train_folders
+
+from trainyard.core import artifacts, documents, storage
+from trainyard.core.champion import EXTRA
+from trainyard.core.errors import ConfigurationError, DataError
+from trainyard.core.recipe import Recipe
+from trainyard.train import run
+
+RECIPE = """
+name: tiny
+seed: 3
+data: {{format: image_folder, bundled: digits, channels: 1}}
+model: {{name: cnn_small}}
+train:
+  workers: {workers}
+  epochs: 1
+  batch_size: 32
+  schedule: constant
+  warmup_epochs: 0
+  optimizer: {{name: sgd, learning_rate: {rate}, weight_decay: 0}}
+"""
+STILL = 1e-12  # a learning rate that leaves weights where they are, to six digits
+
+
+@pytest.fixture(scope="module")
+def examples(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return train_folders.digits(tmp_path_factory.mktemp("digits") / "examples", limit=120)
+
+
+@pytest.fixture(scope="module")
+def champion(tmp_path_factory: pytest.TempPathFactory, examples: str) -> str:
+    folder = tmp_path_factory.mktemp("champion")
+    train(folder, examples, rate=0.05)
+    return push(folder / "output" / "model.keras", folder / "models" / "1")
+
+
+def push(model: Path, version: Path, labels: int = 10) -> str:
+    """Leave `model` as push does, without what servers read."""
+    with storage.stage(str(version), producer="trainyard.push") as folder:
+        (folder / EXTRA).mkdir()
+        shutil.copyfile(model, folder / EXTRA / "model.keras")
+        (folder / EXTRA / "labels.txt").write_text("".join(f"{label}\n" for label in range(labels)))
+    return str(version)
+
+
+def train(folder: Path, examples: str, rate: float, start: str = "", workers: int = 1) -> artifacts.Training:
+    recipe = documents.parse(RECIPE.format(rate=rate, workers=workers), Recipe, name="tiny")
+    output = folder / "output"
+    output.mkdir(parents=True, exist_ok=True)
+    run.run(recipe, examples, str(folder / "checkpoints"), output, start)
+    return artifacts.Training.read(str(output))
+
+
+def weights(path: Path) -> dict[str, np.ndarray]:
+    return {each.path: each.numpy() for each in keras.saving.load_model(path).trainable_variables}
+
+
+def test_a_training_begins_with_the_champions_weights_and_says_so(examples: str, champion: str, tmp_path: Path) -> None:
+    assert train(tmp_path, examples, STILL, champion).warm_start == champion
+    ours, theirs = (
+        weights(path) for path in (tmp_path / "output" / "model.keras", Path(champion, EXTRA, "model.keras"))
+    )
+    assert ours.keys() == theirs.keys()
+    for name in ours:
+        np.testing.assert_allclose(ours[name], theirs[name], rtol=1e-6, atol=1e-9)
+
+
+def test_checkpoints_win_over_the_warm_start(examples: str, champion: str, tmp_path: Path) -> None:
+    assert train(tmp_path, examples, STILL).warm_start == ""
+    cold = weights(tmp_path / "output" / "model.keras")
+    resumed = train(tmp_path, examples, STILL, champion)
+    assert resumed.resumed_from == resumed.steps
+    for name, value in weights(tmp_path / "output" / "model.keras").items():
+        np.testing.assert_array_equal(value, cold[name])
+
+
+def test_another_model_other_classes_and_a_damaged_file_are_refused(
+    examples: str, champion: str, tmp_path: Path
+) -> None:
+    model = Path(champion, EXTRA, "model.keras")
+    image = keras.Input((8, 8, 1), name="image")
+    other = keras.Model({"image": image}, keras.layers.Dense(10, name="logits")(keras.layers.Flatten()(image)))
+    other.save(tmp_path / "other.keras")
+    with pytest.raises(
+        ConfigurationError, match=r"another model: its variable 'conv2d/bias' is missing, and \(32,\) in"
+    ):
+        train(tmp_path / "model", examples, STILL, push(tmp_path / "other.keras", tmp_path / "other"))
+    fewer = push(model, tmp_path / "fewer", labels=9)
+    with pytest.raises(
+        ConfigurationError, match=r"tells apart 9 classes, the data have 10 \('9' is only in one of them"
+    ):
+        train(tmp_path / "classes", examples, STILL, fewer)
+    content = bytearray(model.read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    damaged = Path(push(model, tmp_path / "damaged"), EXTRA, "model.keras")
+    damaged.write_bytes(content)
+    with pytest.raises(DataError, match="its content differs from its manifest's checksum"):
+        train(tmp_path / "bytes", examples, STILL, str(tmp_path / "damaged"))
+    with storage.stage(str(tmp_path / "foreign"), producer="somebody") as folder:
+        (folder / EXTRA).mkdir()
+        shutil.copyfile(model, folder / EXTRA / "model.keras")
+        shutil.copyfile(Path(champion, EXTRA, "labels.txt"), folder / EXTRA / "labels.txt")
+    with pytest.raises(ConfigurationError, match="no model that Trainyard pushed"):
+        train(tmp_path / "producer", examples, STILL, str(tmp_path / "foreign"))
+
+
+def test_two_workers_begin_as_one_does(examples: str, champion: str, tmp_path: Path) -> None:
+    for workers in (1, 2):
+        training = train(tmp_path / str(workers), examples, 0.02, champion, workers=workers)
+        assert (training.workers, training.warm_start) == (workers, champion)
+    one, two = (weights(tmp_path / name / "output" / "model.keras") for name in ("1", "2"))
+    difference = np.sqrt(sum(np.sum((one[name] - two[name]) ** 2) for name in one))
+    assert difference < 1e-5 * np.sqrt(sum(np.sum(value**2) for value in one.values()))

@@ -1,0 +1,57 @@
+"""Where a model belongs that began as the champion: named after it, and not made twice of the same data."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from trainyard.core import recipe as recipes
+from trainyard.core import storage
+from trainyard.core.artifacts import Training
+from trainyard.core.champion import Champion
+from trainyard.core.errors import ConfigurationError
+from trainyard.core.warm_start import Plan, plan
+
+COLD = recipes.load("digits")
+WARM = recipes.load("digits", ["train.warm_start=champion"])
+BEST = Champion(version=3, path="/models/3", digest="a" * 64, metrics={})
+NEXT = Champion(version=4, path="/models/4", digest="b" * 64, metrics={})
+
+
+def trained(folder: str, start: str, finished: str) -> None:
+    with storage.stage(folder, producer="trainyard.train") as staging:
+        Training(
+            model="m", parameters=1, steps=1, epochs=1, best_epoch=1, workers=1, devices=[], precision="float32",
+            examples_per_second=1, bottleneck="input", step_ms=1, cached_step_ms=1, resumed_from=None, history=[],
+            seconds={}, warm_start=start, finished=finished,
+        ).write(staging)  # fmt: skip
+
+
+def test_only_a_warm_start_depends_on_the_champion(tmp_path: Path) -> None:
+    root = str(tmp_path)
+    assert plan(root, COLD, "examples", BEST) == plan(root, COLD, "examples", None)
+    first = plan(root, WARM, "examples", None)
+    assert first.start == "" and first.model != plan(root, COLD, "examples", None).model
+    assert plan(root, WARM, "examples", BEST) == Plan(model=f"{first.model}-from-{'a' * 16}", start="/models/3")
+
+
+def test_a_model_that_became_the_champion_is_not_trained_on_with_the_same_data(tmp_path: Path) -> None:
+    root = str(tmp_path)
+    first = plan(root, WARM, "examples", BEST)
+    trained(first.model, "/models/3", "2026-03-01T03:00:00+00:00")
+    (tmp_path / "digits" / "train" / f"{Path(first.model).name}.failure.json").write_text(json.dumps({}))
+    assert plan(root, WARM, "examples", NEXT) == first
+    assert plan(root, WARM, "other examples", NEXT).start == "/models/4"
+    again = plan(root, WARM, "examples", NEXT, again=True)
+    assert again == Plan(model=first.model.replace("a" * 16, "b" * 16), start="/models/4")
+    trained(again.model, "/models/4", "2026-03-02T03:00:00+00:00")
+    assert plan(root, WARM, "examples", BEST) == again, "the newest one"
+
+
+def test_a_warm_start_needs_what_it_starts_from_to_be_exported() -> None:
+    with pytest.raises(
+        ConfigurationError, match=r"train\.warm_start: takes the champion's model\.keras\. Add keras to"
+    ):
+        recipes.load("digits", ["train.warm_start=champion", "export.formats=[saved_model]"])
