@@ -20,6 +20,7 @@ from trainyard.core.champion import champion
 from trainyard.core.environment import Environment
 from trainyard.core.errors import ExitCode, TrainyardError
 from trainyard.core.recipe import Recipe
+from trainyard.core.window import day_of
 from yardmaster.step_process import step_process
 
 
@@ -41,13 +42,14 @@ class Listener(Protocol):
 
 @dataclass
 class LocalRun:
-    """A run and what is known of it so far. `folders` and `seconds` grow step by step."""
+    """A run and what is known of it so far. `folders` and `seconds` grow step by step. day: as `window.day_of` reads it."""
 
     recipe: Recipe
     environment: Environment
     run_id: str
     from_step: str | None
     listener: Listener
+    day: str = ""
     folders: dict[str, str] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     startup_seconds: dict[str, float] = field(default_factory=dict)
@@ -72,7 +74,8 @@ class LocalRun:
         """
         storage.write_text(storage.join(self._folder, "recipe.yaml"), self._recipe_text)
         destination = keys.models_folder(self.root, self.recipe)
-        examples = self._step("preprocess", (keys.fingerprint(self.recipe),))
+        self.day = day_of(self.day)
+        examples = self._step("preprocess", (keys.fingerprint(self.recipe, self.day),))
         best = champion(destination)
         plan = warm_start.plan(self.root, self.recipe, examples, best, again=self._again("train"))
         model = self._leave("train", plan.model, examples=examples, start=plan.start)
@@ -112,7 +115,7 @@ class LocalRun:
         if step == "train":
             arguments["checkpoints"] = f"{output}.checkpoints"
         if step == "preprocess":
-            arguments["beam-options"] = self.environment.beam.command_line
+            arguments |= {"beam-options": self.environment.beam.command_line, "day": self.day}
         if self._again(step):
             with storage.lease(output):
                 for uri in (output, *(uri for name, uri in arguments.items() if name == "checkpoints")):

@@ -39,9 +39,11 @@ def written_with_calls(hand: Hand, deadline: int | None = None) -> list[dict[str
     def by_hand(recipe: str, storage: str, code: str = "", beam_options: str = "", gang: str = "") -> None:
         shared = {"recipe": recipe, "storage": storage, "code": code}
         run_id = dsl.PIPELINE_JOB_ID_PLACEHOLDER
+        scheduled = dsl.PIPELINE_JOB_SCHEDULE_TIME_UTC_PLACEHOLDER
         ended = hand(summary(recipe=recipe, storage=storage, run_id=run_id).set_caching_options(False), "summary")
         with dsl.ExitHandler(ended):
-            data = preprocess(**shared, run_id=run_id, beam_options=beam_options).set_caching_options(False)
+            data = preprocess(**shared, run_id=run_id, beam_options=beam_options, scheduled=scheduled)
+            data.set_caching_options(False)
             examples = hand(data, "preprocess").outputs["examples"]
             given = {name: data.outputs[name] for name in ("examples", "fingerprint", "plan")}
             trained = train(**shared, **given, gang=gang)

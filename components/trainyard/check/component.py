@@ -5,17 +5,16 @@ from kfp import dsl
 
 # The answer is the returned value: conditions of kfp.local 2.17 resolve no output but the one named "Output".
 @dsl.component(base_image="trainyard/cpu", install_kfp_package=False)
-def check(recipe: str, storage: str, code: str, run_id: str, when: str, examples: str = "") -> str:
+def check(recipe: str, storage: str, code: str, run_id: str, when: str, scheduled: str, examples: str = "") -> str:
     """Whether a scheduled run has anything to train from `examples`, or anything to preprocess: 'due' or 'not due'."""
-    from datetime import UTC, datetime
-
     from trainyard.core import events, task
 
     with task.opened("check", recipe, storage, code, run_id) as this:
         from trainyard.check.run import run
         from trainyard.core.schedule import When
+        from trainyard.core.window import time_of
 
         conditions = When.model_validate_json(when)
-        due, why = run(this.recipe, this.root, this.destination, conditions, datetime.now(UTC), examples)
+        due, why = run(this.recipe, this.root, this.destination, conditions, time_of(scheduled), examples)
         events.emit("checked", step="check", due=due, why=why)
         return "due" if due else "not due"

@@ -14,7 +14,8 @@ _LISTED = 3  # ways in which data have drifted, in a sentence
 
 
 def run(recipe: Recipe, root: str, destination: str, when: When, now: datetime, examples: str = "") -> tuple[bool, str]:
-    """Return whether to go on, and why, in a sentence. `destination` is the folder of the pushed versions.
+    """Return whether to go on, and why, in a sentence. `destination` is the folder of the pushed versions, `now`
+    the time in UTC that the run is for.
 
     `examples` is the output of preprocess for the data as they are now. Where it is not known and drift is a condition,
     data that nobody has counted yet are a reason to go on: to preprocess, and to look again.
@@ -26,7 +27,7 @@ def run(recipe: Recipe, root: str, destination: str, when: When, now: datetime, 
         return True, f"nothing was pushed to {destination} yet"
     why = _too_old(best, when, now)
     if not why and (when.new_data or when.drift):
-        examples = examples or keys.output_uri(root, recipe, "preprocess", keys.fingerprint(recipe))
+        examples = examples or keys.output_uri(root, recipe, "preprocess", keys.fingerprint(recipe, now.isoformat()))
         if storage.committed(warm_start.plan(root, recipe, examples, best).model) is None:
             why = _new(best, recipe, examples, when)
     return bool(why), why or f"version {best.version} stands: no condition of the schedule holds"

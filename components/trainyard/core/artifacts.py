@@ -82,6 +82,14 @@ class SplitFiles(Part):
     class_counts: list[int] | None
 
 
+class Window(Part):
+    """The days that data were read of, written YYYY-MM-DD: from first to last, those in `missing` held no files."""
+
+    first: str
+    last: str
+    missing: list[str]
+
+
 class Quarantined(Part):
     """One record that was set aside."""
 
@@ -113,6 +121,7 @@ class Examples(Document):
     quarantine: dict[str, int]
     warnings: list[str]
     fingerprint: str
+    window: Window | None = None
 
 
 class Epoch(Part):

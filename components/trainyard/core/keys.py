@@ -15,7 +15,7 @@ import re
 from functools import cache
 from pathlib import Path
 
-from trainyard.core import buckets, storage
+from trainyard.core import buckets, storage, window
 from trainyard.core.errors import DataError
 from trainyard.core.objects import is_bucket
 from trainyard.core.recipe import Recipe
@@ -72,20 +72,31 @@ def _package_digest() -> bytes:
     return digest.digest()
 
 
-def fingerprint(recipe: Recipe) -> str:
+def fingerprint(recipe: Recipe, day: str = "") -> str:
     """Return what names the state of the recipe's source without reading its records.
+
+    day: where the recipe reads a window of days, what `window.paths` takes; its days are part of the name.
 
     Local files count with path, size and modification time, objects of a bucket with name, size and checksum; a bundled
     source with its name, for its content is fixed by the locked package. Raises `DataError` where nothing matches the
-    path or it may not be read, `TransientError` where a bucket cannot be reached.
+    path, days are missing or it may not be read, `TransientError` where a bucket cannot be reached.
     """
     if recipe.data.bundled is not None:
         return f"{recipe.data.bundled} scikit-learn {importlib.metadata.version('scikit-learn')}"
     path = recipe.data.path or ""
-    entries = _list_bucket(path) if is_bucket(path) else _list_local(path)
+    if recipe.data.window_days is None:
+        entries = _list(path)
+    else:
+        listed = {each: _list(place) for each, place in window.paths(recipe.data, day).items()}
+        window.require(recipe.data, ((each, len(files)) for each, files in listed.items()))
+        entries = [(f"{each}/{name}", size, state) for each, files in listed.items() for name, size, state in files]
     if not entries:
         raise DataError(f"data.path: {path}: no files found. Correct data.path in the recipe.")
     return hashlib.sha256(json.dumps(sorted(entries)).encode()).hexdigest()
+
+
+def _list(path: str) -> list[tuple[str, int, str]]:
+    return _list_bucket(path) if is_bucket(path) else _list_local(path)
 
 
 def _list_local(path: str) -> list[tuple[str, int, str]]:

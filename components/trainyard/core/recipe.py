@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
@@ -68,6 +69,13 @@ class Data(Strict):
     path: str | None = Field(
         None, description="Folder, file or glob, local, gs:// or s3://; relative to the recipe's file."
     )
+    window_days: Positive | None = Field(
+        None,
+        description="Read so many days, the last one that before the run's (UTC); path then names one day, such as gs://b/day=%Y-%m-%d.",
+    )
+    max_missing_days: Annotated[int, Field(ge=0)] = Field(
+        0, description="The run stops when more of the window's days than this hold no files."
+    )
     bundled: Literal["digits", "breast_cancer"] | None = Field(
         None, description="Instead of path: a real data set that scikit-learn carries, written out in `format`."
     )
@@ -88,6 +96,7 @@ class Data(Strict):
     def _source(self) -> Self:
         if (self.path is None) == (self.bundled is None):
             raise ValueError("give either path or bundled")
+        _check_window(self.path or "", self.window_days, self.format)
         if self.format == "csv" and not self.features:
             raise ValueError("format csv needs features: name at least one column to learn from")
         return self
@@ -96,6 +105,17 @@ class Data(Strict):
     def is_image(self) -> bool:
         """Whether the examples are images: they are unless columns are named."""
         return not self.features
+
+
+def _check_window(path: str, days: int | None, format: str) -> None:
+    named = re.findall("%.?", path)
+    dated = sorted(named) == ["%Y", "%d", "%m"]
+    if days is None and dated:
+        raise ValueError("path names a day by %Y, %m and %d. Say by window_days how many of them to read")
+    if days is not None and not dated:
+        raise ValueError("window_days needs a path with %Y, %m and %d in it, each once, such as /data/day=%Y-%m-%d")
+    if days is not None and format == "tfds":
+        raise ValueError("window_days is not for format tfds: a prepared data set is one folder")
 
 
 class Model(Strict):

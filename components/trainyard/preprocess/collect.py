@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import apache_beam as beam
@@ -13,7 +13,7 @@ import tensorflow as tf
 from apache_beam.io.filesystem import CompressionTypes
 from apache_beam.io.filesystems import FileSystems
 
-from trainyard.core.artifacts import SPLITS, Part, Quarantined, Split
+from trainyard.core.artifacts import SPLITS, Part, Quarantined, Split, Window
 from trainyard.core.errors import ConfigurationError, DataError
 from trainyard.core.recipe import Recipe
 from trainyard.preprocess.files import Files
@@ -45,6 +45,7 @@ class Collected:
     splits: dict[Split, SplitSummary]
     bad: list[Quarantined]
     repeated: list[Repeated]
+    window: Window | None = None
 
 
 def collect(recipe: Recipe, files: Files, dataset: Dataset | None, work: str, beam_options: str) -> Collected:
@@ -83,7 +84,7 @@ def collect(recipe: Recipe, files: Files, dataset: Dataset | None, work: str, be
             | "Keep" >> beam.io.WriteToTFRecord(f"{work}/records", file_name_suffix=".tfrecord")
         )
     _require_shared(work, beam_options)
-    return _read_findings(work)
+    return replace(_read_findings(work), window=files.window)
 
 
 @dataclass(frozen=True)

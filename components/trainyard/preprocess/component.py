@@ -12,6 +12,7 @@ def preprocess(
     code: str,
     run_id: str,
     beam_options: str,
+    scheduled: str,
 ) -> NamedTuple("Outputs", [("examples", str), ("fingerprint", str), ("plan", str)]):  # type: ignore[valid-type]
     """Records become example shards, a transform graph and statistics; gives their URI, their fingerprint, and a plan:
 
@@ -21,11 +22,13 @@ def preprocess(
 
     with task.opened("preprocess", recipe, storage, code, run_id) as this:
         from trainyard.core.artifacts import Examples
+        from trainyard.core.window import day_of
 
-        examples = this.output(keys.fingerprint(this.recipe))
+        day = day_of(scheduled)
+        examples = this.output(keys.fingerprint(this.recipe, day))
         if this.unfinished():
             from trainyard.preprocess.run import run
 
-            this.execute(run, beam_options=beam_options)
+            this.execute(run, beam_options=beam_options, day=day)
         plan = this.plan_training(examples).model_dump_json()
         return examples, Examples.read(examples).fingerprint, plan

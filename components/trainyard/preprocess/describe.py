@@ -37,6 +37,7 @@ def write_description(recipe: Recipe, collected: Collected, plan: Plan, image: I
         quarantine=dict(sorted(Counter(item.reason for item in collected.bad).items())),
         warnings=found,
         fingerprint=quality.fingerprint(collected),
+        window=collected.window,
     )
     document.write(output)
     for warning in found:

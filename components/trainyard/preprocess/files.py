@@ -12,7 +12,8 @@ from typing import IO, cast
 
 from apache_beam.io.filesystems import FileSystems
 
-from trainyard.core import buckets
+from trainyard.core import buckets, window
+from trainyard.core.artifacts import Window
 from trainyard.core.errors import DataError
 from trainyard.core.objects import is_bucket
 from trainyard.core.recipe import Data
@@ -28,14 +29,20 @@ _PATTERNS = {
 
 @dataclass(frozen=True)
 class Files:
-    """The files of a source: absolute paths in order, all below `root`."""
+    """The files of a source: absolute paths in order, all below `root`; in a window of days, below a root a day."""
 
     root: str
     paths: list[str]
+    roots: tuple[str, ...] = ()
+    window: Window | None = None
 
     def name(self, path: str) -> str:
         """Return `path` as seen from the root."""
         return relative(path, self.root)
+
+    def name_in_day(self, path: str) -> str:
+        """Return `path` as seen from its day's root, or from the only one."""
+        return relative(path, next((root for root in self.roots if path.startswith(f"{root}/")), self.root))
 
 
 def relative(path: str, root: str) -> str:
@@ -43,17 +50,34 @@ def relative(path: str, root: str) -> str:
     return path.removeprefix(root.rstrip("/") + "/")
 
 
-def find_files(data: Data, path: str) -> Files:
+def find_files(data: Data, path: str, day: str = "") -> Files:
     """Return the files that `path` (a folder, a file or a glob, local, gs:// or s3://) stands for, hidden ones left out.
 
-    Raises `DataError` where there are none or they cannot be listed, `TransientError` where a bucket cannot be reached.
+    Where `data` is a window of days, it is that before `day`. Raises `DataError` where there are none or they cannot be listed, `TransientError` where a bucket cannot be reached.
     """
-    patterns = [path] if _GLOB.search(path) else [f"{path.rstrip('/')}/{pattern}" for pattern in _PATTERNS[data.format]]
-    files = _in_bucket(data, path) if is_bucket(path) else _in_folder(path, patterns)
+    if data.window_days is not None:
+        return _in_window(data, day)
+    files = _found(data, path)
     if not files.paths:
-        wanted = " or ".join(patterns)
+        wanted = " or ".join(_patterns(data, path))
         raise DataError(f"data.path: {path}: no files found. Looked for {wanted}. Correct data.path in the recipe.")
     return files
+
+
+def _in_window(data: Data, day: str) -> Files:
+    found = {each: _found(data, path) for each, path in window.paths(data, day).items()}
+    days = window.require(data, ((each, len(files.paths)) for each, files in found.items()))
+    root = (data.path or "").partition("%")[0].rpartition("/")[0]
+    paths = sorted({path for files in found.values() for path in files.paths})
+    return Files(root, paths, tuple(dict.fromkeys(files.root for files in found.values())), days)
+
+
+def _found(data: Data, path: str) -> Files:
+    return _in_bucket(data, path) if is_bucket(path) else _in_folder(path, _patterns(data, path))
+
+
+def _patterns(data: Data, path: str) -> list[str]:
+    return [path] if _GLOB.search(path) else [f"{path.rstrip('/')}/{pattern}" for pattern in _PATTERNS[data.format]]
 
 
 def open_file(path: str) -> IO[bytes]:

@@ -52,6 +52,13 @@ def warnings(collected: Collected) -> list[str]:
         found.append(
             f"{again} examples repeat another one (kept, and in the same split), such as {' = '.join(first.sources)}."
         )
+    if collected.window and collected.window.missing:
+        missing = collected.window.missing
+        more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
+        found.append(
+            f"{len(missing)} days from {collected.window.first} to {collected.window.last} hold no files: "
+            f"{', '.join(missing[:_SHOWN])}{more}."
+        )
     conflicts = [group for group in collected.repeated if len(group.labels) > 1]
     for group in conflicts[:_SHOWN]:
         found.append(f"equal examples with different labels {', '.join(group.labels)}: {', '.join(group.sources)}.")

@@ -10,6 +10,7 @@ import trainyard.data  # noqa: F401 - first: sets what TensorFlow reads while it
 from trainyard.core import events, keys
 from trainyard.core.artifacts import SPLITS, ImageShape
 from trainyard.core.recipe import Recipe
+from trainyard.core.window import day_of
 from trainyard.preprocess import quality
 from trainyard.preprocess.bundled import write_breast_cancer, write_digits
 from trainyard.preprocess.collect import Collected, collect
@@ -24,16 +25,17 @@ from trainyard.preprocess.transform import Plan, transform
 _BATCH_ROWS, _BATCH_IMAGES = 1000, 64  # chosen: a batch of decoded images stays below 100 MB at 224 x 224
 
 
-def run(recipe: Recipe, output: Path, beam_options: str = "") -> None:
+def run(recipe: Recipe, output: Path, beam_options: str = "", day: str = "") -> None:
     """Read, check, split and transform the recipe's data into example shards with their transform graph.
 
     beam_options are Beam's own, such as `--runner=PrismRunner`; by default the pipelines run in this process.
+    day: where the recipe reads a window of days, the day after its last one, YYYY-MM-DD; today in UTC by default.
     """
     start = time.monotonic()
     work = output / ".work"
     work.mkdir()
     check_names(recipe.data)
-    collected = _collect(recipe, work, beam_options)
+    collected = _collect(recipe, work, beam_options, day_of(day))
     collected_at = time.monotonic()
     quality.require_usable(collected, recipe)
     own = load_preprocessing(recipe.module)
@@ -62,10 +64,10 @@ def run(recipe: Recipe, output: Path, beam_options: str = "") -> None:
     )
 
 
-def _collect(recipe: Recipe, work: Path, beam_options: str) -> Collected:
-    keys.fingerprint(recipe)  # raises where a folder or file cannot be read, which Beam would pass over
+def _collect(recipe: Recipe, work: Path, beam_options: str, day: str) -> Collected:
+    keys.fingerprint(recipe, day)  # raises where a folder or file cannot be read, which Beam would pass over
     path = recipe.data.path or _write_bundled(recipe, work / "bundled")
-    files = find_files(recipe.data, path)
+    files = find_files(recipe.data, path, day)
     events.emit("reading", format=recipe.data.format, path=recipe.data.bundled or path, files=len(files.paths))
     dataset = read_dataset(recipe.data, files) if recipe.data.format == "tfds" else None
     (work / "collect").mkdir()

@@ -6,6 +6,7 @@ import gzip
 import time
 import zlib
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import apache_beam as beam
@@ -45,7 +46,7 @@ class ReadRecords(beam.PTransform):  # type: ignore[misc]
 class _Read(beam.DoFn):  # type: ignore[misc]
     def __init__(self, recipe: Recipe, files: Files, dataset: Dataset | None) -> None:
         self._recipe = recipe
-        self._root = Files(files.root, [])
+        self._root = replace(files, paths=[])
         self._dataset = dataset
         self._total = len(files.paths)
         self._done = 0
@@ -68,7 +69,8 @@ class _Read(beam.DoFn):  # type: ignore[misc]
 
     def _items(self, path: str, name: str) -> Iterator[Record | Quarantined]:
         if self._recipe.data.format == "image_folder":
-            yield _read_image(path, name, self._recipe)
+            label, slash, _ = self._root.name_in_day(path).partition("/")
+            yield _read_image(path, name, label if slash else None, self._recipe)
         elif self._recipe.data.format == "csv":
             yield from read_csv(path, name, self._recipe)
         else:
@@ -82,10 +84,9 @@ class _Read(beam.DoFn):  # type: ignore[misc]
             events.progress(self._done, self._total, "file")
 
 
-def _read_image(path: str, name: str, recipe: Recipe) -> Record | Quarantined:
-    label, slash, _ = name.partition("/")
+def _read_image(path: str, name: str, label: str | None, recipe: Recipe) -> Record | Quarantined:
     try:
-        if not slash:
+        if label is None:
             raise BadRecord("missing_label", "the file lies in no class folder")
         with open_file(path) as stream:
             encoded = stream.read()

@@ -23,7 +23,8 @@ def retrain_pipeline(
     """
     shared = {"recipe": recipe, "storage": storage, "code": code}
     run_id = dsl.PIPELINE_JOB_ID_PLACEHOLDER
-    due = check(**shared, run_id=run_id, when=when).set_caching_options(False)
+    scheduled = dsl.PIPELINE_JOB_SCHEDULE_TIME_UTC_PLACEHOLDER
+    due = check(**shared, run_id=run_id, when=when, scheduled=scheduled).set_caching_options(False)
     with dsl.If(due.outputs["Output"] == "due", name="due"):
         train_pipeline(**shared, beam_options=beam_options, gang=gang)
 
@@ -44,10 +45,12 @@ def retrain_on_drift_pipeline(
     """
     shared = {"recipe": recipe, "storage": storage, "code": code}
     run_id = dsl.PIPELINE_JOB_ID_PLACEHOLDER
-    worth_a_look = check(**shared, run_id=run_id, when=when).set_caching_options(False)
+    scheduled = dsl.PIPELINE_JOB_SCHEDULE_TIME_UTC_PLACEHOLDER
+    asked = {**shared, "run_id": run_id, "when": when, "scheduled": scheduled}
+    worth_a_look = check(**asked).set_caching_options(False)
     with dsl.If(worth_a_look.outputs["Output"] == "due", name="worth-a-look"):
-        data = preprocess(**shared, run_id=run_id, beam_options=beam_options).set_caching_options(False)
-        examples = data.outputs["examples"]
-        due = check(**shared, run_id=run_id, when=when, examples=examples).set_caching_options(False)
+        data = preprocess(**shared, run_id=run_id, beam_options=beam_options, scheduled=scheduled)
+        data.set_caching_options(False)
+        due = check(**asked, examples=data.outputs["examples"]).set_caching_options(False)
         with dsl.If(due.outputs["Output"] == "due", name="due"):
             train_pipeline(**shared, beam_options=beam_options, gang=gang)

@@ -23,11 +23,13 @@ def train_pipeline(recipe: str, storage: str, code: str = "", beam_options: str 
     """
     shared = {"recipe": recipe, "storage": storage, "code": code}
     run_id = dsl.PIPELINE_JOB_ID_PLACEHOLDER
+    scheduled = dsl.PIPELINE_JOB_SCHEDULE_TIME_UTC_PLACEHOLDER
     # The run's id keeps KFP from reusing a task. Those that take it look at what changes outside the pipeline (the
     # source, the champion, the servers' folder); they find their own finished output in storage.
     ended = summary(recipe=recipe, storage=storage, run_id=run_id).set_caching_options(False)
     with dsl.ExitHandler(ended):
-        data = preprocess(**shared, run_id=run_id, beam_options=beam_options).set_caching_options(False)
+        data = preprocess(**shared, run_id=run_id, beam_options=beam_options, scheduled=scheduled)
+        data.set_caching_options(False)
         examples, fingerprint, plan = (data.outputs[name] for name in ("examples", "fingerprint", "plan"))
         model = train(**shared, examples=examples, fingerprint=fingerprint, plan=plan, gang=gang).outputs["model"]
         judged = evaluate(**shared, run_id=run_id, examples=examples, model=model).set_caching_options(False)

@@ -37,6 +37,10 @@ def run(
     require_blessed: Annotated[
         bool, typer.Option("--require-blessed", help="Exit with 60 where the gate refuses the model.")
     ] = False,
+    day: Annotated[
+        str,
+        typer.Option("--day", help="Day of the run, YYYY-MM-DD, where the recipe reads a window of days; else today."),
+    ] = "",
     output: OutputFormat = Output.TEXT,
 ) -> None:
     """Preprocess, train, evaluate, export and push a recipe on this machine.
@@ -60,7 +64,7 @@ def run(
         )
     screen = Screen()
     run_id = f"{datetime.now():%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
-    going = LocalRun(loaded, place, run_id, from_step.value if from_step else None, screen)
+    going = LocalRun(loaded, place, run_id, from_step.value if from_step else None, screen, day)
     failure: str | None = None
     code: int = ExitCode.DONE
     try:
