@@ -219,6 +219,14 @@ def test_every_pool_is_judged_and_what_cannot_train_says_why(tmp_path: Path) -> 
     assert found["l4"].tolerations == ("nvidia.com/gpu:NoSchedule",)
 
 
+def test_workers_whose_network_nobody_knows_are_not_planned_as_if_they_shared_one_host(tmp_path: Path) -> None:
+    environment, recipe = load(tmp_path)
+    pools = [environment.pools["l4"].model_copy(update={"workers": 2, "machine": name}) for name in ("own", None)]
+    unknown, known = (sites.of_pool(recipe, environment, pool) for pool in pools)
+    assert (unknown.network, known.network) == (1e9, 2e9)  # chosen; 16 Gbit/s of a g2-standard-8
+    assert communication_seconds(RESNET, unknown) > communication_seconds(RESNET, known)
+
+
 def test_a_batch_without_equal_parts_is_no_plan(tmp_path: Path) -> None:
     environment, _ = load(tmp_path)
     recipe = recipes.load(str(tmp_path / "imagenet.yaml"), ["train.batch_size=100"])

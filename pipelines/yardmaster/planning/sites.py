@@ -14,6 +14,7 @@ from trainyard.core.recipe import Recipe
 from yardmaster.planning.roofline import Site
 
 HERE = "this machine"
+UNKNOWN_NETWORK = 1e9  # bytes a second between nodes of which the catalog says nothing; chosen
 _GIB = 1 << 30
 _DRIVER = Path("/proc/driver/nvidia/gpus")
 
@@ -25,9 +26,10 @@ def of_pool(recipe: Recipe, environment: Environment, pool: Pool) -> Site:
     cores = (
         asked if pool.resources.limits.cpu or found is None else machines.allocatable(found[1], environment.platform)[0]
     )
-    network = found[1].network_gbit * 1e9 / 8 if found and found[1].network_gbit and pool.workers > 1 else None
+    gbit = found[1].network_gbit if found else None
+    network = (gbit * 1e9 / 8 if gbit else UNKNOWN_NETWORK) if pool.workers > 1 else None
     if pool.accelerator is None:
-        return cpu(cores, pool.workers, network or (1e9 if pool.workers > 1 else None))
+        return cpu(cores, pool.workers, network)
     slice_ = pool.kind == "tpu"  # its chips reach each other without the network, whichever host they are on
     return device(
         recipe.train.precision, pool.accelerator, pool.count, pool.workers, cores, None if slice_ else network
