@@ -10,8 +10,11 @@ RECIPE ?= digits
 VARIANT ?= cpu
 IMAGE ?= trainyard/$(VARIANT):0.1.0
 COMPILE := $(UV) pip compile --quiet --upgrade --universal --generate-hashes --no-emit-index-url --python-version 3.11
-# Named by Beam's and TensorFlow's lists, and run by no step: clients of other services, and Clang.
-IMAGE_LOCK := $(foreach name,google-cloud-aiplatform google-genai libclang,--no-emit-package $(name))
+# Named by Beam's and TensorFlow's lists, and run by no step: clients of other services, TensorBoard's server, and Clang.
+UNUSED := google-cloud-aiplatform google-genai libclang $(addprefix google-cloud-,bigquery bigquery-storage bigtable build \
+  datastore dlp kms language monitoring pubsub recommendations-ai resource-manager secret-manager spanner sql \
+  videointelligence vision) cloud-sql-python-connector pg8000 pymysql python-tds tensorboard-data-server
+IMAGE_LOCK := $(foreach name,$(UNUSED),--no-emit-package $(name))
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 
 .PHONY: sbom test-cluster help setup run test verify update images goldens docs profiles bench
