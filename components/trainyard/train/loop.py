@@ -222,7 +222,10 @@ class Loop:
 
         Half an interval: while one is written, the one before it, which is committed, is at most an interval old.
         """
-        every, least = self.settings.checkpoints.every_steps, round(CHECKPOINT_SECONDS / CALL_SECONDS) * self._call_steps
+        every, least = (
+            self.settings.checkpoints.every_steps,
+            round(CHECKPOINT_SECONDS / CALL_SECONDS) * self._call_steps,
+        )
         return max(1, every // 2) if every else max((self.data.steps_per_epoch + 1) // 2, least)
 
     def _pause(self, count: int) -> int:
