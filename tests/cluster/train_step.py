@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+import yaml
 from namespaces import Namespace, until
 
 from trainyard.core import keys, warm_start
@@ -21,6 +22,7 @@ from trainyard.core import recipe as recipes
 from trainyard.core.documents import parse
 from trainyard.core.environment import Environment
 from yardmaster.compilation import compiled
+from yardmaster.placement import PlacedSpec
 
 IMAGE = os.environ.get("TRAINYARD_IMAGE", "")
 STORAGE = "/runs/store"
@@ -29,10 +31,9 @@ SECONDS = 400  # two idle cores train a gang of two in half a minute; other work
 ENVIRONMENT = """
 target: kubeflow
 platform: gke
-storage: /runs/store
+storage: {storage}
 images: {{cpu: {image}, gpu: {image}}}
-volume: {{claim: runs, path: /runs}}
-variables: {{OMP_NUM_THREADS: "1", TF_NUM_INTRAOP_THREADS: "1"}}
+{reached}
 pools:
   cpu:
     kind: cpu
@@ -50,12 +51,23 @@ POOL: dict[str, Any] = {
     "start_deadline_seconds": 240,
     "resources": {"requests": {"cpu": "500m", "memory": "3Gi"}, "limits": {"memory": "3Gi"}},
 }
-RECIPE = ["train.epochs=12", "train.batch_size=64", "train.checkpoints.every_steps=10", "model.name=cnn_small"]
+THREADS = {"OMP_NUM_THREADS": "1", "TF_NUM_INTRAOP_THREADS": "1"}
+RECIPE = ["train.batch_size=64", "train.checkpoints.every_steps=10", "model.name=cnn_small"]
 RESTRICTED = {
     "allowPrivilegeEscalation": False,
     "readOnlyRootFilesystem": True,
     "capabilities": {"drop": ["ALL"]},
 }
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where runs store their outputs, and what their environment says so that they reach it."""
+
+    storage: str = STORAGE
+    reached: dict[str, Any] = field(
+        default_factory=lambda: {"volume": {"claim": "runs", "path": "/runs"}, "variables": THREADS}
+    )
 
 
 @dataclass
@@ -66,6 +78,8 @@ class Run:
     name: str
     pool: dict[str, Any] = field(default_factory=dict)
     attempt: int = 0
+    place: Place = field(default_factory=Place)
+    epochs: int = 12
 
     @property
     def pod(self) -> str:
@@ -137,8 +151,8 @@ class Run:
         container = placed.pipeline["deploymentSpec"]["executors"]["exec-train"]["container"]
         given = placed.pipeline["root"]["inputDefinitions"]["parameters"]
         values = {name: given[name]["defaultValue"] for name in ("recipe", "storage", "code", "gang")}
-        plan = warm_start.plan(STORAGE, self.recipe, f"{STORAGE}/examples", best=None)
-        values |= {"examples": f"{STORAGE}/examples", "fingerprint": "test", "plan": plan.model_dump_json()}
+        plan = warm_start.plan(self.place.storage, self.recipe, self.examples, best=None)
+        values |= {"examples": self.examples, "fingerprint": "test", "plan": plan.model_dump_json()}
         metrics = {"name": "metrics", "type": {"schemaTitle": "system.Metrics"}, "uri": "minio://bucket/metrics"}
         outputs = {
             "parameters": {"model": {"outputFile": "/tmp/kfp/model"}},
@@ -147,6 +161,15 @@ class Run:
         }
         executor_input = json.dumps({"inputs": {"parameterValues": values}, "outputs": outputs})
         name = {"name": "KFP_POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}
+        mounts = [
+            {"name": "tmp", "mountPath": "/tmp"},
+            # Kubeflow Pipelines mounts an empty folder for each kind of object store.
+            {"name": "minio", "mountPath": "/minio"},
+        ]
+        volumes: list[dict[str, Any]] = [{"name": "tmp", "emptyDir": {}}, {"name": "minio", "emptyDir": {}}]
+        if "volume" in self.place.reached:
+            mounts.append({"name": "runs", "mountPath": "/runs"})
+            volumes.append({"name": "runs", "persistentVolumeClaim": {"claimName": "runs"}})
         return {
             "restartPolicy": "Never",
             "serviceAccountName": "trainyard-launcher",
@@ -164,37 +187,47 @@ class Run:
                     "image": container["image"],
                     "command": container["command"],
                     "args": [executor_input if each == "{{$}}" else each for each in container["args"]],
-                    "env": [*container["env"], name],
+                    "env": [*container["env"], *_secrets(placed), name],
                     "resources": {"requests": {"cpu": "100m", "memory": "1Gi"}, "limits": {"memory": "1Gi"}},
                     "securityContext": RESTRICTED,
-                    "volumeMounts": [
-                        {"name": "tmp", "mountPath": "/tmp"},
-                        {"name": "runs", "mountPath": "/runs"},
-                        # Kubeflow Pipelines mounts an empty folder for each kind of object store.
-                        {"name": "minio", "mountPath": "/minio"},
-                    ],
+                    "volumeMounts": mounts,
                 }
             ],
-            "volumes": [
-                {"name": "tmp", "emptyDir": {}},
-                {"name": "minio", "emptyDir": {}},
-                {"name": "runs", "persistentVolumeClaim": {"claimName": "runs"}},
-            ],
+            "volumes": volumes,
         }
 
     @property
     def recipe(self) -> recipes.Recipe:
-        return recipes.load("digits", [*RECIPE, f"name={self.name}"])
+        return recipes.load("digits", [*RECIPE, f"train.epochs={self.epochs}", f"name={self.name}"])
 
     @property
     def environment(self) -> Environment:
-        return parse(
-            ENVIRONMENT.format(image=IMAGE, pool=json.dumps(POOL | self.pool)), Environment, name="environment"
+        text = ENVIRONMENT.format(
+            storage=self.place.storage,
+            image=IMAGE,
+            reached=yaml.safe_dump(self.place.reached),
+            pool=json.dumps(POOL | self.pool),
         )
+        return parse(text, Environment, name="environment")
+
+    @property
+    def examples(self) -> str:
+        return f"{self.place.storage}/examples"
 
     @property
     def output(self) -> str:
-        return keys.output_uri(STORAGE, self.recipe, "train", f"{STORAGE}/examples")
+        return keys.output_uri(self.place.storage, self.recipe, "train", self.examples)
+
+
+def _secrets(placed: PlacedSpec) -> list[dict[str, Any]]:
+    """Return the variables from Secrets that Kubeflow gives the step's pod."""
+    assert placed.platform
+    executor = placed.platform["platforms"]["kubernetes"]["deploymentSpec"]["executors"]["exec-train"]
+    return [
+        {"name": key["envVar"], "valueFrom": {"secretKeyRef": {"name": each["secretName"], "key": key["secretKey"]}}}
+        for each in executor.get("secretAsEnv", [])
+        for key in each["keyToEnv"]
+    ]
 
 
 class Desk:
