@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from yardmaster.cli.options import RecipeName
+from yardmaster.cli.options import Overrides, RecipeName
 
 app = typer.Typer(no_args_is_help=True, help="Write and check recipes.")
 
@@ -82,7 +82,7 @@ def new(
 @app.command("validate")
 def validate(
     recipe: RecipeName,
-    set_: Annotated[list[str] | None, typer.Option("--set", help="Override one value, such as train.epochs=3.")] = None,
+    set_: Overrides = None,
 ) -> None:
     """Check a recipe and print it with every default filled in."""
     import yaml
