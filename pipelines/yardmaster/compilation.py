@@ -44,7 +44,23 @@ def compiled(recipe: Recipe, environment: Environment, when: When | None = None)
         defaults["when"] = when.model_dump_json()
     for name, value in defaults.items():
         parameters[name] |= {"defaultValue": value, "isOptional": True}
+    _fill_in_time(spec)
     return place(spec, environment)
+
+
+def _fill_in_time(spec: dict[str, Any]) -> None:
+    """Have KFP give the tasks of the top level the time of the run's schedule, in place of the parameter `scheduled`.
+
+    The pipelines themselves do not name the placeholder: kfp.local 2.17 stops at it.
+    """
+    from kfp import dsl
+
+    del spec["root"]["inputDefinitions"]["parameters"]["scheduled"]
+    for task in spec["root"]["dag"]["tasks"].values():
+        for value in task["inputs"]["parameters"].values():
+            if value == {"componentInputParameter": "scheduled"}:
+                value.clear()
+                value["runtimeValue"] = {"constant": dsl.PIPELINE_JOB_SCHEDULE_TIME_UTC_PLACEHOLDER}
 
 
 def to_yaml(documents: Iterable[dict[str, Any]]) -> str:

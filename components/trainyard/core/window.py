@@ -15,7 +15,7 @@ _LISTED = 5
 def time_of(scheduled: str) -> datetime:
     """Return the ISO time or day `scheduled` in UTC; now where that is ''.
 
-    Now too where KFP has left the pipeline's placeholder for the time as it is: kfp.local 2.17 does, and old servers.
+    Now too where KFP has left the pipeline's placeholder for the time as it is, as old servers do.
     Raises `ConfigurationError`.
     """
     if not scheduled or scheduled.startswith("{{"):

@@ -9,7 +9,13 @@ from yardmaster.catalog.train import train_pipeline
 
 @dsl.pipeline(name="trainyard-retrain")
 def retrain_pipeline(
-    recipe: str, storage: str, code: str = "", beam_options: str = "", gang: str = "", when: str = "{}"
+    recipe: str,
+    storage: str,
+    code: str = "",
+    beam_options: str = "",
+    gang: str = "",
+    when: str = "{}",
+    scheduled: str = "",
 ) -> None:
     """Train as the training pipeline does, where a condition of `when` holds.
 
@@ -20,18 +26,24 @@ def retrain_pipeline(
         beam_options: Command line of Beam for preprocess.
         gang: JSON text of the gang of pods that trains. Empty: the train step's own pod does.
         when: JSON text of the schedule's conditions.
+        scheduled: As of the training pipeline.
     """
     shared = {"recipe": recipe, "storage": storage, "code": code}
     run_id = dsl.PIPELINE_JOB_ID_PLACEHOLDER
-    scheduled = dsl.PIPELINE_JOB_SCHEDULE_TIME_UTC_PLACEHOLDER
     due = check(**shared, run_id=run_id, when=when, scheduled=scheduled).set_caching_options(False)
     with dsl.If(due.outputs["Output"] == "due", name="due"):
-        train_pipeline(**shared, beam_options=beam_options, gang=gang)
+        train_pipeline(**shared, beam_options=beam_options, gang=gang, scheduled=scheduled)
 
 
 @dsl.pipeline(name="trainyard-retrain")
 def retrain_on_drift_pipeline(
-    recipe: str, storage: str, code: str = "", beam_options: str = "", gang: str = "", when: str = "{}"
+    recipe: str,
+    storage: str,
+    code: str = "",
+    beam_options: str = "",
+    gang: str = "",
+    when: str = "{}",
+    scheduled: str = "",
 ) -> None:
     """Train where a condition of `when` holds, drift among them: new data are preprocessed, and then decided upon.
 
@@ -42,10 +54,10 @@ def retrain_on_drift_pipeline(
         beam_options: Command line of Beam for preprocess.
         gang: JSON text of the gang of pods that trains. Empty: the train step's own pod does.
         when: JSON text of the schedule's conditions.
+        scheduled: As of the training pipeline.
     """
     shared = {"recipe": recipe, "storage": storage, "code": code}
     run_id = dsl.PIPELINE_JOB_ID_PLACEHOLDER
-    scheduled = dsl.PIPELINE_JOB_SCHEDULE_TIME_UTC_PLACEHOLDER
     asked = {**shared, "run_id": run_id, "when": when, "scheduled": scheduled}
     worth_a_look = check(**asked).set_caching_options(False)
     with dsl.If(worth_a_look.outputs["Output"] == "due", name="worth-a-look"):
@@ -53,4 +65,4 @@ def retrain_on_drift_pipeline(
         data.set_caching_options(False)
         due = check(**asked, examples=data.outputs["examples"]).set_caching_options(False)
         with dsl.If(due.outputs["Output"] == "due", name="due"):
-            train_pipeline(**shared, beam_options=beam_options, gang=gang)
+            train_pipeline(**shared, beam_options=beam_options, gang=gang, scheduled=scheduled)

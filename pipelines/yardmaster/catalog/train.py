@@ -11,7 +11,9 @@ from trainyard.train.component import train
 
 
 @dsl.pipeline(name="trainyard-train")
-def train_pipeline(recipe: str, storage: str, code: str = "", beam_options: str = "", gang: str = "") -> None:
+def train_pipeline(
+    recipe: str, storage: str, code: str = "", beam_options: str = "", gang: str = "", scheduled: str = ""
+) -> None:
     """Preprocess, train and evaluate; export and push what the gates bless; write the run's summary whatever happened.
 
     Args:
@@ -20,10 +22,10 @@ def train_pipeline(recipe: str, storage: str, code: str = "", beam_options: str 
         code: Digest of the code this was compiled with; an image with other code refuses. Empty: not checked.
         beam_options: Command line of Beam for preprocess.
         gang: JSON text of the gang of pods that trains. Empty: the train step's own pod does.
+        scheduled: ISO time that a window of data ends before. Empty: now. `trainyard compile` has KFP fill it in.
     """
     shared = {"recipe": recipe, "storage": storage, "code": code}
     run_id = dsl.PIPELINE_JOB_ID_PLACEHOLDER
-    scheduled = dsl.PIPELINE_JOB_SCHEDULE_TIME_UTC_PLACEHOLDER
     # The run's id keeps KFP from reusing a task. Those that take it look at what changes outside the pipeline (the
     # source, the champion, the servers' folder); they find their own finished output in storage.
     ended = summary(recipe=recipe, storage=storage, run_id=run_id).set_caching_options(False)
