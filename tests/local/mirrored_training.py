@@ -1,14 +1,13 @@
 """`python mirrored_training.py DEVICES RECIPE EXAMPLES FOLDER`: trains on so many logical CPUs of one process."""
 
 import sys
-from pathlib import Path
 
 import trainyard.data  # noqa: F401 - chooses Keras 3
 
 # isort: split
 import tensorflow as tf
 
-from trainyard.core import recipe
+from trainyard.core import recipe, storage
 from trainyard.train import session
 
 if __name__ == "__main__":
@@ -16,6 +15,5 @@ if __name__ == "__main__":
     tf.config.set_logical_device_configuration(
         tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * int(devices)
     )
-    output = Path(folder) / "output"
-    output.mkdir(parents=True)
-    session.train(recipe.load(path), examples, f"{folder}/checkpoints", "test", output).write(output)
+    with storage.stage(f"{folder}/output", producer="trainyard.train") as output:
+        session.train(recipe.load(path), examples, f"{folder}/checkpoints", "test", output).write(output)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -96,6 +97,18 @@ def test_what_a_killed_fetch_left_is_removed_and_one_under_way_is_not(place: Pat
 
     cache.entry("a", CONTENT, fetch)
     assert sorted(path.name for path in place.iterdir()) == ["a", "b"]
+
+
+def test_a_copy_that_another_process_was_faster_to_fetch_is_not_replaced(place: Path) -> None:
+    faster: list[os.stat_result] = []
+
+    def fetch(folder: Path) -> None:
+        assert told("a") == ["fetched"]
+        faster.append((place / "a").stat())
+        (folder / "a").write_bytes(bytes(1000))
+
+    assert os.path.samestat(cache.entry("a", CONTENT, fetch).stat(), faster[0])
+    assert [path.name for path in place.iterdir()] == ["a"]
 
 
 def test_a_damaged_copy_is_fetched_again(place: Path) -> None:

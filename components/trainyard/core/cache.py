@@ -46,9 +46,11 @@ def entry(key: str, manifest: Manifest, fetch: Callable[[Path], None]) -> Path:
             try:
                 fetch(partial)
                 (partial / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
-                _remove(final)
-                folders.publish(partial, final, manifest)
-                _hold(final)
+                with _locked(cache):
+                    if not (_hold(final) and _is_whole(final, manifest)):  # nobody was faster
+                        _remove(final)
+                        folders.publish(partial, final, manifest)
+                        _hold(final)
             finally:
                 os.close(lock)
                 shutil.rmtree(partial, ignore_errors=True)
@@ -86,10 +88,13 @@ def _make_room(cache: Path, needed: int) -> None:
 
 
 def _remove_unheld(folder: Path) -> bool:
+    """Return whether `folder` is gone: nobody held it, or it got its final name meanwhile."""
     try:
         lock = _lock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
+    except FileNotFoundError:
+        return True
     try:
         _remove(folder)
     finally:
