@@ -36,10 +36,11 @@ def written_with_calls(hand: Hand, deadline: int | None = None) -> list[dict[str
     config = dsl.PipelineConfig(active_deadline_seconds=deadline)
 
     @dsl.pipeline(name="trainyard-train", description=train_pipeline.description, pipeline_config=config)
-    def by_hand(recipe: str, storage: str, code: str = "", beam_options: str = "", gang: str = "") -> None:
+    def by_hand(
+        recipe: str, storage: str, code: str = "", beam_options: str = "", gang: str = "", scheduled: str = ""
+    ) -> None:
         shared = {"recipe": recipe, "storage": storage, "code": code}
         run_id = dsl.PIPELINE_JOB_ID_PLACEHOLDER
-        scheduled = dsl.PIPELINE_JOB_SCHEDULE_TIME_UTC_PLACEHOLDER
         ended = hand(summary(recipe=recipe, storage=storage, run_id=run_id).set_caching_options(False), "summary")
         with dsl.ExitHandler(ended):
             data = preprocess(**shared, run_id=run_id, beam_options=beam_options, scheduled=scheduled)
