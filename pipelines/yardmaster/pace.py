@@ -6,6 +6,8 @@ import json
 import re
 from typing import Any
 
+from yardmaster.durations import lasting
+
 # Chosen: shares of the time from which on something is worth a person's attention. That of the input comes from a pair
 # of steps, which vary.
 _INPUT = 0.25
@@ -41,7 +43,7 @@ def _verdict(pace: dict[str, float]) -> tuple[str, str]:
     step, left = pace["step_ms"], pace["steps"] - pace["step"]
     where = (
         f"step {pace['step']:,.0f} of {pace['steps']:,.0f}, {pace['examples_per_second']:,.0f} examples/s, "
-        f"about {_lasting(left * step / 1000)} of steps left"
+        f"about {lasting(left * step / 1000)} of steps left"
     )
     waited = 1 - pace["rested_step_ms"] / step
     summed = pace["all_reduce_ms"] / step
@@ -64,33 +66,15 @@ def _verdict(pace: dict[str, float]) -> tuple[str, str]:
             ),
         )
     elif saved > _SAVE:
-        cause, why = (
-            "checkpoint-bound",
-            (
-                f"it waits for its checkpoints {saved:.0%} of the time. Raise train.checkpoints.every_steps, or take a faster storage"
-            ),
-        )
+        cause = "checkpoint-bound"
+        why = f"it waits for its checkpoints {saved:.0%} of the time. Raise train.checkpoints.every_steps, or take a faster storage"
     elif judged > _EVAL:
-        cause, why = (
-            "eval-bound",
-            (f"it evaluates {judged:.0%} of the time. Lower data.split.eval, or raise train.batch_size"),
-        )
+        cause = "eval-bound"
+        why = f"it evaluates {judged:.0%} of the time. Lower data.split.eval, or raise train.batch_size"
     else:
-        cause, why = (
-            "compute-bound",
-            (
-                "it computes most of the time. What is faster is a larger train.batch_size where devices have room, or "
-                "another pool: trainyard plan"
-            ),
+        cause = "compute-bound"
+        why = (
+            "it computes most of the time. What is faster is a larger train.batch_size where devices have room, or "
+            "another pool: trainyard plan"
         )
     return cause, f"{where}; {why}"
-
-
-def _lasting(seconds: float) -> str:
-    return (
-        f"{seconds / 3600:.1f} h"
-        if seconds >= 3600
-        else f"{seconds / 60:.0f} min"
-        if seconds >= 60
-        else f"{seconds:.0f} s"
-    )

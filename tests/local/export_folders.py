@@ -60,43 +60,46 @@ def digits(root: Path) -> None:
     commit_model(root / "model", model)
 
 
+class Prepare(tf.Module):
+    """The transform of `table`, with the categories of a file."""
+
+    def __init__(self, vocabulary: Path) -> None:
+        super().__init__()
+        self.asset = tf.saved_model.Asset(str(vocabulary))
+        lines = tf.lookup.TextFileInitializer(
+            self.asset.asset_path,
+            tf.string,
+            tf.lookup.TextFileIndex.WHOLE_LINE,
+            tf.int64,
+            tf.lookup.TextFileIndex.LINE_NUMBER,
+        )
+        self.ids = tf.lookup.StaticVocabularyTable(lines, 1)
+
+    @tf.function(
+        input_signature=[
+            {
+                "age": tf.TensorSpec((None,), tf.float32),
+                "net worth": tf.TensorSpec((None,), tf.float32),
+                "city": tf.TensorSpec((None,), tf.string),
+            }
+        ]
+    )
+    def transform_fn(self, raw: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        worth = tf.where(tf.math.is_nan(raw["net worth"]), 5e5, raw["net worth"])
+        return {
+            "age": (raw["age"] - 40) / 12,
+            "net worth": (worth - 5e5) / 2e5,
+            "city": self.ids.lookup(raw["city"]),
+        }
+
+
 def table(root: Path) -> None:
     """Leave the committed outputs for three columns: a number, one of a far larger scale with gaps, and a category."""
     vocabulary = root / "city_vocabulary"
     vocabulary.write_text("Bern\nOslo\nRome\n")
 
-    class Prepare(tf.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.asset = tf.saved_model.Asset(str(vocabulary))
-            lines = tf.lookup.TextFileInitializer(
-                self.asset.asset_path,
-                tf.string,
-                tf.lookup.TextFileIndex.WHOLE_LINE,
-                tf.int64,
-                tf.lookup.TextFileIndex.LINE_NUMBER,
-            )
-            self.ids = tf.lookup.StaticVocabularyTable(lines, 1)
-
-        @tf.function(
-            input_signature=[
-                {
-                    "age": tf.TensorSpec((None,), tf.float32),
-                    "net worth": tf.TensorSpec((None,), tf.float32),
-                    "city": tf.TensorSpec((None,), tf.string),
-                }
-            ]
-        )
-        def transform_fn(self, raw: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-            worth = tf.where(tf.math.is_nan(raw["net worth"]), 5e5, raw["net worth"])
-            return {
-                "age": (raw["age"] - 40) / 12,
-                "net worth": (worth - 5e5) / 2e5,
-                "city": self.ids.lookup(raw["city"]),
-            }
-
     random = np.random.default_rng(7)
-    prepare = Prepare()
+    prepare = Prepare(vocabulary)
     raw = {
         "age": random.uniform(18, 80, 2000).astype(np.float32),
         "net worth": np.where(random.random(2000) < 0.1, np.nan, random.normal(5e5, 2e5, 2000)).astype(np.float32),

@@ -53,7 +53,8 @@ def relative(path: str, root: str) -> str:
 def find_files(data: Data, path: str, day: str = "") -> Files:
     """Return the files that `path` (a folder, a file or a glob, local, gs:// or s3://) stands for, hidden ones left out.
 
-    Where `data` is a window of days, it is that before `day`. Raises `DataError` where there are none or they cannot be listed, `TransientError` where a bucket cannot be reached.
+    Where `data` is a window of days, it is that before `day`. Raises `DataError` where there are none or they cannot be
+    listed, `TransientError` where a bucket cannot be reached.
     """
     if data.window_days is not None:
         return _in_window(data, day)

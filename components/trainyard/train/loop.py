@@ -193,7 +193,7 @@ class Loop:
             with self._clock("input"):
                 self._dataset = self.data.train(step)
                 self._batches = iter(self._distributed(self._dataset))
-        length, due = self.data.steps_per_epoch, max(step + 1, self._saved + self._pace())
+        length, due = self.data.steps_per_epoch, max(step + 1, self._saved + self._checkpoint_steps())
         count = min(self._call_steps, length - step % length, due - step)
         self._calls += 1
         look = self._calls % LOOKS_EVERY == LOOKS_AT
@@ -217,16 +217,15 @@ class Loop:
         if done == due and done % length:
             self._save(done)
 
-    def _pace(self) -> int:
+    def _checkpoint_steps(self) -> int:
         """Return the steps from one checkpoint to the next within an epoch; an epoch's end is one as well.
 
         Half an interval: while one is written, the one before it, which is committed, is at most an interval old.
         """
-        every, least = (
-            self.settings.checkpoints.every_steps,
-            round(CHECKPOINT_SECONDS / CALL_SECONDS) * self._call_steps,
-        )
-        return max(1, every // 2) if every else max((self.data.steps_per_epoch + 1) // 2, least)
+        every = self.settings.checkpoints.every_steps
+        if every:
+            return max(1, every // 2)
+        return max((self.data.steps_per_epoch + 1) // 2, round(CHECKPOINT_SECONDS / CALL_SECONDS) * self._call_steps)
 
     def _pause(self, count: int) -> int:
         """Let the input get ahead; return how many of `count` steps then show the speed without a wait for it.

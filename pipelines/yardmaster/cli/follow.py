@@ -19,7 +19,8 @@ def follow(environment: Environment, run_id: str, pending_limit: int) -> tuple[R
     A step that waits for longer than `pending_limit` seconds ends the run: Kubeflow itself would let it wait for ever.
     """
     from trainyard.core.errors import ExitCode
-    from yardmaster.cli.runs import lasting, line
+    from yardmaster.cli.runs import line
+    from yardmaster.durations import lasting
     from yardmaster.runs import Runs, changes, longest_wait
 
     runs = Runs(environment)

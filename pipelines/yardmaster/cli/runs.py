@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from yardmaster.cli.options import Output
+from yardmaster.durations import lasting
 
 if TYPE_CHECKING:
     from yardmaster.run_view import RunView, StepView
@@ -105,15 +106,6 @@ def show_steps(view: RunView, troubled_only: bool = False) -> None:
 def line(step: StepView) -> str:
     """Return what is to be said of a step in one line."""
     return f"{_MARKS[step.state]} {step.name.ljust(10)}  {step.sentence}"
-
-
-def lasting(seconds: float | None) -> str:
-    """Return a duration as a person reads it."""
-    if seconds is None:
-        return "–"
-    whole = round(seconds)
-    hours, minutes = whole // 3600, whole % 3600 // 60
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min {whole % 60} s" if minutes else f"{whole} s"
 
 
 def _runs(environment: str) -> Runs:

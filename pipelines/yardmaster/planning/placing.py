@@ -25,7 +25,8 @@ def timeout(hours: float) -> int:
 def place_train(name: str, pool: str, timeout_seconds: int | None = None) -> Path:
     """Let `placement.train` of the environment `name` be `pool`, in its file, and return the file.
 
-    With `timeout_seconds` its `timeout_seconds.train` is that as well. Raises `ConfigurationError` where the environment comes with Trainyard: such a file is not the user's own.
+    With `timeout_seconds` its `timeout_seconds.train` is that as well. Raises `ConfigurationError` where the environment
+    comes with Trainyard: such a file is not the user's own.
     """
     path = documents.find("environment", name, BUNDLED)
     if path.resolve().parent == BUNDLED.resolve():
