@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 ENDPOINT = os.environ.get("TRAINYARD_KFP", "")
 SPACE = os.environ.get("TRAINYARD_KFP_NAMESPACE", "kubeflow")
@@ -66,13 +65,13 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "retries": {"default": 0},
     }
     file = tmp_path_factory.mktemp("kfp") / "own.yaml"
-    file.write_text(yaml.safe_dump(document))
+    file.write_text(json.dumps(document))
     return file
 
 
 def changed(place: Path, **sections: Any) -> Path:
     file = place.with_name(f"{'-'.join(sections)}.yaml")
-    file.write_text(yaml.safe_dump(yaml.safe_load(place.read_text()) | sections))
+    file.write_text(json.dumps(json.loads(place.read_text()) | sections))
     return file
 
 
@@ -168,11 +167,11 @@ def test_cancel_leaves_nothing_running(place: Path) -> None:
 def test_a_schedule_is_made_changed_and_removed(place: Path) -> None:
     file = place.with_name("schedule.yaml")
     schedule = {"name": f"{RUN}-nightly", "recipe": "digits", "environment": place.name, "cron": "0 3 1 1 *"}
-    file.write_text(yaml.safe_dump(schedule))
+    file.write_text(json.dumps(schedule))
     assert trainyard("schedule", "diff", str(file)).returncode == 20
     assert trainyard("schedule", "apply", str(file)).stdout.startswith("✓ create ")
     assert trainyard("schedule", "diff", str(file)).returncode == 0
-    file.write_text(yaml.safe_dump(schedule | {"cron": "0 4 1 1 *", "when": {"new_data": True}}))
+    file.write_text(json.dumps(schedule | {"cron": "0 4 1 1 *", "when": {"new_data": True}}))
     verbs = [line.split()[1] for line in trainyard("schedule", "apply", str(file)).stdout.splitlines()]
     assert verbs == ["disable", "create", "delete"]
     (there,) = document("schedule", "list", "-e", str(place))
