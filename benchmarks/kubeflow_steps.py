@@ -15,7 +15,7 @@ from typing import Any
 from kubernetes import client, config
 
 OWN_LINE = re.compile(r"^[a-z_]+( \w+=\S+)+$")  # an event of trainyard.core.step
-DRIVER = "driver"
+NAME = re.compile(r"Looking for component `(\w+)`")  # kfp's executor
 
 
 def measure(run_id: str, namespace: str) -> list[dict[str, Any]]:
@@ -39,13 +39,12 @@ def measure(run_id: str, namespace: str) -> list[dict[str, Any]]:
         log = core.read_namespaced_pod_log(name, namespace, container="main", timestamps=True)
         lines = [line.split(" ", 1) for line in log.splitlines() if " " in line]
         own = [_time(moment) for moment, text in lines if OWN_LINE.match(text)]
-        if DRIVER in name or not own:
+        if not own:  # a driver
             continue
         started, over = status.state.terminated.started_at, status.state.terminated.finished_at
-        step = next(text for _, text in reversed(lines) if text.startswith("done step="))
         rows.append(
             {
-                "step": step.split()[1].removeprefix("step="),
+                "step": NAME.findall(log)[0],
                 "before": (started - ended).total_seconds(),
                 "queued": (started - pod.metadata.creation_timestamp).total_seconds(),
                 "startup": (own[0] - started).total_seconds(),
@@ -60,8 +59,12 @@ def table(rows: list[dict[str, Any]]) -> str:
     """Return the rows as a table of seconds, with their sums."""
     columns = ("before", "queued", "startup", "own")
     sums = {"step": "**together**"} | {column: sum(row[column] for row in rows) for column in columns}
-    lines = [f"| {row['step']} | " + " | ".join(f"{row[column]:.1f}" for column in columns) + " |" for row in [*rows, sums]]
-    return "\n".join(["| step | before | of it the pod | start-up | own |", "| --- | ---: | ---: | ---: | ---: |", *lines])
+    lines = [
+        f"| {row['step']} | " + " | ".join(f"{row[column]:.1f}" for column in columns) + " |" for row in [*rows, sums]
+    ]
+    return "\n".join(
+        ["| step | before | of it the pod | start-up | own |", "| --- | ---: | ---: | ---: | ---: |", *lines]
+    )
 
 
 def _time(text: str) -> datetime:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 from collections.abc import Callable, Iterator
 
@@ -14,6 +15,7 @@ from yardmaster.checks import Check, bad, good, unknown
 from yardmaster.kubernetes_api import Kubernetes, Manifest
 
 _PATIENCE_SECONDS = 20.0  # chosen: what a person waits for a bucket
+_ACCESS = ("AWS_", "GOOGLE_", "STORAGE_EMULATOR_HOST")  # what an environment reaches its bucket with
 
 
 def examine(environment: Environment, recipe: Recipe | None) -> Iterator[Check]:
@@ -50,6 +52,12 @@ def _storage(environment: Environment) -> Iterator[Check]:
     root = environment.storage
     if environment.volume and not storage.is_bucket(root):
         yield unknown("storage", f"{root} is on the volume '{environment.volume.claim}', which is not mounted here")
+        return
+    access = [name for name in (*environment.variables, *environment.secrets) if name.startswith(_ACCESS)]
+    if storage.is_bucket(root) and (missing := [name for name in access if name not in os.environ]):
+        yield unknown(
+            "storage", f"{root} is reached with {', '.join(missing)}, which the pods have and this shell has not"
+        )
         return
     probe = storage.join(root, f".doctor-{secrets.token_hex(4)}")
     with storage.patience(_PATIENCE_SECONDS):

@@ -96,7 +96,15 @@ class RunView:
         running = [step for step in self.steps if step.state == "running"]
         if running:
             return "; ".join(f"{step.name} {step.sentence}" for step in running)
+        done = [step.name for step in self.steps]
+        if done and not self.over:
+            return f"{self.name}: {done[-1]} is done, and Kubeflow prepares what comes next"
         return f"{self.name}: {self.error or f'{self.state.lower()}, and it has no pods'}"
+
+    def summary(self) -> dict[str, Any]:
+        """Return what is known of a run whose steps were not looked at, as JSON has it."""
+        names = ("run_id", "name", "state", "recipe", "environment", "created", "seconds", "error")
+        return {name: getattr(self, name) for name in names}
 
     def document(self) -> dict[str, Any]:
         """Return the run as JSON has it."""

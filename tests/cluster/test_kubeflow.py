@@ -180,6 +180,36 @@ def test_a_schedule_is_made_changed_and_removed(place: Path) -> None:
     assert document("schedule", "list", "-e", str(place)) == []
 
 
+def test_a_run_ends_at_its_deadline_and_is_explained(place: Path) -> None:
+    late = changed(place, deadline_seconds=45, placement={"default": "none"})
+    done = trainyard("submit", "digits", "-e", str(late), "--name", f"{RUN}-late", "--wait", *QUICK)
+    assert done.returncode == 40, done.stderr
+    assert "took more than the 45 s that a run may (unfinished: preprocess)" in done.stderr
+
+
+def test_a_schedule_fires_and_a_run_without_new_data_ends_at_its_check(finished: str, place: Path) -> None:
+    file = place.with_name("every-minute.yaml")
+    quick = {"set": QUICK[1::2], "when": {"new_data": True}}
+    schedule = {"name": f"{RUN}-minute", "recipe": "digits", "environment": place.name, "cron": "* * * * *"}
+    file.write_text(json.dumps(schedule | quick))
+    assert trainyard("schedule", "apply", str(file)).returncode == 0
+    try:
+        deadline = time.monotonic() + 300
+        while not (ended := [run for run in _runs(place, f"{RUN}-minute") if run["state"] == "SUCCEEDED"]):
+            assert time.monotonic() < deadline
+            time.sleep(5)
+    finally:
+        assert trainyard("schedule", "remove", str(file)).returncode == 0
+    run = document("runs", "show", ended[0]["run_id"], "-e", str(place))
+    assert "train" not in {step["name"] for step in run["steps"]}
+    log = trainyard("runs", "logs", ended[0]["run_id"], "check", "-e", str(place)).stdout
+    assert "due=False why=version 1 stands: no condition of the schedule holds" in log
+
+
+def _runs(place: Path, prefix: str) -> list[Any]:
+    return [run for run in document("runs", "list", "-e", str(place)) if run["name"].startswith(prefix)]
+
+
 def test_doctor_finds_the_server_and_its_retry_policy(place: Path) -> None:
     found = {each["name"]: each["verdict"] for each in document("doctor", "digits", "-e", str(place))["checks"]}
     assert found["kubeflow"] == found["recipe"] == "good"

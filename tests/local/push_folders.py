@@ -49,14 +49,13 @@ def evaluated(folder: Path, blessed: bool = True) -> str:
     return str(folder)
 
 
-def exported(folder: Path, factor: float, blessed: bool = True, saved_model: bool = True) -> str:
+def exported(folder: Path, factor: float, blessed: bool = True) -> str:
     folder.parent.mkdir(parents=True, exist_ok=True)
     with storage.stage(str(folder), producer="trainyard.export") as staging:
-        if saved_model:
-            module = Doubler(factor, folder.with_suffix(".asset"))
-            tf.saved_model.save(module, str(staging / "saved_model"), signatures={"serving_default": module.serve})
-            folder.with_suffix(".asset").unlink()  # from here on only the SavedModel's own copy is there
-            (staging / "saved_model" / "labels.txt").write_text("no\nyes\n")
+        module = Doubler(factor, folder.with_suffix(".asset"))
+        tf.saved_model.save(module, str(staging / "saved_model"), signatures={"serving_default": module.serve})
+        folder.with_suffix(".asset").unlink()  # from here on only the SavedModel's own copy is there
+        (staging / "saved_model" / "labels.txt").write_text("no\nyes\n")
         (staging / "model.keras").write_bytes(b"keras" + os.urandom(8))
         (staging / "model_int8.tflite").write_bytes(b"lite" * 20_000)
         (staging / "vocabularies").mkdir()

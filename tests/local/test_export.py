@@ -199,7 +199,7 @@ def test_a_file_that_lost_accuracy_is_listed_and_refused(
             yield {"age": np.float32([1e4]), "net_worth": np.float32([-1e4]), "city": np.int64([0])}
 
     monkeypatch.setattr(lite.LiteConverter, "_calibration", uncalibrated)
-    formats = ["litert_float32", "litert_int8"]
+    formats = ["saved_model", "litert_float32", "litert_int8"]
     run.run(recipe(TABLE, formats=formats), str(table / "examples"), str(table / "model"), tmp_path)
     document = Exports.read(str(tmp_path))
     assert document.gate.verdict == "refused"

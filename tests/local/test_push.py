@@ -24,7 +24,7 @@ from push_folders import evaluated, exported
 from trainyard.core import documents, storage
 from trainyard.core.artifacts import Pushed
 from trainyard.core.champion import champion
-from trainyard.core.errors import ConfigurationError, DataError, GateRefused, TransientError
+from trainyard.core.errors import DataError, GateRefused, TransientError
 from trainyard.core.recipe import Recipe
 from trainyard.push import run, versions
 
@@ -142,12 +142,6 @@ def test_a_refused_model_leaves_the_champion_as_it_is(models: list[str], evaluat
     with pytest.raises(GateRefused):
         push(evaluated(tmp_path / "evaluation", blessed=False), models[1], destination, tmp_path / "b")
     assert champion(str(destination)) == before and versions.newest(str(destination)) == 1
-
-
-def test_an_export_without_a_saved_model_is_refused(evaluation: str, tmp_path: Path) -> None:
-    export = exported(tmp_path / "export", 2.0, saved_model=False)
-    with pytest.raises(ConfigurationError, match=r"export\.formats: holds no 'saved_model'"):
-        push(evaluation, export, tmp_path / "models", tmp_path / "out")
 
 
 def test_a_dry_run_tells_the_version_and_touches_nothing(models: list[str], evaluation: str, tmp_path: Path) -> None:

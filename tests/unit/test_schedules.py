@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import kfp_server_api
 import pytest
@@ -13,10 +14,12 @@ from trainyard.check.run import run
 from trainyard.core import environment as environments
 from trainyard.core import keys, storage
 from trainyard.core import recipe as recipes
+from trainyard.core.artifacts import Evaluation, Exports, Pushed, Verdict
 from trainyard.core.champion import EXTRA, Champion, crown
 from trainyard.core.drift import FeatureStatistics, Statistics
 from trainyard.core.errors import ConfigurationError, DataError
 from trainyard.core.schedule import When
+from trainyard.push.versions import content
 from yardmaster.recurring import package, request
 from yardmaster.schedules import Action, Recurring, Schedule, belongs, load, plan, removal
 
@@ -130,6 +133,14 @@ def test_the_recurring_run_is_one_of_kubeflows_published_types(tmp_path: Path) -
     assert (read_back["max_concurrency"], read_back["no_catchup"], read_back["mode"]) == ("1", True, "ENABLE")
 
 
+BLESSED, REFUSED = (Verdict(verdict=verdict, thresholds=[]) for verdict in ("blessed", "refused"))
+
+
+def judged(gate: Verdict) -> Evaluation:
+    none: dict[str, Any] = {key: [] for key in ("classes", "confusion", "roc", "slices", "worst")}
+    return Evaluation(split="test", examples=1, metrics={}, intervals={}, champion=None, gate=gate, **none)
+
+
 def test_a_run_is_due_without_a_champion_with_new_data_or_with_an_old_champion(tmp_path: Path) -> None:
     recipe, root, models = recipes.load("digits"), str(tmp_path), tmp_path / "models"
 
@@ -146,8 +157,23 @@ def test_a_run_is_due_without_a_champion_with_new_data_or_with_an_old_champion(t
     assert due(When(champion_older_than="48h")) == (True, "version 1 was pushed 72 h ago, more than 48h")
     assert due(always)[0]
     examples = keys.output_uri(root, recipe, "preprocess", keys.fingerprint(recipe))
-    with storage.stage(keys.output_uri(root, recipe, "train", examples), producer="test"):
+    model = keys.output_uri(root, recipe, "train", examples)
+    with storage.stage(model, producer="test"):
         pass
+    left = (True, "the newest model is trained, and was neither refused nor pushed")
+    assert due(always) == left and not due(never)[0]
+    exported = keys.output_uri(root, recipe, "export", examples, model)
+    with storage.stage(exported, producer="test") as folder:
+        Exports(exports=[], gate=BLESSED).write(folder)
+    assert due(always) == left
+    digest = content(storage.require(exported, "export")).digest
+    pushed_again = keys.output_uri(root, recipe, "push", "any", exported)
+    with storage.stage(pushed_again, producer="test") as folder:
+        Pushed(path="2", version=2, digest=digest, already=False).write(folder)
+    assert not due(always)[0], "what was pushed and taken back is not pushed again"
+    storage.remove(pushed_again)
+    with storage.stage(keys.output_uri(root, recipe, "evaluate", examples, model, "d"), producer="test") as folder:
+        judged(REFUSED).write(folder)
     assert not due(always)[0]
 
 
@@ -178,8 +204,11 @@ def test_drift_is_judged_when_new_data_are_counted_and_only_until_they_were_trai
     assert due()[1] == (
         "the data have drifted from those of version 1: age: mean 40 before, 41 now (standard deviation 2)"
     )
-    with storage.stage(keys.output_uri(root, recipe, "train", examples), producer="test"):
+    model = keys.output_uri(root, recipe, "train", examples)
+    with storage.stage(model, producer="test"):
         pass
+    with storage.stage(keys.output_uri(root, recipe, "evaluate", examples, model, "d"), producer="test") as folder:
+        judged(REFUSED).write(folder)
     assert due() == (False, "version 1 stands: no condition of the schedule holds")
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from datetime import datetime
 
 from trainyard.core import keys, storage, warm_start
+from trainyard.core.artifacts import Evaluation, Exports, Pushed
 from trainyard.core.champion import Champion, champion, statistics
 from trainyard.core.drift import Statistics, drift
 from trainyard.core.recipe import Recipe
 from trainyard.core.schedule import When
+from trainyard.push.versions import content
 
 _LISTED = 3  # ways in which data have drifted, in a sentence
 
@@ -28,8 +30,9 @@ def run(recipe: Recipe, root: str, destination: str, when: When, now: datetime, 
     why = _too_old(best, when, now)
     if not why and (when.new_data or when.drift):
         examples = examples or keys.output_uri(root, recipe, "preprocess", keys.fingerprint(recipe, now.isoformat()))
-        if storage.committed(warm_start.plan(root, recipe, examples, best).model) is None:
-            why = _new(best, recipe, examples, when)
+        model = warm_start.plan(root, recipe, examples, best).model
+        trained = storage.committed(model) is not None
+        why = _left(root, recipe, examples, model, best) if trained else _new(best, recipe, examples, when)
     return bool(why), why or f"version {best.version} stands: no condition of the schedule holds"
 
 
@@ -58,3 +61,25 @@ def _new(best: Champion, recipe: Recipe, examples: str, when: When) -> str:
         return ""
     more = f"; and {len(moved) - _LISTED} more" if len(moved) > _LISTED else ""
     return f"the data have drifted from those of version {best.version}: {'; '.join(moved[:_LISTED])}{more}"
+
+
+def _left(root: str, recipe: Recipe, examples: str, model: str, best: Champion) -> str:
+    """Return why to go on with `model`, which is trained: an earlier run ended before it was refused or pushed."""
+    judged = keys.output_uri(root, recipe, "evaluate", examples, model, best.digest)
+    exported = keys.output_uri(root, recipe, "export", examples, model)
+    files = storage.committed(exported)
+    gates = [Evaluation.read(judged).gate] if storage.committed(judged) else []
+    gates += [Exports.read(exported).gate] if files else []
+    if any(gate.verdict != "blessed" for gate in gates) or (files and content(files).digest in _pushed(root, recipe)):
+        return ""
+    return "the newest model is trained, and was neither refused nor pushed"
+
+
+def _pushed(root: str, recipe: Recipe) -> set[str]:
+    """Return the digests of all that was ever pushed, so that a version which was taken back is not pushed again."""
+    folder = storage.join(root, recipe.name, "push")
+    return {
+        Pushed.read(uri).digest
+        for name in storage.children(folder)
+        if storage.committed(uri := storage.join(folder, name))
+    }

@@ -290,6 +290,10 @@ class Recipe(Strict):
         for name in self.evaluate.slices:
             if name not in self.data.features and name != self.data.label:
                 raise ValueError(f"evaluate.slices: no feature '{name}'.{did_you_mean(name, self.data.features)}")
+        if "saved_model" not in self.export.formats:
+            raise ValueError(
+                "export.formats: push serves the SavedModel, and evaluate compares with it. Add saved_model"
+            )
         if self.train.warm_start and "keras" not in self.export.formats:
             raise ValueError("train.warm_start: takes the champion's model.keras. Add keras to export.formats")
         if self.task == "regression" and self.data.is_image:

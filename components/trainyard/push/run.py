@@ -8,7 +8,7 @@ from pathlib import Path
 from trainyard.core import events, storage
 from trainyard.core.artifacts import Evaluation, Exports, Pushed, Threshold, Verdict
 from trainyard.core.champion import Champion, crown
-from trainyard.core.errors import ConfigurationError, GateRefused
+from trainyard.core.errors import GateRefused
 from trainyard.core.recipe import Recipe
 from trainyard.core.storage import Manifest
 from trainyard.push import versions
@@ -21,14 +21,12 @@ def run(recipe: Recipe, evaluation: str, exported: str, output: Path, destinatio
     written again. Only the newest counts: a server loads the highest number, so an older model that is pushed again
     becomes a new version. With `dry_run` `destination` is not touched, and `output` says what would be done.
 
-    Raises `GateRefused` where a gate refused the model, `ConfigurationError` where there is no SavedModel to serve,
-    `TransientError` while another push writes to `destination`.
+    Raises `GateRefused` where a gate refused the model, `TransientError` while another push writes to `destination`.
     """
     storage.require(evaluation, "evaluate")
     manifest = storage.require(exported, "export")
     judged = Evaluation.read(evaluation)
     _require_blessed(recipe, judged.gate, Exports.read(exported).gate)
-    _require_servable(manifest)
     if dry_run:
         pushed = _plan(manifest, destination)
         events.emit("would_push", path=pushed.path, already=pushed.already)
@@ -73,10 +71,3 @@ def _require_blessed(recipe: Recipe, *gates: Verdict) -> None:
 def _reason(threshold: Threshold) -> str:
     value = threshold.value
     return f"{threshold.name}, was {'not measured' if value is None else f'{value:.6g}'}"
-
-
-def _require_servable(exported: Manifest) -> None:
-    if "saved_model.pb" not in versions.layout(exported):
-        raise ConfigurationError(
-            "export.formats: holds no 'saved_model', which is what servers load. Add it to be able to push."
-        )

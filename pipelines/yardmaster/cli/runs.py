@@ -33,7 +33,7 @@ def list_(
     """List the newest runs with state, recipe, environment and duration."""
     found = _runs(environment).newest(count, everything)
     if output is Output.JSON:
-        typer.echo(json.dumps([run.document() for run in found]))
+        typer.echo(json.dumps([run.summary() for run in found]))
         return
     rows = [("NAME", "STATE", "RECIPE", "ENVIRONMENT", "CREATED", "DURATION")]
     rows += [
