@@ -165,7 +165,7 @@ class Runs:
         return RunView(
             run_id=str(run.run_id),
             name=str(run.display_name),
-            state=str(run.state),
+            state=_outcome(run),
             recipe=recipe_of(pipeline),
             environment=environment_of(version),
             created=created,
@@ -194,6 +194,12 @@ class Runs:
             return (json.loads(text) if text else None), folder
         except (TrainyardError, OSError, ValueError):
             return None, folder
+
+
+def _outcome(run: Any) -> str:
+    """Return the run's state; one that was cancelled within a step with retries is FAILED to Kubeflow."""
+    asked = any(str(each.state) == "CANCELING" for each in run.state_history or [])
+    return "CANCELED" if asked and str(run.state) == "FAILED" else str(run.state)
 
 
 def changes(views: Iterator[RunView], say: Callable[[StepView], None]) -> Iterator[RunView]:
