@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from trainyard.core.errors import ExitCode
 from yardmaster.pace import last_event, verdict
+from yardmaster.planning.expectation import Expectation
 from yardmaster.scheduling import misfit
 
 Manifest = dict[str, Any]
@@ -40,20 +41,22 @@ ADVICE = {
 
 @dataclass(frozen=True)
 class Evidence:
-    """All that is known of one pod. nodes and pods are None where they may not be listed."""
+    """All that is known of one pod. nodes and pods are None where they may not be listed, expected where no plan was."""
 
     pod: Manifest
     events: Sequence[Manifest] = ()
     nodes: list[Manifest] | None = None
     pods: list[Manifest] | None = None
     log: str = ""
+    expected: Expectation | None = None
 
 
 @dataclass(frozen=True)
 class Finding:
     """What is to be said of one pod. code is its exit code in the one table, None while it waits, runs or is done.
 
-    cause is a word for programs, sentence is for people. permanent: waiting does not help.
+    cause is a word for programs, sentence is for people. permanent: waiting does not help. against_plan: slower or
+    faster than the plan expected, '' for neither.
     """
 
     step: str
@@ -67,6 +70,7 @@ class Finding:
     pool: str = ""
     code: ExitCode | None = None
     permanent: bool = False
+    against_plan: str = ""
     facts: dict[str, str] = field(default_factory=dict)
 
 
@@ -100,9 +104,10 @@ def explain(evidence: Evidence) -> Finding:
         return _waiting(finding, evidence)
     if pod["metadata"].get("deletionTimestamp"):
         return replace(finding, cause="ending", sentence=f"is ending on {finding.node}")
-    cause, pace = verdict(evidence.log)
-    if cause:
-        return replace(finding, cause=cause, sentence=f"is running on {finding.node}: {pace}")
+    pace = verdict(evidence.log, evidence.expected)
+    if pace.cause:
+        sentence = f"is running on {finding.node}: {pace.sentence}"
+        return replace(finding, cause=pace.cause, sentence=sentence, against_plan=pace.against_plan)
     return replace(finding, sentence=f"is running on {finding.node}")
 
 

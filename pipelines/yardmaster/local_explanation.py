@@ -49,7 +49,7 @@ def _failure(name: str, folder: str, sentence: str, number: int | None) -> tuple
         if event:
             sentence, number = str(event["message"]), int(event["code"])
         if not sentence:
-            _, pace = verdict(storage.read_text(log) or "")
+            pace = verdict(storage.read_text(log) or "").sentence
             going = f" ({pace})" if pace else ""
             return f"{name} is in {steps[-1]}{going}, or was killed there; log: {log}", ExitCode.TRANSIENT
     code = ExitCode(number) if number in set(ExitCode) else ExitCode.BUG

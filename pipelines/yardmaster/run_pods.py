@@ -6,6 +6,7 @@ from trainyard.core.errors import InfrastructureError
 from trainyard.core.gang import STEP as TRAIN
 from yardmaster.explanation import Evidence, Finding, Manifest, explain, main_container, refused, step_of
 from yardmaster.kubernetes_api import Kubernetes
+from yardmaster.planning.expectation import Expectation
 from yardmaster.run_view import seconds_between
 
 RUN_LABEL = "pipeline/runid"
@@ -39,7 +40,7 @@ def pods_of_job(cluster: Kubernetes, job: str) -> list[Manifest]:
     return cluster.items("pods", selector=f"batch.kubernetes.io/job-name={job}")
 
 
-def evidence(cluster: Kubernetes, pods: list[Manifest]) -> list[Evidence]:
+def evidence(cluster: Kubernetes, pods: list[Manifest], expected: Expectation | None = None) -> list[Evidence]:
     """Return all that the cluster says of each of `pods`, as far as the caller may read it."""
     unscheduled = any(not pod["spec"].get("nodeName") for pod in pods)
     nodes = _allowed(cluster, "/api/v1/nodes")
@@ -51,14 +52,17 @@ def evidence(cluster: Kubernetes, pods: list[Manifest]) -> list[Evidence]:
             nodes=nodes,
             pods=everything,
             log=_log(cluster, pod),
+            expected=expected,
         )
         for pod in pods
     ]
 
 
-def findings(cluster: Kubernetes, pods: list[Manifest], jobs: list[Manifest]) -> list[Finding]:
+def findings(
+    cluster: Kubernetes, pods: list[Manifest], jobs: list[Manifest], expected: Expectation | None = None
+) -> list[Finding]:
     """Return what is to be said of every pod, and of every Job of `jobs` that has fewer pods than it should."""
-    found = [explain(each) for each in evidence(cluster, pods)]
+    found = [explain(each) for each in evidence(cluster, pods, expected)]
     for job in jobs:
         name = job["metadata"]["name"]
         if sum(name == pod["metadata"]["labels"].get("batch.kubernetes.io/job-name") for pod in pods) < int(

@@ -35,6 +35,7 @@ class StepView:
     permanent: bool
     earlier: tuple[str, ...] = ()
     output: str = ""
+    against_plan: str = ""
 
 
 @dataclass(frozen=True)
@@ -182,6 +183,7 @@ def _step(name: str, found: list[Finding], now: datetime) -> StepView:
         attempts=len(found),
         code=newest.code,
         permanent=newest.permanent,
+        against_plan=newest.against_plan,
         earlier=tuple(f"{each.pod} {each.sentence}" for each in found[:-1] if each.state == "failed"),
     )
 

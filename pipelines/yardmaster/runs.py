@@ -16,6 +16,7 @@ from yardmaster import kubernetes_api, run_pods
 from yardmaster.explanation import Finding, main_container, step_of
 from yardmaster.kubeflow_api import Kubeflow
 from yardmaster.kubernetes_api import Manifest
+from yardmaster.planning import expectation
 from yardmaster.run_view import OVER, RunView, StepView, steps, steps_of_tasks, with_outputs, with_podless
 from yardmaster.submission import environment_of, recipe_of
 
@@ -74,7 +75,7 @@ class Runs:
         overdue = None
         try:
             workflows = run_pods.workflows(self.cluster, run_id)
-            found, overdue = steps(self._findings(run_id, workflows), now), run_pods.overdue(workflows)
+            found, overdue = steps(self._findings(run, workflows), now), run_pods.overdue(workflows)
         except (ConfigurationError, InfrastructureError):
             found = ()
         # Pods are gone an hour after the run, by Argo's default, and a step that its cache answers has none at all.
@@ -85,9 +86,10 @@ class Runs:
         facts = view.facts | ({"folder": folder} if folder else {})
         return replace(view, steps=views, record=record, overdue=overdue, facts=facts)
 
-    def _findings(self, run_id: str, workflows: list[Manifest]) -> list[Finding]:
-        pods = run_pods.pods_of_run(self.cluster, run_id)
-        found = run_pods.findings(self.cluster, pods, run_pods.gangs(self.cluster, [*workflows, *pods]))
+    def _findings(self, run: Any, workflows: list[Manifest]) -> list[Finding]:
+        pods = run_pods.pods_of_run(self.cluster, str(run.run_id))
+        jobs = run_pods.gangs(self.cluster, [*workflows, *pods])
+        found = run_pods.findings(self.cluster, pods, jobs, expectation.read(run.description or ""))
         return found + run_pods.held_up(workflows)
 
     def log(self, run_id: str, step: str, tail: int | None) -> str:
@@ -203,11 +205,12 @@ def _outcome(run: Any) -> str:
 
 
 def changes(views: Iterator[RunView], say: Callable[[StepView], None]) -> Iterator[RunView]:
-    """Yield `views` on, and tell `say` of every step whose sentence is new; while it runs, whose cause is."""
-    said: dict[str, tuple[str, str]] = {}
+    """Yield `views` on, and tell `say` of every step whose sentence is new; while it runs, whose cause is, or its pace beside the plan."""
+    said: dict[str, tuple[str, ...]] = {}
     for view in views:
         for step in view.steps:
-            news = (step.pod, step.cause if step.state == "running" else step.sentence)
+            running = step.state == "running"
+            news = (step.pod, step.cause, step.against_plan) if running else (step.pod, step.sentence)
             if said.get(step.name) != news:
                 said[step.name] = news
                 say(step)

@@ -13,6 +13,7 @@ from trainyard.core.errors import ConfigurationError
 from trainyard.core.recipe import Recipe
 from yardmaster.compilation import to_yaml
 from yardmaster.placement import PlacedSpec
+from yardmaster.planning.expectation import Expectation
 
 _RUN_NAME = re.compile(r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")  # a DNS label: Vertex AI takes no other
 _DIGEST = 12
@@ -22,13 +23,14 @@ PIPELINE = "trainyard-"
 
 @dataclass(frozen=True)
 class Submission:
-    """One run to be: the package, and what it, its pipeline and its version are called."""
+    """One run to be: the package, what it, its pipeline and its version are called, and what the plan expects of it."""
 
     pipeline: str
     version: str
     package: str
     run: str
     environment: Environment
+    expected: Expectation | None = None
 
     @property
     def experiment(self) -> str:
@@ -50,12 +52,16 @@ def submission(recipe: Recipe, environment: Environment, placed: PlacedSpec, run
 
 
 def request(submission: Submission, experiment: str, pipeline: str, version: str) -> Any:
-    """Return the body of Kubeflow's CreateRun; `experiment`, `pipeline` and `version` are the server's ids."""
+    """Return the body of Kubeflow's CreateRun; `experiment`, `pipeline` and `version` are the server's ids.
+
+    What the plan expects stands in the description: in the package it would make another version with every recorded run.
+    """
     import kfp_server_api as kfp
 
+    expects = f"; the plan expects {submission.expected}" if submission.expected else ""
     return kfp.V2beta1Run(
         display_name=submission.run,
-        description=f"{submission.pipeline} {submission.version}",
+        description=f"{submission.pipeline} {submission.version}{expects}",
         experiment_id=experiment,
         pipeline_version_reference=kfp.V2beta1PipelineVersionReference(
             pipeline_id=pipeline, pipeline_version_id=version

@@ -73,7 +73,7 @@ def test_a_training_tells_what_its_time_goes_into_while_it_goes_on(
     told, done = last_event(log, "pace"), last_event(log, "progress")
     assert told is not None and float(told["rested_step_ms"]) > 0 and float(told["step_seconds"]) > 0
     assert done is not None and int(done["peak_mib"]) > 100
-    assert verdict(log)[1].startswith("step ")
+    assert verdict(log).sentence.startswith("step ")
 
 
 def test_a_bfloat16_run_leaves_a_float32_model(digits: str, tmp_path: Path) -> None:

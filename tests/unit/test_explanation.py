@@ -13,8 +13,11 @@ import pytest
 from trainyard.core.errors import ExitCode
 from yardmaster import run_view
 from yardmaster.explanation import Evidence, Finding, explain, failure_event
+from yardmaster.planning.expectation import Expectation
+from yardmaster.planning.plan import Range
 from yardmaster.run_pods import overdue
 from yardmaster.run_view import RunView, steps, steps_of_tasks
+from yardmaster.runs import changes
 from yardmaster.scheduling import misfit, requests
 
 
@@ -120,6 +123,36 @@ def test_a_training_that_goes_on_says_what_bounds_it_and_what_to_change(
         assert (finding.state, finding.cause) == ("running", cause)
         assert finding.sentence.startswith("is running on gpu-0: step 340") and words in finding.sentence
     assert explain(Evidence(pod(), log="pace step=1 of another version\n")).sentence == "is running on gpu-0"
+
+
+@pytest.mark.parametrize(
+    ("speed", "rested", "cause", "words"),
+    [
+        (98, 30.0, "input-bound", "left; the plan expected 182 (103–324) examples/s on pool gpu-l4; it"),
+        (98, 48.0, "compute-bound", "gpu-l4; it computes most of each step, so its node"),
+        (103, 48.0, "compute-bound", "left; it computes most of the time"),
+        (325, 48.0, "compute-bound", "gpu-l4, and learns from this run; it computes most of the time"),
+    ],
+)
+def test_a_pace_outside_what_the_plan_expected_is_held_against_it(
+    speed: int, rested: float, cause: str, words: str
+) -> None:
+    pace = {"event": "pace", **PACE, "examples_per_second": speed, "rested_step_ms": rested}
+    plan = Expectation("gpu-l4", Range(103, 182, 324))
+    finding = explain(Evidence(pod(), log=f"{json.dumps(pace)}\n", expected=plan))
+    assert finding.cause == cause and words in finding.sentence
+
+
+def test_who_waits_hears_that_a_training_has_fallen_behind_the_plan_once() -> None:
+    plan, now = Expectation("gpu-l4", Range(103, 182, 324)), datetime(2026, 1, 1, 0, 3, tzinfo=UTC)
+    views = []
+    for speed in (150, 140, 98, 97):
+        log = json.dumps({"event": "pace", **PACE, "examples_per_second": speed})
+        found = steps([explain(Evidence(pod(), log=log, expected=plan))], now)
+        views.append(RunView("id", "nightly", "RUNNING", "digits", "kind", "", 180.0, found))
+    said: list[str] = []
+    assert list(changes(iter(views), lambda step: said.append(step.sentence))) == views
+    assert [each.partition("; ")[2][:17] for each in said] == ["it computes most ", "the plan expected"]
 
 
 def test_a_pod_killed_for_memory_says_what_it_last_told_of() -> None:

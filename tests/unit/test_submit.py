@@ -2,6 +2,7 @@
 
 import json
 import socket
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from trainyard.core.errors import ConfigurationError, TransientError
 from yardmaster import kubernetes_api
 from yardmaster.compilation import compiled
 from yardmaster.kubeflow_api import Kubeflow
+from yardmaster.planning.expectation import expect, read
 from yardmaster.submission import Submission, environment_of, recipe_of, request, submission
 from yardmaster.vertex import job
 
@@ -34,6 +36,9 @@ def own(tmp_path: Path, base: str, **sections: Any) -> Environment:
     file = tmp_path / "Own cluster.yaml"
     file.write_text(yaml.safe_dump(document | sections))
     return environments.load(str(file))
+
+
+VOLUME: dict[str, Any] = {"storage": "/mnt/trainyard/runs", "volume": {"claim": "runs", "path": "/mnt/trainyard"}}
 
 
 def test_equal_content_has_one_version_and_other_content_another() -> None:
@@ -58,6 +63,28 @@ def test_the_request_is_one_of_kubeflows_published_types(tmp_path: Path) -> None
         "runtime_config": {"parameters": {}},
         "service_account": "trainer",
     }
+
+
+def test_what_the_plan_expects_stands_in_the_description_and_makes_no_other_version(tmp_path: Path) -> None:
+    place = own(tmp_path, "kind", **VOLUME, placement={"default": "cpu", "train": "gang"})
+    expected = expect(recipes.load("digits"), place)
+    assert expected and expected.pool == "gang" and expected.speed.low < expected.speed.expected < expected.speed.high
+    what = replace(made(place), expected=expected)
+    description = request(what, "e1", "p1", "v1").description
+    assert description == f"trainyard-digits {made(place).version}; the plan expects {expected}"
+    found = read(description)
+    assert found and found.pool == "gang"
+    assert found.speed.expected == pytest.approx(expected.speed.expected, abs=0.5)  # whole numbers stand there
+    assert read(f"trainyard-digits {made(place).version}") is None
+
+
+def test_nothing_is_expected_where_nobody_knows_the_data(tmp_path: Path) -> None:
+    place = own(tmp_path, "kind", **VOLUME)
+    recipe = tmp_path / "pets.yaml"
+    recipe.write_text(
+        "name: pets\ndata: {format: image_folder, path: s3://pets/images, image_size: [64, 64]}\nmodel: {name: cnn_small}\n"
+    )
+    assert expect(recipes.load(str(recipe)), place) is None
 
 
 def test_vertex_gets_the_same_pipeline_as_a_job_of_that_name(tmp_path: Path) -> None:

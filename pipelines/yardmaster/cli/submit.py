@@ -32,12 +32,14 @@ def submit(
 ) -> None:
     """Compile a recipe, upload it and run it on Kubeflow Pipelines or Vertex AI."""
     import secrets
+    from dataclasses import replace
     from datetime import datetime
 
     from trainyard.core import environment as environments
     from trainyard.core import recipe as recipes
     from trainyard.core.errors import ConfigurationError
     from yardmaster.compilation import compiled
+    from yardmaster.planning.expectation import expect
     from yardmaster.submission import submission
 
     place = environments.load(environment)
@@ -48,6 +50,8 @@ def submit(
     loaded = recipes.load(recipe, set_)
     run = name or f"{loaded.name}-{datetime.now():%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
     what = submission(loaded, place, compiled(loaded, place), run)
+    if place.target == "kubeflow":
+        what = replace(what, expected=expect(loaded, place))
     if dry_run:
         typer.echo(_dry(what), nl=False)
         return
@@ -84,7 +88,7 @@ def _dry(what: Submission) -> str:
 
     ids = (f"<experiment {what.experiment}>", f"<pipeline {what.pipeline}>", f"<version {what.version}>")
     body = kfp_server_api.ApiClient().sanitize_for_serialization(request(what, *ids))
-    return f"{what.package}---\n{yaml.safe_dump(body, sort_keys=False, width=120)}"
+    return f"{what.package}---\n{yaml.safe_dump(body, sort_keys=False, width=120, allow_unicode=True)}"
 
 
 def _to_kubeflow(what: Submission) -> dict[str, Any]:
@@ -94,6 +98,8 @@ def _to_kubeflow(what: Submission) -> dict[str, Any]:
     done = submit(what, Kubeflow(what.environment))
     how = "was submitted before" if done.attached else "submitted"
     typer.echo(f"✓ {done.name} {how}: run {done.run_id}, {what.pipeline} {what.version}", err=True)
+    if what.expected and not done.attached:
+        typer.echo(f"· train: the plan expects {what.expected}", err=True)
     return {
         "run_id": done.run_id,
         "name": done.name,
