@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from trainyard.core import memory
 from trainyard.core.errors import ExitCode
 from yardmaster.pace import last_event, verdict
 from yardmaster.planning.expectation import Expectation
@@ -209,13 +210,13 @@ _AGAIN = (ExitCode.TRANSIENT, ExitCode.PEER_LOST, ExitCode.PREEMPTED)
 def _out_of_memory(finding: Finding, evidence: Evidence, container: str) -> Finding:
     spec = next(each for each in evidence.pod["spec"]["containers"] if each["name"] == container)
     limit = ((spec.get("resources") or {}).get("limits") or {}).get("memory", "that of the node")
-    what = "train.batch_size in the recipe" if _key(finding) == "train" else "the work a worker does at once"
     pool = f"pools.{finding.pool}.resources" if finding.pool else "the pool's resources"
     told = last_event(evidence.log, "progress") or {}
     peak = told.get("peak_mib", "")
     held = f", and it last told of {peak} MiB ({told['done']} of {told['total']} {told['unit']})" if peak else ""
     sentence = (
-        f"was killed for memory: its limit is {limit}{held}. Raise {pool}.limits.memory (and requests) or lower {what}"
+        f"was killed for memory: its limit is {limit}{held}. "
+        f"Raise {pool}.limits.memory (and requests){memory.or_less(_key(finding))}"
     )
     facts = {"limit": str(limit)} | ({"peak_mib": str(peak)} if peak else {})
     return replace(

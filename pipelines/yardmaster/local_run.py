@@ -152,7 +152,7 @@ class LocalRun:
         if code in (ExitCode.INTERRUPTED, -signal.SIGINT):
             raise KeyboardInterrupt
         if code == -signal.SIGKILL and memory.kills() > killed:
-            raise errors.InfrastructureError(f"{step}: was killed {memory.told(peak)}.")
+            raise errors.InfrastructureError(f"{step}: was killed {memory.told(peak, step)}.")
         if code or storage.committed(output) is None:
             raise self._error(step, code, failure)
 

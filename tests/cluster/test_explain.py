@@ -135,7 +135,7 @@ def test_a_step_killed_for_memory_is_told_its_limit_and_what_to_set(namespace: N
     finding = said(namespace, "hog", "out-of-memory")
     assert finding.sentence == (
         "was killed for memory: its limit is 48Mi, and it last told of 31 MiB (3 of 9 steps). "
-        "Raise pools.cpu.resources.limits.memory (and requests) or lower train.batch_size in the recipe"
+        "Raise pools.cpu.resources.limits.memory (and requests), or lower train.batch_size"
     )
     assert finding.code == ExitCode.INFRASTRUCTURE
 

@@ -260,4 +260,6 @@ def test_the_program_gives_the_same_bytes_twice_and_exit_code_10_on_bad_data(tmp
     assert one is not None and two is not None
     assert one.files == two.files
     assert "20 of 60 records are bad (33.33%): mistyped_value 20" in errors[2]
+    assert "progress done=1 total=1 unit=files records=200 peak_mib=" in errors[0]
+    assert "progress done=200 total=200 unit=examples peak_mib=" in errors[0]
     assert not (tmp_path / "bad").exists()

@@ -41,14 +41,21 @@ def limit_mib() -> int | None:
     return None
 
 
-def told(peak: int) -> str:
-    """Return the end of the sentence about a process that was killed after it had held `peak` MiB: why, and what to raise."""
+def told(peak: int, step: str) -> str:
+    """Return the end of the sentence about a process of `step` that was killed after it had held `peak` MiB: why, and what to do."""
     limit = limit_mib()
     allowed = f"; the limit is {limit} MiB" if limit else ""
     return (
         f"for want of memory, having held {peak} MiB{allowed}. "
-        "Give it more (resources.limits.memory of the pool), or lower train.batch_size"
+        f"Give it more (resources.limits.memory of the pool){or_less(step)}"
     )
+
+
+def or_less(step: str) -> str:
+    """Return the end of a sentence that says how else than by more memory `step` can be helped, '' where it cannot."""
+    if step == "train":
+        return ", or lower train.batch_size"
+    return ", or have a Beam runner with workers of its own preprocess (beam.runner)" if step == "preprocess" else ""
 
 
 def _folders() -> list[Path]:

@@ -16,6 +16,7 @@ from apache_beam.io.filesystems import FileSystems
 from trainyard.core.artifacts import SPLITS, Part, Quarantined, Split, Window
 from trainyard.core.errors import ConfigurationError, DataError
 from trainyard.core.recipe import Recipe
+from trainyard.preprocess import progress
 from trainyard.preprocess.files import Files
 from trainyard.preprocess.records import Record, Value
 from trainyard.preprocess.runner import pipeline
@@ -54,7 +55,7 @@ def collect(recipe: Recipe, files: Files, dataset: Dataset | None, work: str, be
     Raises `DataError` that names the file where one is wrong as a whole, `ConfigurationError` where the workers do not
     see `work`.
     """
-    with pipeline(beam_options) as root:
+    with progress.told(1, len(files.paths), "files"), pipeline(beam_options) as root:
         read = root | ReadRecords(recipe, files, dataset)
         placed = read[GOOD] | "Place" >> beam.ParDo(_Place(recipe))
         splits = (

@@ -49,6 +49,7 @@ def run(recipe: Recipe, output: Path, beam_options: str = "", day: str = "") -> 
         materialize=own is not None or image is None,
         label_ids={name: index for index, name in enumerate(labels)} if labels is not None else None,
         layouts={split: plan_layout(collected.splits[split], recipe.data.shard_examples) for split in SPLITS},
+        examples=sum(collected.splits[split].examples for split in SPLITS),
         batch_size=_BATCH_IMAGES if image else _BATCH_ROWS,
         beam_options=beam_options,
     )

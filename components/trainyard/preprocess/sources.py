@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import time
 import zlib
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,10 +11,11 @@ from typing import Any
 import apache_beam as beam
 from apache_beam import pvalue
 
-from trainyard.core import buckets, events
+from trainyard.core import buckets
 from trainyard.core.artifacts import Quarantined
 from trainyard.core.errors import DataError
 from trainyard.core.recipe import Recipe
+from trainyard.preprocess import progress
 from trainyard.preprocess.csv_rows import read_csv
 from trainyard.preprocess.files import Files, open_file
 from trainyard.preprocess.images import image_record
@@ -24,7 +24,6 @@ from trainyard.preprocess.tf_examples import read_tf_examples
 from trainyard.preprocess.tfds import Dataset
 
 BAD, FATAL, GOOD = "bad", "fatal", "good"
-_PROGRESS_SECONDS = 1.0
 
 
 class ReadRecords(beam.PTransform):  # type: ignore[misc]
@@ -48,9 +47,6 @@ class _Read(beam.DoFn):  # type: ignore[misc]
         self._recipe = recipe
         self._root = replace(files, paths=[])
         self._dataset = dataset
-        self._total = len(files.paths)
-        self._done = 0
-        self._said = 0.0
 
     def process(self, path: str) -> Iterator[Any]:
         """Yield what the file at `path` holds. Raises `TransientError` where a bucket does not answer any more."""
@@ -58,6 +54,7 @@ class _Read(beam.DoFn):  # type: ignore[misc]
         try:
             with buckets.faults(path):
                 for item in self._items(path, name):
+                    progress.count("records")
                     yield item if isinstance(item, Record) else pvalue.TaggedOutput(BAD, item)
         except (BadSource, DataError) as error:
             yield pvalue.TaggedOutput(FATAL, str(error))
@@ -65,7 +62,7 @@ class _Read(beam.DoFn):  # type: ignore[misc]
             yield pvalue.TaggedOutput(
                 FATAL, f"{name}: cannot be read ({error}). Check its permissions, or copy it again from its origin."
             )
-        self._progress()
+        progress.count("files")
 
     def _items(self, path: str, name: str) -> Iterator[Record | Quarantined]:
         if self._recipe.data.format == "image_folder":
@@ -75,13 +72,6 @@ class _Read(beam.DoFn):  # type: ignore[misc]
             yield from read_csv(path, name, self._recipe)
         else:
             yield from read_tf_examples(path, name, self._recipe, self._dataset)
-
-    def _progress(self) -> None:
-        """Say how far this worker is: all of the way in a local run, its own share elsewhere."""
-        self._done += 1
-        if time.monotonic() - self._said > _PROGRESS_SECONDS:
-            self._said = time.monotonic()
-            events.progress(self._done, self._total, "file")
 
 
 def _read_image(path: str, name: str, label: str | None, recipe: Recipe) -> Record | Quarantined:

@@ -16,6 +16,7 @@ from tensorflow_transform.tf_metadata import schema_utils
 from tfx_bsl.public.tfxio import RecordBatchToExamplesEncoder, TFExampleBeamRecord
 
 from trainyard.core.artifacts import Split
+from trainyard.preprocess import progress
 from trainyard.preprocess.reproducible import make_reproducible
 from trainyard.preprocess.runner import pipeline
 from trainyard.preprocess.shards import Layout, write_shard
@@ -30,8 +31,8 @@ class Plan:
 
     records: the pattern of the first one's output. raw_spec: parsing specification of the raw features. materialize:
     whether the shards hold the transformed features, or (default images) only the raw ones. label_ids: class id by
-    name, None for regression. batch_size: examples that tf.Transform takes at once; left to Beam it would follow the
-    machine's speed, and the last digit of a mean with it.
+    name, None for regression. examples: those of all splits. batch_size: examples that tf.Transform takes at once; left
+    to Beam it would follow the machine's speed, and the last digit of a mean with it.
     """
 
     records: str
@@ -40,6 +41,7 @@ class Plan:
     materialize: bool
     label_ids: dict[str, int] | None
     layouts: dict[Split, Layout]
+    examples: int
     batch_size: int
     beam_options: str
 
@@ -55,6 +57,7 @@ def transform(plan: Plan, output: Path, work: str) -> None:
     passthrough = {_RECORD}
     with (
         warnings.catch_warnings(),
+        progress.told(2, plan.examples, "examples"),
         pipeline(plan.beam_options) as root,
         tft_beam.Context(temp_dir=work, passthrough_keys=passthrough, force_tf_compat_v1=False),
     ):
@@ -113,6 +116,7 @@ class _Finish(beam.DoFn):  # type: ignore[misc]
             features["label"].float_list.value.append(float(label))
         else:
             features["label"].int64_list.value.append(self._label_ids[label])
+        progress.count("examples")
         features["key"].CopyFrom(collected["_source"])
         split, order = cast(Split, _text(collected["_split"])), _text(collected["_order"])
         shard = bisect.bisect_right(self._layouts[split].starts, bucket(order)) - 1

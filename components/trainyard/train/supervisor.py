@@ -334,7 +334,7 @@ def _broken(worker: int, code: int, training: _Training) -> Message:
         starved = training.out_of_memory()
         text = f"worker {worker}'s training process was killed by SIGKILL. Its peak memory was {training.peak_mib} MiB"
         if starved:
-            text = f"worker {worker}'s training process was killed {memory.told(training.peak_mib)}"
+            text = f"worker {worker}'s training process was killed {memory.told(training.peak_mib, 'train')}"
         return {"code": int(ExitCode.PEER_LOST), "error": "PeerLost", "message": text, "out_of_memory": starved}
     how = signal.Signals(-code).name if code < 0 else f"exit status {code}"
     text = f"worker {worker}'s training process ended with {how}"
