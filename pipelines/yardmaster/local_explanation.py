@@ -27,7 +27,8 @@ def explain_folder(root: str, run: str) -> tuple[str, ExitCode]:
         refused = (written.get("gate") or {}).get("verdict") == "refused"
         ended = "has ended; the gate refused the model" if refused else "has succeeded"
         return f"{name} {ended}. Report: {written['report']}", ExitCode.DONE
-    return _failure(name, folders[name], str(written.get("failure") or ""), written.get("exit_code"))
+    sentence, code = _failure(name, folders[name], str(written.get("failure") or ""), written.get("exit_code"))
+    return f"{sentence} Report: {written['report']}" if written.get("report") else sentence, code
 
 
 def _runs(root: str) -> list[tuple[str, str]]:

@@ -80,6 +80,8 @@ class RunView:
     @property
     def reason(self) -> str:
         """One sentence: why the run is not done, or how it ended."""
+        if self.state == "SUCCEEDED" and self.record and self.record.get("not_due"):
+            return f"{self.name} had nothing to train: {self.record['not_due']}"
         if self.state in ("SUCCEEDED", "CANCELED"):
             return f"{self.name} {'has succeeded' if self.state == 'SUCCEEDED' else 'was cancelled'}"
         if self.overdue:

@@ -114,13 +114,20 @@ def test_a_scheduled_run_trains_new_data_and_ends_at_its_first_step_when_there_a
     recipe = recipes.load("digits", [*QUICK, "evaluate.gates=[{metric: accuracy, min: 0.1}]"])
     text = yaml.safe_dump(recipe.model_dump(mode="json"))
     storage = tmp_path / "storage"
-    for name, steps in (("first", {"check", "preprocess", "train", "push", "summary"}), ("second", {"check"})):
+    for name, steps in (
+        ("first", {"check", "preprocess", "train", "push", "summary"}),
+        ("second", {"check", "summary"}),
+    ):
         tasks = tmp_path / name
         local.init(runner=local.SubprocessRunner(use_venv=False), pipeline_root=str(tasks), raise_on_error=True)
         retrain_pipeline(recipe=text, storage=str(storage), code=code_digest(), when='{"new_data": true}')
         done = {folder.name for folder in tasks.glob("*/*") if folder.is_dir()}
         assert done >= steps and (name == "first" or done == steps), done
     assert "version 1 stands: no condition of the schedule holds" in capfd.readouterr().out
+    records = {json.loads(file.read_text()).get("not_due"): file for file in storage.glob("digits/runs/*/run.json")}
+    assert records.keys() == {None, "version 1 stands: no condition of the schedule holds"}
+    report = records["version 1 stands: no condition of the schedule holds"].with_name("report.html").read_text()
+    assert "Nothing to train" in report and "version 1 stands" in report
 
 
 TABLE = """
@@ -151,9 +158,9 @@ def test_a_scheduled_run_looks_at_new_data_and_trains_only_where_they_have_drift
     )
     crown(str(extra.parent.parent), Champion(version=1, path="1", digest="d", metrics={}))
 
-    def scheduled(name: str, lowest: int) -> set[str]:
+    def scheduled(name: str, lowest: int, unsold: str = "no") -> set[str]:
         """Run on 200 prices in [lowest, lowest + 40), half of them sold; return the tasks that ran."""
-        rows = "".join(f"{lowest + index / 5},{'yes' if index % 2 else 'no'}\n" for index in range(200))
+        rows = "".join(f"{lowest + index / 5},{'yes' if index % 2 else unsold}\n" for index in range(200))
         data.write_text(f"price,sold\n{rows}")
         tasks = tmp_path / name
         local.init(runner=local.SubprocessRunner(use_venv=False), pipeline_root=str(tasks), raise_on_error=False)
@@ -161,9 +168,14 @@ def test_a_scheduled_run_looks_at_new_data_and_trains_only_where_they_have_drift
         retrain_on_drift_pipeline(recipe=text, storage=str(storage), code=code_digest(), when='{"drift": true}')
         return {folder.name for folder in tasks.glob("*/*") if folder.is_dir()}
 
-    assert scheduled("alike", lowest=103) == {"check", "preprocess", "check-2"}
-    assert scheduled("drifted", lowest=150) >= {"check", "preprocess", "check-2", "train"}
+    assert scheduled("alike", lowest=103) == {"check", "preprocess", "check-2", "summary"}
+    assert scheduled("drifted", lowest=150) == {"check", "preprocess", "check-2", "train", "evaluate", "summary"}
     assert "the data have drifted from those of version 1: price: mean 120 before, 1" in capfd.readouterr().out
+    before = set(storage.glob("table/runs/*/run.json"))
+    assert scheduled("bad", lowest=150, unsold="") == {"check", "summary"}  # a failed task leaves no folder
+    (record,) = (json.loads(file.read_text()) for file in set(storage.glob("table/runs/*/run.json")) - before)
+    assert (record["exit_code"], record["failed_step"]) == (10, "preprocess")
+    assert "100 of 200 records are bad" in Path(record["report"]).read_text()
 
 
 def test_a_refused_model_is_not_exported_and_the_summary_is_still_written(folder: Path, first: Ended) -> None:

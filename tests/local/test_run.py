@@ -165,6 +165,10 @@ def test_data_that_are_not_there_or_cannot_be_read_are_named(tmp_path: Path) -> 
     )
     arguments = ("run", str(tmp_path / "pets.yaml"), "-e", str(environment(tmp_path)))
     assert str(tmp_path / "pets") in trainyard(*arguments, code=10).stderr
+    (report,) = tmp_path.glob("storage/pets/runs/*/report.html")
+    assert "no files found" in report.read_text()
+    said = trainyard("explain", "-e", str(environment(tmp_path))).stdout
+    assert said.rstrip().endswith(f"Report: {report}.")
 
 
 def test_storage_that_cannot_be_written_is_named(tmp_path: Path) -> None:

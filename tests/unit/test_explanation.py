@@ -243,6 +243,11 @@ def test_a_run_that_argo_ended_at_its_deadline_is_told_from_others(
     assert overdue([{"spec": spec, "status": {"phase": "Running", "startedAt": "2026-01-01T00:00:00Z"}}]) is None
 
 
+def test_a_scheduled_run_that_had_nothing_to_train_says_why() -> None:
+    view = run("SUCCEEDED", record={"not_due": "version 1 stands"})
+    assert (view.reason, view.exit_code) == (f"{view.name} had nothing to train: version 1 stands", ExitCode.DONE)
+
+
 def test_an_overdue_run_says_what_was_left_and_which_setting_to_raise() -> None:
     done = explain(Evidence(pod("p0", step="preprocess", phase="Succeeded")))
     view = replace(run("FAILED", done, ended(143)), overdue=600)

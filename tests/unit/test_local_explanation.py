@@ -42,6 +42,8 @@ def test_a_run_that_failed_before_its_first_step_is_told_by_its_record(tmp_path:
     sentence, code = explain_folder(str(tmp_path), "")
     assert sentence.startswith("20260101-1 failed: data.path: data: no files found. Mend the data")
     assert code == ExitCode.DATA
+    (folder(tmp_path, "20260101-2") / "run.json").write_text(json.dumps(record | {"report": "report.html"}))
+    assert explain_folder(str(tmp_path), "")[0].endswith(". Report: report.html")
 
 
 def test_the_newest_run_is_meant_where_none_is_named(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 from report_folders import SECONDS, evaluation, recipe, whole_run
 
 from trainyard.core.artifacts import Threshold, Verdict
-from trainyard.core.report import render
+from trainyard.core.report import Ending, render
 
 HOSTILE = [
     "<script>alert(1)</script>",
@@ -94,7 +94,7 @@ def test_a_training_tells_what_a_step_and_the_whole_went_into_and_what_it_surviv
 @pytest.mark.parametrize("text", HOSTILE)
 def test_names_in_the_data_stay_text(tmp_path, text):
     plain = render("digits", recipe(), whole_run(tmp_path / "plain"), SECONDS)
-    hostile = render(text, recipe(text), whole_run(tmp_path / "hostile", text), SECONDS, failure=text)
+    hostile = render(text, recipe(text), whole_run(tmp_path / "hostile", text), SECONDS, Ending(failure=text))
     expected, found = Page(plain), Page(hostile)
     added = [tag for tag, _attributes in found.elements]
     for tag, _attributes in expected.elements:
@@ -112,13 +112,21 @@ def test_names_in_the_data_stay_text(tmp_path, text):
 def test_a_run_that_ended_early_shows_what_there_is(tmp_path, last):
     folders = whole_run(tmp_path)
     steps = list(folders)[: list(folders).index(last) + 1 if last else 0]
-    page = rendered({step: folders[step] for step in steps}, failure="train: loss is NaN at step 12.")
+    page = rendered({step: folders[step] for step in steps}, ending=Ending(failure="train: loss is NaN at step 12."))
     text = " ".join(page.text)
     assert "✗ Failed" in text and "loss is NaN at step 12" in text
     assert ("Splits" in text) == ("preprocess" in steps)
     assert ("Loss" in text) == ("train" in steps)
     assert ("Confusion" in text) == ("evaluate" in steps)
     assert ("litert_int8" in text) == ("export" in steps)
+
+
+def test_a_scheduled_run_that_had_nothing_to_train_says_why_in_a_small_page():
+    page = render("digits", recipe(), {}, {}, Ending(not_due="version 1 stands: no condition of the schedule holds"))
+    text = " ".join(Page(page).text)
+    assert "Nothing to train" in text and "version 1 stands: no condition of the schedule holds" in text
+    assert "Failed" not in text and "Not judged" not in text
+    assert len(page) < 100_000  # without figures it needs nothing to draw them with
 
 
 def test_a_run_without_a_step_is_not_judged():

@@ -7,7 +7,7 @@ from kfp import dsl
 @dsl.component(base_image="trainyard/cpu", install_kfp_package=False)
 def check(recipe: str, storage: str, code: str, run_id: str, when: str, scheduled: str, examples: str = "") -> str:
     """Whether a scheduled run has anything to train from `examples`, or anything to preprocess: 'due' or 'not due'."""
-    from trainyard.core import events, task
+    from trainyard.core import task
 
     with task.opened("check", recipe, storage, code, run_id) as this:
         from trainyard.check.run import run
@@ -15,6 +15,4 @@ def check(recipe: str, storage: str, code: str, run_id: str, when: str, schedule
         from trainyard.core.window import time_of
 
         conditions = When.model_validate_json(when)
-        due, why = run(this.recipe, this.root, this.destination, conditions, time_of(scheduled), examples)
-        events.emit("checked", step="check", due=due, why=why)
-        return "due" if due else "not due"
+        return this.decided(*run(this.recipe, this.root, this.destination, conditions, time_of(scheduled), examples))

@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import platform
+from dataclasses import dataclass
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -47,13 +48,21 @@ _BETTER = {
 D = TypeVar("D", bound=Document)
 
 
+@dataclass(frozen=True)
+class Ending:
+    """What ended a run before its last step: the sentence of its fault, or why a scheduled one had nothing to train."""
+
+    failure: str | None = None
+    not_due: str | None = None
+
+
 def render(
-    title: str, recipe: Recipe, folders: dict[str, str], seconds: dict[str, float], failure: str | None = None
+    title: str, recipe: Recipe, folders: dict[str, str], seconds: dict[str, float], ending: Ending = Ending()
 ) -> str:
     """Return the report as one HTML document.
 
     folders: the committed output folder of each step by name; steps that did not run are left out, and so are their
-    parts of the report. seconds: wall time of each step. failure: the sentence that the run ended with, if it did.
+    parts of the report. seconds: wall time of each step.
     Raises `DataError` where a folder holds no output of its step.
     """
     examples = _read(Examples, folders, "preprocess")
@@ -65,8 +74,8 @@ def render(
     page: str = _template().render(
         title=title,
         recipe=recipe,
-        failure=failure,
-        status=_status(failure, evaluation, exports),
+        ending=ending,
+        status=_status(ending, evaluation, exports),
         examples=examples,
         quarantined=_quarantined(folders),
         training=training,
@@ -85,8 +94,8 @@ def render(
         figures=_json(figures),
         style=(Path(__file__).parent / "report.css").read_text(encoding="utf-8"),
         script=script,
-        script_hashes=[_hash(script), _plotly()[1]],
-        plotly=_plotly()[0],
+        script_hashes=[_hash(script), *([_plotly()[1]] if figures else [])],
+        plotly=_plotly()[0] if figures else "",
     )
     return page
 
@@ -95,11 +104,13 @@ def _read(kind: type[D], folders: dict[str, str], step: str) -> D | None:
     return kind.read(folders[step]) if step in folders else None
 
 
-def _status(failure: str | None, evaluation: Evaluation | None, exports: Exports | None) -> str:
-    """Return what the badge says: failed, unjudged, blessed or refused."""
+def _status(ending: Ending, evaluation: Evaluation | None, exports: Exports | None) -> str:
+    """Return what the badge says: failed, idle, unjudged, blessed or refused."""
     gates: list[Verdict] = [document.gate for document in (evaluation, exports) if document]
-    if failure:
+    if ending.failure:
         return "failed"
+    if ending.not_due:
+        return "idle"
     if evaluation is None:
         return "unjudged"
     return "blessed" if all(gate.verdict == "blessed" for gate in gates) else "refused"

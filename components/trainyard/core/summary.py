@@ -15,13 +15,16 @@ def write(
 ) -> tuple[dict[str, Any], str]:
     """Return the run's record (as `summarize`) and its report's HTML; run.json and report.html hold them then.
 
-    run.json also holds `ended`: at least `failure`, the sentence that the run ended with, or None.
+    run.json also holds `ended`: at least `failure`, the sentence that the run ended with, or None; and `not_due`, why a
+    scheduled run had nothing to train, where that is so.
     """
     from trainyard.core import report  # with plotly and jinja2, which nothing else needs
 
     folder = keys.run_folder(root, recipe, run_id)
     path = storage.join(folder, "report.html")
-    page: str = report.render(f"{recipe.name} · {run_id}", recipe, folders, seconds, failure=ended["failure"])
+    title = f"{recipe.name} · {run_id}"
+    ending = report.Ending(ended["failure"], ended.get("not_due"))
+    page: str = report.render(title, recipe, folders, seconds, ending)
     storage.write_text(path, page)
     record = summarize(recipe.name, run_id, folders, seconds, path)
     storage.write_text(storage.join(folder, "run.json"), json.dumps(record | ended, indent=1))

@@ -77,6 +77,12 @@ class Task:
         self._write_note("train", {"folder": plan.model, "seconds": None})
         return plan
 
+    def decided(self, due: bool, why: str) -> str:
+        """Return the answer of a check, which the run's summary finds too: 'due' or 'not due'."""
+        events.emit("checked", step=self.name, due=due, why=why)
+        self._write_note(self.name, {"due": due, "why": why})
+        return "due" if due else "not due"
+
     @property
     def destination(self) -> str:
         """The folder of model versions that a server polls."""

@@ -21,9 +21,12 @@ def run(recipe: Recipe, root: str, run_id: str, state: str, message: str) -> str
     notes = {name: note for name in keys.STEPS if (note := _read(f"{folder}/{name}.json"))}
     outputs = _outputs(root, recipe, {name: note["folder"] for name, note in notes.items()})
     done = {name: uri for name, uri in outputs.items() if storage.committed(uri)}
-    failure = _failure([uri for name, uri in outputs.items() if name not in done], folder, message, state)
+    ended = _failure([uri for name, uri in outputs.items() if name not in done], folder, message, state)
     seconds = {name: note["seconds"] for name, note in notes.items() if name in done and note["seconds"] is not None}
-    _, page = write(root, recipe, run_id, done, seconds, failure)
+    checked = _read(f"{folder}/check.json")
+    if checked and not checked["due"]:
+        ended["not_due"] = checked["why"]
+    _, page = write(root, recipe, run_id, done, seconds, ended)
     return page
 
 
@@ -47,7 +50,7 @@ def _failure(missing: list[str], folder: str, message: str, state: str) -> dict[
     failure: dict[str, Any] = {"failure": None, "failed_step": None, "exit_code": 0}
     if state == "SUCCEEDED":
         return failure
-    for uri in [*missing, *(f"{folder}/{name}" for name in keys.STEPS)]:
+    for uri in [*missing, *(f"{folder}/{name}" for name in ("check", *keys.STEPS))]:
         if record := _read(failure_record(uri)):
             return {"failure": record["message"], "failed_step": record["step"], "exit_code": record["exit_code"]}
     return failure | {"failure": message or f"the run ended as {state}", "exit_code": None}

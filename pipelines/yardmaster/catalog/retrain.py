@@ -1,10 +1,11 @@
-"""Training on a schedule: a first step on a CPU decides, and a run that has nothing to train ends there."""
+"""Training on a schedule: a first step on a CPU decides, and a run that has nothing to train ends there, with its summary."""
 
 from kfp import dsl
 
 from trainyard.check.component import check
 from trainyard.preprocess.component import preprocess
-from yardmaster.catalog.train import train_pipeline
+from trainyard.summary.component import summary
+from yardmaster.catalog.learn import learn
 
 
 @dsl.pipeline(name="trainyard-retrain")
@@ -30,9 +31,12 @@ def retrain_pipeline(
     """
     shared = {"recipe": recipe, "storage": storage, "code": code}
     run_id = dsl.PIPELINE_JOB_ID_PLACEHOLDER
-    due = check(**shared, run_id=run_id, when=when, scheduled=scheduled).set_caching_options(False)
-    with dsl.If(due.outputs["Output"] == "due", name="due"):
-        train_pipeline(**shared, beam_options=beam_options, gang=gang, scheduled=scheduled)
+    ended = summary(recipe=recipe, storage=storage, run_id=run_id).set_caching_options(False)
+    with dsl.ExitHandler(ended):
+        due = check(**shared, run_id=run_id, when=when, scheduled=scheduled).set_caching_options(False)
+        with dsl.If(due.outputs["Output"] == "due", name="due"):
+            data = preprocess(**shared, run_id=run_id, beam_options=beam_options, scheduled=scheduled)
+            learn(shared, data.set_caching_options(False), gang)
 
 
 @dsl.pipeline(name="trainyard-retrain")
@@ -59,10 +63,12 @@ def retrain_on_drift_pipeline(
     shared = {"recipe": recipe, "storage": storage, "code": code}
     run_id = dsl.PIPELINE_JOB_ID_PLACEHOLDER
     asked = {**shared, "run_id": run_id, "when": when, "scheduled": scheduled}
-    worth_a_look = check(**asked).set_caching_options(False)
-    with dsl.If(worth_a_look.outputs["Output"] == "due", name="worth-a-look"):
-        data = preprocess(**shared, run_id=run_id, beam_options=beam_options, scheduled=scheduled)
-        data.set_caching_options(False)
-        due = check(**asked, examples=data.outputs["examples"]).set_caching_options(False)
-        with dsl.If(due.outputs["Output"] == "due", name="due"):
-            train_pipeline(**shared, beam_options=beam_options, gang=gang, scheduled=scheduled)
+    ended = summary(recipe=recipe, storage=storage, run_id=run_id).set_caching_options(False)
+    with dsl.ExitHandler(ended):
+        worth_a_look = check(**asked).set_caching_options(False)
+        with dsl.If(worth_a_look.outputs["Output"] == "due", name="worth-a-look"):
+            data = preprocess(**shared, run_id=run_id, beam_options=beam_options, scheduled=scheduled)
+            data.set_caching_options(False)
+            due = check(**asked, examples=data.outputs["examples"]).set_caching_options(False)
+            with dsl.If(due.outputs["Output"] == "due", name="due"):
+                learn(shared, data, gang)

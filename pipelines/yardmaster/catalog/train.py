@@ -2,12 +2,9 @@
 
 from kfp import dsl
 
-from trainyard.evaluate.component import evaluate
-from trainyard.export.component import export
 from trainyard.preprocess.component import preprocess
-from trainyard.push.component import push
 from trainyard.summary.component import summary
-from trainyard.train.component import train
+from yardmaster.catalog.learn import learn
 
 
 @dsl.pipeline(name="trainyard-train")
@@ -31,16 +28,4 @@ def train_pipeline(
     ended = summary(recipe=recipe, storage=storage, run_id=run_id).set_caching_options(False)
     with dsl.ExitHandler(ended):
         data = preprocess(**shared, run_id=run_id, beam_options=beam_options, scheduled=scheduled)
-        data.set_caching_options(False)
-        examples, fingerprint, plan = (data.outputs[name] for name in ("examples", "fingerprint", "plan"))
-        model = train(**shared, examples=examples, fingerprint=fingerprint, plan=plan, gang=gang).outputs["model"]
-        judged = evaluate(**shared, run_id=run_id, examples=examples, model=model).set_caching_options(False)
-        with dsl.If(judged.outputs["Output"] == "blessed", name="blessed"):
-            files = export(**shared, examples=examples, model=model)
-            with dsl.If(files.outputs["Output"] == "blessed", name="export-blessed"):
-                push(
-                    **shared,
-                    run_id=run_id,
-                    evaluation=judged.outputs["evaluation"],
-                    exported=files.outputs["exported"],
-                ).set_caching_options(False)
+        learn(shared, data.set_caching_options(False), gang)

@@ -48,8 +48,8 @@ def run(
     What an earlier run finished is used again; what it left half done is resumed.
     """
     from trainyard.core import environment as environments
-    from trainyard.core import keys, storage, summary
     from trainyard.core import recipe as recipes
+    from trainyard.core import summary
     from trainyard.core.artifacts import Evaluation
     from trainyard.core.errors import ConfigurationError, ExitCode, GateRefused, TrainyardError
     from yardmaster.cli.screen import Screen, show
@@ -79,12 +79,7 @@ def run(
         raise typer.Exit(ExitCode.INTERRUPTED) from None
     finally:
         ended = {"startup_seconds": going.startup_seconds, "failure": failure, "exit_code": int(code)}
-        if not going.folders:  # nothing to report but the reason, for `explain`
-            reason = {"recipe": loaded.name, "run_id": run_id, **ended}
-            folder = keys.run_folder(going.root, loaded, run_id)
-            storage.write_text(storage.join(folder, "run.json"), json.dumps(reason, indent=1))
-        else:
-            record, _ = summary.write(going.root, loaded, run_id, going.folders, going.seconds, ended)
+        record, _ = summary.write(going.root, loaded, run_id, going.folders, going.seconds, ended)
     if output is Output.JSON:
         print(json.dumps(record))
     else:
