@@ -22,6 +22,7 @@ State = Literal["waiting", "running", "done", "failed"]
 
 STEP_LABEL = "app.kubernetes.io/component"
 POOL_LABEL = "trainyard/pool"
+USE_LABEL = "trainyard/use"
 INDEX_LABEL = "batch.kubernetes.io/job-completion-index"
 JOB_LABEL = "batch.kubernetes.io/job-name"
 _HELPERS = ("wait", "init", "argoexec-init")  # Argo's own containers beside the step's
@@ -136,12 +137,17 @@ def refused(step: str, name: str, events: Sequence[Manifest], message: str = "")
 
 
 def step_of(pod: Manifest) -> str:
-    """Return the step that the pod works for, and for a gang which worker it is; a driver of Kubeflow is `driver`."""
+    """Return the step that the pod works for, such as `train`, `train worker 1` of a gang, or `check 2` for its second task.
+
+    A driver of Kubeflow is `driver`.
+    """
     labels = pod["metadata"].get("labels", {})
     step = labels.get(STEP_LABEL)
     if step is None:
         return "driver" if "driver" in pod["metadata"]["name"] else str(pod["metadata"]["name"])
-    return f"{step} worker {labels[INDEX_LABEL]}" if INDEX_LABEL in labels else str(step)
+    if INDEX_LABEL in labels:
+        return f"{step} worker {labels[INDEX_LABEL]}"
+    return f"{step} {labels[USE_LABEL]}" if USE_LABEL in labels else str(step)
 
 
 def main_container(pod: Manifest) -> str:

@@ -97,26 +97,28 @@ def place(spec: Spec, environment: Environment, platform: Spec | None = None) ->
 
 @dataclass(frozen=True)
 class _Berth:
-    """Where one step's pod goes. seconds: the longest time that it may run."""
+    """Where one step's pod goes. seconds: the longest time that it may run; use: '2' for the step's second task, and so on."""
 
     step: str
     name: str
     pool: Pool
     seconds: int | None
+    use: str = ""
     launches: bool = False
 
 
 def _berth(spec: Spec, executor: str, step: str, environment: Environment) -> _Berth:
     seconds = environment.timeout_of(step)
+    use = executor.removeprefix(f"exec-{step}").lstrip("-")
     plan = gang_plan(environment) if step == TRAIN and _takes_gang(spec, executor) else None
     if plan is None:
         name = environment.placement.get(step, environment.placement[DEFAULT])
-        return _Berth(step, name, environment.pools[name], seconds)
+        return _Berth(step, name, environment.pools[name], seconds, use)
     name = environment.placement[DEFAULT]
     pool = environment.pools[name].model_copy(update={"resources": LAUNCHER})
     # A queue may let a gang wait for days, and its timeout begins when it is admitted.
     longest = None if plan.pool.queue else plan.timeout_seconds + LAUNCHER_SECONDS
-    return _Berth(step, name, pool, longest, launches=True)
+    return _Berth(step, name, pool, longest, use, launches=True)
 
 
 def _takes_gang(spec: Spec, executor: str) -> bool:
@@ -201,6 +203,7 @@ def _kubernetes(config: Spec, berth: _Berth, environment: Environment) -> Spec:
         "app.kubernetes.io/name": "trainyard",
         "app.kubernetes.io/component": berth.step,
         "trainyard/pool": berth.name,
+        **({"trainyard/use": berth.use} if berth.use else {}),
     }
     metadata = result.setdefault("podMetadata", {})
     metadata["labels"] = metadata.get("labels", {}) | labels

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
@@ -14,7 +15,8 @@ from yardmaster.explanation import Finding
 OVER = frozenset({"SUCCEEDED", "FAILED", "CANCELED", "SKIPPED"})
 _ROUTINE = ("done", "running", "starting", "pulling", "scheduling", "ending")
 _STATES = {"RUNNING": "running", "SUCCEEDED": "done", "SKIPPED": "done", "FAILED": "failed", "CANCELED": "failed"}
-_ORDER = {name: index for index, name in enumerate(["check", *STEPS, "summary"])}
+# A run for drift checks a second time, what it has preprocessed.
+_ORDER = {name: index for index, name in enumerate(["check", STEPS[0], "check 2", *STEPS[1:], "summary"])}
 
 
 @dataclass(frozen=True)
@@ -128,7 +130,8 @@ def steps_of_tasks(tasks: Iterable[Any], now: datetime) -> tuple[StepView, ...]:
     """Return the steps as Kubeflow's own API tells of them, for who may not read the pods: states without reasons."""
     found = {}
     for task in tasks:
-        name, state = str(task.display_name), _STATES.get(str(task.state), "waiting")
+        name = re.sub(r"-(\d+)$", r" \1", str(task.display_name))
+        state = _STATES.get(str(task.state), "waiting")
         if name not in _ORDER:
             continue
         start, end = _text(task.start_time), _text(task.end_time)
@@ -157,7 +160,7 @@ def with_podless(found: tuple[StepView, ...], told: tuple[StepView, ...]) -> tup
     """
     if not found:
         return told
-    known = {view.name.partition(" ")[0] for view in found}
+    known = {view.name.partition(" worker")[0] for view in found}
     sentence = "done, and has no pod: an earlier run's output was taken, or the pod is gone"
     rest = [replace(view, sentence=sentence) for view in told if view.cause == "succeeded" and view.name not in known]
     return tuple(sorted([*found, *rest], key=_place))
@@ -196,7 +199,7 @@ def with_outputs(views: tuple[StepView, ...], folders: dict[str, str]) -> tuple[
 
 
 def _place(step: StepView) -> tuple[int, str]:
-    return _ORDER.get(step.name.partition(" ")[0], len(_ORDER)), step.name
+    return _ORDER.get(step.name.partition(" worker")[0], len(_ORDER)), step.name
 
 
 def _began(step: StepView) -> str:

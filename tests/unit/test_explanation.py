@@ -209,6 +209,21 @@ def test_a_step_is_shown_by_its_newest_pod_with_the_earlier_ones_below() -> None
     assert views[1].earlier[0].startswith("p1 was evicted")
 
 
+def test_the_two_checks_of_a_run_for_drift_are_told_apart_and_in_their_order() -> None:
+    now = datetime(2026, 1, 1, 0, 3, tzinfo=UTC)
+    second = pod("q", step="check")
+    second["metadata"]["labels"]["trainyard/use"] = "2"
+    pods = [pod("r", step="preprocess"), second, pod("p", step="check"), pod("s", step="train")]
+    found = steps([explain(Evidence(each)) for each in pods], now)
+    expected = [("check", "p"), ("preprocess", "r"), ("check 2", "q"), ("train", "s")]
+    assert [(view.name, view.pod) for view in found] == expected
+    assert all(view.attempts == 1 for view in found)
+    told = [
+        kfp_server_api.V2beta1PipelineTaskDetail(display_name=name, state="SUCCEEDED") for name in ("check-2", "check")
+    ]
+    assert [view.name for view in run_view.with_podless((), steps_of_tasks(told, now))] == ["check", "check 2"]
+
+
 def run(state: str, *findings: Finding, record: dict[str, Any] | None = None) -> RunView:
     now = datetime(2026, 1, 1, 0, 3, tzinfo=UTC)
     return RunView("id", "nightly", state, "digits", "kind", "", 180.0, steps(findings, now), record)

@@ -211,8 +211,9 @@ def test_a_pipeline_of_ones_own_keeps_its_images_and_settings_however_deep_its_s
         kubernetes.set_timeout(task, 1800)
         region = (task.container_spec.env or {}).get("AWS_DEFAULT_REGION")
         reaching_the_store_of_kind(task)
-        if region:
+        if region:  # the second one
             task.set_env_variable("AWS_DEFAULT_REGION", region)
+            kubernetes.add_pod_label(task, "trainyard/use", "2")
         return marked(task, "train-own", "cpu")
 
     spec, platform = documents(body(lambda task: task))
