@@ -114,6 +114,10 @@ class Kubeflow:
         """Ask for the end of the run."""
         self._write(self._runs.run_service_terminate_run, run_id=run_id)
 
+    def delete(self, run_id: str) -> None:
+        """Delete the run, and its workflow with all of its pods."""
+        self._write(self._runs.run_service_delete_run, run_id=run_id)
+
     def recurring_runs(self, experiment: str) -> list[Any]:
         """Return the recurring runs of the experiment."""
         call = self._recurring.recurring_run_service_list_recurring_runs

@@ -150,6 +150,17 @@ def test_two_that_submit_the_same_pipeline_at_once_make_it_once(place: Path) -> 
         assert trainyard("runs", "cancel", name, "-e", str(new)).returncode == 0
 
 
+def test_two_that_submit_one_name_at_once_make_one_run(place: Path) -> None:
+    nowhere = changed(place, variables={"WHEN": f"{RUN}-once"}, placement={"default": "none"})
+    name = f"{RUN}-once"
+    with ThreadPoolExecutor(2) as two:
+        submit = ("submit", "digits", "-e", str(nowhere), "--name", name, *QUICK)
+        sent = list(two.map(lambda _: document(*submit), range(2)))
+    assert sent[0]["run_id"] == sent[1]["run_id"]
+    assert [run["name"] for run in document("runs", "list", "-e", str(nowhere))].count(name) == 1
+    assert trainyard("runs", "cancel", name, "-e", str(nowhere)).returncode == 0
+
+
 def test_cancel_leaves_nothing_running(place: Path) -> None:
     slow = changed(place, placement={"default": "cpu", "train": "none"})
     name = f"{RUN}-cancel"
