@@ -10,12 +10,16 @@ import yaml
 
 from trainyard.core.environment import DEFAULT, Environment
 from trainyard.core.errors import ExitCode
+from trainyard.core.hardware import Kind
 from trainyard.core.pools import Pool, placement
 from yardmaster.placement import RUN_AS_USER
+from yardmaster.registry import Unanswered, parse
 from yardmaster.scheduling import misfit, places
 
 Manifest = dict[str, Any]
 Verdict = Literal["good", "bad", "unknown"]
+
+_ARCHITECTURE = "kubernetes.io/arch"
 
 SEVERITY = {ExitCode.DONE: 0, ExitCode.TRANSIENT: 1, ExitCode.CONFIGURATION: 2, ExitCode.INFRASTRUCTURE: 3}
 
@@ -104,7 +108,7 @@ def pod_security(namespace: Manifest) -> Check:
 
 
 def image(kind: str, name: str) -> Check:
-    """Check how an image is named; that a registry has it is not looked up."""
+    """Check how an image is named."""
     label = f"image {kind}"
     if not re.fullmatch(r"[a-z0-9.:_/-]+(:[\w.-]+)?(@sha256:[0-9a-f]{64})?", name):
         return bad(label, f"'{name}' is no image name. Write registry/name:tag", ExitCode.CONFIGURATION)
@@ -115,7 +119,32 @@ def image(kind: str, name: str) -> Check:
             f"'{name}' has no tag of its own: nodes would run different ones. Name a tag or a digest",
             ExitCode.CONFIGURATION,
         )
-    return good(label, f"{name} (its name; that the registry has it, for the nodes' processor, is not looked up)")
+    return good(label, name)
+
+
+def in_registry(environment: Environment, kind: Kind, found: list[str] | Unanswered | None) -> Check:
+    """Check what the registry of the image for pools of `kind` says: the platforms that it is there for, None where it is not."""
+    label, name = f"image {kind}", environment.images[kind]
+    if isinstance(found, Unanswered):
+        return unknown(label, f"{name}: {found}, so whether it is there is not known")
+    if found is None and parse(name).host == "docker.io":
+        return unknown(label, f"{name}: is not in docker.io; right where it was loaded onto the nodes, as kind's are")
+    if found is None:
+        return bad(label, f"{name}: is not in its registry. Push it, or correct images.{kind} in the environment")
+    if missing := [each for each in _platforms(environment, kind) if each not in found]:
+        return bad(
+            label,
+            f"{name}: is there for {', '.join(found) or 'no platform'}, and nodes are {', '.join(missing)}. "
+            "Build and push it for them",
+        )
+    return good(label, f"{name} is in its registry for {', '.join(found)}")
+
+
+def _platforms(environment: Environment, kind: Kind) -> list[str]:
+    """Return the platforms of the pools of `kind`: as their nodeSelector says, else what the catalog's machines all are."""
+    pools = [environment.pools[name] for name in used_pools(environment)]
+    found = {f"linux/{pool.node_selector.get(_ARCHITECTURE, 'amd64')}" for pool in pools if pool.kind == kind}
+    return sorted(found) or ["linux/amd64"]
 
 
 def pool_pod(environment: Environment, name: str) -> Manifest:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 from trainyard.core import storage
 from trainyard.core.environment import Environment
@@ -13,6 +14,7 @@ from trainyard.core.recipe import Recipe
 from yardmaster import checks, kubernetes_api
 from yardmaster.checks import Check, bad, good, unknown
 from yardmaster.kubernetes_api import Kubernetes, Manifest
+from yardmaster.registry import Unanswered, look_up
 
 _PATIENCE_SECONDS = 20.0  # chosen: what a person waits for a bucket
 _ACCESS = ("AWS_", "GOOGLE_", "STORAGE_EMULATOR_HOST")  # what an environment reaches its bucket with
@@ -22,8 +24,7 @@ def examine(environment: Environment, recipe: Recipe | None) -> Iterator[Check]:
     """Yield every check of the environment, and of `recipe` where it is given, as they are made."""
     if recipe is not None:
         yield from _guarded("recipe", lambda: _recipe(recipe, environment))
-    for kind, name in environment.images.items():
-        yield checks.image(kind, name)
+    yield from _images(environment)
     yield from _guarded("storage", lambda: _storage(environment))
     if environment.target == "kubeflow":
         yield from _guarded("kubeflow", lambda: _kubeflow(environment))
@@ -46,6 +47,26 @@ def _recipe(recipe: Recipe, environment: Environment) -> Iterator[Check]:
 
     placed = compiled(recipe, environment)
     yield good("recipe", f"{recipe.name} compiles for {environment.name} ({len(placed.documents)} documents)")
+
+
+def _images(environment: Environment) -> Iterator[Check]:
+    named = {kind: checks.image(kind, name) for kind, name in environment.images.items()}
+    wanted = [kind for kind, check in named.items() if not check.bad]
+    if not wanted:
+        yield from named.values()
+        return
+    with ThreadPoolExecutor(len(wanted)) as registries:
+        found = registries.map(lambda kind: _looked_up(environment.images[kind]), wanted)
+        looked_up = dict(zip(wanted, found, strict=True))
+    for kind, check in named.items():
+        yield checks.in_registry(environment, kind, looked_up[kind]) if kind in looked_up else check
+
+
+def _looked_up(image: str) -> list[str] | Unanswered | None:
+    try:
+        return look_up(image)
+    except Unanswered as unanswered:
+        return unanswered
 
 
 def _storage(environment: Environment) -> Iterator[Check]:

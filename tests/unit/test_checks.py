@@ -9,6 +9,7 @@ from trainyard.core.environment import Environment, Volume
 from trainyard.core.errors import ExitCode
 from trainyard.core.pools import Pool
 from yardmaster import checks
+from yardmaster.registry import Reference, Unanswered, parse
 
 
 def gke(**pool: Any) -> Environment:
@@ -60,6 +61,44 @@ def test_an_older_server_is_a_doubt_and_another_generation_a_fault(server: str, 
 )
 def test_an_image_without_a_tag_of_its_own_is_a_fault(name: str, verdict: str) -> None:
     assert checks.image("cpu", name).verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("cpu:1", Reference("docker.io", "library/cpu", "1")),
+        ("trainyard/cpu:1", Reference("docker.io", "trainyard/cpu", "1")),
+        ("localhost/cpu:1", Reference("localhost", "cpu", "1")),
+        ("registry:5000/a/b/cpu:1", Reference("registry:5000", "a/b/cpu", "1")),
+        ("ghcr.io/a/cpu@sha256:0", Reference("ghcr.io", "a/cpu", "sha256:0")),
+        ("ghcr.io/a/cpu:1@sha256:0", Reference("ghcr.io", "a/cpu", "sha256:0")),
+    ],
+)
+def test_an_image_is_looked_for_where_a_node_would(name: str, expected: Reference) -> None:
+    assert parse(name) == expected
+
+
+@pytest.mark.parametrize(
+    ("host", "found", "verdict", "words"),
+    [
+        ("ghcr.io/", ["linux/amd64", "linux/arm64"], "good", "is in its registry for linux/amd64, linux/arm64"),
+        ("ghcr.io/", ["linux/arm64"], "bad", "is there for linux/arm64, and nodes are linux/amd64"),
+        ("ghcr.io/", None, "bad", "is not in its registry. Push it, or correct images.cpu"),
+        ("", None, "unknown", "right where it was loaded onto the nodes"),
+        ("ghcr.io/", Unanswered("ghcr.io does not show it to you (403)"), "unknown", "(403), so whether it is there"),
+    ],
+)
+def test_what_a_registry_says_of_an_image_is_judged_by_the_nodes_that_pull_it(
+    host: str, found: Any, verdict: str, words: str
+) -> None:
+    place = gke().model_copy(update={"images": {"cpu": f"{host}trainyard/cpu:1"}})
+    check = checks.in_registry(place, "cpu", found)
+    assert check.verdict == verdict and words in check.sentence
+
+
+def test_pools_of_another_processor_need_the_image_for_it() -> None:
+    arm = gke(nodeSelector={"kubernetes.io/arch": "arm64"}).model_copy(update={"images": {"cpu": "ghcr.io/a/cpu:1"}})
+    assert "and nodes are linux/arm64" in checks.in_registry(arm, "cpu", ["linux/amd64"]).sentence
 
 
 def test_the_room_is_what_running_pods_leave() -> None:
