@@ -13,16 +13,23 @@ from trainyard.core.errors import ConfigurationError
 from trainyard.core.gang import gang_plan
 from trainyard.core.recipe import Recipe
 from trainyard.core.schedule import When
+from trainyard.core.window import day_of
 from yardmaster.placement import PlacedSpec, place
 
 
-def compiled(recipe: Recipe, environment: Environment, when: When | None = None) -> PlacedSpec:
+def compiled(recipe: Recipe, environment: Environment, when: When | None = None, day: str = "") -> PlacedSpec:
     """Return the placed training pipeline whose parameters default to `recipe` and `environment`.
 
-    With `when` it is the pipeline that first looks whether a condition of a schedule holds.
+    With `when` it is the pipeline that first looks whether a condition of a schedule holds. With `day` a window of data
+    ends before that day, and not before the one that the run is scheduled for.
 
-    Raises `ConfigurationError` where the recipe names what only this machine has and the environment is elsewhere.
+    Raises `ConfigurationError` where the recipe names what only this machine has and the environment is elsewhere, and
+    where it reads no window for `day`.
     """
+    if day and recipe.data.window_days is None:
+        raise ConfigurationError(
+            f"--day {day}: {recipe.name} reads no window of days. Set data.window_days in the recipe, or leave --day out."
+        )
     _check_portable(recipe, environment)
     _check_gang(recipe, environment)
     # kfp takes a second or two to import: only who compiles waits for it.
@@ -44,12 +51,12 @@ def compiled(recipe: Recipe, environment: Environment, when: When | None = None)
         defaults["when"] = when.model_dump_json()
     for name, value in defaults.items():
         parameters[name] |= {"defaultValue": value, "isOptional": True}
-    _fill_in_time(spec)
+    _fill_in_time(spec, day_of(day) if day else "")
     return place(spec, environment)
 
 
-def _fill_in_time(spec: dict[str, Any]) -> None:
-    """Have KFP give the tasks of the top level the time of the run's schedule, in place of the parameter `scheduled`.
+def _fill_in_time(spec: dict[str, Any], day: str) -> None:
+    """Have the tasks of the top level get `day`, or from KFP the time of the run's schedule, for the parameter `scheduled`.
 
     The pipelines themselves do not name the placeholder: kfp.local 2.17 stops at it.
     """
@@ -60,7 +67,7 @@ def _fill_in_time(spec: dict[str, Any]) -> None:
         for value in task["inputs"]["parameters"].values():
             if value == {"componentInputParameter": "scheduled"}:
                 value.clear()
-                value["runtimeValue"] = {"constant": dsl.PIPELINE_JOB_SCHEDULE_TIME_UTC_PLACEHOLDER}
+                value["runtimeValue"] = {"constant": day or dsl.PIPELINE_JOB_SCHEDULE_TIME_UTC_PLACEHOLDER}
 
 
 def to_yaml(documents: Iterable[dict[str, Any]]) -> str:

@@ -67,6 +67,26 @@ def test_a_run_that_waits_for_drift_asks_for_no_accelerator_before_it_is_decided
     assert "type" in executors["exec-train"]["container"]["resources"]["accelerator"]
 
 
+def test_a_run_for_another_day_carries_it_and_only_a_window_of_days_takes_one() -> None:
+    data = (
+        "{format: csv, path: 's3://clicks/%Y-%m-%d', window_days: 3, label: sold, features: {price: {type: numeric}}}"
+    )
+    text = f"name: clicks\ndata: {data}\nmodel: {{name: mlp}}\n"
+    recipe, gke = parse(text, Recipe, name="clicks"), environments.load("gke")
+
+    def scheduled(day: str) -> Any:
+        spec = compiled(recipe, gke, day=day).pipeline
+        given = spec["root"]["dag"]["tasks"]["exit-handler-1"]["inputs"]["parameters"]
+        return given["pipelinechannel--scheduled"]["runtimeValue"]["constant"]
+
+    assert scheduled("2026-11-21") == "2026-11-21"
+    assert scheduled("") == "{{$.pipeline_job_schedule_time_utc}}"
+    with pytest.raises(ConfigurationError, match=r"'21.11.' is no day. Write it as YYYY-MM-DD"):
+        scheduled("21.11.")
+    with pytest.raises(ConfigurationError, match="--day 2026-11-21: digits reads no window of days"):
+        compiled(recipes.load("digits"), gke, day="2026-11-21")
+
+
 def test_the_package_carries_the_whole_recipe_and_the_code_it_was_made_with() -> None:
     recipe = recipes.load("digits", ["train.epochs=7"])
     spec = compiled(recipe, environments.load("gke")).pipeline

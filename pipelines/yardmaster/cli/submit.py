@@ -23,6 +23,10 @@ def submit(
         str | None,
         typer.Option("--name", help="The run's name: given twice, there is one run, and the second follows it."),
     ] = None,
+    day: Annotated[
+        str,
+        typer.Option("--day", help="Day of the run, YYYY-MM-DD, where the recipe reads a window of days; else today."),
+    ] = "",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be sent, and send nothing.")] = False,
     wait: Annotated[bool, typer.Option("--wait", help="Follow the run, and exit with its exit code.")] = False,
     pending_limit: Annotated[
@@ -49,7 +53,7 @@ def submit(
         )
     loaded = recipes.load(recipe, set_)
     run = name or f"{loaded.name}-{datetime.now():%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
-    what = submission(loaded, place, compiled(loaded, place), run)
+    what = submission(loaded, place, compiled(loaded, place, day=day), run)
     if place.target == "kubeflow":
         what = replace(what, expected=expect(loaded, place))
     if dry_run:
