@@ -14,17 +14,16 @@ def main() -> None:
     core, workers, model, batch, examples, folder = sys.argv[1:]
     os.sched_setaffinity(0, {int(core)})
 
-    from trainyard.train import session, strategy
+    from trainyard.train import engine, session
 
     # isort: split
-    import tensorflow as tf
-
     from trainyard.core.recipe import Recipe
     from trainyard.data.examples import open_examples
     from trainyard.train.checkpoint import Checkpoints, Progress
     from trainyard.train.writer import Writer
 
-    devices = strategy.strategy()
+    trains = engine.engine()
+    trains.join()
     recipe = Recipe.model_validate(
         {
             "name": "scaling",
@@ -37,14 +36,12 @@ def main() -> None:
             },
         }
     )
-    data, steps = session.prepared(recipe, open_examples(examples), devices, (0.0, 1.0), "float32")
-    part = data.train(0)
-    batches = iter(devices.distribute_datasets_from_function(lambda _: part))
-    said, gradients = tf.zeros((2,)), tf.zeros((steps.gradient_bytes // 4,))
+    data, steps = session.prepared(recipe, open_examples(examples), trains, (0.0, 1.0), "float32")
+    batches, said = iter(steps.distributed(data.train(0))), (0.0, 0.0)
     writer = Writer(Checkpoints(f"{folder}/checkpoints-{core}-{workers}", "", keep=2))
-    steps.train(batches, tf.constant(2, tf.int64), said)
+    steps.train(batches, 2, said)
     if int(workers) > 1:
-        steps.all_reduce(gradients, tf.constant(1, tf.int64))
+        steps.all_reduce(1)
     print("{}", flush=True)
     saved = 0
     for line in sys.stdin:
@@ -57,10 +54,10 @@ def main() -> None:
             writer.save(Progress(identity="", step=saved, history=[]), steps.arrays())
             answer["blocked_ms"] = 1000 * (time.perf_counter() - start)
         if what in ("step", "save"):
-            steps.train(batches, tf.constant(int(count), tf.int64), said)
+            steps.train(batches, int(count), said)
             writer.wait()
         elif what == "all_reduce":
-            steps.all_reduce(gradients, tf.constant(int(count), tf.int64))
+            steps.all_reduce(int(count))
         else:
             answer["gradient_bytes"] = steps.gradient_bytes
             answer["state_bytes"] = sum(each.nbytes for each in steps.arrays().values())

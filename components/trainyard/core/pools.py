@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, StringConstraints, model_validator
 
@@ -16,7 +16,10 @@ from trainyard.core.hardware import Kind, Platform, Toleration, catalog, chips, 
 
 _LABELLED = {"accelerator", "topology", "machine", "gpu"}
 DEVICES_VARIABLE = "TRAINYARD_DEVICES"  # tells a process that trains which accelerators it was promised
+ENGINE_VARIABLE = "TRAINYARD_ENGINE"  # tells it by which framework; TensorFlow where it is not set
 SHOWN_SLICES = 12  # topologies named in a message; a 3D torus has hundreds
+
+EngineName = Literal["tensorflow", "jax"]
 
 
 @dataclass(frozen=True)

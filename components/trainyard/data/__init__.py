@@ -7,11 +7,15 @@ import sys
 os.environ.setdefault("TF_USE_LEGACY_KERAS", "0")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-# Keras imports scikit-learn for its wrappers wherever it is installed (keras 3.15, keras/src/wrappers/fixes.py): measured,
-# a quarter of TensorFlow's import time for what no step uses. Not hidden from anybody afterwards.
-if "sklearn" not in sys.modules:
-    sys.modules["sklearn"] = None  # type: ignore[assignment]
-    try:
-        import tensorflow  # noqa: F401
-    finally:
-        del sys.modules["sklearn"]
+# What is imported along where it is installed, for things that no step calls, is hidden while TensorFlow is imported, and
+# from nobody afterwards: scikit-learn by Keras, for its wrappers (keras 3.15, keras/src/wrappers/fixes.py; measured, a
+# quarter of TensorFlow's import time), and JAX, unless it trains, by TensorFlow, to convert its models (2.21,
+# tensorflow/lite/python/util.py).
+_unused = ["sklearn"] if os.environ.get("KERAS_BACKEND") == "jax" else ["sklearn", "jax"]
+_hidden = [name for name in _unused if name not in sys.modules]
+sys.modules.update(dict.fromkeys(_hidden))  # type: ignore[arg-type]
+try:
+    import tensorflow  # noqa: F401
+finally:
+    for name in _hidden:
+        del sys.modules[name]

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
-import tensorflow as tf
+import numpy as np
 
 from trainyard.core import events
 from trainyard.core.artifacts import Epoch, Rollback
@@ -28,10 +28,10 @@ from trainyard.core.errors import (
 from trainyard.core.recipe import Train
 from trainyard.core.step import end_with
 from trainyard.train.checkpoint import Checkpoint, Checkpoints, Progress, best_epoch
+from trainyard.train.engine import Steps
 from trainyard.train.input import Input
+from trainyard.train.place import Place
 from trainyard.train.speed import Speed
-from trainyard.train.steps import Steps
-from trainyard.train.strategy import Place
 from trainyard.train.watchdog import Watchdog
 from trainyard.train.writer import Writer
 
@@ -102,7 +102,7 @@ class Loop:
         with self._hearing_sigterm(), self.watchdog.watching(), self._finishing_writes():
             self._resume()
             while not self._finished():
-                step, length = self._step(), self.data.steps_per_epoch
+                step, length = self.steps.step, self.data.steps_per_epoch
                 if step and step % length == 0 and len(self.history) < step // length:
                     self._end_epoch(step)
                 else:
@@ -114,7 +114,7 @@ class Loop:
         """Return the seconds a step takes on one batch over and over. The weights are spoiled by it."""
         with self._clock("bottleneck"):
             dataset = self._dataset or self.data.train(0)
-            batch = iter(self._distributed(dataset.take(self.data.share.local).cache().repeat()))
+            batch = iter(self.steps.distributed(dataset.take(self.data.share.local).cache().repeat()))
             wanted = min(100, max(3, round(CALL_SECONDS / max(1e-6, self._speed.step_seconds(self.history)))))
             agreed, _ = self._take(batch, 1, float(wanted))
             count = round(agreed)
@@ -125,10 +125,9 @@ class Loop:
     def all_reduce_seconds(self, count: int = 10) -> float:
         """Return the seconds that the gradients' sum over the replicas alone takes, the mean of `count`."""
         with self._clock("bottleneck"):
-            vector = tf.zeros((self.steps.gradient_bytes // 4,))
-            self.steps.all_reduce(vector, tf.constant(1, tf.int64))
+            self.steps.all_reduce(1)
             start = time.perf_counter()
-            self.steps.all_reduce(vector, tf.constant(count, tf.int64))
+            self.steps.all_reduce(count)
             return (time.perf_counter() - start) / count
 
     def restore_best(self) -> Epoch:
@@ -164,10 +163,10 @@ class Loop:
         """Return the newest whole checkpoint, which is the same one on every worker."""
         with self._clock("checkpoint"):
             self.writer.wait()
-            self.steps.mean(tf.zeros((1,)))  # Nobody looks before the chief has written.
+            self.steps.mean([0.0])  # Nobody looks before the chief has written.
             found = self.checkpoints.latest(self.steps.arrays())
             step = 0 if found is None else found.progress.step
-            agreed = float(self.steps.mean(tf.constant([step], tf.float32))[0])
+            agreed = self.steps.mean([step])[0]
         if agreed != step:
             raise PeerLost(
                 f"worker {self.place.index} found the checkpoint of step {step}, others found another one. Start again."
@@ -192,7 +191,7 @@ class Loop:
         if self._batches is None:
             with self._clock("input"):
                 self._dataset = self.data.train(step)
-                self._batches = iter(self._distributed(self._dataset))
+                self._batches = iter(self.steps.distributed(self._dataset))
         length, due = self.data.steps_per_epoch, max(step + 1, self._saved + self._checkpoint_steps())
         count = min(self._call_steps, length - step % length, due - step)
         self._calls += 1
@@ -207,7 +206,7 @@ class Loop:
         if look:
             self._rested_step_seconds = self._speed.last_step_seconds
         self.writer.check()
-        if not math.isfinite(float(self.steps.loss_sum.numpy())):
+        if not math.isfinite(self.steps.loss_sum):
             self._diverged("training loss")
             return
         if stop:
@@ -257,12 +256,12 @@ class Loop:
     def _take(self, batches: Any, count: int, number: float = 0.0, stop: float = 0.0) -> tuple[float, float]:
         """Take `count` steps and return the means over the workers of their `number` and their `stop`."""
         try:
-            mean = self.steps.train(batches, tf.constant(count, tf.int64), tf.constant([number, stop], tf.float32))
-            return float(mean[0]), float(mean[1])
-        except tf.errors.ResourceExhaustedError as error:
+            mean = self.steps.train(batches, count, [number, stop])
+            return mean[0], mean[1]
+        except MemoryError as error:
             raise ConfigurationError(
                 f"train.batch_size: {self.settings.batch_size} examples do not fit the device's memory "
-                f"({error.message.splitlines()[0]}). Lower train.batch_size or data.image_size, or name a larger device."
+                f"({error}). Lower train.batch_size or data.image_size, or name a larger device."
             ) from error
 
     def _end_epoch(self, step: int) -> None:
@@ -274,14 +273,14 @@ class Loop:
         epoch = Epoch(
             epoch=len(self.history) + 1,
             step=step,
-            learning_rate=float(self.steps.optimizer.learning_rate),
-            train_loss=float(self.steps.loss_sum.numpy()) / self.data.steps_per_epoch,
+            learning_rate=self.steps.learning_rate,
+            train_loss=self.steps.loss_sum / self.data.steps_per_epoch,
             eval_loss=loss,
             metric=metric,
             examples_per_second=rate,
             seconds=seconds,
         )
-        self.steps.loss_sum.assign(0.0)
+        self.steps.loss_sum = 0.0
         self.history.append(epoch)
         if self._save(step):
             self.on_epoch(epoch)
@@ -290,11 +289,12 @@ class Loop:
         """Return mean loss and mean metric over the eval split."""
         with self._clock("eval"):
             if self._evaluation is None:
-                self._evaluation = self._distributed(self.data.evaluation())
-            batches, left, totals = iter(self._evaluation), self.data.evaluation_steps, tf.zeros((3,))
+                self._evaluation = self.steps.distributed(self.data.evaluation())
+            batches, left = iter(self._evaluation), self.data.evaluation_steps
+            totals = np.zeros(3, np.float32)
             while left:
                 count = min(left, self._call_steps)
-                totals = self.steps.evaluate(batches, tf.constant(count, tf.int64), totals)
+                totals = self.steps.evaluate(batches, count, totals)
                 left -= count
                 self._tell(step)
             loss, metric, weight = (float(value) for value in totals)
@@ -322,7 +322,7 @@ class Loop:
 
     def _save_last(self) -> None:
         """Save where the process was told to stop, unless nothing is new or nothing good is there."""
-        step = self._step()
+        step = self.steps.step
         if not self.place.chief:
             return
         if not self.writer.wait(LAST_WAIT_SECONDS):
@@ -371,8 +371,8 @@ class Loop:
 
     def _diverged(self, what: str) -> None:
         """Go back to the last checkpoint with a smaller learning rate, once; raises `DataError` the second time."""
-        step = self._step()
-        if float(self.steps.scale.numpy()) != 1.0:
+        step = self.steps.step
+        if self.steps.scale != 1.0:
             raise DataError(
                 f"train: {what} is not finite at step {step}, again after one retry at {RETRY_SCALE:g} times the "
                 f"learning rate {self.settings.optimizer.learning_rate:g}. Lower train.optimizer.learning_rate, set "
@@ -385,7 +385,7 @@ class Loop:
         events.emit("diverged", **rollback.model_dump())
         self._load(good)
         self.rollbacks.append(rollback)
-        self.steps.scale.assign(RETRY_SCALE)
+        self.steps.scale = RETRY_SCALE
 
     def _tell(self, done: int, at_once: bool = False) -> None:
         self.watchdog.alive()
@@ -397,7 +397,7 @@ class Loop:
                 done,
                 self.total,
                 "steps",
-                loss=round(float(self.steps.loss_sum.numpy()) / in_epoch, 4),
+                loss=round(self.steps.loss_sum / in_epoch, 4),
                 examples_per_second=round(self._speed.rate),
             )
 
@@ -420,12 +420,6 @@ class Loop:
                 for name in ("step", "compile", "input", "eval", "save")
             },
         )
-
-    def _step(self) -> int:
-        return int(self.steps.step.numpy())
-
-    def _distributed(self, batches: tf.data.Dataset) -> Any:
-        return self.steps.strategy.distribute_datasets_from_function(lambda _: batches)
 
     @contextmanager
     def _clock(self, name: str) -> Iterator[None]:

@@ -1,10 +1,11 @@
-"""What is minimized, and the one metric that each epoch reports."""
+"""What is minimized, and the one metric that each epoch reports; tensors are those of the engine."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
-import tensorflow as tf
+from keras import ops
 
 
 @dataclass(frozen=True)
@@ -14,22 +15,21 @@ class Classification:
     classes: int
     smoothing: float
 
-    def train_loss(self, outputs: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+    def train_loss(self, outputs: Any, labels: Any) -> Any:
         """Return float32 (batch,), the label's share `smoothing` spread over all classes.
 
         Source: C. Szegedy et al., Rethinking the Inception Architecture, arXiv:1512.00567, section 7.
         """
-        even = self.smoothing / self.classes
-        targets = tf.one_hot(labels, self.classes, on_value=1 - self.smoothing + even, off_value=even)
-        return tf.nn.softmax_cross_entropy_with_logits(targets, outputs)
+        targets = (1 - self.smoothing) * ops.one_hot(labels, self.classes) + self.smoothing / self.classes
+        return ops.categorical_crossentropy(targets, outputs, from_logits=True)
 
-    def eval_loss(self, outputs: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+    def eval_loss(self, outputs: Any, labels: Any) -> Any:
         """Return float32 (batch,) without smoothing: the log loss."""
-        return tf.nn.sparse_softmax_cross_entropy_with_logits(labels, outputs)
+        return ops.sparse_categorical_crossentropy(labels, outputs, from_logits=True)
 
-    def metric(self, outputs: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+    def metric(self, outputs: Any, labels: Any) -> Any:
         """Return float32 (batch,): 1 where the largest logit is the label's."""
-        return tf.cast(tf.argmax(outputs, axis=-1) == labels, tf.float32)
+        return ops.cast(ops.equal(ops.argmax(outputs, axis=-1), ops.cast(labels, "int32")), "float32")
 
 
 @dataclass(frozen=True)
@@ -38,15 +38,15 @@ class Regression:
 
     deviation: float
 
-    def train_loss(self, outputs: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+    def train_loss(self, outputs: Any, labels: Any) -> Any:
         """Return float32 (batch,) of float32 outputs (batch, 1) and labels (batch,)."""
-        return tf.square((outputs[:, 0] - labels) / self.deviation)
+        return ops.square((outputs[:, 0] - labels) / self.deviation)
 
     eval_loss = train_loss
 
-    def metric(self, outputs: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+    def metric(self, outputs: Any, labels: Any) -> Any:
         """Return float32 (batch,)."""
-        return tf.abs(outputs[:, 0] - labels)
+        return ops.abs(outputs[:, 0] - labels)
 
 
 Objective = Classification | Regression

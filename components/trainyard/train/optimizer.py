@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 import keras
-import tensorflow as tf
+from keras import ops
 
 from trainyard.core.recipe import Train
 from trainyard.train.lars import LARS
@@ -25,15 +25,15 @@ class Schedule(keras.optimizers.schedules.LearningRateSchedule):  # type: ignore
         self.warmup = min(round(train.warmup_epochs * steps_per_epoch), self.total - 1)
         self.cosine = train.schedule == "cosine"
         # A variable, so that the cut after a divergence needs no new graph.
-        self.scale = tf.Variable(1.0, trainable=False, name="learning_rate_scale")
+        self.scale = keras.Variable(1.0, trainable=False, name="learning_rate_scale")
 
-    def __call__(self, step: Any) -> tf.Tensor:
+    def __call__(self, step: Any) -> Any:
         """Return the float32 learning rate of the update number `step`, counted from 0."""
-        step = tf.cast(step, tf.float32)
+        step = ops.cast(step, "float32")
         warm = (step + 1) / max(1, self.warmup)
         done = (step - self.warmup) / max(1, self.total - self.warmup)
-        after = 0.5 * (1 + tf.cos(math.pi * done)) if self.cosine else tf.ones_like(step)
-        return self.peak * self.scale * tf.where(step < self.warmup, warm, after)
+        after = 0.5 * (1 + ops.cos(math.pi * done)) if self.cosine else ops.ones_like(step)
+        return self.peak * self.scale * ops.where(step < self.warmup, warm, after)
 
     def get_config(self) -> dict[str, Any]:
         """Return what Keras asks of every schedule; the optimizer is never saved with the model."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 import tensorflow as tf
 
@@ -13,9 +14,9 @@ from trainyard.train import strategy
 from trainyard.train.promise import missing, promised, seen
 
 _SECONDS = 0.1  # chosen: how long each measurement of one device lasts
-# Edge of the square matrices and bytes copied, by kind; chosen: large enough to fill the device, small enough that
-# one product takes milliseconds.
-_SIZES = {"CPU": (512, 1 << 25), "GPU": (8192, 1 << 30), "TPU": (8192, 1 << 30)}
+SIZES = {"CPU": (512, 1 << 25), "GPU": (8192, 1 << 30), "TPU": (8192, 1 << 30)}
+"""Edge of the square matrices and bytes copied, by kind; chosen: large enough to fill the device, small enough that one
+product takes milliseconds."""
 
 
 def check() -> None:
@@ -66,12 +67,12 @@ def _details() -> dict[str, tuple[str, int]]:
 
 def _measured(name: str, details: dict[str, tuple[str, int]]) -> Device:
     kind = name.partition(":")[0]
-    edge, size = _SIZES[kind]
+    edge, size = SIZES[kind]
     with tf.device(name):
         matrix = tf.cast(tf.random.stateless_normal((edge, edge), (1, 2)) / edge**0.5, strategy.native_type())
         vector = tf.zeros(size // 4, tf.float32)
-        products = _per_second(lambda x: tf.matmul(matrix, x), matrix)
-        copies = _per_second(lambda x: x + 1.0, vector)
+        products = per_second(lambda x: tf.matmul(matrix, x), matrix, _wait)
+        copies = per_second(lambda x: x + 1.0, vector, _wait)
     model, memory = details.get(name, (kind, 0))
     return Device(
         name=name,
@@ -82,16 +83,19 @@ def _measured(name: str, details: dict[str, tuple[str, int]]) -> Device:
     )
 
 
-def _per_second(once: Callable[[tf.Tensor], tf.Tensor], start: tf.Tensor) -> float:
-    """Return how often `once` runs in a second, each time on the last one's result; the first runs are not counted."""
-    _wait(once(start))
+def per_second(once: Callable[[Any], Any], start: Any, wait: Callable[[Any], object]) -> float:
+    """Return how often `once` runs in a second, each time on the last one's result; the first runs are not counted.
+
+    wait: returns when its argument is computed, for a device works on behind the caller.
+    """
+    wait(once(start))
     times, seconds = 1, 0.0
     while seconds < _SECONDS:
         begin = time.perf_counter()
         value = start
         for _ in range(times):
             value = once(value)
-        _wait(value)
+        wait(value)
         seconds = time.perf_counter() - begin
         if seconds < _SECONDS:
             times = max(times + 1, min(times * 10, int(1.2 * times * _SECONDS / max(seconds, 1e-6))))
@@ -99,5 +103,4 @@ def _per_second(once: Callable[[tf.Tensor], tf.Tensor], start: tf.Tensor) -> flo
 
 
 def _wait(value: tf.Tensor) -> None:
-    """Return when `value` is computed: a device works on behind the caller."""
     tf.reshape(value, [-1])[0].numpy()

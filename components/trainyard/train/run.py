@@ -10,17 +10,18 @@ from pathlib import Path
 
 from trainyard.core import events, storage
 from trainyard.core.recipe import Recipe
-from trainyard.train import promise
+from trainyard.train import engine, promise
 
 
 def run(recipe: Recipe, examples: str, checkpoints: str, output: Path, start: str = "") -> None:
     """Leave model.keras, training.json and tensorboard/ in `output`, going on from `checkpoints` where there are any.
 
     start: the version of a pushed model (its folder, or URI) whose weights come first; '' for weights of its own.
-    Several workers train as processes of their own on this machine.
+    Several workers train as processes of their own on this machine; so does JAX, for a process has one engine, and this
+    one may have TensorFlow's already.
     """
     promise.check()
-    if recipe.train.workers == 1:
+    if recipe.train.workers == 1 and engine.chosen() == "tensorflow":
         join(recipe, examples, checkpoints, output, start=start)
         return
     from trainyard.train import gang
@@ -37,15 +38,17 @@ def join(recipe: Recipe, examples: str, checkpoints: str, output: Path, past: st
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     before_import, began = time.perf_counter(), time.monotonic()
     # Here and not above: --help and compilation must not load TensorFlow, and its seconds are counted.
-    from trainyard.train import session, strategy
+    engine.prepare()
+    from trainyard.train import session
     from trainyard.train.goodput import Past
+    from trainyard.train.place import place
 
     imported = time.perf_counter() - before_import
     before = Past.parse(past) if past else Past(started=began)
     before.spent["import"] = imported
     manifest = storage.require(examples, made_by="preprocess")
     champion = str(storage.local(start, made_by="push")) if start else ""
-    with storage.lease(checkpoints) if strategy.place().chief else nullcontext():
+    with storage.lease(checkpoints) if place().chief else nullcontext():
         document = session.train(recipe, examples, checkpoints, _identity(recipe, manifest), output, before, champion)
     seconds = {"import": round(imported, 3), **document.seconds}
     document.model_copy(update={"seconds": seconds, "warm_start": start}).write(output)

@@ -16,32 +16,19 @@ from trainyard.core.errors import ConfigurationError, DataError, PeerLost
 from trainyard.core.recipe import Recipe
 from trainyard.data.examples import ExampleFolder, open_examples
 from trainyard.models.cost import cost
-from trainyard.train import goodput, launcher_sign, probe, warm_start
-from trainyard.train import strategy as devices
+from trainyard.train import engine as engines
+from trainyard.train import goodput, launcher_sign, warm_start
 from trainyard.train.checkpoint import Checkpoints
+from trainyard.train.engine import Engine, Steps
 from trainyard.train.goodput import Past
 from trainyard.train.input import Input, Share, class_weights
 from trainyard.train.loop import Loop
 from trainyard.train.network import deployable, network, target_moments
 from trainyard.train.objective import Classification, Objective, Regression
-from trainyard.train.optimizer import Schedule, optimizer
-from trainyard.train.replicas import join_replicas
-from trainyard.train.steps import Steps
-from trainyard.train.sums import Sums
+from trainyard.train.place import Place, place
 
 # Chosen: real batches slower than a cached one by more than this say that the input is the bottleneck.
 _INPUT_BOUND = 1.2
-
-
-# What TensorFlow raises where another worker of the gang is gone (seen: Unavailable, Internal, Aborted, Cancelled).
-_PEER_ERRORS = (
-    tf.errors.UnavailableError,
-    tf.errors.InternalError,
-    tf.errors.AbortedError,
-    tf.errors.CancelledError,
-    tf.errors.DeadlineExceededError,
-    tf.errors.FailedPreconditionError,
-)
 
 
 def train(
@@ -60,44 +47,48 @@ def train(
     describes a gang, all its workers must call this; those that are not the chief leave no model.
     Raises `PeerLost` where one of them is gone.
     """
-    start = time.perf_counter()
-    place = devices.place()
+    start, here, engine = time.perf_counter(), place(), engines.engine()
     try:
-        return _train(recipe, examples, checkpoints, identity, output, past or Past(), champion)
-    except (*_PEER_ERRORS, tf.errors.UnknownError) as error:
-        unknown = isinstance(error, tf.errors.UnknownError) and PeerLost.__name__ not in error.message
-        if place.workers == 1 or unknown:
+        return _train(engine, recipe, examples, checkpoints, identity, output, past or Past(), champion)
+    except Exception as error:
+        if here.workers == 1 or not engine.lost_a_worker(error):
             raise
         raise PeerLost(
-            f"worker {place.index} of {place.workers}: lost another worker after {time.perf_counter() - start:.1f} s "
+            f"worker {here.index} of {here.workers}: lost another worker after {time.perf_counter() - start:.1f} s "
             f"({type(error).__name__}). Start all of them again."
         ) from error
 
 
 def _train(
-    recipe: Recipe, examples: str, checkpoints: str, identity: str, output: Path, past: Past, champion: str
+    engine: Engine,
+    recipe: Recipe,
+    examples: str,
+    checkpoints: str,
+    identity: str,
+    output: Path,
+    past: Past,
+    champion: str,
 ) -> Training:
-    start = time.perf_counter()
-    place = devices.place()
-    probe.check()
-    strategy = devices.strategy()
+    start, here = time.perf_counter(), place()
+    engine.check()
+    engine.join()
     joined = time.perf_counter() - start
-    measured = probe.probe()
+    measured = engine.probe()
     probed = time.perf_counter() - start - joined
     folder = open_examples(examples)
     document = folder.document
     targets = target_moments(folder.labels("train")) if document.task == "regression" else (0.0, 1.0)
-    precision = devices.precision(recipe.train)
-    data, steps = prepared(recipe, folder, strategy, targets, precision)
+    precision = engine.precision(recipe.train)
+    data, steps = prepared(recipe, folder, engine, targets, precision)
     if champion:
         warm_start.begin_with(champion, steps.model, examples, document.labels)
     events.emit(
         "training",
         model=steps.model.name,
         parameters=steps.model.count_params(),
-        devices=",".join(devices.devices()),
-        worker=place.index,
-        workers=place.workers,
+        devices=",".join(engine.devices()),
+        worker=here.index,
+        workers=here.workers,
         replicas=data.share.replicas,
         precision=precision,
         examples=document.splits["train"].examples,
@@ -106,8 +97,8 @@ def _train(
     )
     seconds = {"join": joined, "probe": probed, "build": time.perf_counter() - start - joined - probed}
     writer = tf.summary.create_file_writer(str(output / "tensorboard"))
-    saved = Checkpoints(checkpoints, identity, recipe.train.checkpoints.keep, writes=place.chief)
-    loop = Loop(recipe.train, steps, data, saved, lambda epoch: _write_summary(writer, epoch), place, past.went_on)
+    saved = Checkpoints(checkpoints, identity, recipe.train.checkpoints.keep, writes=here.chief)
+    loop = Loop(recipe.train, steps, data, saved, lambda epoch: _write_summary(writer, epoch), here, past.went_on)
     try:
         loop.run()
     except tf.errors.DataLossError as error:
@@ -116,12 +107,13 @@ def _train(
         ) from error
     finally:
         writer.close()
-    training = _finish(recipe, loop, output, seconds, targets, precision)
+    training = _finish(recipe, loop, engine, output, seconds, targets, precision)
+    engine.leave()
     split = past.split(training.steps, training.step_ms / 1000, training.seconds, launcher_sign.queued())
     return training.model_copy(
         update={
             "measured": measured,
-            "versions": probe.versions(),
+            "versions": engine.versions(),
             "restarts": past.restarts,
             "goodput": goodput.share(split),
             "goodput_seconds": split,
@@ -129,9 +121,8 @@ def _train(
     )
 
 
-def _share(recipe: Recipe, strategy: tf.distribute.Strategy, place: devices.Place) -> Share:
+def _share(recipe: Recipe, replicas: int, place: Place) -> Share:
     """Return this process's part of each batch. Raises `ConfigurationError` where the replicas' would be unequal."""
-    replicas = strategy.num_replicas_in_sync
     if recipe.train.batch_size % replicas:
         raise ConfigurationError(
             f"train.batch_size: {recipe.train.batch_size} examples make no {replicas} equal parts, one a device. "
@@ -144,7 +135,7 @@ def _share(recipe: Recipe, strategy: tf.distribute.Strategy, place: devices.Plac
 def prepared(
     recipe: Recipe,
     folder: ExampleFolder,
-    strategy: tf.distribute.Strategy,
+    engine: Engine,
     targets: tuple[float, float],
     precision: str,
 ) -> tuple[Input, Steps]:
@@ -154,29 +145,30 @@ def prepared(
     """
     document = folder.document
     weights = class_weights(recipe, document.labels, document.splits["train"].class_counts)
-    data = Input(recipe, folder, weights, _share(recipe, strategy, devices.place()))
+    data = Input(recipe, folder, weights, _share(recipe, engine.replicas, place()))
     objective: Objective = Regression(targets[1])
     if document.task == "classification":
         objective = Classification(len(document.labels or []), recipe.train.label_smoothing)
     # Layers count from one again, so that their names do not depend on what the process built before.
     keras.utils.clear_session(free_memory=False)
-    sums = Sums(strategy)
-    with strategy.scope():
-        model = network(recipe, document, targets, precision)
-        several = strategy.num_replicas_in_sync > 1
-        if several:
-            join_replicas(model, sums)
-        schedule = Schedule(recipe.train, data.steps_per_epoch)
-        chosen = optimizer(recipe.train, schedule, float16=precision == "float16", summed=several)
-        chosen.build(model.trainable_variables)
-        return data, Steps(strategy, model, chosen, schedule, objective, sums)
+
+    def build() -> keras.Model:
+        return network(recipe, document, targets, precision)
+
+    return data, engine.steps(build, recipe.train, data.steps_per_epoch, objective, precision)
 
 
 def _finish(
-    recipe: Recipe, loop: Loop, output: Path, seconds: dict[str, float], targets: tuple[float, float], precision: str
+    recipe: Recipe,
+    loop: Loop,
+    engine: Engine,
+    output: Path,
+    seconds: dict[str, float],
+    targets: tuple[float, float],
+    precision: str,
 ) -> Training:
     cached = loop.cached_step_seconds()
-    place, replicas = loop.place, loop.data.share.replicas
+    here, replicas = loop.place, loop.data.share.replicas
     all_reduce = loop.all_reduce_seconds() if replicas > 1 else 0.0
     best = loop.restore_best()
     model = loop.steps.model
@@ -197,18 +189,18 @@ def _finish(
         steps=loop.history[-1].step,
         epochs=len(loop.history),
         best_epoch=best.epoch,
-        workers=place.workers,
-        devices=devices.devices(),
+        workers=here.workers,
+        devices=engine.devices(),
         precision=precision,
         examples_per_second=loop.data.batch_size / real,
         bottleneck="input" if real > _INPUT_BOUND * cached else "compute",
         step_ms=1000 * real,
         cached_step_ms=1000 * cached,
         replicas=replicas,
-        worker_examples_per_second=loop.data.batch_size / real / place.workers,
+        worker_examples_per_second=loop.data.batch_size / real / here.workers,
         all_reduce_ms=1000 * all_reduce,
         gradient_bytes=loop.steps.gradient_bytes if replicas > 1 else 0,
-        hardware=devices.hardware(),
+        hardware=engine.hardware(),
         cores=len(os.sched_getaffinity(0)),
         flops_per_example=work.flops_per_example,
         activations_per_example=work.activations_per_example,

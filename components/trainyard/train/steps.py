@@ -1,8 +1,9 @@
-"""The compiled work: many training steps in one call, one pass over the eval split in another."""
+"""TensorFlow's compiled work: many training steps in one call, one pass over the eval split in another."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -10,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from trainyard.train.input import Batch
+from trainyard.train.names import LOSS_SUM, SCALE, STEP, named_variables
 from trainyard.train.objective import Objective
 from trainyard.train.optimizer import Schedule
 from trainyard.train.sums import Sums
@@ -22,7 +24,7 @@ PARCEL_BYTES = 4 << 20
 """Chosen: gradients are collected up to this size before they are summed over the replicas."""
 
 
-class Steps:
+class TensorFlowSteps:
     """Model, optimizer and the loop's own variables on the devices of a strategy.
 
     Variables change only inside `train`, so between two calls they are the state after a whole number of steps, whatever
@@ -43,43 +45,89 @@ class Steps:
         self.optimizer = optimizer
         self.objective = objective
         self._sum = sums
-        self.step = tf.Variable(0, dtype=tf.int64, trainable=False)
-        self.loss_sum = tf.Variable(0.0, dtype=tf.float32, trainable=False)
-        self.scale = schedule.scale
+        self._step = tf.Variable(0, dtype=tf.int64, trainable=False)
+        self._loss_sum = tf.Variable(0.0, dtype=tf.float32, trainable=False)
+        self._scale = schedule.scale
+
+    @property
+    def step(self) -> int:
+        """The steps taken since the beginning of the training."""
+        return int(self._step.numpy())
+
+    @property
+    def loss_sum(self) -> float:
+        """The sum of the batches' weighted mean losses since it was set to 0."""
+        return float(self._loss_sum.numpy())
+
+    @loss_sum.setter
+    def loss_sum(self, value: float) -> None:
+        self._loss_sum.assign(value)
+
+    @property
+    def scale(self) -> float:
+        """What the schedule's learning rate is multiplied by."""
+        return float(self._scale.numpy())
+
+    @scale.setter
+    def scale(self, value: float) -> None:
+        self._scale.assign(value)
+
+    @property
+    def learning_rate(self) -> float:
+        """The learning rate of the next step."""
+        return float(self.optimizer.learning_rate)
+
+    def distributed(self, dataset: tf.data.Dataset) -> Iterable[Any]:
+        """Return the elements of `dataset`, one a local replica."""
+        distributed: Iterable[Any] = self.strategy.distribute_datasets_from_function(lambda _: dataset)
+        return distributed
+
+    def train(self, batches: Any, count: int, said: Sequence[float]) -> list[float]:
+        """Take `count` steps and return the mean of what all workers `said`."""
+        try:
+            mean = self._train(batches, tf.constant(count, tf.int64), tf.constant(said, tf.float32))
+        except tf.errors.ResourceExhaustedError as error:
+            raise MemoryError(error.message.splitlines()[0]) from error
+        return [float(each) for each in mean]
+
+    def evaluate(self, batches: Any, count: int, totals: np.ndarray) -> np.ndarray:
+        """Return `totals` and on top of it loss, metric and weight summed over the next `count` batches."""
+        return np.asarray(self._evaluate(batches, tf.constant(count, tf.int64), tf.constant(totals)))
+
+    def mean(self, said: Sequence[float]) -> list[float]:
+        """Return the mean over the workers of what they `said`."""
+        return [float(each) for each in self._mean(tf.constant(said, tf.float32))]
+
+    def all_reduce(self, count: int) -> None:
+        """Sum a vector of the gradients' size over the replicas `count` times."""
+        self._all_reduce(tf.zeros((self.gradient_bytes // 4,)), tf.constant(count, tf.int64))
 
     @tf.function
-    def train(self, iterator: Any, count: tf.Tensor, said: tf.Tensor) -> tf.Tensor:
-        """Take `count` (int64 scalar) steps; `loss_sum` grows by each batch's weighted mean loss, `step` by one.
-
-        Every worker of a gang must ask for the same count. said: float32 (n,), what this worker has to say to the
-        others; returns the mean of what all of them said.
-        """
+    def _train(self, iterator: Any, count: tf.Tensor, said: tf.Tensor) -> tf.Tensor:
+        """Take `count` (int64 scalar) steps and return the mean of what the workers `said`, float32 (n,)."""
         for _ in tf.range(count):
             losses = self.strategy.run(_plain(self._replica_step), args=(next(iterator),))
             # The gang's loss in every replica: one of them is enough.
-            self.loss_sum.assign_add(self.strategy.experimental_local_results(losses)[0])
-            self.step.assign_add(1)
+            self._loss_sum.assign_add(self.strategy.experimental_local_results(losses)[0])
+            self._step.assign_add(1)
         # After the steps: where the sums go over a ring, all workers must ask for them in one order.
-        with tf.control_dependencies([tf.identity(self.step)]):
-            return self.mean(tf.identity(said))
+        with tf.control_dependencies([tf.identity(self._step)]):
+            return self._mean(tf.identity(said))
 
     @tf.function
-    def all_reduce(self, vector: tf.Tensor, count: tf.Tensor) -> None:
-        """Do nothing but sum `vector`, float32 (n,), over the replicas `count` times."""
+    def _all_reduce(self, vector: tf.Tensor, count: tf.Tensor) -> None:
         for _ in tf.range(count):
             self.strategy.run(_plain(self._sum), args=(vector,))
 
     @tf.function
-    def mean(self, said: tf.Tensor) -> tf.Tensor:
-        """Return the mean over the workers of their `said`, float32 (n,)."""
+    def _mean(self, said: tf.Tensor) -> tf.Tensor:
         if self.strategy.num_replicas_in_sync == 1:
             return said
         sums = self.strategy.run(_plain(self._sum), args=(said,))
         return self.strategy.experimental_local_results(sums)[0] / self.strategy.num_replicas_in_sync
 
     @tf.function
-    def evaluate(self, iterator: Any, count: tf.Tensor, totals: tf.Tensor) -> tf.Tensor:
-        """Return `totals`, float32 (3,), and on top of it loss, metric and weight summed over the next `count` batches."""
+    def _evaluate(self, iterator: Any, count: tf.Tensor, totals: tf.Tensor) -> tf.Tensor:
         for _ in tf.range(count):
             sums = self.strategy.run(_plain(self._replica_sums), args=(next(iterator),))
             totals += self.strategy.reduce("SUM", sums, axis=None)
@@ -107,15 +155,14 @@ class Steps:
             [tf.reduce_all(tf.math.is_finite(each)) if each.dtype.is_floating else tf.constant(True) for each in values]
         )
 
-    def load(self, arrays: dict[str, np.ndarray]) -> None:
+    def load(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Set every variable to what `arrays` gave for it."""
         for name, variable in self._variables().items():
             variable.assign(arrays[name])
 
     def _variables(self) -> dict[str, Any]:
-        named = {f"model/{i:04d}/{v.path}": v for i, v in enumerate(self.model.variables)}
-        named |= {f"optimizer/{i:04d}/{v.path}": v for i, v in enumerate(self.optimizer.variables)}
-        return named | {"loop/step": self.step, "loop/loss_sum": self.loss_sum, "loop/learning_rate_scale": self.scale}
+        named = named_variables(self.model, self.optimizer)
+        return named | {STEP: self._step, LOSS_SUM: self._loss_sum, SCALE: self._scale}
 
     def _replica_step(self, batch: Batch) -> tf.Tensor:
         """Apply one update and return this replica's part of the loss.

@@ -2,40 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import keras
 import tensorflow as tf
 
 from trainyard.core.recipe import Train
+from trainyard.train.place import place
 from trainyard.train.promise import Promise, missing, promised
 
 _POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mixed_float16"}
-
-
-@dataclass(frozen=True)
-class Place:
-    """Which worker of the gang this process is. Worker 0 is the chief: it alone writes."""
-
-    index: int
-    workers: int
-
-    @property
-    def chief(self) -> bool:
-        """Whether this process writes checkpoints and the model."""
-        return self.index == 0
-
-
-def place() -> Place:
-    """Return this process's place in the gang that TF_CONFIG describes; the only worker where there is none."""
-    config = json.loads(os.environ.get("TF_CONFIG") or "{}")
-    if not config:
-        return Place(0, 1)
-    return Place(int(config["task"]["index"]), len(config["cluster"]["worker"]))
 
 
 def strategy() -> tf.distribute.Strategy:

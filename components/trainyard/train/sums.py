@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from trainyard.train.place import place
 from trainyard.train.ring import Ring
-from trainyard.train.strategy import place
 
 _PORTS = 7  # the ring's port is one of so many behind TensorFlow's own: k8s/base/gang-rbac.yaml lets them through
 

@@ -2,7 +2,7 @@
 
 It starts the training process together with all the others, and when any of them is lost it stops its own at once, meets
 the others again and starts it from the last committed checkpoint. It needs no TensorFlow itself; a fork server beside it
-imports TensorFlow once, so that a restart does not pay for it.
+imports TensorFlow, or JAX, once, so that a restart does not pay for it.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from typing import Any, NoReturn
 
 from trainyard.core import events, memory, storage
 from trainyard.core.errors import ConfigurationError, ExitCode
+from trainyard.train import engine
 from trainyard.train.launcher_sign import Lookout
 from trainyard.train.rendezvous import BEAT_SECONDS, Line, Listening, Message, Rendezvous
 from trainyard.train.worker import Start
@@ -33,7 +34,6 @@ _GRACE_SECONDS = 10.0  # chosen: what a checkpoint may take after SIGTERM; a Spo
 _PORTS = 8  # chosen: TensorFlow takes the first free port of so many behind the rendezvous port
 HEAP = {"MALLOC_ARENA_MAX": "1", "MALLOC_TRIM_THRESHOLD_": "4000000000", "MALLOC_MMAP_THRESHOLD_": "33554432"}
 """One heap that gives nothing back: else a step's gradients take memory that the kernel clears anew, 0.2 of a ResNet-50's step."""
-_PRELOAD = ["trainyard.data", "tensorflow", "keras", "trainyard.train.session"]
 
 
 @dataclass(frozen=True)
@@ -319,6 +319,7 @@ def supervise(options: dict[str, str]) -> NoReturn:
     os.environ["TRAINYARD_EVENTS"] = "json"
     try:
         membership = Membership.from_environment()
+        engine.chosen()
     except ConfigurationError as error:
         sys.exit(_failed(ExitCode.CONFIGURATION, "ConfigurationError", str(error)))
     code = Supervisor(membership, options).run()
@@ -356,10 +357,10 @@ def _free_port(first: int) -> int:
 
 
 def _warm_up() -> None:
-    """Have the fork server import TensorFlow while the others are waited for."""
+    """Have the fork server import what trains while the others are waited for."""
     for name, value in HEAP.items():
         os.environ.setdefault(name, value)
-    forkserver.set_forkserver_preload(_PRELOAD)
+    forkserver.set_forkserver_preload(engine.prepare())
     forkserver.ensure_running()
 
 

@@ -1,0 +1,66 @@
+"""A gang that JAX trains survives what one that TensorFlow trains survives."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import gang_processes
+import numpy as np
+import pytest
+from gang_processes import Gang, start
+
+JAX = {"TRAINYARD_ENGINE": "jax"}
+EPOCHS = 15  # 8 steps each
+INTERVAL = 5  # steps that may be lost; a checkpoint is begun every second step
+
+
+@pytest.fixture(scope="module")
+def examples(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return gang_processes.examples(tmp_path_factory.mktemp("digits"))
+
+
+@pytest.fixture(scope="module")
+def unkilled(tmp_path_factory: pytest.TempPathFactory, examples: str) -> Gang:
+    gang = start(tmp_path_factory.mktemp("unkilled"), examples, 2, epochs=EPOCHS, **JAX)
+    gang.finish()
+    assert gang.training.restarts == []
+    return gang
+
+
+@pytest.mark.parametrize("worker", [0, 1], ids=["chief", "worker"])
+def test_a_killed_training_process_of_jax_costs_at_most_one_checkpoint_interval(
+    worker: int, tmp_path: Path, examples: str, unkilled: Gang
+) -> None:
+    gang = start(tmp_path, examples, 2, epochs=EPOCHS, **JAX)
+    gang.wait_for(lambda: gang.step() >= 24)
+    gang_processes.kill(gang.training_process(worker))
+    gang.finish()
+    (restart,) = gang.training.restarts
+    assert restart.lost_steps <= INTERVAL and "training process" in restart.reason
+    np.testing.assert_array_equal(gang.weights(), unkilled.weights())
+    assert not gang_processes.processes_of(tmp_path)
+
+
+def test_a_gang_of_jax_told_to_stop_saves_its_step_and_a_killed_one_goes_on(
+    tmp_path: Path, examples: str, unkilled: Gang
+) -> None:
+    gang = start(tmp_path, examples, 2, epochs=EPOCHS, **JAX)
+    gang.wait_for(lambda: gang.step() >= 24)
+    gang.process.send_signal(signal.SIGTERM)
+    gang.finish(code=143)
+    saved = gang.events("saved")[-1]["step"]
+    assert saved >= gang.step() and not gang_processes.processes_of(tmp_path)
+
+    gang = gang_processes.resume(tmp_path, examples, **JAX)
+    gang.wait_for(lambda: gang.step() >= 60)
+    for supervisor in gang.events("supervisor")[2:]:
+        os.kill(supervisor["process"], signal.SIGKILL)
+    gang_processes.kill(gang.process.pid)
+    gang.finish(code=-signal.SIGKILL)
+
+    gang = gang_processes.resume(tmp_path, examples, **JAX)
+    gang.finish()
+    assert (gang.training.resumed_from or 0) >= 60 - INTERVAL
+    np.testing.assert_array_equal(gang.weights(), unkilled.weights())

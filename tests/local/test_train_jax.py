@@ -1,0 +1,133 @@
+"""JAX trains what TensorFlow trains: the same steps, alone and in gangs, and a model that TensorFlow exports."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import gang_processes
+import keras
+import numpy as np
+import pytest
+from gang_processes import Gang, relative_difference, resume, start
+
+from trainyard.data.examples import open_examples
+
+JAX = {"TRAINYARD_ENGINE": "jax"}
+TOLERANCE = 1e-6  # |difference| / |weights| after 2 epochs of SGD in float32; measured: 8e-8 to 3e-7
+ENGINES_TOLERANCE = 1e-5  # the same between the engines, whose convolutions add in another order
+
+
+@pytest.fixture(scope="module")
+def examples(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return gang_processes.examples(tmp_path_factory.mktemp("digits"))
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory, examples: str) -> Gang:
+    gang = start(tmp_path_factory.mktemp("alone"), examples, 1, normalization=True, clip_norm=0.05, **JAX)
+    gang.finish()
+    return gang
+
+
+def test_two_workers_end_with_the_losses_and_weights_of_one(examples: str, alone: Gang, tmp_path: Path) -> None:
+    two = start(tmp_path, examples, 2, normalization=True, clip_norm=0.05, **JAX)
+    two.finish()
+    for gang, workers in ((alone, 1), (two, 2)):
+        assert (gang.training.workers, gang.training.replicas, gang.training.devices) == (workers, workers, ["CPU:0"])
+        assert gang.training.versions["jax"] and gang.training.hardware == "CPU"
+    losses = [[(e.train_loss, e.eval_loss, e.metric) for e in gang.training.history] for gang in (two, alone)]
+    np.testing.assert_allclose(*losses, rtol=TOLERANCE)
+    assert relative_difference(two, alone) < TOLERANCE
+    assert two.training.gradient_bytes == 4 * sum(
+        int(np.prod(shape)) for shape in ((3, 3, 1, 8), (8,), (8,), (8,), (512, 10), (10,))
+    )
+    assert two.training.all_reduce_ms > 0 and not two.training.restarts
+    assert not gang_processes.processes_of(tmp_path)
+
+
+def test_two_devices_of_one_process_end_with_the_weights_of_one(examples: str, alone: Gang, tmp_path: Path) -> None:
+    devices = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+    mirrored = start(tmp_path, examples, 1, normalization=True, clip_norm=0.05, **JAX, **devices)
+    mirrored.finish()
+    assert mirrored.training.devices == ["CPU:0", "CPU:1"]
+    assert (mirrored.training.replicas, mirrored.training.workers) == (2, 1)
+    assert relative_difference(mirrored, alone) < TOLERANCE
+
+
+# A bias before a normalization has no gradient but rounding, which Adam's steps blow up.
+@pytest.mark.parametrize(("optimizer", "normalization"), [("lars", True), ("adamw", False), ("lamb", False)])
+def test_a_training_that_tensorflow_began_ends_under_jax_as_under_tensorflow(
+    optimizer: str, normalization: bool, examples: str, tmp_path: Path
+) -> None:
+    options = {"normalization": normalization, "clip_norm": 0.05, "optimizer": optimizer}
+    gang_processes.write_recipe(tmp_path / "tensorflow", 1, **options)
+    own = tmp_path / "tensorflow" / "own.py"
+    # The engines draw other numbers from the same seeds.
+    own.write_text(own.read_text().replace("keras.layers.Dropout(0.2)", "keras.layers.Dropout(0.0)"))
+    recipe = tmp_path / "tensorflow" / "recipe.yaml"
+    recipe.write_text(recipe.read_text().replace("every_steps: 5", "every_steps: 5, keep: 99"))
+    shutil.copytree(tmp_path / "tensorflow", tmp_path / "jax")
+    begun = resume(tmp_path / "tensorflow", examples)
+    begun.finish()
+    shutil.copytree(tmp_path / "tensorflow/checkpoints/ckpt-0", tmp_path / "jax/checkpoints/ckpt-0")
+    shutil.copy(recipe, tmp_path / "jax/recipe.yaml")
+    ended = resume(tmp_path / "jax", examples, **JAX)
+    ended.finish()
+    assert ended.training.resumed_from == 0 and ended.training.steps == begun.training.steps
+    losses = [[(e.learning_rate, e.train_loss, e.eval_loss) for e in gang.training.history] for gang in (ended, begun)]
+    np.testing.assert_allclose(*losses, rtol=ENGINES_TOLERANCE)
+    assert relative_difference(ended, begun) < ENGINES_TOLERANCE
+
+
+def test_the_saved_model_answers_under_tensorflow_as_it_did_under_jax(examples: str, alone: Gang) -> None:
+    model = keras.saving.load_model(alone.folder / "output" / "model.keras")
+    batches = [(model(features), labels) for features, labels, _ in open_examples(examples).batches("eval", 64)]
+    losses = [keras.ops.sparse_categorical_crossentropy(labels, found, from_logits=True) for found, labels in batches]
+    best = min(epoch.eval_loss for epoch in alone.training.history)
+    assert float(np.mean(np.concatenate(losses))) == pytest.approx(best, rel=1e-5)
+
+
+def test_the_whole_pipeline_ends_with_a_pushed_model(tmp_path: Path) -> None:
+    (tmp_path / "here.yaml").write_text(f"target: local\nstorage: {tmp_path}/runs\n")
+    short = ["--set", "train.epochs=3", "--set", "evaluate.gates=[{metric: accuracy, min: 0.5}]"]
+    command = [str(Path(sys.executable).parent / "trainyard"), "run", "digits", "-e", str(tmp_path / "here.yaml")]
+    ended = subprocess.run([*command, *short, "-o", "json"], env=os.environ | JAX, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+    record = json.loads(ended.stdout)
+    assert len(record["exports"]) == 5 and (Path(record["pushed"]["path"]) / "saved_model.pb").is_file()
+
+
+def test_what_jax_does_not_do_is_refused(examples: str, tmp_path: Path) -> None:
+    gang_processes.write_recipe(tmp_path, 1)
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(recipe.read_text().replace("  epochs:", "  precision: float16\n  epochs:"))
+    gang = resume(tmp_path, examples, **JAX)
+    gang.finish(code=20)
+    assert "train.precision: float16 needs a loss that is scaled" in gang.events("failed")[-1]["message"]
+
+
+def test_tpus_that_jax_does_not_find_end_the_step_with_40() -> None:
+    program = (
+        "import sys\nfrom trainyard.core.errors import InfrastructureError\nfrom trainyard.train import engine\n"
+        "engine.prepare()\nmade = engine.engine()\nmade.check()\n"
+        "try:\n    made.join()\nexcept InfrastructureError as error:\n    sys.exit(f'{int(error.exit_code)} {error}')\n"
+    )
+    promise = json.dumps({"kind": "tpu", "accelerator": "tpu-v6e-slice", "count": 4})
+    told = {**os.environ, **JAX, "TRAINYARD_DEVICES": promise}
+    done = subprocess.run([sys.executable, "-c", program], env=told, capture_output=True, text=True, timeout=120)
+    assert "40 devices: the pool promised 4 tpu-v6e-slice, JAX" in done.stderr and "could not start them" in done.stderr
+
+
+def test_tensorflow_trains_without_jax() -> None:
+    program = (
+        "import sys\nfrom trainyard.train import engine\nengine.prepare()\nimport trainyard.data\n"
+        "from trainyard.train import session\nprint(type(engine.engine()).__name__, 'jax' in sys.modules)"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "TRAINYARD_ENGINE"}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["TensorFlowEngine", "False"]
