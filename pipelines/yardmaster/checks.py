@@ -10,8 +10,7 @@ import yaml
 
 from trainyard.core.environment import DEFAULT, Environment
 from trainyard.core.errors import ExitCode
-from trainyard.core.hardware import Kind
-from trainyard.core.pools import Pool, placement
+from trainyard.core.pools import Pool, Variant, placement
 from yardmaster.placement import RUN_AS_USER
 from yardmaster.registry import Unanswered, parse
 from yardmaster.scheduling import misfit, places
@@ -107,9 +106,9 @@ def pod_security(namespace: Manifest) -> Check:
     return good("pod security", f"namespace {name} enforces '{level}', which steps and gangs pass")
 
 
-def image(kind: str, name: str) -> Check:
+def image(variant: str, name: str) -> Check:
     """Check how an image is named."""
-    label = f"image {kind}"
+    label = f"image {variant}"
     if not re.fullmatch(r"[a-z0-9.:_/-]+(:[\w.-]+)?(@sha256:[0-9a-f]{64})?", name):
         return bad(label, f"'{name}' is no image name. Write registry/name:tag", ExitCode.CONFIGURATION)
     tag = name.rpartition("/")[2].partition("@")[0].partition(":")[2]
@@ -122,16 +121,16 @@ def image(kind: str, name: str) -> Check:
     return good(label, name)
 
 
-def in_registry(environment: Environment, kind: Kind, found: list[str] | Unanswered | None) -> Check:
-    """Check what the registry of the image for pools of `kind` says: the platforms that it is there for, None where it is not."""
-    label, name = f"image {kind}", environment.images[kind]
+def in_registry(environment: Environment, variant: Variant, found: list[str] | Unanswered | None) -> Check:
+    """Check what the registry of the image of `variant` says: the platforms that it is there for, None where it is not."""
+    label, name = f"image {variant}", environment.images[variant]
     if isinstance(found, Unanswered):
         return unknown(label, f"{name}: {found}, so whether it is there is not known")
     if found is None and parse(name).host == "docker.io":
         return unknown(label, f"{name}: is not in docker.io; right where it was loaded onto the nodes, as kind's are")
     if found is None:
-        return bad(label, f"{name}: is not in its registry. Push it, or correct images.{kind} in the environment")
-    if missing := [each for each in _platforms(environment, kind) if each not in found]:
+        return bad(label, f"{name}: is not in its registry. Push it, or correct images.{variant} in the environment")
+    if missing := [each for each in _platforms(environment, variant) if each not in found]:
         return bad(
             label,
             f"{name}: is there for {', '.join(found) or 'no platform'}, and nodes are {', '.join(missing)}. "
@@ -140,10 +139,10 @@ def in_registry(environment: Environment, kind: Kind, found: list[str] | Unanswe
     return good(label, f"{name} is in its registry for {', '.join(found)}")
 
 
-def _platforms(environment: Environment, kind: Kind) -> list[str]:
-    """Return the platforms of the pools of `kind`: as their nodeSelector says, else what the catalog's machines all are."""
+def _platforms(environment: Environment, variant: Variant) -> list[str]:
+    """Return the platforms of the pools that need `variant`: as their nodeSelector says, else what the catalog's machines all are."""
     pools = [environment.pools[name] for name in used_pools(environment)]
-    found = {f"linux/{pool.node_selector.get(_ARCHITECTURE, 'amd64')}" for pool in pools if pool.kind == kind}
+    found = {f"linux/{pool.node_selector.get(_ARCHITECTURE, 'amd64')}" for pool in pools if pool.variant == variant}
     return sorted(found) or ["linux/amd64"]
 
 
@@ -167,7 +166,7 @@ def pool_pod(environment: Environment, name: str) -> Manifest:
         "containers": [
             {
                 "name": "main",
-                "image": environment.images.get(pool.kind, "none"),
+                "image": environment.images.get(pool.variant, "none"),
                 "resources": resources,
                 "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
             }

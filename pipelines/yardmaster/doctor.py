@@ -50,16 +50,16 @@ def _recipe(recipe: Recipe, environment: Environment) -> Iterator[Check]:
 
 
 def _images(environment: Environment) -> Iterator[Check]:
-    named = {kind: checks.image(kind, name) for kind, name in environment.images.items()}
-    wanted = [kind for kind, check in named.items() if not check.bad]
+    named = {variant: checks.image(variant, name) for variant, name in environment.images.items()}
+    wanted = [variant for variant, check in named.items() if not check.bad]
     if not wanted:
         yield from named.values()
         return
     with ThreadPoolExecutor(len(wanted)) as registries:
-        found = registries.map(lambda kind: _looked_up(environment.images[kind]), wanted)
+        found = registries.map(lambda variant: _looked_up(environment.images[variant]), wanted)
         looked_up = dict(zip(wanted, found, strict=True))
-    for kind, check in named.items():
-        yield checks.in_registry(environment, kind, looked_up[kind]) if kind in looked_up else check
+    for variant, check in named.items():
+        yield checks.in_registry(environment, variant, looked_up[variant]) if variant in looked_up else check
 
 
 def _looked_up(image: str) -> list[str] | Unanswered | None:

@@ -82,14 +82,14 @@ def draft(nodes: list[Manifest]) -> str:
         blocks.append(_block(group, fields))
     if not pools:
         raise ConfigurationError("\n".join(["no node of this cluster can be used.", *left_out]))
-    kinds = sorted({pool.kind for pool in pools.values()})
+    variants = sorted({pool.variant for pool in pools.values()})
     head = [
         "# Drafted by `trainyard pools --from-cluster`. Complete storage and images; lower requests where pods should be smaller.",
         "target: kubeflow",
         f"platform: {platform}",
         "storage: gs://change-me/trainyard   # or s3://bucket/folder",
         "images:",
-        *(f"  {kind}: registry.example.com/trainyard/{kind}:0.1.0   # change me" for kind in kinds),
+        *(f"  {each}: registry.example.com/trainyard/{each}:0.1.0   # change me" for each in variants),
         "pools:",
     ]
     tail = ["placement:", *(f"  {step}: {name}" for step, name in _placement(pools).items())]

@@ -70,7 +70,7 @@ def place(spec: Spec, environment: Environment, platform: Spec | None = None) ->
         container = spec["deploymentSpec"]["executors"][executor]["container"]
         pool = berth.pool
         if container["image"] == IMAGE:
-            container["image"] = environment.images[pool.kind]
+            container["image"] = environment.images[pool.variant]
         container["resources"] = container.get("resources", {}) | _resources(pool, environment)
         own = {variable["name"] for variable in container.get("env", [])}
         told = promise(pool) if berth.step == TRAIN else {}

@@ -17,6 +17,14 @@ POOLS: dict[str, dict[str, Any]] = {
         "count": 4,
         "resources": _RESOURCES,
     },
+    "slice": {
+        "kind": "tpu",
+        "accelerator": "tpu-v5-lite-podslice",
+        "topology": "2x4",
+        "count": 4,
+        "workers": 2,
+        "resources": _RESOURCES,
+    },
 }
 
 # Every worker reaches every other by the name it was given, then says so and leaves.

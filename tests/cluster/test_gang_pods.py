@@ -30,7 +30,7 @@ def launcher_pod(namespace: Namespace, name: str, **metadata: Any) -> None:
     namespace.kubectl("wait", f"pod/{name}", "--for=jsonpath={.status.phase}=Running", "--timeout=60s")
 
 
-@pytest.mark.parametrize("pool", ["cpu", "gpu", "tpu"])
+@pytest.mark.parametrize("pool", ["cpu", "gpu", "tpu", "slice"])
 def test_the_manifests_pass_restricted_at_the_api_server(namespace: Namespace, pool: str) -> None:
     plan = plans.plan("dry", plans.MEET, "0", pool=pool, queue="research", volume={"claim": "runs", "path": "/runs"})
     owner = Owner(api_version="v1", kind="Pod", name="launcher", uid="0")

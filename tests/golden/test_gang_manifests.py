@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from trainyard.core.environment import Volume
-from trainyard.core.pools import Pool, placement
+from trainyard.core.pools import Pool, placement, promise
 from trainyard.train.kubernetes.job import Gang, Owner, headless_service, worker_job
 
 GOLDENS = Path(__file__).parent
@@ -18,6 +18,7 @@ RESOURCES = {"requests": {"cpu": "4", "memory": "16Gi"}, "limits": {"memory": "1
 POOLS = {
     "cpu": {"kind": "cpu"},
     "gpu": {"kind": "gpu", "accelerator": "nvidia-l4", "count": 2, "spot": True},
+    "tpu": {"kind": "tpu", "accelerator": "tpu-v6e-slice", "topology": "2x4", "count": 4, "workers": 2},
 }
 
 
@@ -26,12 +27,12 @@ def gang(kind: str) -> Gang:
     full = {"queue": "research", "priority_class": "batch", "volume": Volume(claim="runs", path="/runs")}
     return Gang(
         run="digits-x7k2p",
-        image=f"registry.example.com/trainyard/{kind}:0.1.0",
+        image=f"registry.example.com/trainyard/{pool.variant}:0.1.0",
         command=("python", "-m", "trainyard.train.supervisor", "--recipe", "/runs/recipe.yaml"),
         workers=2,
         placement=placement(pool, "gke"),
         resources=pool.resources,
-        environment={"TRAINYARD_EVENTS": "json"},
+        environment={"TRAINYARD_EVENTS": "json", **(promise(pool) if kind == "tpu" else {})},
         **(full if kind == "gpu" else {}),
     )
 

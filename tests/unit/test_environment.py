@@ -13,8 +13,8 @@ import yaml
 
 from trainyard.core import environment as environments
 from trainyard.core.errors import ConfigurationError, ExitCode
-from trainyard.core.hardware import Toleration
-from trainyard.core.pools import Placement, placement
+from trainyard.core.hardware import Toleration, hosts
+from trainyard.core.pools import Placement, Pool, placement, promise
 from yardmaster.node_pools import count
 
 ROOT = Path(__file__).parents[2]
@@ -106,7 +106,7 @@ def test_an_unknown_pool_is_answered_with_the_nearest_name(tmp_path: Path) -> No
     gke = (environments.BUNDLED / "gke.yaml").read_text()
     message = refusal(tmp_path, gke.replace("train: gpu-l4", "train: gpu-14"))
     assert message == (
-        "own.yaml: placement.train: no pool 'gpu-14'. Defined: cpu, small, gpu-l4, v5e-8. Did you mean 'gpu-l4'?"
+        "own.yaml: placement.train: no pool 'gpu-14'. Defined: cpu, small, gpu-l4, v5e-8, v5e-16. Did you mean 'gpu-l4'?"
     )
 
 
@@ -145,7 +145,12 @@ def test_a_pool_that_cannot_be_is_refused(tmp_path: Path, change: tuple[str, str
         (
             "4x4",
             4,
-            "topology: 4x4 with 4 chips a host is 4 hosts, and TensorFlow finds those by the Cloud TPU API alone",
+            "workers: 4x4 with 4 chips a host is 4 hosts, and a gang has one worker on each; 1 given. Give 4,",
+        ),
+        (
+            "2x4",
+            "8\n    workers: 2",
+            "workers: 2x4 with 8 chips a host is 1 host, and a gang has one worker on each; 2 given. Give 1,",
         ),
     ],
 )
@@ -154,6 +159,48 @@ def test_a_slice_that_would_stay_pending_for_ever_is_refused(
 ) -> None:
     pool = f"kind: tpu\n    accelerator: tpu-v6e-slice\n    topology: {topology}\n    count: {count}"
     assert sentence in refusal(tmp_path, KUBEFLOW.replace("kind: cpu", pool))
+
+
+@pytest.mark.parametrize(
+    ("pool", "sentence"),
+    [
+        ("kind: cpu\n    engine: jax", "engine: JAX trains on tpu pools. Leave it out"),
+        (
+            "kind: tpu\n    accelerator: tpu-v6e-slice\n    topology: 4x4\n    count: 4\n    workers: 4\n    engine: tensorflow",
+            "engine: TensorFlow trains on the TPUs of one host. Give jax, or leave it out",
+        ),
+        (
+            "kind: tpu\n    accelerator: tpu7x\n    topology: 2x2x1\n    count: 4\n    engine: tensorflow",
+            "engine: TensorFlow has no build for tpu7x. Give jax, or leave it out",
+        ),
+        (
+            "kind: tpu\n    accelerator: tpu-v6e-slice\n    topology: 2x2\n    count: 4\n    engine: jax",
+            "images.jax: is required, for steps are placed on the jax pool 'cpu'",
+        ),
+    ],
+)
+def test_an_engine_that_cannot_train_on_a_pool_is_refused(tmp_path: Path, pool: str, sentence: str) -> None:
+    assert sentence in refusal(tmp_path, KUBEFLOW.replace("kind: cpu", pool))
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "topology", "count", "engine", "expected"),
+    [
+        ("tpu-v6e-slice", "2x2", 4, "auto", "tensorflow"),
+        ("tpu-v6e-slice", "2x2", 4, "jax", "jax"),
+        ("tpu-v6e-slice", "4x8", 4, "auto", "jax"),
+        ("tpu7x", "2x2x1", 4, "auto", "jax"),
+    ],
+)
+def test_jax_trains_where_tensorflow_cannot_or_is_not_wanted(
+    accelerator: str, topology: str, count: int, engine: str, expected: str
+) -> None:
+    resources = {"requests": {"cpu": 1, "memory": "1Gi"}, "limits": {"memory": "1Gi"}}
+    workers = hosts(topology, count)
+    fields = {"accelerator": accelerator, "topology": topology, "count": count, "workers": workers, "engine": engine}
+    pool = Pool.model_validate({"kind": "tpu", "resources": resources, **fields})
+    assert (pool.trained_by, pool.variant) == (expected, "jax" if expected == "jax" else "tpu")
+    assert promise(pool).get("TRAINYARD_ENGINE", "tensorflow") == expected
 
 
 @pytest.mark.parametrize(
@@ -203,6 +250,12 @@ def test_a_tpu_slice_asks_for_the_chips_of_its_host() -> None:
         "cloud.google.com/gke-tpu-accelerator": "tpu-v5-lite-podslice",
         "cloud.google.com/gke-tpu-topology": "2x4",
     }
+    assert needs.slice_label == ""
+
+
+def test_a_slice_of_several_hosts_is_known_by_its_node_pool() -> None:
+    needs = placement(environments.load("gke").pools["v5e-16"], "gke")
+    assert (needs.resource, needs.count, needs.slice_label) == ("google.com/tpu", 4, "cloud.google.com/gke-nodepool")
 
 
 def test_the_pools_own_labels_win_over_the_platforms() -> None:

@@ -68,3 +68,25 @@ def test_workers_are_told_the_recipe_and_what_devices_were_promised() -> None:
     assert "name: digits" in variables["TRAINYARD_RECIPE"]
     assert json.loads(variables["TRAINYARD_DEVICES"]) == {"kind": "gpu", "accelerator": "nvidia-l4", "count": 1}
     assert container(plan)["command"][:4] == ["python", "-m", "trainyard.train.kubernetes.pod", "--code=c0de"]
+
+
+def test_a_slice_of_several_hosts_is_a_gang_of_jax_with_the_slice_to_itself() -> None:
+    given = environments.load("gke")
+    plan = gang_plan(given.model_copy(update={"placement": given.placement | {"train": "v5e-16"}}))
+    assert plan is not None and plan.image == "registry.example.com/trainyard/jax:0.1.0"
+    job = worker_job(pods.gang(plan, recipes.load("digits"), "run-1", OPTIONS))
+    spec, pod = job["spec"], job["spec"]["template"]["spec"]
+    assert (spec["completions"], spec["parallelism"], spec["completionMode"]) == (4, 4, "Indexed")
+    assert pod["subdomain"] == job["metadata"]["name"]
+    assert container(plan)["resources"]["limits"]["google.com/tpu"] == "4"
+    variables = {each["name"]: each.get("value", "") for each in container(plan)["env"]}
+    assert variables["TRAINYARD_ENGINE"] == "jax" and json.loads(variables["TRAINYARD_DEVICES"])["count"] == 4
+    required = "requiredDuringSchedulingIgnoredDuringExecution"
+    (ours,), (others,) = (pod["affinity"][kind][required] for kind in ("podAffinity", "podAntiAffinity"))
+    assert ours["topologyKey"] == others["topologyKey"] == "cloud.google.com/gke-nodepool"
+    label, name = "batch.kubernetes.io/job-name", job["metadata"]["name"]
+    assert ours["labelSelector"]["matchExpressions"] == [{"key": label, "operator": "In", "values": [name]}]
+    assert others["labelSelector"]["matchExpressions"] == [
+        {"key": label, "operator": "Exists"},
+        {"key": label, "operator": "NotIn", "values": [name]},
+    ]

@@ -174,6 +174,21 @@ def test_taints_of_a_team_are_tolerated_and_those_of_the_profile_are_not_repeate
     }
 
 
+def test_the_nodes_of_one_slice_are_a_gang_for_jax(tmp_path: Path) -> None:
+    labels = {
+        "cloud.google.com/gke-nodepool": "v6e-8",
+        "cloud.google.com/gke-tpu-accelerator": "tpu-v6e-slice",
+        "cloud.google.com/gke-tpu-topology": "2x4",
+        TYPE: "ct6e-standard-4t",
+    }
+    hosts = [
+        node(f"host-{i}", labels, ("google.com/tpu=present:NoSchedule",), **{"google.com__tpu": "4"}) for i in (0, 1)
+    ]
+    drafted = load(tmp_path, [GKE[0], *hosts])
+    assert (drafted.pools["v6e-8"].workers, drafted.pools["v6e-8"].trained_by) == (2, "jax")
+    assert set(drafted.images) == {"cpu", "jax"}
+
+
 def test_what_the_catalog_does_not_know_is_left_out_with_the_reason() -> None:
     text = draft(OPERATOR)
     assert "left out: its GPU (NVIDIA-GeForce-RTX-4090) is not in the catalog" in text

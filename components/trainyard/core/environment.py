@@ -12,9 +12,9 @@ from pydantic import Field, PrivateAttr
 from trainyard.core import documents, machines
 from trainyard.core.documents import Strict
 from trainyard.core.errors import ConfigurationError, did_you_mean
-from trainyard.core.hardware import Kind, Platform, catalog
+from trainyard.core.hardware import Platform, catalog
 from trainyard.core.objects import is_bucket, place
-from trainyard.core.pools import Pool
+from trainyard.core.pools import Pool, Variant
 
 BUNDLED = Path(__file__).parent.parent / "environments"
 DEFAULT = "default"
@@ -104,7 +104,9 @@ class Environment(Strict):
     storage: Annotated[str, Field(min_length=1)] = Field(
         description="Root of all outputs: a folder, gs://bucket/folder or s3://bucket/folder."
     )
-    images: dict[Kind, str] = Field({}, description="Container image of each variant that a pool's kind needs.")
+    images: dict[Variant, str] = Field(
+        {}, description="Container image of each variant that a pool needs: its kind's, or jax where JAX trains."
+    )
     beam: Beam = Beam()
     namespace: Name = Field("kubeflow", description="Kubernetes namespace of the runs and of what they start.")
     volume: Volume | None = Field(None, description="Lets storage be a folder on a volume that all pods share.")
@@ -189,11 +191,11 @@ def _placement_faults(environment: Environment) -> list[str]:
     if environment.target != "local" and DEFAULT not in environment.placement:
         faults.append(f"placement.{DEFAULT}: is required for target {environment.target}: name a pool. {defined}")
     used = [
-        (pool, environment.pools[pool].kind) for pool in environment.placement.values() if pool in environment.pools
+        (pool, environment.pools[pool].variant) for pool in environment.placement.values() if pool in environment.pools
     ]
-    for pool, kind in dict.fromkeys(used):
-        if environment.target != "local" and kind not in environment.images:
-            faults.append(f"images.{kind}: is required, for steps are placed on the {kind} pool '{pool}'.")
+    for pool, variant in dict.fromkeys(used):
+        if environment.target != "local" and variant not in environment.images:
+            faults.append(f"images.{variant}: is required, for steps are placed on the {variant} pool '{pool}'.")
     return faults
 
 

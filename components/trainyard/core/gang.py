@@ -49,7 +49,7 @@ def gang_plan(environment: Environment) -> GangPlan | None:
         )
     pool = environment.pools[name]
     return GangPlan(
-        image=environment.images[pool.kind],
+        image=environment.images[pool.variant],
         workers=pool.workers,
         # What does not change the gang must not change the parameter: KFP would train again.
         pool=pool.model_copy(update={"nodes": None, "machine": None, "price_per_hour": None}),

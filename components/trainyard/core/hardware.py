@@ -91,11 +91,15 @@ class Marks(Strict):
 
 
 class PlatformMarks(Strict):
-    """What a platform adds to the nodes of each kind, and to those that may be taken back at any time."""
+    """What a platform adds to the nodes of each kind, and to those that may be taken back at any time.
+
+    slice_label: the label whose value the hosts of one TPU slice share.
+    """
 
     gpu: Marks = Marks()
     tpu: Marks = Marks()
     spot: Marks = Marks()
+    slice_label: str = ""
 
 
 class Core(Strict):

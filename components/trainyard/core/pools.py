@@ -20,16 +20,21 @@ ENGINE_VARIABLE = "TRAINYARD_ENGINE"  # tells it by which framework; TensorFlow 
 SHOWN_SLICES = 12  # topologies named in a message; a 3D torus has hundreds
 
 EngineName = Literal["tensorflow", "jax"]
+Variant = Literal["cpu", "gpu", "tpu", "jax"]
 
 
 @dataclass(frozen=True)
 class Placement:
-    """What a pod must carry to land on a pool: labels it selects, taints it tolerates, accelerators it asks for."""
+    """What a pod must carry to land on a pool: labels it selects, taints it tolerates, accelerators it asks for.
+
+    slice_label: of a TPU slice of several hosts, the node label whose value they share, '' where none is known.
+    """
 
     node_selector: dict[str, str]
     tolerations: list[Toleration]
     resource: str | None
     count: int
+    slice_label: str = ""
 
 
 def placement(pool: Pool, platform: Platform) -> Placement:
@@ -52,6 +57,7 @@ def placement(pool: Pool, platform: Platform) -> Placement:
         tolerations=[*(each for layer in layers for each in layer.tolerations), *pool.tolerations],
         resource=layers[0].resource,
         count=pool.count,
+        slice_label=marks.slice_label if pool.kind == "tpu" and pool.workers > 1 else "",
     )
 
 
@@ -68,11 +74,15 @@ def _names(pool: Pool) -> dict[str, str]:
 
 
 def promise(pool: Pool) -> dict[str, str]:
-    """Return the environment variable that tells a pod on `pool` what it must find there; none for a cpu pool."""
+    """Return the environment variables that tell a pod on `pool` what it must find there, and which engine drives it.
+
+    None for a cpu pool; no engine where it is TensorFlow.
+    """
     if pool.kind == "cpu":
         return {}
     found = {"kind": pool.kind, "accelerator": pool.accelerator, "count": pool.count}
-    return {DEVICES_VARIABLE: json.dumps(found)}
+    told = {DEVICES_VARIABLE: json.dumps(found)}
+    return told if pool.trained_by == "tensorflow" else told | {ENGINE_VARIABLE: pool.trained_by}
 
 
 def _written(value: object) -> object:
@@ -124,6 +134,10 @@ class Pool(Strict):
     accelerator: str | None = Field(None, description="gpu and tpu: its name at GKE, such as nvidia-l4.")
     count: Annotated[int, Field(ge=0)] = Field(0, description="gpu and tpu: accelerators a node (TPU: chips a host).")
     topology: str | None = Field(None, description="tpu: shape of the slice, such as 2x4.")
+    engine: Literal["auto", "tensorflow", "jax"] = Field(
+        "auto",
+        description="tpu: what trains. auto: TensorFlow, but JAX on slices of several hosts and where TensorFlow has no build.",
+    )
     spot: bool = Field(False, description="The nodes may be taken back at any time.")
     workers: Annotated[int, Field(ge=1, le=1024)] = Field(
         1, description="Nodes that train together: the train step becomes a gang of so many pods."
@@ -150,9 +164,23 @@ class Pool(Strict):
     node_selector: dict[str, str] = Field({}, alias="nodeSelector")
     tolerations: list[Toleration] = []
 
+    @property
+    def trained_by(self) -> EngineName:
+        """What trains on the pool: `engine`, with auto decided."""
+        if self.engine != "auto":
+            return self.engine
+        return "jax" if self.kind == "tpu" and _beyond_tensorflow(self) else "tensorflow"
+
+    @property
+    def variant(self) -> Variant:
+        """Which image the pool's pods need."""
+        return "jax" if self.trained_by == "jax" else self.kind
+
     @model_validator(mode="after")
     def _hardware(self) -> Self:
         known = {name: entry for name, entry in catalog().accelerators.items() if entry.kind == self.kind}
+        if self.kind != "tpu" and self.engine == "jax":
+            raise ValueError("engine: JAX trains on tpu pools. Leave it out")
         if self.kind == "cpu":
             if self.accelerator or self.count or self.topology:
                 raise ValueError("a cpu pool has no accelerator, count or topology")
@@ -165,9 +193,9 @@ class Pool(Strict):
         if not self.count:
             raise ValueError("count: is required: how many accelerators a node has")
         if self.kind == "tpu":
-            _check_slice(self.topology, self.count, known[self.accelerator].slices)
-            if self.workers > 1:
-                raise ValueError("workers: TensorFlow trains on the TPUs of one host. Name a larger slice of one host")
+            _check_slice(self.topology, self.count, self.workers, known[self.accelerator].slices)
+            if self.engine == "tensorflow" and (why := _beyond_tensorflow(self)):
+                raise ValueError(f"engine: TensorFlow {why}. Give jax, or leave it out")
         elif self.topology:
             raise ValueError("topology: is for tpu pools")
         return self
@@ -179,8 +207,18 @@ class Pool(Strict):
         return self
 
 
-def _check_slice(topology: str | None, count: int, known: dict[str, list[int]]) -> None:
-    """A slice that does not exist stays Pending for ever, so it is refused here."""
+def _beyond_tensorflow(pool: Pool) -> str:
+    """Return why TensorFlow cannot train on a tpu pool, '' where it can.
+
+    It finds the hosts of a slice by the Cloud TPU API alone, which knows no Kubernetes node (docs/decisions/0010).
+    """
+    if not catalog().accelerators[pool.accelerator or ""].tensorflow:
+        return f"has no build for {pool.accelerator}"
+    return "trains on the TPUs of one host" if hosts(pool.topology or "", pool.count) > 1 else ""
+
+
+def _check_slice(topology: str | None, count: int, workers: int, known: dict[str, list[int]]) -> None:
+    """A slice that does not exist, or a gang of a part of one, stays Pending for ever, so it is refused here."""
     if topology not in known:
         listed = [*known][:SHOWN_SLICES]
         more = f" and {len(known) - len(listed)} larger ones" if len(known) > len(listed) else ""
@@ -191,10 +229,11 @@ def _check_slice(topology: str | None, count: int, known: dict[str, list[int]]) 
         raise ValueError(
             f"count: a host of {topology} has {' or '.join(map(str, known[topology]))} chips, {count} was given"
         )
-    if hosts(topology, count) > 1:
+    if (needed := hosts(topology, count)) != workers:
+        many = "1 host" if needed == 1 else f"{needed} hosts"
         raise ValueError(
-            f"topology: {topology} with {count} chips a host is {hosts(topology, count)} hosts, and TensorFlow finds those by "
-            "the Cloud TPU API alone, which knows no Kubernetes node. Name a slice of one host"
+            f"workers: {topology} with {count} chips a host is {many}, and a gang has one worker on each; {workers} given. "
+            f"Give {needed}, or name another slice"
         )
 
 

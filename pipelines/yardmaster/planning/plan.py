@@ -9,7 +9,6 @@ from typing import Any, Literal
 from trainyard.core import machines
 from trainyard.core.environment import Environment
 from trainyard.core.errors import ConfigurationError
-from trainyard.core.hardware import catalog
 from trainyard.core.pools import Pool, placement
 from trainyard.core.recipe import Recipe
 from yardmaster.planning import learning, sites
@@ -111,10 +110,8 @@ def _on_pool(
         selector=tuple(f"{key}={value}" for key, value in needs.node_selector.items()),
         tolerations=tuple(dict.fromkeys(_written(each.key, each.value, each.effect) for each in needs.tolerations)),
     )
-    if pool.kind not in environment.images:
-        return replace(found, why=f"images.{pool.kind} is not in {environment.name}")
-    if pool.accelerator and not catalog().accelerators[pool.accelerator].tensorflow:
-        return replace(found, why=f"TensorFlow does not run on {pool.accelerator}")
+    if pool.variant not in environment.images:
+        return replace(found, why=f"images.{pool.variant} is not in {environment.name}")
     try:
         site = sites.of_pool(recipe, environment, pool)
     except ConfigurationError as error:

@@ -174,6 +174,8 @@ def _pod(gang: Gang) -> Manifest:
         spec["nodeSelector"] = gang.placement.node_selector
     if gang.placement.tolerations:
         spec["tolerations"] = [each.model_dump(exclude_none=True) for each in gang.placement.tolerations]
+    if gang.placement.slice_label:
+        spec["affinity"] = _whole_slice(gang)
     if gang.priority_class:
         spec["priorityClassName"] = gang.priority_class
     return spec
@@ -187,6 +189,25 @@ def _spread(gang: Gang) -> Manifest:
         "whenUnsatisfiable": "ScheduleAnyway",
         "nodeTaintsPolicy": "Honor",
         "labelSelector": {"matchLabels": {JOB_LABEL: gang.name}},
+    }
+
+
+def _whole_slice(gang: Gang) -> Manifest:
+    """All workers on the hosts of one TPU slice, and no other gang's among them: two of equal shape could take halves.
+
+    Source: JobSet's exclusive placement, https://jobset.sigs.k8s.io/docs/tasks/tpu_multislice/.
+    """
+
+    ours: Manifest = {"key": JOB_LABEL, "operator": "In", "values": [gang.name]}
+    others: Manifest = {"key": JOB_LABEL, "operator": "NotIn", "values": [gang.name]}
+
+    def required(*expressions: Manifest) -> Manifest:
+        term = {"labelSelector": {"matchExpressions": [*expressions]}, "topologyKey": gang.placement.slice_label}
+        return {"requiredDuringSchedulingIgnoredDuringExecution": [term]}
+
+    return {
+        "podAffinity": required(ours),
+        "podAntiAffinity": required({"key": JOB_LABEL, "operator": "Exists"}, others),
     }
 
 
