@@ -49,17 +49,18 @@ update: setup ## Resolve the locked requirements again
 	$(COMPILE) $(IMAGE_LOCK) --extra cpu -c locks/dev.txt pyproject.toml -o locks/cpu.txt
 	$(COMPILE) $(IMAGE_LOCK) --extra gpu -c locks/dev.txt pyproject.toml -o locks/gpu.txt
 	$(COMPILE) $(IMAGE_LOCK) --extra tpu pyproject.toml -o locks/tpu.txt
+	$(COMPILE) $(IMAGE_LOCK) --extra jax -c locks/dev.txt pyproject.toml -o locks/jax.txt
 	echo "hatchling" | $(COMPILE) -c locks/dev.txt - -o locks/build.txt
 	echo "cyclonedx-bom==7.5.0" | $(COMPILE) - -o locks/sbom.txt
 
-images: ## Build the image of the steps and training workers (VARIANT=cpu|gpu|tpu)
+images: ## Build the image of the steps and training workers (VARIANT=cpu|gpu|tpu|jax)
 	bash images/build.sh $(VARIANT) $(IMAGE)
 
 sbom: $(if $(filter .uv/bin/uv,$(UV)),.uv/bin/uv) ## Write what each image holds to sbom/, as CycloneDX
 	test -x .sbom/bin/python || $(UV) venv --quiet --python $(PYTHON) .sbom
 	VIRTUAL_ENV=.sbom $(UV) pip sync --quiet --require-hashes locks/sbom.txt
 	mkdir -p sbom
-	for variant in cpu gpu tpu; do .sbom/bin/cyclonedx-py requirements locks/$$variant.txt --pyproject pyproject.toml \
+	for variant in cpu gpu tpu jax; do .sbom/bin/cyclonedx-py requirements locks/$$variant.txt --pyproject pyproject.toml \
 	  --output-reproducible --output-format JSON --output-file sbom/trainyard-$$variant.cdx.json; done
 
 test-cluster: setup ## Run the tests that need the cluster of KUBECONFIG and the image TRAINYARD_IMAGE
