@@ -39,7 +39,7 @@ def test_two_workers_end_with_the_losses_and_weights_of_one(examples: str, alone
     two.finish()
     for gang, workers in ((alone, 1), (two, 2)):
         assert (gang.training.workers, gang.training.replicas, gang.training.devices) == (workers, workers, ["CPU:0"])
-        assert gang.training.versions["jax"] and gang.training.hardware == "CPU"
+        assert (gang.training.engine, gang.training.hardware) == ("jax", "CPU") and gang.training.versions["jax"]
     losses = [[(e.train_loss, e.eval_loss, e.metric) for e in gang.training.history] for gang in (two, alone)]
     np.testing.assert_allclose(*losses, rtol=TOLERANCE)
     assert relative_difference(two, alone) < TOLERANCE

@@ -151,6 +151,7 @@ def test_recorded_runs_are_read_and_those_without_a_cost_are_left_out(tmp_path: 
     write_training(tmp_path)
     write_training(tmp_path, flops_per_example=0.0)
     write_training(tmp_path, hardware="NVIDIA of tomorrow")
+    write_training(tmp_path, engine="jax")  # no pool of CPUs trains so
     write_training(tmp_path, hardware="NVIDIA L4", model="alexnet")
     (tmp_path / "tabular" / "train" / "unfinished").mkdir()
     seen = [*records.observations(str(tmp_path), one_machine=True)]

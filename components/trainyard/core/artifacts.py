@@ -191,7 +191,7 @@ class Training(Document):
     Of a gang: worker_examples_per_second is one worker's share; all_reduce_ms the time of a step's sum of
     gradient_bytes over all replicas, on its own; restarts what was survived.
 
-    measured are the devices of the chief, versions those of TensorFlow and of what drives them.
+    engine is what trained; measured are the devices of the chief, versions those of the engine and of what drives them.
 
     For the planner: hardware is what one device is (GPU: its product name), cores those of this worker; of one example,
     flops_per_example are the operations of a step, activations the numbers that it leaves in memory. finished: ISO time.
@@ -227,6 +227,7 @@ class Training(Document):
     checkpoint_writes: int = 0
     checkpoint_write_seconds: float = 0.0
     hardware: str = ""
+    engine: Literal["tensorflow", "jax"] = "tensorflow"
     measured: list[Device] = []
     versions: dict[str, str] = {}
     cores: int = 0

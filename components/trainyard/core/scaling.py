@@ -25,7 +25,7 @@ class Scaling:
 def scaling(training: Training, folder: str) -> Scaling | None:
     """Return how `training`, in `folder`, compares with a one-worker training beside it; None where there is none.
 
-    It must be of the same model, precision and hardware, with an equal batch a worker or, failing that, the same batch.
+    It must be of the same model, precision, engine and hardware, with an equal batch a worker or, failing that, the same batch.
     """
     if training.workers == 1:
         return None
@@ -54,7 +54,8 @@ def _batch(training: Training) -> int:
 
 def _alike(one: Training, other: Training) -> bool:
     return all(
-        getattr(one, name) == getattr(other, name) for name in ("model", "parameters", "precision", "hardware", "cores")
+        getattr(one, name) == getattr(other, name)
+        for name in ("model", "parameters", "precision", "engine", "hardware", "cores")
     )
 
 

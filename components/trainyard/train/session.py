@@ -112,6 +112,7 @@ def _train(
     split = past.split(training.steps, training.step_ms / 1000, training.seconds, launcher_sign.queued())
     return training.model_copy(
         update={
+            "engine": engines.chosen(),
             "measured": measured,
             "versions": engine.versions(),
             "restarts": past.restarts,
