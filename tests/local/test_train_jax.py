@@ -13,6 +13,7 @@ import gang_processes
 import keras
 import numpy as np
 import pytest
+import train_folders
 from gang_processes import Gang, relative_difference, resume, start
 
 from trainyard.data.examples import open_examples
@@ -20,6 +21,17 @@ from trainyard.data.examples import open_examples
 JAX = {"TRAINYARD_ENGINE": "jax"}
 TOLERANCE = 1e-6  # |difference| / |weights| after 2 epochs of SGD in float32; measured: 8e-8 to 3e-7
 ENGINES_TOLERANCE = 1e-5  # the same between the engines, whose convolutions add in another order
+
+TABLE = """
+name: tiny
+task: regression
+data:
+  format: csv
+  path: /nowhere.csv
+  features: {numbers: {type: numeric}, c: {type: category}}
+model: {name: wide_deep, hidden: [16], dropout: 0}
+train: {epochs: 2, batch_size: 32, optimizer: {name: sgd, learning_rate: 0.01, clip_norm: 0.5}, checkpoints: {keep: 99}}
+"""
 
 
 @pytest.fixture(scope="module")
@@ -71,12 +83,22 @@ def test_a_training_that_tensorflow_began_ends_under_jax_as_under_tensorflow(
     own.write_text(own.read_text().replace("keras.layers.Dropout(0.2)", "keras.layers.Dropout(0.0)"))
     recipe = tmp_path / "tensorflow" / "recipe.yaml"
     recipe.write_text(recipe.read_text().replace("every_steps: 5", "every_steps: 5, keep: 99"))
-    shutil.copytree(tmp_path / "tensorflow", tmp_path / "jax")
-    begun = resume(tmp_path / "tensorflow", examples)
+    assert_engines_agree(tmp_path, examples)
+
+
+def test_a_regression_with_categories_ends_under_jax_as_under_tensorflow(tmp_path: Path) -> None:
+    (tmp_path / "tensorflow").mkdir()
+    (tmp_path / "tensorflow/recipe.yaml").write_text(TABLE)
+    assert_engines_agree(tmp_path, train_folders.table(tmp_path / "examples"))
+
+
+def assert_engines_agree(folder: Path, examples: str) -> None:
+    """Train by the recipe in `tensorflow` below `folder`, and from its first checkpoint with JAX as well."""
+    begun = resume(folder / "tensorflow", examples)
     begun.finish()
-    shutil.copytree(tmp_path / "tensorflow/checkpoints/ckpt-0", tmp_path / "jax/checkpoints/ckpt-0")
-    shutil.copy(recipe, tmp_path / "jax/recipe.yaml")
-    ended = resume(tmp_path / "jax", examples, **JAX)
+    shutil.copytree(folder / "tensorflow/checkpoints/ckpt-0", folder / "jax/checkpoints/ckpt-0")
+    shutil.copy(folder / "tensorflow/recipe.yaml", folder / "jax")
+    ended = resume(folder / "jax", examples, **JAX)
     ended.finish()
     assert ended.training.resumed_from == 0 and ended.training.steps == begun.training.steps
     losses = [[(e.learning_rate, e.train_loss, e.eval_loss) for e in gang.training.history] for gang in (ended, begun)]

@@ -178,7 +178,8 @@ class TensorFlowSteps:
             if self.model.losses:
                 loss += tf.add_n(self.model.losses) / self.strategy.num_replicas_in_sync
             scaled = self.optimizer.scale_loss(loss)
-        gradients = tape.gradient(scaled, variables)
+        # An embedding's comes as slices, whose norm is wrong where an id is there twice.
+        gradients = [None if each is None else tf.convert_to_tensor(each) for each in tape.gradient(scaled, variables)]
         if self.strategy.num_replicas_in_sync > 1:
             gradients, loss = self._summed(gradients, loss)
         self.optimizer.apply_gradients(zip(gradients, variables, strict=True))
@@ -189,7 +190,7 @@ class TensorFlowSteps:
 
         The last layers' gradients, known first, go first; small ones go together, large ones without being copied.
         """
-        known = [(i, tf.convert_to_tensor(each)) for i, each in enumerate(gradients) if each is not None]
+        known = [(i, each) for i, each in enumerate(gradients) if each is not None]
         sums, parcel, size = list(gradients), [(-1, loss)], 0
         total = loss
         for i, each in reversed(known):
