@@ -38,7 +38,7 @@ from trainyard.train.writer import Writer
 # Chosen: seconds of work a compiled call, after which progress is told, the loss is checked and a signal is heard.
 CALL_SECONDS = 0.25
 # Chosen: where the recipe names no interval, checkpoints within an epoch are not closer than that: they cost more than work.
-CHECKPOINT_SECONDS = 5.0
+CHECKPOINT_SECONDS = 30.0
 # Chosen: the learning rate of the one retry after a divergence, as a share of the recipe's.
 RETRY_SCALE = 0.1
 # Chosen: how long the last checkpoint waits for one under way, out of the 10 s that SIGTERM gives.
