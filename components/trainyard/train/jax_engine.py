@@ -14,7 +14,6 @@ import numpy as np
 import tensorflow as tf
 from jax.sharding import Mesh
 
-from trainyard.core import events
 from trainyard.core.artifacts import Device
 from trainyard.core.errors import ConfigurationError, InfrastructureError
 from trainyard.core.pools import ENGINE_VARIABLE
@@ -109,9 +108,7 @@ class JaxEngine:
     def probe(self) -> list[Device]:
         """Measure each device."""
         found = [_measured(name, device) for name, device in zip(self.devices(), jax.local_devices(), strict=True)]
-        for each in found:
-            events.emit("devices", **each.model_dump(), **self.versions())
-        return found
+        return probe.said(found, self.versions())
 
     def versions(self) -> dict[str, str]:
         """Return the versions of JAX, of what it was built with, and of TensorFlow, which reads the examples."""
@@ -147,10 +144,5 @@ def _measured(name: str, device: jax.Device) -> Device:
         matrix = jax.random.normal(jax.random.key(1), (edge, edge), _native_type()) / edge**0.5
         products = probe.per_second(jax.jit(lambda x: matrix @ x), matrix, jax.block_until_ready)
         copies = probe.per_second(jax.jit(lambda x: x + 1.0), jnp.zeros(size // 4), jax.block_until_ready)
-    return Device(
-        name=name,
-        product=kind if kind == "CPU" else device.device_kind,
-        memory_bytes=(device.memory_stats() or {}).get("bytes_limit", 0),
-        tflops=round(2 * edge**3 * products / 1e12, 4),
-        gb_per_second=round(2 * size * copies / 1e9, 2),
-    )
+    memory = (device.memory_stats() or {}).get("bytes_limit", 0)
+    return probe.delivered(name, kind if kind == "CPU" else device.device_kind, memory, products, copies)

@@ -40,9 +40,13 @@ def probe() -> list[Device]:
     TFLOP/s are those of a matrix product (float32 on a CPU, else bfloat16 or float16), GB/s those of reading and writing.
     """
     details = _details()
-    found = [_measured(name, details) for name in strategy.devices()]
+    return said([_measured(name, details) for name in strategy.devices()], versions())
+
+
+def said(found: list[Device], drivers: dict[str, str]) -> list[Device]:
+    """Return the devices `found`, each told of with the versions of its `drivers`."""
     for device in found:
-        events.emit("devices", **device.model_dump(), **versions())
+        events.emit("devices", **device.model_dump(), **drivers)
     return found
 
 
@@ -73,11 +77,16 @@ def _measured(name: str, details: dict[str, tuple[str, int]]) -> Device:
         vector = tf.zeros(size // 4, tf.float32)
         products = per_second(lambda x: tf.matmul(matrix, x), matrix, _wait)
         copies = per_second(lambda x: x + 1.0, vector, _wait)
-    model, memory = details.get(name, (kind, 0))
+    return delivered(name, *details.get(name, (kind, 0)), products, copies)
+
+
+def delivered(name: str, product: str, memory_bytes: int, products: float, copies: float) -> Device:
+    """Return the device `name` that did so many products and copies of its kind's SIZES in a second."""
+    edge, size = SIZES[name.partition(":")[0]]
     return Device(
         name=name,
-        product=model,
-        memory_bytes=memory,
+        product=product,
+        memory_bytes=memory_bytes,
         tflops=round(2 * edge**3 * products / 1e12, 4),
         gb_per_second=round(2 * size * copies / 1e9, 2),
     )

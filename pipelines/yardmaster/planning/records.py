@@ -50,9 +50,9 @@ def _observed(uri: str, one_machine: bool) -> Iterator[Observation]:
 
 def _site(training: Training, one_machine: bool) -> Site | None:
     """Return where it ran, None where the catalog does not know the device, or where no pool trains so: JAX on CPUs."""
-    if training.hardware == "CPU" and training.engine != "tensorflow":
-        return None
     if training.hardware == "CPU":
+        if training.engine != "tensorflow":
+            return None
         return sites.cpu(training.cores / (training.workers if one_machine else 1), training.workers, None)
     name = named(training.hardware)
     if name is None:
