@@ -13,17 +13,20 @@ from trainyard.train.ring import Ring
 
 
 @pytest.mark.parametrize("workers", [2, 3, 4])
-@pytest.mark.parametrize("size", [1, 3, 100, 100_003])
-def test_every_worker_has_the_same_sum_to_the_bit(workers: int, size: int) -> None:
-    draw = np.random.default_rng(size)
-    vectors = [draw.normal(size=size).astype(np.float32) for _ in range(workers)]
+@pytest.mark.parametrize("sizes", [(1,), (3, 1), (100,), (100_003,), (70_001, 2, 300_000, 1)])
+def test_every_worker_has_the_same_sums_to_the_bit(workers: int, sizes: tuple[int, ...]) -> None:
+    draw = np.random.default_rng(sizes)
+    given = [[draw.normal(size=size).astype(np.float32) for size in sizes] for _ in range(workers)]
     rings = joined(workers)
     with ThreadPoolExecutor(workers) as threads:
         for _ in range(2):
-            sums = list(threads.map(lambda ring, vector: ring.sum(vector), rings, vectors))
-            np.testing.assert_allclose(sums[0], np.sum(vectors, axis=0, dtype=np.float64), rtol=1e-5, atol=1e-5)
-            for each in sums[1:]:
-                np.testing.assert_array_equal(each, sums[0])
+            sums = list(threads.map(lambda ring, vectors: ring.sum(*vectors), rings, given))
+            for which, expected in enumerate(zip(*given, strict=True)):
+                np.testing.assert_allclose(
+                    sums[0][which], np.sum(expected, axis=0, dtype=np.float64), rtol=1e-5, atol=1e-5
+                )
+                for each in sums[1:]:
+                    np.testing.assert_array_equal(each[which], sums[0][which])
 
 
 def test_a_worker_that_is_gone_is_a_lost_peer() -> None:

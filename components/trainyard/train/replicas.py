@@ -51,7 +51,7 @@ def _normalized(layer: Any, sums: Sums, inputs: tf.Tensor, training: bool | None
     replicas = tf.distribute.get_replica_context().num_replicas_in_sync
     own = tf.stack([tf.reduce_mean(values, others), tf.reduce_mean(tf.square(values), others)])
     # The replicas' parts are of one size, so the mean of their means is the whole batch's.
-    mean, square = tf.unstack(sums(own / replicas))
+    mean, square = tf.unstack(sums([own / replicas])[0])
     variance = tf.maximum(square - tf.square(mean), 0.0)
     for average, new in ((layer.moving_mean, mean), (layer.moving_variance, variance)):
         # This replica's own copy: an assignment to all copies would take the mean over them again.

@@ -117,13 +117,13 @@ class TensorFlowSteps:
     @tf.function
     def _all_reduce(self, vector: tf.Tensor, count: tf.Tensor) -> None:
         for _ in tf.range(count):
-            self.strategy.run(_plain(self._sum), args=(vector,))
+            self.strategy.run(_plain(self._sum), args=([vector],))
 
     @tf.function
     def _mean(self, said: tf.Tensor) -> tf.Tensor:
         if self.strategy.num_replicas_in_sync == 1:
             return said
-        sums = self.strategy.run(_plain(self._sum), args=(said,))
+        (sums,) = self.strategy.run(_plain(self._sum), args=([said],))
         return self.strategy.experimental_local_results(sums)[0] / self.strategy.num_replicas_in_sync
 
     @tf.function
@@ -198,23 +198,13 @@ class TensorFlowSteps:
             size += each.shape.num_elements() * 4
             if size < PARCEL_BYTES and i != known[0][0]:
                 continue
-            for number, value in zip(
-                (number for number, _ in parcel), self._together([v for _, v in parcel]), strict=True
-            ):
+            for (number, _), value in zip(parcel, self._sum([each for _, each in parcel]), strict=True):
                 if number < 0:
                     total = value
                 else:
                     sums[number] = value
             parcel, size = [], 0
         return sums, total
-
-    def _together(self, values: list[tf.Tensor]) -> list[tf.Tensor]:
-        """Return the sums over all replicas of `values`, which travel as one vector."""
-        if len(values) == 1:
-            return [self._sum(values[0])]
-        vector = self._sum(tf.concat([tf.reshape(each, [-1]) for each in values], axis=0))
-        parts = tf.split(vector, [each.shape.num_elements() for each in values])
-        return [tf.reshape(part, each.shape) for part, each in zip(parts, values, strict=True)]
 
     def _replica_sums(self, batch: Batch) -> tf.Tensor:
         """Return float32 (3,): loss, metric and weight summed over this replica's examples."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,34 +17,51 @@ _PORTS = 7  # the ring's port is one of so many behind TensorFlow's own: k8s/bas
 
 
 class Sums:
-    """Call it with a float32 tensor in a replica's context; it returns the sum over all replicas and has a gradient."""
+    """Call it with float32 tensors in a replica's context; it returns their sums over all replicas, with a gradient."""
 
     def __init__(self, strategy: tf.distribute.Strategy) -> None:
         self._ring = _ring(strategy)
         self._last: Any = None
 
-    def __call__(self, vector: tf.Tensor) -> tf.Tensor:
-        """Return the sum of `vector` over the replicas."""
+    def __call__(self, vectors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """Return the sum over the replicas of each of `vectors`, which travel together."""
         # The identity puts an argument of the call onto the replica's device: without one there is no collective.
-        placed = tf.identity(vector)
+        placed = [tf.identity(each) for each in vectors]
         ring = self._ring
         if ring is None:
-            return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, placed)
+            return _collected(placed)
 
         @tf.custom_gradient
-        def summed(each: tf.Tensor) -> Any:
-            return self._in_order(ring, each), lambda gradient: self._in_order(ring, gradient)
+        def summed(*each: tf.Tensor) -> Any:
+            return self._in_order(ring, each), lambda *gradients: self._in_order(ring, gradients)
 
-        return summed(placed)
+        return list(summed(*placed))
 
-    def _in_order(self, ring: Ring, vector: tf.Tensor) -> tf.Tensor:
+    def _in_order(self, ring: Ring, vectors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """Sum over the ring after the sum that was traced before: all workers must take them in one order."""
         graph = tf.compat.v1.get_default_graph()
         before = [self._last] if self._last is not None and self._last.graph is graph else []
         with tf.control_dependencies(before):
-            total = tf.numpy_function(ring.sum, [tf.reshape(vector, [-1])], tf.float32)
-        self._last = total.op
-        return tf.reshape(total, tf.shape(vector) if None in vector.shape.as_list() else vector.shape)
+            flat = [tf.reshape(each, [-1]) for each in vectors]
+            totals = tf.numpy_function(ring.sum, flat, [tf.float32] * len(flat))
+        self._last = totals[0].op
+        return [_shaped(total, each) for total, each in zip(totals, vectors, strict=True)]
+
+
+def _collected(vectors: list[tf.Tensor]) -> list[tf.Tensor]:
+    """Return the sums of `vectors` by TensorFlow's collectives: as one vector, where there are several."""
+    context = tf.distribute.get_replica_context()
+    if len(vectors) == 1:
+        return [context.all_reduce(tf.distribute.ReduceOp.SUM, vectors[0])]
+    flat = tf.concat([tf.reshape(each, [-1]) for each in vectors], axis=0)
+    parts = tf.split(
+        context.all_reduce(tf.distribute.ReduceOp.SUM, flat), [each.shape.num_elements() for each in vectors]
+    )
+    return [_shaped(part, each) for part, each in zip(parts, vectors, strict=True)]
+
+
+def _shaped(flat: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
+    return tf.reshape(flat, tf.shape(like) if None in like.shape.as_list() else like.shape)
 
 
 def _ring(strategy: tf.distribute.Strategy) -> Ring | None:
