@@ -109,11 +109,12 @@ def _check_gang(recipe: Recipe, environment: Environment) -> None:
             f"{recipe.name}: train.workers: {recipe.train.workers} processes were asked for, and {pods}. "
             "Leave train.workers out: the pool says how many train together."
         )
-    replicas = plan.workers * max(1, plan.pool.count)
-    if recipe.train.batch_size % replicas:
+    parts = plan.workers * max(1, plan.pool.count) * recipe.train.accumulation_steps
+    if recipe.train.batch_size % parts:
         raise ConfigurationError(
-            f"{recipe.name}: train.batch_size: {recipe.train.batch_size} examples make no {replicas} equal parts, and "
-            f"{pods} of {max(1, plan.pool.count)} devices. Give a multiple of {replicas}."
+            f"{recipe.name}: train.batch_size: {recipe.train.batch_size} examples make no {parts} equal parts, and "
+            f"{pods} of {max(1, plan.pool.count)} devices, each part in {recipe.train.accumulation_steps} steps. "
+            f"Give a multiple of {parts}."
         )
 
 

@@ -82,7 +82,8 @@ def _bound(pace: dict[str, float], slower: bool) -> tuple[str, str]:
     if summed > _ALL_REDUCE:
         return "all-reduce-bound", (
             f"its workers sum gradients {summed:.0%} of each step ({pace['all_reduce_ms']:,.1f} of {step:,.1f} ms). "
-            "Raise train.batch_size, take fewer workers, or a pool with a faster network"
+            "Raise train.batch_size (with train.accumulation_steps where that does not fit), take fewer workers, or a "
+            "pool with a faster network"
         )
     if slower:
         return "compute-bound", (

@@ -29,7 +29,7 @@ def build_model(features, outputs):
     x = keras.layers.Conv2D(8, 3, padding="same", name="conv")(x)
     {normalization}
     x = keras.layers.Activation("tanh")(x)
-    x = keras.layers.Dropout(0.2)(keras.layers.Flatten()(x))
+    x = keras.layers.Dropout({dropout})(keras.layers.Flatten()(x))
     return keras.Model({{"image": image}}, keras.layers.Dense(outputs)(x), name="tiny")
 """
 RECIPE = """
@@ -41,6 +41,7 @@ train:
   workers: {workers}
   epochs: {epochs}
   batch_size: 32
+  accumulation_steps: {accumulation_steps}
   optimizer: {{name: {optimizer}, learning_rate: 0.02, learning_rate_batch: 32, clip_norm: {clip_norm}}}
   augment: {{shift: 0.1, rotate: 10, contrast: 0.2}}
   checkpoints: {{every_steps: {every_steps}}}
@@ -124,10 +125,12 @@ def write_recipe(
     clip_norm: float | str = "null",
     optimizer: str = "sgd",
     every_steps: int = 5,
+    accumulation_steps: int = 1,
+    dropout: float = 0.2,
 ) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     layer = "x = keras.layers.BatchNormalization()(x)" if normalization else "pass"
-    (folder / "own.py").write_text(MODULE.format(normalization=layer))
+    (folder / "own.py").write_text(MODULE.format(normalization=layer, dropout=dropout))
     text = RECIPE.format(
         module=folder / "own.py",
         workers=workers,
@@ -135,6 +138,7 @@ def write_recipe(
         clip_norm=clip_norm,
         optimizer=optimizer,
         every_steps=every_steps,
+        accumulation_steps=accumulation_steps,
     )
     (folder / "recipe.yaml").write_text(text)
 

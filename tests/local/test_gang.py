@@ -52,6 +52,30 @@ def test_two_workers_share_batch_statistics_and_clip_the_summed_gradient(example
     assert relative_difference(runs[1], runs[0]) < NORMALIZED_TOLERANCE
 
 
+def test_a_batch_computed_in_parts_takes_the_steps_of_the_whole(examples: str, tmp_path: Path) -> None:
+    runs = [
+        start(tmp_path / str(parts), examples, 1, clip_norm=0.05, accumulation_steps=parts, dropout=0)
+        for parts in (1, 4)
+    ]
+    for run in runs:
+        run.finish()
+    whole, parts = (run.training for run in runs)
+    assert parts.steps == whole.steps
+    losses = [[(epoch.train_loss, epoch.eval_loss, epoch.metric) for epoch in each.history] for each in (parts, whole)]
+    np.testing.assert_allclose(*losses, rtol=TOLERANCE)
+    assert relative_difference(*runs) < TOLERANCE
+
+
+def test_two_workers_normalize_each_part_of_a_batch_as_one_does(examples: str, tmp_path: Path) -> None:
+    runs = [
+        start(tmp_path / str(workers), examples, workers, normalization=True, accumulation_steps=2)
+        for workers in (1, 2)
+    ]
+    for run in runs:
+        run.finish()
+    assert relative_difference(*runs) < NORMALIZED_TOLERANCE
+
+
 @pytest.mark.parametrize("optimizer", ["lars", "lamb"])
 def test_two_workers_scale_each_layers_step_as_one_does(optimizer: str, examples: str, tmp_path: Path) -> None:
     runs = [start(tmp_path / str(workers), examples, workers, optimizer=optimizer) for workers in (1, 2)]

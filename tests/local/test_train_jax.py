@@ -62,6 +62,16 @@ def test_two_workers_end_with_the_losses_and_weights_of_one(examples: str, alone
     assert not gang_processes.processes_of(tmp_path)
 
 
+def test_a_batch_computed_in_parts_takes_the_steps_of_the_whole(examples: str, tmp_path: Path) -> None:
+    gangs = [
+        start(tmp_path / str(parts), examples, 1, clip_norm=0.05, accumulation_steps=parts, dropout=0, **JAX)
+        for parts in (1, 4)
+    ]
+    for gang in gangs:
+        gang.finish()
+    assert relative_difference(*gangs) < TOLERANCE
+
+
 def test_two_devices_of_one_process_end_with_the_weights_of_one(examples: str, alone: Gang, tmp_path: Path) -> None:
     devices = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
     mirrored = start(tmp_path, examples, 1, normalization=True, clip_norm=0.05, **JAX, **devices)

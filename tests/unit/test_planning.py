@@ -80,6 +80,7 @@ def test_a_batch_that_does_not_fit_needs_more_memory_than_the_device_has() -> No
     l4 = sites.device("auto", "nvidia-l4", 1, 1, 8, None)
     assert l4.memory_bytes is not None
     assert needed_bytes(RESNET, 128, l4) < l4.memory_bytes < needed_bytes(RESNET, 1024, l4)
+    assert needed_bytes(RESNET, 1024, l4, slices=8) < l4.memory_bytes
 
 
 @pytest.mark.parametrize(("side", "low", "high"), [(96, 96, 96), (112, 96, 128), (512, 384, 10_000)])

@@ -177,6 +177,9 @@ class Train(Strict):
     epochs: Positive = 10
     batch_size: Positive = 64
     workers: Positive = Field(1, description="Processes that train together; each takes its part of every batch.")
+    accumulation_steps: Positive = Field(
+        1, description="Parts of a batch that are computed one after the other, in the memory of one of them."
+    )
     optimizer: Optimizer = Optimizer()
     schedule: Literal["cosine", "constant"] = "cosine"
     warmup_epochs: Annotated[float, Field(ge=0)] = 1.0
@@ -192,10 +195,12 @@ class Train(Strict):
 
     @model_validator(mode="after")
     def _equal_parts(self) -> Self:
-        if self.batch_size % self.workers:
-            near = self.workers * max(1, round(self.batch_size / self.workers))
+        parts = self.workers * self.accumulation_steps
+        if self.batch_size % parts:
+            near = parts * max(1, round(self.batch_size / parts))
+            each = "one a worker" if self.accumulation_steps == 1 else "one a worker and an accumulation step"
             raise ValueError(
-                f"batch_size: {self.batch_size} examples make no {self.workers} equal parts, one a worker; {near} would"
+                f"batch_size: {self.batch_size} examples make no {parts} equal parts, {each}; {near} would"
             )
         return self
 

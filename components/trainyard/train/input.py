@@ -2,7 +2,8 @@
 
 A batch is (features, labels (batch,), weights float32 (batch,)) of static shape. The last batch of an epoch is filled
 up with examples of weight zero, so that every example counts exactly once an epoch. Each replica of a gang takes its own
-part of every global batch, so the global batches are the same for any number of replicas.
+part of every global batch, so the global batches are the same for any number of replicas. Where gradients are accumulated,
+a global batch comes in several slices, and each replica takes its part of every slice.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class Input:
     """The batches of one run.
 
     class_weights: (classes,) float32, or None where each example counts the same.
-    share: a step takes `share.local` elements of each data set here, one a replica.
+    share: a slice takes `share.local` elements of each data set here, one a replica.
     """
 
     recipe: Recipe
@@ -58,6 +59,16 @@ class Input:
         return self.recipe.train.batch_size
 
     @property
+    def slices(self) -> int:
+        """Slices of a global batch, which are computed one after the other."""
+        return self.recipe.train.accumulation_steps
+
+    @property
+    def slice_size(self) -> int:
+        """Examples a slice, over all replicas."""
+        return self.batch_size // self.slices
+
+    @property
     def steps_per_epoch(self) -> int:
         """Batches that hold every training example once."""
         return math.ceil(self._count("train") / self.batch_size)
@@ -68,14 +79,14 @@ class Input:
         With `class_weights` their mean over the examples is what adds up to 1.
         """
         total, local = self.recipe.train.epochs * self.steps_per_epoch, self.share.local
-        # Which step a part belongs to, and which replica takes it.
-        parts = tf.data.Dataset.range(start * local, total * local).map(
+        # Which slice since the first step a part belongs to, and which replica takes it.
+        parts = tf.data.Dataset.range(start * self.slices * local, total * self.slices * local).map(
             _plain(lambda part: (part // local, self.share.first + part % local))
         )
         if self._fits("train"):
             held = _Held.read(self.folder, "train")
             batches = parts.map(
-                _plain(lambda step, replica: (step, replica, *self._drawn(held, step, replica))), **_PARALLEL
+                _plain(lambda number, replica: (number, replica, *self._drawn(held, number, replica))), **_PARALLEL
             )
         else:
             events.emit("streaming", split="train", shuffle_examples=SHUFFLE_EXAMPLES)
@@ -85,13 +96,13 @@ class Input:
 
     @property
     def evaluation_steps(self) -> int:
-        """Batches that hold every eval example once."""
-        return math.ceil(self._count("eval") / self.batch_size)
+        """Slices that hold every eval example once."""
+        return math.ceil(self._count("eval") / self.slice_size)
 
     def evaluation(self) -> tf.data.Dataset:
         """Return this process's parts of the eval split in stored order; weights are 1, and 0 for what fills it up."""
         # As large a part for every replica, and no larger batch than the split needs.
-        part = math.ceil(min(self.batch_size, self._count("eval")) / self.share.replicas)
+        part = math.ceil(min(self.slice_size, self._count("eval")) / self.share.replicas)
         if self._fits("eval"):
             held = _Held.read(self.folder, "eval")
             numbers = tf.data.Dataset.range(self.evaluation_steps * self.share.local)
@@ -100,11 +111,12 @@ class Input:
             batches = self._decoded(tf.data.TFRecordDataset(self.folder.files("eval")), part)
         return batches.prefetch(tf.data.AUTOTUNE)
 
-    def _drawn(self, held: _Held, step: tf.Tensor, replica: tf.Tensor) -> Batch:
-        """Return the part of `replica` in the batch of `step`: a part of the epoch's own permutation of the split."""
-        epoch, position = step // self.steps_per_epoch, step % self.steps_per_epoch
-        part = self.batch_size // self.share.replicas
-        places = position * self.batch_size + replica * part + tf.range(part, dtype=tf.int64)
+    def _drawn(self, held: _Held, number: tf.Tensor, replica: tf.Tensor) -> Batch:
+        """Return the part of `replica` in slice `number`: a part of the epoch's own permutation of the split."""
+        each = self.steps_per_epoch * self.slices
+        epoch, position = number // each, number % each
+        part = self.slice_size // self.share.replicas
+        places = position * self.slice_size + replica * part + tf.range(part, dtype=tf.int64)
         count = self._count("train")
         chosen = tf.random.experimental.index_shuffle(
             places % count, seed=tf.stack([np.int64(self.recipe.seed), epoch]), max_index=count - 1
@@ -137,7 +149,7 @@ class Input:
             records = records.shuffle(
                 SHUFFLE_EXAMPLES, seed=self.recipe.seed + number, reshuffle_each_iteration=False
             ).skip(tf.where(number == first, np.int64(skipped * self.batch_size), np.int64(0)))
-            return self._decoded(records, self.batch_size // self.share.replicas)
+            return self._decoded(records, self.slice_size // self.share.replicas)
 
         return tf.data.Dataset.range(first, self.recipe.train.epochs).flat_map(_plain(epoch))
 
@@ -150,11 +162,13 @@ class Input:
         return rows.batch(part, drop_remainder=True)
 
     def _finish(
-        self, step: tf.Tensor, replica: tf.Tensor, features: dict[str, tf.Tensor], labels: tf.Tensor, real: tf.Tensor
+        self, number: tf.Tensor, replica: tf.Tensor, features: dict[str, tf.Tensor], labels: tf.Tensor, real: tf.Tensor
     ) -> Batch:
+        step, place = number // self.slices, number % self.slices
         options = self.recipe.train.augment
         if options.model_dump() != type(options)().model_dump():
-            first = tf.cast(replica, tf.int32) * (self.batch_size // self.share.replicas)
+            part = self.slice_size // self.share.replicas
+            first = tf.cast(place * self.slice_size + replica * part, tf.int32)
             for feature in self.folder.document.features:
                 if len(feature.shape) == 3:
                     draws = drawn(self.recipe.seed, step, self.batch_size, first, tf.shape(labels)[0])

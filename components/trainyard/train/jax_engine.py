@@ -125,7 +125,7 @@ class JaxEngine:
         chosen.build(model.trainable_variables)
         # Worker by worker, as `Share` counts the replicas.
         devices = sorted(jax.devices(), key=lambda device: (device.process_index, device.id))
-        return JaxSteps(Mesh(np.array(devices), (AXIS,)), model, chosen, schedule, objective)
+        return JaxSteps(Mesh(np.array(devices), (AXIS,)), model, chosen, schedule, objective, train.accumulation_steps)
 
     def lost_a_worker(self, error: Exception) -> bool:
         """Whether XLA says that a sum, or the coordinator, did not answer."""

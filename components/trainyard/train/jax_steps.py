@@ -29,6 +29,8 @@ class JaxSteps:
 
     The variables of Keras are their first values, and what `load` sets. In between they are arguments and results of a
     pure function, which takes the memory of the former for the latter.
+
+    slices: elements of the batches that make a step, each a part of its global batch.
     """
 
     def __init__(
@@ -38,11 +40,13 @@ class JaxSteps:
         optimizer: keras.optimizers.Optimizer,
         schedule: Schedule,
         objective: Objective,
+        slices: int,
     ) -> None:
         self.model = model
         self.optimizer = optimizer
         self._schedule = schedule
         self._objective = objective
+        self._slices = slices
         self._rows = NamedSharding(mesh, PartitionSpec(AXIS))
         self._everywhere = NamedSharding(mesh, PartitionSpec())
         self._variables = {**named_variables(model, optimizer), SCALE: schedule.scale}
@@ -51,7 +55,8 @@ class JaxSteps:
         self._others = [names[id(variable)] for variable in model.non_trainable_variables]
         self._made: State = {}
         self.step = 0
-        self._advance = jax.jit(self._advanced, donate_argnums=0, out_shardings=self._everywhere)
+        self._advance = jax.jit(self._advanced, donate_argnums=(0, 1), out_shardings=self._everywhere)
+        self._add = jax.jit(self._added, donate_argnums=(0, 1), out_shardings=self._everywhere)
         self._sum_up = jax.jit(self._summed_up, out_shardings=self._everywhere)
         self._mean = jax.jit(lambda said: jnp.mean(said, axis=0), out_shardings=self._everywhere)
         self._sum = jax.jit(lambda vectors: jnp.sum(vectors, axis=0), out_shardings=self._everywhere)
@@ -96,7 +101,10 @@ class JaxSteps:
         state = self._state
         try:
             for _ in range(count):
-                state = self._made = self._advance(state, next(batches))
+                held: list[jax.Array] = []
+                for _ in range(self._slices - 1):
+                    state, held = self._add(state, held, next(batches))
+                state = self._made = self._advance(state, held, next(batches))
             jax.block_until_ready(state[LOSS_SUM])
         except jax.errors.JaxRuntimeError as error:
             if "RESOURCE_EXHAUSTED" not in str(error):
@@ -157,8 +165,17 @@ class JaxSteps:
         whole = np.asarray(value)
         return jax.make_array_from_callback(whole.shape, self._everywhere, lambda index: whole[index])
 
-    def _advanced(self, state: State, batch: _Batch) -> State:
-        """Return the state after one update.
+    def _advanced(self, state: State, held: list[jax.Array], batch: _Batch) -> State:
+        """Return the state after one update: with the gradients of a step's last slice and of those before, `held`."""
+        now, gradients = self._added(state, held, batch)
+        # Not `stateless_apply`: it knows nothing of the schedule's variable, which would become a constant.
+        mapping = [(variable, now[name]) for name, variable in self._variables.items()]
+        with keras.StatelessScope(state_mapping=mapping) as scope:
+            self.optimizer.apply(gradients, self.model.trainable_variables)
+        return {**now, **{name: scope.get_current_value(variable) for name, variable in self._variables.items()}}
+
+    def _added(self, state: State, held: list[jax.Array], batch: _Batch) -> tuple[State, list[jax.Array]]:
+        """Return the state after one slice, nothing learned yet, and the gradients with those of the slices before.
 
         The weights carry the division by the global batch. Sums over the rows are sums over all replicas: the program is
         written for the whole batch, and JAX divides it.
@@ -169,17 +186,15 @@ class JaxSteps:
             outputs, others, penalties = self.model.stateless_call(
                 trained, [state[name] for name in self._others], features, training=True, return_losses=True
             )
-            return jnp.sum(weights * self._objective.train_loss(outputs, labels)) + sum(penalties), others
+            loss = jnp.sum(weights * self._objective.train_loss(outputs, labels))
+            return loss + sum(penalties) / self._slices, others
 
         trained = [state[name] for name in self._trained]
         (loss, others), gradients = jax.value_and_grad(loss_of, has_aux=True)(trained)
-        now = {**state, **dict(zip(self._others, others, strict=True))}
-        # Not `stateless_apply`: it knows nothing of the schedule's variable, which would become a constant.
-        mapping = [(variable, now[name]) for name, variable in self._variables.items()]
-        with keras.StatelessScope(state_mapping=mapping) as scope:
-            self.optimizer.apply(gradients, self.model.trainable_variables)
-        after = {name: scope.get_current_value(variable) for name, variable in self._variables.items()}
-        return {**after, LOSS_SUM: state[LOSS_SUM] + loss}
+        if held:
+            gradients = [each + before for each, before in zip(gradients, held, strict=True)]
+        now = {**state, **dict(zip(self._others, others, strict=True)), LOSS_SUM: state[LOSS_SUM] + loss}
+        return now, gradients
 
     def _summed_up(self, state: State, batch: _Batch, totals: jax.Array) -> jax.Array:
         """Return `totals`, float32 (3,), and on top of it loss, metric and weight summed over the batch."""

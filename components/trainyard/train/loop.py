@@ -261,7 +261,7 @@ class Loop:
         except MemoryError as error:
             raise ConfigurationError(
                 f"train.batch_size: {self.settings.batch_size} examples do not fit the device's memory "
-                f"({error}). Lower train.batch_size or data.image_size, or name a larger device."
+                f"({error}). Raise train.accumulation_steps, lower data.image_size, or name a larger device."
             ) from error
 
     def _end_epoch(self, step: int) -> None:

@@ -43,9 +43,9 @@ def deployable(model: keras.Model, recipe: Recipe, document: Examples, targets: 
 
 
 def shorten_memory(model: keras.Model, steps: int) -> None:
-    """Let the moving statistics of every BatchNormalization follow a training of `steps` steps.
+    """Let the moving statistics of every BatchNormalization follow a training that calls it `steps` times.
 
-    A moving average with momentum m remembers 1 / (1 - m) steps. Networks made for ImageNet have 0.99 or 0.999; after a
+    A moving average with momentum m remembers 1 / (1 - m) calls. Networks made for ImageNet have 0.99 or 0.999; after a
     few hundred steps their statistics would still be those of the start, and evaluation no better than chance. The memory
     is limited to a tenth of the training (chosen); a long one keeps the network's own.
     """
@@ -63,8 +63,9 @@ def target_moments(labels: np.ndarray) -> tuple[float, float]:
 def _named_or_own(recipe: Recipe, document: Examples, outputs: int) -> keras.Model:
     if recipe.model.name is not None or recipe.module is None:
         model = build(recipe.model, document.features, outputs, recipe.seed)
-        steps = recipe.train.epochs * math.ceil(document.splits["train"].examples / recipe.train.batch_size)
-        shorten_memory(model, steps)
+        train = recipe.train
+        steps = train.epochs * math.ceil(document.splits["train"].examples / train.batch_size)
+        shorten_memory(model, steps * train.accumulation_steps)
         return model
     build_model = getattr(load_module(recipe.module), "build_model", None)
     if build_model is None:

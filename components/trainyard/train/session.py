@@ -124,10 +124,11 @@ def _train(
 
 def _share(recipe: Recipe, replicas: int, place: Place) -> Share:
     """Return this process's part of each batch. Raises `ConfigurationError` where the replicas' would be unequal."""
-    if recipe.train.batch_size % replicas:
+    parts = replicas * recipe.train.accumulation_steps
+    if recipe.train.batch_size % parts:
         raise ConfigurationError(
-            f"train.batch_size: {recipe.train.batch_size} examples make no {replicas} equal parts, one a device. "
-            f"Give a multiple of {replicas}."
+            f"train.batch_size: {recipe.train.batch_size} examples make no {parts} equal parts, one a device and "
+            f"accumulation step. Give a multiple of {parts}."
         )
     local = replicas // place.workers
     return Share(replicas, place.index * local, local)

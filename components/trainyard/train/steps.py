@@ -29,6 +29,8 @@ class TensorFlowSteps:
 
     Variables change only inside `train`, so between two calls they are the state after a whole number of steps, whatever
     signal arrived meanwhile.
+
+    slices: elements of the batches that make a step, each a part of its global batch.
     """
 
     def __init__(
@@ -39,6 +41,7 @@ class TensorFlowSteps:
         schedule: Schedule,
         objective: Objective,
         sums: Sums,
+        slices: int,
     ) -> None:
         self.strategy = strategy
         self.model = model
@@ -48,6 +51,9 @@ class TensorFlowSteps:
         self._step = tf.Variable(0, dtype=tf.int64, trainable=False)
         self._loss_sum = tf.Variable(0.0, dtype=tf.float32, trainable=False)
         self._scale = schedule.scale
+        self._slices = slices
+        # Each replica's own sums over the slices before the last: the loss, then the gradients.
+        self._held = [_held(()), *(_held(each.shape) for each in model.trainable_variables)] if slices > 1 else []
 
     @property
     def step(self) -> int:
@@ -106,6 +112,9 @@ class TensorFlowSteps:
     def _train(self, iterator: Any, count: tf.Tensor, said: tf.Tensor) -> tf.Tensor:
         """Take `count` (int64 scalar) steps and return the mean of what the workers `said`, float32 (n,)."""
         for _ in tf.range(count):
+            if self._slices > 1:
+                for _ in tf.range(self._slices - 1):
+                    self.strategy.run(_plain(self._replica_slice), args=(next(iterator),))
             losses = self.strategy.run(_plain(self._replica_step), args=(next(iterator),))
             # The gang's loss in every replica: one of them is enough.
             self._loss_sum.assign_add(self.strategy.experimental_local_results(losses)[0])
@@ -165,10 +174,29 @@ class TensorFlowSteps:
         return named | {STEP: self._step, LOSS_SUM: self._loss_sum, SCALE: self._scale}
 
     def _replica_step(self, batch: Batch) -> tf.Tensor:
-        """Apply one update and return this replica's part of the loss.
+        """Apply one update, after a step's last slice, and return the gang's loss."""
+        loss, *gradients = self._loss_and_gradients(batch)
+        if self._held:
+            loss, *gradients = [
+                None if each is None else each + held for held, each in zip(self._held, [loss, *gradients], strict=True)
+            ]
+            for held in self._held:
+                held.assign(tf.zeros(held.shape))
+        if self.strategy.num_replicas_in_sync > 1:
+            gradients, loss = self._summed(gradients, loss)
+        self.optimizer.apply_gradients(zip(gradients, self.model.trainable_variables, strict=True))
+        return loss
 
-        The weights carry the division by the global batch, so replicas' gradients add up to the whole batch's. They
-        travel in few vectors, the loss with them.
+    def _replica_slice(self, batch: Batch) -> None:
+        """Add what one slice before a step's last gives to what is held."""
+        for held, each in zip(self._held, self._loss_and_gradients(batch), strict=True):
+            if each is not None:
+                held.assign_add(each)
+
+    def _loss_and_gradients(self, batch: Batch) -> list[Any]:
+        """Return this replica's part of a slice's loss, and of its gradients, None for a variable without one.
+
+        The weights carry the division by the global batch, so the parts add up to the whole batch's.
         """
         features, labels, weights = batch
         variables = self.model.trainable_variables
@@ -176,19 +204,16 @@ class TensorFlowSteps:
             outputs = self.model(features, training=True)
             loss = tf.reduce_sum(weights * self.objective.train_loss(outputs, labels))
             if self.model.losses:
-                loss += tf.add_n(self.model.losses) / self.strategy.num_replicas_in_sync
+                loss += tf.add_n(self.model.losses) / (self.strategy.num_replicas_in_sync * self._slices)
             scaled = self.optimizer.scale_loss(loss)
         # An embedding's comes as slices, whose norm is wrong where an id is there twice.
-        gradients = [None if each is None else tf.convert_to_tensor(each) for each in tape.gradient(scaled, variables)]
-        if self.strategy.num_replicas_in_sync > 1:
-            gradients, loss = self._summed(gradients, loss)
-        self.optimizer.apply_gradients(zip(gradients, variables, strict=True))
-        return loss
+        gradients = tape.gradient(scaled, variables)
+        return [loss, *(None if each is None else tf.convert_to_tensor(each) for each in gradients)]
 
     def _summed(self, gradients: list[Any], loss: tf.Tensor) -> tuple[list[Any], tf.Tensor]:
         """Return the sums over all replicas of `gradients` and `loss`.
 
-        The last layers' gradients, known first, go first; small ones go together, large ones without being copied.
+        They travel in few vectors. The last layers' gradients, known first, go first; small ones go together, large ones without being copied.
         """
         known = [(i, each) for i, each in enumerate(gradients) if each is not None]
         sums, parcel, size = list(gradients), [(-1, loss)], 0
@@ -213,3 +238,11 @@ class TensorFlowSteps:
         loss = tf.reduce_sum(weights * self.objective.eval_loss(outputs, labels))
         metric = tf.reduce_sum(weights * self.objective.metric(outputs, labels))
         return tf.stack([loss, metric, tf.reduce_sum(weights)])
+
+
+def _held(shape: tuple[int, ...]) -> tf.Variable:
+    """Return a variable of zeros of which each replica has its own."""
+    on_read = tf.VariableSynchronization.ON_READ
+    return tf.Variable(
+        tf.zeros(shape), trainable=False, synchronization=on_read, aggregation=tf.VariableAggregation.SUM
+    )

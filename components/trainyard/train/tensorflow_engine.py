@@ -78,7 +78,7 @@ class TensorFlowEngine:
             schedule = Schedule(train, steps_per_epoch)
             chosen = optimizer(train, schedule, float16=precision == "float16", summed=several)
             chosen.build(model.trainable_variables)
-            return TensorFlowSteps(self.strategy, model, chosen, schedule, objective, sums)
+            return TensorFlowSteps(self.strategy, model, chosen, schedule, objective, sums, train.accumulation_steps)
 
     def lost_a_worker(self, error: Exception) -> bool:
         """Whether TensorFlow says of another worker, or the ring from within a step, that it is gone."""

@@ -122,18 +122,15 @@ def _on_pool(
 def _predicted(
     found: Candidate, site: Site, recipe: Recipe, data: Data, work: Work, seen: list[Observation], pods: bool = False
 ) -> Candidate:
-    batch = recipe.train.batch_size
-    if batch % site.replicas:
-        return replace(
-            found,
-            why=f"train.batch_size {batch} makes no {site.replicas} equal parts; a multiple of {site.replicas} does",
-        )
-    if site.memory_bytes and (needed := needed_bytes(work, batch, site)) > site.memory_bytes:
+    batch, slices = recipe.train.batch_size, recipe.train.accumulation_steps
+    if batch % (parts := site.replicas * slices):
+        return replace(found, why=f"train.batch_size {batch} makes no {parts} equal parts; a multiple of {parts} does")
+    if site.memory_bytes and (needed := needed_bytes(work, batch, site, slices)) > site.memory_bytes:
         most = f"{needed / (1 << 30):.0f} GiB a device, of {site.memory_bytes / (1 << 30):.0f}"
-        return replace(found, why=f"needs about {most}; lower train.batch_size or take more devices")
+        return replace(found, why=f"needs about {most}; raise train.accumulation_steps or take more devices")
     model = recipe.model.name or recipe.name
     learned = learning.factor(site.hardware, model, seen)
-    base = step_seconds(work, batch, site)
+    base = step_seconds(work, batch, site, slices)
     ceiling = _ceiling(data, site)
     speeds = [min(batch / (base * factor), ceiling) for factor in (learned.high, learned.expected, learned.low)]
     speed = Range(*speeds)

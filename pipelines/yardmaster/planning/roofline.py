@@ -64,14 +64,17 @@ class Site:
         return self.hardware == "CPU"
 
 
-def step_seconds(work: Work, batch: int, site: Site) -> float:
-    """Return the seconds that a step over `batch` examples takes, before anything was learned from runs."""
-    each = batch / site.replicas
+def step_seconds(work: Work, batch: int, site: Site, slices: int = 1) -> float:
+    """Return the seconds that a step over `batch` examples takes, before anything was learned from runs.
+
+    slices: parts of the batch that are computed one after the other before their gradients are summed.
+    """
+    each = batch / slices / site.replicas
     compute = each * work.flops_per_example / site.flops
     moved = each * work.activations_per_example * ACTIVATION_PASSES * site.bytes_each
     memory = (moved + work.parameters * 4 * WEIGHT_PASSES) / site.memory_bandwidth
     overhead, utilisation = (CPU_OVERHEAD, CPU_UTILISATION) if site.cpu else (DEVICE_OVERHEAD, GPU_UTILISATION)
-    return overhead + max(compute, memory) / utilisation + communication_seconds(work, site)
+    return slices * (overhead + max(compute, memory) / utilisation) + communication_seconds(work, site)
 
 
 def communication_seconds(work: Work, site: Site) -> float:
@@ -90,9 +93,13 @@ def communication_seconds(work: Work, site: Site) -> float:
     return seconds
 
 
-def needed_bytes(work: Work, batch: int, site: Site) -> float:
-    """Return the memory that a device must have at least: its activations, and weights with gradients and two moments."""
-    return batch / site.replicas * work.activations_per_example * site.bytes_each + 16.0 * work.parameters
+def needed_bytes(work: Work, batch: int, site: Site, slices: int = 1) -> float:
+    """Return the memory that a device must have at least: its activations, and weights with gradients and two moments.
+
+    slices: as for `step_seconds`; from two on, the gradients of those before are held as well.
+    """
+    activations = batch / slices / site.replicas * work.activations_per_example * site.bytes_each
+    return activations + (16.0 if slices == 1 else 20.0) * work.parameters
 
 
 def _ring(members: int) -> float:
