@@ -42,6 +42,7 @@ train:
   epochs: {epochs}
   batch_size: 32
   accumulation_steps: {accumulation_steps}
+  xla: {xla}
   optimizer: {{name: {optimizer}, learning_rate: 0.02, learning_rate_batch: 32, clip_norm: {clip_norm}}}
   augment: {{shift: 0.1, rotate: 10, contrast: 0.2}}
   checkpoints: {{every_steps: {every_steps}}}
@@ -127,6 +128,7 @@ def write_recipe(
     every_steps: int = 5,
     accumulation_steps: int = 1,
     dropout: float = 0.2,
+    xla: bool = False,
 ) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     layer = "x = keras.layers.BatchNormalization()(x)" if normalization else "pass"
@@ -139,6 +141,7 @@ def write_recipe(
         optimizer=optimizer,
         every_steps=every_steps,
         accumulation_steps=accumulation_steps,
+        xla=str(xla).lower(),
     )
     (folder / "recipe.yaml").write_text(text)
 

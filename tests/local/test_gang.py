@@ -76,6 +76,22 @@ def test_two_workers_normalize_each_part_of_a_batch_as_one_does(examples: str, t
     assert relative_difference(*runs) < NORMALIZED_TOLERANCE
 
 
+def test_a_compiled_step_is_the_same_step(examples: str, tmp_path: Path) -> None:
+    """Under XLA sums have another order; with it two workers take the steps of one, but cannot share normalization."""
+    plain, compiled = (
+        start(tmp_path / str(xla), examples, 1, normalization=True, dropout=0, xla=xla) for xla in (False, True)
+    )
+    refused = start(tmp_path / "refused", examples, 2, normalization=True, xla=True)
+    for run, code in ((plain, 0), (compiled, 0), (refused, 20)):
+        run.finish(code)
+    assert relative_difference(compiled, plain) < NORMALIZED_TOLERANCE
+    assert "train.xla: the layer batch_normalization sums over the devices" in refused.log
+    runs = [start(tmp_path / str(workers), examples, workers, xla=True) for workers in (1, 2)]
+    for run in runs:
+        run.finish()
+    assert relative_difference(*runs) < TOLERANCE
+
+
 @pytest.mark.parametrize("optimizer", ["lars", "lamb"])
 def test_two_workers_scale_each_layers_step_as_one_does(optimizer: str, examples: str, tmp_path: Path) -> None:
     runs = [start(tmp_path / str(workers), examples, workers, optimizer=optimizer) for workers in (1, 2)]

@@ -185,6 +185,7 @@ class Train(Strict):
     warmup_epochs: Annotated[float, Field(ge=0)] = 1.0
     label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
     precision: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    xla: bool = Field(False, description="Compile TensorFlow's computation with XLA, as JAX and TPUs do anyway.")
     class_weights: Literal["balanced"] | dict[str, float] | None = None
     augment: Augment = Augment()
     early_stopping: EarlyStopping | None = None

@@ -13,12 +13,12 @@ from trainyard.core.errors import ConfigurationError
 from trainyard.train.sums import Sums
 
 
-def join_replicas(model: keras.Model, sums: Sums) -> None:
+def join_replicas(model: keras.Model, sums: Sums, xla: bool) -> None:
     """Let normalization and dropout of `model` see the global batch; call it in the strategy's scope, before tracing.
 
     Batch statistics are summed over the replicas. Each replica draws the dropout of the whole batch and takes its own
     rows, so the draws are those of one worker. Nothing of it goes into a saved file. Raises `ConfigurationError` for
-    another layer that draws at random, and for batch renormalization.
+    another layer that draws at random, for batch renormalization, and for normalization under `xla`.
     """
     for layer in model._flatten_layers(include_self=False):
         if isinstance(layer, keras.layers.BatchNormalization):
@@ -26,6 +26,11 @@ def join_replicas(model: keras.Model, sums: Sums) -> None:
                 raise ConfigurationError(
                     f"train.workers: the layer {layer.name} has renorm=True, which several workers cannot share. "
                     "Leave it out, or set train.workers to 1."
+                )
+            if xla:
+                raise ConfigurationError(
+                    f"train.xla: the layer {layer.name} sums over the devices, which XLA does not compile. "
+                    "Leave train.xla out, or train on one device."
                 )
             layer.call = partial(_normalized, layer, sums)
         elif type(layer) is keras.layers.Dropout:

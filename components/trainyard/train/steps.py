@@ -30,7 +30,8 @@ class TensorFlowSteps:
     Variables change only inside `train`, so between two calls they are the state after a whole number of steps, whatever
     signal arrived meanwhile.
 
-    slices: elements of the batches that make a step, each a part of its global batch.
+    slices: elements of the batches that make a step, each a part of its global batch. xla: compile what computes
+    loss and gradients; in it must be no sum over the replicas.
     """
 
     def __init__(
@@ -42,6 +43,7 @@ class TensorFlowSteps:
         objective: Objective,
         sums: Sums,
         slices: int,
+        xla: bool,
     ) -> None:
         self.strategy = strategy
         self.model = model
@@ -52,6 +54,9 @@ class TensorFlowSteps:
         self._loss_sum = tf.Variable(0.0, dtype=tf.float32, trainable=False)
         self._scale = schedule.scale
         self._slices = slices
+        self._loss_and_gradients = (
+            tf.function(self._computed, autograph=False, jit_compile=True) if xla else self._computed
+        )
         # Each replica's own sums over the slices before the last: the loss, then the gradients.
         self._held = [_held(()), *(_held(each.shape) for each in model.trainable_variables)] if slices > 1 else []
 
@@ -193,7 +198,7 @@ class TensorFlowSteps:
             if each is not None:
                 held.assign_add(each)
 
-    def _loss_and_gradients(self, batch: Batch) -> list[Any]:
+    def _computed(self, batch: Batch) -> list[Any]:
         """Return this replica's part of a slice's loss, and of its gradients, None for a variable without one.
 
         The weights carry the division by the global batch, so the parts add up to the whole batch's.

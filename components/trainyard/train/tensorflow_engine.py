@@ -70,15 +70,18 @@ class TensorFlowEngine:
     ) -> TensorFlowSteps:
         """Return the steps of the model that `build` returns; its variables are the strategy's."""
         sums = Sums(self.strategy)
+        xla = train.xla and not tf.config.list_logical_devices("TPU")
         with self.strategy.scope():
             model = build()
             several = self.replicas > 1
             if several:
-                join_replicas(model, sums)
+                join_replicas(model, sums, xla)
             schedule = Schedule(train, steps_per_epoch)
             chosen = optimizer(train, schedule, float16=precision == "float16", summed=several)
             chosen.build(model.trainable_variables)
-            return TensorFlowSteps(self.strategy, model, chosen, schedule, objective, sums, train.accumulation_steps)
+            return TensorFlowSteps(
+                self.strategy, model, chosen, schedule, objective, sums, train.accumulation_steps, xla
+            )
 
     def lost_a_worker(self, error: Exception) -> bool:
         """Whether TensorFlow says of another worker, or the ring from within a step, that it is gone."""
