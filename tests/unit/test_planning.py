@@ -349,7 +349,7 @@ def test_what_is_no_time_is_refused(text: str) -> None:
 def test_the_last_preprocessing_says_how_many_examples_there_are(tmp_path: Path) -> None:
     recipe = recipes.load("digits")
     splits = {
-        split: SplitFiles(examples=count, files=[], class_counts=None)
+        split: SplitFiles(examples=count, files=[], shard_examples=[], class_counts=None)
         for split, count in {"train": 1446, "eval": 157, "test": 194}.items()
     }
     folder = tmp_path / "digits" / "preprocess" / "key"

@@ -75,10 +75,11 @@ class RawFeature(Part):
 
 
 class SplitFiles(Part):
-    """The TFRecord shards of a split and how many examples they hold together."""
+    """The TFRecord shards of a split and how many examples they hold, together and each."""
 
     examples: int
     files: list[str]
+    shard_examples: list[int]
     class_counts: list[int] | None
 
 

@@ -2,7 +2,8 @@
 
 A batch is (features, labels (batch,), weights float32 (batch,)) of static shape. The last batch of an epoch is filled
 up with examples of weight zero, so that every example counts exactly once an epoch. Each replica of a gang takes its own
-part of every global batch, so the global batches are the same for any number of replicas.
+part of every global batch, so the global batches are the same for any number of replicas. A split that memory does not
+hold is read in lanes, by each replica those that its part comes from.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -21,11 +21,10 @@ from trainyard.core.errors import ConfigurationError, did_you_mean
 from trainyard.core.recipe import Recipe
 from trainyard.data.examples import ExampleFolder
 from trainyard.train.augment import augment, drawn
+from trainyard.train.lanes import PARALLEL, Lanes, count_lanes, plain
 
 # Chosen: a split whose decoded features take less than this is held in memory.
 MEMORY_BYTES = 512 << 20
-# Chosen: examples among which a streamed split is shuffled, after its files were.
-SHUFFLE_EXAMPLES = 8192
 
 Batch = tuple[dict[str, tf.Tensor], tf.Tensor, tf.Tensor]
 
@@ -67,21 +66,15 @@ class Input:
 
         With `class_weights` their mean over the examples is what adds up to 1.
         """
-        total, local = self.recipe.train.epochs * self.steps_per_epoch, self.share.local
-        # Which step a part belongs to, and which replica takes it.
-        parts = tf.data.Dataset.range(start * local, total * local).map(
-            _plain(lambda part: (part // local, self.share.first + part % local))
-        )
+        parts = self._parts(start, self.recipe.train.epochs * self.steps_per_epoch)
         if self._fits("train"):
             held = _Held.read(self.folder, "train")
             batches = parts.map(
-                _plain(lambda step, replica: (step, replica, *self._drawn(held, step, replica))), **_PARALLEL
+                plain(lambda step, replica: (step, replica, *self._drawn(held, step, replica))), **PARALLEL
             )
         else:
-            events.emit("streaming", split="train", shuffle_examples=SHUFFLE_EXAMPLES)
-            batches = tf.data.Dataset.zip(parts, self._streamed(start))
-            batches = batches.map(_plain(lambda part, batch: (*part, *batch)))
-        return batches.map(_plain(self._finish), **_PARALLEL).prefetch(tf.data.AUTOTUNE)
+            batches = self._streamed(parts, start)
+        return batches.map(plain(self._finish), **PARALLEL).prefetch(tf.data.AUTOTUNE)
 
     @property
     def evaluation_steps(self) -> int:
@@ -92,13 +85,24 @@ class Input:
         """Return this process's parts of the eval split in stored order; weights are 1, and 0 for what fills it up."""
         # As large a part for every replica, and no larger batch than the split needs.
         part = math.ceil(min(self.batch_size, self._count("eval")) / self.share.replicas)
+        parts = self._parts(0, self.evaluation_steps)
         if self._fits("eval"):
             held = _Held.read(self.folder, "eval")
-            numbers = tf.data.Dataset.range(self.evaluation_steps * self.share.local)
-            batches = numbers.map(_plain(lambda number: self._stored(held, number, part)), **_PARALLEL)
+            batches = parts.map(plain(lambda step, replica: self._stored(held, step, replica, part)), **PARALLEL)
         else:
-            batches = self._decoded(tf.data.TFRecordDataset(self.folder.files("eval")), part)
+            lanes = self._lanes("eval", self.share.replicas, part, self.evaluation_steps)
+            rows = self._decoded(lanes.stored(*self._rows(part)), part)
+            batches = tf.data.Dataset.zip(parts, rows).map(
+                plain(lambda place, batch: (*batch, lanes.real(place[0], place[1] * part, part)))
+            )
         return batches.prefetch(tf.data.AUTOTUNE)
+
+    def _parts(self, start: int, end: int) -> tf.data.Dataset:
+        """Return (step, replica) of this process's parts of the batches from `start` to `end`, both int64."""
+        local = self.share.local
+        return tf.data.Dataset.range(start * local, end * local).map(
+            plain(lambda part: (part // local, self.share.first + part % local))
+        )
 
     def _drawn(self, held: _Held, step: tf.Tensor, replica: tf.Tensor) -> Batch:
         """Return the part of `replica` in the batch of `step`: a part of the epoch's own permutation of the split."""
@@ -112,42 +116,49 @@ class Input:
         features = {name: tf.gather(values, chosen) for name, values in held.features.items()}
         return features, tf.gather(held.labels, chosen), tf.cast(places < count, tf.float32)
 
-    def _stored(self, held: _Held, number: tf.Tensor, part: int) -> Batch:
-        """Return element `number` of the eval split's parts, `part` examples in stored order."""
-        batch, replica = number // self.share.local, self.share.first + number % self.share.local
-        places = (batch * self.share.replicas + replica) * part + tf.range(part, dtype=tf.int64)
+    def _stored(self, held: _Held, step: tf.Tensor, replica: tf.Tensor, part: int) -> Batch:
+        """Return the `part` examples of `replica` in the eval split's batch of `step`, in stored order."""
+        places = (step * self.share.replicas + replica) * part + tf.range(part, dtype=tf.int64)
         count = self._count("eval")
         again = places % count
         features = {name: tf.gather(values, again) for name, values in held.features.items()}
         return features, tf.gather(held.labels, again), tf.cast(places < count, tf.float32)
 
-    def _streamed(self, start: int) -> tf.data.Dataset:
-        """Return batches out of shuffled files and a shuffled buffer, each epoch in its own order.
-
-        Every process reads all records, for the order does not depend on the gang, and decodes its own part alone.
-        """
-        files = self.folder.files("train")
+    def _streamed(self, parts: tf.data.Dataset, start: int) -> tf.data.Dataset:
+        """Return (step, replica, features, labels, real) of `parts`, which begin with step `start`."""
+        count = count_lanes(self.batch_size, len(self.folder.files("train")))
+        lanes = self._lanes("train", count, self.batch_size // count, self.steps_per_epoch)
+        part = self.batch_size // self.share.replicas
+        rows = self._rows(part)
+        events.emit("streaming", split="train", lanes=count, files=len(lanes.touched(*rows)), of=len(lanes.files))
         first, skipped = divmod(start, self.steps_per_epoch)
 
         def epoch(number: tf.Tensor) -> tf.data.Dataset:
-            order = tf.random.experimental.stateless_shuffle(files, seed=[self.recipe.seed, number])
-            records = tf.data.Dataset.from_tensor_slices(order).interleave(
-                tf.data.TFRecordDataset, cycle_length=min(len(files), 8), **_PARALLEL
-            )
-            records = records.shuffle(
-                SHUFFLE_EXAMPLES, seed=self.recipe.seed + number, reshuffle_each_iteration=False
-            ).skip(tf.where(number == first, np.int64(skipped * self.batch_size), np.int64(0)))
-            return self._decoded(records, self.batch_size // self.share.replicas)
+            begin = tf.where(number == first, np.int64(skipped), np.int64(0))
+            return lanes.shuffled(*rows, self.recipe.seed, number, begin)
 
-        return tf.data.Dataset.range(first, self.recipe.train.epochs).flat_map(_plain(epoch))
+        records = tf.data.Dataset.range(first, self.recipe.train.epochs).flat_map(plain(epoch))
+
+        return tf.data.Dataset.zip(parts, self._decoded(records, part)).map(
+            plain(
+                lambda place, batch: (
+                    *place,
+                    *batch,
+                    lanes.real(place[0] % self.steps_per_epoch, place[1] * part, part),
+                )
+            )
+        )
+
+    def _lanes(self, split: Split, count: int, rows: int, steps: int) -> Lanes:
+        return Lanes(self.folder.files(split), self.folder.document.splits[split].shard_examples, count, rows, steps)
+
+    def _rows(self, part: int) -> tuple[int, int]:
+        """Return the first row of a batch that this process takes, and the one after its last."""
+        return self.share.first * part, (self.share.first + self.share.local) * part
 
     def _decoded(self, records: tf.data.Dataset, part: int) -> tf.data.Dataset:
-        """Return this process's parts, `part` examples each, of the batches of the serialized `records`."""
-        first, size = self.share.first * part, self.share.local * part
-        batches = records.batch(self.share.replicas * part)
-        mine = batches.map(_plain(lambda batch: _filled(batch, first, size))).unbatch()
-        rows = mine.map(_plain(lambda record, real: (*self.folder.decode(record), real)), **_PARALLEL)
-        return rows.batch(part, drop_remainder=True)
+        """Return (features, labels) of the serialized `records`, `part` at a time."""
+        return records.map(plain(self.folder.decode), **PARALLEL).batch(part, drop_remainder=True)
 
     def _finish(
         self, step: tf.Tensor, replica: tf.Tensor, features: dict[str, tf.Tensor], labels: tf.Tensor, real: tf.Tensor
@@ -209,15 +220,3 @@ class _Held:
             features={name: tf.concat([features[name] for features, _ in parts], axis=0) for name in names},
             labels=tf.concat([labels for _, labels in parts], axis=0),
         )
-
-
-# AutoGraph is left out: nothing here branches on tensors, and the conversion took longer than the tracing itself.
-_plain = tf.autograph.experimental.do_not_convert
-_PARALLEL: dict[str, Any] = {"num_parallel_calls": tf.data.AUTOTUNE, "deterministic": True}
-
-
-def _filled(records: tf.Tensor, first: int, size: int) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return records `first` to `first + size`, again from the start where there are fewer, and 1, or 0 for those."""
-    count = tf.shape(records)[0]
-    places = first + tf.range(size)
-    return tf.gather(records, places % count), tf.cast(places < count, tf.float32)
