@@ -7,12 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import train_folders
+from object_stores import Store
 
+from trainyard.core import storage
 from trainyard.core.recipe import Recipe
 from trainyard.data.examples import ExampleFolder, open_examples
 from trainyard.train import input as training_input
 from trainyard.train import lanes
 from trainyard.train.input import Input, Share
+from trainyard.train.place import Place
 
 EPOCHS = 3
 UNEVEN = [5, 31, 1, 17, 9, 20, 14]
@@ -99,6 +102,20 @@ def test_the_evaluation_holds_each_example_once_over_the_gang(
         assert len({weights.shape for _, weights in batches}) == 1
         seen += [label for labels, weights in batches for label in labels[weights == 1]]
     assert sorted(seen) == list(range(examples))
+
+
+def test_a_worker_fetches_the_shards_that_it_reads_and_no_others(store: Store, tmp_path: Path) -> None:
+    uri = train_folders.numbers(f"{store.uri}/{tmp_path.name}/examples", [16] * 4)
+    needed = training_input.needed(recipe(16), uri, Place(1, 2))
+    copy = str(storage.local(uri, "preprocess", only=needed))
+    files = {"train": [2, 3], "eval": [2, 3], "test": []}
+    expected = [f"examples/{split}-{n:05}-of-00004.tfrecord" for split, own in files.items() for n in own]
+    assert sorted(storage.require(copy, "preprocess").files) == sorted([*expected, "examples.json"])
+    folder = open_examples(copy)
+    data = Input(recipe(16), folder, None, Share(4, 2, 2))
+    assert {int(label) // 16 for _, labels, _ in data.train(0) for label in labels} == {2, 3}
+    assert {int(label) // 16 for _, labels, _ in data.evaluation() for label in labels} == {2, 3}
+    assert training_input.needed(recipe(16), uri, Place(0, 1)) is None, "a worker alone reads, and shares, the whole"
 
 
 def test_an_epoch_begins_anywhere_in_a_lane_of_one_file(tmp_path: Path) -> None:

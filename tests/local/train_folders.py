@@ -52,7 +52,7 @@ def table(uri: Path, examples: int = 300) -> str:
     return _commit(uri, _dealt(rows, 1), features, None, None)
 
 
-def numbers(uri: Path, shards: list[int]) -> str:
+def numbers(uri: Path | str, shards: list[int]) -> str:
     """Write shards of so many examples; feature and class of each are its number in the split's stored order."""
     rows = [
         {"number": _floats(number), "label": _ints(number), "key": _bytes(b"number")} for number in range(sum(shards))

@@ -361,6 +361,9 @@ def test_the_last_preprocessing_says_how_many_examples_there_are(tmp_path: Path)
     found = data.find(recipe, recall(here(tmp_path), recipe).examples, None)
     assert (found.train, found.eval, found.image, found.origin) == (1446, 157, (8, 8, 1), "last preprocessing")
 
+    (folder / "examples.json").write_text((folder / "examples.json").read_text().replace("shard_examples", "of_old"))
+    assert recall(here(tmp_path), recipe).examples is None, "what another version wrote is passed over"
+
 
 def test_a_bucket_that_cannot_be_read_costs_a_warning_and_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("yardmaster.planning.memory.BUCKET_SECONDS", 0.05)

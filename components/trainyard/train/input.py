@@ -9,19 +9,20 @@ hold is read in lanes, by each replica those that its part comes from.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import tensorflow as tf
 
-from trainyard.core import events
+from trainyard.core import events, storage
 from trainyard.core.artifacts import Split
 from trainyard.core.errors import ConfigurationError, did_you_mean
 from trainyard.core.recipe import Recipe
 from trainyard.data.examples import ExampleFolder
 from trainyard.train.augment import augment, drawn
 from trainyard.train.lanes import PARALLEL, Lanes, count_lanes, plain
+from trainyard.train.place import Place
 
 # Chosen: a split whose decoded features take less than this is held in memory.
 MEMORY_BYTES = 512 << 20
@@ -83,19 +84,22 @@ class Input:
 
     def evaluation(self) -> tf.data.Dataset:
         """Return this process's parts of the eval split in stored order; weights are 1, and 0 for what fills it up."""
-        # As large a part for every replica, and no larger batch than the split needs.
-        part = math.ceil(min(self.batch_size, self._count("eval")) / self.share.replicas)
+        part = self._part("eval")
         parts = self._parts(0, self.evaluation_steps)
         if self._fits("eval"):
             held = _Held.read(self.folder, "eval")
             batches = parts.map(plain(lambda step, replica: self._stored(held, step, replica, part)), **PARALLEL)
         else:
-            lanes = self._lanes("eval", self.share.replicas, part, self.evaluation_steps)
-            rows = self._decoded(lanes.stored(*self._rows(part)), part)
+            lanes = self._lanes("eval")
+            rows = self._decoded(lanes.stored(*self._rows("eval")), part)
             batches = tf.data.Dataset.zip(parts, rows).map(
                 plain(lambda place, batch: (*batch, lanes.real(place[0], place[1] * part, part)))
             )
         return batches.prefetch(tf.data.AUTOTUNE)
+
+    def shards(self, split: Split) -> list[str]:
+        """Return the paths of the shards of `split` that this process reads."""
+        return self.folder.files(split) if self._fits(split) else self._lanes(split).touched(*self._rows(split))
 
     def _parts(self, start: int, end: int) -> tf.data.Dataset:
         """Return (step, replica) of this process's parts of the batches from `start` to `end`, both int64."""
@@ -107,7 +111,7 @@ class Input:
     def _drawn(self, held: _Held, step: tf.Tensor, replica: tf.Tensor) -> Batch:
         """Return the part of `replica` in the batch of `step`: a part of the epoch's own permutation of the split."""
         epoch, position = step // self.steps_per_epoch, step % self.steps_per_epoch
-        part = self.batch_size // self.share.replicas
+        part = self._part("train")
         places = position * self.batch_size + replica * part + tf.range(part, dtype=tf.int64)
         count = self._count("train")
         chosen = tf.random.experimental.index_shuffle(
@@ -126,11 +130,8 @@ class Input:
 
     def _streamed(self, parts: tf.data.Dataset, start: int) -> tf.data.Dataset:
         """Return (step, replica, features, labels, real) of `parts`, which begin with step `start`."""
-        count = count_lanes(self.batch_size, len(self.folder.files("train")))
-        lanes = self._lanes("train", count, self.batch_size // count, self.steps_per_epoch)
-        part = self.batch_size // self.share.replicas
-        rows = self._rows(part)
-        events.emit("streaming", split="train", lanes=count, files=len(lanes.touched(*rows)), of=len(lanes.files))
+        lanes, rows, part = self._lanes("train"), self._rows("train"), self._part("train")
+        events.emit("streaming", split="train", lanes=lanes.count, files=len(lanes.touched(*rows)), of=len(lanes.files))
         first, skipped = divmod(start, self.steps_per_epoch)
 
         def epoch(number: tf.Tensor) -> tf.data.Dataset:
@@ -149,11 +150,22 @@ class Input:
             )
         )
 
-    def _lanes(self, split: Split, count: int, rows: int, steps: int) -> Lanes:
-        return Lanes(self.folder.files(split), self.folder.document.splits[split].shard_examples, count, rows, steps)
+    def _lanes(self, split: Split) -> Lanes:
+        """Return the lanes of a streamed split: of eval one a replica, for the order of its sums is nobody's matter."""
+        files, held = self.folder.files(split), self.folder.document.splits[split].shard_examples
+        if split == "eval":
+            return Lanes(files, held, self.share.replicas, self._part(split), self.evaluation_steps)
+        count = count_lanes(self.batch_size, len(files))
+        return Lanes(files, held, count, self.batch_size // count, self.steps_per_epoch)
 
-    def _rows(self, part: int) -> tuple[int, int]:
+    def _part(self, split: Split) -> int:
+        """Return how many rows of a batch each replica takes: of eval no more than the split needs."""
+        batch = min(self.batch_size, self._count("eval")) if split == "eval" else self.batch_size
+        return math.ceil(batch / self.share.replicas)
+
+    def _rows(self, split: Split) -> tuple[int, int]:
         """Return the first row of a batch that this process takes, and the one after its last."""
+        part = self._part(split)
         return self.share.first * part, (self.share.first + self.share.local) * part
 
     def _decoded(self, records: tf.data.Dataset, part: int) -> tf.data.Dataset:
@@ -165,7 +177,7 @@ class Input:
     ) -> Batch:
         options = self.recipe.train.augment
         if options.model_dump() != type(options)().model_dump():
-            first = tf.cast(replica, tf.int32) * (self.batch_size // self.share.replicas)
+            first = tf.cast(replica, tf.int32) * self._part("train")
             for feature in self.folder.document.features:
                 if len(feature.shape) == 3:
                     draws = drawn(self.recipe.seed, step, self.batch_size, first, tf.shape(labels)[0])
@@ -182,6 +194,17 @@ class Input:
     def _fits(self, split: Split) -> bool:
         bytes_each: int = sum(math.prod(f.shape) * tf.as_dtype(f.dtype).size for f in self.folder.document.features)
         return self._count(split) * bytes_each <= MEMORY_BYTES
+
+
+def needed(recipe: Recipe, examples: str, place: Place) -> Callable[[str], bool] | None:
+    """Return which files of the preprocess output `examples` the worker at `place` reads; None where it is all of them."""
+    folder = ExampleFolder(examples)
+    if place.workers == 1 or folder.document.task == "regression":  # whose targets' mean is that of all
+        return None
+    data = Input(recipe, folder, None, Share(place.workers, place.index))
+    shards = {storage.join(examples, file) for split in folder.document.splits.values() for file in split.files}
+    unread = shards.difference(data.shards("train"), data.shards("eval"))
+    return lambda name: storage.join(examples, name) not in unread
 
 
 def class_weights(recipe: Recipe, labels: Sequence[str] | None, counts: Sequence[int] | None) -> np.ndarray | None:
