@@ -17,6 +17,9 @@ MOST = 64
 # Chosen: examples among which a split is shuffled, all lanes together.
 SHUFFLE_EXAMPLES = 8192
 _OPEN = 8  # chosen: files that are mixed at any time where there are fewer lanes
+# Measured: what is skipped is read too where the buffer holds more than a record. With 256 KiB an epoch of 15 kB records
+# reads 1.6 times its bytes, with this 1.16 times, at equal CPU time.
+_BUFFER_BYTES = 4 << 10
 
 # AutoGraph is left out: nothing here branches on tensors, and the conversion took longer than the tracing itself.
 plain = tf.autograph.experimental.do_not_convert
@@ -91,7 +94,7 @@ class Lanes:
         @plain
         def piece(each: tf.Tensor) -> tf.data.Dataset:
             # No tf.unstack here: as a count, an output that is not an op's first crashes TensorFlow 2.20's optimizer.
-            return tf.data.TFRecordDataset(files[each[0]]).skip(each[1]).take(each[2])
+            return tf.data.TFRecordDataset(files[each[0]], buffer_size=_BUFFER_BYTES).skip(each[1]).take(each[2])
 
         def read(lane: tf.Tensor, seeds: tf.Tensor | None = None) -> tf.data.Dataset:
             own = pieces[lane - low]
