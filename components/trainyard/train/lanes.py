@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 # Chosen: files that one process holds open. More workers than that share lanes.
-MOST = 64
+_MOST = 64
 # Chosen: examples among which a split is shuffled, all lanes together.
 SHUFFLE_EXAMPLES = 8192
 _OPEN = 8  # chosen: files that are mixed at any time where there are fewer lanes
@@ -120,7 +120,7 @@ class Lanes:
 
 def count_lanes(batch_size: int, shards: int) -> int:
     """Return into how many lanes `shards` files are cut for batches of `batch_size`: as many rows of each, and few files."""
-    return max(lanes for lanes in range(1, min(shards, MOST) + 1) if batch_size % lanes == 0)
+    return max(lanes for lanes in range(1, min(shards, _MOST) + 1) if batch_size % lanes == 0)
 
 
 def _pieces(shard_examples: Sequence[int], first: int, end: int) -> list[Piece]:
