@@ -28,7 +28,9 @@ def write(uri: str, size: int, examples: dict[str, int]) -> str:
                     jpeg = tf.io.encode_jpeg(coarse.repeat(8, 0).repeat(8, 1)).numpy()
                     writer.write(_example(jpeg, int(label)))
             counts = [int(count) for count in np.bincount(labels, minlength=CLASSES)]
-            splits[split] = SplitFiles(examples=examples[split], files=[name], class_counts=counts)
+            splits[split] = SplitFiles(
+                examples=examples[split], files=[name], shard_examples=[examples[split]], class_counts=counts
+            )
         Examples(
             task="classification",
             label="label",

@@ -136,7 +136,9 @@ def _commit(uri: str, rows: list[dict[str, Any]], document: dict[str, Any]) -> s
                 for row in members:
                     writer.write(_example(row))
             counts = np.bincount([row["label"] for row in members]).tolist() if document["labels"] else None
-            splits[split] = SplitFiles(examples=len(members), files=[name], class_counts=counts)
+            splits[split] = SplitFiles(
+                examples=len(members), files=[name], shard_examples=[len(members)], class_counts=counts
+            )
         Examples(splits=splits, quarantined=0, quarantine={}, warnings=[], fingerprint="f" * 16, **document).write(
             output
         )

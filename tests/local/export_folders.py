@@ -182,7 +182,10 @@ def commit_examples(
                 with tf.io.TFRecordWriter(str(folder / name)) as writer:
                     for row in rows[shard::2]:
                         writer.write(example(row))
-            splits[split] = SplitFiles(examples=len(rows), files=names, class_counts=None)
+            shard_examples = [len(rows[shard::2]) for shard in range(2)]
+            splits[split] = SplitFiles(
+                examples=len(rows), files=names, shard_examples=shard_examples, class_counts=None
+            )
         tf.saved_model.save(transform, str(folder / "transform" / "transform_fn"))
         document.model_copy(update={"splits": splits}).write(folder)
 

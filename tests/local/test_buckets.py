@@ -59,6 +59,18 @@ def test_a_published_folder_is_read_back_whole_and_cached_for_the_machine(store:
     assert len(store.requests) == 1  # the marker: the copy is that of its digest
 
 
+def test_a_copy_of_chosen_files_is_verified_and_never_taken_for_the_whole(store: Store, uri: str) -> None:
+    write(uri, "hello")
+    part = storage.local(uri, "test", only=lambda name: name == "a")
+    assert (part / "a").read_text() == "hello" and not (part / "deep").exists()
+    assert list(storage.require(str(part), "test").files) == ["a"]
+    (part / "a").write_text("hell")
+    assert storage.local(uri, "test", only=lambda name: name == "a") == part
+    assert (part / "a").read_text() == "hello"
+    whole = storage.local(uri, "test")
+    assert whole != part and (whole / "deep" / "b").read_text() == "hello"
+
+
 def test_a_large_file_an_empty_one_and_names_of_any_letters_come_back(store: Store, uri: str) -> None:
     content = random.Random(1).randbytes((17 << 20) + 3)
     with storage.stage(uri, "test") as folder:

@@ -44,6 +44,20 @@ def test_a_gang_in_a_bucket_loses_at_most_an_interval_by_a_kill_also_while_a_che
     assert not gang_processes.processes_of(tmp_path)
 
 
+def test_pods_fetch_the_examples_that_they_train_on(store: Store, tmp_path: Path) -> None:
+    examples = train_folders.digits(f"{store.uri}/{secrets.token_hex(4)}/examples", limit=120, shards=2)
+    gang_processes.write_recipe(tmp_path, workers=2, epochs=1)
+    ports = [gang_processes.free_port(), gang_processes.free_port()]
+    pods = [
+        gang_processes.supervisor(tmp_path, examples, worker, ports, TRAINYARD_CACHE=str(tmp_path / str(worker)))
+        for worker in (0, 1)
+    ]
+    for pod in pods:
+        pod.finish(seconds=SECONDS)
+    # Small splits are held whole in each worker's memory: the document and two shards of both, none of the test split.
+    assert [event["files"] for event in pods[0].events("fetched") if event["uri"] == examples] == [5, 5]
+
+
 def begin(folder: Path, examples: str, root: str) -> Gang:
     return start(folder, examples, 2, epochs=EPOCHS, every_steps=INTERVAL, root=root)
 

@@ -49,6 +49,19 @@ def test_the_classes_are_the_folders_whatever_their_names(examples):
         assert sum(files.class_counts) == files.examples
 
 
+def test_the_document_says_how_many_examples_each_shard_holds(source, tmp_path):
+    import tensorflow as tf
+
+    from trainyard.data.examples import open_examples
+
+    made = open_examples(preprocess(recipe(source, shard_examples=40), tmp_path / "out"))
+    for split, files in made.document.splits.items():
+        held = [sum(1 for _ in tf.data.TFRecordDataset(file)) for file in made.files(split)]
+        assert files.shard_examples == held
+        assert sum(held) == files.examples
+    assert len(made.files("train")) == 3
+
+
 def test_duplicates_meet_in_one_split_and_are_warned_of(examples):
     where = {}
     for split in ("train", "eval", "test"):

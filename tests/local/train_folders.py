@@ -25,7 +25,8 @@ def digits(uri: Path | str, limit: int = 1797, shards: int = 1) -> str:
             {"raw/image": _bytes(png), "label": _ints(int(label)), "key": _bytes(b"digit")}
         )
     feature = Feature(name="image", dtype="float32", shape=(8, 8, 1), encoded=True)
-    return _commit(uri, rows, [feature], [str(i) for i in range(10)], ImageShape(height=8, width=8, channels=1), shards)
+    image = ImageShape(height=8, width=8, channels=1)
+    return _commit(uri, _dealt(rows, shards), [feature], [str(i) for i in range(10)], image)
 
 
 def table(uri: Path, examples: int = 300) -> str:
@@ -48,26 +49,42 @@ def table(uri: Path, examples: int = 300) -> str:
         Feature(name="numbers", dtype="float32", shape=(2,)),
         Feature(name="c", dtype="int64", shape=(), vocabulary_size=4),
     ]
-    return _commit(uri, rows, features, None, None, 1)
+    return _commit(uri, _dealt(rows, 1), features, None, None)
 
 
-def _commit(
-    uri: Path | str, rows: dict, features: list, labels: list | None, image: ImageShape | None, shards: int
-) -> str:
+def numbers(uri: Path | str, shards: list[int]) -> str:
+    """Write shards of so many examples; feature and class of each are its number in the split's stored order."""
+    rows = [
+        {"number": _floats(number), "label": _ints(number), "key": _bytes(b"number")} for number in range(sum(shards))
+    ]
+    held = [rows[sum(shards[:index]) :][:count] for index, count in enumerate(shards)]
+    labels = [str(number) for number in range(len(rows))]
+    feature = Feature(name="number", dtype="float32", shape=())
+    return _commit(uri, dict.fromkeys(SPLITS, held), [feature], labels, None)
+
+
+def _dealt(rows: dict, shards: int) -> dict:
+    return {split: [each[shard::shards] for shard in range(shards)] for split, each in rows.items()}
+
+
+def _commit(uri: Path | str, shards: dict, features: list, labels: list | None, image: ImageShape | None) -> str:
     with storage.stage(str(uri), producer="trainyard.preprocess") as folder:
         (folder / "examples").mkdir()
         splits = {}
         for split in SPLITS:
-            names = [f"examples/{split}-{i:05d}-of-{shards:05d}.tfrecord" for i in range(shards)]
-            for shard, name in enumerate(names):
+            names = [
+                f"examples/{split}-{i:05d}-of-{len(shards[split]):05d}.tfrecord" for i in range(len(shards[split]))
+            ]
+            for rows, name in zip(shards[split], names, strict=True):
                 with tf.io.TFRecordWriter(str(folder / name)) as writer:
-                    for row in rows[split][shard::shards]:
+                    for row in rows:
                         writer.write(tf.train.Example(features=tf.train.Features(feature=row)).SerializeToString())
+            held = [len(rows) for rows in shards[split]]
             counts = None
             if labels:
-                ids = [row["label"].int64_list.value[0] for row in rows[split]]
+                ids = [row["label"].int64_list.value[0] for rows in shards[split] for row in rows]
                 counts = [int(count) for count in np.bincount(ids, minlength=len(labels))]
-            splits[split] = SplitFiles(examples=len(rows[split]), files=names, class_counts=counts)
+            splits[split] = SplitFiles(examples=sum(held), files=names, shard_examples=held, class_counts=counts)
         Examples(
             task="classification" if labels else "regression",
             label="label",

@@ -74,7 +74,7 @@ def examples(text: str) -> Examples:
         label="label",
         labels=[text, "other"],
         splits={
-            split: SplitFiles(examples=count, files=["examples/a"], class_counts=[count - 4, 4])
+            split: SplitFiles(examples=count, files=["examples/a"], shard_examples=[count], class_counts=[count - 4, 4])
             for split, count in (("train", 80), ("eval", 10), ("test", 10))
         },
         features=[Feature(name="image", dtype="float32", shape=(8, 8, 1), encoded=True)],

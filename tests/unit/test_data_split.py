@@ -51,8 +51,9 @@ def test_shards_are_even_and_in_order():
     assert layout.shards == 4
     assert sum(sizes) == 1000
     assert max(sizes) - min(sizes) <= 3
+    assert layout.examples == sizes
 
 
 def test_a_small_split_is_one_shard_and_one_shard_takes_every_bucket():
     layout = plan_layout(SplitSummary(examples=3, buckets={5: 2, 65535: 1}), 4096)
-    assert layout.starts == [0]
+    assert (layout.starts, layout.examples) == ([0], [3])

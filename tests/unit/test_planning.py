@@ -350,7 +350,7 @@ def test_what_is_no_time_is_refused(text: str) -> None:
 def test_the_last_preprocessing_says_how_many_examples_there_are(tmp_path: Path) -> None:
     recipe = recipes.load("digits")
     splits = {
-        split: SplitFiles(examples=count, files=[], class_counts=None)
+        split: SplitFiles(examples=count, files=[], shard_examples=[], class_counts=None)
         for split, count in {"train": 1446, "eval": 157, "test": 194}.items()
     }
     folder = tmp_path / "digits" / "preprocess" / "key"
@@ -361,6 +361,9 @@ def test_the_last_preprocessing_says_how_many_examples_there_are(tmp_path: Path)
     ).write(folder)  # fmt: skip
     found = data.find(recipe, recall(here(tmp_path), recipe).examples, None)
     assert (found.train, found.eval, found.image, found.origin) == (1446, 157, (8, 8, 1), "last preprocessing")
+
+    (folder / "examples.json").write_text((folder / "examples.json").read_text().replace("shard_examples", "of_old"))
+    assert recall(here(tmp_path), recipe).examples is None, "what another version wrote is passed over"
 
 
 def test_a_bucket_that_cannot_be_read_costs_a_warning_and_no_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import ClassVar, Literal, Self
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from trainyard.core import storage
 from trainyard.core.errors import DataError
@@ -31,11 +31,18 @@ class Document(Part):
 
     @classmethod
     def read(cls, folder: str) -> Self:
-        """Return the document of the committed `folder`; raises `DataError` where it is not there."""
+        """Return the document of the committed `folder`; raises `DataError` where there is none of this version."""
         content = storage.read(folder, cls.file)
         if content is None:
             raise DataError(f"{folder}: no {cls.file}, so it is no output of the step that writes one.")
-        return cls.model_validate_json(content)
+        try:
+            return cls.model_validate_json(content)
+        except ValidationError as error:
+            fault = error.errors()[0]
+            raise DataError(
+                f"{folder}/{cls.file}: another version of Trainyard wrote it "
+                f"({'.'.join(map(str, fault['loc']))}: {fault['msg']}). Run the step again."
+            ) from error
 
     def write(self, folder: Path) -> None:
         """Write the document into the (staging) `folder`."""
@@ -75,10 +82,11 @@ class RawFeature(Part):
 
 
 class SplitFiles(Part):
-    """The TFRecord shards of a split and how many examples they hold together."""
+    """The TFRecord shards of a split and how many examples they hold, together and each."""
 
     examples: int
     files: list[str]
+    shard_examples: list[int]
     class_counts: list[int] | None
 
 

@@ -15,9 +15,9 @@ import secrets
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from trainyard.core import cache, events, folders, objects, transfer
@@ -54,14 +54,14 @@ def require(uri: str, made_by: str) -> Manifest:
     return found.manifest
 
 
-def local(uri: str, made_by: str) -> Path:
+def local(uri: str, made_by: str, only: Callable[[str], bool] | None = None) -> Path:
     """See `storage.local`."""
     store, _ = objects.place(uri)
-    found = _opened(uri, made_by)
+    found = _opened(uri, made_by, only)
     try:
         return _cached(store, uri, found)
     except Missing as error:
-        again = _opened(uri, made_by)
+        again = _opened(uri, made_by, only)
         if again.prefix == found.prefix:
             raise DataError(
                 f"{uri}: a file of its manifest is gone ({error}). Run with --from {made_by} to write it again."
@@ -140,11 +140,14 @@ def _published(uri: str) -> _Published | None:
     return _Published(manifest, f"{name}/{ATTEMPTS}{attempt}/" if attempt else f"{name}/")
 
 
-def _opened(uri: str, made_by: str) -> _Published:
+def _opened(uri: str, made_by: str, only: Callable[[str], bool] | None = None) -> _Published:
     found = _published(uri)
     if found is None:
         raise DataError(f"{uri}: no committed output of the step '{made_by}'. Run with --from {made_by}.")
-    return found
+    if only is None:
+        return found
+    files = {name: file for name, file in found.manifest.files.items() if only(name)}
+    return replace(found, manifest=replace(found.manifest, files=files))
 
 
 def _publish(uri: str, staging: Path, manifest: Manifest, last: str) -> None:

@@ -7,7 +7,7 @@ import fcntl
 import os
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -40,7 +40,7 @@ def require(uri: str, made_by: str) -> Manifest:
     return manifest
 
 
-def local(uri: str, made_by: str) -> Path:
+def local(uri: str, made_by: str, only: Callable[[str], bool] | None = None) -> Path:  # noqa: ARG001 - all are here
     """See `storage.local`."""
     require(uri, made_by)
     return Path(uri)

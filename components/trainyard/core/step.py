@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any, NoReturn
@@ -29,10 +29,11 @@ INPUTS = {"examples": "preprocess", "model": "train", "evaluation": "evaluate", 
 """The arguments of steps that name the committed output of another step."""
 
 
-def execute(run: Callable[..., None], output: str, **arguments: Any) -> None:
+def execute(run: Callable[..., None], output: str, unfetched: Collection[str] = (), **arguments: Any) -> None:
     """Leave the committed folder `output`, written by `run(output=<staging folder>, **arguments)` unless it is there.
 
-    `run` sees local folders: inputs in a bucket are fetched before it, its output is published after it.
+    `run` sees local folders: inputs in a bucket are fetched before it, those named in `unfetched` excepted; its output
+    is published after it.
     Raises what `run` raises, `TransientError` where another process is writing `output`.
     """
     step = run.__module__.split(".")[-2]
@@ -45,7 +46,8 @@ def execute(run: Callable[..., None], output: str, **arguments: Any) -> None:
         foretell(step, output)
         start = time.monotonic()
         with storage.stage(output, producer=f"trainyard.{step}") as folder:
-            run(output=folder, **{name: at_hand(name, value) for name, value in arguments.items()})
+            given = {name: value if name in unfetched else at_hand(name, value) for name, value in arguments.items()}
+            run(output=folder, **given)
         storage.remove(failure_record(output))
         events.emit("done", step=step, output=output, seconds=round(time.monotonic() - start, 2))
 
@@ -62,8 +64,11 @@ def failure_record(output: str) -> str:
     return f"{output}.failure.json"
 
 
-def main(run: Callable[..., None], command_line: list[str] | None = None) -> None:
-    """Run a step as a program: its options are the parameters of `run`. Ends the process with the table's exit code."""
+def main(run: Callable[..., None], command_line: list[str] | None = None, unfetched: Collection[str] = ()) -> None:
+    """Run a step as a program: its options are the parameters of `run`. Ends the process with the table's exit code.
+
+    unfetched: as `execute`.
+    """
     step = run.__module__.split(".")[-2]
     parser = argparse.ArgumentParser(
         prog=f"python -m trainyard.{step}", description=sys.modules[run.__module__].__doc__
@@ -84,7 +89,7 @@ def main(run: Callable[..., None], command_line: list[str] | None = None) -> Non
     try:
         with recorded(step, lambda: output):
             arguments["recipe"] = recipes.load(arguments["recipe"])
-            execute(run, output, **arguments)
+            execute(run, output, unfetched, **arguments)
     except SystemExit as end:
         code = int(end.code or 0)
     sys.stdout.flush()

@@ -7,7 +7,7 @@ output only through its manifest, so it never sees half a result.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Protocol
@@ -25,7 +25,7 @@ class _Backend(Protocol):
 
     def committed(self, uri: str) -> Manifest | None: ...
     def require(self, uri: str, made_by: str) -> Manifest: ...
-    def local(self, uri: str, made_by: str) -> Path: ...
+    def local(self, uri: str, made_by: str, only: Callable[[str], bool] | None = None) -> Path: ...
     def read(self, folder: str, name: str) -> bytes | None: ...
     def children(self, uri: str) -> list[str]: ...
     def remove_unfinished(self, uri: str) -> None: ...
@@ -57,14 +57,15 @@ def require(uri: str, made_by: str) -> Manifest:
     return _backend(uri).require(uri, made_by)
 
 
-def local(uri: str, made_by: str) -> Path:
+def local(uri: str, made_by: str, only: Callable[[str], bool] | None = None) -> Path:
     """Return a local folder with the files and the manifest of the committed folder at `uri`, for reading alone.
 
-    It is the folder itself, checked as by `require`, or a copy of a bucket's, every file's CRC32C verified. Copies stay
+    It is the folder itself, checked as by `require`, or a copy of a bucket's, every file's CRC32C verified. With `only`
+    the copy holds, and its manifest lists, the files whose names are chosen; it is never taken for the whole. Copies stay
     in TRAINYARD_CACHE (by default below the folder for temporary files) for all processes of the machine, and go only
     where more room is needed than TRAINYARD_CACHE_SIZE and no process that has opened them lives.
     """
-    return _backend(uri).local(uri, made_by)
+    return _backend(uri).local(uri, made_by, only)
 
 
 def read(folder: str, name: str) -> bytes | None:

@@ -50,10 +50,11 @@ def write_description(recipe: Recipe, collected: Collected, plan: Plan, image: I
 
 
 def _split_files(split: Split, collected: Collected, plan: Plan, labels: list[str] | None) -> SplitFiles:
-    summary, shards = collected.splits[split], plan.layouts[split].shards
+    summary, layout = collected.splits[split], plan.layouts[split]
     return SplitFiles(
         examples=summary.examples,
-        files=[f"examples/{shard_name(split, index, shards)}" for index in range(shards)],
+        files=[f"examples/{shard_name(split, index, layout.shards)}" for index in range(layout.shards)],
+        shard_examples=layout.examples,
         class_counts=[summary.labels[label] for label in labels] if labels is not None else None,
     )
 

@@ -15,9 +15,13 @@ from trainyard.preprocess.summary import SplitSummary
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the shards of a split begin: shard i takes the buckets of order keys from starts[i] on."""
+    """Where the shards of a split begin: shard i takes the buckets of order keys from starts[i] on.
+
+    examples: how many each shard holds.
+    """
 
     starts: list[int]
+    examples: list[int]
 
     @property
     def shards(self) -> int:
@@ -28,12 +32,14 @@ class Layout:
 def plan_layout(summary: SplitSummary, shard_examples: int) -> Layout:
     """Return the layout of a split in shards of about `shard_examples` examples, even to the size of one bucket."""
     shards = max(1, math.ceil(summary.examples / shard_examples))
-    starts, seen = [0], 0
+    starts, counts, seen = [0], [0], 0
     for bucket, examples in sorted(summary.buckets.items()):
         if len(starts) < shards and seen >= len(starts) * summary.examples / shards:
             starts.append(bucket)
+            counts.append(0)
+        counts[-1] += examples
         seen += examples
-    return Layout(starts)
+    return Layout(starts, counts)
 
 
 def shard_name(split: Split, index: int, shards: int) -> str:

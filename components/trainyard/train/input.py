@@ -2,31 +2,31 @@
 
 A batch is (features, labels (batch,), weights float32 (batch,)) of static shape. The last batch of an epoch is filled
 up with examples of weight zero, so that every example counts exactly once an epoch. Each replica of a gang takes its own
-part of every global batch, so the global batches are the same for any number of replicas. Where gradients are accumulated,
-a global batch comes in several slices, and each replica takes its part of every slice.
+part of every global batch, so the global batches are the same for any number of replicas; where gradients are accumulated,
+its part of each of the slices that a global batch comes in. A split that memory does not hold is read in lanes, by each replica
+those that its part comes from.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from trainyard.core import events
+from trainyard.core import events, storage
 from trainyard.core.artifacts import Split
 from trainyard.core.errors import ConfigurationError, did_you_mean
 from trainyard.core.recipe import Recipe
 from trainyard.data.examples import ExampleFolder
 from trainyard.train.augment import augment, drawn
+from trainyard.train.lanes import PARALLEL, Lanes, count_lanes, plain
+from trainyard.train.place import Place
 
 # Chosen: a split whose decoded features take less than this is held in memory.
 MEMORY_BYTES = 512 << 20
-# Chosen: examples among which a streamed split is shuffled, after its files were.
-SHUFFLE_EXAMPLES = 8192
 
 Batch = tuple[dict[str, tf.Tensor], tf.Tensor, tf.Tensor]
 
@@ -69,30 +69,29 @@ class Input:
         return self.batch_size // self.slices
 
     @property
+    def _slices_per_epoch(self) -> int:
+        return self.steps_per_epoch * self.slices
+
+    @property
     def steps_per_epoch(self) -> int:
         """Batches that hold every training example once."""
         return math.ceil(self._count("train") / self.batch_size)
 
     def train(self, start: int) -> tf.data.Dataset:
-        """Return this process's parts of the batches from step `start` on; a batch's weights add up to 1 over the gang.
+        """Return this process's parts of the slices from step `start` on; a batch's weights add up to 1 over the gang.
 
         With `class_weights` their mean over the examples is what adds up to 1.
         """
-        total, local = self.recipe.train.epochs * self.steps_per_epoch, self.share.local
-        # Which slice since the first step a part belongs to, and which replica takes it.
-        parts = tf.data.Dataset.range(start * self.slices * local, total * self.slices * local).map(
-            _plain(lambda part: (part // local, self.share.first + part % local))
-        )
+        begin = start * self.slices
+        parts = self._parts(begin, self.recipe.train.epochs * self._slices_per_epoch)
         if self._fits("train"):
             held = _Held.read(self.folder, "train")
             batches = parts.map(
-                _plain(lambda number, replica: (number, replica, *self._drawn(held, number, replica))), **_PARALLEL
+                plain(lambda number, replica: (number, replica, *self._drawn(held, number, replica))), **PARALLEL
             )
         else:
-            events.emit("streaming", split="train", shuffle_examples=SHUFFLE_EXAMPLES)
-            batches = tf.data.Dataset.zip(parts, self._streamed(start))
-            batches = batches.map(_plain(lambda part, batch: (*part, *batch)))
-        return batches.map(_plain(self._finish), **_PARALLEL).prefetch(tf.data.AUTOTUNE)
+            batches = self._streamed(parts, begin)
+        return batches.map(plain(self._finish), **PARALLEL).prefetch(tf.data.AUTOTUNE)
 
     @property
     def evaluation_steps(self) -> int:
@@ -101,21 +100,34 @@ class Input:
 
     def evaluation(self) -> tf.data.Dataset:
         """Return this process's parts of the eval split in stored order; weights are 1, and 0 for what fills it up."""
-        # As large a part for every replica, and no larger batch than the split needs.
-        part = math.ceil(min(self.slice_size, self._count("eval")) / self.share.replicas)
+        part = self._part("eval")
+        parts = self._parts(0, self.evaluation_steps)
         if self._fits("eval"):
             held = _Held.read(self.folder, "eval")
-            numbers = tf.data.Dataset.range(self.evaluation_steps * self.share.local)
-            batches = numbers.map(_plain(lambda number: self._stored(held, number, part)), **_PARALLEL)
+            batches = parts.map(plain(lambda number, replica: self._stored(held, number, replica, part)), **PARALLEL)
         else:
-            batches = self._decoded(tf.data.TFRecordDataset(self.folder.files("eval")), part)
+            lanes = self._lanes("eval")
+            rows = self._decoded(lanes.stored(*self._rows("eval")), part)
+            batches = tf.data.Dataset.zip(parts, rows).map(
+                plain(lambda place, batch: (*batch, lanes.real(place[0], place[1] * part, part)))
+            )
         return batches.prefetch(tf.data.AUTOTUNE)
+
+    def shards(self, split: Split) -> list[str]:
+        """Return the paths of the shards of `split` that this process reads."""
+        return self.folder.files(split) if self._fits(split) else self._lanes(split).touched(*self._rows(split))
+
+    def _parts(self, start: int, end: int) -> tf.data.Dataset:
+        """Return (number, replica) of this process's parts of the slices from `start` to `end`, both int64."""
+        local = self.share.local
+        return tf.data.Dataset.range(start * local, end * local).map(
+            plain(lambda part: (part // local, self.share.first + part % local))
+        )
 
     def _drawn(self, held: _Held, number: tf.Tensor, replica: tf.Tensor) -> Batch:
         """Return the part of `replica` in slice `number`: a part of the epoch's own permutation of the split."""
-        each = self.steps_per_epoch * self.slices
-        epoch, position = number // each, number % each
-        part = self.slice_size // self.share.replicas
+        epoch, position = number // self._slices_per_epoch, number % self._slices_per_epoch
+        part = self._part("train")
         places = position * self.slice_size + replica * part + tf.range(part, dtype=tf.int64)
         count = self._count("train")
         chosen = tf.random.experimental.index_shuffle(
@@ -124,42 +136,57 @@ class Input:
         features = {name: tf.gather(values, chosen) for name, values in held.features.items()}
         return features, tf.gather(held.labels, chosen), tf.cast(places < count, tf.float32)
 
-    def _stored(self, held: _Held, number: tf.Tensor, part: int) -> Batch:
-        """Return element `number` of the eval split's parts, `part` examples in stored order."""
-        batch, replica = number // self.share.local, self.share.first + number % self.share.local
-        places = (batch * self.share.replicas + replica) * part + tf.range(part, dtype=tf.int64)
+    def _stored(self, held: _Held, number: tf.Tensor, replica: tf.Tensor, part: int) -> Batch:
+        """Return the `part` examples of `replica` in slice `number` of the eval split, in stored order."""
+        places = (number * self.share.replicas + replica) * part + tf.range(part, dtype=tf.int64)
         count = self._count("eval")
         again = places % count
         features = {name: tf.gather(values, again) for name, values in held.features.items()}
         return features, tf.gather(held.labels, again), tf.cast(places < count, tf.float32)
 
-    def _streamed(self, start: int) -> tf.data.Dataset:
-        """Return batches out of shuffled files and a shuffled buffer, each epoch in its own order.
-
-        Every process reads all records, for the order does not depend on the gang, and decodes its own part alone.
-        """
-        files = self.folder.files("train")
-        first, skipped = divmod(start, self.steps_per_epoch)
+    def _streamed(self, parts: tf.data.Dataset, start: int) -> tf.data.Dataset:
+        """Return (number, replica, features, labels, real) of `parts`, which begin with slice `start`."""
+        lanes, rows, part = self._lanes("train"), self._rows("train"), self._part("train")
+        events.emit("streaming", split="train", lanes=lanes.count, files=len(lanes.touched(*rows)), of=len(lanes.files))
+        first, skipped = divmod(start, self._slices_per_epoch)
 
         def epoch(number: tf.Tensor) -> tf.data.Dataset:
-            order = tf.random.experimental.stateless_shuffle(files, seed=[self.recipe.seed, number])
-            records = tf.data.Dataset.from_tensor_slices(order).interleave(
-                tf.data.TFRecordDataset, cycle_length=min(len(files), 8), **_PARALLEL
-            )
-            records = records.shuffle(
-                SHUFFLE_EXAMPLES, seed=self.recipe.seed + number, reshuffle_each_iteration=False
-            ).skip(tf.where(number == first, np.int64(skipped * self.batch_size), np.int64(0)))
-            return self._decoded(records, self.slice_size // self.share.replicas)
+            begin = tf.where(number == first, np.int64(skipped), np.int64(0))
+            return lanes.shuffled(*rows, self.recipe.seed, number, begin)
 
-        return tf.data.Dataset.range(first, self.recipe.train.epochs).flat_map(_plain(epoch))
+        records = tf.data.Dataset.range(first, self.recipe.train.epochs).flat_map(plain(epoch))
+
+        return tf.data.Dataset.zip(parts, self._decoded(records, part)).map(
+            plain(
+                lambda place, batch: (
+                    *place,
+                    *batch,
+                    lanes.real(place[0] % self._slices_per_epoch, place[1] * part, part),
+                )
+            )
+        )
+
+    def _lanes(self, split: Split) -> Lanes:
+        """Return the lanes of a streamed split: of eval one a replica, for the order of its sums is nobody's matter."""
+        files, held = self.folder.files(split), self.folder.document.splits[split].shard_examples
+        if split == "eval":
+            return Lanes(files, held, self.share.replicas, self._part(split), self.evaluation_steps)
+        count = count_lanes(self.slice_size, len(files))
+        return Lanes(files, held, count, self.slice_size // count, self._slices_per_epoch)
+
+    def _part(self, split: Split) -> int:
+        """Return how many rows of a slice each replica takes: of eval no more than the split needs."""
+        rows = min(self.slice_size, self._count("eval")) if split == "eval" else self.slice_size
+        return math.ceil(rows / self.share.replicas)
+
+    def _rows(self, split: Split) -> tuple[int, int]:
+        """Return the first row of a slice that this process takes, and the one after its last."""
+        part = self._part(split)
+        return self.share.first * part, (self.share.first + self.share.local) * part
 
     def _decoded(self, records: tf.data.Dataset, part: int) -> tf.data.Dataset:
-        """Return this process's parts, `part` examples each, of the batches of the serialized `records`."""
-        first, size = self.share.first * part, self.share.local * part
-        batches = records.batch(self.share.replicas * part)
-        mine = batches.map(_plain(lambda batch: _filled(batch, first, size))).unbatch()
-        rows = mine.map(_plain(lambda record, real: (*self.folder.decode(record), real)), **_PARALLEL)
-        return rows.batch(part, drop_remainder=True)
+        """Return (features, labels) of the serialized `records`, `part` at a time."""
+        return records.map(plain(self.folder.decode), **PARALLEL).batch(part, drop_remainder=True)
 
     def _finish(
         self, number: tf.Tensor, replica: tf.Tensor, features: dict[str, tf.Tensor], labels: tf.Tensor, real: tf.Tensor
@@ -167,8 +194,7 @@ class Input:
         step, place = number // self.slices, number % self.slices
         options = self.recipe.train.augment
         if options.model_dump() != type(options)().model_dump():
-            part = self.slice_size // self.share.replicas
-            first = tf.cast(place * self.slice_size + replica * part, tf.int32)
+            first = tf.cast(place * self.slice_size + replica * self._part("train"), tf.int32)
             for feature in self.folder.document.features:
                 if len(feature.shape) == 3:
                     draws = drawn(self.recipe.seed, step, self.batch_size, first, tf.shape(labels)[0])
@@ -185,6 +211,17 @@ class Input:
     def _fits(self, split: Split) -> bool:
         bytes_each: int = sum(math.prod(f.shape) * tf.as_dtype(f.dtype).size for f in self.folder.document.features)
         return self._count(split) * bytes_each <= MEMORY_BYTES
+
+
+def needed(recipe: Recipe, examples: str, place: Place) -> Callable[[str], bool] | None:
+    """Return which files of the preprocess output `examples` the worker at `place` reads; None where it is all of them."""
+    folder = ExampleFolder(examples)
+    if place.workers == 1 or folder.document.task == "regression":  # whose targets' mean is that of all
+        return None
+    data = Input(recipe, folder, None, Share(place.workers, place.index))
+    shards = {storage.join(examples, file) for split in folder.document.splits.values() for file in split.files}
+    unread = shards.difference(data.shards("train"), data.shards("eval"))
+    return lambda name: storage.join(examples, name) not in unread
 
 
 def class_weights(recipe: Recipe, labels: Sequence[str] | None, counts: Sequence[int] | None) -> np.ndarray | None:
@@ -223,15 +260,3 @@ class _Held:
             features={name: tf.concat([features[name] for features, _ in parts], axis=0) for name in names},
             labels=tf.concat([labels for _, labels in parts], axis=0),
         )
-
-
-# AutoGraph is left out: nothing here branches on tensors, and the conversion took longer than the tracing itself.
-_plain = tf.autograph.experimental.do_not_convert
-_PARALLEL: dict[str, Any] = {"num_parallel_calls": tf.data.AUTOTUNE, "deterministic": True}
-
-
-def _filled(records: tf.Tensor, first: int, size: int) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return records `first` to `first + size`, again from the start where there are fewer, and 1, or 0 for those."""
-    count = tf.shape(records)[0]
-    places = first + tf.range(size)
-    return tf.gather(records, places % count), tf.cast(places < count, tf.float32)

@@ -32,13 +32,15 @@ def run(recipe: Recipe, examples: str, checkpoints: str, output: Path, start: st
 def join(recipe: Recipe, examples: str, checkpoints: str, output: Path, past: str = "", start: str = "") -> None:
     """Train in this process, alone or as the worker that TF_CONFIG says, and leave what `run` does.
 
-    past: what the gang has survived before this start, as `goodput.Past` reads it. start: as `run`.
+    examples: also in a bucket, of which a worker fetches the shards that it reads. past: what the gang has survived
+    before this start, as `goodput.Past` reads it. start: as `run`.
     """
     os.environ.setdefault("TF_USE_LEGACY_KERAS", "0")
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     before_import, began = time.perf_counter(), time.monotonic()
     # Here and not above: --help and compilation must not load TensorFlow, and its seconds are counted.
     engine.prepare()
+    from trainyard.train import input as training_input
     from trainyard.train import session
     from trainyard.train.goodput import Past
     from trainyard.train.place import place
@@ -47,6 +49,8 @@ def join(recipe: Recipe, examples: str, checkpoints: str, output: Path, past: st
     before = Past.parse(past) if past else Past(started=began)
     before.spent["import"] = imported
     manifest = storage.require(examples, made_by="preprocess")
+    needed = training_input.needed(recipe, examples, place())
+    examples = str(storage.local(examples, made_by="preprocess", only=needed))
     champion = str(storage.local(start, made_by="push")) if start else ""
     with storage.lease(checkpoints) if place().chief else nullcontext():
         document = session.train(recipe, examples, checkpoints, _identity(recipe, manifest), output, before, champion)

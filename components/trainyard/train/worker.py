@@ -46,7 +46,7 @@ def main(start: Start, output: connection.Connection) -> None:
 
     options = {**start.options, "past": start.past}
     if start.worker == 0:
-        step.main(join, [f"--{name}={value}" for name, value in options.items()])
+        step.main(join, [f"--{name}={value}" for name, value in options.items()], unfetched={"examples"})
     _follow(options)
 
 
@@ -57,8 +57,7 @@ def _follow(options: dict[str, str]) -> None:
     code = 0
     try:
         with step.recorded("train", lambda: options["output"]), tempfile.TemporaryDirectory() as nowhere:
-            examples = step.at_hand("examples", options["examples"])
-            start = options.get("start", "")
+            examples, start = options["examples"], options.get("start", "")
             join(recipe.load(options["recipe"]), examples, options["checkpoints"], Path(nowhere), start=start)
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             while True:

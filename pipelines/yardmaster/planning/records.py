@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pydantic import ValidationError
-
 from trainyard.core import storage
 from trainyard.core.artifacts import Training
 from trainyard.core.errors import TrainyardError
@@ -35,7 +33,7 @@ def _observed(uri: str, one_machine: bool) -> Iterator[Observation]:
     """Yield what one training teaches; nothing where it is unfinished, or of a time before it recorded its cost."""
     try:
         training = Training.read(uri)
-    except (TrainyardError, ValidationError):
+    except TrainyardError:
         return
     site = _site(training, one_machine)
     if site is None or not training.flops_per_example or not training.finished:
