@@ -30,12 +30,13 @@ from trainyard.core.step import end_with
 from trainyard.train.checkpoint import Checkpoint, Checkpoints, Progress, best_epoch
 from trainyard.train.engine import Steps
 from trainyard.train.input import Input
+from trainyard.train.pace import Pace
 from trainyard.train.place import Place
 from trainyard.train.speed import Speed
 from trainyard.train.watchdog import Watchdog
 from trainyard.train.writer import Writer
 
-# Chosen: seconds of work a compiled call, after which progress is told, the loss is checked and a signal is heard.
+# Chosen: seconds of work a compiled call, after which the loss is checked and a signal is heard.
 CALL_SECONDS = 0.25
 # Chosen: where the recipe names no interval, checkpoints within an epoch are not closer than that: they cost more than work.
 CHECKPOINT_SECONDS = 30.0
@@ -43,10 +44,7 @@ CHECKPOINT_SECONDS = 30.0
 RETRY_SCALE = 0.1
 # Chosen: how long the last checkpoint waits for one under way, out of the 10 s that SIGTERM gives.
 LAST_WAIT_SECONDS = 5.0
-# Chosen: a line a so many seconds says what the time goes into; in which calls that is looked at (10 s after the start,
-# and every five minutes), and how long the input may get ahead for it.
-PACE_SECONDS = 10.0
-LOOKS_AT, LOOKS_EVERY = 40, 1200
+# Chosen: how long the input may get ahead, to see what a step takes without a wait for it.
 LONGEST_PAUSE_SECONDS = 3.0
 # Chosen: a call that takes longer is one that hangs. The first one compiles: a minute for the largest network here.
 STALL_SECONDS = 300
@@ -90,11 +88,9 @@ class Loop:
         self._batches: Any = None
         self._evaluation: Any = None
         self._saved = -1
-        self._told = self._pace_told = 0.0
-        self._calls = 0
-        self._rested_step_seconds = self._all_reduce_seconds = 0.0
         self._call_steps = 1
         self._speed = Speed(data)
+        self._pace = Pace(data, self._speed, self.total, self.seconds)
         self._told_to_stop = False
 
     def run(self) -> None:
@@ -194,8 +190,7 @@ class Loop:
                 self._batches = iter(self.steps.distributed(self._dataset))
         length, due = self.data.steps_per_epoch, max(step + 1, self._saved + self._checkpoint_steps())
         count = min(self._call_steps, length - step % length, due - step)
-        self._calls += 1
-        look = self._calls % LOOKS_EVERY == LOOKS_AT
+        look = self._pace.looks()
         if look:
             count = self._pause(count)
         try:
@@ -204,7 +199,7 @@ class Loop:
             self._save_last()
             raise
         if look:
-            self._rested_step_seconds = self._speed.last_step_seconds
+            self._pace.rested_step_seconds = self._speed.last_step_seconds
         self.writer.check()
         if not math.isfinite(self.steps.loss_sum):
             self._diverged("training loss")
@@ -232,8 +227,8 @@ class Loop:
         All workers of a gang do so in the same call. A second pipeline would say the same at twice the memory.
         """
         each = self._speed.step_seconds_so_far
-        if self.data.share.replicas > 1 and not self._all_reduce_seconds:
-            self._all_reduce_seconds = self.all_reduce_seconds(3)
+        if self.data.share.replicas > 1 and not self._pace.all_reduce_seconds:
+            self._pace.all_reduce_seconds = self.all_reduce_seconds(3)
         with self._clock("bottleneck"):
             time.sleep(min(LONGEST_PAUSE_SECONDS, max(0.5, 4 * each)))
         return min(count, 2)
@@ -389,37 +384,7 @@ class Loop:
 
     def _tell(self, done: int, at_once: bool = False) -> None:
         self.watchdog.alive()
-        now = time.monotonic()
-        if now - self._told >= CALL_SECONDS or done == self.total or at_once:
-            self._told = now
-            in_epoch = (done - 1) % self.data.steps_per_epoch + 1
-            events.progress(
-                done,
-                self.total,
-                "steps",
-                loss=round(self.steps.loss_sum / in_epoch, 4),
-                examples_per_second=round(self._speed.rate),
-            )
-
-        if now - self._pace_told >= PACE_SECONDS and self._rested_step_seconds:
-            self._pace_told = now
-            self._tell_pace(done)
-
-    def _tell_pace(self, done: int) -> None:
-        """Say what the time goes into, as `trainyard explain` reads it: ms a step, seconds since this process began."""
-        events.emit(
-            "pace",
-            step=done,
-            steps=self.total,
-            examples_per_second=round(self.data.batch_size / max(self._speed.step_seconds_so_far, 1e-9)),
-            step_ms=round(1000 * self._speed.step_seconds_so_far, 3),
-            rested_step_ms=round(1000 * self._rested_step_seconds, 3),
-            all_reduce_ms=round(1000 * self._all_reduce_seconds, 3),
-            **{
-                f"{name}_seconds": round(self.seconds.get(name, 0.0), 1)
-                for name in ("step", "compile", "input", "eval", "save")
-            },
-        )
+        self._pace.tell(done, self.steps.loss_sum, at_once)
 
     @contextmanager
     def _clock(self, name: str) -> Iterator[None]:
