@@ -2,8 +2,8 @@
 
 Who cancels a run of Kubeflow ends its pods' processes without a word, and the gang is no pod of the run. So the launcher
 renews a small file beside the checkpoints, and worker 0 ends the gang where it stays the same for longer than any
-launcher takes to come back. Only the file's change counts: no two clocks are compared. Beside it lies what the launcher alone can know of the gang's
-past: how long it was queued.
+launcher takes to come back. Only the file's change counts: no two clocks are compared. Beside it lies what the
+launcher alone knows of the gang's past, as it may ask the API server: how long it was queued.
 """
 
 from __future__ import annotations
