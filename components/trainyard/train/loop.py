@@ -38,7 +38,7 @@ from trainyard.train.writer import Writer
 
 # Chosen: seconds of work a compiled call, after which the loss is checked and a signal is heard.
 CALL_SECONDS = 0.25
-# Chosen: where the recipe names no interval, checkpoints within an epoch are not closer than that: they cost more than work.
+# Chosen: where the recipe names no interval, a checkpoint within an epoch is not closer to another than that.
 CHECKPOINT_SECONDS = 30.0
 # Chosen: the learning rate of the one retry after a divergence, as a share of the recipe's.
 RETRY_SCALE = 0.1
@@ -88,6 +88,7 @@ class Loop:
         self._batches: Any = None
         self._evaluation: Any = None
         self._saved = -1
+        self._seconds_since_saved = self._seconds_apart = 0.0
         self._call_steps = 1
         self._speed = Speed(data)
         self._pace = Pace(data, self._speed, self.total, self.seconds)
@@ -112,7 +113,7 @@ class Loop:
             dataset = self._dataset or self.data.train(0)
             batch = iter(self.steps.distributed(dataset.take(self.data.share.local).cache().repeat()))
             wanted = min(100, max(3, round(CALL_SECONDS / max(1e-6, self._speed.step_seconds(self.history)))))
-            agreed, _ = self._take(batch, 1, float(wanted))
+            agreed = self._take(batch, 1, float(wanted))[0]
             count = round(agreed)
             start = time.perf_counter()
             self._take(batch, count)
@@ -173,7 +174,7 @@ class Loop:
         self.steps.load(found.arrays)
         self.history = list(found.progress.history)
         self.rollbacks = list(found.progress.rollbacks)
-        self._saved = found.progress.step
+        self._saved, self._seconds_since_saved = found.progress.step, 0.0
         self._batches = None
 
     def _finished(self) -> bool:
@@ -188,7 +189,7 @@ class Loop:
             with self._clock("input"):
                 self._dataset = self.data.train(step)
                 self._batches = iter(self.steps.distributed(self._dataset))
-        length, due = self.data.steps_per_epoch, max(step + 1, self._saved + self._checkpoint_steps())
+        length, due = self.data.steps_per_epoch, self._due(step)
         count = min(self._call_steps, length - step % length, due - step)
         look = self._pace.looks()
         if look:
@@ -208,18 +209,27 @@ class Loop:
             self._stop_together()
         done = step + count
         self._tell(done, at_once=done == due)
-        if done == due and done % length:
+        if done == due and done % length and self._pays():
             self._save(done)
 
-    def _checkpoint_steps(self) -> int:
-        """Return the steps from one checkpoint to the next within an epoch; an epoch's end is one as well.
+    def _due(self, step: int) -> int:
+        """Return the step of the next checkpoint within the epoch, beyond the epoch where none is left.
 
-        Half an interval: while one is written, the one before it, which is committed, is at most an interval old.
+        Half an interval after the last one, by default half an epoch: while one is written, the one before it, which is
+        committed, is at most an interval old.
         """
-        every = self.settings.checkpoints.every_steps
-        if every:
-            return max(1, every // 2)
-        return max((self.data.steps_per_epoch + 1) // 2, round(CHECKPOINT_SECONDS / CALL_SECONDS) * self._call_steps)
+        length, every = self.data.steps_per_epoch, self.settings.checkpoints.every_steps
+        due = self._saved + (max(1, every // 2) if every else (length + 1) // 2)
+        return due if due > step else step + length
+
+    def _pays(self) -> bool:
+        """Whether a checkpoint within the epoch is worth its cost: one of the recipe's always, one by default where what
+        the last one cost is at most `writer.SHARE` of the steps since.
+
+        The workers agree: `_timed_call` has them all know the chief's cost and their common speed.
+        """
+        apart = max(CHECKPOINT_SECONDS, self._seconds_apart)
+        return bool(self.settings.checkpoints.every_steps) or self._seconds_since_saved >= apart
 
     def _pause(self, count: int) -> int:
         """Let the input get ahead; return how many of `count` steps then show the speed without a wait for it.
@@ -236,7 +246,9 @@ class Loop:
     def _timed_call(self, count: int) -> bool:
         """Take `count` steps and return whether a worker was told to stop."""
         start = time.perf_counter()
-        each, stop = self._take(self._batches, count, self._speed.last_step_seconds, float(self._told_to_stop))
+        each, stop, apart = self._take(
+            self._batches, count, self._speed.last_step_seconds, float(self._told_to_stop), self.writer.seconds_apart
+        )
         seconds = time.perf_counter() - start
         self.seconds["compile" if self._speed.cold else "step"] += seconds
         if self._speed.cold:
@@ -246,13 +258,14 @@ class Loop:
             each = self._speed.last_step_seconds
         if each:
             self._call_steps = max(1, round(CALL_SECONDS / each))
+        self._seconds_since_saved += count * each
+        self._seconds_apart = apart * self.place.workers  # the chief's: the others write nothing
         return stop > 0
 
-    def _take(self, batches: Any, count: int, number: float = 0.0, stop: float = 0.0) -> tuple[float, float]:
-        """Take `count` steps and return the means over the workers of their `number` and their `stop`."""
+    def _take(self, batches: Any, count: int, *said: float) -> list[float]:
+        """Take `count` steps and return the means over the workers of the three numbers that they `said`, or 0."""
         try:
-            mean = self.steps.train(batches, count, [number, stop])
-            return mean[0], mean[1]
+            return self.steps.train(batches, count, [*said, 0.0, 0.0, 0.0][:3])
         except MemoryError as error:
             raise ConfigurationError(
                 f"train.batch_size: {self.settings.batch_size} examples do not fit the device's memory "
@@ -298,14 +311,18 @@ class Loop:
     def _save(self, step: int) -> bool:
         """Have a checkpoint of `step` written; return False after a rollback, because a variable was not finite."""
         with self._clock("save"):
+            start = time.perf_counter()
             bad = self.steps.not_finite()
             if bad is None:
                 if self.place.chief:
                     self.writer.wait()
-                    self.writer.save(self._progress(step), self.steps.arrays())
+                    arrays = self.steps.arrays()
+                    # Compiling the test, at a process's first one, does not count.
+                    waited = time.perf_counter() - start if self.writer.count else 0.0
+                    self.writer.save(self._progress(step), arrays, waited)
                     if self.settings.checkpoints.every_steps == 1:  # there is no half of it
                         self.writer.wait()
-                self._saved = step
+                self._saved, self._seconds_since_saved = step, 0.0
                 return True
         self._diverged(bad)
         return False
