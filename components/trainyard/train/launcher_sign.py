@@ -35,10 +35,11 @@ def note_queue(sign: str, seconds: float) -> None:
         events.emit("warning", message=f"{sign}.queue: the time in the queue was not noted ({error}).")
 
 
-def queued() -> float:
-    """Return the seconds that `note_queue` left for this gang; 0 where there is no launcher, or none that knew."""
+def queued() -> float | None:
+    """Return the seconds that `note_queue` left for this gang; None where there is no launcher, or none that knew."""
     sign = os.environ.get("TRAINYARD_LAUNCHER_SIGN", "")
-    return float((storage.read_text(f"{sign}.queue") if sign else "") or 0.0)
+    text = storage.read_text(f"{sign}.queue") if sign else None
+    return float(text) if text else None
 
 
 @contextmanager
