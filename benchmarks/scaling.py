@@ -19,7 +19,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from trainyard.train.loop import CHECKPOINT_SECONDS
 from trainyard.train.supervisor import HEAP
+from trainyard.train.writer import SHARE
 
 ROUNDS = 5
 MODELS = {"cnn_small": (32, 8), "resnet50": (8, 5)}
@@ -38,7 +40,8 @@ def measure(model: str) -> dict[str, Any]:
         try:
             for worker in (*alone, *gang):
                 worker.answer()
-            result: dict[str, Any] = {"alone": [], "both": [], "gang": [], "all_reduce": [], "save": [], "blocked": []}
+            names = ("alone", "both", "gang", "all_reduce", "save", "blocked", "apart")
+            result: dict[str, Any] = {name: [] for name in names}
             for _ in range(ROUNDS):
                 result["alone"].append(_together(alone[:1], "step", steps)["ms"])
                 result["both"].append(_together(alone, "step", steps)["ms"])
@@ -47,6 +50,7 @@ def measure(model: str) -> dict[str, Any]:
                 saved = _together(alone[:1], "save", steps)
                 result["save"].append(saved["ms"])
                 result["blocked"].append(saved["blocked_ms"])
+                result["apart"].append(saved["apart_seconds"])
             return {**result, **_together(alone[:1], "about", 1), "steps": steps, "batch": batch}
         finally:
             for worker in (*alone, *gang):
@@ -65,8 +69,10 @@ def section(results: dict[str, dict[str, Any]]) -> str:
             f"{middle['both']:.1f} | {middle['gang']:.1f} | {middle['all_reduce']:.1f} | {_spread(of_one)} | {_spread(of_both)} |"
         )
         beside = [result["steps"] * (save - one) for save, one in zip(result["save"], result["alone"], strict=True)]
+        cost, apart = statistics.median(beside), max(CHECKPOINT_SECONDS, statistics.median(result["apart"]))
         saves.append(
-            f"| `{model}` | {result['state_bytes'] / 1e6:.1f} | {middle['blocked']:.1f} | {statistics.median(beside):.1f} |"
+            f"| `{model}` | {result['state_bytes'] / 1e6:.1f} | {middle['blocked']:.1f} | "
+            f"{1000 * SHARE * statistics.median(result['apart']):.0f} | {cost:.0f} | {apart:.0f} | {cost / apart / 10:.2f} |"
         )
     lines, costs = "\n".join(rows), "\n".join(saves)
     return f"""## Two workers against one
@@ -81,11 +87,12 @@ time of one worker alone, or of both, over the gang's, with the smallest and the
 
 ## What a checkpoint costs
 
-One worker on one core, which writes beside its steps on that same core. *Waited* is what a step waits for the copy of the state;
-*in all* is how much longer the next steps take together because of it.
+One worker on one core, which writes beside its steps on that same core. *Waited* is what a step waits for the state, *counted* that and
+the CPU time of the writing, *in all* how much longer the next steps take together because of it. *Apart* is how long half an epoch must
+take for a checkpoint in its middle, by default, and *share* what checkpoints then cost of the training at most, by what they cost in all.
 
-| network | state, MB | waited, ms | in all, ms |
-| --- | ---: | ---: | ---: |
+| network | state, MB | waited, ms | counted, ms | in all, ms | apart, s | share, % |
+| --- | ---: | ---: | ---: | ---: | ---: | ---: |
 {costs}
 """
 

@@ -37,9 +37,10 @@ def main() -> None:
         }
     )
     data, steps = session.prepared(recipe, open_examples(examples), trains, (0.0, 1.0), "float32")
-    batches, said = iter(steps.distributed(data.train(0))), (0.0, 0.0)
+    batches, said = iter(steps.distributed(data.train(0))), (0.0, 0.0, 0.0)
     writer = Writer(Checkpoints(f"{folder}/checkpoints-{core}-{workers}", "", keep=2))
     steps.train(batches, 2, said)
+    steps.not_finite()
     if int(workers) > 1:
         steps.all_reduce(1)
     print("{}", flush=True)
@@ -51,8 +52,10 @@ def main() -> None:
         if what == "save":
             saved += 1
             steps.not_finite()
-            writer.save(Progress(identity="", step=saved, history=[]), steps.arrays())
-            answer["blocked_ms"] = 1000 * (time.perf_counter() - start)
+            arrays = steps.arrays()
+            blocked = time.perf_counter() - start
+            writer.save(Progress(identity="", step=saved, history=[]), arrays, blocked)
+            answer["blocked_ms"] = 1000 * blocked
         if what in ("step", "save"):
             steps.train(batches, int(count), said)
             writer.wait()
@@ -62,6 +65,7 @@ def main() -> None:
             answer["gradient_bytes"] = steps.gradient_bytes
             answer["state_bytes"] = sum(each.nbytes for each in steps.arrays().values())
         answer["ms"] = 1000 * (time.perf_counter() - start) / int(count)
+        answer["apart_seconds"] = writer.seconds_apart
         print(json.dumps(answer), flush=True)
 
 

@@ -36,7 +36,8 @@ if __name__ == "__main__":
     signal.signal(signal.SIGTERM, stop)
     code = 0
     try:
-        launch(gang(json.loads(sys.argv[1])), connect(), *sys.argv[2:])
+        plan, own = json.loads(sys.argv[1]), "".join(sys.argv[2:])
+        launch(gang(plan), connect(), own, on_start=lambda seconds: events.emit("queued", seconds=seconds))
     except TrainyardError as error:
         events.emit("failed", code=int(error.exit_code), error=type(error).__name__, message=error)
         code = int(error.exit_code)

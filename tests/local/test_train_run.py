@@ -14,7 +14,7 @@ from trainyard.core import artifacts
 from trainyard.core.errors import ConfigurationError, DataError
 from trainyard.core.recipe import Recipe
 from trainyard.data.examples import open_examples
-from trainyard.train import loop, run
+from trainyard.train import pace, run
 from trainyard.train.checkpoint import Checkpoints
 from yardmaster.pace import last_event, verdict
 
@@ -66,8 +66,8 @@ def test_a_regression_learns_the_line_it_was_made_from(table: str, tmp_path: Pat
 def test_a_training_tells_what_its_time_goes_into_while_it_goes_on(
     digits: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(loop, "LOOKS_AT", 3)
-    monkeypatch.setattr(loop, "PACE_SECONDS", 0.0)
+    monkeypatch.setattr(pace, "LOOKS_AT", 3)
+    monkeypatch.setattr(pace, "PACE_SECONDS", 0.0)
     train(recipe(epochs=3), digits, tmp_path)
     log = capfd.readouterr().err
     told, done = last_event(log, "pace"), last_event(log, "progress")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from kubernetes import client
 
 from trainyard.core.errors import ExitCode
 from trainyard.core.pools import Placement, Resources
@@ -60,6 +62,37 @@ def test_a_worker_without_a_node_is_waited_for_with_the_schedulers_reason() -> N
         "waiting for worker 2 of 4 (pod pending: 0/6 nodes are available: 2 Insufficient nvidia.com/gpu, "
         "4 node(s) didn't match Pod's node affinity/selector)"
     )
+
+
+def started(index: int, state: client.V1ContainerState, name: str = "worker") -> dict[str, Any]:
+    """Return a pod of the client's own model as the launcher's calls return it."""
+    container = client.V1ContainerStatus(
+        name=name, state=state, image="image:1", image_id="1", ready=True, restart_count=0
+    )
+    made = client.V1Pod(
+        metadata=client.V1ObjectMeta(name="gang-0", labels={"batch.kubernetes.io/job-completion-index": str(index)}),
+        status=client.V1PodStatus(phase="Running", container_statuses=[container]),
+    )
+    plain: dict[str, Any] = client.ApiClient().sanitize_for_serialization(made)
+    return plain
+
+
+def at(seconds: int) -> datetime:
+    return datetime(2026, 11, 21, 2, 0, 0, tzinfo=UTC) + timedelta(seconds=seconds)
+
+
+def test_the_queue_ends_when_worker_0_first_starts_whichever_launcher_asks() -> None:
+    made = client.V1Job(metadata=client.V1ObjectMeta(creation_timestamp=at(0)))
+    found = client.ApiClient().sanitize_for_serialization(made)
+    waiting = client.V1ContainerState(waiting=client.V1ContainerStateWaiting(reason="ContainerCreating"))
+    running = client.V1ContainerState(running=client.V1ContainerStateRunning(started_at=at(90)))
+    earlier = client.V1ContainerState(
+        terminated=client.V1ContainerStateTerminated(exit_code=143, started_at=at(40), finished_at=at(60))
+    )
+    assert outcome.queue_seconds(found, []) is None
+    assert outcome.queue_seconds(found, [started(0, waiting), started(1, running), pending(0, NO_NODE)]) is None
+    assert outcome.queue_seconds(found, [started(0, running, name="sidecar"), started(0, running)]) == 90.0
+    assert outcome.queue_seconds(found, [started(0, running), started(0, earlier)]) == 40.0
 
 
 def test_the_newest_pod_of_an_index_speaks_for_the_worker() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from pathlib import Path
 
@@ -64,6 +65,17 @@ def test_what_went_wrong_in_writing_is_raised_once_by_the_next_call(tmp_path: Pa
     with pytest.raises(InfrastructureError, match="the disk is full"):
         writer.wait()
     assert writer.wait() and checkpoints.steps() == []
+
+
+def test_a_checkpoint_that_cost_a_second_is_to_be_125_from_the_next_one(tmp_path: Path) -> None:
+    checkpoints = Held(str(tmp_path))
+    writer = Writer(checkpoints)
+    assert writer.seconds_apart == 0
+    writer.save(progress(5), STATE, waited=1.0)
+    assert writer.seconds_apart == math.inf
+    checkpoints.go.set()
+    assert writer.wait()
+    assert 125 < writer.seconds_apart < 150
 
 
 def progress(step: int) -> Progress:

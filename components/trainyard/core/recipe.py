@@ -166,7 +166,7 @@ class Checkpoints(Strict):
 
     every_steps: Positive | None = Field(
         None,
-        description="Steps that a kill costs at most; it saves twice as often. By default an epoch, or a minute if longer.",
+        description="Steps that a kill costs at most; it saves twice as often. By default once or twice an epoch, by what that costs.",
     )
     keep: Annotated[int, Field(ge=2)] = 3
 

@@ -72,7 +72,10 @@ class Steps(Protocol):
         """Return the name of the first variable that holds NaN or infinity, or None."""
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Return a copy of every variable by a name that is stable over processes, and the same in both engines."""
+        """Return every variable's value by a name that is stable over processes, and the same in both engines.
+
+        Later steps leave it as it is.
+        """
 
     def load(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Set every variable, those of `model` too, to what `arrays` gave for it."""

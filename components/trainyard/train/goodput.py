@@ -56,11 +56,13 @@ class Past:
         self.restarts.append(restart)
         events.emit("recovered", **restart.model_dump())
 
-    def split(self, step: int, step_seconds: float, spent: dict[str, float], queue: float = 0.0) -> dict[str, float]:
+    def split(
+        self, step: int, step_seconds: float, spent: dict[str, float], queue: float | None = None
+    ) -> dict[str, float]:
         """Return the seconds since the beginning by what they went into; `step` is what counts, `other` what is left.
 
         step: the one that the training ended at. spent: what this process, the last one, spent by name. queue: what
-        passed before the beginning.
+        passed before the beginning, if that is known.
         """
         known = {"step": (step - (step if self.began_at is None else self.began_at)) * step_seconds}
         spent = {**self.spent, **spent}
@@ -71,7 +73,7 @@ class Past:
             known["lost_work"] = sum(each.lost_steps for each in self.restarts) * step_seconds
         known |= {name: value for name, value in spent.items() if name != "step"}
         left = time.monotonic() - self.started - sum(known.values())
-        known |= {"queue": queue} if queue else {}
+        known |= {} if queue is None else {"queue": queue}
         return {name: round(value, 3) for name, value in {**known, "other": max(0.0, left)}.items()}
 
 

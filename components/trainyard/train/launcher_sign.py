@@ -2,8 +2,8 @@
 
 Who cancels a run of Kubeflow ends its pods' processes without a word, and the gang is no pod of the run. So the launcher
 renews a small file beside the checkpoints, and worker 0 ends the gang where it stays the same for longer than any
-launcher takes to come back. Only the file's change counts: no two clocks are compared. Beside it lies what the launcher alone can know of the gang's
-past: how long it was queued.
+launcher takes to come back. Only the file's change counts: no two clocks are compared. Beside it lies what the
+launcher alone knows of the gang's past, as it may ask the API server: how long it was queued.
 """
 
 from __future__ import annotations
@@ -35,10 +35,11 @@ def note_queue(sign: str, seconds: float) -> None:
         events.emit("warning", message=f"{sign}.queue: the time in the queue was not noted ({error}).")
 
 
-def queued() -> float:
-    """Return the seconds that `note_queue` left for this gang; 0 where there is no launcher, or none that knew."""
+def queued() -> float | None:
+    """Return the seconds that `note_queue` left for this gang; None where there is no launcher, or none that knew."""
     sign = os.environ.get("TRAINYARD_LAUNCHER_SIGN", "")
-    return float((storage.read_text(f"{sign}.queue") if sign else "") or 0.0)
+    text = storage.read_text(f"{sign}.queue") if sign else None
+    return float(text) if text else None
 
 
 @contextmanager

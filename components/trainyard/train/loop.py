@@ -30,23 +30,21 @@ from trainyard.core.step import end_with
 from trainyard.train.checkpoint import Checkpoint, Checkpoints, Progress, best_epoch
 from trainyard.train.engine import Steps
 from trainyard.train.input import Input
+from trainyard.train.pace import Pace
 from trainyard.train.place import Place
 from trainyard.train.speed import Speed
 from trainyard.train.watchdog import Watchdog
 from trainyard.train.writer import Writer
 
-# Chosen: seconds of work a compiled call, after which progress is told, the loss is checked and a signal is heard.
+# Chosen: seconds of work a compiled call, after which the loss is checked and a signal is heard.
 CALL_SECONDS = 0.25
-# Chosen: where the recipe names no interval, checkpoints within an epoch are not closer than that: they cost more than work.
+# Chosen: where the recipe names no interval, a checkpoint within an epoch is not closer to another than that.
 CHECKPOINT_SECONDS = 30.0
 # Chosen: the learning rate of the one retry after a divergence, as a share of the recipe's.
 RETRY_SCALE = 0.1
 # Chosen: how long the last checkpoint waits for one under way, out of the 10 s that SIGTERM gives.
 LAST_WAIT_SECONDS = 5.0
-# Chosen: a line a so many seconds says what the time goes into; in which calls that is looked at (10 s after the start,
-# and every five minutes), and how long the input may get ahead for it.
-PACE_SECONDS = 10.0
-LOOKS_AT, LOOKS_EVERY = 40, 1200
+# Chosen: how long the input may get ahead, to see what a step takes without a wait for it.
 LONGEST_PAUSE_SECONDS = 3.0
 # Chosen: a call that takes longer is one that hangs. The first one compiles: a minute for the largest network here.
 STALL_SECONDS = 300
@@ -90,11 +88,10 @@ class Loop:
         self._batches: Any = None
         self._evaluation: Any = None
         self._saved = -1
-        self._told = self._pace_told = 0.0
-        self._calls = 0
-        self._rested_step_seconds = self._all_reduce_seconds = 0.0
+        self._seconds_since_saved = self._seconds_apart = 0.0
         self._call_steps = 1
         self._speed = Speed(data)
+        self._pace = Pace(data, self._speed, self.total, self.seconds)
         self._told_to_stop = False
 
     def run(self) -> None:
@@ -116,7 +113,7 @@ class Loop:
             dataset = self._dataset or self.data.train(0)
             batch = iter(self.steps.distributed(dataset.take(self.data.share.local).cache().repeat()))
             wanted = min(100, max(3, round(CALL_SECONDS / max(1e-6, self._speed.step_seconds(self.history)))))
-            agreed, _ = self._take(batch, 1, float(wanted))
+            agreed = self._take(batch, 1, float(wanted))[0]
             count = round(agreed)
             start = time.perf_counter()
             self._take(batch, count)
@@ -177,7 +174,7 @@ class Loop:
         self.steps.load(found.arrays)
         self.history = list(found.progress.history)
         self.rollbacks = list(found.progress.rollbacks)
-        self._saved = found.progress.step
+        self._saved, self._seconds_since_saved = found.progress.step, 0.0
         self._batches = None
 
     def _finished(self) -> bool:
@@ -192,10 +189,9 @@ class Loop:
             with self._clock("input"):
                 self._dataset = self.data.train(step)
                 self._batches = iter(self.steps.distributed(self._dataset))
-        length, due = self.data.steps_per_epoch, max(step + 1, self._saved + self._checkpoint_steps())
+        length, due = self.data.steps_per_epoch, self._due(step)
         count = min(self._call_steps, length - step % length, due - step)
-        self._calls += 1
-        look = self._calls % LOOKS_EVERY == LOOKS_AT
+        look = self._pace.looks()
         if look:
             count = self._pause(count)
         try:
@@ -204,7 +200,7 @@ class Loop:
             self._save_last()
             raise
         if look:
-            self._rested_step_seconds = self._speed.last_step_seconds
+            self._pace.rested_step_seconds = self._speed.last_step_seconds
         self.writer.check()
         if not math.isfinite(self.steps.loss_sum):
             self._diverged("training loss")
@@ -213,18 +209,27 @@ class Loop:
             self._stop_together()
         done = step + count
         self._tell(done, at_once=done == due)
-        if done == due and done % length:
+        if done == due and done % length and self._pays():
             self._save(done)
 
-    def _checkpoint_steps(self) -> int:
-        """Return the steps from one checkpoint to the next within an epoch; an epoch's end is one as well.
+    def _due(self, step: int) -> int:
+        """Return the step of the next checkpoint within the epoch, beyond the epoch where none is left.
 
-        Half an interval: while one is written, the one before it, which is committed, is at most an interval old.
+        Half an interval after the last one, by default half an epoch: while one is written, the one before it, which is
+        committed, is at most an interval old.
         """
-        every = self.settings.checkpoints.every_steps
-        if every:
-            return max(1, every // 2)
-        return max((self.data.steps_per_epoch + 1) // 2, round(CHECKPOINT_SECONDS / CALL_SECONDS) * self._call_steps)
+        length, every = self.data.steps_per_epoch, self.settings.checkpoints.every_steps
+        due = self._saved + (max(1, every // 2) if every else (length + 1) // 2)
+        return due if due > step else step + length
+
+    def _pays(self) -> bool:
+        """Whether a checkpoint within the epoch is worth its cost: one of the recipe's always, one by default where what
+        the last one cost is at most `writer.SHARE` of the steps since.
+
+        The workers agree: `_timed_call` has them all know the chief's cost and their common speed.
+        """
+        apart = max(CHECKPOINT_SECONDS, self._seconds_apart)
+        return bool(self.settings.checkpoints.every_steps) or self._seconds_since_saved >= apart
 
     def _pause(self, count: int) -> int:
         """Let the input get ahead; return how many of `count` steps then show the speed without a wait for it.
@@ -232,8 +237,8 @@ class Loop:
         All workers of a gang do so in the same call. A second pipeline would say the same at twice the memory.
         """
         each = self._speed.step_seconds_so_far
-        if self.data.share.replicas > 1 and not self._all_reduce_seconds:
-            self._all_reduce_seconds = self.all_reduce_seconds(3)
+        if self.data.share.replicas > 1 and not self._pace.all_reduce_seconds:
+            self._pace.all_reduce_seconds = self.all_reduce_seconds(3)
         with self._clock("bottleneck"):
             time.sleep(min(LONGEST_PAUSE_SECONDS, max(0.5, 4 * each)))
         return min(count, 2)
@@ -241,7 +246,9 @@ class Loop:
     def _timed_call(self, count: int) -> bool:
         """Take `count` steps and return whether a worker was told to stop."""
         start = time.perf_counter()
-        each, stop = self._take(self._batches, count, self._speed.last_step_seconds, float(self._told_to_stop))
+        each, stop, apart = self._take(
+            self._batches, count, self._speed.last_step_seconds, float(self._told_to_stop), self.writer.seconds_apart
+        )
         seconds = time.perf_counter() - start
         self.seconds["compile" if self._speed.cold else "step"] += seconds
         if self._speed.cold:
@@ -251,13 +258,14 @@ class Loop:
             each = self._speed.last_step_seconds
         if each:
             self._call_steps = max(1, round(CALL_SECONDS / each))
+        self._seconds_since_saved += count * each
+        self._seconds_apart = apart * self.place.workers  # the chief's: the others write nothing
         return stop > 0
 
-    def _take(self, batches: Any, count: int, number: float = 0.0, stop: float = 0.0) -> tuple[float, float]:
-        """Take `count` steps and return the means over the workers of their `number` and their `stop`."""
+    def _take(self, batches: Any, count: int, *said: float) -> list[float]:
+        """Take `count` steps and return the means over the workers of the three numbers that they `said`, or 0."""
         try:
-            mean = self.steps.train(batches, count, [number, stop])
-            return mean[0], mean[1]
+            return self.steps.train(batches, count, [*said, 0.0, 0.0, 0.0][:3])
         except MemoryError as error:
             raise ConfigurationError(
                 f"train.batch_size: {self.settings.batch_size} examples do not fit the device's memory "
@@ -303,14 +311,18 @@ class Loop:
     def _save(self, step: int) -> bool:
         """Have a checkpoint of `step` written; return False after a rollback, because a variable was not finite."""
         with self._clock("save"):
+            start = time.perf_counter()
             bad = self.steps.not_finite()
             if bad is None:
                 if self.place.chief:
                     self.writer.wait()
-                    self.writer.save(self._progress(step), self.steps.arrays())
+                    arrays = self.steps.arrays()
+                    # Compiling the test, at a process's first one, does not count.
+                    waited = time.perf_counter() - start if self.writer.count else 0.0
+                    self.writer.save(self._progress(step), arrays, waited)
                     if self.settings.checkpoints.every_steps == 1:  # there is no half of it
                         self.writer.wait()
-                self._saved = step
+                self._saved, self._seconds_since_saved = step, 0.0
                 return True
         self._diverged(bad)
         return False
@@ -389,37 +401,7 @@ class Loop:
 
     def _tell(self, done: int, at_once: bool = False) -> None:
         self.watchdog.alive()
-        now = time.monotonic()
-        if now - self._told >= CALL_SECONDS or done == self.total or at_once:
-            self._told = now
-            in_epoch = (done - 1) % self.data.steps_per_epoch + 1
-            events.progress(
-                done,
-                self.total,
-                "steps",
-                loss=round(self.steps.loss_sum / in_epoch, 4),
-                examples_per_second=round(self._speed.rate),
-            )
-
-        if now - self._pace_told >= PACE_SECONDS and self._rested_step_seconds:
-            self._pace_told = now
-            self._tell_pace(done)
-
-    def _tell_pace(self, done: int) -> None:
-        """Say what the time goes into, as `trainyard explain` reads it: ms a step, seconds since this process began."""
-        events.emit(
-            "pace",
-            step=done,
-            steps=self.total,
-            examples_per_second=round(self.data.batch_size / max(self._speed.step_seconds_so_far, 1e-9)),
-            step_ms=round(1000 * self._speed.step_seconds_so_far, 3),
-            rested_step_ms=round(1000 * self._rested_step_seconds, 3),
-            all_reduce_ms=round(1000 * self._all_reduce_seconds, 3),
-            **{
-                f"{name}_seconds": round(self.seconds.get(name, 0.0), 1)
-                for name in ("step", "compile", "input", "eval", "save")
-            },
-        )
+        self._pace.tell(done, self.steps.loss_sum, at_once)
 
     @contextmanager
     def _clock(self, name: str) -> Iterator[None]:

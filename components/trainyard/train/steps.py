@@ -153,8 +153,10 @@ class TensorFlowSteps:
         return sum(4 * math.prod(tuple(map(int, v.shape))) for v in self.model.trainable_variables)
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Return a copy of every variable by a name that is stable over processes."""
-        return {name: np.asarray(variable) for name, variable in self._variables().items()}
+        """Return every variable's value by a name that is stable over processes; later steps leave it as it is."""
+        # No copy: TensorFlow gives a variable new memory where its value is held elsewhere.
+        values = {name: tf.convert_to_tensor(variable) for name, variable in self._variables().items()}
+        return {name: np.asarray(memoryview(value)) for name, value in values.items()}
 
     def not_finite(self) -> str | None:
         """Return the name of the first variable that holds NaN or infinity, or None."""

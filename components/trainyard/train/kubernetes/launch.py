@@ -25,8 +25,8 @@ def launch(gang: Gang, cluster: Cluster, launcher: str = "", on_start: Callable[
     same run and step left is gone on with. On an error, and when this process is told to stop, the gang is told to stop
     and waited for; it stays only where the launcher's own pod goes and its run stays, for its successor to find.
 
-    on_start: called with the seconds from the Job's creation to the first sight of a running worker 0, by the launcher
-    that created it.
+    on_start: called once with the seconds from the Job's creation to worker 0's start, also where an earlier launcher
+    created it.
 
     Raises the error that ended the gang, by its exit code; `TransientError` where a worker was not running for
     `gang.start_deadline_seconds`, `InfrastructureError` where it never can.
@@ -35,8 +35,8 @@ def launch(gang: Gang, cluster: Cluster, launcher: str = "", on_start: Callable[
     log = WorkerLog(cluster)
     moved, job = False, None
     try:
-        job, created = _create_or_attach(gang, cluster, _owner(own) if own else None)
-        watch = _Watch(gang, cluster, on_start if created else None)
+        job = _create_or_attach(gang, cluster, _owner(own) if own else None)
+        watch = _Watch(gang, cluster, on_start)
         while not watch.finished(job["metadata"]["uid"], log):
             time.sleep(_POLL_SECONDS)
     except Preempted:
@@ -71,8 +71,8 @@ class _Watch:
         workers = outcome.workers(self._gang.workers, pods)
         if workers[0].state in ("running", "done", "failed"):
             log.follow(workers[0].pod)
-        if self._on_start and workers[0].state == "running":
-            self._on_start(time.monotonic() - self._start)
+        if self._on_start and (waited := outcome.queue_seconds(job, pods)) is not None:
+            self._on_start(waited)
             self._on_start = None
         self._report(job, workers)
         if outcome.complete(job):
@@ -123,8 +123,8 @@ class _Watch:
         return Worker(worker.index, worker.state, reason=f"no pod: {warnings[-1]}") if warnings else worker
 
 
-def _create_or_attach(gang: Gang, cluster: Cluster, owner: Owner | None) -> tuple[Manifest, bool]:
-    """Return the gang's only Job, with its Service, and whether it is new. One on its way out is waited for."""
+def _create_or_attach(gang: Gang, cluster: Cluster, owner: Owner | None) -> Manifest:
+    """Return the gang's only Job, with its Service, made now unless it is there. One on its way out is waited for."""
     wanted = worker_job(gang, owner)
     deadline = time.monotonic() + gang.grace_seconds + _GONE_SECONDS
     while True:
@@ -146,7 +146,7 @@ def _create_or_attach(gang: Gang, cluster: Cluster, owner: Owner | None) -> tupl
         )
     cluster.create_service(headless_service(gang, job["metadata"]["uid"]))
     events.emit("launched", job=gang.name, how=how, workers=gang.workers)
-    return job, how == "created"
+    return job
 
 
 def _remove(gang: Gang, cluster: Cluster, uid: str) -> None:

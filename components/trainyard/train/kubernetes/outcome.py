@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Literal
 
 from trainyard.core.errors import (
@@ -56,6 +57,23 @@ def workers(count: int, pods: list[Manifest]) -> list[Worker]:
     for pod in sorted(pods, key=lambda each: str(each["metadata"]["creationTimestamp"])):
         newest[int(pod["metadata"]["labels"].get(INDEX_LABEL, -1))] = pod
     return [_worker(index, newest.get(index)) for index in range(count)]
+
+
+def queue_seconds(job: Manifest, pods: list[Manifest]) -> float | None:
+    """Return the seconds from the Job's creation to worker 0's first start, or None where it has not started yet.
+
+    The API server's clock and a node's, both in whole seconds. A pod that was deleted since is not known of.
+    """
+    starts = [
+        (state.get("running") or state.get("terminated") or {}).get("startedAt")
+        for pod in pods
+        if pod["metadata"]["labels"].get(INDEX_LABEL) == "0"
+        for container in pod.get("status", {}).get("containerStatuses") or []
+        if container["name"] == CONTAINER and (state := container.get("state") or {})
+    ]
+    created = datetime.fromisoformat(job["metadata"]["creationTimestamp"])
+    waited = [(datetime.fromisoformat(start) - created).total_seconds() for start in starts if start]
+    return max(0.0, min(waited)) if waited else None
 
 
 def suspended(job: Manifest) -> bool:
