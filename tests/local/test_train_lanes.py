@@ -17,12 +17,12 @@ from trainyard.train import lanes
 from trainyard.train.input import Input, Share
 from trainyard.train.place import Place
 
-EPOCHS = 3
+EPOCHS = 2
 UNEVEN = [5, 31, 1, 17, 9, 20, 14]
 # Examples of each shard, batch, slices of it, and (workers, devices of each).
 GANGS = [
     ([40], 8, 1, [(4, 1)]),  # one lane, shared by all
-    (UNEVEN, 16, 1, [(2, 1), (4, 1), (4, 2), (2, 8)]),  # 97 examples, four lanes of four rows
+    (UNEVEN, 16, 1, [(4, 1), (4, 2), (2, 8)]),  # 97 examples, four lanes of four rows
     ([16] * 4, 16, 1, [(4, 1)]),  # no filling at all
     ([10] * 3, 6, 1, [(2, 1), (3, 1)]),  # three lanes of two rows: half a gang takes one and a half
     ([1, 1, 1, 0, 0, 0, 0, 0], 8, 1, [(2, 4)]),  # fewer examples than rows: lanes of filling alone
@@ -63,7 +63,7 @@ def test_any_number_of_workers_takes_the_same_batches_and_each_example_once_an_e
 def test_a_worker_that_starts_late_sees_what_it_would_have_seen(tmp_path: Path) -> None:
     data = Input(recipe(16), rows(tmp_path, UNEVEN), None, Share(8, 3, 2))
     whole = [labels.numpy() for _, labels, _ in data.train(0)]
-    for start in (2, 7, 15):
+    for start in (2, 7, 12):
         np.testing.assert_array_equal([labels.numpy() for _, labels, _ in data.train(start)], whole[2 * start :])
 
 
