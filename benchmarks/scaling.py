@@ -24,16 +24,15 @@ from trainyard.train.supervisor import HEAP
 from trainyard.train.writer import SHARE
 
 ROUNDS = 5
-MODELS = {"cnn_small": (32, 8), "resnet50": (8, 5)}
-"""Of each model the batch a worker and the steps a measurement; images of 96 x 96 pixels."""
+CASES = [("cnn_small", 32, 1, 8), ("resnet50", 8, 1, 5), ("resnet50", 8, 4, 2), ("resnet50", 8, 16, 1)]
+"""Model, images a worker computes at once, parts of a batch, steps a measurement; images of 96 x 96 pixels."""
 
 
-def measure(model: str) -> dict[str, Any]:
+def measure(model: str, images: int, parts: int, steps: int) -> dict[str, Any]:
     """Return milliseconds a step by kind, a value a round, and what a checkpoint costs."""
-    batch, steps = MODELS[model]
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run([sys.executable, "-m", "benchmarks.random_images", f"{folder}/images"], check=True)
-        arguments = [model, str(batch), f"{folder}/images", folder]
+        arguments = [model, str(images), str(parts), f"{folder}/images", folder]
         alone = [_Worker(core, arguments) for core in (0, 1)]
         ports = [20_000 + secrets.randbelow(10_000) for _ in range(2)]
         gang = [_Worker(core, arguments, ports) for core in (0, 1)]
@@ -51,23 +50,28 @@ def measure(model: str) -> dict[str, Any]:
                 result["save"].append(saved["ms"])
                 result["blocked"].append(saved["blocked_ms"])
                 result["apart"].append(saved["apart_seconds"])
-            return {**result, **_together(alone[:1], "about", 1), "steps": steps, "batch": batch}
+            about = _together(alone[:1], "about", 1)
+            return {**result, **about, "model": model, "images": images, "parts": parts, "steps": steps}
         finally:
             for worker in (*alone, *gang):
                 worker.process.kill()
 
 
-def section(results: dict[str, dict[str, Any]]) -> str:
+def section(results: list[dict[str, Any]]) -> str:
     """Return the section of the page."""
     rows, saves = [], []
-    for model, result in results.items():
+    for result in results:
+        model, parts = result["model"], result["parts"]
         middle = {name: statistics.median(result[name]) for name in ("alone", "both", "gang", "all_reduce", "blocked")}
         of_one = [one / two for one, two in zip(result["alone"], result["gang"], strict=True)]
         of_both = [both / two for both, two in zip(result["both"], result["gang"], strict=True)]
         rows.append(
-            f"| `{model}` | {result['batch']} | {result['gradient_bytes'] / 1e6:.1f} | {middle['alone']:.1f} | "
-            f"{middle['both']:.1f} | {middle['gang']:.1f} | {middle['all_reduce']:.1f} | {_spread(of_one)} | {_spread(of_both)} |"
+            f"| `{model}` | {result['images']} | {parts} | {result['gradient_bytes'] / 1e6:.1f} | {middle['alone'] / parts:.1f} | "
+            f"{middle['both'] / parts:.1f} | {middle['gang'] / parts:.1f} | {middle['all_reduce']:.1f} | {_spread(of_one)} | "
+            f"{_spread(of_both)} |"
         )
+        if parts > 1:
+            continue
         beside = [result["steps"] * (save - one) for save, one in zip(result["save"], result["alone"], strict=True)]
         cost, apart = statistics.median(beside), max(CHECKPOINT_SECONDS, statistics.median(result["apart"]))
         saves.append(
@@ -77,12 +81,12 @@ def section(results: dict[str, dict[str, Any]]) -> str:
     lines, costs = "\n".join(rows), "\n".join(saves)
     return f"""## Two workers against one
 
-Milliseconds a step, each worker pinned to a core, images of 96 pixels, SGD, median of {ROUNDS} interleaved rounds. *Both* are two
+Milliseconds a part of a step (`train.accumulation_steps` of them make one; the sum of the gradients comes once), each worker pinned to a core, images of 96 pixels, SGD, median of {ROUNDS} interleaved rounds. *Both* are two
 workers that know nothing of each other, one a core: what the machine gives where nothing is exchanged. Efficiency is the
 time of one worker alone, or of both, over the gang's, with the smallest and the largest of the rounds.
 
-| network | images a worker | gradients, MB | one | both | gang of two | all-reduce alone | of one | of both |
-| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |
+| network | images a worker and part | parts | gradients, MB | one | both | gang of two | all-reduce alone | of one | of both |
+| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |
 {lines}
 
 ## What a checkpoint costs
@@ -141,4 +145,4 @@ def _spread(values: list[float]) -> str:
 
 
 if __name__ == "__main__":
-    print(section({model: measure(model) for model in sys.argv[1:] or MODELS}))
+    print(section([measure(*case) for case in CASES if case[0] in (sys.argv[1:] or case)]))
