@@ -81,9 +81,10 @@ def section(results: list[dict[str, Any]]) -> str:
     lines, costs = "\n".join(rows), "\n".join(saves)
     return f"""## Two workers against one
 
-Milliseconds a part of a step (`train.accumulation_steps` of them make one; the sum of the gradients comes once), each worker pinned to a core, images of 96 pixels, SGD, median of {ROUNDS} interleaved rounds. *Both* are two
-workers that know nothing of each other, one a core: what the machine gives where nothing is exchanged. Efficiency is the
-time of one worker alone, or of both, over the gang's, with the smallest and the largest of the rounds.
+Milliseconds a part of a step, each worker pinned to a core, images of 96 pixels, SGD, median of {ROUNDS} interleaved rounds.
+`train.accumulation_steps` parts make a step, which sums the gradients once. *Both* are two workers that know nothing of each
+other, one a core: what the machine gives where nothing is exchanged. Efficiency is the time of one worker alone, or of both,
+over the gang's, with the smallest and the largest of the rounds.
 
 | network | images a worker and part | parts | gradients, MB | one | both | gang of two | all-reduce alone | of one | of both |
 | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |
