@@ -78,7 +78,7 @@ class Gang:
     def step(self) -> int:
         return max((event["done"] for event in self.events("progress")), default=0)
 
-    def finish(self, code: int = 0, seconds: float = 90) -> None:
+    def finish(self, code: int = 0, seconds: float = 180) -> None:
         assert self.process.wait(seconds) == code, self.log[-3000:]
 
     def training_process(self, worker: int) -> int:

@@ -39,17 +39,24 @@ def test_one_two_and_four_workers_end_with_the_same_losses_and_weights(examples:
     assert not gang_processes.processes_of(tmp_path)
 
 
-def test_two_workers_share_batch_statistics_and_clip_the_summed_gradient(examples: str, tmp_path: Path) -> None:
+def test_two_and_four_workers_share_batch_statistics_and_clip_the_summed_gradient(
+    examples: str, tmp_path: Path
+) -> None:
     # The gradient's norm is several times the limit, so clipping each replica's own would end elsewhere.
-    runs = [start(tmp_path / str(workers), examples, workers, normalization=True, clip_norm=0.05) for workers in (1, 2)]
+    options = {"normalization": True, "clip_norm": 0.05}
+    runs = [start(tmp_path / str(workers), examples, workers, **options) for workers in (1, 2)]
     for run in runs:
         run.finish()
-    np.testing.assert_allclose(
-        [epoch.eval_loss for epoch in runs[1].training.history],
-        [epoch.eval_loss for epoch in runs[0].training.history],
-        rtol=NORMALIZED_TOLERANCE,
-    )
-    assert relative_difference(runs[1], runs[0]) < NORMALIZED_TOLERANCE
+    runs.append(start(tmp_path / "4", examples, 4, **options))
+    runs[-1].finish()
+    one = runs[0]
+    for run in runs[1:]:
+        np.testing.assert_allclose(
+            [epoch.eval_loss for epoch in run.training.history],
+            [epoch.eval_loss for epoch in one.training.history],
+            rtol=NORMALIZED_TOLERANCE,
+        )
+        assert relative_difference(run, one) < NORMALIZED_TOLERANCE
 
 
 def test_a_batch_computed_in_parts_takes_the_steps_of_the_whole(examples: str, tmp_path: Path) -> None:

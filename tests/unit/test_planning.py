@@ -231,9 +231,12 @@ def test_workers_whose_network_nobody_knows_are_not_planned_as_if_they_shared_on
 
 def test_a_batch_without_equal_parts_is_no_plan(tmp_path: Path) -> None:
     environment, _ = load(tmp_path)
-    recipe = recipes.load(str(tmp_path / "imagenet.yaml"), ["train.batch_size=100"])
-    found = {each.pool: each for each in candidates(recipe, environment, data.Data(1, 1, 2, (224, 224, 3)), RESNET, [])}
-    assert found["b200"].why == "train.batch_size 100 makes no 8 equal parts; a multiple of 8 does"
+    for override, parts in (("train.batch_size=100", 8), ("train.accumulation_steps=4", 32)):
+        recipe = recipes.load(str(tmp_path / "imagenet.yaml"), ["train.batch_size=100", override])
+        found = {
+            each.pool: each for each in candidates(recipe, environment, data.Data(1, 1, 2, (224, 224, 3)), RESNET, [])
+        }
+        assert found["b200"].why == f"train.batch_size 100 makes no {parts} equal parts; a multiple of {parts} does"
 
 
 def test_the_number_of_examples_is_found_or_asked_for(tmp_path: Path) -> None:

@@ -66,6 +66,11 @@ def test_overrides_reach_nested_keys_and_keep_their_types() -> None:
         ("model.name=mlp", "'mlp' does not take images"),
         ("data.path=null", "give either path or bundled"),
         ("data.split.train=0.9", "the fractions add up to 1.1"),
+        ("train.workers=3", "64 examples make no 3 equal parts, one a worker; 63 would"),
+        (
+            "train.accumulation_steps=5",
+            "64 examples make no 5 equal parts, one a worker and an accumulation step; 65 would",
+        ),
     ],
 )
 def test_a_wrong_override_is_explained(override: str, said: str) -> None:

@@ -220,7 +220,7 @@ class TensorFlowSteps:
     def _summed(self, gradients: list[Any], loss: tf.Tensor) -> tuple[list[Any], tf.Tensor]:
         """Return the sums over all replicas of `gradients` and `loss`.
 
-        They travel in few vectors. The last layers' gradients, known first, go first; small ones go together, large ones without being copied.
+        They travel in few parcels. The last layers' gradients, known first, go first.
         """
         known = [(i, each) for i, each in enumerate(gradients) if each is not None]
         sums, parcel, size = list(gradients), [(-1, loss)], 0
