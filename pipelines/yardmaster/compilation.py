@@ -109,12 +109,12 @@ def _check_gang(recipe: Recipe, environment: Environment) -> None:
             f"{recipe.name}: train.workers: {recipe.train.workers} processes were asked for, and {pods}. "
             "Leave train.workers out: the pool says how many train together."
         )
-    parts = plan.workers * max(1, plan.pool.count) * recipe.train.accumulation_steps
+    devices, steps = max(1, plan.pool.count), recipe.train.accumulation_steps
+    parts = plan.workers * devices * steps
     if recipe.train.batch_size % parts:
         raise ConfigurationError(
             f"{recipe.name}: train.batch_size: {recipe.train.batch_size} examples make no {parts} equal parts, and "
-            f"{pods} of {max(1, plan.pool.count)} devices, each part in {recipe.train.accumulation_steps} steps. "
-            f"Give a multiple of {parts}."
+            f"{pods} of {devices} devices with train.accumulation_steps: {steps}. Give a multiple of {parts}."
         )
 
 

@@ -59,18 +59,18 @@ class Input:
         return self.recipe.train.batch_size
 
     @property
-    def slices(self) -> int:
+    def _slices(self) -> int:
         """Slices of a global batch, which are computed one after the other."""
         return self.recipe.train.accumulation_steps
 
     @property
-    def slice_size(self) -> int:
+    def _slice_size(self) -> int:
         """Examples a slice, over all replicas."""
-        return self.batch_size // self.slices
+        return self.batch_size // self._slices
 
     @property
     def _slices_per_epoch(self) -> int:
-        return self.steps_per_epoch * self.slices
+        return self.steps_per_epoch * self._slices
 
     @property
     def steps_per_epoch(self) -> int:
@@ -82,7 +82,7 @@ class Input:
 
         With `class_weights` their mean over the examples is what adds up to 1.
         """
-        begin = start * self.slices
+        begin = start * self._slices
         parts = self._parts(begin, self.recipe.train.epochs * self._slices_per_epoch)
         if self._fits("train"):
             held = _Held.read(self.folder, "train")
@@ -96,7 +96,7 @@ class Input:
     @property
     def evaluation_steps(self) -> int:
         """Slices that hold every eval example once."""
-        return math.ceil(self._count("eval") / self.slice_size)
+        return math.ceil(self._count("eval") / self._slice_size)
 
     def evaluation(self) -> tf.data.Dataset:
         """Return this process's parts of the eval split in stored order; weights are 1, and 0 for what fills it up."""
@@ -128,7 +128,7 @@ class Input:
         """Return the part of `replica` in slice `number`: a part of the epoch's own permutation of the split."""
         epoch, position = number // self._slices_per_epoch, number % self._slices_per_epoch
         part = self._part("train")
-        places = position * self.slice_size + replica * part + tf.range(part, dtype=tf.int64)
+        places = position * self._slice_size + replica * part + tf.range(part, dtype=tf.int64)
         count = self._count("train")
         chosen = tf.random.experimental.index_shuffle(
             places % count, seed=tf.stack([np.int64(self.recipe.seed), epoch]), max_index=count - 1
@@ -171,12 +171,12 @@ class Input:
         files, held = self.folder.files(split), self.folder.document.splits[split].shard_examples
         if split == "eval":
             return Lanes(files, held, self.share.replicas, self._part(split), self.evaluation_steps)
-        count = count_lanes(self.slice_size, len(files))
-        return Lanes(files, held, count, self.slice_size // count, self._slices_per_epoch)
+        count = count_lanes(self._slice_size, len(files))
+        return Lanes(files, held, count, self._slice_size // count, self._slices_per_epoch)
 
     def _part(self, split: Split) -> int:
         """Return how many rows of a slice each replica takes: of eval no more than the split needs."""
-        rows = min(self.slice_size, self._count("eval")) if split == "eval" else self.slice_size
+        rows = min(self._slice_size, self._count("eval")) if split == "eval" else self._slice_size
         return math.ceil(rows / self.share.replicas)
 
     def _rows(self, split: Split) -> tuple[int, int]:
@@ -191,10 +191,10 @@ class Input:
     def _finish(
         self, number: tf.Tensor, replica: tf.Tensor, features: dict[str, tf.Tensor], labels: tf.Tensor, real: tf.Tensor
     ) -> Batch:
-        step, place = number // self.slices, number % self.slices
+        step, place = number // self._slices, number % self._slices
         options = self.recipe.train.augment
         if options.model_dump() != type(options)().model_dump():
-            first = tf.cast(place * self.slice_size + replica * self._part("train"), tf.int32)
+            first = tf.cast(place * self._slice_size + replica * self._part("train"), tf.int32)
             for feature in self.folder.document.features:
                 if len(feature.shape) == 3:
                     draws = drawn(self.recipe.seed, step, self.batch_size, first, tf.shape(labels)[0])

@@ -91,7 +91,7 @@ class Loop:
         self._seconds_since_saved = self._seconds_apart = 0.0
         self._call_steps = 1
         self._speed = Speed(data)
-        self._pace = Pace(data, self._speed, self.total, self.seconds)
+        self._pace = Pace(steps, data, self._speed, self.total, self.seconds)
         self._told_to_stop = False
 
     def run(self) -> None:
@@ -401,7 +401,7 @@ class Loop:
 
     def _tell(self, done: int, at_once: bool = False) -> None:
         self.watchdog.alive()
-        self._pace.tell(done, self.steps.loss_sum, at_once)
+        self._pace.tell(done, at_once)
 
     @contextmanager
     def _clock(self, name: str) -> Iterator[None]:

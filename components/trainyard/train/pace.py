@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping
 
 from trainyard.core import events
+from trainyard.train.engine import Steps
 from trainyard.train.input import Input
 from trainyard.train.speed import Speed
 
@@ -22,8 +23,9 @@ class Pace:
     Both are 0 until they were looked at. seconds: what the loop's time went into, which the loop adds to.
     """
 
-    def __init__(self, data: Input, speed: Speed, total: int, seconds: Mapping[str, float]) -> None:
+    def __init__(self, steps: Steps, data: Input, speed: Speed, total: int, seconds: Mapping[str, float]) -> None:
         self.rested_step_seconds = self.all_reduce_seconds = 0.0
+        self._steps = steps
         self._data = data
         self._speed = speed
         self._total = total
@@ -36,8 +38,8 @@ class Pace:
         self._calls += 1
         return self._calls % LOOKS_EVERY == LOOKS_AT
 
-    def tell(self, done: int, loss_sum: float, at_once: bool = False) -> None:
-        """Say that `done` steps are done, unless it was said just before; loss_sum is over those of the epoch."""
+    def tell(self, done: int, at_once: bool = False) -> None:
+        """Say that `done` steps are done, unless it was said just before."""
         now = time.monotonic()
         if now - self._told >= PROGRESS_SECONDS or done == self._total or at_once:
             self._told = now
@@ -46,7 +48,7 @@ class Pace:
                 done,
                 self._total,
                 "steps",
-                loss=round(loss_sum / in_epoch, 4),
+                loss=round(self._steps.loss_sum / in_epoch, 4),
                 examples_per_second=round(self._speed.rate),
             )
         if now - self._pace_told >= PACE_SECONDS and self.rested_step_seconds:
