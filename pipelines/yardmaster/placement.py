@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainyard.core import quantity
-from trainyard.core.environment import DEFAULT, Environment, SecretKey
+from trainyard.core.environment import DEFAULT, LONGEST_SECONDS, PAUSE_SECONDS, Environment, SecretKey
 from trainyard.core.errors import ConfigurationError, did_you_mean
 from trainyard.core.gang import STEP as TRAIN
 from trainyard.core.gang import gang_plan, written
@@ -28,8 +28,7 @@ IMAGE = "trainyard/cpu"  # what the components are compiled with: stands for the
 SUMMARY = "summary"
 CHECK = "check"
 RUN_AS_USER = 65532  # the images' user; numeric, for Pod Security "restricted" asks the kubelet to verify it
-BACKOFF_SECONDS = 30  # chosen: long enough for an object store's 503 to pass, doubled at each retry by KFP
-MAX_BACKOFF_SECONDS = 600
+MAX_PAUSE_SECONDS = 600  # chosen, for Vertex AI: the longest pause between two attempts
 GANG = "gang"  # the parameter that plans a gang, of a pipeline and of its step that launches it
 LAUNCHER = Resources.model_validate(
     {"requests": {"cpu": "250m", "memory": "1Gi"}, "limits": {"memory": "1Gi"}}
@@ -82,7 +81,7 @@ def place(spec: Spec, environment: Environment, platform: Spec | None = None) ->
             container["env"] = [*container.get("env", []), *given]
     for task, step in _tasks(spec, steps):
         if retries := environment.retries_of(step):
-            task["retryPolicy"] = _retry_policy(retries)
+            task["retryPolicy"] = _retry_policy(retries, environment)
     if environment.target == "vertex":
         return PlacedSpec(spec, None)
     platform = copy.deepcopy(platform or {})
@@ -186,12 +185,21 @@ def _accelerator(name: str | None, count: int) -> Spec:
     return {"type": name, "count": str(count), "resourceType": name, "resourceCount": str(count)}
 
 
-def _retry_policy(retries: int) -> Spec:
+def _retry_policy(retries: int, environment: Environment) -> Spec:
+    """As set_retry compiles. Nothing ends the attempts together but the run's own deadline.
+
+    To Vertex AI `backoffMaxDuration` is the longest pause between two attempts. Kubeflow hands it to Argo as
+    `retryStrategy.backoff.maxDuration`, within which all attempts with their waits must end: no attempt is begun after it,
+    and one that runs is killed at it. Left out it is 0 there, which is no retry at all. Timeouts do not add up to such a
+    bound, for a pod may be pending for any time.
+    Source: KFP 2.17.0 argocompiler/container.go, Argo 4.0.5 operator.go (processNodeRetries), workflowpod.go (getDeadline).
+    """
+    longest = MAX_PAUSE_SECONDS if environment.target == "vertex" else LONGEST_SECONDS
     return {
         "maxRetryCount": retries,
-        "backoffDuration": f"{BACKOFF_SECONDS}s",
+        "backoffDuration": f"{PAUSE_SECONDS}s",
         "backoffFactor": 2.0,
-        "backoffMaxDuration": f"{MAX_BACKOFF_SECONDS}s",
+        "backoffMaxDuration": f"{longest}s",
     }
 
 

@@ -315,7 +315,9 @@ def test_a_run_has_a_deadline_of_its_steps_and_a_day_for_waits_unless_one_of_the
     tmp_path: Path,
 ) -> None:
     silent = load(tmp_path, KUBEFLOW)
-    assert silent.deadline_of([("preprocess", 60), ("train", 90)]) == 86400 + 150
+    twice, four_times = 2 * 60 + 30, 4 * 90 + 30 + 60 + 120
+    assert silent.deadline_of([("preprocess", 60), ("train", 90)]) == 86400 + twice + four_times
+    assert silent.deadline_of([("summary", 60)]) == 86400 + 60
     assert silent.deadline_of([("train", None)]) is None
     assert silent.deadline_of([("somebody-elses", 60)]) is None
     assert load(tmp_path, KUBEFLOW + "deadline_seconds: 7\n").deadline_of([("somebody-elses", 60)]) == 7

@@ -103,6 +103,9 @@ def reaching_the_store_of_kind(task: PipelineTask) -> PipelineTask:
     return task
 
 
+NEVER = "2147483647s"  # Argo ends all attempts of a step together at that time
+
+
 def on_kind(task: PipelineTask, step: str) -> PipelineTask:
     pool = {"train": "training", "push": "small", "summary": "small"}.get(step, "cpu")
     small = pool == "small"
@@ -111,7 +114,7 @@ def on_kind(task: PipelineTask, step: str) -> PipelineTask:
     reaching_the_store_of_kind(task)
     task.set_cpu_request("100m" if small else "500m").set_memory_request(memory).set_memory_limit(memory)
     if step != "summary":
-        task.set_retry(1, "30s", 2.0, "600s")
+        task.set_retry(1, "30s", 2.0, NEVER)
     kubernetes.set_timeout(task, 1800)
     if pool == "training":
         kubernetes.add_node_selector(task, "trainyard/pool", "training")
@@ -130,7 +133,7 @@ def on_gke(task: PipelineTask, step: str) -> PipelineTask:
     task.set_container_image(f"registry.example.com/trainyard/{variant}:0.1.0")
     task.set_cpu_request(cpu).set_memory_request(memory).set_memory_limit(memory)
     if step != "summary":
-        task.set_retry(5 if step == "train" else 2, "30s", 2.0, "600s")
+        task.set_retry(5 if step == "train" else 2, "30s", 2.0, NEVER)
     kubernetes.set_timeout(task, 86400 if step == "train" else 7200)
     if pool == "gpu-l4":
         promise_an_l4(task)
@@ -159,16 +162,32 @@ def on_vertex(task: PipelineTask, step: str) -> PipelineTask:
 
 
 DAY = 86400
+ON_KIND = DAY + 5 * (2 * 1800 + 30) + 1800  # a day for waits; five steps tried twice, with their pauses, and the summary once
+ON_GKE = DAY + 6 * DAY + 30 * 31 + 4 * (3 * 7200 + 30 * 3) + 7200
 
 
 @pytest.mark.parametrize(
     ("environment", "hand", "deadline"),
-    [("kind", on_kind, DAY + 6 * 1800), ("gke", on_gke, DAY + DAY + 5 * 7200), ("vertex", on_vertex, None)],
+    [("kind", on_kind, ON_KIND), ("gke", on_gke, ON_GKE), ("vertex", on_vertex, None)],
 )
 def test_placing_equals_the_calls_of_kfp_in_the_body_for_every_step(
     environment: str, hand: Hand, deadline: int | None
 ) -> None:
     assert_equal(placed(environment), written_with_calls(hand, deadline))
+
+
+def test_no_bound_on_all_attempts_together_ends_a_step_before_its_last_ones_timeout() -> None:
+    """Argo kills a retry once `backoffMaxDuration` is over, counted from the first attempt's start, waits for nodes included."""
+    kind = environments.load("kind")
+    eager = kind.model_copy(update={"retries": {"default": 10}, "timeout_seconds": {"default": 7 * DAY}})
+    spec = place(documents(train_pipeline)[0], eager).pipeline
+    dags = [part["dag"] for part in (spec["root"], *spec["components"].values()) if "dag" in part]
+    tasks = [task for dag in dags for task in dag["tasks"].values()]
+    policies = [task["retryPolicy"] for task in tasks if "retryPolicy" in task]
+    assert len(policies) == 6
+    pauses = sum(30 * 2**attempt for attempt in range(10))
+    for policy in policies:
+        assert int(policy["backoffMaxDuration"].removesuffix("s")) > 11 * 7 * DAY + pauses + 365 * DAY
 
 
 def test_a_local_environment_leaves_the_pipeline_as_it_was_compiled() -> None:
@@ -207,7 +226,7 @@ def test_a_pipeline_of_ones_own_keeps_its_images_and_settings_however_deep_its_s
         return own
 
     def hand(task: PipelineTask) -> PipelineTask:
-        task.set_cpu_request("500m").set_memory_request("3Gi").set_memory_limit("3Gi").set_retry(1, "30s", 2.0, "600s")
+        task.set_cpu_request("500m").set_memory_request("3Gi").set_memory_limit("3Gi").set_retry(1, "30s", 2.0, NEVER)
         kubernetes.set_timeout(task, 1800)
         region = (task.container_spec.env or {}).get("AWS_DEFAULT_REGION")
         reaching_the_store_of_kind(task)
@@ -231,7 +250,7 @@ def test_a_volume_is_mounted_in_every_step_as_kfp_mounts_a_claim() -> None:
         return kubernetes.mount_pvc(on_kind(task, step), "runs", "/mnt/runs")
 
     once = place(documents(train_pipeline)[0], kind)
-    assert_equal(once.documents, written_with_calls(hand, DAY + 6 * 1800))
+    assert_equal(once.documents, written_with_calls(hand, ON_KIND))
     assert place(once.pipeline, kind, once.platform) == once
 
 

@@ -29,7 +29,8 @@ TIMEOUT_SECONDS = {
 }
 # Chosen: what a run may wait for nodes, images and others' locks beyond its steps' own time.
 WAIT_SECONDS = _DAY
-_LONGEST = (1 << 31) - 1  # what Kubeflow's field holds
+LONGEST_SECONDS = (1 << 31) - 1  # what Kubeflow's field of a run's deadline holds: 68 years
+PAUSE_SECONDS = 30  # chosen: before the first retry, long enough for an object store's 503 to pass; KFP doubles it each time
 RETRIES = {"check": 1, "preprocess": 1, "train": 3, "evaluate": 1, "export": 1, "push": 1, "summary": 0}
 
 Name = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")]
@@ -123,9 +124,9 @@ class Environment(Strict):
         {},
         description="Longest time a step's pod may run, by step or default; without it 7 days for train, less for others.",
     )
-    deadline_seconds: Annotated[int, Field(ge=0, le=_LONGEST)] | None = Field(
+    deadline_seconds: Annotated[int, Field(ge=0, le=LONGEST_SECONDS)] | None = Field(
         None,
-        description="Longest time that a whole run may take, waits included; without it its steps' timeouts and a day, 0: any.",
+        description="Longest time that a whole run may take, waits included; without it its steps' timeouts and retries and a day, 0: any.",
     )
     retries: dict[str, Annotated[int, Field(ge=0, le=10)]] = Field(
         {},
@@ -144,9 +145,10 @@ class Environment(Strict):
         return own.get(step, own.get(DEFAULT, TIMEOUT_SECONDS.get(step)))
 
     def deadline_of(self, steps: Iterable[tuple[str, int | None]]) -> int | None:
-        """Return the longest time in seconds that a run of `steps` may take, each with its own, None where it may take any.
+        """Return the longest time in seconds that a run of `steps` may take, None where it may take any.
 
-        Without a deadline of the environment's own that is known for Trainyard's own steps alone: they run once each.
+        steps: every task's step and timeout. Each may use up all its retries and the pauses before them. Without a deadline
+        of the environment's own that is known for Trainyard's own steps alone: they have no loops.
         """
         if self.deadline_seconds is not None:
             return self.deadline_seconds or None
@@ -154,8 +156,9 @@ class Environment(Strict):
         for step, seconds in steps:
             if step not in TIMEOUT_SECONDS or seconds is None:
                 return None
-            total += seconds
-        return min(total, _LONGEST)
+            retries = self.retries_of(step)
+            total += (retries + 1) * seconds + PAUSE_SECONDS * (2**retries - 1)
+        return min(total, LONGEST_SECONDS)
 
     def retries_of(self, step: str) -> int:
         """Return how often a failed `step` is started again."""
