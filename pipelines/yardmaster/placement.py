@@ -13,7 +13,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainyard.core import quantity
-from trainyard.core.environment import DEFAULT, LONGEST_SECONDS, PAUSE_SECONDS, Environment, SecretKey
+from trainyard.core.environment import (
+    DEFAULT,
+    LONGEST_PAUSE_SECONDS,
+    LONGEST_SECONDS,
+    PAUSE_SECONDS,
+    Environment,
+    SecretKey,
+    pauses,
+)
 from trainyard.core.errors import ConfigurationError, did_you_mean
 from trainyard.core.gang import STEP as TRAIN
 from trainyard.core.gang import gang_plan, written
@@ -28,7 +36,6 @@ IMAGE = "trainyard/cpu"  # what the components are compiled with: stands for the
 SUMMARY = "summary"
 CHECK = "check"
 RUN_AS_USER = 65532  # the images' user; numeric, for Pod Security "restricted" asks the kubelet to verify it
-MAX_PAUSE_SECONDS = 600  # chosen, for Vertex AI: the longest pause between two attempts
 GANG = "gang"  # the parameter that plans a gang, of a pipeline and of its step that launches it
 LAUNCHER = Resources.model_validate(
     {"requests": {"cpu": "250m", "memory": "1Gi"}, "limits": {"memory": "1Gi"}}
@@ -194,12 +201,13 @@ def _retry_policy(retries: int, environment: Environment) -> Spec:
     bound, for a pod may be pending for any time.
     Source: KFP 2.17.0 argocompiler/container.go, Argo 4.0.5 operator.go (processNodeRetries), workflowpod.go (getDeadline).
     """
-    longest = MAX_PAUSE_SECONDS if environment.target == "vertex" else LONGEST_SECONDS
+    waits = pauses(retries)
+    bound = LONGEST_PAUSE_SECONDS if environment.target == "vertex" else LONGEST_SECONDS
     return {
         "maxRetryCount": retries,
-        "backoffDuration": f"{PAUSE_SECONDS}s",
-        "backoffFactor": 2.0,
-        "backoffMaxDuration": f"{longest}s",
+        "backoffDuration": f"{waits[0]}s",
+        "backoffFactor": 2.0 if waits[0] == PAUSE_SECONDS else 1.0,
+        "backoffMaxDuration": f"{bound}s",
     }
 
 

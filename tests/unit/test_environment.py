@@ -15,6 +15,7 @@ from trainyard.core import environment as environments
 from trainyard.core.errors import ConfigurationError, ExitCode
 from trainyard.core.hardware import Toleration, hosts
 from trainyard.core.pools import Placement, Pool, placement, promise
+from trainyard.train import launcher_sign
 from yardmaster.node_pools import count
 
 ROOT = Path(__file__).parents[2]
@@ -309,6 +310,20 @@ def test_a_step_has_a_deadline_and_few_retries_where_nothing_is_said_of_them(tmp
     assert (silent.timeout_of("somebody-elses"), silent.retries_of("somebody-elses")) == (None, 0)
     said = load(tmp_path, KUBEFLOW + "timeout_seconds: {default: 60, train: 90}\nretries: {default: 0}\n")
     assert (said.timeout_of("train"), said.timeout_of("push"), said.retries_of("train")) == (90, 60, 0)
+
+
+@pytest.mark.parametrize("retries", range(11))
+def test_no_pause_before_a_retry_outlasts_the_patience_of_a_gang_without_its_launcher(retries: int) -> None:
+    waits = environments.pauses(retries)
+    assert len(waits) == retries and waits == sorted(waits)
+    assert (
+        max(waits, default=0) + 300 <= launcher_sign._PATIENCE_SECONDS
+    )  # five minutes for the pod of the retry to start
+
+
+def test_pauses_double_until_they_would_grow_too_long() -> None:
+    assert environments.pauses(5) == [30, 60, 120, 240, 480]
+    assert environments.pauses(7) == [300] * 7
 
 
 def test_a_run_has_a_deadline_of_its_steps_and_a_day_for_waits_unless_one_of_them_may_take_any_time(

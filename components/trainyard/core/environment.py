@@ -30,7 +30,9 @@ TIMEOUT_SECONDS = {
 # Chosen: what a run may wait for nodes, images and others' locks beyond its steps' own time.
 WAIT_SECONDS = _DAY
 LONGEST_SECONDS = (1 << 31) - 1  # what Kubeflow's field of a run's deadline holds: 68 years
-PAUSE_SECONDS = 30  # chosen: before the first retry, long enough for an object store's 503 to pass; KFP doubles it each time
+# Chosen: the pause before a first retry lets an object store's 503 pass; the longest is shorter than a gang waits for the
+# retry of its launcher (train/launcher_sign.py).
+PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 30, 600
 RETRIES = {"check": 1, "preprocess": 1, "train": 3, "evaluate": 1, "export": 1, "push": 1, "summary": 0}
 
 Name = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")]
@@ -157,7 +159,7 @@ class Environment(Strict):
             if step not in TIMEOUT_SECONDS or seconds is None:
                 return None
             retries = self.retries_of(step)
-            total += (retries + 1) * seconds + PAUSE_SECONDS * (2**retries - 1)
+            total += (retries + 1) * seconds + sum(pauses(retries))
         return min(total, LONGEST_SECONDS)
 
     def retries_of(self, step: str) -> int:
@@ -167,6 +169,15 @@ class Environment(Strict):
     def pool_of(self, step: str) -> Pool:
         """Return the pool that `step` is placed on."""
         return self.pools[self.placement.get(step, self.placement[DEFAULT])]
+
+
+def pauses(retries: int) -> list[int]:
+    """Return the seconds before each of `retries`: twice the one before, or the same each time where that grows too long.
+
+    Argo knows no longest pause from KFP, so there is none to stop a doubling.
+    """
+    doubled = [PAUSE_SECONDS * 2**index for index in range(retries)]
+    return doubled if max(doubled, default=0) <= LONGEST_PAUSE_SECONDS else [LONGEST_PAUSE_SECONDS // 2] * retries
 
 
 def load(name: str) -> Environment:
