@@ -52,6 +52,7 @@ update: setup ## Resolve the locked requirements again
 	$(COMPILE) $(IMAGE_LOCK) --extra jax -c locks/dev.txt pyproject.toml -o locks/jax.txt
 	echo "hatchling" | $(COMPILE) -c locks/dev.txt - -o locks/build.txt
 	echo "cyclonedx-bom==7.5.0" | $(COMPILE) - -o locks/sbom.txt
+	echo "uv" | $(COMPILE) - -o locks/uv.txt
 
 images: ## Build the image of the steps and training workers (VARIANT=cpu|gpu|tpu|jax)
 	bash images/build.sh $(VARIANT) $(IMAGE)

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import importlib.metadata
 import re
 import subprocess
 import sys
+import tomllib
 import zipfile
+from functools import cache
 from pathlib import Path
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = (ROOT / "images/Dockerfile").read_text()
@@ -42,6 +47,92 @@ def test_every_locked_package_has_one_version_and_hashes_and_names_no_registry(l
     for entry in filter(None, map(str.strip, entries)):
         assert re.match(r"[\w.\[\],-]+==\S+", entry) and "--hash=sha256:" in entry, entry.splitlines()[0]
     assert "://" not in text and "--index-url" not in text
+
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+OURS = "trainyard (pyproject.toml)"
+
+
+def asked(extra: str) -> list[Requirement]:
+    """What pyproject asks for with `extra`, the extras that it names of its own among them."""
+    found = list(map(Requirement, [*PROJECT["dependencies"], *PROJECT["optional-dependencies"][extra]]))
+    for own in [each for each in found if each.name == PROJECT["name"]]:
+        found += [each for name in sorted(own.extras) for each in asked(name)]
+    return [each for each in found if each.name != PROJECT["name"]]
+
+
+def parts(lock: Path) -> tuple[dict[str, str], dict[str, set[str]], set[str]]:
+    """What a lock holds for this Python: versions by name; who asked for each; and what was left out on purpose."""
+    text, _, left_out = lock.read_text().partition("# The following packages were excluded from the output:")
+    versions: dict[str, str] = {}
+    via: dict[str, set[str]] = {}
+    for entry in re.split(r"\n(?=[a-z0-9])", re.sub(r"^#.*\n", "", text, flags=re.MULTILINE).strip()):
+        first = Requirement(entry.partition("\\\n")[0])
+        if first.marker is None or first.marker.evaluate():
+            versions[first.name] = str(first.specifier).removeprefix("==")
+            askers = (line.strip("# ") for line in entry.partition("# via")[2].splitlines())
+            via[first.name] = set(filter(None, askers))
+    return versions, via, set(re.findall(r"^# ([\w.-]+)$", left_out, re.MULTILINE))
+
+
+@cache
+def installed(name: str) -> tuple[str, tuple[Requirement, ...]]:
+    """The version of a package that is installed here, '' for none, and what it needs."""
+    try:
+        found = importlib.metadata.distribution(name)
+    except importlib.metadata.PackageNotFoundError:
+        return "", ()
+    return found.version, tuple(map(Requirement, found.requires or ()))
+
+
+def applies(needed: Requirement, extras: set[str]) -> bool:
+    return needed.marker is None or any(needed.marker.evaluate({"extra": extra}) for extra in ("", *extras))
+
+
+def missing(requirements: list[Requirement], versions: dict[str, str], left_out: set[str]) -> list[str]:
+    """What the lock has not, or not in a version that fits, of `requirements` and, as far as it is installed here, of
+    all that these need in turn."""
+    faults, seen, queue = [], set(), list(requirements)
+    while queue:
+        one = queue.pop()
+        name = canonicalize_name(one.name)
+        if name in left_out or (name, frozenset(one.extras)) in seen:
+            continue
+        seen.add((name, frozenset(one.extras)))
+        if name not in versions or not one.specifier.contains(versions[name], prereleases=True):
+            faults.append(f"{one}, found {versions.get(name)}")
+            continue
+        version, needs = installed(name)
+        if version == versions[name]:
+            queue += [each for each in needs if applies(each, one.extras)]
+    return faults
+
+
+@pytest.mark.parametrize("extra", ["dev", "cpu", "gpu", "tpu", "jax"])
+def test_each_lock_holds_all_that_pyproject_asks_for_and_nothing_that_nobody_asks_for(extra: str) -> None:
+    versions, via, left_out = parts(ROOT / "locks" / f"{extra}.txt")
+    requirements = asked(extra)
+    assert not missing(requirements, versions, left_out)
+    asked_for = {name for name, askers in via.items() if OURS in askers}
+    assert asked_for == {canonicalize_name(each.name) for each in requirements}
+    askers = {asker for each in via.values() for asker in each if not asker.startswith("-c ")}
+    assert askers <= {OURS, *versions, *left_out}
+
+
+def test_a_requirement_of_a_requirement_that_a_lock_has_not_is_found() -> None:
+    versions, _, left_out = parts(ROOT / "locks/cpu.txt")
+    assert missing(asked("cpu"), versions | {"s3transfer": "0.1"}, left_out)
+    del versions["jmespath"]
+    (fault,) = missing(asked("cpu"), versions, left_out | {"botocore"})
+    assert fault.startswith("jmespath")
+
+
+def test_one_command_writes_every_lock_and_with_it_nothing_is_left_out_that_pyproject_names() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    recipe = makefile.partition("\nupdate:")[2].partition("\n\n")[0]
+    assert sorted(re.findall(r"-o locks/(\w+)\.txt$", recipe, re.MULTILINE)) == [lock.stem for lock in LOCKS]
+    images = {each.name for extra in ("cpu", "gpu", "tpu", "jax") for each in asked(extra)}
+    assert not images & parts(ROOT / "locks/cpu.txt")[2]
 
 
 def test_a_package_whose_hash_was_tampered_with_is_not_installed(tmp_path: Path) -> None:
