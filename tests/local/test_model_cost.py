@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import keras
 import pytest
 import tensorflow as tf
 
@@ -36,6 +37,18 @@ def test_a_perceptron_costs_what_its_matrices_say() -> None:
     assert found.parameters == 4 * 8 + 8 + 8 * 2 + 2
     # The matrices, the joined inputs, and one operation a number where there is no kernel (casts, dropout, reshapes).
     assert found.flops_per_example / TRAINING_PASSES == pytest.approx(2 * (4 * 8 + 8 * 2), abs=40)
+
+
+def test_what_the_backward_pass_reads_is_kept_once_and_nothing_else() -> None:
+    layers = keras.layers
+    image = keras.Input((8, 8, 1))
+    convolved = layers.Conv2D(4, 3, padding="same")(layers.ZeroPadding2D(0)(image))  # reads 8 · 8 · 1
+    active = layers.ReLU()(
+        layers.BatchNormalization()(convolved)
+    )  # 8 · 8 · 4 for the norm's mean, as many for the sign
+    doubled = layers.Add()([active, active])  # nothing
+    logits = layers.Dense(2)(layers.GlobalAveragePooling2D()(doubled))  # 4
+    assert cost(keras.Model(image, logits)).kept_per_example == 64 + 256 + 256 + 4
 
 
 @pytest.mark.parametrize(("name", "side", "channels"), [("cnn_small", 28, 1), ("mobilenet_v3_small", 96, 3)])

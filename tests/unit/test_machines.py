@@ -87,6 +87,18 @@ def test_a_price_comes_with_its_region_and_date() -> None:
     )
 
 
+def test_nearly_every_machine_has_a_dated_price() -> None:
+    """What no public source tells stays without one, and is named here."""
+    missing = set()
+    for platform in ("gke", "eks", "aks"):
+        known = machines.of_platform(platform)
+        assert known is not None
+        missing |= {name for name, machine in known.machines.items() if machine.usd_per_hour is None}
+    assert missing == {"a3-ultragpu-8g", "a4-highgpu-8g", "tpu7x-standard-1t", "tpu7x-standard-4t"}
+    n2 = machines.price(pool("cpu", machine="n2-standard-8"), "gke")
+    assert n2 == machines.Price(0.3885, False, "us-central1", "2026-08-03")
+
+
 def test_attached_accelerators_are_added_to_the_price_of_their_host() -> None:
     priced = machines.price(pool(machine="n1-standard-8", accelerator="nvidia-tesla-t4", count=2), "gke")
     assert priced is not None and priced.usd_per_hour == pytest.approx(0.38 + 2 * 0.35)
@@ -94,7 +106,7 @@ def test_attached_accelerators_are_added_to_the_price_of_their_host() -> None:
 
 def test_the_environments_price_wins_and_an_unknown_one_stays_unknown() -> None:
     assert machines.price(pool(machine="g2-standard-8", price_per_hour=2), "gke") == machines.Price(2, False)
-    assert machines.price(pool("cpu", machine="n2-standard-8"), "gke") is None
+    assert machines.price(pool(machine="a4-highgpu-8g", accelerator="nvidia-b200", count=8), "gke") is None
     assert machines.price(pool(), "kubernetes") is None
 
 

@@ -202,7 +202,8 @@ class Training(Document):
     engine is what trained; measured are the devices of the chief, versions those of the engine and of what drives them.
 
     For the planner: hardware is what one device is (GPU: its product name), cores those of this worker; of one example,
-    flops_per_example are the operations of a step, activations the numbers that it leaves in memory. finished: ISO time.
+    flops_per_example are the operations of a step, activations the numbers that its layers put out, kept those of them that
+    the backward pass reads (0: not counted). finished: ISO time.
     warm_start: the champion's version whose weights came first, '' where they were the model's own.
     """
 
@@ -241,6 +242,7 @@ class Training(Document):
     cores: int = 0
     flops_per_example: float = 0.0
     activations_per_example: int = 0
+    kept_per_example: int = 0
     finished: str = ""
     warm_start: str = ""
 

@@ -4,22 +4,38 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import keras
 
 # Chosen as usual: the backward pass takes the products of the forward pass twice, for inputs and for weights.
 # Source: A. Griewank and A. Walther, Evaluating Derivatives, 2008, chapter 4; D. Hernandez and T. Brown, arXiv:2005.04305.
 TRAINING_PASSES = 3
+# Gradients of these activations follow from their output alone: f' is a function of f.
+_BY_OUTPUT = frozenset({"relu", "relu6", "leaky_relu", "elu", "sigmoid", "tanh", "softmax"})
+_layers = keras.layers
+_BY_OUTPUT_LAYERS = (_layers.ReLU, _layers.LeakyReLU, _layers.ELU, _layers.Softmax)
+_ACTIVATIONS = (_layers.Activation, *_BY_OUTPUT_LAYERS)
+# Linear in their inputs and without weights: the gradient needs their shapes alone. Dropout keeps but its mask of bits,
+# an embedding but ids.
+_LINEAR = (
+    _layers.Add, _layers.Subtract, _layers.Average, _layers.Concatenate, _layers.ZeroPadding1D, _layers.ZeroPadding2D,
+    _layers.Cropping1D, _layers.Cropping2D, _layers.UpSampling2D, _layers.Flatten, _layers.Reshape, _layers.Permute,
+    _layers.RepeatVector, _layers.Identity, _layers.AveragePooling1D, _layers.AveragePooling2D,
+    _layers.GlobalAveragePooling1D, _layers.GlobalAveragePooling2D, _layers.Rescaling, _layers.Normalization,
+    _layers.Dropout, _layers.Embedding,
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Cost of a network. flops_per_example: of one training step, forward and backward. activations: numbers an example
-    leaves in memory until the backward pass."""
+    """Cost of a network, of one example: flops of a training step, forward and backward; activations, the numbers that all
+    layers put out; kept, those of them that the backward pass reads again, and which therefore stay in memory until then."""
 
     parameters: int
     flops_per_example: float
     activations_per_example: int
+    kept_per_example: int
 
 
 def cost(model: keras.Model) -> Cost:
@@ -35,7 +51,25 @@ def cost(model: keras.Model) -> Cost:
         activations += outputs
         kernels = [] if isinstance(layer, keras.layers.Embedding) else [w for w in layer.weights if len(w.shape) >= 2]
         flops += sum(2 * math.prod(kernel.shape) * _positions(layer, kernel, outputs) for kernel in kernels) or outputs
-    return Cost(model.count_params(), TRAINING_PASSES * flops, activations)
+    return Cost(model.count_params(), TRAINING_PASSES * flops, activations, _kept(model))
+
+
+def _kept(model: keras.Model) -> int:
+    """Return the numbers of one example that gradients are computed from; a tensor that several layers read counts once.
+
+    A gradient follows from a layer's output where _BY_OUTPUT says so, from nothing where it is _LINEAR in its inputs and
+    has no weights, and otherwise from its inputs: of products, normalisations and a pooling's maximum.
+    """
+    found: dict[int, int] = {}
+    for layer in _leaves(model):
+        activation = getattr(getattr(layer, "activation", None), "__name__", "linear")
+        tensors = [] if isinstance(layer, (*_LINEAR, *_ACTIVATIONS)) else _listed(layer.input)
+        if activation in _BY_OUTPUT or isinstance(layer, _BY_OUTPUT_LAYERS):
+            tensors = [*tensors, *_listed(layer.output)]
+        elif activation != "linear" or isinstance(layer, _ACTIVATIONS):
+            tensors = [*tensors, *_listed(layer.input)]
+        found |= {id(tensor): math.prod(size or 1 for size in tensor.shape[1:]) for tensor in tensors}
+    return sum(found.values())
 
 
 def _leaves(model: keras.Model) -> list[keras.Layer]:
@@ -50,8 +84,12 @@ def _leaves(model: keras.Model) -> list[keras.Layer]:
 
 
 def _output_shapes(layer: keras.Layer) -> list[tuple[int, ...]]:
-    outputs = layer.output if isinstance(layer.output, list | tuple) else [layer.output]
-    return [tuple(size or 1 for size in output.shape) for output in outputs]
+    return [tuple(size or 1 for size in output.shape) for output in _listed(layer.output)]
+
+
+def _listed(tensors: Any) -> list[Any]:
+    """Return one tensor, or any nest of them, as a list."""
+    return list(keras.tree.flatten(tensors))
 
 
 def _positions(layer: keras.Layer, kernel: object, outputs: int) -> float:

@@ -1,7 +1,7 @@
 """Counts what the network of a recipe's own module costs: `python -m trainyard.models.measure RECIPE FEATURES CLASSES`.
 
 The planner runs it as a process, because it may not load TensorFlow itself. FEATURES is a JSON list; the last line of stdout
-is [parameters, operations, activations].
+is [parameters, operations, activations, kept].
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ def main() -> None:
     recipe = documents.load(Path(sys.argv[1]), Recipe)
     features = [Feature.model_validate(feature) for feature in json.loads(sys.argv[2])]
     found = cost(load_module(str(recipe.module)).build_model(features, int(sys.argv[3])))
-    print(json.dumps([found.parameters, found.flops_per_example, found.activations_per_example]))
+    kept = found.kept_per_example
+    print(json.dumps([found.parameters, found.flops_per_example, found.activations_per_example, kept]))
 
 
 if __name__ == "__main__":

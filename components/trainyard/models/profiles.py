@@ -29,7 +29,7 @@ def main() -> None:
 
 
 def profile(name: str, channels: tuple[int, ...]) -> dict[str, Any]:
-    """Return the last layer's classes and inputs and, by channels and side, [parameters, operations, activations]."""
+    """Return the last layer's classes and inputs and, by channels and side, [parameters, operations, activations, kept]."""
     sides = [
         side
         for side in SIDES
@@ -45,9 +45,9 @@ def profile(name: str, channels: tuple[int, ...]) -> dict[str, Any]:
 
 
 def measure(name: str, side: int, channels: int) -> list[float]:
-    """Return [parameters, operations, activations] of one network for square images and CLASSES classes."""
+    """Return [parameters, operations, activations, kept] of one network for square images and CLASSES classes."""
     found = cost(_build(name, side, channels))
-    return [found.parameters, found.flops_per_example, found.activations_per_example]
+    return [found.parameters, found.flops_per_example, found.activations_per_example, found.kept_per_example]
 
 
 def _build(name: str, side: int, channels: int) -> keras.Model:

@@ -206,6 +206,7 @@ def _finish(
         cores=len(os.sched_getaffinity(0)),
         flops_per_example=work.flops_per_example,
         activations_per_example=work.activations_per_example,
+        kept_per_example=work.kept_per_example,
         finished=datetime.now(UTC).isoformat(timespec="seconds"),
         resumed_from=loop.resumed_from,
         step_split_ms={name: round(1000 * value, 3) for name, value in split.items()},

@@ -113,7 +113,7 @@ def _show(recipe: Recipe, data: Data, work: Work, found: list[Candidate], runs: 
             _between(each.examples_per_second, "{:,.0f}"),
             _time(each.hours),
             each.duration or "–",
-            "unknown" if each.cost_usd is None else f"{each.cost_usd:,.2f}",
+            "–" if not each.feasible else "no price" if each.cost_usd is None else f"{each.cost_usd:,.2f}",
         )
     console.print(table)
     classes = dict.fromkeys(each.duration for each in found if each.duration)

@@ -12,7 +12,7 @@ def choose(found: list[Candidate], deadline: float | None, budget: float | None)
     """Return the candidates with at most one chosen: the cheapest that meets deadline (hours) and budget (USD).
 
     Without them the cheapest whose training takes minutes or hours, else the fastest. A pool without a known price is taken
-    only where no pool with one will do, and never against a budget.
+    only where no pool with one will do, and never against a budget; those without are ranked by their speed.
     """
     able = [each for each in found if each.feasible]
     meeting = [each for each in able if not _objection(each, deadline, budget)]
@@ -24,12 +24,18 @@ def choose(found: list[Candidate], deadline: float | None, budget: float | None)
     else:
         best, why = min(meeting, key=_hours, default=None), f"{_of('fastest', meeting)}; none takes less than a day"
     if best and best.cost_usd is None:
-        why = f"{_of('fastest', meeting)}; no price is known"
-    return [_judged(each, best, why, deadline, budget) for each in found]
+        why = f"{_of('fastest', meeting)}; it has no price"
+    unpriced = sorted((each for each in able if each.cost_usd is None), key=_hours)
+    return [_judged(each, best, why, deadline, budget, unpriced) for each in found]
 
 
 def _judged(
-    each: Candidate, best: Candidate | None, why: str, deadline: float | None, budget: float | None
+    each: Candidate,
+    best: Candidate | None,
+    why: str,
+    deadline: float | None,
+    budget: float | None,
+    unpriced: list[Candidate],
 ) -> Candidate:
     if not each.feasible:
         return each
@@ -37,9 +43,8 @@ def _judged(
         late = deadline is not None and each.hours is not None and each.hours.high > deadline
         reasons = [why, "may miss the deadline" if late else "", each.why]
         return replace(each, chosen=True, why="; ".join(filter(None, reasons)))
-    return replace(
-        each, why="; ".join(filter(None, [_objection(each, deadline, budget) or _against(each, best), each.why]))
-    )
+    against = _objection(each, deadline, budget) or _against(each, best, unpriced)
+    return replace(each, why="; ".join(filter(None, [against, each.why])))
 
 
 def _objection(each: Candidate, deadline: float | None, budget: float | None) -> str:
@@ -47,17 +52,24 @@ def _objection(each: Candidate, deadline: float | None, budget: float | None) ->
     if deadline is not None and _hours(each) > deadline:
         return f"takes {_hours(each):.3g} h, the deadline is {deadline:g} h"
     if budget is not None and each.cost_usd is None:
-        return "price unknown, so the budget cannot be held: set price_per_hour"
+        return "no price, so the budget cannot be held: set price_per_hour"
     if budget is not None and each.cost_usd is not None and each.cost_usd > budget:
         return f"costs {each.cost_usd:.2f} USD, the budget is {budget:g}"
     return ""
 
 
-def _against(each: Candidate, best: Candidate | None) -> str:
+def _against(each: Candidate, best: Candidate | None, unpriced: list[Candidate]) -> str:
     if best is None:
         return ""
     if each.cost_usd is None:
-        return "price unknown"
+        times = _hours(best) / _hours(each)
+        speed = (
+            f"{times:.3g} times as fast as {best.pool}"
+            if times >= 1
+            else f"{1 / times:.3g} times slower than {best.pool}"
+        )
+        rank = f", number {unpriced.index(each) + 1} by speed of {len(unpriced)} without" if len(unpriced) > 1 else ""
+        return f"no price, {speed}{rank}: set price_per_hour to have its cost compared"
     if best.cost_usd is not None and each.cost_usd >= best.cost_usd:
         faster = _hours(best) / _hours(each)
         return f"costs {each.cost_usd - best.cost_usd:.2f} USD more" + (
@@ -69,10 +81,13 @@ def _against(each: Candidate, best: Candidate | None) -> str:
 def _cheapest(pools: Iterable[Candidate]) -> Candidate | None:
     """Return the cheapest with a known price, else the fastest."""
     pools = list(pools)
-    priced = [each for each in pools if each.cost_usd is not None]
-    if priced:
+    if priced := _priced(pools):
         return min(priced, key=lambda each: (each.cost_usd or 0.0, _hours(each)))
     return min(pools, key=_hours, default=None)
+
+
+def _priced(pools: Iterable[Candidate]) -> list[Candidate]:
+    return [each for each in pools if each.cost_usd is not None]
 
 
 def _hours(each: Candidate) -> float:
@@ -80,7 +95,12 @@ def _hours(each: Candidate) -> float:
 
 
 def _of(adjective: str, pools: list[Candidate]) -> str:
-    return "the only pool" if len(pools) == 1 else f"the {adjective} of {len(pools)} pools"
+    """Return of which pools the chosen one is the cheapest or fastest: prices compare only those that have one."""
+    compared = _priced(pools) if adjective == "cheapest" else pools
+    with_price = " with a price" if len(compared) < len(pools) else ""
+    return (
+        f"the only pool{with_price}" if len(compared) == 1 else f"the {adjective} of {len(compared)} pools{with_price}"
+    )
 
 
 def _limits(deadline: float | None, budget: float | None) -> str:

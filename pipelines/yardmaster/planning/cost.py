@@ -23,6 +23,7 @@ from yardmaster.planning.data import Data
 from yardmaster.planning.roofline import Work
 
 _PASSES = 3  # as trainyard.models.cost counts: forward, and twice that backward
+_COUNTS = "parameters, operations, activations, kept"  # what a remembered cost holds
 _CACHE = Path("~/.cache/trainyard/costs").expanduser()
 
 
@@ -47,11 +48,12 @@ def named(name: str, image: tuple[int, int, int], classes: int) -> Work:
     share = math.log(pixels / small) / math.log(large / small)
     if not 0 <= share <= 1:  # beyond them: as many operations a pixel, the weights of the nearest
         nearest, row = (large, high) if share > 1 else (small, low)
-        low = [row[0], row[1] * pixels / nearest, row[2] * pixels / nearest]
+        low = [row[0], *(value * pixels / nearest for value in row[1:])]
         share, high = 0.0, low
-    parameters, flops, activations = (a ** (1 - share) * b**share for a, b in zip(low, high, strict=True))
+    parameters, flops, activations, kept = (a ** (1 - share) * b**share for a, b in zip(low, high, strict=True))
     more = profile["head"] * (classes - profile["classes"])
-    return Work(round(parameters + more), flops + 2 * _PASSES * more, activations + classes - profile["classes"])
+    outputs = activations + classes - profile["classes"]
+    return Work(round(parameters + more), flops + 2 * _PASSES * more, outputs, kept)
 
 
 @cache
@@ -72,14 +74,15 @@ def _table(recipe: Recipe, data: Data) -> Work:
     matrices = sum(a * b for a, b in itertools.pairwise(layers))
     tables = sum(size * width for size, width in zip(sizes, widths, strict=True))
     wide = sum(sizes) * data.classes if recipe.model.name == "wide_deep" else 0
-    return Work(matrices + sum(layers[1:]) + tables + wide, 2.0 * _PASSES * matrices, 2.0 * sum(layers))
+    numbers = float(sum(layers))
+    return Work(matrices + sum(layers[1:]) + tables + wide, 2.0 * _PASSES * matrices, 2 * numbers, numbers)
 
 
 def _own(recipe: Recipe, data: Data) -> Work:
     """Return the cost of build_model's network, from the cache or by building it, which takes TensorFlow's import."""
     module = Path(recipe.module or "")
     features = json.dumps([feature.model_dump() for feature in data.features])
-    key = hashlib.sha256(f"{features}\0{data.classes}\0".encode() + module.read_bytes()).hexdigest()[:24]
+    key = hashlib.sha256(f"{_COUNTS}\0{features}\0{data.classes}\0".encode() + module.read_bytes()).hexdigest()[:24]
     cached = storage.read_text(str(_CACHE / f"{key}.json"))
     if cached is None:
         if not data.features:
@@ -89,8 +92,7 @@ def _own(recipe: Recipe, data: Data) -> Work:
             )
         cached = _built(recipe, features, data.classes)
         storage.write_text(str(_CACHE / f"{key}.json"), cached)
-    parameters, flops, activations = json.loads(cached)
-    return Work(parameters, flops, activations)
+    return Work(*json.loads(cached))
 
 
 def _built(recipe: Recipe, features: str, classes: int) -> str:

@@ -66,7 +66,7 @@ def past_errors(model: str, hardware: str, seen: Sequence[Observation]) -> list[
 
 
 def _prior(hardware: str) -> str:
-    if hardware in ("nvidia-tesla-v100", "nvidia-tesla-a100"):
+    if hardware in ("nvidia-tesla-v100", "nvidia-tesla-a100", "tpu-v4-podslice"):
         return "published"
     return "CPU" if hardware == "CPU" else "tpu" if hardware.startswith("tpu") else "gpu"
 

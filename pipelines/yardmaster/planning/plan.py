@@ -14,7 +14,7 @@ from trainyard.core.recipe import Recipe
 from yardmaster.planning import learning, sites
 from yardmaster.planning.data import Data
 from yardmaster.planning.learning import Observation
-from yardmaster.planning.roofline import Site, Work, needed_bytes, step_seconds
+from yardmaster.planning.roofline import Site, Work, most_bytes, needed_bytes, step_seconds
 
 Class = Literal["minutes", "hours", "days", "week", "month"]
 
@@ -125,9 +125,16 @@ def _predicted(
     batch, slices = recipe.train.batch_size, recipe.train.accumulation_steps
     if batch % (parts := site.replicas * slices):
         return replace(found, why=f"train.batch_size {batch} makes no {parts} equal parts; a multiple of {parts} does")
-    if site.memory_bytes and (needed := needed_bytes(work, batch, site, slices)) > site.memory_bytes:
-        most = f"{needed / (1 << 30):.0f} GiB a device, of {site.memory_bytes / (1 << 30):.0f}"
-        return replace(found, why=f"needs about {most}; raise train.accumulation_steps or take more devices")
+    needed, most = needed_bytes(work, batch, site, slices), most_bytes(work, batch, site, slices)
+    if site.memory_bytes and needed > site.memory_bytes:
+        least = f"{_gib(needed)} GiB a device, of {_gib(site.memory_bytes)}"
+        return replace(found, why=f"needs at least {least}; {_smaller_parts(work, batch, site)}")
+    notes = []
+    if site.memory_bytes and most > site.memory_bytes and not (site.fused or recipe.train.xla):
+        notes.append(
+            f"needs {_gib(needed)} to {_gib(most)} GiB a device, of {_gib(site.memory_bytes)}: set train.xla, and raise "
+            "train.accumulation_steps if its memory runs out"
+        )
     model = recipe.model.name or recipe.name
     learned = learning.factor(site.hardware, model, seen)
     base = step_seconds(work, batch, site, slices)
@@ -142,8 +149,20 @@ def _predicted(
         hours=hours,
         cost_usd=hours.expected * found.workers * found.price.usd_per_hour if found.price else None,
         errors=tuple(learning.past_errors(model, site.hardware, seen)),
-        why="bound by decoding on the CPU" if speed.expected == ceiling else "",
+        why="; ".join(["bound by decoding on the CPU", *notes] if speed.expected == ceiling else notes),
     )
+
+
+def _smaller_parts(work: Work, batch: int, site: Site) -> str:
+    """Return what makes the batch fit: the fewest parts of it that do, or else more devices."""
+    for parts in range(2, batch // site.replicas + 1):
+        if batch % (parts * site.replicas) == 0 and needed_bytes(work, batch, site, parts) <= (site.memory_bytes or 0):
+            return f"set train.accumulation_steps to {parts}, or take more devices"
+    return "take more devices, or a smaller network"
+
+
+def _gib(size: float) -> str:
+    return f"{size / (1 << 30):.0f}"
 
 
 def _ceiling(data: Data, site: Site) -> float:

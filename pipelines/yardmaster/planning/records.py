@@ -38,7 +38,10 @@ def _observed(uri: str, one_machine: bool) -> Iterator[Observation]:
     site = _site(training, one_machine)
     if site is None or not training.flops_per_example or not training.finished:
         return
-    work = Work(training.parameters, training.flops_per_example, training.activations_per_example)
+    activations = training.activations_per_example
+    # A training of an earlier version did not count what is kept; then about what all layers put out is.
+    kept = training.kept_per_example or activations
+    work = Work(training.parameters, training.flops_per_example, activations, kept)
     batch = round(training.examples_per_second * training.step_ms / 1000)
     predicted = step_seconds(work, batch, site) - communication_seconds(work, site)
     measured = (training.step_ms - training.all_reduce_ms) / 1000

@@ -15,7 +15,8 @@ WEIGHT_PASSES = 8
 # What the published runs below deliver of the roofline, their geometric mean (0.54): images/s of ResNet-50 at 224 pixels on
 # one V100 (float32 412, mixed 1270) and one A100 (TF32 909, mixed 2375), batch 128 and 256.
 # Source: NVIDIA DeepLearningExamples, TensorFlow/Classification/ConvNets/resnet50v1.5, training performance results.
-GPU_UTILISATION = 0.54
+# TPUs are given the same value: it was not fitted to theirs, and meets them (tests/unit/test_planning.py names them).
+DEVICE_UTILISATION = 0.54
 # Measured here: mobilenet_v3_small and cnn_small on two cores, see docs/benchmarks.md.
 CPU_UTILISATION = 0.6
 # Seconds of a step that no size explains. CPU: measured here on the smallest network; others: chosen, no device was at hand.
@@ -27,11 +28,15 @@ NETWORK_SHARE = 0.5
 
 @dataclass(frozen=True)
 class Work:
-    """What one example costs a network; operations are those of a whole step, forward and backward."""
+    """What one example costs a network; operations are those of a whole step, forward and backward.
+
+    activations: the numbers that its layers put out; kept: those of them that the backward pass reads.
+    """
 
     parameters: int
     flops_per_example: float
     activations_per_example: float
+    kept_per_example: float
 
 
 @dataclass(frozen=True)
@@ -40,6 +45,9 @@ class Site:
 
     link: bytes a second that a device sends to the others of its worker, or of its slice; network: those that a worker
     sends to others, None where none are between workers. memory_bytes: of one device, None where it does not limit.
+    fused: XLA computes normalisations, activations and sums within the products before and after them, as it does on TPUs,
+    so that what is written to memory is what the backward pass reads. A GPU's products are calls of a library, which read
+    and write whole tensors.
     """
 
     hardware: str
@@ -52,6 +60,7 @@ class Site:
     memory_bytes: float | None = None
     link: float | None = None
     network: float | None = None
+    fused: bool = False
 
     @property
     def replicas(self) -> int:
@@ -71,9 +80,10 @@ def step_seconds(work: Work, batch: int, site: Site, slices: int = 1) -> float:
     """
     each = batch / slices / site.replicas
     compute = each * work.flops_per_example / site.flops
-    moved = each * work.activations_per_example * ACTIVATION_PASSES * site.bytes_each
+    written = work.kept_per_example if site.fused else work.activations_per_example
+    moved = each * written * ACTIVATION_PASSES * site.bytes_each
     memory = (moved + work.parameters * 4 * WEIGHT_PASSES) / site.memory_bandwidth
-    overhead, utilisation = (CPU_OVERHEAD, CPU_UTILISATION) if site.cpu else (DEVICE_OVERHEAD, GPU_UTILISATION)
+    overhead, utilisation = (CPU_OVERHEAD, CPU_UTILISATION) if site.cpu else (DEVICE_OVERHEAD, DEVICE_UTILISATION)
     return slices * (overhead + max(compute, memory) / utilisation) + communication_seconds(work, site)
 
 
@@ -94,11 +104,21 @@ def communication_seconds(work: Work, site: Site) -> float:
 
 
 def needed_bytes(work: Work, batch: int, site: Site, slices: int = 1) -> float:
-    """Return the memory that a device must have at least: its activations, and weights with gradients and two moments.
+    """Return the memory that a device must have at least: what the backward pass reads, and weights with gradients and
+    two moments.
 
     slices: as for `step_seconds`; from two on, the gradients of those before are held as well.
     """
-    activations = batch / slices / site.replicas * work.activations_per_example * site.bytes_each
+    return _held_bytes(work.kept_per_example, work, batch, site, slices)
+
+
+def most_bytes(work: Work, batch: int, site: Site, slices: int = 1) -> float:
+    """Return the memory that a device takes where nothing is fused and every layer's output is held."""
+    return _held_bytes(work.activations_per_example, work, batch, site, slices)
+
+
+def _held_bytes(numbers: float, work: Work, batch: int, site: Site, slices: int) -> float:
+    activations = batch / slices / site.replicas * numbers * site.bytes_each
     return activations + (16.0 if slices == 1 else 20.0) * work.parameters
 
 

@@ -62,8 +62,10 @@ def cpu(cores: float, workers: int, network: float | None) -> Site:
 def device(precision: str, name: str, devices: int, workers: int, cores: float, network: float | None) -> Site:
     """Return `workers` workers with `devices` accelerators each. Raises `ConfigurationError` where no figures are known."""
     known = catalog().accelerators[name]
-    mixed = precision != "float32" or known.kind == "tpu"
-    tflops = known.mixed_tflops if mixed else known.float32_tflops
+    tpu = known.kind == "tpu"
+    mixed = precision != "float32"
+    # A TPU multiplies float32 in passes of bfloat16, by default in one.
+    tflops = known.mixed_tflops if mixed or tpu else known.float32_tflops
     if tflops is None or known.memory_gb_per_second is None:
         raise ConfigurationError(f"no published figures of {name} are in the catalog")
     return Site(
@@ -73,10 +75,11 @@ def device(precision: str, name: str, devices: int, workers: int, cores: float, 
         cores=cores,
         flops=tflops * 1e12,
         memory_bandwidth=known.memory_gb_per_second * 1e9,
-        bytes_each=2 if mixed and known.kind == "gpu" else 4,
+        bytes_each=2 if mixed else 4,
         memory_bytes=known.memory_gib * _GIB if known.memory_gib else None,
         link=known.link_gb_per_second * 1e9 if known.link_gb_per_second else None,
         network=network,
+        fused=tpu,
     )
 
 
