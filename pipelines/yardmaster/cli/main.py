@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import sys
+from typing import Annotated
 
 import typer
 
 from trainyard.core.errors import ExitCode, TrainyardError
 from yardmaster.cli import compile, doctor, explain, place, plan, pools, recipe, run, runs, schedule, submit
 
+_DEBUG = "TRAINYARD_DEBUG"
+
 app = typer.Typer(
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode=None,  # importing the rich help takes longer than all the rest
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -32,12 +35,32 @@ app.command("pools")(pools.pools)
 app.add_typer(recipe.app, name="recipe")
 
 
+def _version(asked: bool) -> None:
+    if asked:
+        print(f"trainyard {importlib.metadata.version('trainyard')}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show the traceback of a fault, not its sentence alone.")
+    ] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and end.")
+    ] = False,  # noqa: ARG001
+) -> None:
+    """Take the options that stand before the verb."""
+    if debug:
+        os.environ[_DEBUG] = "1"
+
+
 def main() -> None:
     """Run the command line and end the process with the table's exit code."""
     try:
         app()
     except TrainyardError as error:
-        if os.environ.get("TRAINYARD_DEBUG"):
+        if os.environ.get(_DEBUG):
             raise
         for line in str(error).splitlines():
             print(f"✗ {line}", file=sys.stderr)
