@@ -46,7 +46,7 @@ def options(
     debug: Annotated[
         bool, typer.Option("--debug", help="Show the traceback of a fault, not its sentence alone.")
     ] = False,
-    version: Annotated[
+    _: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and end.")
     ] = False,  # noqa: ARG001
 ) -> None:
