@@ -48,7 +48,7 @@ def options(
     ] = False,
     _: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and end.")
-    ] = False,  # noqa: ARG001
+    ] = False,
 ) -> None:
     """Take the options that stand before the verb."""
     if debug:
