@@ -120,6 +120,10 @@ class Environment(Strict):
     )
     secrets: dict[str, SecretKey] = Field({}, description="Environment variables whose values stand in Secrets.")
     service_accounts: ServiceAccounts = ServiceAccounts()
+    run_as_user: Annotated[int, Field(ge=1, le=(1 << 31) - 1)] | None = Field(
+        None,
+        description="User id that `place` gives the steps of pipelines that are not Trainyard's, with HOME=/tmp; without it theirs stay as they are.",
+    )
     kubeflow: Kubeflow = Kubeflow()
     vertex: Vertex | None = Field(None, description="Where to submit to; compiling needs none.")
     pools: dict[str, Pool] = {}
@@ -240,7 +244,7 @@ def _target_faults(environment: Environment) -> list[str]:
         faults.append("deadline_seconds: only Kubeflow ends a run as a whole. Give timeout_seconds to the steps.")
     if environment.target != "vertex":
         return faults
-    for section in ("volume", "secrets"):
+    for section in ("volume", "secrets", "run_as_user"):
         if getattr(environment, section):
             faults.append(f"{section}: Vertex AI Pipelines has none. Leave it out.")
     for name, pool in environment.pools.items():
