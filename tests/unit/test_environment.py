@@ -96,6 +96,31 @@ def test_a_secret_is_refused_where_packages_would_show_it_and_is_not_repeated(se
     assert said[0].endswith("name that under secrets: AWS_SECRET_ACCESS_KEY: {secret: …, key: …}.")
 
 
+def overlay(name: str) -> tuple[str, dict[str, dict[str, Any]]]:
+    """Return the namespace of k8s/overlays/<name>, and its objects of the base and of its own by kind and name."""
+    folder = ROOT / "k8s" / "overlays" / name
+    files = [*(ROOT / "k8s" / "base").glob("*.yaml"), *folder.glob("*.yaml")]
+    objects = [
+        each for file in files if file.name != "kustomization.yaml" for each in yaml.safe_load_all(file.read_text())
+    ]
+    namespace = yaml.safe_load((folder / "kustomization.yaml").read_text())["namespace"]
+    return namespace, {f"{each['kind']} {each['metadata']['name']}": each for each in objects}
+
+
+@pytest.mark.parametrize("name", ["kind", "gke"])
+def test_an_environment_names_the_namespace_and_the_accounts_that_its_overlay_makes(name: str) -> None:
+    environment, (namespace, objects) = environments.load(name), overlay(name)
+    assert environment.namespace == namespace
+    accounts = environment.service_accounts
+    made = {each.partition(" ")[2] for each in objects if each.startswith("ServiceAccount ")}
+    assert {accounts.run, accounts.worker} - {"", "default"} <= made
+    if name == "gke":
+        assert (accounts.run, accounts.worker) == ("trainyard-launcher", "trainyard-worker")
+        bound = [each for key, each in objects.items() if key.startswith("RoleBinding ")]
+        roles = {each["roleRef"]["name"] for each in bound if accounts.run in [one["name"] for one in each["subjects"]]}
+        assert roles == {"trainyard-gang", "trainyard-run"}
+
+
 def nodes_of_kind() -> list[dict[str, Any]]:
     """Return the nodes that k8s/kind.yaml makes, as Kubernetes would list them; kind taints the control plane itself."""
     nodes = []
