@@ -10,10 +10,10 @@ import yaml
 
 from trainyard.core.environment import DEFAULT, Environment
 from trainyard.core.errors import ExitCode
-from trainyard.core.pools import Pool, Variant, placement
-from yardmaster.placement import RUN_AS_USER
+from trainyard.core.pools import Pool, Variant
 from yardmaster.registry import Unanswered, parse
 from yardmaster.scheduling import misfit, places
+from yardmaster.step_pods import pool_pod
 
 Manifest = dict[str, Any]
 Verdict = Literal["good", "bad", "unknown"]
@@ -97,6 +97,17 @@ def version(server: str, sdk: str) -> Check:
     return good("kubeflow version", f"the server is {server}, packages are of {sdk}")
 
 
+def space(environment: Environment, multi_user: bool) -> Check:
+    """Check that the server runs things where the environment says: one for a single user has no choice."""
+    own, named = environment.kubeflow.namespace, environment.namespace
+    if multi_user or own == named:
+        return good("runs' namespace", named)
+    sentence = f"this Kubeflow is for one user and runs everything in its own namespace, not in '{named}'"
+    if environment.kubeflow.endpoint:
+        return unknown("runs' namespace", f"{sentence}; right where '{named}' is its own")
+    return bad("runs' namespace", f"{sentence}. Set namespace: {own}", ExitCode.CONFIGURATION)
+
+
 def pod_security(namespace: Manifest) -> Check:
     """Say what the namespace's Pod Security asks; steps and gangs meet 'restricted'."""
     level = namespace["metadata"].get("labels", {}).get("pod-security.kubernetes.io/enforce")
@@ -144,40 +155,6 @@ def _platforms(environment: Environment, variant: Variant) -> list[str]:
     pools = [environment.pools[name] for name in used_pools(environment)]
     found = {f"linux/{pool.node_selector.get(_ARCHITECTURE, 'amd64')}" for pool in pools if pool.variant == variant}
     return sorted(found) or ["linux/amd64"]
-
-
-def pool_pod(environment: Environment, name: str) -> Manifest:
-    """Return a pod as one of the pool's would be placed, for the API server to try."""
-    pool = environment.pools[name]
-    needs = placement(pool, environment.platform)
-    extra = {needs.resource: str(needs.count)} if needs.resource else {}
-    resources = {
-        "requests": pool.resources.requests.model_dump() | extra,
-        "limits": pool.resources.limits.model_dump(exclude_none=True) | extra,
-    }
-    spec: Manifest = {
-        "restartPolicy": "Never",
-        "automountServiceAccountToken": False,
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": RUN_AS_USER,
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
-        "containers": [
-            {
-                "name": "main",
-                "image": environment.images.get(pool.variant, "none"),
-                "resources": resources,
-                "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
-            }
-        ],
-        "nodeSelector": needs.node_selector,
-        "tolerations": [each.model_dump(exclude_none=True) for each in needs.tolerations],
-    }
-    if pool.priority_class:
-        spec["priorityClassName"] = pool.priority_class
-    metadata = {"generateName": "trainyard-doctor-", "labels": {"app.kubernetes.io/name": "trainyard"}}
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
 
 def room(environment: Environment, name: str, nodes: list[Manifest], pods: list[Manifest] | None) -> Check:

@@ -15,6 +15,7 @@ from yardmaster import checks, kubernetes_api
 from yardmaster.checks import Check, bad, good, unknown
 from yardmaster.kubernetes_api import Kubernetes, Manifest
 from yardmaster.registry import Unanswered, look_up
+from yardmaster.step_pods import pool_pod
 
 _PATIENCE_SECONDS = 20.0  # chosen: what a person waits for a bucket
 _ACCESS = ("AWS_", "GOOGLE_", "STORAGE_EMULATOR_HOST")  # what an environment reaches its bucket with
@@ -100,6 +101,7 @@ def _kubeflow(environment: Environment) -> Iterator[Check]:
     theirs = server.version()
     yield good("kubeflow", f"{server.host} answers")
     yield checks.version(theirs, installed("kfp"))
+    yield checks.space(environment, server.multi_user())
 
 
 def _kubernetes(environment: Environment) -> Iterator[Check]:
@@ -195,7 +197,7 @@ def _pools(cluster: Kubernetes, environment: Environment) -> Iterator[Check]:
 def _admitted(cluster: Kubernetes, environment: Environment, name: str) -> Iterator[Check]:
     """Have the API server try a pod of the pool: Pod Security, quotas, limit ranges and webhooks all have their say."""
     try:
-        cluster.post(f"/api/v1/namespaces/{environment.namespace}/pods?dryRun=All", checks.pool_pod(environment, name))
+        cluster.post(f"/api/v1/namespaces/{environment.namespace}/pods?dryRun=All", pool_pod(environment, name))
     except InfrastructureError as error:
         said = str(error).partition("refused (")[2].rpartition("). ")[0] or str(error)
         if "cannot create resource" in said:

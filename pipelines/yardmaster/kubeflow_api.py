@@ -55,6 +55,10 @@ class Kubeflow:
         """Return the server's version; the call that shows that it is there."""
         return str(self._healthz().get("tag_name") or "unknown")
 
+    def multi_user(self) -> bool:
+        """Return whether the installation is for several users, each with a namespace."""
+        return bool(self._healthz().get("multi_user"))
+
     def experiment(self) -> str:
         """Return the id of the environment's experiment, made where it is missing."""
         name = self._settings.experiment
@@ -158,7 +162,7 @@ class Kubeflow:
     def _multi_user_namespace(self) -> str:
         """The namespace that lists are confined to: an installation for several users asks for one, others refuse it."""
         if self._namespace is None:
-            self._namespace = self._environment.namespace if self._healthz().get("multi_user") else ""
+            self._namespace = self._environment.namespace if self.multi_user() else ""
         return self._namespace
 
     def _experiment(self) -> Any:

@@ -35,7 +35,8 @@ Spec = dict[str, Any]
 IMAGE = "trainyard/cpu"  # what the components are compiled with: stands for the variant that the pool's kind needs
 SUMMARY = "summary"
 CHECK = "check"
-RUN_AS_USER = 65532  # the images' user; numeric, for Pod Security "restricted" asks the kubelet to verify it
+RUN_AS_USER = 65532  # our images' user; numeric, for Pod Security "restricted" asks the kubelet to verify it
+SHARED_MEMORY = "/dev/shm"  # noqa: S108 - a mount in the pod, not this machine's
 GANG = "gang"  # the parameter that plans a gang, of a pipeline and of its step that launches it
 LAUNCHER = Resources.model_validate(
     {"requests": {"cpu": "250m", "memory": "1Gi"}, "limits": {"memory": "1Gi"}}
@@ -60,8 +61,11 @@ def place(spec: Spec, environment: Environment, platform: Spec | None = None) ->
     """Return `spec` with every container step placed on its pool of `environment`; the arguments stay as they are.
 
     A step that launches a gang goes to the default pool, and the pipeline's parameter `gang` says where the gang goes.
-    `platform` is the platform spec that the pipeline was compiled with: what the author set there stays. Raises
-    `ConfigurationError` where the environment names a step that the pipeline does not have.
+    `platform` is the platform spec that the pipeline was compiled with. What the pipeline's author set stays: the
+    environment fills in what is left open. Trainyard's own steps run as the user of its images, others as the
+    environment's `run_as_user`, if it names one.
+
+    Raises `ConfigurationError` where the environment names a step that the pipeline does not have.
     """
     if environment.target == "local":
         return PlacedSpec(spec, platform)
@@ -72,30 +76,20 @@ def place(spec: Spec, environment: Environment, platform: Spec | None = None) ->
     if any(berth.launches for berth in berths.values()):
         text = written(gang_plan(environment))
         spec["root"]["inputDefinitions"]["parameters"][GANG] |= {"defaultValue": text, "isOptional": True}
-    for executor, berth in berths.items():
-        container = spec["deploymentSpec"]["executors"][executor]["container"]
-        pool = berth.pool
-        if container["image"] == IMAGE:
-            container["image"] = environment.images[pool.variant]
-        container["resources"] = container.get("resources", {}) | _resources(pool, environment)
-        own = {variable["name"] for variable in container.get("env", [])}
-        told = promise(pool) if berth.step == TRAIN else {}
-        if environment.target == "vertex" and berth.seconds:
-            told = told | {TIMEOUT_VARIABLE: str(berth.seconds)}  # it has no timeout of a task: the step ends itself
-        variables = {**environment.variables, **told}
-        given = [{"name": name, "value": value} for name, value in variables.items() if name not in own]
-        if given:
-            container["env"] = [*container.get("env", []), *given]
-    for task, step in _tasks(spec, steps):
-        if retries := environment.retries_of(step):
-            task["retryPolicy"] = _retry_policy(retries, environment)
-    if environment.target == "vertex":
-        return PlacedSpec(spec, None)
     platform = copy.deepcopy(platform or {})
     configs = platform.setdefault("platforms", {}).setdefault("kubernetes", {})
     executors = configs.setdefault("deploymentSpec", {}).setdefault("executors", {})
+    containers = {executor: spec["deploymentSpec"]["executors"][executor]["container"] for executor in steps}
+    known = {executor: _variables(containers[executor], executors.get(executor, {})) for executor in steps}
     for executor, berth in berths.items():
-        executors[executor] = _kubernetes(executors.get(executor, {}), berth, environment)
+        _place_container(containers[executor], berth, environment, known[executor])
+    for task, step in _tasks(spec, steps):
+        if "retryPolicy" not in task and (retries := environment.retries_of(step)):
+            task["retryPolicy"] = _retry_policy(retries, environment)
+    if environment.target == "vertex":
+        return PlacedSpec(spec, None)
+    for executor, berth in berths.items():
+        executors[executor] = _kubernetes(executors.get(executor, {}), berth, environment, known[executor])
     if deadline := environment.deadline_of((berth.step, berth.seconds) for berth in berths.values()):
         configs.setdefault("pipelineConfig", {}).setdefault("activeDeadlineSeconds", deadline)
     return PlacedSpec(spec, platform)
@@ -103,12 +97,16 @@ def place(spec: Spec, environment: Environment, platform: Spec | None = None) ->
 
 @dataclass(frozen=True)
 class _Berth:
-    """Where one step's pod goes. seconds: the longest time that it may run; use: '2' for the step's second task, and so on."""
+    """Where one step's pod goes. seconds: the longest time that it may run; use: '2' for the step's second task, and so on.
+
+    ours: whether it is a step of Trainyard; launches: whether it is one that starts a gang.
+    """
 
     step: str
     name: str
     pool: Pool
     seconds: int | None
+    ours: bool
     use: str = ""
     launches: bool = False
 
@@ -116,15 +114,17 @@ class _Berth:
 def _berth(spec: Spec, executor: str, step: str, environment: Environment) -> _Berth:
     seconds = environment.timeout_of(step)
     use = executor.removeprefix(f"exec-{step}").lstrip("-")
+    image = spec["deploymentSpec"]["executors"][executor]["container"]["image"]
+    ours = image in (IMAGE, *environment.images.values())
     plan = gang_plan(environment) if step == TRAIN and _takes_gang(spec, executor) else None
     if plan is None:
         name = environment.placement.get(step, environment.placement[DEFAULT])
-        return _Berth(step, name, environment.pools[name], seconds, use)
+        return _Berth(step, name, environment.pools[name], seconds, ours, use)
     name = environment.placement[DEFAULT]
     pool = environment.pools[name].model_copy(update={"resources": LAUNCHER})
     # A queue may let a gang wait for days, and its timeout begins when it is admitted.
     longest = None if plan.pool.queue else plan.timeout_seconds + LAUNCHER_SECONDS
-    return _Berth(step, name, pool, longest, use, launches=True)
+    return _Berth(step, name, pool, longest, ours, use, launches=True)
 
 
 def _takes_gang(spec: Spec, executor: str) -> bool:
@@ -165,6 +165,41 @@ def _tasks(spec: Spec, steps: dict[str, str]) -> Iterator[tuple[Spec, str]]:
             executor = components[task["componentRef"]["name"]].get("executorLabel")
             if executor in steps:
                 yield task, steps[executor]
+
+
+def _variables(container: Spec, config: Spec) -> set[str]:
+    """Return the environment variables that the author gave the step, in whichever way."""
+    names = {str(variable["name"]) for variable in container.get("env", [])}
+    names |= {str(key["envVar"]) for way in _FROM_MAPS for one in config.get(way, []) for key in one["keyToEnv"]}
+    return names | {str(one["name"]) for one in config.get("fieldPathAsEnv", [])}
+
+
+_FROM_MAPS = ("secretAsEnv", "configMapAsEnv")
+
+
+def _place_container(container: Spec, berth: _Berth, environment: Environment, known: set[str]) -> None:
+    """Give `container` image, resources and variables, as far as its author, who set the variables `known`, did not."""
+    if container["image"] == IMAGE:
+        container["image"] = environment.images[berth.pool.variant]
+    container["resources"] = _completed(container.get("resources", {}), _resources(berth.pool, environment))
+    told = promise(berth.pool) if berth.step == TRAIN else {}
+    if environment.target == "vertex" and berth.seconds:
+        told = told | {TIMEOUT_VARIABLE: str(berth.seconds)}  # it has no timeout of a task: the step ends itself
+    if environment.run_as_user and not berth.ours:
+        told = told | {"HOME": "/tmp"}  # noqa: S108 - the pod's: KFP's components install packages below it
+    variables = {**environment.variables, **told}
+    given = [{"name": name, "value": value} for name, value in variables.items() if name not in known]
+    if given:
+        container["env"] = [*container.get("env", []), *given]
+
+
+def _completed(own: Spec, ours: Spec) -> Spec:
+    """Return `own` with all of `ours` about a resource that `own` says nothing of: a request fits its own limit alone."""
+    said = [sort for sort in _SORTS if any(sort in name.lower() for name in own)]
+    return own | {name: value for name, value in ours.items() if not any(sort in name.lower() for sort in said)}
+
+
+_SORTS = ("cpu", "memory", "accelerator")
 
 
 def _resources(pool: Pool, environment: Environment) -> Spec:
@@ -211,7 +246,7 @@ def _retry_policy(retries: int, environment: Environment) -> Spec:
     }
 
 
-def _kubernetes(config: Spec, berth: _Berth, environment: Environment) -> Spec:
+def _kubernetes(config: Spec, berth: _Berth, environment: Environment, known: set[str]) -> Spec:
     """Return the executor's platform config, as kfp-kubernetes writes it; what the author set in `config` stays."""
     needs: Placement = placement(berth.pool, environment.platform)
     result = copy.deepcopy(config)
@@ -222,23 +257,34 @@ def _kubernetes(config: Spec, berth: _Berth, environment: Environment) -> Spec:
         **({"trainyard/use": berth.use} if berth.use else {}),
     }
     metadata = result.setdefault("podMetadata", {})
-    metadata["labels"] = metadata.get("labels", {}) | labels
-    result.setdefault("securityContext", {"runAsUser": str(RUN_AS_USER), "runAsNonRoot": True})
+    metadata["labels"] = labels | metadata.get("labels", {})
+    if user := RUN_AS_USER if berth.ours else environment.run_as_user:
+        result.setdefault("securityContext", {"runAsUser": str(user), "runAsNonRoot": True})
     if needs.node_selector:
         selector = result.setdefault("nodeSelector", {})
-        selector["labels"] = selector.get("labels", {}) | needs.node_selector
+        selector["labels"] = needs.node_selector | selector.get("labels", {})
     for toleration in needs.tolerations:
         _add(result, "tolerations", _toleration(toleration))
+    _mount(result, berth.pool, environment)
+    for variable, source in environment.secrets.items():
+        if variable not in known:
+            _add(result, "secretAsEnv", _secret_as_env(variable, source))
+    if berth.seconds:
+        result.setdefault("activeDeadlineSeconds", str(berth.seconds))
+    return result
+
+
+def _mount(config: Spec, pool: Pool, environment: Environment) -> None:
+    """Mount the environment's volume and, where several GPUs of one pod talk through it, memory larger than Docker's 64 MiB."""
     if environment.volume:
         claim = environment.volume.claim
         name_parameter = {"runtimeValue": {"constant": claim}}
         mount = {"constant": claim, "pvcNameParameter": name_parameter, "mountPath": environment.volume.path}
-        _add(result, "pvcMount", mount)
-    for variable, source in environment.secrets.items():
-        _add(result, "secretAsEnv", _secret_as_env(variable, source))
-    if berth.seconds:
-        result["activeDeadlineSeconds"] = str(berth.seconds)
-    return result
+        _add(config, "pvcMount", mount)
+    taken = {mount.get("mountPath") for mount in config.get("emptyDirMounts", [])}
+    if pool.kind == "gpu" and pool.count > 1 and SHARED_MEMORY not in taken:
+        shared = {"volumeName": "shared-memory", "mountPath": SHARED_MEMORY, "medium": "Memory"}
+        _add(config, "emptyDirMounts", shared | {"sizeLimit": pool.shared_memory})
 
 
 def _add(config: Spec, section: str, entry: Spec) -> None:

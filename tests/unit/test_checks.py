@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from trainyard.core import environment as environments
-from trainyard.core.environment import Environment, Volume
+from trainyard.core.environment import Environment, Kubeflow, Volume
 from trainyard.core.errors import ExitCode
 from trainyard.core.pools import Pool
 from yardmaster import checks
@@ -123,7 +123,26 @@ def test_a_volume_that_one_node_alone_can_mount_is_a_fault() -> None:
     bound = {"spec": {"accessModes": ["ReadWriteMany"]}, "status": {"phase": "Bound"}}
     assert checks.claim(place, bound).verdict == "good"
     assert checks.claim(place, bound | {"spec": {"accessModes": ["ReadWriteOnce"]}}).verdict == "bad"
-    assert checks.claim(place, None).sentence == "no PersistentVolumeClaim 'runs' in namespace kubeflow. Create it"
+    assert checks.claim(place, None).sentence == "no PersistentVolumeClaim 'runs' in namespace trainyard. Create it"
+
+
+@pytest.mark.parametrize(
+    ("multi_user", "namespace", "endpoint", "verdict"),
+    [
+        (True, "team", "", "good"),
+        (False, "kubeflow", "", "good"),
+        (False, "team", "", "bad"),
+        (False, "team", "https://kfp.example.com", "unknown"),
+    ],
+)
+def test_a_kubeflow_for_one_user_runs_nothing_in_another_namespace(
+    multi_user: bool, namespace: str, endpoint: str, verdict: str
+) -> None:
+    place = gke().model_copy(update={"namespace": namespace, "kubeflow": Kubeflow(endpoint=endpoint)})
+    check = checks.space(place, multi_user)
+    assert check.verdict == verdict
+    if check.bad:
+        assert check.sentence.endswith("Set namespace: kubeflow") and check.code == ExitCode.CONFIGURATION
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import zipfile
@@ -59,6 +60,65 @@ def test_a_local_storage_is_below_the_folder_where_the_command_is_given(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert environments.load("local").storage == str(tmp_path / "runs")
+
+
+SECRETS = {
+    "AWS_SECRET_ACCESS_KEY": "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY",
+    "AWS_ACCESS_KEY_ID": "minio",
+    "HF_TOKEN": "abc",
+    "db_password": "hunter2",
+    "OPENAI_API_KEY": "abc",
+    "X": "-----BEGIN PRIVATE KEY-----",
+    "Y": "postgres://trainer:hunter2@db/runs",
+    "Z": "AKIAIOSFODNN7EXAMPLE",
+    "GOOGLE_CREDENTIALS": '{"type": "service_account", "private_key": "…"}',
+}
+PLAIN = {
+    "AWS_ENDPOINT_URL_S3": "http://seaweedfs.kubeflow:9000",
+    "GOOGLE_APPLICATION_CREDENTIALS": "/var/run/secrets/key.json",
+    "AWS_WEB_IDENTITY_TOKEN_FILE": "token",
+    "HF_HUB_DISABLE_IMPLICIT_TOKEN": "1",
+    "TOKENIZERS_PARALLELISM": "never",
+    "AWS_SECRET_NAME": "training",
+    "MONKEY": "x",
+    "KEY": "image",
+    "TF_GPU_ALLOCATOR": "cuda_malloc_async",
+}
+
+
+@pytest.mark.parametrize("section", ["variables", "beam: {options"])
+def test_a_secret_is_refused_where_packages_would_show_it_and_is_not_repeated(section: str, tmp_path: Path) -> None:
+    end = "}" if ":" in section else ""
+    said = refusal(tmp_path, f"{KUBEFLOW}\n{section}: {json.dumps(SECRETS | PLAIN)}{end}\n").splitlines()
+    name = "beam.options" if end else section
+    assert [line.split(": ")[1] for line in said] == [f"{name}.{each}" for each in SECRETS]
+    assert not any(value in line for line in said for value in SECRETS.values() if len(value) > 5)
+    assert said[0].endswith("name that under secrets: AWS_SECRET_ACCESS_KEY: {secret: …, key: …}.")
+
+
+def overlay(name: str) -> tuple[str, dict[str, dict[str, Any]]]:
+    """Return the namespace of k8s/overlays/<name>, and its objects of the base and of its own by kind and name."""
+    folder = ROOT / "k8s" / "overlays" / name
+    files = [*(ROOT / "k8s" / "base").glob("*.yaml"), *folder.glob("*.yaml")]
+    objects = [
+        each for file in files if file.name != "kustomization.yaml" for each in yaml.safe_load_all(file.read_text())
+    ]
+    namespace = yaml.safe_load((folder / "kustomization.yaml").read_text())["namespace"]
+    return namespace, {f"{each['kind']} {each['metadata']['name']}": each for each in objects}
+
+
+@pytest.mark.parametrize("name", ["kind", "gke"])
+def test_an_environment_names_the_namespace_and_the_accounts_that_its_overlay_makes(name: str) -> None:
+    environment, (namespace, objects) = environments.load(name), overlay(name)
+    assert environment.namespace == namespace
+    accounts = environment.service_accounts
+    made = {each.partition(" ")[2] for each in objects if each.startswith("ServiceAccount ")}
+    assert {accounts.run, accounts.worker} - {"", "default"} <= made
+    if name == "gke":
+        assert (accounts.run, accounts.worker) == ("trainyard-launcher", "trainyard-worker")
+        bound = [each for key, each in objects.items() if key.startswith("RoleBinding ")]
+        roles = {each["roleRef"]["name"] for each in bound if accounts.run in [one["name"] for one in each["subjects"]]}
+        assert roles == {"trainyard-gang", "trainyard-run"}
 
 
 def nodes_of_kind() -> list[dict[str, Any]]:

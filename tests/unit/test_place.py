@@ -86,6 +86,10 @@ def assert_equal(ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> No
 
 def marked(task: PipelineTask, step: str, pool: str) -> PipelineTask:
     kubernetes.set_security_context(task, run_as_user=65532, run_as_non_root=True)
+    return labelled(task, step, pool)
+
+
+def labelled(task: PipelineTask, step: str, pool: str) -> PipelineTask:
     for key, value in {
         "app.kubernetes.io/name": "trainyard",
         "app.kubernetes.io/component": step,
@@ -235,13 +239,86 @@ def test_a_pipeline_of_ones_own_keeps_its_images_and_settings_however_deep_its_s
         if region:  # the second one
             task.set_env_variable("AWS_DEFAULT_REGION", region)
             kubernetes.add_pod_label(task, "trainyard/use", "2")
-        return marked(task, "train-own", "cpu")
+        return labelled(task, "train-own", "cpu")
 
     spec, platform = documents(body(lambda task: task))
     ours = place(spec, environments.load("kind"), platform)
     theirs = documents(body(hand))
     assert ours.documents == theirs
     assert set(spec["deploymentSpec"]["executors"]) == {"exec-train-own", "exec-train-own-2"}
+
+
+def one_step(hand: Callable[[PipelineTask], Any]) -> list[dict[str, Any]]:
+    @dsl.pipeline(name="own")
+    def own() -> None:
+        hand(train_own(text="a"))
+
+    return documents(own)
+
+
+def own_step(
+    environment: environments.Environment, hand: Callable[[PipelineTask], Any] = lambda task: None
+) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """Return a placed step of somebody else's pipeline: its container, its platform config and its task."""
+    placed = place(*(written := one_step(hand))[:1], environment, *written[1:])
+    assert placed.platform is not None
+    return (
+        placed.pipeline["deploymentSpec"]["executors"]["exec-train-own"]["container"],
+        placed.platform["platforms"]["kubernetes"]["deploymentSpec"]["executors"]["exec-train-own"],
+        placed.pipeline["root"]["dag"]["tasks"]["train-own"],
+    )
+
+
+def test_what_the_author_of_a_pipeline_set_stays() -> None:
+    def hand(task: PipelineTask) -> None:
+        task.set_memory_limit("512Mi").set_cpu_request("50m").set_retry(4, "1s", 1.0, "2s")
+        kubernetes.set_timeout(task, 60)
+        kubernetes.set_security_context(task, run_as_user=1000, run_as_non_root=True)
+        kubernetes.add_node_selector(task, "trainyard/pool", "mine")
+        kubernetes.add_pod_label(task, "app.kubernetes.io/name", "mine")
+        kubernetes.use_secret_as_env(task, "mine", {"id": "AWS_ACCESS_KEY_ID"})
+        kubernetes.use_config_map_as_env(task, "mine", {"region": "AWS_DEFAULT_REGION"})
+
+    before = one_step(hand)
+    kind = environments.load("kind")
+    kind = kind.model_copy(update={"placement": {"default": "training"}, "run_as_user": 65532})
+    container, config, task = own_step(kind, hand)
+    executor = before[0]["deploymentSpec"]["executors"]["exec-train-own"]["container"]
+    assert container["resources"] == executor["resources"]  # a request of the pool's would not fit the author's limit
+    assert task["retryPolicy"] == before[0]["root"]["dag"]["tasks"]["train-own"]["retryPolicy"]
+    assert (config["activeDeadlineSeconds"], config["securityContext"]["runAsUser"]) == ("60", "1000")
+    assert config["nodeSelector"] == {"labels": {"trainyard/pool": "mine"}}
+    assert config["podMetadata"]["labels"]["app.kubernetes.io/name"] == "mine"
+    secrets = [(one["secretName"], key["envVar"]) for one in config["secretAsEnv"] for key in one["keyToEnv"]]
+    assert secrets == [("mine", "AWS_ACCESS_KEY_ID"), ("mlpipeline-minio-artifact", "AWS_SECRET_ACCESS_KEY")]
+    assert {one["name"] for one in container["env"]} == {"AWS_ENDPOINT_URL_S3", "HOME"}
+
+
+def test_a_step_that_is_not_trainyards_keeps_the_user_of_its_image_unless_the_environment_names_one() -> None:
+    kind = environments.load("kind")
+    container, config, _ = own_step(kind)
+    assert "securityContext" not in config and "HOME" not in {one["name"] for one in container["env"]}
+    container, config, _ = own_step(kind.model_copy(update={"run_as_user": 65532}))
+    assert config["securityContext"] == {"runAsUser": "65532", "runAsNonRoot": True}
+    assert {"name": "HOME", "value": "/tmp"} in container["env"]
+
+
+@pytest.mark.parametrize(("count", "mounted"), [(1, False), (2, True)])
+def test_a_step_with_several_gpus_has_shared_memory_as_kfp_mounts_it(count: int, mounted: bool) -> None:
+    gke = environments.load("gke")
+    pool = gke.pools["gpu-l4"].model_copy(update={"count": count, "shared_memory": "8Gi"})
+    gke = gke.model_copy(update={"pools": gke.pools | {"gpu-l4": pool}, "placement": {"default": "gpu-l4"}})
+
+    def hand(task: PipelineTask, path: str = "/dev/shm", size: str = "8Gi") -> None:
+        kubernetes.empty_dir_mount(task, "shared-memory", path, medium="Memory", size_limit=size)
+
+    def mounts(config: dict[str, Any]) -> Any:
+        return config.get("emptyDirMounts")
+
+    by_kfp = one_step(hand)[1]["platforms"]["kubernetes"]["deploymentSpec"]["executors"]["exec-train-own"]
+    assert mounts(own_step(gke)[1]) == (mounts(by_kfp) if mounted else None)
+    ((own,)) = mounts(own_step(gke, lambda task: hand(task, size="1Gi"))[1])
+    assert own["sizeLimit"] == "1Gi"
 
 
 def test_a_volume_is_mounted_in_every_step_as_kfp_mounts_a_claim() -> None:

@@ -40,6 +40,12 @@ def test_the_image_is_built_from_locked_files_alone_and_runs_as_a_numbered_user(
     assert user and int(user[-1]) > 0
 
 
+def test_a_process_in_the_image_finds_the_driver_that_gke_mounts() -> None:
+    final = DOCKERFILE.rpartition("\nFROM ")[2]
+    (folders,) = re.findall(r"\bLD_LIBRARY_PATH=(\S+)", final.partition("\nENV ")[2])
+    assert "/usr/local/nvidia/lib64" in folders.split(":")
+
+
 @pytest.mark.parametrize("lock", LOCKS, ids=lambda path: path.stem)
 def test_every_locked_package_has_one_version_and_hashes_and_names_no_registry(lock: Path) -> None:
     text = lock.read_text()

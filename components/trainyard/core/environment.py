@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 from pydantic import Field, PrivateAttr
 
 from trainyard.core import documents, machines
+from trainyard.core.credentials import is_secret
 from trainyard.core.documents import Strict
 from trainyard.core.errors import ConfigurationError, did_you_mean
 from trainyard.core.hardware import Platform, catalog
@@ -114,10 +115,15 @@ class Environment(Strict):
     namespace: Name = Field("kubeflow", description="Kubernetes namespace of the runs and of what they start.")
     volume: Volume | None = Field(None, description="Lets storage be a folder on a volume that all pods share.")
     variables: dict[str, str] = Field(
-        {}, description="Environment variables of every step, such as AWS_ENDPOINT_URL_S3."
+        {},
+        description="Environment variables of every step, such as AWS_ENDPOINT_URL_S3; nothing secret, for packages show them.",
     )
     secrets: dict[str, SecretKey] = Field({}, description="Environment variables whose values stand in Secrets.")
     service_accounts: ServiceAccounts = ServiceAccounts()
+    run_as_user: Annotated[int, Field(ge=1, le=(1 << 31) - 1)] | None = Field(
+        None,
+        description="User id that `place` gives the steps of pipelines that are not Trainyard's, with HOME=/tmp; without it theirs stay as they are.",
+    )
     kubeflow: Kubeflow = Kubeflow()
     vertex: Vertex | None = Field(None, description="Where to submit to; compiling needs none.")
     pools: dict[str, Pool] = {}
@@ -188,7 +194,8 @@ def load(name: str) -> Environment:
     path = documents.find("environment", name, BUNDLED)
     environment = documents.load(path, Environment)
     environment._name = path.name
-    if faults := [*_placement_faults(environment), *_target_faults(environment), *_machine_faults(environment)]:
+    looks = (_placement_faults, _target_faults, _machine_faults, _secret_faults)
+    if faults := [fault for look in looks for fault in look(environment)]:
         raise ConfigurationError("\n".join(f"{path.name}: {fault}" for fault in faults))
     if is_bucket(environment.storage):
         place(environment.storage)  # raises where it is no folder of a bucket
@@ -218,6 +225,18 @@ def _machine_faults(environment: Environment) -> Iterator[str]:
         yield from (f"pools.{name}.{fault}" for fault in machines.faults(pool, environment.platform))
 
 
+def _secret_faults(environment: Environment) -> Iterator[str]:
+    """Yield what must not be in a package, which everybody may read who may see a pipeline."""
+    instead = "Put it into a Secret of the cluster, and name that under secrets: {name}: {{secret: …, key: …}}."
+    if environment.target == "vertex":
+        instead = "Leave it out, and give the steps' service account the right."
+    for section, values in (("variables", environment.variables), ("beam.options", environment.beam.options)):
+        for name, value in values.items():
+            if is_secret(name, str(value)):
+                advice = instead.format(name=name.upper())
+                yield f"{section}.{name}: looks like a secret, and every package and run would show it. {advice}"
+
+
 def _target_faults(environment: Environment) -> list[str]:
     faults = []
     faults += _storage_faults(environment)
@@ -225,7 +244,7 @@ def _target_faults(environment: Environment) -> list[str]:
         faults.append("deadline_seconds: only Kubeflow ends a run as a whole. Give timeout_seconds to the steps.")
     if environment.target != "vertex":
         return faults
-    for section in ("volume", "secrets"):
+    for section in ("volume", "secrets", "run_as_user"):
         if getattr(environment, section):
             faults.append(f"{section}: Vertex AI Pipelines has none. Leave it out.")
     for name, pool in environment.pools.items():

@@ -149,7 +149,9 @@ class Pool(Strict):
     )
     queue: str = Field("", description="Kueue's LocalQueue that admits a gang.")
     priority_class: str = Field("", description="PriorityClass of a gang's workers.")
-    shared_memory: Memory = Field("1Gi", description="Size of /dev/shm of a gang's worker; counts as its memory.")
+    shared_memory: Memory = Field(
+        "1Gi", description="Size of /dev/shm of a gang's worker, and of a step with several GPUs; counts as its memory."
+    )
     ephemeral_storage: Memory = Field(
         "10Gi",
         description="Disk of a gang's worker, for /tmp: the examples, where storage is a bucket, and its staged output.",

@@ -1,0 +1,38 @@
+"""What looks like a password or key, and so must not be written where anybody reads it: a recipe, a package, a log."""
+
+from __future__ import annotations
+
+import re
+
+# Words of a variable's or an option's name that stand for something secret; KEY alone does not.
+_NAMES = re.compile(
+    r"(?:^|[_.-])(?:SECRET|PASS|PASSWORD|PASSWD|PASSPHRASE|PWD|TOKEN|CREDENTIALS?|BEARER|APIKEY"
+    r"|(?:API|ACCESS|ACCOUNT|PRIVATE|SIGNING|ENCRYPTION|SHARED|SAS|AUTH)[_.-]?KEY)"
+    r"(?:[_.-](?!FILE|PATH|DIR|URL|URI|ENDPOINT|NAME|TYPE|ARN)|$)",
+    re.IGNORECASE,
+)
+# Values that say of themselves what they are.
+_VALUES = re.compile(
+    r"-----BEGIN [A-Z ]*PRIVATE KEY"
+    r"|\b(?:AKIA|ASIA)[0-9A-Z]{16}\b"  # AWS
+    r"|\bAIza[\w-]{35}"  # Google
+    r"|\bya29\.[\w-]{20}"
+    r'|"private_key"'
+    r"|\bgh[oprsu]_\w{36}|\bgithub_pat_\w{22}"
+    r"|\bhf_[A-Za-z]{34}"
+    r"|\bglpat-[\w-]{20}"
+    r"|\bxox[abprs]-[\w-]{10}"
+    r"|\bsk-[\w-]{32}"
+    r"|\beyJ[\w-]{10,}\.eyJ[\w-]{10,}\."  # JSON Web Token
+    r"|\b[a-z][a-z0-9+.-]*://[^/\s:@]*:[^/\s@]+@"  # a password in a URL
+    r"|(?:AccountKey|SharedAccessSignature)="  # Azure
+)
+# What a secret is not: a switch, a number, a place on a disk.
+_PLAIN = re.compile(r"(?:|true|false|yes|no|on|off|none|null|-?[\d.]{1,8}|(?:~|\.{1,2})?/.*)", re.IGNORECASE)
+
+
+def is_secret(name: str, value: str) -> bool:
+    """Return whether `value`, called `name`, looks like a secret; a path to one, a switch or a number is none."""
+    if _VALUES.search(value):
+        return True
+    return bool(_NAMES.search(name)) and not _PLAIN.fullmatch(value)
