@@ -119,13 +119,17 @@ def _show(rows: list[dict[str, Any]]) -> None:
     for row in rows:
         accelerators = f"{row['count']} × {row['accelerator']}" if row["accelerator"] else "–"
         accelerators += f" {row['topology']}" if row["topology"] else ""
-        usd = "unknown" if row["usd_per_hour"] is None else f"{row['usd_per_hour']:.4g}{' Spot' if row['spot'] else ''}"
+        usd = "no price" if row["usd_per_hour"] is None else f"{row['usd_per_hour']:.4g}{' Spot' if row['spot'] else ''}"
         nodes = [str(number) for number in (row["nodes"] or {}).values()]
         table.add_row(row["pool"], row["kind"], row["machine"] or "–", accelerators, str(row["workers"]), usd, *nodes)
     console.print(table)
-    lists = sorted({f"{row['price_region']} as of {row['price_date']}" for row in rows if row["price_date"]})
+    days: dict[str, set[str]] = {}
+    for row in rows:
+        if row["price_date"]:
+            days.setdefault(row["price_region"], set()).add(row["price_date"])
+    lists = [f"{region} as of {' and '.join(sorted(found))}" for region, found in sorted(days.items())]
     notes = [
         f"List prices of {', '.join(lists)}." if lists else "",
         "" if counted else "No nodes counted: no cluster at hand.",
     ]
-    console.print(" ".join(filter(None, notes)), style="dim", soft_wrap=True)
+    console.print(" ".join(filter(None, notes)), style="dim", soft_wrap=True, markup=False)
