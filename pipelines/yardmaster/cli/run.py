@@ -6,22 +6,11 @@ import json
 import secrets
 import sys
 from datetime import datetime
-from enum import StrEnum
 from typing import Annotated
 
 import typer
 
-from yardmaster.cli.options import Output, OutputFormat, Overrides, RecipeName
-
-
-class Step(StrEnum):
-    """The steps in their order."""
-
-    PREPROCESS = "preprocess"
-    TRAIN = "train"
-    EVALUATE = "evaluate"
-    EXPORT = "export"
-    PUSH = "push"
+from yardmaster.cli.options import Output, OutputFormat, Overrides, RecipeName, Step
 
 
 def run(
