@@ -128,7 +128,8 @@ class RunView:
 
     def document(self) -> dict[str, Any]:
         """Return the run as JSON has it."""
-        return asdict(self) | {"reason": self.reason, "exit_code": int(self.exit_code) if self.over else None}
+        code = int(self.exit_code) if self.over else None
+        return asdict(self) | {"reason": self.reason, "refused": bool(self.refused), "exit_code": code}
 
 
 def steps(findings: Iterable[Finding], now: datetime) -> tuple[StepView, ...]:
