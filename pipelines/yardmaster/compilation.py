@@ -17,11 +17,14 @@ from trainyard.core.window import day_of
 from yardmaster.placement import PlacedSpec, place
 
 
-def compiled(recipe: Recipe, environment: Environment, when: When | None = None, day: str = "") -> PlacedSpec:
+def compiled(
+    recipe: Recipe, environment: Environment, when: When | None = None, day: str = "", again: str = ""
+) -> PlacedSpec:
     """Return the placed training pipeline whose parameters default to `recipe` and `environment`.
 
     With `when` it is the pipeline that first looks whether a condition of a schedule holds. With `day` a window of data
-    ends before that day, and not before the one that the run is scheduled for.
+    ends before that day, and not before the one that the run is scheduled for. With `again` that step and all after it are
+    done again, whatever is there.
 
     Raises `ConfigurationError` where the recipe names what only this machine has and the environment is elsewhere, and
     where it reads no window for `day`.
@@ -49,6 +52,8 @@ def compiled(recipe: Recipe, environment: Environment, when: When | None = None,
     }
     if when is not None:
         defaults["when"] = when.model_dump_json()
+    if again:
+        defaults["again"] = again
     for name, value in defaults.items():
         parameters[name] |= {"defaultValue": value, "isOptional": True}
     _fill_in_time(spec, day_of(day) if day else "")

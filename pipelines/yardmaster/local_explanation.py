@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from trainyard.core import storage
+from trainyard.core import refusal, storage
 from trainyard.core.errors import ConfigurationError, ExitCode, did_you_mean
 from trainyard.core.keys import STEPS
 from yardmaster.explanation import ADVICE, failure_event
@@ -24,8 +24,8 @@ def explain_folder(root: str, run: str) -> tuple[str, ExitCode]:
     text = storage.read_text(storage.join(folders[name], "run.json"))
     written = json.loads(text) if text else {}
     if written and not written.get("failure"):
-        refused = (written.get("gate") or {}).get("verdict") == "refused"
-        ended = "has ended; the gate refused the model" if refused else "has succeeded"
+        refused = refusal.of_record(written)
+        ended = f"has ended: {refusal.SENTENCE} ({refused})" if refused else "has succeeded"
         return f"{name} {ended}. Report: {written['report']}", ExitCode.DONE
     sentence, code = _failure(name, folders[name], str(written.get("failure") or ""), written.get("exit_code"))
     return f"{sentence} Report: {written['report']}" if written.get("report") else sentence, code

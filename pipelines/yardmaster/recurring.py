@@ -107,5 +107,5 @@ def request(schedule: Schedule, action: Action, what: Submission, experiment: st
         trigger=kfp.V2beta1Trigger(cron_schedule=trigger),
         max_concurrency=str(schedule.max_concurrency),
         no_catchup=not schedule.catch_up,
-        mode=kfp.RecurringRunMode.ENABLE,
+        mode=kfp.RecurringRunMode.DISABLE if schedule.paused else kfp.RecurringRunMode.ENABLE,
     )

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
+from trainyard.core import refusal
 from trainyard.core.errors import ExitCode
 from trainyard.core.keys import STEPS
 from yardmaster.explanation import Finding
@@ -80,10 +81,24 @@ class RunView:
         return min(failed, key=_began).code or ExitCode.BUG if failed else ExitCode.TRANSIENT
 
     @property
+    def refused(self) -> str:
+        """Why the gate refused the model of a run that has ended; '' where it did not."""
+        if self.state != "SUCCEEDED":
+            return ""
+        if self.record:
+            return refusal.of_record(self.record)
+        ran = {step.name for step in self.steps}
+        if "evaluate" in ran and "push" not in ran:
+            return "its record cannot be read from here; the log of evaluate and the report say why"
+        return ""
+
+    @property
     def reason(self) -> str:
         """One sentence: why the run is not done, or how it ended."""
         if self.state == "SUCCEEDED" and self.record and self.record.get("not_due"):
             return f"{self.name} had nothing to train: {self.record['not_due']}"
+        if self.refused:
+            return f"{self.name} has ended: {refusal.SENTENCE} ({self.refused})"
         if self.state in ("SUCCEEDED", "CANCELED"):
             return f"{self.name} {'has succeeded' if self.state == 'SUCCEEDED' else 'was cancelled'}"
         if self.overdue:
@@ -113,7 +128,8 @@ class RunView:
 
     def document(self) -> dict[str, Any]:
         """Return the run as JSON has it."""
-        return asdict(self) | {"reason": self.reason, "exit_code": int(self.exit_code) if self.over else None}
+        code = int(self.exit_code) if self.over else None
+        return asdict(self) | {"reason": self.reason, "refused": bool(self.refused), "exit_code": code}
 
 
 def steps(findings: Iterable[Finding], now: datetime) -> tuple[StepView, ...]:

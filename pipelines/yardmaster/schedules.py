@@ -44,7 +44,7 @@ class Schedule(Strict):
         1, description="Runs at one time. A tick that finds as many going on runs late, once."
     )
     catch_up: bool = Field(False, description="Run every tick that was missed while the schedule could not run.")
-    paused: bool = Field(False, description="Kept, but not running.")
+    paused: bool = Field(False, description="Kept at the server, disabled: nothing is run.")
 
     @field_validator("cron")
     @classmethod
@@ -117,17 +117,19 @@ def belongs(name: str, schedule: str) -> bool:
 
 
 def plan(wanted: str, paused: bool, there: list[Recurring], now: datetime) -> list[Action]:
-    """Return what makes `wanted` the one enabled schedule among `there`, none of whose ticks runs twice or is left out.
+    """Return what makes `wanted` the one schedule among `there`, none of whose ticks runs twice or is left out.
 
-    The new one starts where the old one stopped: after its newest run, at most SETTLE ago, for a tick that the old one
+    It is enabled, or disabled where it is `paused`; '' wants none. The new one starts where the old one stopped: after its newest run, at most SETTLE ago, for a tick that the old one
     was about to run when it was disabled would otherwise be nobody's.
     """
-    keeper = next((each for each in there if each.name == wanted and each.enabled and not paused), None)
+    keeper = next((each for each in there if each.name == wanted and each.enabled is not paused), None)
     others = [each for each in there if each is not keeper]
     actions = [Action("disable", each.name, each.id) for each in others if each.enabled]
     if keeper:
-        actions.append(Action("keep", keeper.name, keeper.id, why="unchanged"))
-    elif not paused:
+        actions.append(Action("keep", keeper.name, keeper.id, why="unchanged, paused" if paused else "unchanged"))
+    elif wanted and paused:
+        actions.append(Action("create", wanted, start=now, why="paused: it runs nothing until paused is taken out"))
+    elif wanted:
         stopped = [max(each.last or each.created, now - SETTLE) for each in others if each.enabled]
         actions.append(Action("create", wanted, start=max(stopped, default=now)))
     for each in others:

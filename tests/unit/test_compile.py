@@ -46,6 +46,28 @@ def test_what_comes_from_outside_the_pipeline_is_never_reused_by_kfp() -> None:
     }  # fmt: skip
 
 
+def test_what_kfp_reuses_is_told_whether_it_is_still_there() -> None:
+    """By preprocess in its plan, and by evaluate: both look at the storage in every run."""
+    spec = compiled(recipes.load("digits"), environments.load("local")).pipeline
+    tasks = {
+        name: task["inputs"]["parameters"]
+        for dag in [spec["root"]["dag"], *(part["dag"] for part in spec["components"].values() if "dag" in part)]
+        for name, task in dag["tasks"].items()
+    }
+    told = {"producerTask": "preprocess", "outputParameterKey": "plan"}
+    assert tasks["train"]["plan"] == {"taskOutputParameter": told}
+    assert tasks["export"]["maker"] == {"componentInputParameter": "pipelinechannel--evaluate-maker"}
+
+
+def test_a_package_says_from_which_step_on_all_is_done_again() -> None:
+    digits, local = recipes.load("digits"), environments.load("local")
+
+    def again(package: Any) -> Any:
+        return package.pipeline["root"]["inputDefinitions"]["parameters"]["again"]["defaultValue"]
+
+    assert (again(compiled(digits, local)), again(compiled(digits, local, again="train"))) == ("", "train")
+
+
 def test_a_run_that_waits_for_drift_asks_for_no_accelerator_before_it_is_decided() -> None:
     gke = environments.load("gke")
     spec = compiled(recipes.load("digits"), gke, When(drift=True)).pipeline

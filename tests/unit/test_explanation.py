@@ -263,6 +263,41 @@ def test_a_scheduled_run_that_had_nothing_to_train_says_why() -> None:
     assert (view.reason, view.exit_code) == (f"{view.name} had nothing to train: version 1 stands", ExitCode.DONE)
 
 
+REFUSED = {
+    "failure": None,
+    "gate": {
+        "verdict": "refused",
+        "thresholds": [
+            {"name": "accuracy >= 0.9", "value": 0.8512345678, "bound": 0.9, "interval": None, "passed": False},
+            {"name": "loss <= 1", "value": 0.5, "bound": 1.0, "interval": None, "passed": True},
+            {"name": "f1 [sex=female] >= 0", "value": None, "bound": 0.0, "interval": None, "passed": False}
+            | {"note": "No example of the split is in the slice 'sex=female'."},
+        ],
+    },
+}
+
+
+def test_a_run_whose_model_the_gate_refused_says_what_was_refused_and_why() -> None:
+    view = run("SUCCEEDED", record=REFUSED)
+    assert view.exit_code == ExitCode.DONE and view.document()["refused"]
+    assert view.reason == (
+        "nightly has ended: the gate refused the model, so it is not pushed (accuracy >= 0.9, was 0.851235; "
+        "f1 [sex=female] >= 0, was not measured: No example of the split is in the slice 'sex=female')"
+    )
+    assert run("SUCCEEDED", record=REFUSED | {"gate": None}).reason == "nightly has succeeded"
+    assert not run("FAILED", record=REFUSED).refused
+
+
+def test_a_run_whose_record_is_out_of_reach_is_known_as_refused_by_the_push_that_it_has_not() -> None:
+    steps = [explain(Evidence(pod(f"p-{name}", step=name, phase="Succeeded"))) for name in ("evaluate", "export")]
+    view = run("SUCCEEDED", *steps)
+    assert view.reason.startswith(
+        "nightly has ended: the gate refused the model, so it is not pushed (its record cannot"
+    )
+    pushed = explain(Evidence(pod("p-push", step="push", phase="Succeeded")))
+    assert run("SUCCEEDED", *steps, pushed).reason == run("SUCCEEDED").reason == "nightly has succeeded"
+
+
 def test_an_overdue_run_says_what_was_left_and_which_setting_to_raise() -> None:
     done = explain(Evidence(pod("p0", step="preprocess", phase="Succeeded")))
     view = replace(run("FAILED", done, ended(143)), overdue=600)

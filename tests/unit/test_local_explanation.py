@@ -53,6 +53,16 @@ def test_the_newest_run_is_meant_where_none_is_named(tmp_path: Path) -> None:
     assert explain_folder(str(tmp_path), "") == ("20260102-1 has succeeded. Report: report.html", ExitCode.DONE)
 
 
+def test_a_run_whose_model_the_gate_refused_says_why(tmp_path: Path) -> None:
+    failed = {"name": "accuracy >= 0.9", "value": 0.5, "bound": 0.9, "interval": None, "passed": False}
+    record = {"failure": None, "gate": {"verdict": "refused", "thresholds": [failed]}, "report": "report.html"}
+    (folder(tmp_path, "20260101-1") / "run.json").write_text(json.dumps(record))
+    assert explain_folder(str(tmp_path), "")[0] == (
+        "20260101-1 has ended: the gate refused the model, so it is not pushed (accuracy >= 0.9, was 0.5). "
+        "Report: report.html"
+    )
+
+
 def test_a_run_that_is_not_there_is_answered_with_the_nearest(tmp_path: Path) -> None:
     folder(tmp_path, "20260101-1")
     with pytest.raises(ConfigurationError, match=r"There: 20260101-1\. Did you mean '20260101-1'\?"):

@@ -37,22 +37,30 @@ def written_with_calls(hand: Hand, deadline: int | None = None) -> list[dict[str
 
     @dsl.pipeline(name="trainyard-train", description=train_pipeline.description, pipeline_config=config)
     def by_hand(
-        recipe: str, storage: str, code: str = "", beam_options: str = "", gang: str = "", scheduled: str = ""
+        recipe: str,
+        storage: str,
+        code: str = "",
+        beam_options: str = "",
+        gang: str = "",
+        scheduled: str = "",
+        again: str = "",
     ) -> None:
         shared = {"recipe": recipe, "storage": storage, "code": code}
         run_id = dsl.PIPELINE_JOB_ID_PLACEHOLDER
         ended = hand(summary(recipe=recipe, storage=storage, run_id=run_id).set_caching_options(False), "summary")
         with dsl.ExitHandler(ended):
-            data = preprocess(**shared, run_id=run_id, beam_options=beam_options, scheduled=scheduled)
+            own = {"run_id": run_id, "again": again}
+            data = preprocess(**shared, **own, beam_options=beam_options, scheduled=scheduled)
             data.set_caching_options(False)
             examples = hand(data, "preprocess").outputs["examples"]
             given = {name: data.outputs[name] for name in ("examples", "fingerprint", "plan")}
             trained = train(**shared, **given, gang=gang)
             model = hand(trained, "train").outputs["model"]
-            judged = evaluate(**shared, run_id=run_id, examples=examples, model=model).set_caching_options(False)
+            judged = evaluate(**shared, **own, examples=examples, model=model).set_caching_options(False)
             hand(judged, "evaluate")
             with dsl.If(judged.outputs["Output"] == "blessed", name="blessed"):
-                files = hand(export(**shared, examples=examples, model=model), "export")
+                maker = judged.outputs["maker"]
+                files = hand(export(**shared, examples=examples, model=model, maker=maker), "export")
                 with dsl.If(files.outputs["Output"] == "blessed", name="export-blessed"):
                     pushed = push(
                         **shared,

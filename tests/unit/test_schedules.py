@@ -100,9 +100,25 @@ def test_an_apply_that_was_cut_short_is_finished_by_the_next() -> None:
     assert done(actions) == ["create nightly.bbbbbbbb", "delete nightly.aaaaaaaa"]
 
 
+def test_a_new_one_that_is_paused_is_made_disabled_and_says_so(tmp_path: Path) -> None:
+    (action,) = plan("nightly.aaaaaaaa", True, [], NOW)
+    assert str(action) == "create nightly.aaaaaaaa (paused: it runs nothing until paused is taken out)"
+    schedule = read(tmp_path, TEXT + "paused: true\n")
+    what, _ = package(schedule, environments.load("kind"))
+    assert request(schedule, action, what, "e1", "p1", "v1").mode == kfp_server_api.RecurringRunMode.DISABLE
+    (kept,) = plan("nightly.aaaaaaaa", True, [there("nightly.aaaaaaaa", enabled=False)], NOW)
+    assert str(kept) == "keep nightly.aaaaaaaa (unchanged, paused)"
+
+
+def test_one_that_was_paused_runs_again_from_now_on() -> None:
+    actions = plan("nightly.bbbbbbbb", False, [there("nightly.aaaaaaaa", enabled=False)], NOW)
+    assert done(actions) == ["create nightly.bbbbbbbb", "delete nightly.aaaaaaaa"] and actions[0].start == NOW
+
+
 def test_a_paused_one_and_a_removed_one_leave_nothing_enabled() -> None:
-    assert done(plan("nightly.aaaaaaaa", True, [there("nightly.aaaaaaaa")], NOW)) == [
+    assert done(plan("nightly.bbbbbbbb", True, [there("nightly.aaaaaaaa")], NOW)) == [
         "disable nightly.aaaaaaaa",
+        "create nightly.bbbbbbbb",
         "delete nightly.aaaaaaaa",
     ]
     assert done(removal([there("nightly.aaaaaaaa", running=True)])) == [

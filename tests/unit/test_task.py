@@ -140,3 +140,55 @@ def test_a_finished_output_is_used_again_and_noted_for_the_summary(tmp_path: Pat
         assert not this.unfinished()
     note = json.loads((tmp_path / "digits" / "runs" / "run-1" / "evaluate.json").read_text())
     assert note == {"folder": folder, "seconds": 0.0}
+
+
+def commit(uri: str) -> None:
+    with storage.stage(uri, producer="trainyard.test") as staging:
+        (staging / "file").write_text("content")
+
+
+def plans(root: Path, run: str, first: str = "") -> tuple[str, str, str]:
+    """Return the folder of train's output, and the makers of it and of export's, as a run is told of them."""
+    with task.opened("preprocess", TEXT, str(root), "", run) as this:
+        plan = this.plan_training("examples", first)
+    with task.opened("evaluate", TEXT, str(root), "", run) as this:
+        return plan.model, plan.maker, this.plan_export("examples", plan.model, first)
+
+
+def test_kfp_is_told_of_another_maker_only_where_the_output_is_gone(tmp_path: Path) -> None:
+    exported = output_uri(str(tmp_path), RECIPE, "export", "examples", plans(tmp_path, "run-1")[0])
+    model, *first = plans(tmp_path, "run-2")  # the first one failed
+    assert first == ["run-2", "run-2"]
+    commit(model)
+    commit(exported)
+    assert plans(tmp_path, "run-3") == (model, "run-2", "run-2")
+    storage.remove(exported)
+    assert plans(tmp_path, "run-4") == (model, "run-2", "run-4")
+    storage.remove(model)
+    commit(exported)
+    assert plans(tmp_path, "run-5") == (model, "run-5", "run-4")
+
+
+@pytest.mark.parametrize(
+    ("first", "left"),
+    [
+        ("", {"preprocess", "train", "checkpoints", "evaluate", "export"}),
+        ("export", {"preprocess", "train", "checkpoints", "evaluate"}),
+        ("evaluate", {"preprocess", "train", "checkpoints"}),
+        ("train", {"preprocess"}),
+        ("preprocess", set()),
+    ],
+)
+def test_what_is_done_again_is_removed_from_the_first_step_on(first: str, left: set[str], tmp_path: Path) -> None:
+    model = plans(tmp_path, "run-1")[0]
+    outputs = {name: output_uri(str(tmp_path), RECIPE, name, "examples") for name in ("preprocess", "evaluate")}
+    outputs |= {"train": model, "checkpoints": f"{model}.checkpoints"}
+    outputs["export"] = output_uri(str(tmp_path), RECIPE, "export", "examples", model)
+    for uri in outputs.values():
+        commit(uri)
+    for name in ("preprocess", "evaluate"):
+        with task.opened(name, TEXT, str(tmp_path), "", "run-2") as this:
+            this.redo(name, first, outputs[name])
+    _, *makers = plans(tmp_path, "run-2", first)
+    assert {name for name, uri in outputs.items() if storage.committed(uri)} == left
+    assert makers == ["run-1" if name in left else "run-2" for name in ("train", "export")]

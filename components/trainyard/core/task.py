@@ -68,14 +68,44 @@ class Task:
         storage.remove(step.failure_record(self.uri))
         self._note(round(time.monotonic() - start, 2))
 
-    def plan_training(self, examples: str) -> Plan:
-        """Return what train is to make of `examples`; the run's summary finds it too.
+    def plan_training(self, examples: str, first: str) -> Plan:
+        """Return what train is to make of `examples`; the run's summary finds it too. `first`: as `redo`.
 
         It is no matter for train itself: what KFP uses its model again for must be known before.
         """
-        plan = warm_start.plan(self.root, self.recipe, examples, champion(self.destination))
+        again = _again("train", first)
+        plan = warm_start.plan(self.root, self.recipe, examples, champion(self.destination), again)
+        self.redo("train", first, plan.model, f"{plan.model}.checkpoints")
         self._write_note("train", {"folder": plan.model, "seconds": None})
-        return plan
+        return plan.model_copy(update={"maker": self.maker(plan.model)})
+
+    def plan_export(self, examples: str, model: str, first: str) -> str:
+        """Return the maker of the files of `model`, which export is to write. `first`: as `redo`."""
+        uri = keys.output_uri(self.root, self.recipe, "export", examples, model)
+        self.redo("export", first, uri)
+        return self.maker(uri)
+
+    def redo(self, step: str, first: str, *uris: str) -> None:
+        """Remove the outputs `uris` of `step` where the run does all from the step `first` on again; '' is none.
+
+        Called by a step that ends before `step` begins, or by itself, so that nothing goes which this run has made and needs.
+        """
+        if _again(step, first):
+            with storage.lease(uris[0]):
+                for uri in uris:
+                    storage.remove(uri)
+            events.emit("removed", step=step, output=uris[0], reason=f"all from {first} on is done again")
+
+    def maker(self, uri: str) -> str:
+        """Return the run that made the output `uri`, or this one, which is to make it, where it is not there.
+
+        KFP uses a task's outputs again where all that it was given is the same, for ever and without looking at them. A
+        step that is given this, too, runs again where its output is gone.
+        """
+        record = f"{uri}.maker"
+        if storage.committed(uri) is None:
+            storage.write_text(record, self.run_id)
+        return storage.read_text(record) or ""
 
     def decided(self, due: bool, why: str) -> str:
         """Return the answer of a check, which the run's summary finds too: 'due' or 'not due'."""
@@ -95,6 +125,10 @@ class Task:
         if self.run_id:
             folder = keys.run_folder(self.root, self.recipe, self.run_id)
             storage.write_text(f"{folder}/{name}.json", json.dumps(note))
+
+
+def _again(step: str, first: str) -> bool:
+    return bool(first) and keys.STEPS.index(step) >= keys.STEPS.index(first)
 
 
 @contextmanager

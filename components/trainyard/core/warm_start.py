@@ -11,10 +11,14 @@ _DIGEST = 16
 
 
 class Plan(Part):
-    """The folder of the model to be, and the version of the champion that it begins with: '' for first weights."""
+    """The folder of the model to be, and the version of the champion that it begins with: '' for first weights.
+
+    maker: as `task.Task.maker`.
+    """
 
     model: str
     start: str = ""
+    maker: str = ""
 
 
 def plan(root: str, recipe: Recipe, examples: str, best: Champion | None, again: bool = False) -> Plan:

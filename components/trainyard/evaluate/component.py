@@ -16,6 +16,8 @@ def evaluate(
     metrics: dsl.Output[dsl.Metrics],
     confusion: dsl.Output[dsl.ClassificationMetrics],
     roc: dsl.Output[dsl.ClassificationMetrics],
+    maker: dsl.OutputPath(str),  # type: ignore[valid-type]
+    again: str = "",
 ) -> str:
     """A model is judged on the test split against thresholds and champion; gives its URI and 'blessed' or 'refused'."""
     from pathlib import Path
@@ -29,6 +31,7 @@ def evaluate(
 
         best = champion(this.destination)
         folder = this.output(examples, model, best.digest if best else "")
+        this.redo("evaluate", again, folder)
         if this.unfinished():
             from trainyard.evaluate.run import run
 
@@ -41,4 +44,5 @@ def evaluate(
         if judged.roc:
             roc.log_roc_curve(*evidence.mean_roc(judged.roc))
         Path(evaluation).write_text(folder, encoding="utf-8")
+        Path(maker).write_text(this.plan_export(examples, model, again), encoding="utf-8")
         return judged.gate.verdict

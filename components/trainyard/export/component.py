@@ -11,6 +11,7 @@ def export(
     code: str,
     examples: str,
     model: str,
+    maker: str,  # noqa: ARG001 - evaluate's: KFP reuses the files only while they are there
     exported: dsl.OutputPath(str),  # type: ignore[valid-type]
     metrics: dsl.Output[dsl.Metrics],
 ) -> str:

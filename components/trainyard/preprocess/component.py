@@ -13,6 +13,7 @@ def preprocess(
     run_id: str,
     beam_options: str,
     scheduled: str,
+    again: str = "",
 ) -> NamedTuple("Outputs", [("examples", str), ("fingerprint", str), ("plan", str)]):  # type: ignore[valid-type]
     """Records become example shards, a transform graph and statistics; gives their URI, their fingerprint, and a plan:
 
@@ -26,9 +27,10 @@ def preprocess(
 
         day = day_of(scheduled)
         examples = this.output(keys.fingerprint(this.recipe, day))
+        this.redo("preprocess", again, examples)
         if this.unfinished():
             from trainyard.preprocess.run import run
 
             this.execute(run, beam_options=beam_options, day=day)
-        plan = this.plan_training(examples).model_dump_json()
+        plan = this.plan_training(examples, again).model_dump_json()
         return examples, Examples.read(examples).fingerprint, plan

@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from pathlib import Path
 
-from trainyard.core import events, storage
-from trainyard.core.artifacts import Evaluation, Exports, Pushed, Threshold, Verdict
+from trainyard.core import events, refusal, storage
+from trainyard.core.artifacts import Evaluation, Exports, Pushed, Verdict
 from trainyard.core.champion import Champion, crown
 from trainyard.core.errors import GateRefused
 from trainyard.core.recipe import Recipe
@@ -60,14 +60,9 @@ def _plan(exported: Manifest, destination: str) -> Pushed:
 
 def _require_blessed(recipe: Recipe, *gates: Verdict) -> None:
     refused = [gate for gate in gates if gate.verdict != "blessed"]
-    failed = [_reason(threshold) for gate in refused for threshold in gate.thresholds if not threshold.passed]
     if refused:
+        failed = refusal.why(threshold for gate in refused for threshold in gate.thresholds)
         raise GateRefused(
-            f"{recipe.name}: the gate refused the model, so it is not pushed ({'; '.join(failed)}). "
+            f"{recipe.name}: {refusal.SENTENCE} ({failed}). "
             "Train a better one, or change evaluate.gates or export.max_accuracy_drop in the recipe."
         )
-
-
-def _reason(threshold: Threshold) -> str:
-    value = threshold.value
-    return f"{threshold.name}, was {'not measured' if value is None else f'{value:.6g}'}"

@@ -8,14 +8,14 @@ from trainyard.push.component import push
 from trainyard.train.component import train
 
 
-def learn(shared: dict[str, str], data: dsl.PipelineTask, gang: str) -> None:
+def learn(shared: dict[str, str], data: dsl.PipelineTask, gang: str, again: str = "") -> None:
     """Add the tasks that follow `data`, the one that preprocesses, to the pipeline that is being written."""
     run_id = dsl.PIPELINE_JOB_ID_PLACEHOLDER
     examples, fingerprint, plan = (data.outputs[name] for name in ("examples", "fingerprint", "plan"))
     model = train(**shared, examples=examples, fingerprint=fingerprint, plan=plan, gang=gang).outputs["model"]
-    judged = evaluate(**shared, run_id=run_id, examples=examples, model=model).set_caching_options(False)
+    judged = evaluate(**shared, run_id=run_id, examples=examples, model=model, again=again).set_caching_options(False)
     with dsl.If(judged.outputs["Output"] == "blessed", name="blessed"):
-        files = export(**shared, examples=examples, model=model)
+        files = export(**shared, examples=examples, model=model, maker=judged.outputs["maker"])
         with dsl.If(files.outputs["Output"] == "blessed", name="export-blessed"):
             push(
                 **shared,

@@ -38,6 +38,6 @@ def follow(environment: Environment, run_id: str, pending_limit: int) -> tuple[R
     assert view is not None  # noqa: S101 - watch yields at least once
     if view.overdue:
         runs.cancel(run_id)  # Argo ends the run's own pods, and a gang is none of them
-    mark = "✓" if view.state == "SUCCEEDED" else "✗"
+    mark = "!" if view.refused else "✓" if view.state == "SUCCEEDED" else "✗"
     typer.echo(f"{mark} {view.reason.rstrip('.')}. ({lasting(view.seconds)})", err=True)
     return view, view.exit_code

@@ -15,6 +15,16 @@ class Output(StrEnum):
     JSON = "json"
 
 
+class Step(StrEnum):
+    """The steps in their order."""
+
+    PREPROCESS = "preprocess"
+    TRAIN = "train"
+    EVALUATE = "evaluate"
+    EXPORT = "export"
+    PUSH = "push"
+
+
 RecipeName = Annotated[str, typer.Argument(help="Name of a bundled recipe, or a YAML file.")]
 Overrides = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override one value, such as train.epochs=3.")

@@ -6,22 +6,11 @@ import json
 import secrets
 import sys
 from datetime import datetime
-from enum import StrEnum
 from typing import Annotated
 
 import typer
 
-from yardmaster.cli.options import Output, OutputFormat, Overrides, RecipeName
-
-
-class Step(StrEnum):
-    """The steps in their order."""
-
-    PREPROCESS = "preprocess"
-    TRAIN = "train"
-    EVALUATE = "evaluate"
-    EXPORT = "export"
-    PUSH = "push"
+from yardmaster.cli.options import Output, OutputFormat, Overrides, RecipeName, Step
 
 
 def run(
@@ -49,7 +38,7 @@ def run(
     """
     from trainyard.core import environment as environments
     from trainyard.core import recipe as recipes
-    from trainyard.core import summary
+    from trainyard.core import refusal, summary
     from trainyard.core.artifacts import Evaluation
     from trainyard.core.errors import ConfigurationError, ExitCode, GateRefused, TrainyardError
     from yardmaster.cli.screen import Screen, show
@@ -84,6 +73,5 @@ def run(
         print(json.dumps(record))
     else:
         show(record, loaded, Evaluation.read(going.folders["evaluate"]).intervals)
-    if require_blessed and record["gate"]["verdict"] != "blessed":
-        failed = [threshold for threshold in record["gate"]["thresholds"] if not threshold["passed"]]
-        raise GateRefused("; ".join(f"{t['name']}: {t['note'] or t['value']}" for t in failed) + ". Not pushed.")
+    if require_blessed and (refused := refusal.of_record(record)):
+        raise GateRefused(f"{loaded.name}: {refusal.SENTENCE} ({refused}).")

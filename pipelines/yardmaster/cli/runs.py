@@ -60,7 +60,7 @@ def show(run: _Run, environment: _Environment = "kind", output: _Output = Output
     _table(rows)
     if view.record:
         typer.echo(f"report  {view.record['report']}")
-    if view.state != "SUCCEEDED" or (view.record and view.record.get("not_due")):
+    if view.state != "SUCCEEDED" or view.refused or (view.record and view.record.get("not_due")):
         typer.echo(f"{view.reason.rstrip('.')}.")
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from yardmaster.cli.options import Output, OutputFormat, Overrides, RecipeName
+from yardmaster.cli.options import Output, OutputFormat, Overrides, RecipeName, Step
 
 if TYPE_CHECKING:
     from yardmaster.submission import Submission
@@ -27,6 +27,14 @@ def submit(
         str,
         typer.Option("--day", help="Day of the run, YYYY-MM-DD, where the recipe reads a window of days; else today."),
     ] = "",
+    no_cache: Annotated[
+        Step | None,
+        typer.Option(
+            "--no-cache",
+            "--from",
+            help="Do this step and the later ones again, whatever is there: preprocess does all.",
+        ),
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be sent, and send nothing.")] = False,
     wait: Annotated[bool, typer.Option("--wait", help="Follow the run, and exit with its exit code.")] = False,
     pending_limit: Annotated[
@@ -53,7 +61,8 @@ def submit(
         )
     loaded = recipes.load(recipe, set_)
     run = name or f"{loaded.name}-{datetime.now():%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
-    what = submission(loaded, place, compiled(loaded, place, day=day), run)
+    placed = compiled(loaded, place, day=day, again=no_cache.value if no_cache else "")
+    what = submission(loaded, place, placed, run)
     if place.target == "kubeflow":
         what = replace(what, expected=expect(loaded, place))
     if dry_run:
