@@ -5,10 +5,12 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Sequence
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from trainyard.core.artifacts import Epoch
-from trainyard.train.input import Input
+
+if TYPE_CHECKING:
+    from trainyard.train.input import Input
 
 # Chosen: real batches slower than a cached one by more than this say that the input is the bottleneck.
 INPUT_BOUND = 1.2
