@@ -229,4 +229,7 @@ def test_pools_are_listed_with_prices_and_without_a_cluster(monkeypatch: pytest.
         "nodes": None,
     }  # fmt: skip
     shown = CliRunner().invoke(app, ["pools", "-e", "gke"])
-    assert "List prices of us-central1 as of 2026-08-03 and 2026-11-21. No nodes counted: no cluster at hand." in shown.stdout
+    assert (
+        "List prices of us-central1 as of 2026-08-03 and 2026-11-21. No nodes counted: no cluster at hand."
+        in shown.stdout
+    )

@@ -59,7 +59,7 @@ def test_a_whole_run_is_shown_with_all_its_parts(tmp_path):
     for part in ("Gate", "Data", "Training", "Evaluation on 10 examples", "Worst examples", "Slices", "Exports", "Run"):
         assert part in text
     assert "✓ Blessed" in text
-    assert "25 % of the time is spent waiting for input" in re.sub(r"\s+", " ", text)
+    assert "Of its 12 ms 9 are compute, 3 are waiting for input" in re.sub(r"\s+", " ", text)
     assert "step 20" in text  # resumed
     assert "18.2 kB" in text and "version 3" in text
     drawn = {attributes["data-figure"] for _tag, attributes in page.elements if "data-figure" in attributes}
@@ -85,8 +85,9 @@ def test_the_policy_lets_only_our_own_scripts_run_and_forbids_every_request(tmp_
 
 def test_a_training_tells_what_a_step_and_the_whole_went_into_and_what_it_survived(tmp_path):
     text = " ".join(" ".join(rendered(whole_run(tmp_path)).text).split())
-    assert "9 ms are compute" in text and "3 ms are input" in text
-    assert "50 % of the wall time, restarts included, went into steps that count (step 4.0 s, restart 4.0 s)" in text
+    assert "Of its 12 ms 9 are compute, 3 are waiting for input. Saving the state adds 0.0200 ms a step." in text
+    assert "50 % of the wall time, restarts included, went into steps that count." in text
+    assert "Time: step 4.0 s Time: restart 4.0 s" in text
     assert "seven: went on from step 15, 5 steps done again, 4.5 s lost" in text
     assert "training loss was not finite at step 12: went back to step 10 with 0.1000 times the learning rate" in text
 

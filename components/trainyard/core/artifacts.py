@@ -186,11 +186,12 @@ class Training(Document):
     """Output of train. The folder holds model.keras (outputs logits (batch, classes), or (batch, 1) for regression;
     inputs a dict by feature name) and tensorboard/ beside this document.
 
-    examples_per_second leaves the warm-up steps out. bottleneck compares the step time on real batches with that on a
-    cached one. seconds splits the wall time by what it was spent on.
+    examples_per_second leaves the warm-up steps out. bottleneck compares step_ms, the mean step on real batches, with
+    cached_step_ms, the median of a few calls on a cached one after the training; it is unclear where the ranges of both (of
+    the epochs, of those calls) overlap, as they do on a busy machine. seconds splits the wall time by what it was spent on.
 
-    step_split_ms splits a step: input is what it waits for beyond a cached batch, all_reduce the sum of the gradients
-    on its own, checkpoint what the saving of the state kept it waiting, compute the rest. checkpoint_write_seconds
+    step_split_ms splits step_ms: input is what it waits for beyond a cached batch, all_reduce the sum of the gradients
+    on its own, compute the rest; checkpoint is what the saving of the state adds to a step. checkpoint_write_seconds
     were spent beside the training on checkpoint_writes of them.
 
     goodput is the share of the wall time, all restarts included, that went into steps which count; goodput_seconds
@@ -218,9 +219,11 @@ class Training(Document):
     devices: list[str]
     precision: str
     examples_per_second: float
-    bottleneck: Literal["input", "compute"]
+    bottleneck: Literal["input", "compute", "unclear"]
     step_ms: float
     cached_step_ms: float
+    step_range_ms: list[float] = []
+    cached_step_range_ms: list[float] = []
     resumed_from: int | None
     history: list[Epoch]
     seconds: dict[str, float]
@@ -354,6 +357,10 @@ class Evaluation(Document):
     champion_metrics: dict[str, float] = {}
     calibration: list[Confidence] = []
     scatter: list[tuple[float, float]] = []
+
+
+EXPORTS_SPLIT: Split = "eval"
+"""What exports are compared on: the test split judges the model once, before."""
 
 
 class Latency(Part):

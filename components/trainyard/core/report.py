@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 import yaml
 
 from trainyard.core import plots, storage
-from trainyard.core.artifacts import Document, Evaluation, Examples, Exports, Pushed, Training, Verdict
+from trainyard.core.artifacts import EXPORTS_SPLIT, Document, Evaluation, Examples, Exports, Pushed, Training, Verdict
 from trainyard.core.recipe import CLASSIFICATION_METRICS, REGRESSION_METRICS, SMALLER_IS_BETTER, Recipe
 from trainyard.core.scaling import scaling
 
@@ -83,7 +83,10 @@ def render(
         evaluation=evaluation,
         mistakes=_mistakes(evaluation, folders),
         confused=_confused(evaluation),
-        gates=[(name, document.gate) for name, document in (("model", evaluation), ("exports", exports)) if document],
+        gates=[
+            *([("model", evaluation.split, evaluation.gate)] if evaluation else []),
+            *([("exports", EXPORTS_SPLIT, exports.gate)] if exports else []),
+        ],
         exports=exports,
         pushed=_read(Pushed, folders, "push"),
         seconds=seconds,

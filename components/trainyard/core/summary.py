@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from trainyard.core import keys, storage
-from trainyard.core.artifacts import Evaluation, Examples, Exports, Pushed, Training, Verdict
+from trainyard.core.artifacts import EXPORTS_SPLIT, Evaluation, Examples, Exports, Pushed, Training, Verdict
 from trainyard.core.recipe import Recipe
 
 
@@ -61,11 +61,8 @@ def summarize(
             }
         ),
         "metrics": evaluation and evaluation.metrics,
-        "gate": evaluation and _gate(evaluation.gate, exports.gate if exports else None),
-        "exports": exports
-        and [
-            export.model_dump() | {"path": storage.join(folders["export"], export.path)} for export in exports.exports
-        ],
+        "gate": evaluation and _gate(evaluation, exports),
+        "exports": exports and _exports(exports, folders["export"], examples),
         "pushed": pushed and pushed.model_dump(include={"path", "version"}),
         "report": report,
         "seconds": seconds,
@@ -78,9 +75,21 @@ def _data(examples: Examples) -> dict[str, Any]:
     return counts | {"quarantined": examples.quarantined, "fingerprint": examples.fingerprint}
 
 
-def _gate(evaluation: Verdict, exports: Verdict | None) -> dict[str, Any]:
-    gates = [evaluation, exports] if exports else [evaluation]
+def _exports(exports: Exports, folder: str, examples: Examples | None) -> list[dict[str, Any]]:
+    """Return the exported files; metric says what their `accuracy` is."""
+    metric = "mae" if examples and examples.task == "regression" else "accuracy"
+    return [
+        export.model_dump() | {"path": storage.join(folder, export.path), "metric": metric}
+        for export in exports.exports
+    ]
+
+
+def _gate(evaluation: Evaluation, exports: Exports | None) -> dict[str, Any]:
+    gates: list[tuple[str, Verdict]] = [(evaluation.split, evaluation.gate)]
+    gates += [(EXPORTS_SPLIT, exports.gate)] if exports else []
     return {
-        "verdict": "blessed" if all(gate.verdict == "blessed" for gate in gates) else "refused",
-        "thresholds": [threshold.model_dump() for gate in gates for threshold in gate.thresholds],
+        "verdict": "blessed" if all(gate.verdict == "blessed" for _, gate in gates) else "refused",
+        "thresholds": [
+            threshold.model_dump() | {"split": split} for split, gate in gates for threshold in gate.thresholds
+        ],
     }

@@ -38,6 +38,7 @@ from trainyard.train.writer import Writer
 
 # Chosen: seconds of work a compiled call, after which the loss is checked and a signal is heard.
 CALL_SECONDS = 0.25
+CACHED_CALLS = 5  # chosen: enough to show by how much they differ, a second or so
 # Chosen: where the recipe names no interval, a checkpoint within an epoch is not closer to another than that.
 CHECKPOINT_SECONDS = 30.0
 # Chosen: the learning rate of the one retry after a divergence, as a share of the recipe's.
@@ -107,17 +108,22 @@ class Loop:
                 if self._told_to_stop and self.place.workers == 1:
                     self._stop_together()
 
-    def cached_step_seconds(self) -> float:
-        """Return the seconds a step takes on one batch over and over. The weights are spoiled by it."""
+    def cached_step_seconds(self) -> list[float]:
+        """Return the seconds a step takes on one batch over and over, in calls as long as those of the training.
+
+        A call costs time of its own, so that only calls of one length compare. The weights are spoiled by it.
+        """
         with self._clock("bottleneck"):
             dataset = self._dataset or self.data.train(0)
             batch = iter(self.steps.distributed(dataset.take(self.data.share.local).cache().repeat()))
-            wanted = min(100, max(3, round(CALL_SECONDS / max(1e-6, self._speed.step_seconds(self.history)))))
-            agreed = self._take(batch, 1, float(wanted))[0]
-            count = round(agreed)
-            start = time.perf_counter()
+            count = max(1, min(self._call_steps, self.data.steps_per_epoch))  # the same on all workers
             self._take(batch, count)
-            return (time.perf_counter() - start) / count
+            found = []
+            for _ in range(CACHED_CALLS):
+                start = time.perf_counter()
+                self._take(batch, count)
+                found.append((time.perf_counter() - start) / count)
+            return found
 
     def all_reduce_seconds(self, count: int = 10) -> float:
         """Return the seconds that the gradients' sum over the replicas alone takes, the mean of `count`."""
@@ -141,8 +147,8 @@ class Loop:
         raise DataError(f"{self.checkpoints.uri}: no whole checkpoint of any epoch is left. Remove it and train again.")
 
     @property
-    def step_seconds(self) -> float:
-        """Seconds a step took in training, the first calls of each process left out."""
+    def step_seconds(self) -> list[float]:
+        """Seconds a step took in each epoch, the first calls of each process left out."""
         return self._speed.step_seconds(self.history)
 
     def _resume(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import statistics
 import time
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,7 +18,7 @@ from trainyard.core.recipe import Recipe
 from trainyard.data.examples import ExampleFolder, open_examples
 from trainyard.models.cost import cost
 from trainyard.train import engine as engines
-from trainyard.train import goodput, launcher_sign, warm_start
+from trainyard.train import goodput, launcher_sign, speed, warm_start
 from trainyard.train.checkpoint import Checkpoints
 from trainyard.train.engine import Engine, Steps
 from trainyard.train.goodput import Past
@@ -26,9 +27,6 @@ from trainyard.train.loop import Loop
 from trainyard.train.network import deployable, network, target_moments
 from trainyard.train.objective import Classification, Objective, Regression
 from trainyard.train.place import Place, place
-
-# Chosen: real batches slower than a cached one by more than this say that the input is the bottleneck.
-_INPUT_BOUND = 1.2
 
 
 def train(
@@ -169,22 +167,16 @@ def _finish(
     targets: tuple[float, float],
     precision: str,
 ) -> Training:
-    cached = loop.cached_step_seconds()
+    calls, epochs = loop.cached_step_seconds(), loop.step_seconds
+    cached, real = statistics.median(calls), statistics.fmean(epochs)
     here, replicas = loop.place, loop.data.share.replicas
     all_reduce = loop.all_reduce_seconds() if replicas > 1 else 0.0
     best = loop.restore_best()
     model = loop.steps.model
     work = cost(model)
     deployable(model, recipe, loop.data.folder.document, targets).save(output / "model.keras")
-    real = loop.step_seconds
     stepped = max(1, loop.history[-1].step - (loop.resumed_from or 0))
-    waited = min(all_reduce, cached)
-    split = {
-        "compute": cached - waited,
-        "all_reduce": waited,
-        "input": max(0.0, real - cached),
-        "checkpoint": loop.seconds["save"] / stepped,
-    }
+    parts = speed.split(real, cached, all_reduce) | {"checkpoint": loop.seconds["save"] / stepped}
     return Training(
         model=recipe.model.name or model.name,
         parameters=model.count_params(),
@@ -195,9 +187,11 @@ def _finish(
         devices=engine.devices(),
         precision=precision,
         examples_per_second=loop.data.batch_size / real,
-        bottleneck="input" if real > _INPUT_BOUND * cached else "compute",
+        bottleneck=speed.bound(epochs, calls),
         step_ms=1000 * real,
         cached_step_ms=1000 * cached,
+        step_range_ms=[round(1000 * end, 3) for end in (min(epochs), max(epochs))],
+        cached_step_range_ms=[round(1000 * end, 3) for end in (min(calls), max(calls))],
         replicas=replicas,
         worker_examples_per_second=loop.data.batch_size / real / here.workers,
         all_reduce_ms=1000 * all_reduce,
@@ -209,7 +203,7 @@ def _finish(
         kept_per_example=work.kept_per_example,
         finished=datetime.now(UTC).isoformat(timespec="seconds"),
         resumed_from=loop.resumed_from,
-        step_split_ms={name: round(1000 * value, 3) for name, value in split.items()},
+        step_split_ms={name: round(1000 * value, 3) for name, value in parts.items()},
         checkpoint_writes=loop.writer.count,
         checkpoint_write_seconds=round(loop.writer.seconds, 3),
         history=loop.history,

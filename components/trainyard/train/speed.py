@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import statistics
 import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal
 
 from trainyard.core.artifacts import Epoch
-from trainyard.train.input import Input
+
+if TYPE_CHECKING:
+    from trainyard.train.input import Input
+
+# Chosen: real batches slower than a cached one by more than this say that the input is the bottleneck.
+INPUT_BOUND = 1.2
 
 
 class Speed:
@@ -48,7 +56,23 @@ class Speed:
         self._steps, self._seconds, self._epoch_start = 0, 0.0, now
         return result
 
-    def step_seconds(self, history: list[Epoch]) -> float:
-        """Return the mean seconds a step over `history`."""
-        rates = [epoch.examples_per_second for epoch in history]
-        return self._batch * sum(1 / rate for rate in rates) / len(rates)
+    def step_seconds(self, history: list[Epoch]) -> list[float]:
+        """Return the mean seconds a step of each epoch of `history`."""
+        return [self._batch / epoch.examples_per_second for epoch in history]
+
+
+def bound(real: Sequence[float], cached: Sequence[float]) -> Literal["input", "compute", "unclear"]:
+    """Return what the steps wait for, by the seconds a step of each epoch and of each call on a cached batch.
+
+    unclear: they are slower on real batches, but both differ so much, as on a busy machine, that they overlap.
+    """
+    if statistics.fmean(real) <= INPUT_BOUND * statistics.median(cached):
+        return "compute"
+    return "input" if min(real) > max(cached) else "unclear"
+
+
+def split(real: float, cached: float, all_reduce: float) -> dict[str, float]:
+    """Return the parts of a step of `real` seconds, which add up to it: one on a cached batch takes `cached`."""
+    computed = min(real, cached)
+    summed = min(all_reduce, computed)
+    return {"compute": computed - summed, "all_reduce": summed, "input": real - computed}

@@ -93,6 +93,8 @@ def hours(text: str) -> float:
 
 
 def _show(recipe: Recipe, data: Data, work: Work, found: list[Candidate], runs: int) -> None:
+    from rich.markup import escape
+
     from yardmaster.cli.screen import plain_table, table_console
     from yardmaster.planning.plan import ADVICE
 
@@ -100,14 +102,14 @@ def _show(recipe: Recipe, data: Data, work: Work, found: list[Candidate], runs: 
     console = table_console()
     size = " · ".join(map(str, data.image)) if data.image else f"{len(data.features)} columns"
     console.print(
-        f"[bold]{recipe.name}[/]: {recipe.model.name or 'own model'}, {work.parameters:,} parameters, "
+        f"[bold]{escape(recipe.name)}[/]: {recipe.model.name or 'own model'}, {work.parameters:,} parameters, "
         f"{work.flops_per_example / 1e6:,.4g} MFLOP a training example of {size}; {data.train:,} examples "
         f"({data.origin}), {recipe.train.epochs} epochs, batch {recipe.train.batch_size}"
     )
     table = plain_table("pool", "devices", "workers", unit, "time", "class", "USD")
     for each in found:
         table.add_row(
-            f"[bold green]→ {each.pool}[/]" if each.chosen else f"  {each.pool}",
+            f"[bold green]→ {escape(each.pool)}[/]" if each.chosen else f"  {escape(each.pool)}",
             str(each.devices),
             str(each.workers),
             _between(each.examples_per_second, "{:,.0f}"),
@@ -121,7 +123,7 @@ def _show(recipe: Recipe, data: Data, work: Work, found: list[Candidate], runs: 
     lines += [_reason(each) for each in found]
     lines += [] if any(each.chosen for each in found) else ["No pool meets the limits."]
     lines += ["", *(_needs(each) for each in found if each.selector or each.tolerations)]
-    console.print("\n".join(lines), soft_wrap=True)
+    console.print("\n".join(lines), soft_wrap=True, markup=False)
     console.print(f"[dim]In brackets 80 % intervals, from {runs} recorded runs.[/]")
 
 

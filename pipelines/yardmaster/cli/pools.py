@@ -119,7 +119,9 @@ def _show(rows: list[dict[str, Any]]) -> None:
     for row in rows:
         accelerators = f"{row['count']} × {row['accelerator']}" if row["accelerator"] else "–"
         accelerators += f" {row['topology']}" if row["topology"] else ""
-        usd = "no price" if row["usd_per_hour"] is None else f"{row['usd_per_hour']:.4g}{' Spot' if row['spot'] else ''}"
+        usd = (
+            "no price" if row["usd_per_hour"] is None else f"{row['usd_per_hour']:.4g}{' Spot' if row['spot'] else ''}"
+        )
         nodes = [str(number) for number in (row["nodes"] or {}).values()]
         table.add_row(row["pool"], row["kind"], row["machine"] or "–", accelerators, str(row["workers"]), usd, *nodes)
     console.print(table)

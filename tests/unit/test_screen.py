@@ -1,0 +1,87 @@
+"""The last screen of a run fits a terminal of 80 columns and says which split a figure is of."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+from rich.console import Console
+from rich.table import Table
+
+from trainyard.core import recipe as recipes
+from yardmaster.cli import screen
+
+FORMATS = ("saved_model", "keras", "litert_float32", "litert_float16", "litert_int8")
+
+
+def printed(table: Table, width: int = 80) -> list[str]:
+    console = Console(file=io.StringIO(), width=width)
+    console.print(table)
+    return console.file.getvalue().splitlines()  # type: ignore[attr-defined,no-any-return]
+
+
+def export(format: str, metric: str = "accuracy") -> dict[str, Any]:
+    return {
+        "format": format, "metric": metric, "bytes": 104_857_600, "accuracy": 1, "accuracy_difference": 0.0,
+        "max_abs_difference": 3e-7, "latency_ms": {"p50": 123.456, "p95": 1234.567},
+    }  # fmt: skip
+
+
+def test_every_exported_file_is_named_whole_on_a_line_of_its_own_in_80_columns() -> None:
+    lines = printed(screen._exports([export(format) for format in FORMATS]))
+    assert [line.split()[0] for line in lines[1:]] == [*FORMATS]
+    assert "…" not in "".join(lines) and "eval accuracy" in lines[0]
+
+
+@pytest.mark.parametrize("metric", ["accuracy", "mae"])
+def test_the_exports_say_which_metric_of_which_split_they_show(metric: str) -> None:
+    assert f"eval {metric}" in printed(screen._exports([export("keras", metric)]))[0]
+
+
+def test_every_condition_of_the_gate_says_its_split_and_is_told_whole() -> None:
+    names = ["accuracy >= 0.97", "saved_model max |probability - trained| <= 1e-05", "x" * 90]
+    interval = {"low": 0.9742, "high": 1.0}
+    thresholds = [
+        {"name": name, "split": split, "value": 0.9897, "interval": interval, "passed": True, "note": ""}
+        for name, split in zip(names, ("test", "test", "eval"), strict=True)
+    ]
+    model, exports = (printed(table) for table in screen._gates({"thresholds": thresholds}))
+    assert (model[0].split()[:3], exports[0].split()[:3]) == (["gate", "(test", "split)"], ["gate", "(eval", "split)"])
+    assert names[1] in model[2] and "✓" in model[2]
+    assert "…" not in "".join(exports) and "".join(exports).count("x") == 90, "a longer name goes on on the next line"
+
+
+def test_the_metrics_say_their_split() -> None:
+    assert "metric (test split)" in printed(screen._metrics({"metrics": {"accuracy": 0.9}}, {}))[0]
+
+
+def test_what_stands_in_brackets_is_text_and_no_style(capsys: pytest.CaptureFixture[str]) -> None:
+    """A slice's condition is `accuracy [clinic=north] >= 0.2`, a file may be called img[1]."""
+    condition = {
+        "name": "accuracy [clinic=north] >= 0.2",
+        "split": "test",
+        "value": 1,
+        "interval": None,
+        "passed": True,
+    }
+    (table,) = screen._gates({"thresholds": [condition | {"note": "no slice [/b] there"}]})
+    text = "\n".join(printed(table))
+    assert "[clinic=north]" in text and "no slice [/b] there" in text
+    shown = screen.Screen()
+    shown.step_event("preprocess", {"event": "warning", "message": "img[1] and [/] are left out"})
+    shown.step_skipped("train", "no [new] data")
+    assert "img[1] and [/] are left out" in (errors := capsys.readouterr().err) and "no [new] data" in errors
+
+
+def test_a_long_path_is_told_whole_in_80_columns() -> None:
+    path = "/storage" + "/folder" * 20
+    record = {
+        "data": dict.fromkeys(("train", "eval", "test", "quarantined"), 1), "pushed": None, "report": path, "seconds": {},
+        "train": {"examples_per_second": 1, "bottleneck": "unclear", "epochs": 1, "steps": 1, "devices": ["CPU:0"]},
+    }  # fmt: skip
+    lines = printed(screen._facts_of(record, recipes.load("digits")))
+    assert path in "".join(
+        line.strip() for line in lines[lines.index(next(x for x in lines if "report" in x)) :]
+    ).replace("report  ", "")
+    assert "bound unclear" in "".join(lines)
