@@ -28,6 +28,7 @@ LAUNCHER_NEEDS = (
     ("get", "batch", "jobs", ""),
     ("delete", "batch", "jobs", ""),
     ("create", "", "services", ""),
+    ("create", "networking.k8s.io", "networkpolicies", ""),
     ("get", "", "pods", ""),
     ("list", "", "pods", ""),
     ("get", "", "pods", "log"),

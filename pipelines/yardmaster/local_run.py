@@ -14,7 +14,7 @@ from typing import IO, Any, Protocol
 
 import yaml
 
-from trainyard.core import errors, keys, memory, storage, warm_start
+from trainyard.core import errors, keys, memory, processes, storage, warm_start
 from trainyard.core.artifacts import Evaluation, Exports
 from trainyard.core.champion import champion
 from trainyard.core.environment import Environment
@@ -141,7 +141,7 @@ class LocalRun:
             for line in running.lines:
                 log.write(line)
                 event = _event(line)
-                peak = max(peak, memory.peak_mib(running.process.pid or 0))
+                peak = max(peak, memory.peak_mib(running.child.pid))
                 if event.get("event") == "started":
                     self.startup_seconds[step] = round(time.monotonic() - start, 2)
                 elif event.get("event") == "failed":
@@ -149,6 +149,8 @@ class LocalRun:
                 if event:
                     self.listener.step_event(step, event)
             code = running.wait()
+        if running.told_to_stop.is_set() or code in (ExitCode.PREEMPTED, -signal.SIGTERM):
+            raise errors.Preempted(f"{step}: told to stop (SIGTERM). Run the same command again to go on.")
         if code in (ExitCode.INTERRUPTED, -signal.SIGINT):
             raise KeyboardInterrupt
         if code == -signal.SIGKILL and memory.kills() > killed:
@@ -180,6 +182,10 @@ class LocalRun:
         if code == -signal.SIGKILL:
             return errors.TransientError(
                 f"{step}: was killed (SIGKILL). Run the same command again to go on; log: {log}."
+            )
+        if code == processes.LOST:
+            return errors.TransientError(
+                f"{step}: was killed, or the fork server that had started it. Run the same command again to go on; log: {log}."
             )
         sentence = failure.get("message") or f"{step}: ended with exit status {code} and no committed output"
         return TrainyardError(f"{sentence}. This is a fault of Trainyard or of the recipe's module; log: {log}.")

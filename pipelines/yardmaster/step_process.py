@@ -14,13 +14,13 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from multiprocessing import connection, forkserver
+from dataclasses import dataclass, field
+from multiprocessing import Pipe, connection
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from types import FrameType
+from typing import IO
 
-if TYPE_CHECKING:
-    from multiprocessing.context import ForkServerProcess
+from trainyard.core import processes
 
 _GRACE_SECONDS = 15  # chosen: what a Spot node on GKE gives
 _IMPORTED_ONCE = ["trainyard.data", "tensorflow", "keras"]
@@ -28,15 +28,19 @@ _IMPORTED_ONCE = ["trainyard.data", "tensorflow", "keras"]
 
 @dataclass(frozen=True)
 class Running:
-    """A step at work: what it writes to stdout and stderr, line by line, and its exit status."""
+    """A step at work: what it writes to stdout and stderr, line by line, and its exit status.
+
+    told_to_stop: set once this process got SIGTERM, which it passes on.
+    """
 
     lines: IO[str]
-    process: ForkServerProcess
+    child: processes.Child
+    told_to_stop: threading.Event = field(default_factory=threading.Event)
 
     def wait(self) -> int:
-        """Return the exit status once the step has ended; negative for the signal that killed it."""
-        self.process.join()
-        return self.process.exitcode or 0
+        """Return the exit status once the step has ended; as `processes.Child.code`."""
+        self.child.join()
+        return self.child.code or 0
 
 
 @contextmanager
@@ -45,27 +49,36 @@ def step_process(step: str, options: dict[str, str]) -> Iterator[Running]:
 
     Ctrl-C and SIGTERM of this process go on to the step, and nothing of it runs on when the block ends.
     """
-    context = multiprocessing.get_context("forkserver")
-    _start_server()
-    reader, writer = context.Pipe(duplex=False)
-    command_line = [f"--{name}={value}" for name, value in options.items()]
-    process = context.Process(target=_step, args=(step, command_line, writer), name=step)
-    process.start()
-    writer.close()
+    children: list[processes.Child] = []
+    told_to_stop = threading.Event()
+
+    def pass_on(_signal: int, _frame: FrameType | None) -> None:
+        if not told_to_stop.is_set():  # `timeout` sends it twice
+            told_to_stop.set()
+            for child in children:
+                child.terminate()
+
     main_thread = threading.current_thread() is threading.main_thread()
-    previous = signal.signal(signal.SIGTERM, lambda *_: process.terminate()) if main_thread else None
+    # Before the step starts: else a signal in between would leave it running.
+    previous = signal.signal(signal.SIGTERM, pass_on) if main_thread else None
     try:
+        reader, writer = Pipe(duplex=False)
+        _start_server()
+        command_line = [f"--{name}={value}" for name, value in options.items()]
+        children.append(processes.Child(_step, (step, command_line, writer), step))
+        if told_to_stop.is_set():
+            children[0].terminate()
+        writer.close()
         with os.fdopen(os.dup(reader.fileno()), encoding="utf-8", errors="replace") as lines:
-            yield Running(lines, process)
+            yield Running(lines, children[0], told_to_stop)
     except BaseException:
-        if process.pid and process.is_alive():
-            os.kill(process.pid, signal.SIGINT)
+        for child in children:
+            child.interrupt()
         raise
     finally:
-        process.join(_GRACE_SECONDS)
-        if process.is_alive():
-            process.kill()
-            process.join()
+        for child in children:
+            child.join(_GRACE_SECONDS)
+            child.kill()
         reader.close()
         if main_thread:
             signal.signal(signal.SIGTERM, previous)
@@ -73,12 +86,11 @@ def step_process(step: str, options: dict[str, str]) -> Iterator[Running]:
 
 def _start_server() -> None:
     """Have the fork server running, without the lines that TensorFlow writes to stderr when it is imported."""
-    forkserver.set_forkserver_preload(_IMPORTED_ONCE)
     stderr = os.dup(2)
     try:
         with Path(os.devnull).open("w") as nowhere:
             os.dup2(nowhere.fileno(), 2)
-        forkserver.ensure_running()
+        processes.prepare(_IMPORTED_ONCE)
     finally:
         os.dup2(stderr, 2)
         os.close(stderr)
@@ -86,7 +98,6 @@ def _start_server() -> None:
 
 def _step(step: str, command_line: list[str], writer: connection.Connection) -> None:
     """In the new process: run the step as `python -m trainyard.<step>` would, its output going into the pipe."""
-    os.setsid()  # Ctrl-C reaches the parent alone, which passes it on once
     os.dup2(writer.fileno(), sys.stdout.fileno())
     os.dup2(writer.fileno(), sys.stderr.fileno())
     writer.close()

@@ -68,7 +68,7 @@ class Namespace:
 
     def left_of(self, gang: str) -> list[str]:
         """Name all that the cluster still holds of `gang`."""
-        kinds = "jobs,services,pods,configmaps,secrets,endpointslices"
+        kinds = "jobs,services,pods,configmaps,secrets,endpointslices,networkpolicies"
         found = json.loads(self.kubectl("get", kinds, "-o", "json"))["items"]
         return [f"{each['kind']}/{name}" for each in found if (name := each["metadata"]["name"]).startswith(gang)]
 

@@ -12,7 +12,7 @@ import pytest
 from launcher import gang
 from namespaces import Namespace, until
 
-from trainyard.train.kubernetes.job import Owner, headless_service, worker_job
+from trainyard.train.kubernetes.job import Owner, headless_service, network_policy, worker_job
 
 pytestmark = pytest.mark.cluster
 
@@ -37,7 +37,7 @@ def test_the_manifests_pass_restricted_at_the_api_server(namespace: Namespace, p
     job = worker_job(gang(plan), owner)
     # A Job's own admission warns only; its pods are refused, so the template is tried as a pod.
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "dry"}, "spec": job["spec"]["template"]["spec"]}
-    for each in (job, pod, headless_service(gang(plan), "0")):
+    for each in (job, pod, headless_service(gang(plan), "0"), network_policy(gang(plan), "0")):
         said = namespace.kubectl("create", "--dry-run=server", "-f", "-", stdin=json.dumps(each))
         assert "created (server dry run)" in said and "Warning" not in said, said
 
@@ -130,6 +130,44 @@ def test_the_gang_outlives_a_launcher_that_is_moved_and_goes_with_the_run(namesp
     successor.process.kill()
     namespace.kubectl("delete", "configmap", "run")
     until(lambda: not namespace.left_of(gang(plan).name), 30)
+
+
+def test_the_gang_outlives_a_launcher_whose_pod_is_deleted_by_force_as_with_a_lost_node(namespace: Namespace) -> None:
+    namespace.kubectl("create", "configmap", "forced")  # stands for the Workflow that owns a launcher's pod
+    run = json.loads(namespace.kubectl("get", "configmap", "forced", "-o", "json"))["metadata"]
+    owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": "forced", "uid": run["uid"]}
+    launcher_pod(namespace, "forced", ownerReferences=[owner])
+    plan = plans.plan("forced", plans.WORK)
+    launcher = namespace.launch(plan, "forced")
+    launcher.says("progress done=3")
+    before = {pod["metadata"]["uid"] for pod in namespace.pods(gang(plan).name)}
+    namespace.kubectl("delete", "pod", "forced", "--grace-period=0", "--force")
+    launcher.process.send_signal(signal.SIGTERM)
+    assert launcher.code() == 143
+    assert "gang_left" in launcher.said, launcher.said
+    successor = namespace.launch(plan)
+    successor.says("how=attached")
+    assert {pod["metadata"]["uid"] for pod in namespace.pods(gang(plan).name)} == before
+    successor.process.kill()
+    namespace.kubectl("delete", "configmap", "forced")
+    until(lambda: not namespace.left_of(gang(plan).name), 30)
+
+
+def test_a_gangs_workers_are_closed_to_all_others_by_a_policy_that_goes_with_it(namespace: Namespace) -> None:
+    plan = plans.plan("closed", plans.WORK)
+    name = gang(plan).name
+    launcher = namespace.launch(plan)
+    launcher.says("running=2")
+    (policy,) = [each for each in namespace.get("networkpolicies") if each["metadata"]["name"] == name]
+    (rule,) = policy["spec"]["ingress"]
+    selected = policy["spec"]["podSelector"]["matchLabels"]
+    assert rule["from"] == [{"podSelector": {"matchLabels": selected}}]
+    assert selected["app.kubernetes.io/instance"] == name
+    labels = ",".join(f"{key}={value}" for key, value in selected.items())
+    assert len(json.loads(namespace.kubectl("get", "pods", "-l", labels, "-o", "json"))["items"]) == 2
+    launcher.process.send_signal(signal.SIGTERM)
+    assert launcher.code() == 143
+    until(lambda: name not in namespace.kubectl("get", "networkpolicies"), 10)
 
 
 def test_a_worker_that_no_node_takes_ends_with_the_schedulers_reason(namespace: Namespace) -> None:

@@ -140,10 +140,11 @@ def test_a_drained_node_gives_its_worker_to_another(desk: Desk, calm: Run, run: 
     assert_survived(desk, run, calm)
 
 
-def test_a_launcher_whose_pod_is_deleted_finds_its_gang_again(desk: Desk, calm: Run, run: Run) -> None:
+@pytest.mark.parametrize("how", [["--grace-period=1"], ["--grace-period=0", "--force"]], ids=["told", "by-force"])
+def test_a_launcher_whose_pod_is_deleted_finds_its_gang_again(desk: Desk, calm: Run, run: Run, how: list[str]) -> None:
     run.start().reaches(30)
     before = {pod["metadata"]["uid"] for pod in run.namespace.pods(run.gang)}
-    run.namespace.kubectl("delete", "pod", run.pod, "--grace-period=1")
+    run.namespace.kubectl("delete", "pod", run.pod, *how)
     run.start().says("how=attached")
     assert {pod["metadata"]["uid"] for pod in run.namespace.pods(run.gang)} == before
     found = assert_survived(desk, run, calm)

@@ -46,6 +46,32 @@ def test_a_training_process_killed_mid_epoch_costs_at_most_one_checkpoint_interv
     assert_survived(gang, unkilled, rf"worker {worker}'s training process was killed by SIGKILL")
 
 
+@pytest.mark.parametrize("together", [False, True], ids=["alone", "with-its-training-process"])
+def test_a_killed_fork_server_of_a_worker_costs_at_most_one_checkpoint_interval(
+    together: bool, tmp_path: Path, examples: str, unkilled: Gang
+) -> None:
+    gang = start(tmp_path, examples, 2, epochs=EPOCHS)
+    gang.wait_for(lambda: gang.step() >= 24)
+    training = gang.training_process(0)
+    gang_processes.kill(gang_processes.parent(training))
+    if together:
+        gang_processes.kill(training)
+    gang.finish()
+    assert_survived(gang, unkilled, r"worker 0's training process was killed, or the fork server that had started it")
+
+
+def test_a_local_gang_listens_on_the_loopback_interface_but_for_tensorflows_grpc(tmp_path: Path, examples: str) -> None:
+    gang = start(tmp_path, examples, 2, epochs=400)
+    gang.wait_for(lambda: gang.step() >= 1)
+    servers = gang_processes.listening(gang.process.pid)
+    gang.process.terminate()
+    gang.finish(code=143)
+    exposed = [port for address, port in servers if address != "127.0.0.1"]
+    assert len(exposed) == 2 and len(servers) > 2, servers  # one a worker
+    # ports of the meeting and of the ring are the one before, and the one behind
+    assert not {port for address, port in servers if address == "127.0.0.1"} & set(exposed)
+
+
 def test_a_frozen_worker_is_found_and_replaced(tmp_path: Path, examples: str, unkilled: Gang) -> None:
     gang = start(tmp_path, examples, 2, epochs=EPOCHS, TRAINYARD_STALL_SECONDS="8")
     gang.wait_for(lambda: gang.step() >= 24)

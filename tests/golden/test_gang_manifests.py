@@ -10,7 +10,7 @@ import yaml
 
 from trainyard.core.environment import Volume
 from trainyard.core.pools import Pool, placement, promise
-from trainyard.train.kubernetes.job import Gang, Owner, headless_service, worker_job
+from trainyard.train.kubernetes.job import Gang, Owner, headless_service, network_policy, worker_job
 
 GOLDENS = Path(__file__).parent
 RUN = Owner(api_version="argoproj.io/v1alpha1", kind="Workflow", name="digits-x7k2p", uid="11111111-run")
@@ -38,8 +38,9 @@ def gang(kind: str) -> Gang:
 
 
 @pytest.mark.parametrize("kind", POOLS)
-def test_a_gang_is_the_committed_job_and_service(kind: str) -> None:
-    objects = [worker_job(gang(kind), RUN), headless_service(gang(kind), "22222222-job")]
+def test_a_gang_is_the_committed_job_service_and_network_policy(kind: str) -> None:
+    job = "22222222-job"
+    objects = [worker_job(gang(kind), RUN), headless_service(gang(kind), job), network_policy(gang(kind), job)]
     text = yaml.safe_dump_all(objects, sort_keys=False)
     golden = GOLDENS / f"gang-{kind}.yaml"
     if os.environ.get("TRAINYARD_GOLDENS") == "write":

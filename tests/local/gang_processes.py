@@ -7,10 +7,12 @@ import os
 import secrets
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -149,7 +151,8 @@ def write_recipe(
 def supervisor(folder: Path, examples: str, worker: int, ports: list[int], **environment: str) -> Gang:
     """Start one supervisor alone, as a pod would."""
     addresses = ",".join(f"127.0.0.1:{port}" for port in ports)
-    variables = {"TRAINYARD_WORKERS": addresses, "TRAINYARD_WORKER_INDEX": str(worker), **environment}
+    variables = {"TRAINYARD_WORKERS": addresses, "TRAINYARD_WORKER_INDEX": str(worker), "TRAINYARD_GANG_TOKEN": "known"}
+    variables |= environment
     return Gang(folder, _step(folder, str(folder), examples, "trainyard.train.supervisor", variables))
 
 
@@ -179,6 +182,29 @@ def processes_of(folder: Path) -> list[str]:
             continue
         if str(folder) in line:
             found.append(line)
+    return found
+
+
+def parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def listening(pid: int) -> list[tuple[str, int]]:
+    """Return address and port of every TCP server of a process and its descendants."""
+    inodes = set()
+    for process in [pid, *_descendants(pid)]:
+        for entry in Path(f"/proc/{process}/fd").glob("*"):
+            with suppress(OSError):
+                inodes.add(str(entry.readlink()))
+    found = []
+    for name, family, width in (("tcp", socket.AF_INET, 4), ("tcp6", socket.AF_INET6, 16)):
+        for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == "0A" and f"socket:[{fields[9]}]" in inodes:
+                host, _, port = fields[1].partition(":")
+                words = struct.iter_unpack("<I", bytes.fromhex(host))
+                packed = b"".join(struct.pack(">I", word) for (word,) in words)[:width]
+                found.append((socket.inet_ntop(family, packed), int(port, 16)))
     return found
 
 

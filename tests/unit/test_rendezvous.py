@@ -2,35 +2,51 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
+import struct
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
 
-from trainyard.train.rendezvous import SILENCE_SECONDS, Line, Listening, Rendezvous
+from trainyard.train import peers
+from trainyard.train.rendezvous import SILENCE_SECONDS, Line, Listening, Rendezvous, key
 
 TOKEN = "of this gang"
+INFINITE = b'{"type": "ready", "worker": Infinity, "address": "a:1", "generation": 0, "token": ""}\n'
+DEEP = b'{"type": ' + b"[" * 100_000 + b"\n"
 
 
 class Caller:
-    """The other end of one connection to the meeting."""
+    """The other end of one connection to the meeting, of somebody who knows the gang's token or does not."""
 
-    def __init__(self, port: int) -> None:
-        self._socket = socket.create_connection(("127.0.0.1", port), timeout=10)
+    def __init__(self, port: int, token: str | None = TOKEN) -> None:
+        if token is None:
+            self._socket = socket.create_connection(("127.0.0.1", port), timeout=10)
+        else:
+            self._socket = peers.call("127.0.0.1", port, key(token), 10)
         self._lines = self._socket.makefile("rb")
 
     def send(self, **message: Any) -> None:
         self.write(json.dumps(message).encode() + b"\n")
 
     def write(self, data: bytes) -> None:
-        self._socket.sendall(data)
+        with contextlib.suppress(OSError):  # it may be cut off before it has said all
+            self._socket.sendall(data)
 
-    def ready(self, worker: int, token: str = TOKEN, **more: Any) -> Caller:
-        self.send(type="ready", worker=worker, token=token, address=f"host:{worker}", generation=0, **more)
+    def says_no_more(self) -> None:
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_WR)
+
+    def ready(self, worker: int, **more: Any) -> Caller:
+        self.send(type="ready", worker=worker, address=f"host:{worker}", generation=0, **more)
         return self
 
     def hears(self, kind: str) -> dict[str, Any]:
@@ -46,55 +62,206 @@ class Caller:
                 pass
         except ConnectionResetError:
             pass
+        self._lines.close()
+        self._socket.close()
         return True
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def port() -> Iterator[int]:
+    """A meeting of two that goes on to its end, whatever the tests of this file say to it."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         free = probe.getsockname()[1]
-    thread: threading.Thread = Rendezvous(free, 2, 30, TOKEN).open()
+    failures: list[str] = []
+    thread = Rendezvous("127.0.0.1", free, 2, 60, TOKEN, lambda: failures.append("ended")).open()
     yield free
-    # Whatever was said to it, the meeting goes on: two workers meet and end it.
-    chief, other = Caller(free).ready(0), Caller(free).ready(1)
-    assert chief.hears("start")["addresses"] == ["host:0", "host:1"]
-    generation = other.hears("start")["generation"]
-    chief.send(type="done", generation=generation, step=1)
-    assert other.hears("end")["code"] == 0
+    assert ends_well(free) == 0
     thread.join(5)
-    assert not thread.is_alive()
+    assert not thread.is_alive() and not failures
 
 
-@pytest.mark.parametrize(
-    "said",
-    [
-        b"GET / HTTP/1.1\r\n\r\n",
-        b'{"type": "ready"}\n',
-        b'{"type": "ready", "worker": "one", "token": "of this gang", "address": "a:1", "generation": 0}\n',
-        b'{"type": "ready", "worker": 2, "token": "of this gang", "address": "a:1", "generation": 0}\n',
-        b'{"type": "ready", "worker": 1, "token": "guessed", "address": "a:1", "generation": 0}\n',
-        b'{"type": "ready", "worker": 1, "address": "a:1", "generation": 0}\n',
-        b'{"type": "done", "generation": 0, "step": 1}\n',
-        b'{"type": "broke", "generation": 0, "code": 50}\n',
-        b"[1]\n\xff\n",
-    ],
-)
+def ends_well(port: int) -> int:
+    """Have two workers meet and end; return the exit code that both are told."""
+    chief, other = Caller(port).ready(0), Caller(port).ready(1)
+    assert chief.hears("start")["addresses"] == ["host:0", "host:1"]
+    chief.send(type="done", generation=other.hears("start")["generation"], step=1)
+    code = other.hears("end")["code"]
+    assert chief.hears("end")["code"] == code
+    return int(code)
+
+
+@pytest.mark.parametrize("said", [b"GET / HTTP/1.1\r\n\r\n" * 4, b'{"type": "ready"}\n' * 4, INFINITE, DEEP, bytes(64)])
 def test_a_stranger_is_cut_off_and_the_meeting_goes_on(port: int, said: bytes) -> None:
-    stranger = Caller(port)
+    stranger = Caller(port, token=None)
     stranger.write(said)
     assert stranger.is_cut_off()
 
 
-def test_a_member_that_talks_nonsense_is_lost_and_comes_again(port: int) -> None:
-    chief, other = Caller(port).ready(0), Caller(port).ready(1)
+@pytest.mark.parametrize("token", ["", "of another gang"])
+def test_a_caller_with_another_token_learns_nothing_and_is_cut_off(port: int, token: str) -> None:
+    with pytest.raises(ConnectionError, match="not of this gang"):
+        Caller(port, token)
+
+
+def test_an_answer_that_was_overheard_opens_no_other_connection(port: int) -> None:
+    """The exchange of a member and the meeting, passed on and written down, is said again to the meeting."""
+    said: list[bytes] = []
+    with socket.create_server(("127.0.0.1", 0)) as between:
+
+        def pass_on() -> None:
+            here, there = between.accept()[0], socket.create_connection(("127.0.0.1", port), timeout=10)
+            here.sendall(there.recv(32))
+            said.append(here.recv(64))
+            there.sendall(said[0])
+            here.sendall(there.recv(32))
+            here.close()
+            there.close()
+
+        thread = threading.Thread(target=pass_on)
+        thread.start()
+        peers.call("127.0.0.1", between.getsockname()[1], key(TOKEN), 10).close()
+        thread.join()
+    again = Caller(port, token=None)
+    again.write(said[0])
+    assert again.is_cut_off()
+
+
+def test_who_stands_in_for_the_meeting_is_not_believed() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def pretend() -> None:
+            connection, _ = server.accept()
+            connection.sendall(bytes(32))
+            answer = connection.recv(64)
+            connection.sendall(answer[32:])  # the caller's own proof
+
+        thread = threading.Thread(target=pretend)
+        thread.start()
+        with pytest.raises(ConnectionRefusedError, match="not of this gang"):
+            peers.call("127.0.0.1", server.getsockname()[1], key(TOKEN), 10)
+        thread.join()
+
+
+def test_a_crowd_of_idle_strangers_keeps_nobody_waiting(port: int) -> None:
+    idle = [socket.create_connection(("127.0.0.1", port), timeout=10) for _ in range(200)]
+    before = time.monotonic()
+    Caller(port).write(b"\n")
+    assert time.monotonic() - before < 5
+    for each in idle:
+        # A reset, as of a process that is gone: the meeting may find it so at any moment.
+        each.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        each.close()
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
+)
+FIELDS = ("worker", "address", "generation", "step", "code", "error", "message", "began_at", "restart", "grace_seconds")
+MESSAGES = st.fixed_dictionaries(
+    {"type": st.sampled_from(["ready", "beat", "began", "broke", "recovered", "start", "stop"]) | JSON},
+    optional={name: JSON | st.integers(0, 3) for name in FIELDS},
+).map(lambda message: json.dumps(message).encode() + b"\n")
+FUZZ = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@FUZZ
+@given(said=st.binary(max_size=200))
+def test_any_bytes_of_a_stranger_cost_that_connection_alone(port: int, said: bytes) -> None:
+    stranger = Caller(port, token=None)
+    stranger.write(said)
+    stranger.says_no_more()
+    assert stranger.is_cut_off()
+
+
+@FUZZ
+@example(said=[INFINITE])
+@example(said=[DEEP])
+@given(said=st.lists(st.binary(max_size=50) | MESSAGES, max_size=4))
+def test_any_bytes_of_a_member_cost_that_connection_alone(port: int, said: list[bytes]) -> None:
+    member = Caller(port)
+    member.write(b"".join(said))
+    member.says_no_more()
+    assert member.is_cut_off()
+
+
+@pytest.fixture
+def meeting() -> Iterator[int]:
+    """A meeting of two of one test's own."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        free = probe.getsockname()[1]
+    thread = Rendezvous("127.0.0.1", free, 2, 30, TOKEN, lambda: None).open()
+    yield free
+    thread.join(5)
+    assert not thread.is_alive()
+
+
+def test_a_member_that_talks_nonsense_is_lost_and_comes_again(meeting: int) -> None:
+    chief, other = Caller(meeting).ready(0), Caller(meeting).ready(1)
     chief.hears("start")
     other.send(type="broke", generation=1, code="none")
     assert other.is_cut_off()
     chief.hears("stop")
+    assert ends_well(meeting) == 0
 
 
-def test_where_the_gang_began_is_told_to_each_later_start(port: int) -> None:
-    chief, other = Caller(port).ready(0), Caller(port).ready(1)
+def test_the_second_kill_for_want_of_memory_ends_the_gang_however_far_each_start_came(meeting: int) -> None:
+    chief, other = Caller(meeting), Caller(meeting)
+    for step in (1, 2):
+        if step > 1:
+            chief.hears("stop"), other.hears("stop")
+        chief.ready(0)
+        other.ready(1)
+        generation = chief.hears("start")["generation"]
+        other.hears("start")
+        killed = {"code": 75, "error": "PeerLost", "message": "was killed for want of memory", "out_of_memory": True}
+        other.send(type="broke", generation=generation, step=step, **killed)
+    end = chief.hears("end")
+    assert (end["code"], end["error"]) == (40, "InfrastructureError")
+    assert "gave up after 2 kills for want of memory" in end["message"]
+
+
+def test_other_breaks_end_the_gang_only_where_three_starts_came_no_step_further(meeting: int) -> None:
+    chief, other = Caller(meeting), Caller(meeting)
+    for start, step in enumerate((1, 2, 3, 3, 3, 3)):
+        if start:
+            chief.hears("stop"), other.hears("stop")
+        chief.ready(0)
+        other.ready(1)
+        generation = chief.hears("start")["generation"]
+        other.hears("start")
+        other.send(type="broke", generation=generation, step=step, code=75, error="PeerLost", message="killed")
+    assert chief.hears("end")["code"] == 30
+
+
+class Broken(Rendezvous):
+    """A meeting with a fault that nobody thought of."""
+
+    def _look_round(self) -> None:
+        raise RuntimeError("a fault that nobody thought of")
+
+
+def test_a_meeting_that_fails_says_so_at_once_and_closes_its_door() -> None:
+    failed = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        free = probe.getsockname()[1]
+
+    thread = Broken("127.0.0.1", free, 2, 30, TOKEN, failed.set).open()
+    assert failed.wait(5)
+    thread.join(5)
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", free), timeout=5)
+
+
+def test_a_local_gang_listens_on_the_loopback_interface_alone(port: int) -> None:
+    sockets = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    listening = [address for _, address, _, state, *_ in sockets if state == "0A" and address.endswith(f":{port:04X}")]
+    assert listening == [f"0100007F:{port:04X}"]
+
+
+def test_where_the_gang_began_is_told_to_each_later_start(meeting: int) -> None:
+    chief, other = Caller(meeting).ready(0), Caller(meeting).ready(1)
     first = chief.hears("start")["past"]
     assert first["began_at"] is None and first["meet"] >= 0
     chief.send(type="began", generation=1, step=200, began_at=200)
@@ -105,6 +272,8 @@ def test_where_the_gang_began_is_told_to_each_later_start(port: int) -> None:
     other.ready(1)
     second = chief.hears("start")["past"]
     assert (second["began_at"], second["break"]["step"], second["meet"]) == (200, 230, first["meet"])
+    chief.send(type="done", generation=2, step=240)
+    assert other.hears("end")["code"] == 0
 
 
 def test_silence_counts_only_while_somebody_listens(monkeypatch: pytest.MonkeyPatch) -> None:

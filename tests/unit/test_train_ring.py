@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import resource
+import socket
 import threading
+import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -38,15 +43,72 @@ def test_a_worker_that_is_gone_is_a_lost_peer() -> None:
             one.sum(np.zeros(100_000, np.float32))
 
 
-def joined(workers: int) -> list[Ring]:
-    barrier, said = threading.Barrier(workers), []
+def test_strangers_at_every_port_of_the_ring_are_not_waited_for() -> None:
+    idle: list[socket.socket] = []
+
+    def crowd(ports: list[int]) -> None:
+        for port in ports:
+            idle.extend(socket.create_connection(("127.0.0.1", port), timeout=5) for _ in range(50))
+            loud = socket.create_connection(("127.0.0.1", port), timeout=5)
+            loud.sendall(bytes(1000))
+            idle.append(loud)
+
+    before = time.monotonic()
+    one, other = joined(2, crowd)
+    assert time.monotonic() - before < 5
+    with ThreadPoolExecutor(2) as threads:
+        sums = list(threads.map(lambda ring: ring.sum(np.ones(3, np.float32)), (one, other)))
+    np.testing.assert_array_equal(sums[0][0], [2, 2, 2])
+    for each in idle:
+        each.close()
+
+
+def test_a_worker_of_another_gang_or_of_an_earlier_ring_is_a_stranger() -> None:
+    with pytest.raises(PeerLost, match="no ring with its neighbours within 0"):
+        joined(2, tokens=["one", "another"], seconds=0.3)
+
+
+def test_neighbours_that_do_not_come_are_a_lost_peer() -> None:
+    with pytest.raises(PeerLost, match="worker 0: no ring with its neighbours within 0"):
+        Ring.joined(0, ["127.0.0.1"] * 2, range(1), lambda said: said + np.float32(1), "token", 0.2)
+
+
+def test_a_worker_with_more_than_a_thousand_open_files_waits_for_the_others() -> None:
+    (soft, hard), taken = resource.getrlimit(resource.RLIMIT_NOFILE), []
+    if hard < 3000:
+        pytest.skip("this process may not open so many files")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3000, hard))
+    try:
+        taken = [os.dup(0) for _ in range(1100)]
+        one, other = joined(2)
+        assert one.before.fileno() > 1023
+        with ThreadPoolExecutor(2) as threads:
+            late = threads.submit(lambda: (time.sleep(0.05), other.sum(np.ones(1, np.float32)))[1])
+            np.testing.assert_array_equal(one.sum(np.ones(1, np.float32))[0], late.result()[0])
+    finally:
+        for each in taken:
+            os.close(each)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def joined(
+    workers: int,
+    crowd: Callable[[list[int]], None] = lambda ports: None,
+    tokens: list[str] | None = None,
+    seconds: float = 60,
+) -> list[Ring]:
+    """Return the rings of `workers` threads. crowd: is told the ports once all listen, before anybody connects."""
+    said: list[np.ndarray] = []
+    barrier = threading.Barrier(workers, lambda: crowd([int(port) for port in sum(said)[:workers]]))
 
     def agree(vector: np.ndarray) -> np.ndarray:
         said.append(vector)
         barrier.wait(10)
         return np.sum(said, axis=0, dtype=np.float32)
 
+    def join(index: int) -> Ring:
+        token = tokens[index] if tokens else "of this gang"
+        return Ring.joined(index, ["127.0.0.1"] * workers, range(1), agree, token, seconds)
+
     with ThreadPoolExecutor(workers) as threads:
-        return list(
-            threads.map(lambda index: Ring.joined(index, ["127.0.0.1"] * workers, range(1), agree), range(workers))
-        )
+        return list(threads.map(join, range(workers)))

@@ -13,16 +13,17 @@ import os
 import secrets
 import signal
 import socket
-import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from trainyard.core import events, objects
 from trainyard.core.errors import TrainyardError, TransientError
 from trainyard.core.objects import ABSENT, Changed, ObjectStore
+from trainyard.core.processes import started
+from trainyard.core.pulse import Pulse
 
 RENEW_SECONDS = 5.0  # chosen
 TAKE_SECONDS = 30.0  # chosen: six renewals that did not come
@@ -36,7 +37,7 @@ class _Holder:
     id: str
     host: str = field(default_factory=lambda: f"{socket.gethostname()} {_boot()}")
     process: int = field(default_factory=os.getpid)
-    started: str = field(default_factory=lambda: _started(os.getpid()))
+    started: str = field(default_factory=lambda: started(os.getpid()))
     renewed: int = 0
 
     @property
@@ -45,8 +46,17 @@ class _Holder:
 
     @property
     def dead(self) -> bool:
-        """Whether it was a process of this very machine that is no more; False where that cannot be known."""
-        return self.host == _Holder("").host and bool(self.started) and _started(self.process) != self.started
+        """Whether it was a process of this very machine that is no more, or one whose other lease did not move; else unknown."""
+        here = self.host == _Holder("").host
+        return self.owner in _dead or (here and bool(self.started) and started(self.process) != self.started)
+
+    @property
+    def owner(self) -> tuple[str, int, str]:
+        """The process that holds it, which may hold others too."""
+        return self.host, self.process, self.started
+
+
+_dead: set[tuple[str, int, str]] = set()  # holders whom this process has watched for long enough
 
 
 @contextmanager
@@ -64,33 +74,35 @@ def lease(uri: str) -> Iterator[None]:
         held.release()
 
 
-class _Renewal(threading.Thread):
+class _Renewal:
     """Keeps a lease while its process lives."""
 
     def __init__(self, store: ObjectStore, name: str, uri: str, holder: _Holder, version: str) -> None:
-        super().__init__(name="lease", daemon=True)
         self._store, self._name, self._uri = store, name, uri
         self._holder, self._version = holder, version
-        self._ended = threading.Event()
+        self._lost = False
+        self._pulse = Pulse(f"{uri}: its lease was not renewed", RENEW_SECONDS, self._renew)
 
-    def run(self) -> None:
-        """Renew until released. Where another process has taken the lease, this one is told to stop (SIGTERM)."""
-        while not self._ended.wait(RENEW_SECONDS):
-            try:
-                self._replace(replace(self._holder, renewed=self._holder.renewed + 1))
-            except Changed:
+    def start(self) -> None:
+        """Renew from now on until released."""
+        self._pulse.start()
+
+    def _renew(self) -> None:
+        """Renew once. Where another process has taken the lease, this one is told to stop (SIGTERM)."""
+        try:
+            self._replace(replace(self._holder, renewed=self._holder.renewed + 1))
+        except Changed:
+            self._lost = True
+            self._pulse.stop()
+            with suppress(Exception):  # who reads it may be gone
                 events.emit("lease_lost", uri=self._uri, reason="this process stood still, and another one took over")
-                self._ended.set()
-                os.kill(os.getpid(), signal.SIGTERM)
-            except TrainyardError as error:
-                events.emit("warning", message=f"the lease was not renewed: {error}")
+            os.kill(os.getpid(), signal.SIGTERM)
 
     def release(self) -> None:
         """Leave the lease to whoever wants it. Its object stays, empty of a holder: to delete it could hit another's."""
-        lost = self._ended.is_set()
-        self._ended.set()
-        self.join()
-        if not lost:
+        self._pulse.stop()
+        self._pulse.join()
+        if not self._lost:
             try:
                 self._replace(replace(self._holder, id=""))
             except (Changed, TrainyardError):
@@ -112,7 +124,10 @@ def _take(store: ObjectStore, name: str, uri: str, holder: _Holder) -> str:
         found = store.read(name)
         content, version = found if found else (b"", ABSENT)
         other = _parse(content)
-        if other is None or not other.id or other.dead or (version == seen and time.monotonic() - since > TAKE_SECONDS):
+        stands_still = version == seen and time.monotonic() - since > TAKE_SECONDS
+        if other is None or not other.id or other.dead or stands_still:
+            if other is not None and other.started and stands_still:
+                _dead.add(other.owner)
             try:
                 return store.write(name, holder.content, match=version)
             except Changed:
@@ -136,15 +151,8 @@ def _parse(content: bytes) -> _Holder | None:
 
 
 def _boot() -> str:
+    """Return what tells this start of this machine, and this container's numbers of processes, from all others."""
     try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip() + str(Path("/proc/self/ns/pid").readlink())
     except OSError:
-        return ""
-
-
-def _started(process: int) -> str:
-    """Return when `process` started, in the kernel's ticks, or '' where there is none: its number may be given again."""
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[19]
-    except (OSError, IndexError):
         return ""

@@ -13,12 +13,12 @@ import time
 import traceback
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from types import FrameType
 from typing import Any, NoReturn
 
 from trainyard.core import events, keys, storage
 from trainyard.core import recipe as recipes
-from trainyard.core.errors import ExitCode, InfrastructureError, Preempted, TrainyardError
+from trainyard.core.errors import ExitCode, InfrastructureError, TrainyardError
+from trainyard.core.signals import told_to_stop
 
 TIMEOUT_VARIABLE = "TRAINYARD_TIMEOUT_SECONDS"
 """How long the step may run where nobody else would end it, as on Vertex AI."""
@@ -83,7 +83,7 @@ def main(run: Callable[..., None], command_line: list[str] | None = None, unfetc
             parser.add_argument(option, default=parameter.default)
     arguments = vars(parser.parse_args(command_line))
     output = arguments.pop("output")
-    signal.signal(signal.SIGTERM, preempted)
+    signal.signal(signal.SIGTERM, told_to_stop)
     events.emit("started", step=step)
     code: int = ExitCode.DONE
     try:
@@ -164,11 +164,6 @@ def _timed(step: str) -> Iterator[None]:
         yield
     finally:
         timer.cancel()
-
-
-def preempted(_signal: int, _frame: FrameType | None) -> None:
-    """Handle SIGTERM: raises `Preempted` where the process is at work."""
-    raise Preempted("told to stop (SIGTERM). Run the same command again to go on.")
 
 
 def _record(step: str, output: str, code: ExitCode, error: str, message: str) -> None:

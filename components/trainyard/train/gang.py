@@ -7,7 +7,6 @@ import os
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -24,9 +23,11 @@ import yaml
 from trainyard.core import events, storage
 from trainyard.core.errors import ExitCode, Preempted, TrainyardError, TransientError
 from trainyard.core.recipe import Recipe
+from trainyard.train import peers
 
 _GRACE_SECONDS = 15  # chosen: more than a supervisor takes to save and to end
 _SUPERVISOR_STARTS = 3  # chosen: starts of a killed supervisor before the run fails
+_LAST_SECONDS = 20.0  # chosen: once a supervisor has failed for good, the others have heard so long before
 
 
 def run(recipe: Recipe, examples: str, checkpoints: str, output: Path, start: str = "") -> None:
@@ -98,16 +99,19 @@ class _Gang:
     def _wait(self, environment: dict[str, str]) -> dict[int, int]:
         """Wait for all supervisors, starting a killed one again as a cluster would; return their exit codes."""
         codes: dict[int, int] = {}
-        while len(codes) < self.workers:
+        failed = 0.0
+        while len(codes) < self.workers and not (failed and time.monotonic() - failed > _LAST_SECONDS):
             for worker, process in list(self._processes.items()):
                 code = process.poll()
                 if code is None or worker in codes:
                     continue
-                if code < 0 and not self.stopping and self._starts[worker] < _SUPERVISOR_STARTS:
+                crashed = code < 0 or code == ExitCode.PEER_LOST
+                if crashed and not self.stopping and self._starts[worker] < _SUPERVISOR_STARTS:
                     events.emit("warning", message=f"worker {worker}: its supervisor was killed; it is started again.")
                     self._start(worker, environment)
                 else:
                     codes[worker] = code
+                    failed = failed or (time.monotonic() if code else 0.0)
             time.sleep(0.05)
         return codes
 
@@ -116,10 +120,10 @@ class _Gang:
         for line in process.stdout or ():
             try:
                 event = json.loads(line) if line.startswith('{"event"') else {}
-            except ValueError:
-                event = {}
-            kind = event.pop("event", "")
-            if kind == "failed":
+                kind = str(event.pop("event", ""))
+            except Exception:  # noqa: BLE001 - a line that only looks like an event of ours, printed by a recipe's module
+                event, kind = {}, ""
+            if kind == "failed" and {"code", "error", "message"} <= set(event):
                 if event["code"] != ExitCode.PEER_LOST and not self.failure:
                     self.failure = event
             elif not kind:
@@ -172,10 +176,6 @@ def _free_ports(workers: int) -> list[int]:
     found: list[int] = []
     while len(found) < workers:
         port = 20_000 + 10 * secrets.randbelow(1_000)
-        try:
-            with socket.create_server(("", port)), socket.create_server(("", port + 1)):
-                if port not in found:
-                    found.append(port)
-        except OSError:
-            continue
+        if peers.is_free(port) and peers.is_free(port + 1) and port not in found:
+            found.append(port)
     return found

@@ -18,7 +18,7 @@ from trainyard.core.artifacts import Device
 from trainyard.core.errors import ConfigurationError, InfrastructureError
 from trainyard.core.pools import ENGINE_VARIABLE
 from trainyard.core.recipe import Train
-from trainyard.train import probe
+from trainyard.train import peers, probe
 from trainyard.train.jax_steps import AXIS, JaxSteps
 from trainyard.train.objective import Objective
 from trainyard.train.optimizer import Schedule, optimizer
@@ -65,7 +65,11 @@ class JaxEngine:
             jax.config.update("jax_cpu_collectives_implementation", "gloo")
             jax.config.update("jax_enable_preemption_service", False)
             chief = json.loads(os.environ["TF_CONFIG"])["cluster"]["worker"][0]
-            jax.distributed.initialize(chief, here.workers, here.index, cluster_detection_method="deactivate")
+            # By itself its coordinator would listen on every interface.
+            bind = chief if peers.is_loopback(chief.rpartition(":")[0]) else None
+            jax.distributed.initialize(
+                chief, here.workers, here.index, cluster_detection_method="deactivate", coordinator_bind_address=bind
+            )
         try:
             found = jax.local_devices()
         except RuntimeError as error:

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import os
 import secrets
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from trainyard.core import events, storage
-from trainyard.core.errors import TrainyardError
+from trainyard.core.pulse import Pulse
 
 _RENEW_SECONDS = 60.0  # chosen: a small write a minute
 _PATIENCE_SECONDS = 900.0  # chosen: longer than Kubeflow waits before its last retry of a launcher (600 s)
@@ -31,35 +30,35 @@ def note_queue(sign: str, seconds: float) -> None:
     """Leave beside `sign` how long the gang waited for worker 0: for admission, for nodes and for its image."""
     try:
         storage.write_text(f"{sign}.queue", f"{seconds:.1f}")
-    except (OSError, TrainyardError) as error:
+    except Exception as error:  # noqa: BLE001 - evidence alone: the gang trains on without it
         events.emit("warning", message=f"{sign}.queue: the time in the queue was not noted ({error}).")
 
 
 def queued() -> float | None:
     """Return the seconds that `note_queue` left for this gang; None where there is no launcher, or none that knew."""
     sign = os.environ.get("TRAINYARD_LAUNCHER_SIGN", "")
-    text = storage.read_text(f"{sign}.queue") if sign else None
-    return float(text) if text else None
+    try:
+        text = storage.read_text(f"{sign}.queue") if sign else None
+        return float(text) if text else None
+    except Exception as error:  # noqa: BLE001 - evidence alone: the model that was trained is worth more
+        events.emit("warning", message=f"{sign}.queue: the time in the queue is not known ({error}).")
+        return None
 
 
 @contextmanager
 def given(uri: str) -> Iterator[None]:
     """Renew the sign at `uri` while the block runs, from before its first statement on."""
-    ended = threading.Event()
 
     def renew() -> None:
-        while not ended.wait(_RENEW_SECONDS):
-            try:
-                storage.write_text(uri, secrets.token_hex(8))
-            except (OSError, TrainyardError) as error:
-                events.emit("warning", message=f"{uri}: the launcher's sign of life was not renewed ({error}).")
+        storage.write_text(uri, secrets.token_hex(8))
 
-    storage.write_text(uri, secrets.token_hex(8))
-    threading.Thread(target=renew, daemon=True).start()
+    renew()
+    pulse = Pulse(f"{uri}: the launcher's sign of life was not renewed", _RENEW_SECONDS, renew)
+    pulse.start()
     try:
         yield
     finally:
-        ended.set()
+        pulse.stop()
 
 
 class Lookout:
@@ -76,11 +75,13 @@ class Lookout:
         now = time.monotonic()
         if not self._uri or now - self._looked < min(_RENEW_SECONDS / 3, self._patience / 3):
             return False
-        self._looked = now
+        since, self._looked = now - self._looked, now
         try:
             found = storage.read_text(self._uri)
-        except (OSError, TrainyardError):
-            return False  # a storage that cannot be reached says nothing of the launcher
+        except Exception as error:  # noqa: BLE001 - a storage that cannot be reached says nothing of the launcher,
+            events.emit("warning", message=f"{self._uri}: the launcher's sign of life was not read ({error}).")
+            self._changed += since  # whom it kept from renewing it as well
+            return False
         if found != self._sign:
             self._sign, self._changed = found, now
         return now - self._changed > self._patience

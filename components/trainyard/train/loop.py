@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import signal
 import threading
 import time
@@ -23,10 +22,8 @@ from trainyard.core.errors import (
     PeerLost,
     Preempted,
     TrainyardError,
-    TransientError,
 )
 from trainyard.core.recipe import Train
-from trainyard.core.step import end_with
 from trainyard.train.checkpoint import Checkpoint, Checkpoints, Progress, best_epoch
 from trainyard.train.engine import Steps
 from trainyard.train.input import Input
@@ -47,8 +44,6 @@ RETRY_SCALE = 0.1
 LAST_WAIT_SECONDS = 5.0
 # Chosen: how long the input may get ahead, to see what a step takes without a wait for it.
 LONGEST_PAUSE_SECONDS = 3.0
-# Chosen: a call that takes longer is one that hangs. The first one compiles: a minute for the largest network here.
-STALL_SECONDS = 300
 
 
 class Loop:
@@ -70,6 +65,7 @@ class Loop:
         on_epoch: Callable[[Epoch], None],
         place: Place,
         on_start: Callable[[int], None],
+        watchdog: Watchdog,
     ) -> None:
         self.place = place
         self.on_start = on_start
@@ -78,7 +74,7 @@ class Loop:
         self.data = data
         self.checkpoints = checkpoints
         self.writer = Writer(checkpoints)
-        self.watchdog = Watchdog(_stall_seconds(place), _stalled)
+        self.watchdog = watchdog
         self.on_epoch = on_epoch
         self.total = train.epochs * data.steps_per_epoch
         self.seconds: defaultdict[str, float] = defaultdict(float)
@@ -97,7 +93,7 @@ class Loop:
 
     def run(self) -> None:
         """Train. Raises `DataError` where the loss is not finite twice, `Preempted` after a last checkpoint."""
-        with self._hearing_sigterm(), self.watchdog.watching(), self._finishing_writes():
+        with self._hearing_sigterm(), self._finishing_writes():
             self._resume()
             while not self._finished():
                 step, length = self.steps.step, self.data.steps_per_epoch
@@ -271,7 +267,8 @@ class Loop:
     def _take(self, batches: Any, count: int, *said: float) -> list[float]:
         """Take `count` steps and return the means over the workers of the three numbers that they `said`, or 0."""
         try:
-            return self.steps.train(batches, count, [*said, 0.0, 0.0, 0.0][:3])
+            with self.watchdog.call("train"):
+                return self.steps.train(batches, count, [*said, 0.0, 0.0, 0.0][:3])
         except MemoryError as error:
             raise ConfigurationError(
                 f"train.batch_size: {self.settings.batch_size} examples do not fit the device's memory "
@@ -308,7 +305,8 @@ class Loop:
             totals = np.zeros(3, np.float32)
             while left:
                 count = min(left, self._call_steps)
-                totals = self.steps.evaluate(batches, count, totals)
+                with self.watchdog.call("evaluate"):
+                    totals = self.steps.evaluate(batches, count, totals)
                 left -= count
                 self._tell(step)
             loss, metric, weight = (float(value) for value in totals)
@@ -414,17 +412,3 @@ class Loop:
         start = time.perf_counter()
         yield
         self.seconds[name] += time.perf_counter() - start
-
-
-def _stalled(seconds: float) -> None:
-    """End this process: its main thread hangs in a call that nothing interrupts."""
-    end_with(
-        TransientError(
-            f"train: no progress for {seconds:g} s; every thread's stack is in the log. Run the same command again."
-        )
-    )
-
-
-def _stall_seconds(place: Place) -> float:
-    """Return how long a call may take; a gang's own are ended by its supervisors, which know of the others."""
-    return float(os.environ.get("TRAINYARD_STALL_SECONDS", STALL_SECONDS)) if place.workers == 1 else math.inf

@@ -1,32 +1,36 @@
 """Where the supervisors of a gang meet: worker 0's keeps the list, all start together, and all hear when one is lost.
 
-Messages are JSON objects, a line each, over one TCP connection a supervisor. A supervisor says `ready` (with the gang's
-token and the address that its TensorFlow will listen on), `beat`, `began`, `broke`, `recovered` and `done`; it hears
-`start`, `stop`, `beat` and `end`. Whoever does not begin with a right `ready` is a stranger: it is not heard and soon cut off.
+Who calls proves first that it knows the gang's token (`peers`); nothing of anybody else is read. Messages are JSON objects,
+a line each, over one TCP connection a supervisor. A supervisor says `ready` (with the address that its TensorFlow will
+listen on), `beat`, `began`, `broke`, `recovered` and `done`; it hears `start`, `stop`, `beat` and `end`. Who says anything
+else, whatever it is, is cut off, and nobody else notices more than that one worker is lost.
 """
 
 from __future__ import annotations
 
-import hmac
 import json
-import selectors
 import socket
 import threading
 import time
+import traceback
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from multiprocessing import connection
 from typing import Any
 
 from trainyard.core import events
 from trainyard.core.errors import ExitCode
+from trainyard.train import peers
 
 BEAT_SECONDS = 1.0
 """Chosen: how often each side says that it is there."""
 SILENCE_SECONDS = 10.0
 """Chosen: a side that says nothing for so long is taken for dead, frozen or cut off."""
 _FRUITLESS = 3  # chosen: starts in a row without one new step before the gang gives up
+_STARVED = 2  # chosen: the second kill for want of memory ends the gang: started unchanged, it would be killed again
 _FOR_GOOD = {int(code) for code in ExitCode} - {0, ExitCode.TRANSIENT, ExitCode.PEER_LOST, ExitCode.PREEMPTED}
 _MAX_LINE = 1 << 20
-_MAX_STRANGERS = 64  # chosen: more connections than that which have not said who they are push the oldest out
+_LARGEST = 1 << 53  # of the whole numbers in a message
 _STALL_SECONDS = 1.0  # chosen: a turn of this side's own loop that took longer is this side's fault
 
 Message = dict[str, Any]
@@ -72,7 +76,7 @@ class Line:
         self.heard = time.monotonic()
         try:
             messages = [json.loads(line) for line in lines]
-        except ValueError:
+        except (ValueError, RecursionError):
             return None
         return messages if all(isinstance(message, dict) and "type" in message for message in messages) else None
 
@@ -105,6 +109,11 @@ class Listening:
         self._last = now
 
 
+def key(token: str) -> bytes:
+    """Return what the supervisors of the gang with `token` know each other by."""
+    return peers.key(token, b"rendezvous")
+
+
 @dataclass
 class _Member:
     line: Line
@@ -122,14 +131,19 @@ class _Break:
 
 @dataclass
 class Rendezvous:
-    """The meeting point of `workers` supervisors on `port`, in a thread of its own until the gang has ended."""
+    """The meeting point of `workers` supervisors at host:port, in a thread of its own until the gang has ended.
 
+    on_failure: called in that thread where it ends for any other reason, which is a fault of Trainyard.
+    """
+
+    host: str
     port: int
     workers: int
     deadline_seconds: float
     token: str
+    on_failure: Callable[[], None]
     _members: dict[int, _Member] = field(default_factory=dict)
-    _strangers: list[Line] = field(default_factory=list)
+    _arrivals: list[Line] = field(default_factory=list)
     _generation: int = 0
     _running: bool = False
     _waiting_since: float = field(default_factory=time.monotonic)
@@ -140,39 +154,43 @@ class Rendezvous:
     _step: int = 0
     _step_at_start: int = 0
     _fruitless: int = 0
+    _starved: int = 0
     _break: _Break | None = None
     _restarts: list[Message] = field(default_factory=list)
     _end: Message | None = None
 
     def open(self) -> threading.Thread:
         """Listen on the port and return the thread, already started, that ends with the gang."""
-        server = socket.create_server(("", self.port), backlog=self.workers)
-        server.setblocking(False)
-        thread = threading.Thread(target=self._serve, args=(server,), daemon=True)
+        door = peers.Door(peers.listen(self.host, self.port), key(self.token))
+        thread = threading.Thread(target=self._run, args=(door,), daemon=True, name="rendezvous")
         thread.start()
         return thread
 
-    def _serve(self, server: socket.socket) -> None:
+    def _run(self, door: peers.Door) -> None:
+        try:
+            self._serve(door)
+        except Exception:  # noqa: BLE001 - whatever it is: without the meeting the gang would wait for nothing
+            traceback.print_exc()
+            self.on_failure()
+        finally:
+            door.close()
+
+    def _serve(self, door: peers.Door) -> None:
         listening = Listening()
         while self._end is None:
-            with selectors.DefaultSelector() as selector:
-                selector.register(server, selectors.EVENT_READ)
-                for line in self._lines():
-                    selector.register(line, selectors.EVENT_READ)
-                ready = {key.fileobj for key, _ in selector.select(timeout=0.2)}
-            listening.excuse(self._lines())
-            if server in ready:
-                self._strangers.append(Line(server.accept()[0]))
-            for line in self._lines():
-                if line in ready:
+            lines = {line.socket: line for line in self._lines()}
+            readable = connection.wait([*door.sockets(), *lines], timeout=0.2)
+            listening.excuse([*lines.values()])
+            self._arrivals += [Line(arrived) for arrived in door.let_in(readable)]
+            for each, line in lines.items():
+                if each in readable:
                     self._hear(line)
             self._look_round()
         for line in self._lines():
             line.send(**{"kind": "end", **self._end})
-        server.close()
 
     def _lines(self) -> list[Line]:
-        return [*self._strangers, *(member.line for member in self._members.values())]
+        return [*self._arrivals, *(member.line for member in self._members.values())]
 
     def _hear(self, line: Line) -> None:
         messages = line.receive()
@@ -182,7 +200,7 @@ class Rendezvous:
         try:
             for message in messages:
                 self._take(line, message)
-        except (KeyError, TypeError, ValueError):
+        except Exception:  # noqa: BLE001 - whatever a connection says costs that connection alone
             self._lose(line, "it said what no supervisor says")
 
     def _take(self, line: Line, message: Message) -> None:
@@ -190,27 +208,28 @@ class Rendezvous:
         if kind == "ready":
             self._join(line, message)
             return
-        if line in self._strangers:
+        if line in self._arrivals:
             raise ValueError(kind)
-        self._step = max(self._step, int(message.get("step", 0)))
+        self._step = max(self._step, _whole(message.get("step", 0)))
         if message.get("generation") != self._generation or not self._running:
             return
         if kind == "done":
             self._end = {"code": 0, "error": "", "message": ""}
         elif kind == "began":
-            self._began_at = int(message["began_at"])
+            self._began_at = _whole(message["began_at"])
         elif kind == "recovered":
-            self._restarts.append(message["restart"])
+            self._restarts.append(dict(message["restart"]))
             self._break = None
         elif kind == "broke":
             self._broke(message)
 
     def _join(self, line: Line, message: Message) -> None:
-        worker, address, generation = int(message["worker"]), str(message["address"]), int(message["generation"])
-        if worker not in range(self.workers) or not hmac.compare_digest(str(message["token"]), self.token):
+        worker, generation = _whole(message["worker"]), _whole(message["generation"])
+        address = str(message["address"])
+        if worker >= self.workers or any(m.line is line for w, m in self._members.items() if w != worker):
             raise ValueError(worker)
-        if line in self._strangers:
-            self._strangers.remove(line)
+        if line in self._arrivals:
+            self._arrivals.remove(line)
         before = self._members.get(worker)
         if before is not None and before.line is not line:
             self._lose(before.line, "it was started again")
@@ -219,25 +238,28 @@ class Rendezvous:
 
     def _lose(self, line: Line, why: str) -> None:
         line.close()
-        if line in self._strangers:
-            self._strangers.remove(line)
+        if line in self._arrivals:
+            self._arrivals.remove(line)
         for worker in [worker for worker, member in self._members.items() if member.line is line]:
             del self._members[worker]
             self._stop(f"worker {worker} is lost: {why}")
 
     def _broke(self, message: Message) -> None:
-        code = int(message["code"])
+        code, error, text = _whole(message["code"]), str(message["error"]), str(message["message"])
+        grace_seconds = float(message.get("grace_seconds", 0.0))
         if code in _FOR_GOOD:
-            self._end = {name: message[name] for name in ("code", "error", "message")}
+            self._end = {"code": code, "error": error, "message": text}
             return
         self._fruitless = self._fruitless + 1 if self._step <= self._step_at_start else 0
-        if self._fruitless >= _FRUITLESS or (message.get("out_of_memory") and self._fruitless > 1):
-            code = ExitCode.INFRASTRUCTURE if message.get("out_of_memory") else ExitCode.TRANSIENT
-            text = f"train: gave up after {self._fruitless} starts without a new step. {message['message']}"
-            error = "InfrastructureError" if code == ExitCode.INFRASTRUCTURE else "TransientError"
-            self._end = {"code": int(code), "error": error, "message": text}
-            return
-        self._stop(message["message"], message.get("grace_seconds", 0.0))
+        self._starved += bool(message.get("out_of_memory"))
+        if self._starved >= _STARVED:
+            text = f"train: gave up after {self._starved} kills for want of memory. {text}"
+            self._end = {"code": int(ExitCode.INFRASTRUCTURE), "error": "InfrastructureError", "message": text}
+        elif self._fruitless >= _FRUITLESS:
+            text = f"train: gave up after {self._fruitless} starts without a new step. {text}"
+            self._end = {"code": int(ExitCode.TRANSIENT), "error": "TransientError", "message": text}
+        else:
+            self._stop(text, grace_seconds)
 
     def _stop(self, reason: str, grace_seconds: float = 0.0) -> None:
         """Have every worker's training process stopped, and wait for all of them again."""
@@ -252,8 +274,6 @@ class Rendezvous:
             member.line.send("stop", grace_seconds=grace_seconds)
 
     def _look_round(self) -> None:
-        for line in self._strangers[:-_MAX_STRANGERS]:
-            self._lose(line, "there are too many")
         for line in self._lines():
             if line.silent():
                 self._lose(line, f"no word from it for {SILENCE_SECONDS:g} s")
@@ -286,3 +306,10 @@ class Rendezvous:
         events.emit("started_together", workers=self.workers, generation=self._generation)
         for member in self._members.values():
             member.line.send("start", generation=self._generation, addresses=addresses, past=past)
+
+
+def _whole(value: object) -> int:
+    """Return the whole number `value`, 0 or more. Raises ValueError where it is anything else."""
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < _LARGEST:
+        raise ValueError(value)
+    return value

@@ -11,20 +11,25 @@ import select
 import socket
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
 from dataclasses import dataclass
+from multiprocessing import connection
 from typing import Any
 
 import numpy as np
 
 from trainyard.core.errors import ConfigurationError, PeerLost
+from trainyard.train import peers
 
 _SMALL = 32 << 10  # bytes; chosen: below it the number of messages counts, above it their size
 _PIECE = 64 << 10  # numbers that are added up at once; chosen: a quarter of a MB stays in a core's cache
 _PIECES = 16  # a call of the system; chosen
 _ALIGNMENT = 64  # bytes, EIGEN_MAX_ALIGN_BYTES with AVX-512: py_func.cc of TensorFlow copies what is less
-_TOKEN = 5  # numbers of 24 bits, which float32 holds exactly
+_SESSION = 5  # numbers of 24 bits, which float32 holds exactly: a worker of an earlier ring is a stranger in this one
 _SPIN_SECONDS = 1e-3  # chosen: being woken takes longer than most waits for another worker
+_JOIN_SECONDS = 60.0  # chosen: for the neighbours, which have all just agreed to join
+_CALL_SECONDS = 5.0  # chosen: for one call of the worker after, which is tried again
 _SILENCE_SECONDS = 300.0  # chosen: the supervisors find a frozen worker long before
 
 Vector = np.ndarray[Any, np.dtype[np.float32]]
@@ -40,25 +45,42 @@ class Ring:
     before: socket.socket
 
     @classmethod
-    def joined(cls, index: int, hosts: list[str], ports: range, agree: Callable[[Vector], Vector]) -> Ring:
-        """Return the ring of the workers on `hosts`, each of which calls this; whoever does not know the token is cut off.
+    def joined(
+        cls,
+        index: int,
+        hosts: list[str],
+        ports: range,
+        agree: Callable[[Vector], Vector],
+        token: str,
+        seconds: float = _JOIN_SECONDS,
+    ) -> Ring:
+        """Return the ring of the workers on `hosts`, each of which calls this; strangers are neither heard nor waited for.
 
         ports: this worker listens on the first free one, until it is connected.
         agree: returns the sum over the workers of a float32 vector, by another way than this ring.
+        token: the gang's. Raises `PeerLost` where the neighbours are not there within `seconds`.
         """
-        workers = len(hosts)
-        server = _listening(ports)
-        said = np.zeros(workers + _TOKEN, np.float32)
-        said[index] = server.getsockname()[1]
-        if index == 0:
-            said[workers:] = np.random.default_rng().integers(1 << 24, size=_TOKEN)
-        heard = agree(said)
-        token = heard[workers:].tobytes()
-        following = (index + 1) % workers
-        after = socket.create_connection((hosts[following], int(heard[following])), timeout=60)
-        after.sendall(token)
-        with server:
-            before = _accepted(server, token)
+        workers, following = len(hosts), (index + 1) % len(hosts)
+        with _listening(hosts[index], ports) as server:
+            said = np.zeros(workers + _SESSION, np.float32)
+            said[index] = server.getsockname()[1]
+            if index == 0:
+                said[workers:] = np.random.default_rng().integers(1 << 24, size=_SESSION)
+            heard = agree(said)
+            # Who calls whom is in the key: of another worker's call nobody takes this one's place.
+            keys = [
+                peers.key(token, b"ring", heard[workers:].tobytes(), b"%d" % called) for called in (following, index)
+            ]
+            end = time.monotonic() + seconds
+            try:
+                with ThreadPoolExecutor(1) as threads:
+                    calling = threads.submit(_called, hosts[following], int(heard[following]), keys[0], end)
+                    before = _accepted(server, keys[1], end)
+                    after = calling.result()
+            except OSError as error:
+                raise PeerLost(
+                    f"worker {index}: no ring with its neighbours within {seconds:g} s ({error})."
+                ) from error
         for each in (after, before):
             each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             each.setblocking(False)
@@ -142,8 +164,12 @@ class Ring:
 
     def _wait(self, sends: bool, receives: bool) -> None:
         """Return when a byte can be sent or received, whichever is asked for."""
-        ready = select.select([self.before] if receives else [], [self.after] if sends else [], [], _SILENCE_SECONDS)
-        if not any(ready):
+        both = select.poll()  # not select.select: it knows no descriptor beyond 1023
+        if receives:
+            both.register(self.before, select.POLLIN)
+        if sends:
+            both.register(self.after, select.POLLOUT)
+        if not both.poll(1000 * _SILENCE_SECONDS):
             raise TimeoutError(f"no byte for {_SILENCE_SECONDS:g} s")
 
 
@@ -169,27 +195,30 @@ def _aligned(size: int) -> Vector:
     return room[start : start + size]
 
 
-def _listening(ports: range) -> socket.socket:
+def _listening(host: str, ports: range) -> socket.socket:
     for port in ports:
         with suppress(OSError):
-            return socket.create_server(("", port), backlog=8)
+            return peers.listen(host, port)
     raise ConfigurationError(
         f"ports {ports.start} to {ports.stop - 1} are all taken. Name other ports for the workers."
     )
 
 
-def _accepted(server: socket.socket, token: bytes) -> socket.socket:
-    """Return the connection of the worker before."""
-    end = time.monotonic() + 60
-    while time.monotonic() < end:
-        server.settimeout(max(0.1, end - time.monotonic()))
-        connection, _ = server.accept()
-        connection.settimeout(5)
+def _called(host: str, port: int, key: bytes, end: float) -> socket.socket:
+    """Return the connection to the worker after."""
+    while True:
         try:
-            said = connection.recv(len(token), socket.MSG_WAITALL)
+            return peers.call(host, port, key, _CALL_SECONDS)
         except OSError:
-            said = b""
-        if said == token:
-            return connection
-        connection.close()
-    raise PeerLost("the worker before has not connected within 60 s.")
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.1)
+
+
+def _accepted(server: socket.socket, key: bytes, end: float) -> socket.socket:
+    """Return the connection of the worker before."""
+    with closing(peers.Door(server, key)) as door:
+        while time.monotonic() < end:
+            for found in door.let_in(connection.wait(door.sockets(), timeout=0.2)):
+                return found
+    raise TimeoutError("the worker before has not connected")

@@ -18,7 +18,7 @@ from trainyard.core.recipe import Recipe
 from trainyard.data.examples import ExampleFolder, open_examples
 from trainyard.models.cost import cost
 from trainyard.train import engine as engines
-from trainyard.train import goodput, launcher_sign, speed, warm_start
+from trainyard.train import goodput, launcher_sign, speed, warm_start, watchdog
 from trainyard.train.checkpoint import Checkpoints
 from trainyard.train.engine import Engine, Steps
 from trainyard.train.goodput import Past
@@ -27,6 +27,7 @@ from trainyard.train.loop import Loop
 from trainyard.train.network import deployable, network, target_moments
 from trainyard.train.objective import Classification, Objective, Regression
 from trainyard.train.place import Place, place
+from trainyard.train.watchdog import Watchdog
 
 
 def train(
@@ -46,8 +47,10 @@ def train(
     Raises `PeerLost` where one of them is gone.
     """
     start, here, engine = time.perf_counter(), place(), engines.engine()
+    dog = watchdog.for_training(here)
     try:
-        return _train(engine, recipe, examples, checkpoints, identity, output, past or Past(), champion)
+        with dog.watching():
+            return _train(engine, dog, recipe, examples, checkpoints, identity, output, past or Past(), champion)
     except Exception as error:
         if here.workers == 1 or not engine.lost_a_worker(error):
             raise
@@ -59,6 +62,7 @@ def train(
 
 def _train(
     engine: Engine,
+    dog: Watchdog,
     recipe: Recipe,
     examples: str,
     checkpoints: str,
@@ -96,7 +100,7 @@ def _train(
     seconds = {"join": joined, "probe": probed, "build": time.perf_counter() - start - joined - probed}
     writer = tf.summary.create_file_writer(str(output / "tensorboard"))
     saved = Checkpoints(checkpoints, identity, recipe.train.checkpoints.keep, writes=here.chief)
-    loop = Loop(recipe.train, steps, data, saved, lambda epoch: _write_summary(writer, epoch), here, past.went_on)
+    loop = Loop(recipe.train, steps, data, saved, lambda epoch: _write_summary(writer, epoch), here, past.went_on, dog)
     try:
         loop.run()
     except tf.errors.DataLossError as error:

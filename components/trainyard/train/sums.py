@@ -13,7 +13,7 @@ import tensorflow as tf
 from trainyard.train.place import place
 from trainyard.train.ring import Ring
 
-_PORTS = 7  # the ring's port is one of so many behind TensorFlow's own: k8s/base/gang-rbac.yaml lets them through
+_PORTS = 7  # the ring's port is one of so many behind TensorFlow's own: the NetworkPolicy of a gang lets them through
 
 
 class Sums:
@@ -80,7 +80,8 @@ def _ring(strategy: tf.distribute.Strategy) -> Ring | None:
     def agree(said: np.ndarray) -> np.ndarray:
         return np.asarray(strategy.experimental_local_results(total(tf.constant(said)))[0])
 
-    return Ring.joined(here.index, hosts, range(port + 1, port + 1 + _PORTS), agree)
+    token = os.environ.get("TRAINYARD_GANG_TOKEN", "")
+    return Ring.joined(here.index, hosts, range(port + 1, port + 1 + _PORTS), agree, token)
 
 
 @tf.autograph.experimental.do_not_convert

@@ -10,27 +10,27 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import multiprocessing
 import os
 import signal
-import socket
 import sys
 import threading
 import time
 from dataclasses import dataclass
-from multiprocessing import connection, forkserver
+from multiprocessing import Pipe, connection
 from types import FrameType
 from typing import Any, NoReturn
 
-from trainyard.core import events, memory, storage
-from trainyard.core.errors import ConfigurationError, ExitCode
-from trainyard.train import engine
+from trainyard.core import events, memory, processes, storage
+from trainyard.core.errors import ConfigurationError, ExitCode, TrainyardError
+from trainyard.train import engine, peers, rendezvous
 from trainyard.train.launcher_sign import Lookout
 from trainyard.train.rendezvous import BEAT_SECONDS, Line, Listening, Message, Rendezvous
-from trainyard.train.worker import Start
+from trainyard.train.watchdog import call_seconds
+from trainyard.train.worker import ALIVE, Start
 from trainyard.train.worker import main as train
 
 _GRACE_SECONDS = 10.0  # chosen: what a checkpoint may take after SIGTERM; a Spot node gives 15
+_CALL_SECONDS = 2.0  # chosen: for one call of worker 0's supervisor, which is tried again
 _PORTS = 8  # chosen: TensorFlow takes the first free port of so many behind the rendezvous port
 HEAP = {"MALLOC_ARENA_MAX": "1", "MALLOC_TRIM_THRESHOLD_": "4000000000", "MALLOC_MMAP_THRESHOLD_": "33554432"}
 """One heap that gives nothing back: else a step's gradients take memory that the kernel clears anew, 0.2 of a ResNet-50's step."""
@@ -61,7 +61,17 @@ class Membership:
             )
         deadline = float(os.environ.get("TRAINYARD_START_DEADLINE_SECONDS", "300"))
         token = os.environ.get("TRAINYARD_GANG_TOKEN", "")
-        return cls(int(index), addresses, token, deadline, float(os.environ.get("TRAINYARD_STALL_SECONDS", "300")))
+        if not token:
+            raise ConfigurationError(
+                "TRAINYARD_GANG_TOKEN: is not set. Give all workers of the gang the same random text: they know each other by it."
+            )
+        return cls(int(index), addresses, token, deadline, call_seconds())
+
+    @property
+    def meeting(self) -> tuple[str, int]:
+        """Host and port of worker 0's supervisor."""
+        host, _, port = self.addresses[0].rpartition(":")
+        return host, int(port)
 
 
 class Supervisor:
@@ -82,9 +92,10 @@ class Supervisor:
         threading.Thread(target=_warm_up, daemon=True).start()
         meeting = None
         if self.membership.worker == 0:
-            port = int(self.membership.addresses[0].rpartition(":")[2])
             workers, deadline = len(self.membership.addresses), self.membership.deadline_seconds
-            meeting = Rendezvous(port, workers, deadline, self.membership.token).open()
+            meeting = Rendezvous(
+                *self.membership.meeting, workers, deadline, self.membership.token, _end_without_meeting
+            ).open()
         try:
             code = self._work()
         finally:
@@ -110,7 +121,7 @@ class Supervisor:
 
     def _connect(self) -> Line | int:
         """Return the line to worker 0's supervisor, or the exit code where there is none in time or no need of one."""
-        host, _, port = self.membership.addresses[0].rpartition(":")
+        key, problem = rendezvous.key(self.membership.token), ""
         start = time.monotonic()
         # Its own deadline is a little longer than the rendezvous', which knows better who is missing.
         while time.monotonic() - start < self.membership.deadline_seconds + 2:
@@ -119,15 +130,16 @@ class Supervisor:
             if storage.committed(self.options["output"]) is not None:
                 return ExitCode.DONE
             try:
-                line = Line(socket.create_connection((host, int(port)), timeout=2))
-            except OSError:
+                line = Line(peers.call(*self.membership.meeting, key, _CALL_SECONDS))
+            except OSError as error:
+                problem = str(error)
                 time.sleep(0.2)
                 continue
             self._say_ready(line)
             return line
         text = (
             f"train: worker {self.membership.worker} is waiting for worker 0 of {len(self.membership.addresses)} "
-            f"({self.membership.addresses[0]}) for {self.membership.deadline_seconds:g} s, the deadline. "
+            f"({self.membership.addresses[0]}: {problem}) for {self.membership.deadline_seconds:g} s, the deadline. "
             "Look why it does not start, or run the same command again."
         )
         return _failed(ExitCode.TRANSIENT, "TransientError", text)
@@ -135,8 +147,7 @@ class Supervisor:
     def _say_ready(self, line: Line) -> None:
         host, _, port = self.membership.addresses[self.membership.worker].rpartition(":")
         address = f"{host}:{_free_port(int(port) + 1)}"
-        who = {"worker": self.membership.worker, "token": self.membership.token}
-        line.send("ready", **who, address=address, generation=self._generation)
+        line.send("ready", worker=self.membership.worker, address=address, generation=self._generation)
 
     def _converse(self, line: Line) -> int | None:
         """Do what worker 0's supervisor says; return the exit code, or None where it is lost."""
@@ -145,7 +156,7 @@ class Supervisor:
         while True:
             waited_for: list[Any] = [line]
             if self._training:
-                waited_for.append(self._training.process.sentinel)
+                waited_for.append(self._training.child.sentinel)
             connection.wait(waited_for, timeout=0.2)
             listening.excuse([line])
             messages = line.receive()
@@ -195,10 +206,10 @@ class Supervisor:
         for kind, news in training.news():
             self._say(line, kind, **news)
         self._step = max(self._step, training.step)
-        if not training.process.is_alive():
+        if not training.child.is_alive():
             self._training = None
             training.end()
-            code = training.process.exitcode or 0
+            code = training.child.code or 0
             if code == 0 or storage.committed(self.options["output"]) is not None:
                 self._say(line, "done")
             else:
@@ -221,30 +232,28 @@ class Supervisor:
     def _may_leave(self) -> bool:
         """Whether the training process has saved and ended after SIGTERM, or has had its time."""
         training = self._training
-        if training is None or not training.process.is_alive():
+        if training is None or not training.child.is_alive():
             return True
         return time.monotonic() - self._told_to_stop > _GRACE_SECONDS
 
     def _stop_training(self, grace_seconds: float = 0.0) -> None:
         if self._training is not None:
             training, self._training = self._training, None
-            training.process.join(grace_seconds)
+            training.child.join(grace_seconds)
             training.end()
 
     def _on_sigterm(self, _signal: int, _frame: FrameType | None) -> None:
         self._told_to_stop = self._told_to_stop or time.monotonic()
-        if self._training is not None and self._training.process.is_alive():
-            self._training.process.terminate()
+        if self._training is not None:
+            self._training.child.terminate()
 
 
 class _Training:
     """The training process at work. What it writes goes to stderr; its events say how far it is."""
 
     def __init__(self, start: Start) -> None:
-        context = multiprocessing.get_context("forkserver")
-        reader, writer = context.Pipe(duplex=False)
-        self.process = context.Process(target=train, args=(start, writer), daemon=False)
-        self.process.start()
+        reader, writer = Pipe(duplex=False)
+        self.child = processes.Child(train, (start, writer), "training")
         writer.close()
         self.step = 0
         self.failure: Message = {}
@@ -262,7 +271,7 @@ class _Training:
 
     def quiet_seconds(self) -> float:
         """Seconds since it said anything; takes note of its memory as well."""
-        self.peak_mib = max(self.peak_mib, memory.peak_mib(self.process.pid or 0))
+        self.peak_mib = max(self.peak_mib, memory.peak_mib(self.child.pid))
         return time.monotonic() - self._heard
 
     def out_of_memory(self) -> bool:
@@ -271,14 +280,13 @@ class _Training:
 
     def dump(self) -> None:
         """Have it write every thread's stack."""
-        if self.process.pid:
-            os.kill(self.process.pid, signal.SIGUSR1)
+        if self.child.is_alive():
+            os.kill(self.child.pid, signal.SIGUSR1)
             time.sleep(1)
 
     def end(self) -> None:
         """Leave no process behind and nothing of its last words unread."""
-        self.process.kill()
-        self.process.join()
+        self.child.kill()
         self._reader.join(timeout=2)
 
     def _read(self, reader: connection.Connection) -> None:
@@ -286,22 +294,24 @@ class _Training:
             reader.close()
             for line in lines:
                 self._heard = time.monotonic()
+                if line.startswith(ALIVE):
+                    continue
                 sys.stderr.write(line)
                 sys.stderr.flush()
-                with contextlib.suppress(ValueError):
-                    event = json.loads(line) if line.startswith('{"event"') else {}
-                    self._note(event)
+                # A line that only looks like an event of ours was printed by a recipe's module.
+                with contextlib.suppress(Exception):
+                    self._note(json.loads(line) if line.startswith('{"event"') else {})
 
     def _note(self, event: Message) -> None:
         kind = event.pop("event", "")
         if kind == "progress":
-            self.step = int(event["done"])
+            self.step = max(self.step, int(event["done"]))
         elif kind == "recovered":
             self._news.append((kind, {"restart": event}))
         elif kind == "began":
-            self._news.append((kind, event))
+            self._news.append((kind, {"began_at": int(event["began_at"])}))
         elif kind == "failed":
-            self.failure = event
+            self.failure = {"error": str(event["error"]), "message": str(event["message"])}
 
 
 def main() -> None:
@@ -322,7 +332,10 @@ def supervise(options: dict[str, str]) -> NoReturn:
         engine.chosen()
     except ConfigurationError as error:
         sys.exit(_failed(ExitCode.CONFIGURATION, "ConfigurationError", str(error)))
-    code = Supervisor(membership, options).run()
+    try:
+        code = Supervisor(membership, options).run()
+    except TrainyardError as error:
+        code = _failed(error.exit_code, type(error).__name__, str(error))
     sys.stderr.flush()
     os._exit(int(code))
 
@@ -337,8 +350,10 @@ def _broken(worker: int, code: int, training: _Training) -> Message:
         if starved:
             text = f"worker {worker}'s training process was killed {memory.told(training.peak_mib, 'train')}"
         return {"code": int(ExitCode.PEER_LOST), "error": "PeerLost", "message": text, "out_of_memory": starved}
-    how = signal.Signals(-code).name if code < 0 else f"exit status {code}"
-    text = f"worker {worker}'s training process ended with {how}"
+    how = f"ended with {signal.Signals(-code).name}" if code < 0 else f"ended with exit status {code}"
+    if code == processes.LOST:
+        how = "was killed, or the fork server that had started it"
+    text = f"worker {worker}'s training process {how}"
     lost = code < 0 or code not in {int(each) for each in ExitCode}
     return {"code": int(ExitCode.PEER_LOST) if lost else code, "error": "PeerLost", "message": text}
 
@@ -348,10 +363,16 @@ def _failed(code: int, error: str, message: str) -> int:
     return int(code)
 
 
+def _end_without_meeting() -> None:
+    """End this process at once: started again, it opens another meeting, to which the others come."""
+    _failed(ExitCode.PEER_LOST, "PeerLost", "train: the meeting of the gang broke off, its traceback is in the log")
+    os._exit(ExitCode.PEER_LOST)
+
+
 def _free_port(first: int) -> int:
     """Return the first port from `first` on that nobody listens on."""
     for port in range(first, first + _PORTS):
-        with contextlib.suppress(OSError), socket.create_server(("", port)):
+        if peers.is_free(port):
             return port
     raise ConfigurationError(f"TRAINYARD_WORKERS: ports {first} to {first + _PORTS - 1} are all taken. Name others.")
 
@@ -360,8 +381,7 @@ def _warm_up() -> None:
     """Have the fork server import what trains while the others are waited for."""
     for name, value in HEAP.items():
         os.environ.setdefault(name, value)
-    forkserver.set_forkserver_preload(engine.prepare())
-    forkserver.ensure_running()
+    processes.prepare(engine.prepare())
 
 
 if __name__ == "__main__":

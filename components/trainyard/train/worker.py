@@ -14,6 +14,13 @@ from dataclasses import dataclass
 from multiprocessing import connection
 from pathlib import Path
 
+from trainyard.core.pulse import Pulse
+from trainyard.train.watchdog import call_seconds
+
+ALIVE = '{"event": "alive"'
+"""How the lines begin by which the supervisor knows that this process is not frozen."""
+_ALIVE_SECONDS = 5.0  # chosen
+
 
 @dataclass(frozen=True)
 class Start:
@@ -31,13 +38,13 @@ def main(start: Start, output: connection.Connection) -> None:
     The chief leaves the committed output and exits with 0. The others exit with the table's code where they fail, and
     otherwise wait to be stopped: TensorFlow takes a worker that leaves early for a lost one.
     """
-    os.setsid()
     os.dup2(output.fileno(), sys.stdout.fileno())
     os.dup2(output.fileno(), sys.stderr.fileno())
     output.close()
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_die_with_supervisor, daemon=True).start()
+    Pulse("alive", min(_ALIVE_SECONDS, call_seconds() / 4), _say_alive).start()
     cluster = {"cluster": {"worker": start.addresses}, "task": {"type": "worker", "index": start.worker}}
     os.environ["TF_CONFIG"] = json.dumps(cluster)
 
@@ -66,6 +73,11 @@ def _follow(options: dict[str, str]) -> None:
         code = int(end.code or 0)
     sys.stderr.flush()
     os._exit(code)
+
+
+def _say_alive() -> None:
+    # In one piece, so that it never cuts a line of another thread in two.
+    os.write(sys.stderr.fileno(), f"{ALIVE}}}\n".encode())
 
 
 def _die_with_supervisor() -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
+import signal
 import sys
 from typing import Annotated
 
 import typer
 
 from trainyard.core.errors import ExitCode, TrainyardError
+from trainyard.core.signals import told_to_stop
 from yardmaster.cli import compile, doctor, explain, place, plan, pools, recipe, run, runs, schedule, submit
 
 _DEBUG = "TRAINYARD_DEBUG"
@@ -57,6 +59,7 @@ def options(
 
 def main() -> None:
     """Run the command line and end the process with the table's exit code."""
+    signal.signal(signal.SIGTERM, told_to_stop)
     try:
         app()
     except TrainyardError as error:

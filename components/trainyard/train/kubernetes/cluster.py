@@ -49,14 +49,16 @@ def connect() -> Cluster:
 class Cluster:
     """One namespace. Every call is tried again for PATIENCE_SECONDS while the API server is unreachable or busy.
 
-    Raises `TransientError` after that, `InfrastructureError` where a call is refused.
+    Raises `TransientError` after that, and is `silent`; `InfrastructureError` where a call is refused.
     """
 
     def __init__(self, namespace: str) -> None:
         self.namespace = namespace
+        self.silent = False
         self._api = client.ApiClient()
         self._core = client.CoreV1Api(self._api)
         self._batch = client.BatchV1Api(self._api)
+        self._networking = client.NetworkingV1Api(self._api)
 
     def create_job(self, job: Manifest) -> Manifest | None:
         """Return the Job as created, or None where one of its name exists."""
@@ -66,6 +68,11 @@ class Cluster:
     def create_service(self, service: Manifest) -> None:
         """Leave the Service in the namespace: created, or as it was."""
         self._call("create services", self._core.create_namespaced_service, body=service, absent=(409,))
+
+    def create_network_policy(self, policy: Manifest) -> None:
+        """Leave the NetworkPolicy in the namespace: created, or as it was."""
+        create = self._networking.create_namespaced_network_policy
+        self._call("create networkpolicies", create, body=policy, absent=(409,))
 
     def job(self, name: str) -> Manifest | None:
         """Return the Job, or None where there is none."""
@@ -127,6 +134,7 @@ class Cluster:
             except (HTTPError, OSError) as error:
                 problem = str(error)
             if time.monotonic() > deadline:
+                self.silent = True
                 raise TransientError(
                     f"kubernetes: {what}: the API server gave no answer for {PATIENCE_SECONDS} s ({problem}). "
                     "Run the same command again when it is back."

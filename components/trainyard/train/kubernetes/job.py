@@ -1,4 +1,4 @@
-"""The Kubernetes objects of a training gang: an Indexed Job of equal workers and the Service that names them.
+"""The Kubernetes objects of a training gang: an Indexed Job of equal workers, the Service that names them, and their NetworkPolicy.
 
 They are pure functions of a `Gang`, so that what a cluster is asked for can be read and tested without one.
 """
@@ -18,6 +18,8 @@ from trainyard.core.pools import Placement, Resources
 Manifest = dict[str, Any]
 
 PORT = 2222  # a worker's barrier; TensorFlow's gRPC listens on the next one
+_PORTS = 8  # behind it, of which TensorFlow, JAX and the ring take the first free ones (`supervisor`, `sums`)
+_SLICE_PORT = 8471  # the runtimes of a TPU slice's hosts
 CONTAINER = "worker"
 USER = 65532  # the images' user; numeric, for Pod Security "restricted" asks the kubelet to verify it
 BACKOFF_LIMIT = 3  # chosen, for each worker: what ends one gang-wide ends a pod of every worker at once
@@ -127,6 +129,24 @@ def headless_service(gang: Gang, job_uid: str) -> Manifest:
             "publishNotReadyAddresses": True,
             "ports": [{"name": "barrier", "port": PORT}, {"name": "grpc", "port": PORT + 1}],
         },
+    }
+
+
+def network_policy(gang: Gang, job_uid: str) -> Manifest:
+    """Return what lets a gang's workers reach each other, and nobody else reach them, another gang's neither.
+
+    The gRPC of TensorFlow and of JAX asks nobody who they are. The policy goes when the Job with `job_uid` goes.
+    """
+    owner = Owner(api_version="batch/v1", kind="Job", name=gang.name, uid=job_uid)
+    workers = {"podSelector": {"matchLabels": _labels(gang)}}
+    ports: list[Manifest] = [{"protocol": "TCP", "port": PORT, "endPort": PORT + _PORTS}]
+    if gang.placement.slice_label:
+        ports.append({"protocol": "TCP", "port": _SLICE_PORT})
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": {"name": gang.name, "labels": _labels(gang), "ownerReferences": [_reference(owner)]},
+        "spec": {**workers, "policyTypes": ["Ingress"], "ingress": [{"from": [workers], "ports": ports}]},
     }
 
 

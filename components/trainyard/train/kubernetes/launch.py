@@ -9,21 +9,31 @@ from trainyard.core import events
 from trainyard.core.errors import ConfigurationError, InfrastructureError, Preempted, TransientError
 from trainyard.train.kubernetes import outcome
 from trainyard.train.kubernetes.cluster import Cluster
-from trainyard.train.kubernetes.job import PLAN_ANNOTATION, Gang, Manifest, Owner, headless_service, worker_job
+from trainyard.train.kubernetes.job import (
+    PLAN_ANNOTATION,
+    Gang,
+    Manifest,
+    Owner,
+    headless_service,
+    network_policy,
+    worker_job,
+)
 from trainyard.train.kubernetes.outcome import Worker
 from trainyard.train.kubernetes.worker_log import WorkerLog
 
 _POLL_SECONDS = 0.5  # chosen: lists of a few pods, answered from the API server's memory
 _BROKEN_SECONDS = 60  # chosen: a registry that hiccups answers by then; FAULTS.md asks for at most 2 minutes
+_NO_ANSWER = "the API server does not answer"
 _GONE_SECONDS = 60  # chosen: how long beyond the grace period the pods may take to go
 
 
 def launch(gang: Gang, cluster: Cluster, launcher: str = "", on_start: Callable[[float], None] | None = None) -> None:
-    """The gang has run and every worker ended well; its Job, pods and Service are gone.
+    """The gang has run and every worker ended well; its Job, pods, Service and NetworkPolicy are gone.
 
     `launcher` names the pod that this process runs in, '' outside the cluster. A Job that an earlier launcher of the
     same run and step left is gone on with. On an error, and when this process is told to stop, the gang is told to stop
-    and waited for; it stays only where the launcher's own pod goes and its run stays, for its successor to find.
+    and waited for. It stays, for a successor to find, where the launcher's own pod goes and its run stays, and where the API
+    server does not answer: it ends by itself where nobody comes.
 
     on_start: called once with the seconds from the Job's creation to worker 0's start, also where an earlier launcher
     created it.
@@ -33,19 +43,22 @@ def launch(gang: Gang, cluster: Cluster, launcher: str = "", on_start: Callable[
     """
     own = cluster.pod(launcher) if launcher else None
     log = WorkerLog(cluster)
-    moved, job = False, None
+    left, job = "", None
     try:
         job = _create_or_attach(gang, cluster, _owner(own) if own else None)
         watch = _Watch(gang, cluster, on_start)
         while not watch.finished(job["metadata"]["uid"], log):
             time.sleep(_POLL_SECONDS)
+    except TransientError:
+        left = _NO_ANSWER if cluster.silent else ""
+        raise
     except Preempted:
-        moved = bool(launcher) and _is_moved(cluster, launcher)
+        left = _why_left(cluster, own) if own else ""
         job = job or cluster.job(gang.name)  # it may have been created just before the signal came
         raise
     finally:
-        if moved:
-            events.emit("gang_left", job=gang.name, reason="the launcher's pod goes, its run stays")
+        if left:
+            events.emit("gang_left", job=gang.name, reason=left)
         elif job is not None:
             _remove(gang, cluster, job["metadata"]["uid"])
         log.close()
@@ -144,13 +157,14 @@ def _create_or_attach(gang: Gang, cluster: Cluster, owner: Owner | None) -> Mani
             f"{gang.name}: a Job of this run and step exists that was made by another plan. "
             f"Delete it (kubectl delete job {gang.name}) or give the run a name of its own."
         )
+    cluster.create_network_policy(network_policy(gang, job["metadata"]["uid"]))
     cluster.create_service(headless_service(gang, job["metadata"]["uid"]))
     events.emit("launched", job=gang.name, how=how, workers=gang.workers)
     return job
 
 
 def _remove(gang: Gang, cluster: Cluster, uid: str) -> None:
-    """The Job, its pods and its Service are gone, or the story says that they are not."""
+    """The Job, its pods and what it owns are gone, or the story says that they are not."""
     start = time.monotonic()
     cluster.delete_job(gang.name, uid)
     while (job := cluster.job(gang.name)) is not None and job["metadata"]["uid"] == uid:
@@ -168,12 +182,24 @@ def _owner(pod: Manifest) -> Owner:
     return Owner(api_version="v1", kind="Pod", name=pod["metadata"]["name"], uid=pod["metadata"]["uid"])
 
 
-def _is_moved(cluster: Cluster, launcher: str) -> bool:
-    """Return whether the launcher's pod goes and its run stays: for a drain, a preemption, or because it is deleted.
+def _why_left(cluster: Cluster, own: Manifest) -> str:
+    """Return why the gang outlives this launcher, whose pod is `own` and which was told to stop; '' where it does not."""
+    try:
+        return "the launcher's pod goes, its run stays" if _is_moved(cluster, own) else ""
+    except TransientError:
+        return _NO_ANSWER
 
-    Who cancels a run of Argo ends the processes in its pods and deletes none.
+
+def _is_moved(cluster: Cluster, own: Manifest) -> bool:
+    """Return whether `own`, the launcher's pod, goes and its run stays: for a drain, a preemption, or because it is deleted.
+
+    Who cancels a run of Argo ends the processes in its pods and deletes none. One deleted by force, as with a node that is
+    lost, is gone at once; if its run is deleted too, so is the gang, by its ownerReference.
     """
-    pod = cluster.pod(launcher) or {}
+    name, uid = own["metadata"]["name"], own["metadata"]["uid"]
+    pod = cluster.pod(name)
+    if pod is None or pod["metadata"]["uid"] != uid:
+        return True
     conditions = pod.get("status", {}).get("conditions") or []
     if any(each["type"] == "DisruptionTarget" and each["status"] == "True" for each in conditions):
         return True

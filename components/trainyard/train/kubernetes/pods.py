@@ -8,10 +8,11 @@ import socket
 
 import yaml
 
-from trainyard.core import documents, step
+from trainyard.core import documents
 from trainyard.core.gang import GangPlan
 from trainyard.core.pools import placement, promise
 from trainyard.core.recipe import Recipe
+from trainyard.core.signals import told_to_stop
 from trainyard.train import launcher_sign
 from trainyard.train.kubernetes.cluster import Cluster, connect
 from trainyard.train.kubernetes.job import Gang
@@ -30,7 +31,7 @@ def run_in_pods(
     `train.run.run`. A SIGTERM to this process ends the gang too (see `launch`). Raises as `launch`.
     """
     parsed = documents.parse(plan, GangPlan, name="gang")
-    signal.signal(signal.SIGTERM, step.preempted)
+    signal.signal(signal.SIGTERM, told_to_stop)
     cluster = connect()
     own = os.environ.get("KFP_POD_NAME") or socket.gethostname()
     options = {"code": code, "examples": examples, "checkpoints": checkpoints, "start": start, "output": output}

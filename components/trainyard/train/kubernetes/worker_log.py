@@ -6,10 +6,12 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 
 from kubernetes import client
 from urllib3.exceptions import HTTPError
 
+from trainyard.core import events
 from trainyard.train.kubernetes.cluster import Cluster
 from trainyard.train.kubernetes.job import CONTAINER
 
@@ -55,6 +57,9 @@ class WorkerLog:
                     return
             except (HTTPError, OSError):
                 pass
+            except Exception as error:  # noqa: BLE001 - whatever it is: the log goes on
+                with suppress(Exception):
+                    events.emit("warning", message=f"{pod}: its log broke off ({error}); it is opened again.")
             if ended.wait(_AGAIN_SECONDS):
                 return
 

@@ -1,0 +1,110 @@
+"""Who takes whom for dead: the launcher's sign of life, and the watchdog over a training's calls."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from trainyard.core import storage
+from trainyard.core.pulse import Pulse
+from trainyard.train import launcher_sign
+from trainyard.train.launcher_sign import Lookout
+from trainyard.train.watchdog import Watchdog
+
+
+def test_a_sign_is_given_again_after_a_fault_that_nobody_thought_of(capfd: pytest.CaptureFixture[str]) -> None:
+    faults = iter([RuntimeError("no more threads"), KeyError("x"), RecursionError()])
+    again = threading.Event()
+
+    def beat() -> None:
+        if fault := next(faults, None):
+            raise fault
+        again.set()
+
+    pulse = Pulse("the sign", 0.001, beat)
+    pulse.start()
+    assert again.wait(5)
+    pulse.stop()
+    pulse.join(5)
+    said = capfd.readouterr().err
+    assert "the sign: no more threads" in said and "the sign: RecursionError" in said
+
+
+def test_the_launchers_sign_is_renewed_after_such_a_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launcher_sign, "_RENEW_SECONDS", 0.005)
+    sign, write, count = str(tmp_path / "launcher"), storage.write_text, iter(range(99))
+    renewed = threading.Event()
+
+    def flaky(uri: str, text: str) -> None:
+        match next(count):
+            case 1:
+                raise RuntimeError("cannot schedule new futures")
+            case 3:
+                renewed.set()
+        write(uri, text)
+
+    monkeypatch.setattr(storage, "write_text", flaky)
+    with launcher_sign.given(sign):
+        assert renewed.wait(5)
+
+
+@pytest.mark.parametrize("fault", [OSError("gone"), RuntimeError("a fault of a client")])
+def test_a_storage_that_cannot_be_read_says_nothing_of_the_launcher_and_costs_it_no_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: Exception
+) -> None:
+    sign = tmp_path / "launcher"
+    sign.write_text("1")
+    monkeypatch.setenv("TRAINYARD_LAUNCHER_SIGN", str(sign))
+    monkeypatch.setenv("TRAINYARD_LAUNCHER_PATIENCE_SECONDS", "90")
+    now = 0.0
+    monkeypatch.setattr(launcher_sign.time, "monotonic", lambda: now)
+    lookout, read = Lookout(), storage.read_text
+
+    def looks(seconds: float) -> bool:
+        nonlocal now
+        gone = False
+        for _ in range(int(seconds / 30)):
+            now += 30
+            gone = lookout.gone()
+        return gone
+
+    def unreachable(uri: str) -> str:
+        raise fault
+
+    assert not looks(60)
+    monkeypatch.setattr(storage, "read_text", unreachable)
+    assert not looks(3600)
+    monkeypatch.setattr(storage, "read_text", read)
+    assert not looks(30)
+    sign.write_text("2")
+    assert not looks(90) and looks(60)
+
+
+def test_the_first_call_of_a_kind_traces_and_compiles_and_only_the_later_ones_are_held_to_the_limit() -> None:
+    stalled: list[float] = []
+    ended = threading.Event()
+
+    def on_stall(seconds: float) -> None:
+        stalled.append(seconds)
+        ended.set()
+
+    dog = Watchdog(0.1, 60.0, on_stall)
+    with dog.watching():
+        for kind in ("train", "evaluate"):
+            with dog.call(kind):
+                time.sleep(0.25)
+        time.sleep(0.25)  # a checkpoint, an export
+        assert not stalled
+        with dog.call("train"):
+            assert ended.wait(5)
+    assert stalled == [0.1]
+
+
+def test_what_never_ends_outside_of_a_call_is_found_by_the_longer_limit() -> None:
+    ended = threading.Event()
+    dog = Watchdog(0.05, 0.2, lambda seconds: ended.set())
+    with dog.watching():
+        assert ended.wait(5)
