@@ -76,5 +76,5 @@ docs: setup ## Build the documentation into site/
 profiles: setup ## Measure again what the named networks cost, for the planner
 	$(BIN)/python -m trainyard.models.profiles
 
-bench: setup ## Run the benchmarks and write docs/benchmarks.md
+bench: setup ## Run the benchmarks and write their parts of docs/benchmarks.md
 	$(BIN)/python -m benchmarks

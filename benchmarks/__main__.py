@@ -1,79 +1,80 @@
-"""Runs every benchmark and writes docs/benchmarks.md: `make bench`, ten quiet minutes."""
+"""Runs benchmarks and writes their parts of docs/benchmarks.md: `make bench`, all of them in twenty quiet minutes, or
+
+python -m benchmarks command_line planning
+"""
 
 from __future__ import annotations
 
-import json
+import argparse
 import os
 import platform
 import subprocess
 import sys
+from collections.abc import Callable
 from datetime import date
 from pathlib import Path
-from typing import Any
 
-from benchmarks import command_line, planning, run_digits
+from benchmarks import page
 
 PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
-STEPS = ("preprocess", "train", "evaluate", "export", "push")
 
 
 def main() -> None:
-    """Measure and write the page."""
-    loop = json.loads(
-        subprocess.run([sys.executable, "-m", "benchmarks.training_loop"], check=True, stdout=subprocess.PIPE).stdout
-    )
-    PAGE.write_text(page(run_digits.measure(), loop, command_line.measure(), planning.measure()), encoding="utf-8")
-    print(PAGE.read_text(encoding="utf-8"))
+    """Measure, and write the page after each benchmark: what was measured is kept where a later one fails."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(BENCHMARKS)}; all by default")
+    wanted = parser.parse_args().names or [*BENCHMARKS]
+    if unknown := sorted(set(wanted) - set(BENCHMARKS)):
+        parser.error(f"no benchmark {', '.join(unknown)}. There are {', '.join(BENCHMARKS)}.")
+    for name in wanted:
+        print(f"· {name}", file=sys.stderr)
+        parts = {part: f"{text.strip()}\n\n{_measured()}" for part, text in BENCHMARKS[name]().items()}
+        PAGE.write_text(page.with_parts(PAGE.read_text(encoding="utf-8"), parts), encoding="utf-8")
+        print("\n\n".join(parts.values()))
 
 
-def page(run: dict[str, Any], loop: dict[str, Any], commands: dict[str, float], planned: dict[str, Any]) -> str:
-    """Return the page of results."""
-    steps = "\n".join(
-        f"| {step} | {run['step_seconds'][step]:.1f} | {run['startup_seconds'][step]:.1f} |" for step in STEPS
-    )
-    ours, theirs = loop["trainyard"], loop["keras_fit"]
-    loops = "\n".join(
-        f"| {seed} | {ours['step_ms'][seed - 1]:.2f} | {theirs['step_ms'][seed - 1]:.2f} "
-        f"| {ours['accuracy'][seed - 1]:.4f} | {theirs['accuracy'][seed - 1]:.4f} |"
-        for seed in range(1, len(ours["step_ms"]) + 1)
-    )
-    seconds = "\n".join(f"| `{name}` | {value:.2f} |" for name, value in commands.items())
-    return f"""# What it costs
+def _measured() -> str:
+    machine = f"Python {platform.python_version()}, {os.cpu_count()} cores, no accelerator, a load of {os.getloadavg()[0]:.0f} afterwards"
+    return f"Measured on {date.today()}: {machine}."
 
-Written by `make bench` on {date.today()}: Python {platform.python_version()}, {os.cpu_count()} cores, no accelerator.
-Seconds depend on the machine and on what else it does; ratios less so. Both sides of a comparison are measured in one run.
 
-## `trainyard run digits`
+def _run_digits() -> dict[str, str]:
+    from benchmarks import run_digits
 
-From raw data to a pushed model, nothing reused: **{run["wall_seconds"]:.1f} s**, test accuracy {run["accuracy"]:.4f}.
-Start-up is the time until a step's own code begins: **{100 * run["startup_share"]:.0f} %** of the whole. TensorFlow is
-imported once a run and the steps are forked from there; preprocess' start-up holds that import.
+    return {"run_digits": run_digits.section(run_digits.measure())}
 
-| step | seconds | of them start-up |
-| --- | ---: | ---: |
-{steps}
 
-One trivial component by kfp.local in a virtual environment of its own, its default: {run["kfp_local_trivial_component_with_venv_seconds"]:.1f} s.
+def _training_loop() -> dict[str, str]:
+    # A process of its own: what TensorFlow's import leaves in the environment is no part of the others.
+    command = [sys.executable, "-m", "benchmarks.training_loop", "--part"]
+    return {"training_loop": subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout}
 
-## The training loop against Keras `fit`
 
-The same model (`cnn_small`), data, batch ({loop["batch_size"]}), schedule and number of epochs ({loop["epochs"]}); `fit` with its
-defaults, one step a call. Step time ratio, median over seeds: **{loop["step_time_ratio"]:.2f}** (below 1: ours is faster, for it
-runs many steps a call). Difference of mean test accuracy: {loop["accuracy_difference"]:+.4f}.
+def _command_line() -> dict[str, str]:
+    from benchmarks import command_line
 
-| seed | ours, ms a step | `fit`, ms a step | ours, accuracy | `fit`, accuracy |
-| ---: | ---: | ---: | ---: | ---: |
-{loops}
+    return {"command_line": command_line.section(command_line.measure())}
 
-## The command line
 
-Median seconds of {command_line.RUNS} runs. None imports TensorFlow or Beam.
+def _planning() -> dict[str, str]:
+    from benchmarks import planning
 
-| command | seconds |
-| --- | ---: |
-{seconds}
+    return {"planning": planning.section(planning.measure())}
 
-{planning.section(planned)}"""
+
+def _scaling() -> dict[str, str]:
+    from benchmarks import scaling
+
+    return scaling.sections([scaling.measure(*case) for case in scaling.CASES])
+
+
+BENCHMARKS: dict[str, Callable[[], dict[str, str]]] = {
+    "run_digits": _run_digits,
+    "training_loop": _training_loop,
+    "command_line": _command_line,
+    "planning": _planning,
+    "scaling": _scaling,
+}
 
 
 if __name__ == "__main__":

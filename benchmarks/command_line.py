@@ -26,6 +26,16 @@ def measure() -> dict[str, float]:
     }
 
 
+def section(seconds: dict[str, float]) -> str:
+    """Return the part of the page."""
+    rows = "\n".join(f"| `{name}` | {value:.2f} |" for name, value in seconds.items())
+    return f"""Median seconds of {RUNS} runs. None imports TensorFlow or Beam.
+
+| command | seconds |
+| --- | ---: |
+{rows}"""
+
+
 def _seconds(command: list[str]) -> float:
     start = time.monotonic()
     subprocess.run(command, check=True, capture_output=True)

@@ -55,9 +55,7 @@ def section(result: dict[str, Any]) -> str:
         for number, run in enumerate(runs, start=1)
     )
     seconds = statistics.median(run["plan_cpu_seconds"] for runs in result["recipes"].values() for run in runs)
-    return f"""## What `trainyard plan` predicts
-
-Examples a second of training on this machine, predicted with the 80 % interval before each of two runs, and measured. Before
+    return f"""Examples a second of training on this machine, predicted with the 80 % interval before each of two runs, and measured. Before
 run 1 nothing is known of the network here (`synthetic` is mobilenet_v3_small at {SIDE} pixels); before run 2, run 1. The
 last column is how many processes wanted the {result["cores"]} cores after the run: other work slows and scatters the runs.
 A plan takes {seconds:.2f} s of CPU time.

@@ -2,7 +2,7 @@
 
     python -m benchmarks.scaling
 
-prints the section of docs/benchmarks.md. Each worker is a process pinned to a core, in a scheduling group of raised
+prints its two parts of docs/benchmarks.md. Each worker is a process pinned to a core, in a scheduling group of raised
 priority where that is allowed. All are started first and measured in turn, so that another load meets all of them.
 """
 
@@ -57,8 +57,8 @@ def measure(model: str, images: int, parts: int, steps: int) -> dict[str, Any]:
                 worker.process.kill()
 
 
-def section(results: list[dict[str, Any]]) -> str:
-    """Return the section of the page."""
+def sections(results: list[dict[str, Any]]) -> dict[str, str]:
+    """Return the two parts of the page."""
     rows, saves = [], []
     for result in results:
         model, parts = result["model"], result["parts"]
@@ -78,28 +78,28 @@ def section(results: list[dict[str, Any]]) -> str:
             f"| `{model}` | {result['state_bytes'] / 1e6:.1f} | {middle['blocked']:.1f} | "
             f"{1000 * SHARE * statistics.median(result['apart']):.0f} | {cost:.0f} | {apart:.0f} | {cost / apart / 10:.2f} |"
         )
-    lines, costs = "\n".join(rows), "\n".join(saves)
-    return f"""## Two workers against one
+    return {"scaling": _scaling("\n".join(rows)), "checkpoints": _checkpoints("\n".join(saves))}
 
-Milliseconds a part of a step, each worker pinned to a core, images of 96 pixels, SGD, median of {ROUNDS} interleaved rounds.
+
+def _scaling(rows: str) -> str:
+    return f"""Milliseconds a part of a step, each worker pinned to a core, images of 96 pixels, SGD, median of {ROUNDS} interleaved rounds.
 `train.accumulation_steps` parts make a step, which sums the gradients once. *Both* are two workers that know nothing of each
 other, one a core: what the machine gives where nothing is exchanged. Efficiency is the time of one worker alone, or of both,
 over the gang's, with the smallest and the largest of the rounds.
 
 | network | images a worker and part | parts | gradients, MB | one | both | gang of two | all-reduce alone | of one | of both |
 | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |
-{lines}
+{rows}"""
 
-## What a checkpoint costs
 
-One worker on one core, which writes beside its steps on that same core. *Waited* is what a step waits for the state, *counted* that and
+def _checkpoints(rows: str) -> str:
+    return f"""One worker on one core, which writes beside its steps on that same core. *Waited* is what a step waits for the state, *counted* that and
 the CPU time of the writing, *in all* how much longer the next steps take together because of it. *Apart* is how long half an epoch must
 take for a checkpoint in its middle, by default, and *share* what checkpoints then cost of the training at most, by what they cost in all.
 
 | network | state, MB | waited, ms | counted, ms | in all, ms | apart, s | share, % |
 | --- | ---: | ---: | ---: | ---: | ---: | ---: |
-{costs}
-"""
+{rows}"""
 
 
 class _Worker:
@@ -146,4 +146,5 @@ def _spread(values: list[float]) -> str:
 
 
 if __name__ == "__main__":
-    print(section([measure(*case) for case in CASES if case[0] in (sys.argv[1:] or case)]))
+    found = sections([measure(*case) for case in CASES if case[0] in (sys.argv[1:] or case)])
+    print("\n\n".join(found.values()))
