@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from trainyard.core.errors import ConfigurationError
 from yardmaster.cli.main import app
 from yardmaster.cli.plan import hours
 from yardmaster.planning import cost, data, learning, records, sites
-from yardmaster.planning.choice import choose
+from yardmaster.planning.choice import choose, usd
 from yardmaster.planning.learning import Observation
 from yardmaster.planning.memory import recall
 from yardmaster.planning.placing import place_train, timeout, with_train
@@ -250,6 +251,20 @@ def test_pools_without_a_price_are_ranked_by_speed_beside_the_chosen_one() -> No
         "slow": "no price, 4 times slower than priced, number 2 by speed of 2 without: set price_per_hour to have its cost compared",
         "fast": "no price, 5 times as fast as priced, number 1 by speed of 2 without: set price_per_hour to have its cost compared",
     }
+
+
+def test_without_any_price_more_devices_are_taken_only_where_they_are_faster() -> None:
+    one, two = pool("one", 10, None), replace(pool("two", 9.9, None), devices=2)
+    assert {each.pool: each.why for each in choose([one, two], None, None)} == {
+        "one": "the fastest of 2 pools; it has no price",
+        "two": "about as fast as one with more devices",
+    }
+    (taken,) = [each.pool for each in choose([one, replace(two, hours=Range(2, 5, 8))], None, None) if each.chosen]
+    assert taken == "two"
+
+
+def test_money_of_less_than_ten_cents_is_no_row_of_noughts() -> None:
+    assert [usd(amount) for amount in (0.000723, 0.083, 0.1, 1234.5)] == ["0.00072", "0.083", "0.10", "1,234.50"]
 
 
 def load(tmp_path: Path) -> tuple[environments.Environment, recipes.Recipe]:

@@ -96,6 +96,7 @@ def _show(recipe: Recipe, data: Data, work: Work, found: list[Candidate], runs: 
     from rich.markup import escape
 
     from yardmaster.cli.screen import plain_table, table_console
+    from yardmaster.planning.choice import usd
     from yardmaster.planning.plan import ADVICE
 
     unit = "images/s" if data.image else "rows/s"
@@ -115,7 +116,7 @@ def _show(recipe: Recipe, data: Data, work: Work, found: list[Candidate], runs: 
             _between(each.examples_per_second, "{:,.0f}"),
             _time(each.hours),
             each.duration or "–",
-            "–" if not each.feasible else "no price" if each.cost_usd is None else f"{each.cost_usd:,.2f}",
+            "–" if not each.feasible else _no_price(each) if each.cost_usd is None else usd(each.cost_usd),
         )
     console.print(table)
     classes = dict.fromkeys(each.duration for each in found if each.duration)
@@ -140,6 +141,12 @@ def _reason(each: Candidate) -> str:
             f"Its speed was predicted off by {', '.join(f'{100 * error:+.0f} %' for error in last)} in the last {runs}."
         )
     return " ".join(sentences)
+
+
+def _no_price(each: Candidate) -> str:
+    from yardmaster.planning.sites import HERE
+
+    return "–" if each.pool == HERE else "no price"
 
 
 def _needs(each: Candidate) -> str:

@@ -6,6 +6,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from yardmaster.planning.plan import Candidate
+from yardmaster.planning.sites import HERE
+
+ALIKE = 1.05  # chosen: a pool that is faster by less is no reason to take more devices
 
 
 def choose(found: list[Candidate], deadline: float | None, budget: float | None) -> list[Candidate]:
@@ -22,9 +25,9 @@ def choose(found: list[Candidate], deadline: float | None, budget: float | None)
     elif quick:
         best, why = _cheapest(quick), f"{_of('cheapest', quick)} whose training takes minutes or hours"
     else:
-        best, why = min(meeting, key=_hours, default=None), f"{_of('fastest', meeting)}; none takes less than a day"
+        best, why = _fastest(meeting), f"{_of('fastest', meeting)}; none takes less than a day"
     if best and best.cost_usd is None:
-        why = f"{_of('fastest', meeting)}; it has no price"
+        why = _of("fastest", meeting) + ("" if best.pool == HERE else "; it has no price")
     unpriced = sorted((each for each in able if each.cost_usd is None), key=_hours)
     return [_judged(each, best, why, deadline, budget, unpriced) for each in found]
 
@@ -54,7 +57,7 @@ def _objection(each: Candidate, deadline: float | None, budget: float | None) ->
     if budget is not None and each.cost_usd is None:
         return "no price, so the budget cannot be held: set price_per_hour"
     if budget is not None and each.cost_usd is not None and each.cost_usd > budget:
-        return f"costs {each.cost_usd:.2f} USD, the budget is {budget:g}"
+        return f"costs {usd(each.cost_usd)} USD, the budget is {budget:g}"
     return ""
 
 
@@ -62,20 +65,31 @@ def _against(each: Candidate, best: Candidate | None, unpriced: list[Candidate])
     if best is None:
         return ""
     if each.cost_usd is None:
-        times = _hours(best) / _hours(each)
-        speed = (
-            f"{times:.3g} times as fast as {best.pool}"
-            if times >= 1
-            else f"{1 / times:.3g} times slower than {best.pool}"
-        )
+        speed = _speed(each, best)
+        if best.cost_usd is None:  # nothing has a price where this was taken: speed alone decides
+            return speed
         rank = f", number {unpriced.index(each) + 1} by speed of {len(unpriced)} without" if len(unpriced) > 1 else ""
         return f"no price, {speed}{rank}: set price_per_hour to have its cost compared"
     if best.cost_usd is not None and each.cost_usd >= best.cost_usd:
         faster = _hours(best) / _hours(each)
-        return f"costs {each.cost_usd - best.cost_usd:.2f} USD more" + (
+        return f"costs {usd(each.cost_usd - best.cost_usd)} USD more" + (
             f", {faster:.1f} times as fast" if faster > 1.05 else ""
         )
     return "cheaper, but slower"
+
+
+def _speed(each: Candidate, best: Candidate) -> str:
+    times = _hours(best) / _hours(each)
+    if 1 / ALIKE <= times <= ALIKE:
+        return f"about as fast as {best.pool}" + (" with more devices" if each.devices > best.devices else "")
+    return (
+        f"{times:.3g} times as fast as {best.pool}" if times > 1 else f"{1 / times:.3g} times slower than {best.pool}"
+    )
+
+
+def usd(amount: float) -> str:
+    """Return an amount of money; of less than ten cents two digits that say something."""
+    return f"{amount:,.2f}" if amount >= 0.1 else f"{amount:.2g}"
 
 
 def _cheapest(pools: Iterable[Candidate]) -> Candidate | None:
@@ -83,7 +97,15 @@ def _cheapest(pools: Iterable[Candidate]) -> Candidate | None:
     pools = list(pools)
     if priced := _priced(pools):
         return min(priced, key=lambda each: (each.cost_usd or 0.0, _hours(each)))
-    return min(pools, key=_hours, default=None)
+    return _fastest(pools)
+
+
+def _fastest(pools: list[Candidate]) -> Candidate | None:
+    """Return the fastest; of those that are about as fast, the one with the fewest devices."""
+    most = ALIKE * min(map(_hours, pools), default=0.0)
+    return min(
+        (each for each in pools if _hours(each) <= most), key=lambda each: (each.devices, _hours(each)), default=None
+    )
 
 
 def _priced(pools: Iterable[Candidate]) -> list[Candidate]:

@@ -99,7 +99,7 @@ def candidates(
 def _on_pool(
     name: str, pool: Pool, recipe: Recipe, environment: Environment, data: Data, work: Work, seen: list[Observation]
 ) -> Candidate:
-    needs = placement(pool, environment.platform)
+    needs, vertex = placement(pool, environment.platform), environment.target == "vertex"  # which knows machines alone
     machine = machines.machine_of(pool, environment.platform)
     found = Candidate(
         pool=name,
@@ -107,8 +107,10 @@ def _on_pool(
         devices=pool.workers * (pool.count or 1),
         machine=pool.machine or (f"{machine[0]} (assumed)" if machine else "node"),
         price=machines.price(pool, environment.platform),
-        selector=tuple(f"{key}={value}" for key, value in needs.node_selector.items()),
-        tolerations=tuple(dict.fromkeys(_written(each.key, each.value, each.effect) for each in needs.tolerations)),
+        selector=() if vertex else tuple(f"{key}={value}" for key, value in needs.node_selector.items()),
+        tolerations=()
+        if vertex
+        else tuple(dict.fromkeys(_written(each.key, each.value, each.effect) for each in needs.tolerations)),
     )
     if pool.variant not in environment.images:
         return replace(found, why=f"images.{pool.variant} is not in {environment.name}")
