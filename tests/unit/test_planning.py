@@ -424,7 +424,14 @@ def test_times_are_read_as_people_write_them(text: str, expected: float) -> None
     assert hours(text) == expected
 
 
-@pytest.mark.parametrize("text", ["4", "h", "4 hours", ""])
+@pytest.mark.parametrize("limits", [["--examples", "0"], ["--budget", "nan"], ["--budget", "-1"], ["--budget", "0"]])
+def test_limits_that_no_training_has_are_refused(limits: list[str]) -> None:
+    result = CliRunner().invoke(app, ["plan", "digits", *limits])
+    assert result.exit_code == 2 or isinstance(result.exception, ConfigurationError)
+    assert not result.stdout
+
+
+@pytest.mark.parametrize("text", ["4", "h", "4 hours", "", "0h"])
 def test_what_is_no_time_is_refused(text: str) -> None:
     with pytest.raises(ConfigurationError, match="Write it such as"):
         hours(text)

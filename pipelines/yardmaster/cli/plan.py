@@ -30,7 +30,7 @@ def plan(
     deadline: Annotated[str | None, typer.Option(metavar="TIME", help="Longest training, such as 4h or 1h30m.")] = None,
     budget: Annotated[float | None, typer.Option(metavar="USD", help="Most that the training may cost.")] = None,
     examples: Annotated[
-        int | None, typer.Option(metavar="N", help="Training examples, where they are not known.")
+        int | None, typer.Option(metavar="N", min=1, help="Training examples, where they are not known.")
     ] = None,
     place: Annotated[bool, typer.Option("--place", help="Write the choice into the environment's file.")] = False,
     output: Annotated[Output, typer.Option("--output", "-o", help="text, or a JSON list on stdout.")] = Output.TEXT,
@@ -46,6 +46,8 @@ def plan(
 
     loaded, where = recipes.load(recipe, set_), environments.load(environment)
     most = None if deadline is None else hours(deadline)
+    if budget is not None and not 0 < budget < float("inf"):
+        raise ConfigurationError(f"--budget {budget:g}: is no amount of money above 0. Write it in USD, such as 50.")
     past = recall(where, loaded)
     if past.warning:
         print(f"! the plan learns from {len(past.observations)} recorded runs alone: {past.warning}", file=sys.stderr)
@@ -89,7 +91,12 @@ def hours(text: str) -> float:
     parts = re.findall(r"(\d+(?:\.\d+)?)([dhms])", text)
     if not parts or "".join(f"{number}{unit}" for number, unit in parts) != text:
         raise ConfigurationError(f"--deadline {text}: is no time. Write it such as 90m, 4h, 1h30m or 2d.")
-    return sum(float(number) * _HOURS[unit] for number, unit in parts)
+    total = sum(float(number) * _HOURS[unit] for number, unit in parts)
+    if not total:
+        raise ConfigurationError(
+            f"--deadline {text}: no training takes no time. Write it such as 90m, 4h, 1h30m or 2d."
+        )
+    return total
 
 
 def _show(recipe: Recipe, data: Data, work: Work, found: list[Candidate], runs: int) -> None:

@@ -53,7 +53,7 @@ def _judged(
 def _objection(each: Candidate, deadline: float | None, budget: float | None) -> str:
     """Return why the candidate does not meet the limits, or an empty string."""
     if deadline is not None and _hours(each) > deadline:
-        return f"takes {_hours(each):.3g} h, the deadline is {deadline:g} h"
+        return f"takes {_number(_hours(each))} h, the deadline is {deadline:g} h"
     if budget is not None and each.cost_usd is None:
         return "no price, so the budget cannot be held: set price_per_hour"
     if budget is not None and each.cost_usd is not None and each.cost_usd > budget:
@@ -110,6 +110,10 @@ def _fastest(pools: list[Candidate]) -> Candidate | None:
 
 def _priced(pools: Iterable[Candidate]) -> list[Candidate]:
     return [each for each in pools if each.cost_usd is not None]
+
+
+def _number(hours: float) -> str:
+    return f"{hours:,.0f}" if hours >= 100 else f"{hours:.3g}"
 
 
 def _hours(each: Candidate) -> float:
