@@ -119,6 +119,49 @@ def test_a_second_run_shows_the_steps_that_kubeflows_cache_answered(finished: st
     assert {step["state"] for step in steps.values()} == {"done"} and not steps["train"]["pod"]
 
 
+def remove(folder: str) -> None:
+    """Remove a folder of the volume, as a lifecycle rule would."""
+    mount = {"name": "runs", "mountPath": "/mnt/runs"}
+    container = {"name": "rm", "image": IMAGE, "command": ["rm", "-r", folder], "volumeMounts": [mount]}
+    volume = {"name": "runs", "persistentVolumeClaim": {"claimName": "trainyard-runs"}}
+    spec = {"restartPolicy": "Never", "containers": [container], "volumes": [volume]}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": f"{RUN}-remove"}, "spec": spec}
+    kubectl("create", "-f", "-", stdin=json.dumps(pod))
+    kubectl("wait", "--for=jsonpath={.status.phase}=Succeeded", "--timeout=60s", f"pod/{RUN}-remove")
+    assert "deleted" in kubectl("delete", "pod", f"{RUN}-remove")
+
+
+def pods_of(name: str, place: Path, *options: str) -> dict[str, bool]:
+    """Run the recipe as `name`; return which step had a pod of its own."""
+    done = trainyard("submit", "digits", "-e", str(place), "--name", name, "--wait", *QUICK, *options)
+    assert done.returncode == 0, done.stderr
+    return {step["name"]: bool(step["pod"]) for step in document("runs", "show", name, "-e", str(place))["steps"]}
+
+
+def test_an_output_that_is_gone_is_made_again_though_kubeflow_remembers_it(finished: str, place: Path) -> None:
+    remove(f"/mnt/runs/{RUN}/digits/train")
+    ran = pods_of(f"{RUN}-gone", place)
+    assert (ran["train"], ran["export"], ran["push"]) == (True, False, True)
+
+
+def test_a_step_is_done_again_where_that_is_asked_for(finished: str, place: Path) -> None:
+    ran = pods_of(f"{RUN}-export", place, "--no-cache", "export")
+    assert (ran["train"], ran["export"]) == (False, True)
+    ran = pods_of(f"{RUN}-train", place, "--from", "train")
+    assert (ran["train"], ran["export"]) == (True, True)
+
+
+def test_a_model_that_the_gate_refused_is_said_so(finished: str, place: Path) -> None:
+    gate = ["--set", "evaluate.gates=[{metric: accuracy, min: 1.0}]"]
+    done = trainyard("submit", "digits", "-e", str(place), "--name", f"{RUN}-low", "--wait", *QUICK, *gate)
+    assert done.returncode == 0
+    for said in (done.stderr, *(trainyard(*verb, f"{RUN}-low", "-e", str(place)).stdout for verb in SHOWN)):
+        assert "the gate refused the model, so it is not pushed" in said and "has succeeded" not in said
+
+
+SHOWN = (("runs", "show"), ("explain",))
+
+
 def test_the_log_of_a_step_is_the_steps_own(finished: str, place: Path) -> None:
     assert "done step=preprocess" in trainyard("runs", "logs", finished, "preprocess", "-e", str(place)).stdout
 
@@ -188,6 +231,10 @@ def test_a_schedule_is_made_changed_and_removed(place: Path) -> None:
     assert verbs == ["disable", "create", "delete"]
     (there,) = document("schedule", "list", "-e", str(place))
     assert (there["enabled"], there["cron"]) == (True, "0 0 4 1 1 *")
+    file.write_text(json.dumps(schedule | {"paused": True}))
+    assert "(paused: it runs nothing until paused is taken out)" in trainyard("schedule", "apply", str(file)).stdout
+    (there,) = document("schedule", "list", "-e", str(place))
+    assert not there["enabled"] and trainyard("schedule", "diff", str(file)).returncode == 0
     assert trainyard("schedule", "remove", str(file)).returncode == 0
     assert document("schedule", "list", "-e", str(place)) == []
 
