@@ -265,7 +265,9 @@ def test_a_training_that_stands_still_leaves_its_stacks_and_exit_code_30(tmp_pat
         shutil.rmtree(tmp_path / left)
 
     gang = gang_processes.resume(tmp_path, examples, TRAINYARD_STALL_SECONDS="6")
-    gang.wait_for(lambda: gang.step() > 2 * 8)  # what trains and what evaluates is compiled
+    told = len(gang.events("progress"))
+    # What trains and what evaluates is compiled by then.
+    gang.wait_for(lambda: any(event["done"] > 2 * 8 for event in gang.events("progress")[told:]))
     freeze.touch()
     frozen = time.monotonic()
     gang.finish(code=30)

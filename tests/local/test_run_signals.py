@@ -33,8 +33,10 @@ def start(here: Path) -> subprocess.Popen[str]:
 
 def wait_for(run: subprocess.Popen[str], here: Path, step: str, text: str = "") -> None:
     """Return once a log of `step` that began after now has `text`."""
-    known, end = set(here.parent.glob(f"storage/**/{step}.log")), time.monotonic() + 120
-    while not any(text in log.read_text() for log in here.parent.glob(f"storage/**/{step}.log") if log not in known):
+    known, end = set(here.parent.glob(f"storage/digits/runs/*/{step}.log")), time.monotonic() + 120
+    while not any(
+        text in log.read_text() for log in here.parent.glob(f"storage/digits/runs/*/{step}.log") if log not in known
+    ):
         assert run.poll() is None and time.monotonic() < end, (here.parent / "said").read_text()
         time.sleep(0.01)
 

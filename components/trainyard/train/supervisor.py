@@ -342,8 +342,9 @@ def supervise(options: dict[str, str]) -> NoReturn:
 
 def _broken(worker: int, code: int, training: _Training) -> Message:
     """Return the message about a training process that ended with `code`."""
+    known = code in {int(each) for each in ExitCode}
     if training.failure:
-        return {"code": code, "error": training.failure["error"], "message": training.failure["message"]}
+        return {"code": code if known else int(ExitCode.PEER_LOST), **training.failure}
     if code == -signal.SIGKILL:
         starved = training.out_of_memory()
         text = f"worker {worker}'s training process was killed by SIGKILL. Its peak memory was {training.peak_mib} MiB"
@@ -354,8 +355,7 @@ def _broken(worker: int, code: int, training: _Training) -> Message:
     if code == processes.LOST:
         how = "was killed, or the fork server that had started it"
     text = f"worker {worker}'s training process {how}"
-    lost = code < 0 or code not in {int(each) for each in ExitCode}
-    return {"code": int(ExitCode.PEER_LOST) if lost else code, "error": "PeerLost", "message": text}
+    return {"code": code if known else int(ExitCode.PEER_LOST), "error": "PeerLost", "message": text}
 
 
 def _failed(code: int, error: str, message: str) -> int:
