@@ -173,6 +173,15 @@ def test_an_int8_image_model_takes_and_gives_int8_and_holds_no_float_tensor(expo
     assert np.float32 not in kinds
 
 
+def test_a_device_learns_in_which_integers_the_int8_file_takes_a_picture_and_gives_its_answer(exported: Path) -> None:
+    files = json.loads((exported / "preprocessing.json").read_text())["files"]
+    assert files.keys() == {f"model_{kind}.tflite" for kind in ("float32", "float16", "int8")}
+    image, (answer,) = files["model_int8.tflite"]["inputs"]["image"], files["model_int8.tflite"]["outputs"].values()
+    assert (image["dtype"], image["shape"], answer["dtype"]) == ("int8", [1, 8, 8, 1], "int8")
+    assert [round((integer - image["zero_point"]) * image["scale"]) for integer in (-128, 127)] == [0, 255]
+    assert files["model_float16.tflite"]["inputs"]["image"] == {"dtype": "float32", "shape": [1, 8, 8, 1]}
+
+
 def test_a_device_gets_labels_vocabularies_and_the_list_of_inputs(exported_table: Path) -> None:
     content = json.loads((exported_table / "preprocessing.json").read_text())
     assert [entry["name"] for entry in content["inputs"]] == ["age", "net_worth", "city"]

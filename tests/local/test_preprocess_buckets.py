@@ -1,5 +1,6 @@
 """preprocess on sources in buckets, against servers of both protocols that are not ours."""
 
+import gzip
 import json
 import time
 from pathlib import Path
@@ -20,7 +21,7 @@ TABLE = {"format": "csv", "label": "bought", "features": {"visits": {"type": "nu
 
 
 def recipe(data: dict, path: object) -> Recipe:
-    model = "cnn_small" if data is IMAGES else "mlp"
+    model = "mlp" if "features" in data else "cnn_small"
     return Recipe.model_validate({"name": "pets", "data": {**data, "path": str(path)}, "model": {"name": model}})
 
 
@@ -71,6 +72,35 @@ def test_a_folder_of_a_bucket_and_a_glob_name_the_same_files_as_a_local_one(buck
             files = find_files(recipe(data, source).data, source)
             found.append([files.name(path) for path in files.paths])
         assert found[0] == found[1] != []
+
+
+def test_hostile_names_and_sizes_of_a_bucket_are_set_aside_or_read_as_in_a_folder(bucket):
+    from trainyard.preprocess.files import find_files
+    from trainyard.preprocess.sources import _Read
+
+    root = f"{bucket}/img[1]*"
+    names = ("dog/0.png", "top.png", "dog/cut.png.gz", "dog/bomb.png.gz", "dog/huge.png")
+    for name in names:
+        put(root, name, b"no image")
+    put(root, "dog/cut.png.gz", gzip.compress(b"no image")[:-4])
+    put(root, "dog/bomb.png.gz", gzip.compress(bytes(20 << 20), 1))
+    put(root, "dog/huge.png", bytes((16 << 20) + 5))
+    source = recipe({**IMAGES, "max_image_pixels": 1}, root)
+    files = find_files(source.data, root)
+    assert [(item.source, item.reason) for item in files.bad] == [("dog/huge.png", "too_many_bytes")]
+    reader = _Read(source, files, None)
+    found = [item.value for path in files.paths for item in reader.process(path)]
+    assert {item.source: item.reason for item in found} == {
+        "dog/0.png": "not_an_image",
+        "top.png": "missing_label",
+        "dog/cut.png.gz": "broken_gzip",
+        "dog/bomb.png.gz": "too_many_bytes",
+    }
+    put(f"{bucket}/tables", "a[1].csv", b"x")
+    put(f"{bucket}/tables", "notes.txt", b"x")
+    for path, left_out in (("tables/a[1].csv", ()), ("tables", ("notes.txt",)), ("tables/*.csv", ())):
+        files = find_files(recipe(TABLE, f"{bucket}/{path}").data, f"{bucket}/{path}")
+        assert (files.paths, files.left_out) == ([f"{bucket}/tables/a[1].csv"], left_out)
 
 
 def test_the_fingerprint_follows_the_objects_and_nothing_else(bucket):

@@ -1,11 +1,13 @@
 """preprocess on the runner that the environment names."""
 
+import inspect
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from apache_beam.runners.portability.local_job_service import LocalJobServicer
 
 from trainyard.core import recipe as recipes
 from trainyard.core import storage
@@ -49,6 +51,49 @@ def test_options_of_dataflow_reach_beam_and_the_main_session_does_not():
     assert options.view_as(StandardOptions).runner == "DataflowRunner"
     assert (cloud.project, cloud.region, cloud.temp_location) == ("p", "r1", "gs://b/tmp")
     assert options.view_as(SetupOptions).save_main_session is False
+
+
+class Job(LocalJobServicer):
+    """Beam's own job server, as Prism a gRPC service whose job ids are those of their preparation; notes the deadlines."""
+
+    def __init__(self):
+        super().__init__()
+        self.deadlines = {}
+
+    def _note(self, context):
+        self.deadlines[inspect.stack()[1].function] = context.time_remaining()
+
+    def Prepare(self, request, context=None, timeout=None):
+        self._note(context)
+        return super().Prepare(request, context, timeout)
+
+    def GetStateStream(self, request, context=None, timeout=None):
+        self._note(context)
+        yield from super().GetStateStream(request, context, timeout)
+
+    def GetMessageStream(self, request, context=None, timeout=None):
+        self._note(context)
+        yield from super().GetMessageStream(request, context, timeout)
+
+
+@pytest.mark.parametrize(("words", "seconds"), [("", 300), (" --job_server_timeout=70", 70)])
+def test_a_pipeline_may_take_longer_than_an_answer_of_its_job_server(words, seconds):
+    import apache_beam as beam
+
+    from trainyard.preprocess.runner import pipeline
+
+    server = Job()
+    port = server.start_grpc_server()
+    try:
+        options = f"--runner=PortableRunner --environment_type=LOOPBACK --job_endpoint=localhost:{port}{words}"
+        with pipeline(options) as root:
+            _ = root | beam.Create([1])
+    finally:
+        server.stop()
+    assert seconds - 60 < server.deadlines.pop("Prepare") < seconds + 60
+    years = {call: deadline / (365 * 86_400) for call, deadline in server.deadlines.items()}
+    assert years.keys() == {"GetStateStream", "GetMessageStream"}
+    assert min(years.values()) > 100, "gRPC's word for no deadline"
 
 
 def test_workers_that_do_not_see_the_output_folder_are_noticed(tmp_path):

@@ -89,8 +89,10 @@ def test_an_animation_gives_its_first_frame():
         (picture("RGB", "JPEG")[:-100], "truncated_image"),
         (picture("RGB", "PNG")[:200], "truncated_image"),
         (bomb(), "too_many_pixels"),
+        (picture("RGB", "EPS"), "not_an_image"),
+        (picture("RGB", "ICO"), "not_an_image"),
     ],
-    ids=["empty", "html", "zeros", "cut jpeg", "cut png", "bomb"],
+    ids=["empty", "html", "zeros", "cut jpeg", "cut png", "bomb", "a program for Ghostscript", "a size that is hidden"],
 )
 def test_a_bad_image_is_named(encoded, reason):
     with pytest.raises(BadRecord) as caught:

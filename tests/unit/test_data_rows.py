@@ -2,6 +2,7 @@
 
 import gzip
 import math
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainyard.core.recipe import Data, Recipe
+from trainyard.preprocess import csv_rows
 from trainyard.preprocess.csv_rows import read_csv
 from trainyard.preprocess.records import BadRecord, BadSource, Record
 from trainyard.preprocess.rows import check_row
@@ -127,3 +129,30 @@ def test_a_file_that_is_wrong_as_a_whole_is_refused_with_row_and_column(tmp_path
     with pytest.raises(BadSource, match=r"rows\.csv") as caught:
         read(tmp_path / "rows.csv", content)
     assert sentence in str(caught.value)
+
+
+def test_a_row_that_never_ends_is_refused_before_it_is_in_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr(csv_rows, "_MAX_ROW", 1 << 20)
+    good = b"n,c,d,y\n1,a,,yes\n"
+    for name, endless in (("line", b"a" * 1000), ("cells", b"a," * 500), ("quoted", b'"\n",' * 250)):
+        path = tmp_path / f"{name}.csv.gz"
+        with gzip.open(path, "wb", compresslevel=1) as stream:
+            stream.write(good)
+            for _ in range(50_000):
+                stream.write(endless)
+        tracemalloc.start()
+        try:
+            with pytest.raises(BadSource, match=r"x: row 3: not valid CSV \(longer than 1048576 characters\)"):
+                list(read_csv(str(path), "x", RECIPE))
+            assert tracemalloc.get_traced_memory()[1] < 40 << 20, name
+        finally:
+            tracemalloc.stop()
+
+
+def test_hundreds_of_thousands_of_columns_are_a_table_and_one_too_many_cells_a_ragged_row(tmp_path):
+    spare = ",".join(f"s{number}" for number in range(300_000))
+    header, row = f"n,c,d,y,{spare}\n", "1,a,,yes," + "," * 299_999 + "\n"
+    items = read(tmp_path / "wide.csv", (header + row + row.replace("yes", "yes,")).encode())
+    assert [getattr(item, "reason", "good") for item in items] == ["good", "ragged_row"]
+    with pytest.raises(BadSource, match="no column 'y'"):
+        read(tmp_path / "wide.csv", header.replace(",y,", ",z,").encode())

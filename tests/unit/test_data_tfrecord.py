@@ -1,9 +1,14 @@
 """TFRecord and TFDS folders: read whole, or refused by name."""
 
+import gzip
 import io
 import json
+import os
+import struct
+import tracemalloc
 from pathlib import Path
 
+import google_crc32c
 import pytest
 import tensorflow as tf
 from hypothesis import given
@@ -16,7 +21,7 @@ from trainyard.preprocess.files import Files, find_files
 from trainyard.preprocess.records import BadSource, Record
 from trainyard.preprocess.tf_examples import read_tf_examples
 from trainyard.preprocess.tfds import read_dataset
-from trainyard.preprocess.tfrecord import read_records
+from trainyard.preprocess.tfrecord import _masked, read_records
 
 
 def recipe(data: dict, **more) -> Recipe:
@@ -50,7 +55,7 @@ def test_what_tensorflow_wrote_is_read_back(tmp_path):
     records = [b"", b"a", bytes(100_000)]
     path = write(tmp_path / "a.tfrecord", records)
     with Path(path).open("rb") as stream:
-        assert list(read_records(stream, "a")) == records
+        assert list(read_records(stream, "a", 1 << 20)) == records
 
 
 @given(st.data())
@@ -64,7 +69,7 @@ def test_a_flipped_or_missing_byte_is_never_a_shorter_file(tmp_path_factory, dat
     cut = whole[:position]
     for broken in [bytes(flipped)] + ([cut] if position not in (0, first_ends) else []):
         with pytest.raises(BadSource, match=r"shard-7: record [12]: "):
-            list(read_records(io.BytesIO(broken), "shard-7"))
+            list(read_records(io.BytesIO(broken), "shard-7", 1 << 20))
 
 
 def test_images_with_labels_are_read_and_bad_ones_named(tmp_path):
@@ -155,3 +160,91 @@ def test_a_missing_tfds_shard_or_description_is_refused(tmp_path):
     (tmp_path / "pets" / "features.json").unlink()
     with pytest.raises(DataError, match=r"no features.json"):
         read_dataset(TFDS.data, files)
+
+
+def test_a_record_that_is_too_large_is_passed_over_and_checked_all_the_same(tmp_path):
+    path = write(tmp_path / "a.tfrecord", [b"first", bytes(3_000_000), b"last"])
+    with Path(path).open("rb") as stream:
+        first, large, last = read_records(stream, "a", 2_999_999)
+    assert (first, last) == (b"first", b"last")
+    assert (large.reason, large.detail.split(",")[0]) == ("too_many_bytes", "3000000 bytes")
+    broken = bytearray(Path(path).read_bytes())
+    broken[1_000_000] ^= 1
+    for content, reason in ((bytes(broken), "do not match"), (bytes(broken[:2_000_000]), "ends inside")):
+        with pytest.raises(BadSource, match=rf"a: record 2: .*{reason}"):
+            list(read_records(io.BytesIO(content), "a", 1000))
+
+
+def test_a_zipped_bomb_of_one_record_takes_no_memory_of_its_size(tmp_path):
+    path = tmp_path / "bomb.tfrecord.gz"
+    size = 300_000_000
+    with gzip.open(path, "wb", compresslevel=1) as stream:
+        for part in framed(size):
+            stream.write(part)
+    assert path.stat().st_size < 3_000_000
+    columns = recipe({"format": "tfrecord", "label": "y", "features": {"n": {"type": "numeric"}}})
+    tracemalloc.start()
+    try:
+        (item,) = read_tf_examples(str(path), "bomb", columns, None)
+        assert tracemalloc.get_traced_memory()[1] < 8 << 20
+    finally:
+        tracemalloc.stop()
+    assert (item.source, item.reason) == ("bomb:1", "too_many_bytes")
+
+
+def framed(size: int):
+    """Yield a TFRecord of so many zeros, in parts."""
+    length = struct.pack("<Q", size)
+    yield length + struct.pack("<I", _masked(google_crc32c.value(length)))
+    zeros, crc = bytes(1_000_000), 0
+    for _ in range(size // len(zeros)):
+        crc = google_crc32c.extend(crc, zeros)
+        yield zeros
+    yield struct.pack("<I", _masked(crc))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "sentence"),
+    [
+        ("features.json", b"[1]", "Input should be an object"),
+        ("features.json", b"[" * 100_000, "Invalid JSON"),
+        ("features.json", b'{"featuresDict": {"features": {"label": 7}}}', "featuresDict: features: label: "),
+        ("features.json", b"\xff\xfe{}", "cannot be read"),
+        (
+            "dataset_info.json",
+            b'{"splits": [{"name": "train", "shardLengths": ["many"]}]}',
+            "splits: 0: shardLengths: 0: ",
+        ),
+        ("dataset_info.json", b'{"splits": [{"name": "train", "shardLengths": [-1]}]}', "splits: 0: shardLengths: 0: "),
+        ("dataset_info.json", b'{"splits": 7}', "splits: "),
+        ("label.labels.txt", b"caf\xe9\n", "cannot be read"),
+    ],
+)
+def test_a_description_that_is_not_one_is_refused_by_name(name, content, sentence, tmp_path):
+    files = tfds_folder(tmp_path / "pets", [[example(image=png(1), label=1)]], [1])
+    (tmp_path / "pets" / name).write_bytes(content)
+    with pytest.raises(DataError) as error:
+        read_dataset(TFDS.data, files)
+    assert f"pets/{name}: {sentence}" in str(error.value)
+
+
+def test_a_description_that_is_a_pipe_or_huge_and_a_shard_beyond_the_last_are_refused(tmp_path):
+    files = tfds_folder(tmp_path / "pets", [[example(image=png(1), label=1)]], [1])
+    shard = Path(files.paths[0])
+    beyond = shard.rename(shard.with_name("pets-train.tfrecord-00001-of-00001"))
+    with pytest.raises(DataError, match=r"is shard 00001 of 00001, dataset_info.json counts 1 from 0 on"):
+        read_dataset(TFDS.data, find_files(TFDS.data, files.root))
+    beyond.rename(shard)
+    os.truncate(tmp_path / "pets" / "label.labels.txt", 65 << 20)
+    with pytest.raises(DataError, match=r"label.labels.txt: has more than"):
+        read_dataset(TFDS.data, files)
+    (tmp_path / "pets" / "features.json").unlink()
+    os.mkfifo(tmp_path / "pets" / "features.json")
+    with pytest.raises(DataError, match=r"features.json: is no regular file|features.json: cannot be read"):
+        read_dataset(TFDS.data, files)
+
+
+def test_a_class_name_may_hold_what_python_takes_for_the_end_of_a_line(tmp_path):
+    files = tfds_folder(tmp_path / "pets", [[example(image=png(1), label=1)]], [1])
+    (tmp_path / "pets" / "label.labels.txt").write_bytes("cat\u2028s\r\ndog\x0cs\r\n".encode())
+    assert read_dataset(TFDS.data, files).label_names == ["cat\u2028s", "dog\x0cs"]

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import io
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import IO, cast
 
-from trainyard.core import objects
+from trainyard.core import globs, objects
 from trainyard.core.errors import DataError, InfrastructureError, TransientError
 from trainyard.core.objects import Kind, Missing, Object, ObjectStore, StoreError
 
-_WILD = re.compile(r"[*?\[]")
 _DEADLINE_SECONDS = 20.0  # chosen: what is tried for longer is an outage
 _CHUNK = 16 << 20  # bytes a request; Beam's own choice for the client of Google's
 
@@ -29,27 +27,29 @@ class Source:
 def list_objects(uri: str) -> Source:
     """Return the objects that `uri` (a folder, an object or a glob) stands for, by name.
 
-    In a glob `*` and `?` stay below one folder and `**` goes down. Hidden objects are left out, and the empty ones ending
+    A folder or an object of that very name comes before a glob. Hidden objects are left out, and the empty ones ending
     in a slash by which consoles show a folder. Raises `DataError` where the bucket is missing or closed, `TransientError`
     where the store cannot be reached.
     """
     root, pattern = objects.split(uri)
     bucket = objects.store(root, _DEADLINE_SECONDS)
     with faults(f"data.path: {uri}"):
-        if found := _WILD.search(pattern):
-            folder = pattern[: found.start()].rpartition("/")[0]
-            wanted = re.compile(_expression(pattern))
-            listed = [item for item in bucket.list(pattern[: found.start()]).objects if wanted.fullmatch(item.name)]
-        else:
-            folder = pattern.rstrip("/")
-            listed = bucket.list(f"{folder}/" if folder else "").objects
-            if not listed and folder:
-                listed = [item for item in bucket.list(folder).objects if item.name == folder]
-                folder = folder.rpartition("/")[0]
+        folder, listed = _named(bucket, pattern.rstrip("/"))
+        if not listed and (literal := globs.literal(pattern)) != pattern:
+            folder, wanted = literal.rpartition("/")[0], globs.expression(pattern)
+            listed = [item for item in bucket.list(literal).objects if wanted.fullmatch(item.name)]
     prefix = f"{folder}/" if folder else ""
     files = [replace(item, name=item.name.removeprefix(prefix)) for item in listed if not item.name.endswith("/")]
     visible = (item for item in files if not any(part.startswith(".") for part in item.name.split("/")))
     return Source(f"{root}/{folder}".rstrip("/"), sorted(visible, key=lambda item: item.name))
+
+
+def _named(bucket: ObjectStore, name: str) -> tuple[str, list[Object]]:
+    """Return the folder `name` with what lies below it, or, where nothing does, the object `name` and its folder."""
+    listed = bucket.list(f"{name}/" if name else "").objects
+    if listed or not name:
+        return name, listed
+    return name.rpartition("/")[0], [item for item in bucket.list(name).objects if item.name == name]
 
 
 def open_object(uri: str) -> IO[bytes]:
@@ -109,16 +109,3 @@ class _Stream(io.RawIOBase):
 
 def _no_such(where: str) -> DataError:
     return DataError(f"{where}: there is no such bucket or object. Correct data.path in the recipe.")
-
-
-def _expression(pattern: str) -> str:
-    """Return the regular expression of a glob, as Cloud Storage reads it.
-
-    Source: https://cloud.google.com/storage/docs/json_api/v1/objects/list#list-objects-and-prefixes-using-glob
-    """
-    wild = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
-    parts = re.split(r"(\*\*/|\*\*|\*|\?|\[[^\]]+\])", pattern)
-    return "".join(
-        wild.get(part) or (f"[{part[1:-1].replace('!', '^', 1)}]" if part.startswith("[") else re.escape(part))
-        for part in parts
-    )

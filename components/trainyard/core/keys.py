@@ -6,18 +6,14 @@ the same thing meet in one place instead of writing two.
 
 from __future__ import annotations
 
-import glob
 import hashlib
 import importlib.metadata
 import json
-import os
-import re
 from functools import cache
 from pathlib import Path
 
-from trainyard.core import buckets, storage, window
+from trainyard.core import listing, storage, window
 from trainyard.core.errors import DataError
-from trainyard.core.objects import is_bucket
 from trainyard.core.recipe import Recipe
 
 STEPS = ("preprocess", "train", "evaluate", "export", "push")
@@ -25,7 +21,6 @@ STEPS = ("preprocess", "train", "evaluate", "export", "push")
 ALWAYS_RUN = frozenset({"push"})
 """Steps whose finished output is not used again: what they did may be undone by others, and to repeat it costs nothing."""
 
-_GLOB = re.compile(r"[*?\[]")
 _SECTIONS = {
     "preprocess": {"seed", "task", "data"},
     "train": {"seed", "task", "model", "train"},
@@ -96,33 +91,4 @@ def fingerprint(recipe: Recipe, day: str = "") -> str:
 
 
 def _list(path: str) -> list[tuple[str, int, str]]:
-    return _list_bucket(path) if is_bucket(path) else _list_local(path)
-
-
-def _list_local(path: str) -> list[tuple[str, int, str]]:
-    """Return (path below the source's root, bytes, modification time) of every file, hidden ones left out."""
-    root = Path(path)
-    try:
-        if root.is_dir():
-            folders = os.walk(root, onerror=_raise)
-            files = [Path(folder, name) for folder, _, found in folders for name in found]
-        else:
-            root = Path(_GLOB.split(path, maxsplit=1)[0].rpartition("/")[0] or ".")
-            names = glob.glob(path, recursive=True)  # noqa: PTH207 - the ** of Path.glob finds no files before 3.13
-            files = [file for file in map(Path, names) if file.is_file()]
-        named = [(file.relative_to(root), file) for file in files]
-        visible = [(name, file.stat()) for name, file in named if not any(part.startswith(".") for part in name.parts)]
-    except OSError as error:
-        raise DataError(
-            f"data.path: {error.filename or path}: cannot be read ({error.strerror}). Check the name and the permissions."
-        ) from error
-    return [(name.as_posix(), state.st_size, str(state.st_mtime_ns)) for name, state in visible]
-
-
-def _list_bucket(path: str) -> list[tuple[str, int, str]]:
-    """Return (name below the source's root, bytes, checksum) of every object."""
-    return [(item.name, item.bytes, item.checksum) for item in buckets.list_objects(path).objects]
-
-
-def _raise(error: OSError) -> None:
-    raise error
+    return [(file.name, file.bytes, file.state) for file in listing.list_files(path).files]

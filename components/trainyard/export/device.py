@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+from ai_edge_litert.interpreter import Interpreter
 
 from trainyard.core import storage
 from trainyard.core.artifacts import Examples
@@ -17,14 +21,15 @@ VOCABULARIES = "vocabularies"
 _NUMBERS = ("mean", "std", "min", "max")
 
 
-def write(recipe: Recipe, document: Examples, examples: str, folder: Path) -> None:
+def write(recipe: Recipe, document: Examples, examples: str, files: Sequence[Path], folder: Path) -> None:
     """Write labels.txt, preprocessing.json and the transform's vocabularies into `folder`.
 
     preprocessing.json holds the model's `inputs` (name in the LiteRT file, feature, dtype, shape of a batch of one,
     number of ids), the `raw_features` that the transform makes them from (how the recipe transforms each, and the mean,
     std, min and max of numbers on the training split), the `image` (height, width, channels, range) and the
-    `vocabularies`: files below `vocabularies/`, where the line number, counted from 0, is the id. No value of a single
-    training example is in it.
+    `vocabularies`: files below `vocabularies/`, where the line number, counted from 0, is the id. `files` says of each
+    LiteRT file what it takes and gives itself: dtype and shape, and for integers that stand for real numbers their scale
+    and zero point, real = (integer - zero_point) * scale. No value of a single training example is in it.
     """
     if document.labels is not None:
         signature.write_labels(document.labels, folder)
@@ -56,8 +61,24 @@ def write(recipe: Recipe, document: Examples, examples: str, folder: Path) -> No
         ],
         "image": image and {**image.model_dump(), "range": [0, 255], "resize": "bilinear, antialiased"},
         "vocabularies": vocabularies,
+        "files": {path.name: _border(path) for path in files},
     }
     (folder / FILE).write_text(json.dumps(content, indent=1), encoding="utf-8")
+
+
+def _border(path: Path) -> dict[str, Any]:
+    """Return the inputs and outputs of the LiteRT file at `path` by name, as it takes and gives them itself."""
+    interpreter = Interpreter(model_path=str(path))
+    interpreter.allocate_tensors()
+    runner = interpreter.get_signature_runner()
+    sides = {"inputs": runner.get_input_details(), "outputs": runner.get_output_details()}
+    return {side: {name: _tensor(details) for name, details in found.items()} for side, found in sides.items()}
+
+
+def _tensor(details: dict[str, Any]) -> dict[str, Any]:
+    scale, zero_point = details["quantization"]
+    real = {"scale": float(scale), "zero_point": int(zero_point)} if scale else {}
+    return {"dtype": np.dtype(details["dtype"]).name, "shape": [int(size) for size in details["shape"]], **real}
 
 
 def _statistics(examples: str) -> dict[str, Any]:

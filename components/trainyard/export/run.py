@@ -40,7 +40,8 @@ def run(recipe: Recipe, examples: str, model: str, output: Path) -> None:
     network = trained.load(model)
     float32 = trained.in_float32(network)
     _write(recipe, folder, model, network, float32, output)
-    device.write(recipe, folder.document, examples, output)
+    lite = [output / _PATHS[format] for format in _formats(recipe) if format.startswith("litert")]
+    device.write(recipe, folder.document, examples, lite, output)
     shutil.copyfile(storage.join(examples, Statistics.file), output / Statistics.file)
     events.emit("exported", formats=",".join(recipe.export.formats), seconds=round(time.monotonic() - start, 2))
 

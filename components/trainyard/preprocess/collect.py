@@ -40,13 +40,17 @@ class Repeated(Part):
 
 @dataclass(frozen=True)
 class Collected:
-    """What the first pipeline found. records is the pattern of its TFRecord files, for the second pipeline."""
+    """What the first pipeline found.
+
+    records: the pattern of its TFRecord files, for the second pipeline. left_out: the files that are not of the format.
+    """
 
     records: str
     splits: dict[Split, SplitSummary]
     bad: list[Quarantined]
     repeated: list[Repeated]
     window: Window | None = None
+    left_out: tuple[str, ...] = ()
 
 
 def collect(recipe: Recipe, files: Files, dataset: Dataset | None, work: str, beam_options: str) -> Collected:
@@ -85,7 +89,9 @@ def collect(recipe: Recipe, files: Files, dataset: Dataset | None, work: str, be
             | "Keep" >> beam.io.WriteToTFRecord(f"{work}/records", file_name_suffix=".tfrecord")
         )
     _require_shared(work, beam_options)
-    return replace(_read_findings(work), window=files.window)
+    found = _read_findings(work)
+    bad = sorted((*files.bad, *found.bad), key=lambda item: (item.source, item.reason))
+    return replace(found, bad=bad, window=files.window, left_out=files.left_out)
 
 
 @dataclass(frozen=True)
@@ -159,14 +165,13 @@ def _read_findings(work: str) -> Collected:
     if lines["fatal"]:
         raise DataError("\n".join(map(json.loads, lines["fatal"][:_EXAMPLES_SHOWN])))
     splits = dict(line.split("\0", 1) for line in lines["split"])
-    bad = [Quarantined.model_validate_json(line) for line in lines["bad"]]
     return Collected(
         records=f"{work}/records*",
         splits={
             split: SplitSummary.model_validate_json(splits[split]) if split in splits else SplitSummary()
             for split in SPLITS
         },
-        bad=sorted(bad, key=lambda item: (item.source, item.reason)),
+        bad=[Quarantined.model_validate_json(line) for line in lines["bad"]],
         repeated=sorted(
             (Repeated.model_validate_json(line) for line in lines["repeated"]), key=lambda item: item.sources
         ),

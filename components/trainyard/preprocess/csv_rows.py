@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections import Counter
 from collections.abc import Iterator
 from typing import IO, cast
@@ -17,6 +18,8 @@ from trainyard.preprocess.rows import check_row
 
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 _MAX_CELL = 1 << 20  # characters; chosen: a longer one is a lost quote
+_MAX_ROW = 16 << 20  # characters; chosen: room for a million columns
+_NOT_TEXT = re.compile("[\0\udc80-\udcff]")
 
 
 def read_csv(path: str, name: str, recipe: Recipe) -> Iterator[Record | Quarantined]:
@@ -46,10 +49,12 @@ def _text(stream: IO[bytes], name: str) -> io.TextIOWrapper:
 
 def _numbered(text: io.TextIOWrapper, name: str) -> Iterator[tuple[int, list[str]]]:
     """Yield the rows, each with its number: that of a record, which may span lines."""
-    reader = csv.reader(text, strict=True)
+    lines = _Lines(text)
+    reader = csv.reader(lines, strict=True)
     number = 0
     while True:
         number += 1
+        lines.row = 0
         try:
             row = next(reader)
         except StopIteration:
@@ -59,28 +64,52 @@ def _numbered(text: io.TextIOWrapper, name: str) -> Iterator[tuple[int, list[str
         yield number, row
 
 
+class _Lines:
+    """The lines of a text, none of them read further than a row may be long; `row` counts the characters of one."""
+
+    def __init__(self, text: io.TextIOWrapper) -> None:
+        self._text = text
+        self.row = 0
+
+    def __iter__(self) -> Iterator[str]:
+        return self
+
+    def __next__(self) -> str:
+        line = self._text.readline(_MAX_ROW + 1 - self.row)
+        self.row += len(line)
+        if self.row > _MAX_ROW:
+            raise csv.Error(f"longer than {_MAX_ROW} characters")
+        if not line:
+            raise StopIteration
+        return line
+
+
 def _check_header(header: list[str], name: str, recipe: Recipe) -> None:
     where = f"{name}: row 1"
     _check_text(header, header, where)
     repeated = [column for column, times in Counter(header).items() if times > 1]
     if repeated:
-        raise BadSource(f"{where}: the header names column '{repeated[0]}' twice. Give each column a name of its own.")
+        raise BadSource(
+            f"{where}: the header names column '{repeated[0][:80]}' twice. Give each column a name of its own."
+        )
     for column in (*recipe.data.features, recipe.data.label):
         if column not in header:
             raise BadSource(
-                f"{where}: no column '{column}'.{did_you_mean(column, header)} "
+                f"{where}: no column '{column}'.{did_you_mean(column, header[:1000])} "
                 f"The header has: {', '.join(header)[:400]}. Correct the recipe's data.features or data.label."
             )
 
 
 def _check_text(row: list[str], header: list[str], where: str) -> None:
+    if not _NOT_TEXT.search("".join(row)):
+        return
     for index, cell in enumerate(row):
         column = f"{where}: column {index + 1}" + (
             f" '{header[index]}'" if row is not header and index < len(header) else ""
         )
         if "\0" in cell:
             raise BadSource(f"{column}: holds a NUL byte. Text in UTF-8 is expected. Save the file as UTF-8.")
-        if not cell.isascii() and any("\udc80" <= character <= "\udcff" for character in cell):
+        if _NOT_TEXT.search(cell):
             raise BadSource(
                 f"{column}: is not UTF-8, {cell.encode('utf-8', 'surrogateescape')[:40]!r} was found. "
                 "Save the file as UTF-8 (it looks like Latin-1)."

@@ -12,16 +12,21 @@ import tensorflow as tf
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from trainyard.core.recipe import Data
+from trainyard.preprocess.files import image_limit, too_many_bytes
 from trainyard.preprocess.records import BadRecord, Record, content_digest
 
 # What Pillow's decoders raise on broken input, seen on a corpus of cut and flipped files.
 _BROKEN = (OSError, SyntaxError, ValueError, EOFError, IndexError, OverflowError, struct.error, zlib.error)
+# Pillow knows more, among them EPS, for which it starts Ghostscript, and ICO, whose header hides how large a picture is.
+_FORMATS = ("JPEG", "PNG", "GIF", "BMP", "DIB", "WEBP", "TIFF", "AVIF", "JPEG2000", "PPM")
 _ORIENTATION = 0x0112  # the EXIF tag
 _KEPT_MODES = {"JPEG": {"L", "RGB"}, "PNG": {"1", "L", "LA", "P", "RGB", "RGBA", "I;16", "I"}}
 
 
 def image_record(encoded: bytes, label: str, source: str, data: Data) -> Record:
     """Return the record of one image, as `check_image` judges it. Raises `BadRecord`."""
+    if len(encoded) > image_limit(data):
+        raise too_many_bytes(len(encoded), image_limit(data))
     image = check_image(encoded, data.max_image_pixels, data.channels)
     measures = {"height": float(image.height), "width": float(image.width), "bytes": float(len(image.encoded))}
     return Record(source, label, {"image": image.encoded}, content_digest({"image": encoded}), measures)
@@ -46,7 +51,7 @@ def check_image(encoded: bytes, max_pixels: int, channels: int) -> CheckedImage:
     if not encoded:
         raise BadRecord("zero_bytes", "the file is empty")
     try:
-        with Image.open(io.BytesIO(encoded)) as image:
+        with Image.open(io.BytesIO(encoded), formats=_FORMATS) as image:
             _check_size(image, max_pixels)
             image.load()
             kept = encoded if _is_plain(image) and _tensorflow_decodes(encoded, channels) else None

@@ -44,7 +44,7 @@ def class_names(collected: Collected) -> list[str]:
 
 
 def warnings(collected: Collected) -> list[str]:
-    """Return what does not stop the run but is worth a look: repeated examples and contradicting labels."""
+    """Return what does not stop the run but is worth a look: repeated examples, files that are not read, contradicting labels."""
     found = []
     again = sum(group.times - 1 for group in collected.repeated)
     if again:
@@ -58,6 +58,12 @@ def warnings(collected: Collected) -> list[str]:
         found.append(
             f"{len(missing)} days from {collected.window.first} to {collected.window.last} hold no files: "
             f"{', '.join(missing[:_SHOWN])}{more}."
+        )
+    if collected.left_out:
+        names = collected.left_out
+        more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+        found.append(
+            f"{len(names)} files are not of the data's format, and not read: {', '.join(names[:_SHOWN])}{more}."
         )
     conflicts = [group for group in collected.repeated if len(group.labels) > 1]
     for group in conflicts[:_SHOWN]:

@@ -7,8 +7,9 @@ import time
 from pathlib import Path
 
 import trainyard.data  # noqa: F401 - first: sets what TensorFlow reads while it is imported
-from trainyard.core import events, keys
+from trainyard.core import events, globs
 from trainyard.core.artifacts import SPLITS, ImageShape
+from trainyard.core.errors import ConfigurationError
 from trainyard.core.recipe import Recipe
 from trainyard.core.window import day_of
 from trainyard.preprocess import quality
@@ -32,6 +33,7 @@ def run(recipe: Recipe, output: Path, beam_options: str = "", day: str = "") -> 
     day: where the recipe reads a window of days, the day after its last one, YYYY-MM-DD; today in UTC by default.
     """
     start = time.monotonic()
+    _require_literal(output)
     work = output / ".work"
     work.mkdir()
     check_names(recipe.data)
@@ -65,8 +67,15 @@ def run(recipe: Recipe, output: Path, beam_options: str = "", day: str = "") -> 
     )
 
 
+def _require_literal(output: Path) -> None:
+    if globs.literal(str(output)) != str(output):
+        raise ConfigurationError(
+            f"{output}: holds one of the characters * ? [, which Beam takes for a pattern in the name of what it writes. "
+            "Name a storage without them."
+        )
+
+
 def _collect(recipe: Recipe, work: Path, beam_options: str, day: str) -> Collected:
-    keys.fingerprint(recipe, day)  # raises where a folder or file cannot be read, which Beam would pass over
     path = recipe.data.path or _write_bundled(recipe, work / "bundled")
     files = find_files(recipe.data, path, day)
     events.emit("reading", format=recipe.data.format, path=recipe.data.bundled or path, files=len(files.paths))

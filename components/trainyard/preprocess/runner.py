@@ -16,7 +16,7 @@ import grpc  # type: ignore[import-untyped]
 from apache_beam.options.pipeline_options import PipelineOptions, SetupOptions, StandardOptions
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from apache_beam.runners.portability.job_server import JobServer
-from apache_beam.runners.portability.portable_runner import PortableRunner
+from apache_beam.runners.portability.portable_runner import JobServiceHandle, PortableRunner
 
 from trainyard.core.errors import ConfigurationError, TransientError
 
@@ -34,7 +34,7 @@ def pipeline(beam_options: str) -> Iterator[Any]:
     """
     logging.getLogger("apache_beam").setLevel(logging.ERROR)
     root = _pipeline(beam_options)
-    servers = _watch_job_servers(root.runner, beam_options)
+    servers = _adapt(root.runner, beam_options)
     try:
         with root:
             yield root
@@ -69,7 +69,7 @@ def _options(beam_options: str) -> PipelineOptions:
     return options
 
 
-def _watch_job_servers(runner: Any, beam_options: str) -> list[JobServer]:
+def _adapt(runner: Any, beam_options: str) -> list[JobServer]:
     """Return the list that the job servers started by `runner` will be in; where one does not start, say so as ours."""
     servers: list[JobServer] = []
     if isinstance(runner, PortableRunner):
@@ -79,9 +79,9 @@ def _watch_job_servers(runner: Any, beam_options: str) -> list[JobServer]:
             servers.append(default(options))
             return servers[-1]
 
-        def create_job_service(options: PipelineOptions) -> Any:
+        def create_job_service(options: PipelineOptions) -> JobServiceHandle:
             try:
-                return create(options)
+                return _without_deadline(create(options))
             except grpc.FutureTimeoutError as error:
                 raise TransientError(
                     f"beam options '{beam_options}': the job server does not answer. Check its address and the network."
@@ -91,6 +91,24 @@ def _watch_job_servers(runner: Any, beam_options: str) -> list[JobServer]:
 
         runner.default_job_server, runner.create_job_service = default_job_server, create_job_service
     return servers
+
+
+def _without_deadline(service: JobServiceHandle) -> JobServiceHandle:
+    """Have `service` follow a job for as long as it takes.
+
+    job_server_timeout is meant for single answers, and stays in force for those that come before the job starts. But where
+    a job's id is that of its preparation, as on Prism, Beam 2.77 makes it the deadline of the streams of states and
+    messages too (`JobServiceHandle.run` in portable_runner.py), and with them of the whole pipeline: 300 s by default.
+    The step as a whole has a deadline of its own.
+    """
+    run = service.run
+
+    def run_without_deadline(preparation_id: str) -> Any:
+        service.timeout = None  # gRPC's word for none
+        return run(preparation_id)
+
+    service.run = run_without_deadline
+    return service
 
 
 def _wrong(beam_options: str, reason: str) -> ConfigurationError:

@@ -17,9 +17,10 @@ from trainyard.core.errors import DataError
 from trainyard.core.recipe import Recipe
 from trainyard.preprocess import progress
 from trainyard.preprocess.csv_rows import read_csv
-from trainyard.preprocess.files import Files, open_file
+from trainyard.preprocess.files import Files, image_limit, open_file, read_at_most
 from trainyard.preprocess.images import image_record
 from trainyard.preprocess.records import BadRecord, BadSource, Record
+from trainyard.preprocess.rows import check_label
 from trainyard.preprocess.tf_examples import read_tf_examples
 from trainyard.preprocess.tfds import Dataset
 
@@ -45,7 +46,7 @@ class ReadRecords(beam.PTransform):  # type: ignore[misc]
 class _Read(beam.DoFn):  # type: ignore[misc]
     def __init__(self, recipe: Recipe, files: Files, dataset: Dataset | None) -> None:
         self._recipe = recipe
-        self._root = replace(files, paths=[])
+        self._root = replace(files, paths=[], bad=(), left_out=())
         self._dataset = dataset
 
     def process(self, path: str) -> Iterator[Any]:
@@ -78,8 +79,21 @@ def _read_image(path: str, name: str, label: str | None, recipe: Recipe) -> Reco
     try:
         if label is None:
             raise BadRecord("missing_label", "the file lies in no class folder")
-        with open_file(path) as stream:
-            encoded = stream.read()
-        return image_record(encoded, label, name, recipe.data)
+        check_label(label, "the folder", regression=False)
+        return image_record(_encoded(path, recipe), label, name, recipe.data)
     except BadRecord as error:
         return Quarantined(source=name, reason=error.reason, detail=error.detail)
+
+
+def _encoded(path: str, recipe: Recipe) -> bytes:
+    limit = image_limit(recipe.data)
+    try:
+        with open_file(path) as stream:
+            encoded = read_at_most(stream, limit)
+    except (FileNotFoundError, PermissionError) as error:
+        raise BadRecord("unreadable", error.strerror or str(error)) from error
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise BadRecord("broken_gzip", str(error)) from error
+    if encoded is None:
+        raise BadRecord("too_many_bytes", f"more than {limit} bytes (by data.max_image_pixels)")
+    return encoded

@@ -9,14 +9,15 @@ import tensorflow as tf
 from google.protobuf.message import DecodeError
 
 from trainyard.core.artifacts import Quarantined
-from trainyard.core.recipe import Recipe
-from trainyard.preprocess.files import open_file
+from trainyard.core.recipe import Data, Recipe
+from trainyard.preprocess.files import image_limit, open_file
 from trainyard.preprocess.images import image_record
 from trainyard.preprocess.records import BadRecord, BadSource, Record
 from trainyard.preprocess.rows import check_label, check_row
 from trainyard.preprocess.tfds import Dataset
 from trainyard.preprocess.tfrecord import read_records
 
+_MAX_COLUMNS = 16 << 20  # bytes of an example without its image; chosen
 _IMAGE_NAMES = ("image/encoded", "image")
 
 
@@ -28,10 +29,12 @@ def read_tf_examples(path: str, name: str, recipe: Recipe, dataset: Dataset | No
     """
     number = 0
     with open_file(path) as stream:
-        for serialized in read_records(stream, name):
+        for serialized in read_records(stream, name, _limit(recipe.data)):
             number += 1
             source = f"{name}:{number}"
             try:
+                if isinstance(serialized, BadRecord):
+                    raise serialized
                 yield _record(serialized, source, recipe, dataset)
             except BadRecord as error:
                 yield Quarantined(source=source, reason=error.reason, detail=error.detail)
@@ -39,6 +42,10 @@ def read_tf_examples(path: str, name: str, recipe: Recipe, dataset: Dataset | No
         raise BadSource(
             f"{name}: {number} records, dataset_info.json counts {dataset.records[name]}. Prepare it again."
         )
+
+
+def _limit(data: Data) -> int:
+    return image_limit(data) + _MAX_COLUMNS if data.is_image else _MAX_COLUMNS
 
 
 def _record(serialized: bytes, source: str, recipe: Recipe, dataset: Dataset | None) -> Record:

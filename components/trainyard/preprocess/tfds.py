@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
+
+from pydantic import BaseModel, NonNegativeInt, ValidationError
 
 from trainyard.core.errors import DataError, did_you_mean
 from trainyard.core.recipe import Data
 from trainyard.preprocess.files import Files, read_text
 
-_SHARD = re.compile(r"-([^-/.]+)\.([a-z]+)-(\d+)-of-(\d+)$")
+_SHARD = re.compile(r"-([^-/.]+)\.([a-z]+)-([0-9]{1,9})-of-([0-9]{1,9})$")
 
 
 @dataclass(frozen=True)
@@ -23,33 +24,72 @@ class Dataset:
     records: dict[str, int]
 
 
+class _Described(BaseModel):
+    """A file that describes the data set; what is not used here may be anything."""
+
+    @classmethod
+    def read(cls, root: str, name: str) -> Self:
+        text = read_text(f"{root}/{name}")
+        if text is None:
+            raise DataError(f"{root}: no {name}, so it is no prepared TFDS folder. Name the folder of one version.")
+        try:
+            return cls.model_validate_json(text)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            where = "".join(f"{part}: " for part in first["loc"])
+            raise DataError(
+                f"{root}/{name}: {where}{first['msg']}. It is not what TensorFlow Datasets writes. Prepare the data set again."
+            ) from error
+
+
+class _Names(BaseModel):
+    features: dict[str, dict[str, Any]] = {}
+
+
+class _Features(_Described):
+    featuresDict: _Names = _Names()
+
+
+class _Split(BaseModel):
+    name: str
+    shardLengths: list[NonNegativeInt] = []
+
+
+class _Info(_Described):
+    splits: list[_Split] = []
+
+
 def read_dataset(data: Data, files: Files) -> Dataset:
     """Return the description of the TFDS folder that holds `files`.
 
     Raises `DataError` where it has no features.json, lacks the label, or lacks shards that dataset_info.json counts.
     Source: tensorflow_datasets/core/features/features_dict.py and splits.py (the `shardLengths` of each split).
     """
-    features = _read_json(files.root, "features.json")
-    info = _read_json(files.root, "dataset_info.json")
-    content = features.get("featuresDict", {}).get("features", {})
+    content = _Features.read(files.root, "features.json").featuresDict.features
+    info = _Info.read(files.root, "dataset_info.json")
     if data.label not in content:
         raise DataError(
             f"data.label: the TFDS folder {files.root} has no feature '{data.label}'. "
-            f"It has: {', '.join(sorted(content))}.{did_you_mean(data.label, content)}"
+            f"It has: {', '.join(sorted(content))[:400]}.{did_you_mean(data.label, sorted(content)[:1000])}"
         )
     images = [name for name, feature in content.items() if "image" in feature]
     if data.is_image and not images:
         raise DataError(f"data.features: the TFDS folder {files.root} has no image feature. Name the columns to use.")
     names = read_text(f"{files.root}/{data.label}.labels.txt")
     return Dataset(
-        label_names=names.splitlines() if names is not None else None,
+        label_names=_lines(names) if names is not None else None,
         image=sorted(images)[0] if images else None,
         records=_shard_records(info, files),
     )
 
 
-def _shard_records(info: dict[str, Any], files: Files) -> dict[str, int]:
-    lengths = {split["name"]: [int(n) for n in split.get("shardLengths", [])] for split in info.get("splits", [])}
+def _lines(text: str) -> list[str]:
+    """Return the lines of `text`; of all that Python takes for a line's end, a label may hold what is not LF or CR LF."""
+    return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
+
+
+def _shard_records(info: _Info, files: Files) -> dict[str, int]:
+    lengths = {split.name: split.shardLengths for split in info.splits}
     records: dict[str, int] = {}
     for name in (files.name(path) for path in files.paths):
         match = _SHARD.search(name)
@@ -57,9 +97,11 @@ def _shard_records(info: dict[str, Any], files: Files) -> dict[str, int]:
             raise DataError(
                 f"{files.root}/{name}: belongs to no split of dataset_info.json. Splits: {', '.join(lengths)}."
             )
-        if int(match[4]) != len(lengths[match[1]]):
+        shards = len(lengths[match[1]])
+        if int(match[4]) != shards or int(match[3]) >= shards:
             raise DataError(
-                f"{files.root}/{name}: is one of {match[4]} shards, dataset_info.json counts {len(lengths[match[1]])}."
+                f"{files.root}/{name}: is shard {match[3]} of {match[4]}, dataset_info.json counts {shards} from 0 on. "
+                "Prepare the data set again."
             )
         records[name] = lengths[match[1]][int(match[3])]
     found, expected = len(records), sum(map(len, lengths.values()))
@@ -68,13 +110,3 @@ def _shard_records(info: dict[str, Any], files: Files) -> dict[str, int]:
             f"{files.root}: {found} shards found, dataset_info.json counts {expected}. Prepare the data set again."
         )
     return records
-
-
-def _read_json(root: str, name: str) -> dict[str, Any]:
-    text = read_text(f"{root}/{name}")
-    if text is None:
-        raise DataError(f"{root}: no {name}, so it is no prepared TFDS folder. Name the folder of one version.")
-    try:
-        return dict(json.loads(text))
-    except ValueError as error:
-        raise DataError(f"{root}/{name}: not valid JSON ({error}). Prepare the data set again.") from error

@@ -36,7 +36,7 @@ def begin_with(champion: str, model: keras.Model, examples: str, labels: list[st
 
 
 def _require_same_ids(champion: str, examples: str, labels: list[str] | None) -> None:
-    before = (storage.read(champion, f"{EXTRA}/labels.txt") or b"").decode().splitlines()
+    before = (storage.read(champion, f"{EXTRA}/labels.txt") or b"").decode().split("\n")[:-1]
     if before != (labels or []):
         changed = sorted({*before} ^ {*(labels or [])})
         which = f"'{changed[0]}' is only in one of them" if changed else "their order changed"

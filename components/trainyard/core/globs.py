@@ -1,0 +1,31 @@
+"""Globs as Cloud Storage reads them, for folders and buckets alike: `*` and `?` stay below one folder, `**` goes down."""
+
+from __future__ import annotations
+
+import re
+
+_WILD = re.compile(r"[*?\[]")
+_MEANINGS = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+
+
+def literal(path: str) -> str:
+    """Return what `path` begins with before any wildcard: all of it where it is no glob."""
+    return _WILD.split(path, maxsplit=1)[0]
+
+
+def expression(glob: str) -> re.Pattern[str]:
+    """Return the regular expression of names that `glob` stands for.
+
+    Source: https://cloud.google.com/storage/docs/json_api/v1/objects/list#list-objects-and-prefixes-using-glob
+    """
+    parts = re.split(r"(\*\*/|\*\*|\*|\?|\[[^\]]+\])", glob)
+    return re.compile("".join(map(_meaning, parts)), re.DOTALL)
+
+
+def _meaning(part: str) -> str:
+    if part.startswith("[") and part.endswith("]") and len(part) > 2:
+        inside = part[1:-1]
+        negated = inside.startswith("!")
+        characters = re.sub(r"([\\\[\]^&~|])", r"\\\1", inside[negated:])
+        return f"[{'^' * negated}{characters}]" if characters else re.escape(part)
+    return _MEANINGS.get(part) or re.escape(part)
