@@ -20,9 +20,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from trainyard.core import cache, events, folders, objects, transfer
+from trainyard.core import cache, events, objects, transfer
 from trainyard.core import manifest as manifests
 from trainyard.core.bucket_lease import lease as lease
+from trainyard.core.disk import os_errors, staging_errors
 from trainyard.core.errors import DataError, InfrastructureError
 from trainyard.core.manifest import MANIFEST, Manifest
 from trainyard.core.objects import ABSENT, Changed, Missing, ObjectStore
@@ -99,10 +100,12 @@ def remove_unfinished(uri: str) -> None:
 def stage(uri: str, producer: str, last: str = "") -> Iterator[Path]:
     """See `storage.stage`."""
     objects.place(uri)
-    staging = Path(tempfile.mkdtemp(prefix="trainyard-"))
+    with os_errors(Path(tempfile.gettempdir())):
+        staging = Path(tempfile.mkdtemp(prefix="trainyard-"))
     try:
-        with folders.os_errors(staging):
+        with staging_errors(staging, staging):
             yield staging
+        with os_errors(staging, "read"):
             manifest = manifests.measured_folder(staging, producer)
         _publish(uri, staging, manifest, last)
     finally:
@@ -115,11 +118,15 @@ def write_text(uri: str, text: str) -> None:
     store.write(name, text.encode())
 
 
+def reserve(uri: str, size: int) -> None:
+    """See `storage.reserve`."""
+
+
 def read_text(uri: str) -> str | None:
     """See `storage.read_text`."""
     store, name = objects.place(uri)
     found = store.read(name)
-    return found[0].decode() if found else None
+    return manifests.text(found[0], uri) if found else None
 
 
 def remove(uri: str) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from trainyard.core import folders, quantity
 from trainyard.core import manifest as manifests
+from trainyard.core.disk import os_errors
 from trainyard.core.errors import ConfigurationError, InfrastructureError
 from trainyard.core.manifest import MANIFEST, Manifest
 
@@ -37,7 +38,7 @@ def entry(key: str, manifest: Manifest, fetch: Callable[[Path], None]) -> Path:
     """
     cache = _folder()
     final = cache / key
-    with folders.os_errors(final):
+    with os_errors(final):
         while not (_hold(final) and _is_whole(final, manifest)):
             with _locked(cache):
                 _make_room(cache, manifest.bytes)
@@ -127,7 +128,7 @@ def _bound(cache: Path) -> float:
 def _folder() -> Path:
     """Return the folder of copies. Raises `InfrastructureError` where it belongs to somebody else."""
     cache = Path(os.environ.get(CACHE) or Path(tempfile.gettempdir()) / f"trainyard-cache-{os.geteuid()}")
-    with folders.os_errors(cache):
+    with os_errors(cache):
         cache.mkdir(mode=0o700, parents=True, exist_ok=True)
     if cache.stat().st_uid != os.geteuid():
         raise InfrastructureError(f"{cache}: belongs to another user. Name a folder of your own in {CACHE}.")

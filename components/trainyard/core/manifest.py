@@ -72,6 +72,14 @@ def parse(text: str | bytes, where: str) -> tuple[Manifest, dict[str, Any]]:
     return manifest, document
 
 
+def text(content: bytes, where: str) -> str:
+    """Return `content` as text. Raises `DataError` where it is none."""
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        raise DataError(f"{where}: is no UTF-8 text, so it is damaged. Remove it and run the step again.") from error
+
+
 def measured(path: Path) -> File:
     """Return the size and the checksum of the local file `path`."""
     checksum = google_crc32c.Checksum()
