@@ -91,8 +91,9 @@ def test_an_error_in_the_block_publishes_nothing_in_a_bucket(store: Store, uri: 
 
 def test_a_copy_that_was_damaged_on_this_machine_is_fetched_again(store: Store, uri: str) -> None:
     write(uri, "hello")
-    (storage.local(uri, "test") / "a").write_text("hell")
-    assert (storage.local(uri, "test") / "a").read_text() == "hello"
+    for damaged in ("hell", "hellO"):
+        (storage.local(uri, "test") / "a").write_text(damaged)
+        assert (storage.local(uri, "test") / "a").read_text() == "hello"
 
 
 def test_an_object_that_is_gone_or_changed_is_an_error_of_the_data(store: Store, uri: str) -> None:
@@ -102,6 +103,8 @@ def test_an_object_that_is_gone_or_changed_is_an_error_of_the_data(store: Store,
     bucket.write(prefix + name, b"hellO")
     with pytest.raises(DataError, match="differs from its manifest"):
         storage.local(uri, "test")
+    with pytest.raises(DataError, match=r"out/a: its content differs from its manifest.* --from test"):
+        storage.read(uri, "a")
     bucket.delete(prefix + name)
     with pytest.raises(DataError, match="missing, its manifest says 5"):
         storage.require(uri, "test")
@@ -254,6 +257,28 @@ def test_a_store_that_does_not_answer_is_given_up_at_the_deadline(
     with pytest.raises(TransientError, match=rf"^{store.uri}/.*: cannot be reached .*same command again\.$"):
         write(uri, "hello")
     assert time.monotonic() - start < 30
+
+
+def test_of_a_long_listing_only_the_page_that_failed_is_asked_for_again(
+    store: Store, uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(objects, "PAGE_OBJECTS", 2)
+    bucket, name = objects.place(uri)
+    for number in range(5):
+        bucket.write(f"{name}/{number}", b"x")
+        bucket.write(f"{name}/deep-{number}/x", b"x")
+    store.calm()
+    asked: list[str] = []
+
+    def fault(request: Request) -> str | None:
+        asked.append(request.path)
+        return "503" if asked.count(request.path) <= 2 else None  # each page comes at the third time of asking
+
+    store.fault = fault
+    found = bucket.list(f"{name}/", deep=False)
+    assert [each.name for each in found.objects] == [f"{name}/{number}" for number in range(5)]
+    assert found.folders == [f"{name}/deep-{number}/" for number in range(5)]
+    assert len(set(asked)) == 5 and len(asked) == 15
 
 
 def test_a_missing_bucket_is_one_sentence(store: Store) -> None:

@@ -95,6 +95,21 @@ def test_a_file_cut_after_publishing_is_found(tmp_path: Path) -> None:
         storage.require(str(tmp_path / "out"), "test")
 
 
+def test_a_byte_that_changed_after_publishing_is_found_by_every_reader(tmp_path: Path) -> None:
+    out = str(tmp_path / "out")
+    with storage.stage(out, "trainyard.evaluate") as folder:
+        (folder / "evaluation.json").write_text("hello")
+        (folder / "examples.tfrecord").write_text("hello")
+    (tmp_path / "out" / "examples.tfrecord").write_text("hellO")  # its records have checksums of their own
+    assert storage.local(out, "evaluate") == tmp_path / "out"
+    (tmp_path / "out" / "evaluation.json").write_text("hellO")
+    changed = r"out/evaluation\.json: its content differs .* after evaluate had written it\. Run with --from evaluate"
+    for reader in (lambda: storage.local(out, "evaluate"), lambda: storage.read(out, "evaluation.json")):
+        with pytest.raises(DataError, match=changed):
+            reader()
+    assert storage.read(out, "not listed") is None
+
+
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"producer": "x"}', '{"producer": 1, "files": {"a": 3}}'])
 def test_a_manifest_that_is_none_is_refused(tmp_path: Path, content: str) -> None:
     (tmp_path / "manifest.json").write_text(content)

@@ -76,7 +76,7 @@ def read(folder: str, name: str) -> bytes | None:
     if found is None or name not in found.manifest.files:
         return None
     content = objects.place(folder)[0].read(found.prefix + name)
-    return content[0] if content else None
+    return manifests.checked(content[0], found.manifest, name, folder) if content else None
 
 
 def children(uri: str) -> list[str]:

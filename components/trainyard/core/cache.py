@@ -18,7 +18,7 @@ from pathlib import Path
 from trainyard.core import folders, quantity
 from trainyard.core import manifest as manifests
 from trainyard.core.disk import os_errors
-from trainyard.core.errors import ConfigurationError, InfrastructureError
+from trainyard.core.errors import ConfigurationError, DataError, InfrastructureError
 from trainyard.core.manifest import MANIFEST, Manifest
 
 CACHE = "TRAINYARD_CACHE"
@@ -56,6 +56,15 @@ def entry(key: str, manifest: Manifest, fetch: Callable[[Path], None]) -> Path:
                 os.close(lock)
                 shutil.rmtree(partial, ignore_errors=True)
     return final
+
+
+def discard(folder: Path) -> bool:
+    """Have the copy in `folder`, which is damaged, fetched anew by the next process; return False where it is no copy."""
+    if folder.parent != _folder():
+        return False
+    with os_errors(folder, "removed"):
+        (folder / MANIFEST).unlink(missing_ok=True)
+    return True
 
 
 def _hold(folder: Path) -> bool:
@@ -114,7 +123,12 @@ def _remove(folder: Path) -> None:
 def _is_whole(folder: Path, manifest: Manifest) -> bool:
     paths = {name: folder / name for name in manifest.files}
     sizes = {name: path.stat().st_size for name, path in paths.items() if path.is_file()}
-    return (folder / MANIFEST).is_file() and manifests.missing(manifest, sizes, str(folder), "") is None
+    if not (folder / MANIFEST).is_file() or manifests.missing(manifest, sizes, str(folder), ""):
+        return False
+    with contextlib.suppress(DataError):
+        manifests.verify(manifest, folder)
+        return True
+    return False
 
 
 def _bound(cache: Path) -> float:

@@ -41,15 +41,17 @@ def require(uri: str, made_by: str) -> Manifest:
     return manifest
 
 
-def local(uri: str, made_by: str, only: Callable[[str], bool] | None = None) -> Path:  # noqa: ARG001 - all are here
+def local(uri: str, made_by: str, only: Callable[[str], bool] | None = None) -> Path:
     """See `storage.local`."""
-    require(uri, made_by)
+    with os_errors(Path(uri), "read"):
+        manifests.verify(require(uri, made_by), Path(uri), only)
     return Path(uri)
 
 
 def read(folder: str, name: str) -> bytes | None:
     """See `storage.read`."""
-    return _content(Path(folder) / name)
+    content, manifest = _content(Path(folder) / name), committed(folder)
+    return content if content is None or manifest is None else manifests.checked(content, manifest, name, folder)
 
 
 def children(uri: str) -> list[str]:

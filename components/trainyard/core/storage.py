@@ -61,8 +61,9 @@ def require(uri: str, made_by: str) -> Manifest:
 def local(uri: str, made_by: str, only: Callable[[str], bool] | None = None) -> Path:
     """Return a local folder with the files and the manifest of the committed folder at `uri`, for reading alone.
 
-    It is the folder itself, checked as by `require`, or a copy of a bucket's, every file's CRC32C verified. With `only`
-    the copy holds, and its manifest lists, the files whose names are chosen; it is never taken for the whole. Copies stay
+    It is the folder itself, checked as by `require`, or a copy of a bucket's; every file's CRC32C is verified, that of
+    local examples excepted, whose records have their own. With `only` a copy holds, and its manifest lists, the files whose
+    names are chosen; it is never taken for the whole. Copies stay
     in TRAINYARD_CACHE (by default below the folder for temporary files) for all processes of the machine, and go only
     where more room is needed than TRAINYARD_CACHE_SIZE and no process that has opened them lives.
     """
@@ -70,7 +71,10 @@ def local(uri: str, made_by: str, only: Callable[[str], bool] | None = None) -> 
 
 
 def read(folder: str, name: str) -> bytes | None:
-    """Return the content of the file `name` of the committed `folder`, or None where there is none."""
+    """Return the content of the file `name` of the committed `folder`, or None where there is none.
+
+    Raises `DataError` where it is not what its manifest says.
+    """
     return _backend(folder).read(folder, name)
 
 
