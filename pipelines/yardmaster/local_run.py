@@ -15,6 +15,7 @@ from typing import IO, Any, Protocol, Self
 import yaml
 
 from trainyard.core import disk, errors, keys, memory, processes, storage, summary, warm_start
+from trainyard.core import step as steps
 from trainyard.core.artifacts import Evaluation, Exports
 from trainyard.core.champion import champion
 from trainyard.core.environment import Environment
@@ -114,7 +115,7 @@ class LocalRun:
         """Have `output` committed by `step`, and return it."""
         arguments = dict(inputs)
         if step == "train":
-            arguments["checkpoints"] = f"{output}.checkpoints"
+            arguments["checkpoints"] = keys.checkpoints(output)
         if step == "preprocess":
             arguments |= {"beam-options": self.environment.beam.command_line, "day": self.day}
         if self._again(step):
@@ -126,6 +127,8 @@ class LocalRun:
         reused = step not in keys.ALWAYS_RUN and storage.committed(output) is not None
         if not reused:
             self._process(step, output, arguments)
+        if step == "train":
+            steps.drop_checkpoints(output)
         self.folders[step] = output
         self.seconds[step] = round(time.monotonic() - start, 2)
         self.listener.step_ended(step, self.seconds[step], reused)

@@ -64,6 +64,7 @@ def test_a_second_run_uses_what_is_there_and_pushes_nothing_new(here: Path, reco
     again = json.loads(trainyard("run", "digits", "-e", str(here), "-o", "json").stdout)
     assert again["pushed"] == record["pushed"]
     assert again["seconds"]["train"] < 1
+    assert not list(Path(record["report"]).parents[2].glob("train/*.checkpoints"))
     assert again["metrics"] == record["metrics"]
     difference = next(t for t in again["gate"]["thresholds"] if "champion" in t["name"])
     assert (difference["value"], difference["passed"]) == (0, True)

@@ -96,6 +96,16 @@ def remove_unfinished(uri: str) -> None:
     transfer.delete(store, [f"{name}/{each}" for each in found if each.partition("/")[0] in begun - whole])
 
 
+def remove_abandoned(uri: str) -> None:
+    """See `storage.remove_abandoned`.
+
+    Without a marker, a writer that was overtaken while it stood still could wake up and publish what was removed.
+    """
+    found = _published(uri)
+    if found is not None:
+        _remove_attempts(uri, but=found.prefix)
+
+
 @contextmanager
 def stage(uri: str, producer: str, last: str = "") -> Iterator[Path]:
     """See `storage.stage`."""
@@ -182,10 +192,16 @@ def _publish(uri: str, staging: Path, manifest: Manifest, last: str) -> None:
                 "Remove it or name another storage."
             ) from error
         return
-    attempts = [each.name for each in store.list(f"{name}/{ATTEMPTS}").objects]
-    transfer.delete(store, [each for each in attempts if not each.startswith(own)])
+    _remove_attempts(uri, but=own)
     seconds = round(time.monotonic() - start, 2)
     events.emit("published", uri=uri, files=len(manifest.files), bytes=manifest.bytes, seconds=seconds)
+
+
+def _remove_attempts(uri: str, but: str) -> None:
+    """Remove the attempts to write `uri`, except the one whose objects' names begin with `but`."""
+    store, name = objects.place(uri)
+    attempts = [each.name for each in store.list(f"{name}/{ATTEMPTS}").objects]
+    transfer.delete(store, [each for each in attempts if not each.startswith(but)])
 
 
 def _cached(store: ObjectStore, uri: str, found: _Published) -> Path:

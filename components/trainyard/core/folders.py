@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import re
 import secrets
 import shutil
 from collections.abc import Callable, Iterator
@@ -70,13 +71,23 @@ def remove_unfinished(uri: str) -> None:
             temporary.unlink(missing_ok=True)
 
 
+def remove_abandoned(uri: str) -> None:
+    """See `storage.remove_abandoned`: a writer that lives holds a lock on its staging folder."""
+    final = Path(uri)
+    with os_errors(final, "removed"), suppress(FileNotFoundError, NotADirectoryError):
+        for staging in (final.parent / STAGING).iterdir():
+            if re.fullmatch(re.escape(final.name) + "-[0-9a-f]{8}", staging.name):
+                shutil.rmtree(staging, ignore_errors=True)
+            else:
+                _remove_unheld(staging)
+
+
 @contextmanager
 def stage(uri: str, producer: str, last: str = "") -> Iterator[Path]:  # noqa: ARG001 - a rename shows all at once
     """See `storage.stage`."""
     final = Path(uri)
-    staging = final.parent / STAGING / f"{final.name}-{secrets.token_hex(4)}"
     with os_errors(final):
-        staging.mkdir(parents=True)
+        staging, lock = _held_folder(final.parent / STAGING, final.name)
     try:
         with staging_errors(staging, final):
             yield staging
@@ -85,6 +96,7 @@ def stage(uri: str, producer: str, last: str = "") -> Iterator[Path]:  # noqa: A
             publish(staging, final, manifest)
     finally:
         shutil.rmtree(staging, ignore_errors=True)
+        os.close(lock)
 
 
 def write_text(uri: str, text: str) -> None:
@@ -183,6 +195,31 @@ def _sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _held_folder(parent: Path, name: str) -> tuple[Path, int]:
+    """Return a new folder in `parent`, and the descriptor that holds a lock on it."""
+    while True:
+        folder = parent / f"{name}-{secrets.token_hex(4)}"
+        folder.mkdir(parents=True)
+        with suppress(FileNotFoundError):  # it was taken for an abandoned one before the lock was held
+            lock = os.open(folder, os.O_RDONLY)
+            with suppress(OSError):  # a file system that knows no locks on folders: then nobody takes it for one
+                fcntl.flock(lock, fcntl.LOCK_SH)
+            if folder.is_dir():
+                return folder, lock
+            os.close(lock)
+
+
+def _remove_unheld(folder: Path) -> None:
+    """Remove `folder` unless a process that lives holds a lock on it, or that cannot be known, as on NFS."""
+    with suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(folder, ignore_errors=True)
+        finally:
+            os.close(descriptor)
 
 
 def _content(path: Path) -> bytes | None:

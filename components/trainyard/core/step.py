@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 
 from trainyard.core import disk, events, keys, storage
 from trainyard.core import recipe as recipes
-from trainyard.core.errors import ExitCode, InfrastructureError, TrainyardError
+from trainyard.core.errors import ExitCode, InfrastructureError, TrainyardError, TransientError
 from trainyard.core.signals import told_to_stop
 
 TIMEOUT_VARIABLE = "TRAINYARD_TIMEOUT_SECONDS"
@@ -41,6 +41,7 @@ def execute(run: Callable[..., None], output: str, unfetched: Collection[str] = 
     """
     step = run.__module__.split(".")[-2]
     with storage.lease(output):
+        storage.remove_abandoned(output)
         if step in keys.ALWAYS_RUN:
             storage.remove(output)
         if storage.committed(output) is not None:
@@ -53,6 +54,22 @@ def execute(run: Callable[..., None], output: str, unfetched: Collection[str] = 
             run(output=folder, **given)
         storage.remove(failure_record(output))
         events.emit("done", step=step, output=output, seconds=round(time.monotonic() - start, 2))
+
+
+def drop_checkpoints(model: str) -> None:
+    """Remove the checkpoints of train's output `model` where it is committed: nobody goes on from them any more.
+
+    They stay where another process is writing `model` anew, and goes on from its own there.
+    """
+    checkpoints = keys.checkpoints(model)
+    if not storage.children(checkpoints):
+        return
+    try:
+        with storage.lease(model):
+            if storage.committed(model) is not None:
+                storage.remove(checkpoints)
+    except TransientError as error:
+        events.emit("warning", message=f"{checkpoints}: was not removed ({error})")
 
 
 def at_hand(name: str, value: Any) -> Any:

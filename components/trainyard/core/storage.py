@@ -29,6 +29,7 @@ class _Backend(Protocol):
     def read(self, folder: str, name: str) -> bytes | None: ...
     def children(self, uri: str) -> list[str]: ...
     def remove_unfinished(self, uri: str) -> None: ...
+    def remove_abandoned(self, uri: str) -> None: ...
     def stage(self, uri: str, producer: str, last: str = "") -> AbstractContextManager[Path]: ...
     def write_text(self, uri: str, text: str) -> None: ...
     def reserve(self, uri: str, size: int) -> None: ...
@@ -86,6 +87,15 @@ def children(uri: str) -> list[str]:
 def remove_unfinished(uri: str) -> None:
     """Remove what killed writers left half-written directly below `uri`; the caller holds the lease of all of it."""
     _backend(uri).remove_unfinished(uri)
+
+
+def remove_abandoned(uri: str) -> None:
+    """Remove what killed writers of `uri`, and of what lies beside it, have left; the caller holds the lease of `uri`.
+
+    What a writer that lives is writing stays. In a bucket that can only be known of an output that is published: of one that
+    is not yet, what was left goes when it is.
+    """
+    _backend(uri).remove_abandoned(uri)
 
 
 @contextmanager
