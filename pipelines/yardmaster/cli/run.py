@@ -37,9 +37,9 @@ def run(
 
     What an earlier run finished is used again; what it left half done is resumed.
     """
+    from trainyard.core import disk, refusal, summary
     from trainyard.core import environment as environments
     from trainyard.core import recipe as recipes
-    from trainyard.core import disk, refusal, summary
     from trainyard.core.artifacts import Evaluation
     from trainyard.core.errors import ConfigurationError, ExitCode, GateRefused, TrainyardError
     from yardmaster.cli.screen import Screen, show
