@@ -425,6 +425,29 @@ def test_what_killed_writers_of_a_published_output_left_goes_with_the_next_attem
     assert len(names(store, f"{uri}/.attempts/")) == 2 and (storage.local(uri, "test") / "a").read_text() == "hello"
 
 
+STAGING = """
+import sys
+from trainyard.core import storage
+with storage.stage(sys.argv[1], "test") as folder:
+    (folder / "a").write_text("half")
+    print(folder, flush=True)
+    sys.stdin.readline()
+"""
+
+
+def test_what_a_killed_writer_left_on_this_machine_goes_with_the_next_one(store: Store, uri: str) -> None:
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
+    writers = [subprocess.Popen([sys.executable, "-c", STAGING, f"{uri}/{n}"], **pipes) for n in (0, 1)]  # type: ignore[call-overload]
+    killed, alive = (Path(writer.stdout.readline().strip()) for writer in writers)
+    writers[0].kill()
+    writers[0].wait()
+    assert (killed / "a").is_file()
+    write(f"{uri}/2", "hello")
+    assert not killed.exists() and (alive / "a").is_file()
+    writers[1].communicate("\n")
+    assert storage.committed(f"{uri}/1") and not alive.exists()
+
+
 def test_checkpoints_in_a_bucket_go_when_their_model_is_committed(store: Store, uri: str) -> None:
     write(f"{uri}.checkpoints/ckpt-5", "state")
     storage.write_text(f"{uri}.checkpoints/gang/launcher", "sign")

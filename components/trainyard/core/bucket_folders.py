@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-import shutil
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -110,16 +108,12 @@ def remove_abandoned(uri: str) -> None:
 def stage(uri: str, producer: str, last: str = "") -> Iterator[Path]:
     """See `storage.stage`."""
     objects.place(uri)
-    with os_errors(Path(tempfile.gettempdir())):
-        staging = Path(tempfile.mkdtemp(prefix="trainyard-"))
-    try:
+    with cache.workplace() as staging:
         with staging_errors(staging, staging):
             yield staging
         with os_errors(staging, "read"):
             manifest = manifests.measured_folder(staging, producer)
         _publish(uri, staging, manifest, last)
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
 
 
 def write_text(uri: str, text: str) -> None:

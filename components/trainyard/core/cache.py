@@ -58,6 +58,22 @@ def entry(key: str, manifest: Manifest, fetch: Callable[[Path], None]) -> Path:
     return final
 
 
+@contextmanager
+def workplace() -> Iterator[Path]:
+    """Yield a new folder beside the copies that is gone when the block ends; that of a killed process goes with the next."""
+    cache = _folder()
+    with os_errors(cache), _locked(cache):
+        for folder in cache.glob(f"{_PARTIAL}*"):
+            _remove_unheld(folder)
+        own = Path(tempfile.mkdtemp(prefix=_PARTIAL, dir=cache))
+        lock = _lock(own, fcntl.LOCK_SH)
+    try:
+        yield own
+    finally:
+        shutil.rmtree(own, ignore_errors=True)
+        os.close(lock)
+
+
 def discard(folder: Path) -> bool:
     """Have the copy in `folder`, which is damaged, fetched anew by the next process; return False where it is no copy."""
     if folder.parent != _folder():

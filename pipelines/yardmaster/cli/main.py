@@ -77,6 +77,11 @@ def main() -> None:
             raise
         print(f"✗ {disk.fault(error, Path.cwd(), 'used')}", file=sys.stderr)
         sys.exit(ExitCode.INFRASTRUCTURE)
+    except Exception as error:
+        if os.environ.get(_DEBUG):
+            raise
+        print(f"✗ {type(error).__name__}: {error}. This is a fault of Trainyard; --debug shows where.", file=sys.stderr)
+        sys.exit(ExitCode.BUG)
 
 
 if __name__ == "__main__":
