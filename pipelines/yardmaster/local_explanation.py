@@ -23,7 +23,7 @@ def explain_folder(root: str, run: str) -> tuple[str, ExitCode]:
     name = run or list(folders)[-1]
     text = storage.read_text(storage.join(folders[name], "run.json"))
     written = json.loads(text) if text else {}
-    if written and not written.get("failure"):
+    if written and not written.get("failure") and not written.get("exit_code"):
         refused = refusal.of_record(written)
         ended = f"has ended: {refusal.SENTENCE} ({refused})" if refused else "has succeeded"
         return f"{name} {ended}. Report: {written['report']}", ExitCode.DONE

@@ -6,15 +6,16 @@ import json
 import signal
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any, Protocol, Self
 
 import yaml
 
-from trainyard.core import errors, keys, memory, processes, storage, warm_start
+from trainyard.core import disk, errors, keys, memory, processes, storage, summary, warm_start
+from trainyard.core import step as steps
 from trainyard.core.artifacts import Evaluation, Exports
 from trainyard.core.champion import champion
 from trainyard.core.environment import Environment
@@ -72,6 +73,7 @@ class LocalRun:
 
         Raises the error class of the step that failed, with its sentence.
         """
+        summary.reserve(self.root, self.recipe, self.run_id)
         storage.write_text(storage.join(self._folder, "recipe.yaml"), self._recipe_text)
         destination = keys.models_folder(self.root, self.recipe)
         self.day = day_of(self.day)
@@ -113,7 +115,7 @@ class LocalRun:
         """Have `output` committed by `step`, and return it."""
         arguments = dict(inputs)
         if step == "train":
-            arguments["checkpoints"] = f"{output}.checkpoints"
+            arguments["checkpoints"] = keys.checkpoints(output)
         if step == "preprocess":
             arguments |= {"beam-options": self.environment.beam.command_line, "day": self.day}
         if self._again(step):
@@ -125,6 +127,8 @@ class LocalRun:
         reused = step not in keys.ALWAYS_RUN and storage.committed(output) is not None
         if not reused:
             self._process(step, output, arguments)
+        if step == "train":
+            steps.drop_checkpoints(output)
         self.folders[step] = output
         self.seconds[step] = round(time.monotonic() - start, 2)
         self.listener.step_ended(step, self.seconds[step], reused)
@@ -159,20 +163,25 @@ class LocalRun:
             raise self._error(step, code, failure)
 
     @contextmanager
-    def _workplace(self, step: str) -> Iterator[tuple[str, IO[str]]]:
+    def _workplace(self, step: str) -> Iterator[tuple[str, _Log]]:
         """Yield the local path of the recipe, and the step's log, which is in the run's folder when the block ends."""
         bucket = storage.is_bucket(self._folder)
-        with tempfile.TemporaryDirectory(prefix="trainyard-") as temporary:
-            folder = Path(temporary if bucket else self._folder)
+        with disk.os_errors(Path(tempfile.gettempdir())):
+            temporary = tempfile.TemporaryDirectory(prefix="trainyard-")
+        with temporary:
+            folder = Path(temporary.name if bucket else self._folder)
             recipe, log = folder / "recipe.yaml", folder / f"{step}.log"
             if bucket:
-                recipe.write_text(self._recipe_text, encoding="utf-8")
+                with disk.os_errors(recipe):
+                    recipe.write_text(self._recipe_text, encoding="utf-8")
             try:
-                with log.open("w", encoding="utf-8") as stream:
-                    yield str(recipe), stream
+                with _Log(log) as lines:
+                    yield str(recipe), lines
             finally:
                 if bucket:
-                    storage.write_text(storage.join(self._folder, log.name), log.read_text(encoding="utf-8"))
+                    lines.upload(storage.join(self._folder, log.name))
+            if lines.fault:
+                self.listener.step_event(step, {"event": "warning", "message": f"its log ends early: {lines.fault}"})
 
     def _error(self, step: str, code: int, failure: dict[str, Any]) -> TrainyardError:
         log = storage.join(self._folder, f"{step}.log")
@@ -189,6 +198,43 @@ class LocalRun:
             )
         sentence = failure.get("message") or f"{step}: ended with exit status {code} and no committed output"
         return TrainyardError(f"{sentence}. This is a fault of Trainyard or of the recipe's module; log: {log}.")
+
+
+class _Log:
+    """A step's log. A disk that takes no more of it is the `fault`, and no reason to end the step."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.fault: TrainyardError | None = None
+        self._stream: IO[str] | None = None
+
+    def __enter__(self) -> Self:
+        self._try(lambda: setattr(self, "_stream", self.path.open("w", encoding="utf-8")))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        stream, self._stream = self._stream, None
+        if stream:
+            self._try(stream.close)
+
+    def write(self, line: str) -> None:
+        """Add `line`, which whoever explains a run that goes on can read at once."""
+        stream = self._stream
+        if stream and not self.fault:
+            self._try(lambda: stream.write(line) and stream.flush())
+
+    def upload(self, uri: str) -> None:
+        """Leave what was written at `uri`."""
+        try:
+            storage.write_text(uri, storage.read_text(str(self.path)) or "")
+        except TrainyardError as error:
+            self.fault = self.fault or error
+
+    def _try(self, action: Callable[[], object]) -> None:
+        try:
+            action()
+        except OSError as error:
+            self.fault = self.fault or disk.fault(error, self.path)
 
 
 def _event(line: str) -> dict[str, Any]:

@@ -113,15 +113,16 @@ def classifier(examples: str, units: int = 32) -> keras.Model:
 
 
 def saved_model(folder: Path, answer: Any, inputs: Mapping[str, tf.DType], labels: Sequence[str] | None) -> str:
-    """Write a SavedModel whose serving_default is `answer(**raw)`, with labels.txt as export does."""
+    """Commit, as push does, a SavedModel whose serving_default is `answer(**raw)`, with labels.txt."""
     module = tf.Module()
     module.serve = tf.function(answer)
     signature = module.serve.get_concrete_function(
         **{name: tf.TensorSpec((None,), dtype, name=name) for name, dtype in inputs.items()}
     )
-    tf.saved_model.save(module, str(folder), signatures={"serving_default": signature})
-    if labels:
-        (folder / "labels.txt").write_text("".join(f"{label}\n" for label in labels))
+    with storage.stage(str(folder), "trainyard.push") as staging:
+        tf.saved_model.save(module, str(staging), signatures={"serving_default": signature})
+        if labels:
+            (staging / "labels.txt").write_text("".join(f"{label}\n" for label in labels))
     return str(folder)
 
 

@@ -1,7 +1,7 @@
 """Real servers of both protocols for tests, behind a small proxy that makes faults on the way to them.
 
-S3 is moto's server; Cloud Storage is gcp-storage-emulator, which knows no preconditions and no generation of what is
-downloaded: the proxy adds both from the emulator's own metadata.
+S3 is moto's server; Cloud Storage is gcp-storage-emulator, which knows no preconditions, no generation of what is
+downloaded and no pages: the proxy adds them from the emulator's own answers.
 """
 
 from __future__ import annotations
@@ -108,6 +108,8 @@ class _Proxy(BaseHTTPRequestHandler):
         dropped = _HOP | ({"if-match", "if-none-match"} if self.store.overlooks_conditions else set())
         headers = {name: value for name, value in self.headers.items() if name.lower() not in dropped}
         status, answered, content = self._ask(self.command, self.path, body, headers)
+        if self.store.scheme == "gs" and status == 200 and "maxResults" in query:
+            content = _page(content, int(query.get("pageToken", ["0"])[0]), int(query["maxResults"][0]))
         return status, answered + added, content
 
     def _generation(self, bucket: str, name: str) -> str:
@@ -149,6 +151,17 @@ class _Proxy(BaseHTTPRequestHandler):
 
     def log_message(self, *arguments: object) -> None:
         """Say nothing."""
+
+
+def _page(listing: bytes, start: int, count: int) -> bytes:
+    """Return the part of a whole listing of Cloud Storage from entry `start` on, objects and folders counted alike."""
+    whole = json.loads(listing)
+    entries = sorted(
+        [*((each["name"], each) for each in whole["items"]), *((each, None) for each in whole["prefixes"])]
+    )
+    taken = entries[start : start + count]
+    page = {"items": [item for _, item in taken if item], "prefixes": [name for name, item in taken if not item]}
+    return json.dumps(page | ({"nextPageToken": str(start + count)} if start + count < len(entries) else {})).encode()
 
 
 def free_port() -> int:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from object_stores import FAULTS, Request, Store
 
-from trainyard.core import bucket_folders, bucket_lease, objects, storage
+from trainyard.core import bucket_folders, bucket_lease, objects, step, storage
 from trainyard.core.errors import ConfigurationError, DataError, InfrastructureError, TransientError
 
 KILLED = """
@@ -91,8 +91,9 @@ def test_an_error_in_the_block_publishes_nothing_in_a_bucket(store: Store, uri: 
 
 def test_a_copy_that_was_damaged_on_this_machine_is_fetched_again(store: Store, uri: str) -> None:
     write(uri, "hello")
-    (storage.local(uri, "test") / "a").write_text("hell")
-    assert (storage.local(uri, "test") / "a").read_text() == "hello"
+    for damaged in ("hell", "hellO"):
+        (storage.local(uri, "test") / "a").write_text(damaged)
+        assert (storage.local(uri, "test") / "a").read_text() == "hello"
 
 
 def test_an_object_that_is_gone_or_changed_is_an_error_of_the_data(store: Store, uri: str) -> None:
@@ -102,6 +103,8 @@ def test_an_object_that_is_gone_or_changed_is_an_error_of_the_data(store: Store,
     bucket.write(prefix + name, b"hellO")
     with pytest.raises(DataError, match="differs from its manifest"):
         storage.local(uri, "test")
+    with pytest.raises(DataError, match=r"out/a: its content differs from its manifest.* --from test"):
+        storage.read(uri, "a")
     bucket.delete(prefix + name)
     with pytest.raises(DataError, match="missing, its manifest says 5"):
         storage.require(uri, "test")
@@ -256,6 +259,30 @@ def test_a_store_that_does_not_answer_is_given_up_at_the_deadline(
     assert time.monotonic() - start < 30
 
 
+def test_of_a_long_listing_only_the_page_that_failed_is_asked_for_again(
+    store: Store, uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(objects, "PAGE_OBJECTS", 2)
+    bucket, name = objects.place(uri)
+    for number in range(5):
+        bucket.write(f"{name}/{number}", b"x")
+        bucket.write(f"{name}/deep-{number}/x", b"x")
+    store.calm()
+    asked: list[str] = []
+
+    def fault(request: Request) -> str | None:
+        if "prefix=" not in request.path:  # Google's client looks at the bucket itself too
+            return None
+        asked.append(request.path)
+        return "503" if asked.count(request.path) <= 2 else None  # each page comes at the third time of asking
+
+    store.fault = fault
+    found = bucket.list(f"{name}/", deep=False)
+    assert [each.name for each in found.objects] == [f"{name}/{number}" for number in range(5)]
+    assert found.folders == [f"{name}/deep-{number}/" for number in range(5)]
+    assert len(set(asked)) == 5 and len(asked) == 15
+
+
 def test_a_missing_bucket_is_one_sentence(store: Store) -> None:
     uri = f"{store.scheme}://no-such-bucket/out"
     for action in (lambda: storage.write_text(uri, "x"), lambda: write(uri, "x"), lambda: storage.children(uri)):
@@ -386,6 +413,49 @@ def test_what_killed_writers_left_in_a_bucket_is_removed_and_nothing_else(store:
     assert storage.children(uri) == ["1", "7", "pointer"]
     storage.remove(f"{uri}/1")
     assert storage.children(uri) == ["7", "pointer"]
+
+
+def test_what_killed_writers_of_a_published_output_left_goes_with_the_next_attempt(store: Store, uri: str) -> None:
+    storage.write_text(f"{uri}/.attempts/dead/a", "half")
+    storage.remove_abandoned(uri)  # its writer may only have been overtaken, and publish it still
+    assert "/.attempts/dead/a" in names(store, uri)
+    write(uri, "hello")
+    storage.write_text(f"{uri}/.attempts/late/a", "half")
+    storage.remove_abandoned(uri)
+    assert len(names(store, f"{uri}/.attempts/")) == 2 and (storage.local(uri, "test") / "a").read_text() == "hello"
+
+
+STAGING = """
+import sys
+from trainyard.core import storage
+with storage.stage(sys.argv[1], "test") as folder:
+    (folder / "a").write_text("half")
+    print(folder, flush=True)
+    sys.stdin.readline()
+"""
+
+
+def test_what_a_killed_writer_left_on_this_machine_goes_with_the_next_one(store: Store, uri: str) -> None:
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
+    writers = [subprocess.Popen([sys.executable, "-c", STAGING, f"{uri}/{n}"], **pipes) for n in (0, 1)]  # type: ignore[call-overload]
+    killed, alive = (Path(writer.stdout.readline().strip()) for writer in writers)
+    writers[0].kill()
+    writers[0].wait()
+    assert (killed / "a").is_file()
+    write(f"{uri}/2", "hello")
+    assert not killed.exists() and (alive / "a").is_file()
+    writers[1].communicate("\n")
+    assert storage.committed(f"{uri}/1") and not alive.exists()
+
+
+def test_checkpoints_in_a_bucket_go_when_their_model_is_committed(store: Store, uri: str) -> None:
+    write(f"{uri}.checkpoints/ckpt-5", "state")
+    storage.write_text(f"{uri}.checkpoints/gang/launcher", "sign")
+    step.drop_checkpoints(uri)
+    assert storage.committed(f"{uri}.checkpoints/ckpt-5")
+    write(uri, "model")
+    step.drop_checkpoints(uri)
+    assert names(store, f"{uri}.checkpoints") == [] and storage.committed(uri)
 
 
 def test_a_cache_that_belongs_to_somebody_else_is_not_used(

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import evaluate_folders as made
@@ -12,7 +13,7 @@ from PIL import Image
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits
 from sklearn.metrics import accuracy_score, log_loss, mean_absolute_error
 
-from trainyard.core import step
+from trainyard.core import step, storage
 from trainyard.core.artifacts import Evaluation
 from trainyard.core.errors import DataError
 from trainyard.core.recipe import Recipe
@@ -186,7 +187,8 @@ def test_a_champion_that_cannot_answer_refuses_and_the_evaluation_is_still_writt
 
 def test_a_champion_that_is_no_saved_model_refuses(digits, tmp_path):
     gates = [{"metric": "accuracy", "min_difference": -1}]
-    (tmp_path / "empty").mkdir()
+    with storage.stage(str(tmp_path / "empty"), "trainyard.push"):
+        pass
     found, _predictions = evaluated(digits, tmp_path / "out", recipe(IMAGES, gates=gates), str(tmp_path / "empty"))
     assert "is not a SavedModel" in found.gate.thresholds[0].note
 
@@ -233,3 +235,37 @@ def test_a_model_that_answers_nan_is_not_judged(digits, tmp_path):
     with pytest.raises(DataError, match="180 of the model's 180 answers are NaN"):
         evaluated((examples, model, tmp_path), tmp_path / "out", recipe(IMAGES))
     assert not Path(tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("damaged", "step"),
+    [
+        ("examples.json", "preprocess"),
+        ("examples/test-00000-of-00001.tfrecord", "preprocess"),
+        ("model.keras", "train"),
+    ],
+)
+def test_damage_of_equal_size_is_named_with_its_file_and_its_step(digits, tmp_path, damaged, step):
+    examples, model = (
+        str(shutil.copytree(each, tmp_path / name)) for each, name in zip(digits, ("ex", "mo"), strict=False)
+    )
+    flip(Path(model if step == "train" else examples) / damaged)
+    with pytest.raises(DataError, match=rf"{re.escape(damaged)}: its content differs .* --from {step} to write it"):
+        evaluated((examples, model, tmp_path), tmp_path / "out", recipe(IMAGES))
+    assert not Path(tmp_path / "out").exists()
+
+
+def test_a_champion_whose_bytes_changed_is_not_compared_with(digits, tmp_path):
+    champion = made.saved_model(tmp_path / "champion", lambda image: {}, {"image": tf.string}, NAMES)
+    flip(tmp_path / "champion" / "labels.txt")
+    gates = [{"metric": "accuracy", "min_difference": -1}]
+    found, _ = evaluated(digits, tmp_path / "out", recipe(IMAGES, gates=gates), champion)
+    (threshold,) = found.gate.thresholds
+    assert not threshold.passed and "champion/labels.txt: its content differs" in threshold.note
+
+
+def flip(path):
+    """Change one bit in the middle of the file at `path`."""
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)

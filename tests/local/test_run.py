@@ -64,6 +64,7 @@ def test_a_second_run_uses_what_is_there_and_pushes_nothing_new(here: Path, reco
     again = json.loads(trainyard("run", "digits", "-e", str(here), "-o", "json").stdout)
     assert again["pushed"] == record["pushed"]
     assert again["seconds"]["train"] < 1
+    assert not list(Path(record["report"]).parents[2].glob("train/*.checkpoints"))
     assert again["metrics"] == record["metrics"]
     difference = next(t for t in again["gate"]["thresholds"] if "champion" in t["name"])
     assert (difference["value"], difference["passed"]) == (0, True)
@@ -175,23 +176,45 @@ def test_storage_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "storage").write_text("a file, not a folder")
     ended = trainyard("run", "digits", "-e", str(environment(tmp_path)), code=40)
     assert str(tmp_path / "storage") in ended.stderr
+    (tmp_path / "here.yaml").write_text("{target: local, storage: /proc/nowhere}")
+    ended = trainyard("run", "digits", "-e", str(tmp_path / "here.yaml"), code=40)
+    assert "/proc/nowhere" in ended.stderr and "Traceback" not in ended.stderr
 
 
 def test_a_disk_that_is_full_is_named_and_nothing_half_written_is_left(tmp_path: Path) -> None:
+    """Full in the first step, and, when there was room for all the others, while the report is written."""
     small = tmp_path / "storage"
     small.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=600k", "none", str(small)], capture_output=True).returncode:
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=100m", "none", str(small)], capture_output=True).returncode:
         pytest.skip("may not mount a small file system here")
+    arguments = ("-e", str(environment(tmp_path)))
     try:
-        ended = trainyard("run", "digits", "-e", str(environment(tmp_path)), *SHORT, code=40)
-        assert "the disk is full" in ended.stderr and "Traceback" not in ended.stderr
-        assert not list(small.glob("**/.staging/*"))
+        for more, free in (([], 120 << 10), (["--from", "push"], 40 << 10)):
+            if more:
+                (small / "ballast").unlink()
+                trainyard("run", "digits", *arguments, *SHORT)
+            fill(small / "ballast", free)
+            ended = trainyard("run", "digits", *arguments, *SHORT, *more, code=40)
+            assert "the disk is full" in ended.stderr and "Traceback" not in ended.stderr
+            assert not list(small.glob("**/.staging/*"))
+            assert all(json.loads(path.read_text())["exit_code"] == 40 for path in small.glob("**/*.failure.json"))
+            *_, run = sorted(small.glob("digits/runs/*"))
+            record = json.loads((run / "run.json").read_text())
+            assert record["exit_code"] == 40 and "the disk is full" in record["failure"]
+            assert "the disk is full" in trainyard("explain", *arguments).stdout
         for manifest in small.glob("digits/*/*/manifest.json"):
             storage.require(str(manifest.parent), "the step")
-        subprocess.run(["mount", "-o", "remount,size=100m", str(small)], check=True)
-        trainyard("run", "digits", "-e", str(environment(tmp_path)), *SHORT)
+        (small / "ballast").unlink()
+        trainyard("run", "digits", *arguments, *SHORT)
     finally:
         subprocess.run(["umount", str(small)], check=True)
+
+
+def fill(ballast: Path, free: int) -> None:
+    """Leave `free` bytes on the disk of `ballast`."""
+    with ballast.open("ab", buffering=0) as stream:
+        while (room := os.statvfs(ballast).f_bavail * os.statvfs(ballast).f_frsize - free) > 0:
+            stream.write(bytes(min(room, 1 << 20)))
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become somebody who may not write")

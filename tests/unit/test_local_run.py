@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import errno
+import json
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from trainyard.core import environment, storage
 from trainyard.core import recipe as recipes
 from trainyard.core.artifacts import Evaluation, Verdict
 from trainyard.core.champion import Champion, crown
+from trainyard.core.errors import InfrastructureError
+from yardmaster.cli.run import run as run_command
+from yardmaster.local_explanation import explain_folder
 from yardmaster.local_run import LocalRun
 
 REFUSED = Evaluation(
@@ -63,6 +70,30 @@ def test_a_model_is_judged_again_when_another_champion_lies_at_the_same_place(tm
     assert judged(tmp_path, tmp_path / "models") == before
     push(tmp_path / "models", "b")
     assert judged(tmp_path, tmp_path / "models") != before
+
+
+@pytest.mark.parametrize(
+    ("error", "raised", "code", "words"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), InfrastructureError, 40, "the disk is full"),
+        (ZeroDivisionError("division by zero"), ZeroDivisionError, 50, "a fault of Trainyard"),
+    ],
+)
+def test_a_run_that_ended_by_whatever_error_is_recorded_as_failed(
+    error: Exception, raised: type[Exception], code: int, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: LocalRun) -> None:
+        raise error
+
+    monkeypatch.setattr(LocalRun, "execute", fail)
+    (tmp_path / "here.yaml").write_text(f"{{target: local, storage: {tmp_path}/storage}}")
+    with pytest.raises(raised):
+        run_command("digits", environment=str(tmp_path / "here.yaml"))
+    (path,) = tmp_path.glob("storage/digits/runs/*/run.json")
+    record = json.loads(path.read_text())
+    assert record["exit_code"] == code and words in record["failure"]
+    sentence, explained = explain_folder(f"{tmp_path}/storage", "")
+    assert explained == code and words in sentence
 
 
 def test_a_champion_that_was_moved_is_the_same_champion(tmp_path: Path) -> None:

@@ -3,11 +3,12 @@
 import json
 import re
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
 from report_folders import SECONDS, evaluation, recipe, whole_run
 
-from trainyard.core.artifacts import Threshold, Verdict
+from trainyard.core.artifacts import Threshold, Training, Verdict
 from trainyard.core.report import Ending, render
 
 HOSTILE = [
@@ -90,6 +91,16 @@ def test_a_training_tells_what_a_step_and_the_whole_went_into_and_what_it_surviv
     assert "Time: step 4.0 s Time: restart 4.0 s" in text
     assert "seven: went on from step 15, 5 steps done again, 4.5 s lost" in text
     assert "training loss was not finite at step 12: went back to step 10 with 0.1000 times the learning rate" in text
+
+
+def test_a_best_epoch_whose_checkpoint_was_lost_is_told(tmp_path):
+    folders = whole_run(tmp_path)
+    assert "was lost" not in rendered(folders).text
+    training = Training.read(folders["train"])
+    best = min(training.history, key=lambda epoch: epoch.eval_loss).epoch
+    training.model_copy(update={"best_epoch": best + 1}).write(Path(folders["train"]))
+    text = " ".join(" ".join(rendered(folders).text).split())
+    assert f"The checkpoint of epoch {best}, the best one, was lost: the model is that of epoch {best + 1}." in text
 
 
 @pytest.mark.parametrize("text", HOSTILE)

@@ -3,6 +3,7 @@
 import errno
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -95,6 +96,21 @@ def test_a_file_cut_after_publishing_is_found(tmp_path: Path) -> None:
         storage.require(str(tmp_path / "out"), "test")
 
 
+def test_a_byte_that_changed_after_publishing_is_found_by_every_reader(tmp_path: Path) -> None:
+    out = str(tmp_path / "out")
+    with storage.stage(out, "trainyard.evaluate") as folder:
+        (folder / "evaluation.json").write_text("hello")
+        (folder / "examples.tfrecord").write_text("hello")
+    (tmp_path / "out" / "examples.tfrecord").write_text("hellO")  # its records have checksums of their own
+    assert storage.local(out, "evaluate") == tmp_path / "out"
+    (tmp_path / "out" / "evaluation.json").write_text("hellO")
+    changed = r"out/evaluation\.json: its content differs .* after evaluate had written it\. Run with --from evaluate"
+    for reader in (lambda: storage.local(out, "evaluate"), lambda: storage.read(out, "evaluation.json")):
+        with pytest.raises(DataError, match=changed):
+            reader()
+    assert storage.read(out, "not listed") is None
+
+
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"producer": "x"}', '{"producer": 1, "files": {"a": 3}}'])
 def test_a_manifest_that_is_none_is_refused(tmp_path: Path, content: str) -> None:
     (tmp_path / "manifest.json").write_text(content)
@@ -155,6 +171,53 @@ def test_what_killed_writers_left_is_removed_and_nothing_else(tmp_path: Path) ->
     storage.remove_unfinished(str(tmp_path))
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
     storage.remove_unfinished(str(tmp_path / "missing"))
+
+
+WRITER = """
+import sys
+from trainyard.core import storage
+with storage.stage(sys.argv[1], "test") as folder:
+    (folder / "a").write_text("half")
+    print("writing", flush=True)
+    sys.stdin.readline()
+"""
+
+
+def test_the_next_attempt_removes_what_killed_writers_left_and_nothing_that_a_living_one_writes(tmp_path: Path) -> None:
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    writers = {
+        name: subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path / name)], **pipes)  # type: ignore[call-overload]
+        for name in ("key", "other", "alive")
+    }
+    assert all(writer.stdout.readline() == "writing\n" for writer in writers.values())
+    for name in ("key", "other"):
+        writers[name].kill()
+        writers[name].wait()
+    staging = tmp_path / ".staging"
+    assert len(list(staging.iterdir())) == 3
+    with storage.lease(str(tmp_path / "key")):
+        storage.remove_abandoned(str(tmp_path / "key"))
+    assert [path.name.partition("-")[0] for path in staging.iterdir()] == ["alive"]
+    writers["alive"].communicate("\n")
+    assert (tmp_path / "alive" / "a").read_text() == "half" and writers["alive"].returncode == 0
+    assert not list(staging.iterdir())
+    storage.remove_abandoned(str(tmp_path / "missing" / "key"))
+
+
+def test_writers_that_begin_while_what_is_abandoned_is_removed_are_left_alone(tmp_path: Path) -> None:
+    ended = threading.Event()
+
+    def remove() -> None:
+        while not ended.is_set():
+            storage.remove_abandoned(str(tmp_path / "key"))
+
+    thread = threading.Thread(target=remove)
+    thread.start()
+    for number in range(100):
+        write(tmp_path / f"out-{number}", "hello")
+    ended.set()
+    thread.join()
+    assert len(storage.children(str(tmp_path))) == 100
 
 
 def test_a_committed_folder_is_had_locally_only_when_it_is_whole(tmp_path: Path) -> None:

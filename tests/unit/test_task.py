@@ -192,3 +192,29 @@ def test_what_is_done_again_is_removed_from_the_first_step_on(first: str, left: 
     _, *makers = plans(tmp_path, "run-2", first)
     assert {name for name, uri in outputs.items() if storage.committed(uri)} == left
     assert makers == ["run-1" if name in left else "run-2" for name in ("train", "export")]
+
+
+def test_checkpoints_go_when_their_model_is_committed_and_not_before(tmp_path: Path) -> None:
+    model, checkpoints = str(tmp_path / "model"), tmp_path / "model.checkpoints"
+    with storage.stage(f"{checkpoints}/ckpt-5", "trainyard.train"):
+        pass
+    step.drop_checkpoints(model)
+    assert checkpoints.is_dir()
+    with storage.stage(model, "trainyard.train"):
+        pass
+    with storage.lease(model):  # as somebody who trains it anew holds it
+        step.drop_checkpoints(model)
+    assert checkpoints.is_dir()
+    step.drop_checkpoints(model)
+    assert not checkpoints.exists() and storage.committed(model)
+    step.drop_checkpoints(model)
+
+
+def test_a_step_clears_up_after_its_killed_attempt(tmp_path: Path) -> None:
+    (tmp_path / ".staging" / "key-0123abcd").mkdir(parents=True)
+
+    def write(output: Path) -> None:
+        assert [path.name for path in output.parent.iterdir()] == [output.name]
+
+    write.__module__ = "trainyard.train.run"
+    step.execute(write, str(tmp_path / "key"))

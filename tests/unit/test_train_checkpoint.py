@@ -40,6 +40,36 @@ def test_the_last_ones_and_the_best_one_are_kept(tmp_path: Path) -> None:
     assert checkpoints.steps() == [20, 40, 50]
 
 
+@pytest.mark.parametrize("damage", ["gone", "flipped"])
+def test_the_best_checkpoint_that_is_lost_is_told_and_the_next_best_is_kept_in_its_place(
+    damage: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    checkpoints = Checkpoints(str(tmp_path), "me", keep=2)
+    history: list[Epoch] = []
+    for number, loss in enumerate([0.9, 0.2, 0.3], start=1):
+        history.append(epoch(number, step=10 * number, loss=loss))
+        checkpoints.save(progress(10 * number, history), STATE)
+    if damage == "gone":
+        storage.remove(str(tmp_path / "ckpt-20"))
+    else:
+        flip(tmp_path / "ckpt-20" / "state.npz")
+    again = Checkpoints(str(tmp_path), "me", keep=2)
+    found = again.latest(STATE)
+    assert found is not None and found.progress.step == 30
+    assert "the checkpoint of epoch 2, the best one (eval loss 0.2), is lost" in capsys.readouterr().err
+    for number, loss in enumerate([0.5, 0.6, 0.7], start=4):
+        history.append(epoch(number, step=10 * number, loss=loss))
+        again.save(progress(10 * number, history), STATE)
+    assert again.steps() == [30, 50, 60]
+
+
+def flip(path: Path) -> None:
+    """Change one bit in the middle of the file at `path`."""
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
 @pytest.mark.parametrize("damage", ["cut", "flipped", "missing", "garbled progress", "other producer", "no manifest"])
 def test_a_damaged_newest_checkpoint_is_skipped_for_the_one_before(
     damage: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -12,17 +12,16 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-import shutil
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from trainyard.core import cache, events, folders, objects, transfer
+from trainyard.core import cache, events, objects, transfer
 from trainyard.core import manifest as manifests
 from trainyard.core.bucket_lease import lease as lease
+from trainyard.core.disk import os_errors, staging_errors
 from trainyard.core.errors import DataError, InfrastructureError
 from trainyard.core.manifest import MANIFEST, Manifest
 from trainyard.core.objects import ABSENT, Changed, Missing, ObjectStore
@@ -75,7 +74,7 @@ def read(folder: str, name: str) -> bytes | None:
     if found is None or name not in found.manifest.files:
         return None
     content = objects.place(folder)[0].read(found.prefix + name)
-    return content[0] if content else None
+    return manifests.checked(content[0], found.manifest, name, folder) if content else None
 
 
 def children(uri: str) -> list[str]:
@@ -95,18 +94,26 @@ def remove_unfinished(uri: str) -> None:
     transfer.delete(store, [f"{name}/{each}" for each in found if each.partition("/")[0] in begun - whole])
 
 
+def remove_abandoned(uri: str) -> None:
+    """See `storage.remove_abandoned`.
+
+    Without a marker, a writer that was overtaken while it stood still could wake up and publish what was removed.
+    """
+    found = _published(uri)
+    if found is not None:
+        _remove_attempts(uri, but=found.prefix)
+
+
 @contextmanager
 def stage(uri: str, producer: str, last: str = "") -> Iterator[Path]:
     """See `storage.stage`."""
     objects.place(uri)
-    staging = Path(tempfile.mkdtemp(prefix="trainyard-"))
-    try:
-        with folders.os_errors(staging):
+    with cache.workplace() as staging:
+        with staging_errors(staging, staging):
             yield staging
+        with os_errors(staging, "read"):
             manifest = manifests.measured_folder(staging, producer)
         _publish(uri, staging, manifest, last)
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
 
 
 def write_text(uri: str, text: str) -> None:
@@ -115,11 +122,15 @@ def write_text(uri: str, text: str) -> None:
     store.write(name, text.encode())
 
 
+def reserve(uri: str, size: int) -> None:
+    """See `storage.reserve`."""
+
+
 def read_text(uri: str) -> str | None:
     """See `storage.read_text`."""
     store, name = objects.place(uri)
     found = store.read(name)
-    return found[0].decode() if found else None
+    return manifests.text(found[0], uri) if found else None
 
 
 def remove(uri: str) -> None:
@@ -175,10 +186,16 @@ def _publish(uri: str, staging: Path, manifest: Manifest, last: str) -> None:
                 "Remove it or name another storage."
             ) from error
         return
-    attempts = [each.name for each in store.list(f"{name}/{ATTEMPTS}").objects]
-    transfer.delete(store, [each for each in attempts if not each.startswith(own)])
+    _remove_attempts(uri, but=own)
     seconds = round(time.monotonic() - start, 2)
     events.emit("published", uri=uri, files=len(manifest.files), bytes=manifest.bytes, seconds=seconds)
+
+
+def _remove_attempts(uri: str, but: str) -> None:
+    """Remove the attempts to write `uri`, except the one whose objects' names begin with `but`."""
+    store, name = objects.place(uri)
+    attempts = [each.name for each in store.list(f"{name}/{ATTEMPTS}").objects]
+    transfer.delete(store, [each for each in attempts if not each.startswith(but)])
 
 
 def _cached(store: ObjectStore, uri: str, found: _Published) -> Path:

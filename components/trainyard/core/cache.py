@@ -17,7 +17,8 @@ from pathlib import Path
 
 from trainyard.core import folders, quantity
 from trainyard.core import manifest as manifests
-from trainyard.core.errors import ConfigurationError, InfrastructureError
+from trainyard.core.disk import os_errors
+from trainyard.core.errors import ConfigurationError, DataError, InfrastructureError
 from trainyard.core.manifest import MANIFEST, Manifest
 
 CACHE = "TRAINYARD_CACHE"
@@ -37,7 +38,7 @@ def entry(key: str, manifest: Manifest, fetch: Callable[[Path], None]) -> Path:
     """
     cache = _folder()
     final = cache / key
-    with folders.os_errors(final):
+    with os_errors(final):
         while not (_hold(final) and _is_whole(final, manifest)):
             with _locked(cache):
                 _make_room(cache, manifest.bytes)
@@ -55,6 +56,31 @@ def entry(key: str, manifest: Manifest, fetch: Callable[[Path], None]) -> Path:
                 os.close(lock)
                 shutil.rmtree(partial, ignore_errors=True)
     return final
+
+
+@contextmanager
+def workplace() -> Iterator[Path]:
+    """Yield a new folder beside the copies that is gone when the block ends; that of a killed process goes with the next."""
+    cache = _folder()
+    with os_errors(cache), _locked(cache):
+        for folder in cache.glob(f"{_PARTIAL}*"):
+            _remove_unheld(folder)
+        own = Path(tempfile.mkdtemp(prefix=_PARTIAL, dir=cache))
+        lock = _lock(own, fcntl.LOCK_SH)
+    try:
+        yield own
+    finally:
+        shutil.rmtree(own, ignore_errors=True)
+        os.close(lock)
+
+
+def discard(folder: Path) -> bool:
+    """Have the copy in `folder`, which is damaged, fetched anew by the next process; return False where it is no copy."""
+    if folder.parent != _folder():
+        return False
+    with os_errors(folder, "removed"):
+        (folder / MANIFEST).unlink(missing_ok=True)
+    return True
 
 
 def _hold(folder: Path) -> bool:
@@ -113,7 +139,12 @@ def _remove(folder: Path) -> None:
 def _is_whole(folder: Path, manifest: Manifest) -> bool:
     paths = {name: folder / name for name in manifest.files}
     sizes = {name: path.stat().st_size for name, path in paths.items() if path.is_file()}
-    return (folder / MANIFEST).is_file() and manifests.missing(manifest, sizes, str(folder), "") is None
+    if not (folder / MANIFEST).is_file() or manifests.missing(manifest, sizes, str(folder), ""):
+        return False
+    with contextlib.suppress(DataError):
+        manifests.verify(manifest, folder)
+        return True
+    return False
 
 
 def _bound(cache: Path) -> float:
@@ -127,7 +158,7 @@ def _bound(cache: Path) -> float:
 def _folder() -> Path:
     """Return the folder of copies. Raises `InfrastructureError` where it belongs to somebody else."""
     cache = Path(os.environ.get(CACHE) or Path(tempfile.gettempdir()) / f"trainyard-cache-{os.geteuid()}")
-    with folders.os_errors(cache):
+    with os_errors(cache):
         cache.mkdir(mode=0o700, parents=True, exist_ok=True)
     if cache.stat().st_uid != os.geteuid():
         raise InfrastructureError(f"{cache}: belongs to another user. Name a folder of your own in {CACHE}.")

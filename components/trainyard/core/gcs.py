@@ -100,17 +100,19 @@ class CloudStorage(ObjectStore):
         if blob.crc32c != file.base64:
             raise InfrastructureError(f"{path}: was changed while it was uploaded. Run the same command again.")
 
-    def _list(self, prefix: str, deep: bool) -> Listing:
+    def _page(self, prefix: str, deep: bool, token: str) -> Listing:
         found = _client().list_blobs(
             self.bucket,
             prefix=prefix or None,
             delimiter=None if deep else "/",
+            page_token=token or None,
+            page_size=objects.PAGE_OBJECTS,
             fields="items(name,size,crc32c),prefixes,nextPageToken",
             retry=None,
             timeout=objects.TIMEOUT_SECONDS,
         )
-        listed = [Object(blob.name, blob.size, blob.crc32c) for blob in found]
-        return Listing(listed, sorted(found.prefixes))
+        listed = [Object(blob.name, blob.size, blob.crc32c) for blob in next(found.pages)]
+        return Listing(listed, sorted(found.prefixes), found.next_page_token or "")
 
     def _delete(self, name: str) -> None:
         self._blob(name).delete(retry=None, timeout=objects.TIMEOUT_SECONDS)

@@ -42,6 +42,11 @@ def output_uri(root: str, recipe: Recipe, step: str, *inputs: str) -> str:
     return storage.join(root, recipe.name, step, key)
 
 
+def checkpoints(model: str) -> str:
+    """Return the folder of the checkpoints that train goes on from to its output `model`."""
+    return f"{model}.checkpoints"
+
+
 def models_folder(root: str, recipe: Recipe) -> str:
     """Return the folder of model versions that a server polls."""
     return recipe.push.path or storage.join(root, recipe.name, "models")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from trainyard.core.errors import DataError
 
 MANIFEST = "manifest.json"
 SCHEMA_VERSION = 1
+SELF_CHECKED = ".tfrecord"
+"""How the names of files end that hold checksums of their own, which whoever reads them checks."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +75,14 @@ def parse(text: str | bytes, where: str) -> tuple[Manifest, dict[str, Any]]:
     return manifest, document
 
 
+def text(content: bytes, where: str) -> str:
+    """Return `content` as text. Raises `DataError` where it is none."""
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        raise DataError(f"{where}: is no UTF-8 text, so it is damaged. Remove it and run the step again.") from error
+
+
 def measured(path: Path) -> File:
     """Return the size and the checksum of the local file `path`."""
     checksum = google_crc32c.Checksum()
@@ -85,6 +96,38 @@ def measured_folder(folder: Path, producer: str) -> Manifest:
     """Return the manifest of all files below `folder`."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     return Manifest(producer=producer, files={path.relative_to(folder).as_posix(): measured(path) for path in files})
+
+
+def checked(content: bytes, manifest: Manifest, name: str, uri: str) -> bytes:
+    """Return `content`, read as the file `name` of the folder at `uri`. Raises `DataError` where it is not what was written."""
+    file = manifest.files.get(name)
+    if file is not None and google_crc32c.Checksum(content).hexdigest().decode() != file.crc32c:
+        raise changed(manifest, name, uri)
+    return content
+
+
+def verify(manifest: Manifest, folder: Path, only: Callable[[str], bool] | None = None) -> None:
+    """Raise `DataError` where a file in `folder` is not what was written; with `only` those whose names are chosen.
+
+    Examples are left out: TFRecord holds a CRC32C of each record, and they may be more than memory can keep.
+    """
+    for name, file in manifest.files.items():
+        if not name.endswith(SELF_CHECKED) and (only is None or only(name)) and measured(folder / name) != file:
+            raise changed(manifest, name, str(folder))
+
+
+def changed(manifest: Manifest, name: str, uri: str) -> DataError:
+    """Return the sentence about the file `name` of the folder at `uri` that was changed after its step had written it."""
+    step = manifest.producer.removeprefix("trainyard.")
+    advice = (
+        "Restore it, or remove champion.json to go on without a champion."
+        if step == "push"
+        else f"Run with --from {step} to write it again."
+    )
+    return DataError(
+        f"{uri}/{name}: its content differs from its manifest's checksum, so it was changed after {step} had written "
+        f"it. {advice}"
+    )
 
 
 def missing(manifest: Manifest, found: dict[str, int], uri: str, made_by: str) -> DataError | None:

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from enum import Enum
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -28,6 +28,7 @@ ABSENT = ""
 
 SAID_SECONDS = 5.0  # chosen: after which a person is told that requests are tried again
 DEADLINE_SECONDS = 300.0  # chosen: a store that fails a fifth of all requests for five minutes is outlived
+PAGE_OBJECTS = 1000  # specified: the most that both stores list at once
 TIMEOUT_SECONDS = (5.0, 60.0)  # chosen: to connect, and between two packets
 _FIRST_WAIT, _LONGEST_WAIT = 0.2, 15.0  # seconds between two tries, doubled each time; chosen
 
@@ -86,10 +87,14 @@ class Object:
 
 @dataclass(frozen=True)
 class Listing:
-    """The objects below a prefix, and the folders, each with a slash at its end, where only one level was asked for."""
+    """The objects below a prefix, and the folders, each with a slash at its end, where only one level was asked for.
+
+    next: what the next page is asked for with, '' after the last one.
+    """
 
     objects: list[Object]
     folders: list[str]
+    next: str = ""
 
 
 class ObjectStore(ABC):
@@ -160,11 +165,21 @@ class ObjectStore(ABC):
         self._made(name, lambda: self._upload(name, path, file))
 
     def list(self, prefix: str, deep: bool = True) -> Listing:
-        """Return all objects whose names begin with `prefix`, or those up to the next slash and the folders behind it."""
-        try:
-            return self.tried(prefix, "list", lambda: self._list(prefix, deep))
-        except Missing as error:
-            raise self._no_bucket(str(error)) from StoreError(Fault(Kind.NO_BUCKET, str(error)))
+        """Return all objects whose names begin with `prefix`, or those up to the next slash and the folders behind it.
+
+        A page that fails is asked for again by itself, and the deadline is each page's own.
+        """
+        found, token = Listing([], []), ""
+        while True:
+            try:
+                page = self.tried(prefix, "list", partial(self._page, prefix, deep, token))
+            except Missing as error:
+                raise self._no_bucket(str(error)) from StoreError(Fault(Kind.NO_BUCKET, str(error)))
+            found.objects.extend(page.objects)
+            found.folders.extend(page.folders)
+            token = page.next
+            if not token:
+                return found
 
     def delete(self, name: str) -> None:
         """Remove the object; one that is not there is none to remove."""
@@ -247,7 +262,7 @@ class ObjectStore(ABC):
     def _upload(self, name: str, path: Path, file: File) -> None: ...
 
     @abstractmethod
-    def _list(self, prefix: str, deep: bool) -> Listing: ...
+    def _page(self, prefix: str, deep: bool, token: str) -> Listing: ...
 
     @abstractmethod
     def _delete(self, name: str) -> None: ...

@@ -162,15 +162,12 @@ class S3(ObjectStore):
         if self._read(name)[0] != content:
             raise ConnectionError("what was stored differs from what was sent")
 
-    def _list(self, prefix: str, deep: bool) -> Listing:
-        level = {} if deep else {"Delimiter": "/"}
-        pages = _client().get_paginator("list_objects_v2").paginate(Bucket=self.bucket, Prefix=prefix, **level)
-        found: list[Object] = []
-        folders: list[str] = []
-        for page in pages:
-            found += [Object(item["Key"], item["Size"], item["ETag"]) for item in page.get("Contents", [])]
-            folders += [item["Prefix"] for item in page.get("CommonPrefixes", [])]
-        return Listing(found, folders)
+    def _page(self, prefix: str, deep: bool, token: str) -> Listing:
+        options = ({} if deep else {"Delimiter": "/"}) | ({"ContinuationToken": token} if token else {})
+        page = _client().list_objects_v2(Bucket=self.bucket, Prefix=prefix, MaxKeys=objects.PAGE_OBJECTS, **options)
+        found = [Object(item["Key"], item["Size"], item["ETag"]) for item in page.get("Contents", [])]
+        folders = [item["Prefix"] for item in page.get("CommonPrefixes", [])]
+        return Listing(found, folders, page.get("NextContinuationToken", ""))
 
     def _delete(self, name: str) -> None:
         _client().delete_object(Bucket=self.bucket, Key=name)

@@ -12,16 +12,19 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any, NoReturn
 
-from trainyard.core import events, keys, storage
+from trainyard.core import disk, events, keys, storage
 from trainyard.core import recipe as recipes
-from trainyard.core.errors import ExitCode, InfrastructureError, TrainyardError
+from trainyard.core.errors import ExitCode, InfrastructureError, TrainyardError, TransientError
 from trainyard.core.signals import told_to_stop
 
 TIMEOUT_VARIABLE = "TRAINYARD_TIMEOUT_SECONDS"
 """How long the step may run where nobody else would end it, as on Vertex AI."""
+
+_RECORD_BYTES = 4096  # chosen: more than a sentence takes
 
 _LAST_WORD_SECONDS = 20.0  # chosen: a storage that does not answer may be why the process is ended
 
@@ -38,6 +41,7 @@ def execute(run: Callable[..., None], output: str, unfetched: Collection[str] = 
     """
     step = run.__module__.split(".")[-2]
     with storage.lease(output):
+        storage.remove_abandoned(output)
         if step in keys.ALWAYS_RUN:
             storage.remove(output)
         if storage.committed(output) is not None:
@@ -50,6 +54,22 @@ def execute(run: Callable[..., None], output: str, unfetched: Collection[str] = 
             run(output=folder, **given)
         storage.remove(failure_record(output))
         events.emit("done", step=step, output=output, seconds=round(time.monotonic() - start, 2))
+
+
+def drop_checkpoints(model: str) -> None:
+    """Remove the checkpoints of train's output `model` where it is committed: nobody goes on from them any more.
+
+    They stay where another process is writing `model` anew, and goes on from its own there.
+    """
+    checkpoints = keys.checkpoints(model)
+    if not storage.children(checkpoints):
+        return
+    try:
+        with storage.lease(model):
+            if storage.committed(model) is not None:
+                storage.remove(checkpoints)
+    except TransientError as error:
+        events.emit("warning", message=f"{checkpoints}: was not removed ({error})")
 
 
 def at_hand(name: str, value: Any) -> Any:
@@ -117,10 +137,10 @@ def recorded(step: str, output: Callable[[], str]) -> Iterator[None]:
         _record(step, output(), code, "Interrupted", "Interrupted. Run the same command again to go on.")
         raise SystemExit(code) from error
     except Exception as error:
-        if "No space left on device" in str(error):  # as TensorFlow words it, outside the reach of `storage.stage`
-            full = f"{output()}: the disk is full. Free some space and run the same command again."
-            _record(step, output(), ExitCode.INFRASTRUCTURE, InfrastructureError.__name__, full)
-            sys.exit(ExitCode.INFRASTRUCTURE)
+        if found := disk.find_full(error):  # outside the reach of `storage.stage`
+            full = disk.full(found, Path(output()))
+            _record(step, output(), full.exit_code, type(full).__name__, str(full))
+            raise SystemExit(full.exit_code) from error
         traceback.print_exc()
         _record(step, output(), ExitCode.BUG, type(error).__name__, f"{step}: {type(error).__name__}: {error}")
         raise SystemExit(ExitCode.BUG) from error
@@ -140,12 +160,17 @@ def end_with(error: TrainyardError) -> NoReturn:
 
 
 def foretell(step: str, output: str) -> None:
-    """Record beside `output` what is true where this process is killed: its own words, or its success, take the place."""
+    """Record beside `output` that this process was killed, which its own words, or its success, overwrite.
+
+    They overwrite it on a full disk too: the room for them is kept.
+    """
     message = (
         f"{step}: was killed without a word, as for want of memory, with its node or by a person. "
         "Run the same command again; if it happens again, give it more memory."
     )
     _write_record(step, output, ExitCode.TRANSIENT, "Killed", message)
+    with suppress(TrainyardError):
+        storage.reserve(failure_record(output), _RECORD_BYTES)
 
 
 @contextmanager
@@ -173,7 +198,10 @@ def _record(step: str, output: str, code: ExitCode, error: str, message: str) ->
 
 def _write_record(step: str, output: str, code: ExitCode, error: str, message: str) -> None:
     record = {"step": step, "exit_code": int(code), "class": error, "message": message}
+    uri = failure_record(output)
     try:
-        storage.write_text(failure_record(output), json.dumps(record, indent=1))
-    except (OSError, TrainyardError):
-        events.emit("unrecorded", path=failure_record(output))
+        storage.write_text(uri, json.dumps(record, indent=1))
+    except TrainyardError:
+        events.emit("unrecorded", path=uri)
+        with suppress(TrainyardError):
+            storage.remove(uri)  # an earlier one would be taken for this failure's

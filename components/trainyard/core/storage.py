@@ -29,8 +29,10 @@ class _Backend(Protocol):
     def read(self, folder: str, name: str) -> bytes | None: ...
     def children(self, uri: str) -> list[str]: ...
     def remove_unfinished(self, uri: str) -> None: ...
+    def remove_abandoned(self, uri: str) -> None: ...
     def stage(self, uri: str, producer: str, last: str = "") -> AbstractContextManager[Path]: ...
     def write_text(self, uri: str, text: str) -> None: ...
+    def reserve(self, uri: str, size: int) -> None: ...
     def read_text(self, uri: str) -> str | None: ...
     def remove(self, uri: str) -> None: ...
     def lease(self, uri: str) -> AbstractContextManager[None]: ...
@@ -60,8 +62,9 @@ def require(uri: str, made_by: str) -> Manifest:
 def local(uri: str, made_by: str, only: Callable[[str], bool] | None = None) -> Path:
     """Return a local folder with the files and the manifest of the committed folder at `uri`, for reading alone.
 
-    It is the folder itself, checked as by `require`, or a copy of a bucket's, every file's CRC32C verified. With `only`
-    the copy holds, and its manifest lists, the files whose names are chosen; it is never taken for the whole. Copies stay
+    It is the folder itself, checked as by `require`, or a copy of a bucket's; every file's CRC32C is verified, that of
+    local examples excepted, whose records have their own. With `only` a copy holds, and its manifest lists, the files whose
+    names are chosen; it is never taken for the whole. Copies stay
     in TRAINYARD_CACHE (by default below the folder for temporary files) for all processes of the machine, and go only
     where more room is needed than TRAINYARD_CACHE_SIZE and no process that has opened them lives.
     """
@@ -69,7 +72,10 @@ def local(uri: str, made_by: str, only: Callable[[str], bool] | None = None) -> 
 
 
 def read(folder: str, name: str) -> bytes | None:
-    """Return the content of the file `name` of the committed `folder`, or None where there is none."""
+    """Return the content of the file `name` of the committed `folder`, or None where there is none.
+
+    Raises `DataError` where it is not what its manifest says.
+    """
     return _backend(folder).read(folder, name)
 
 
@@ -81,6 +87,15 @@ def children(uri: str) -> list[str]:
 def remove_unfinished(uri: str) -> None:
     """Remove what killed writers left half-written directly below `uri`; the caller holds the lease of all of it."""
     _backend(uri).remove_unfinished(uri)
+
+
+def remove_abandoned(uri: str) -> None:
+    """Remove what killed writers of `uri`, and of what lies beside it, have left; the caller holds the lease of `uri`.
+
+    What a writer that lives is writing stays. In a bucket that can only be known of an output that is published: of one that
+    is not yet, what was left goes when it is.
+    """
+    _backend(uri).remove_abandoned(uri)
 
 
 @contextmanager
@@ -100,6 +115,14 @@ def stage(uri: str, producer: str, last: str = "") -> Iterator[Path]:
 def write_text(uri: str, text: str) -> None:
     """Replace the file at `uri` by `text` in one step: readers see the old content or the new, never a mixture."""
     _backend(uri).write_text(uri, text)
+
+
+def reserve(uri: str, size: int) -> None:
+    """Keep room for the next `write_text` of `uri`, up to `size` bytes, so that it succeeds on a disk that is full by then.
+
+    A bucket needs none.
+    """
+    _backend(uri).reserve(uri, size)
 
 
 def read_text(uri: str) -> str | None:

@@ -3,11 +3,27 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from typing import Any
 
-from trainyard.core import keys, storage
-from trainyard.core.artifacts import EXPORTS_SPLIT, Evaluation, Examples, Exports, Pushed, Training, Verdict
+from trainyard.core import events, keys, storage
+from trainyard.core.artifacts import EXPORTS_SPLIT, Document, Evaluation, Examples, Exports, Pushed, Training, Verdict
+from trainyard.core.errors import TrainyardError
 from trainyard.core.recipe import Recipe
+
+_DOCUMENTS: dict[str, type[Document]] = {
+    "preprocess": Examples,
+    "train": Training,
+    "evaluate": Evaluation,
+    "export": Exports,
+    "push": Pushed,
+}
+_RECORD_BYTES = 32 << 10  # chosen: several times what a record takes
+
+
+def reserve(root: str, recipe: Recipe, run_id: str) -> None:
+    """Keep room for the record of the run that begins: on a disk that is full by its end, the record says so."""
+    storage.reserve(_record(root, recipe, run_id), _RECORD_BYTES)
 
 
 def write(
@@ -15,24 +31,56 @@ def write(
 ) -> tuple[dict[str, Any], str]:
     """Return the run's record (as `summarize`) and its report's HTML; run.json and report.html hold them then.
 
-    run.json also holds `ended`: at least `failure`, the sentence that the run ended with, or None; and `not_due`, why a
-    scheduled run had nothing to train, where that is so.
+    run.json also holds `ended`: at least `failure`, the sentence that the run ended with, or None, and `exit_code`; and
+    `not_due`, why a scheduled run had nothing to train, where that is so. Of a run that failed, a report or a record that
+    cannot be written is told and no more; else the run fails by it, with what raised it.
     """
     from trainyard.core import report  # with plotly and jinja2, which nothing else needs
 
-    folder = keys.run_folder(root, recipe, run_id)
-    path = storage.join(folder, "report.html")
-    title = f"{recipe.name} · {run_id}"
-    ending = report.Ending(ended["failure"], ended.get("not_due"))
-    page: str = report.render(title, recipe, folders, seconds, ending)
-    storage.write_text(path, page)
-    record = summarize(recipe.name, run_id, folders, seconds, path)
-    storage.write_text(storage.join(folder, "run.json"), json.dumps(record | ended, indent=1))
+    failed, title = ended["failure"] is not None, f"{recipe.name} · {run_id}"
+    readable = _readable(folders) if failed else folders
+    uri = storage.join(keys.run_folder(root, recipe, run_id), "report.html")
+    page, faults = "", []
+    for path in (uri, None):  # what has no room for both may have it for the record
+        try:
+            if path:
+                page = report.render(
+                    title, recipe, readable, seconds, report.Ending(ended["failure"], ended.get("not_due"))
+                )
+                storage.write_text(path, page)
+            record = summarize(recipe.name, run_id, readable, seconds, path)
+            storage.write_text(_record(root, recipe, run_id), json.dumps(record | ended, indent=1))
+            break
+        except TrainyardError as error:
+            faults.append(error)
+            with suppress(TrainyardError):
+                storage.remove(uri)
+            readable = _readable(folders)
+            if not failed:
+                ended = ended | {"failure": str(faults[0]), "exit_code": int(faults[0].exit_code)}
+    if faults and not failed:
+        raise faults[0]
+    for fault in faults:
+        events.emit("unrecorded", reason=fault)
     return record, page
 
 
+def _record(root: str, recipe: Recipe, run_id: str) -> str:
+    return storage.join(keys.run_folder(root, recipe, run_id), "run.json")
+
+
+def _readable(folders: dict[str, str]) -> dict[str, str]:
+    """Return those of the steps' output `folders` whose documents can be read."""
+    found = {}
+    for step, uri in folders.items():
+        with suppress(TrainyardError):
+            _DOCUMENTS[step].read(uri)
+            found[step] = uri
+    return found
+
+
 def summarize(
-    recipe: str, run_id: str, folders: dict[str, str], seconds: dict[str, float], report: str
+    recipe: str, run_id: str, folders: dict[str, str], seconds: dict[str, float], report: str | None
 ) -> dict[str, Any]:
     """Return the record of the run from the steps' committed output `folders` (by step name, missing ones left out).
 

@@ -75,7 +75,7 @@ class Task:
         """
         again = _again("train", first)
         plan = warm_start.plan(self.root, self.recipe, examples, champion(self.destination), again)
-        self.redo("train", first, plan.model, f"{plan.model}.checkpoints")
+        self.redo("train", first, plan.model, keys.checkpoints(plan.model))
         self._write_note("train", {"folder": plan.model, "seconds": None})
         return plan.model_copy(update={"maker": self.maker(plan.model)})
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from trainyard.core import artifacts, storage
+from trainyard.core import artifacts, cache, storage
+from trainyard.core import manifest as manifests
 from trainyard.core.artifacts import Split
+from trainyard.core.errors import DataError, TransientError
 from trainyard.data.images import decode_image
 
 _DTYPES = {"float32": tf.float32, "int64": tf.int64, "string": tf.string}
@@ -16,9 +21,34 @@ _READ_AHEAD = 1 << 20  # bytes; chosen
 
 
 def open_examples(uri: str) -> ExampleFolder:
-    """Return the committed output of preprocess at `uri`. Raises `DataError` where it is missing or cut."""
-    storage.require(uri, "preprocess")
-    return ExampleFolder(uri)
+    """Return the committed output of preprocess at `uri`. Raises `DataError` where it is missing, cut or changed.
+
+    What is wrong in a shard shows when it is read, within `reading`.
+    """
+    return ExampleFolder(str(storage.local(uri, "preprocess")))
+
+
+@contextmanager
+def reading(uri: str) -> Iterator[None]:
+    """Name the damaged shard of the examples at `uri` where the block meets one.
+
+    Raises `DataError`, or `TransientError` where it is a copy of a bucket's, which is then fetched anew.
+    """
+    try:
+        yield
+    except tf.errors.DataLossError as error:
+        manifest, folder = storage.require(uri, "preprocess"), Path(uri)
+        damaged = [name for name, file in manifest.files.items() if storage.measured(folder / name) != file]
+        if cache.discard(folder):
+            raise TransientError(
+                f"{folder}: this machine's copy of the examples is damaged ({', '.join(damaged)}). Run the same command "
+                "again: it is fetched anew."
+            ) from error
+        if damaged:
+            raise manifests.changed(manifest, damaged[0], uri) from error
+        raise DataError(
+            f"{uri}: a shard was written damaged ({error.message.splitlines()[0]}). Run with --from preprocess."
+        ) from error
 
 
 class ExampleFolder:

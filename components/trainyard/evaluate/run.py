@@ -12,7 +12,7 @@ from trainyard.core import events, storage
 from trainyard.core.artifacts import Evaluation, Interval, Split
 from trainyard.core.errors import DataError
 from trainyard.core.recipe import Recipe
-from trainyard.data.examples import ExampleFolder, open_examples
+from trainyard.data.examples import ExampleFolder, open_examples, reading
 from trainyard.evaluate import curves, own_metrics
 from trainyard.evaluate.bootstrap import difference, intervals
 from trainyard.evaluate.gate import Champion, Measured, Subject, judge
@@ -32,6 +32,11 @@ def run(recipe: Recipe, examples: str, model: str, output: Path, champion: str =
     `champion` is the folder (or its URI) of the SavedModel last pushed, judged on the same examples, or empty. Writes
     `artifacts.Evaluation` and the files that it names. A refused model is no error: the verdict says so.
     """
+    with reading(examples):
+        _evaluate(recipe, examples, model, output, champion)
+
+
+def _evaluate(recipe: Recipe, examples: str, model: str, output: Path, champion: str) -> None:
     folder = open_examples(examples)
     batch_size = recipe.train.batch_size
     batches = folder.batches(SPLIT, batch_size)
@@ -70,7 +75,7 @@ def _champion(uri: str, examples: ExampleFolder, batch_size: int) -> tuple[Answe
     if not uri:
         return None, Champion(present=False)
     try:
-        folder = str(storage.local(uri, made_by="push")) if storage.is_bucket(uri) else uri
+        folder = str(storage.local(uri, made_by="push"))
         return champion_answers(folder, examples, SPLIT, batch_size), Champion(present=True)
     except DataError as error:
         events.emit("champion_not_comparable", reason=error)

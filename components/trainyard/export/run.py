@@ -15,7 +15,7 @@ from trainyard.core.artifacts import Examples, Exports
 from trainyard.core.drift import Statistics
 from trainyard.core.recipe import Format, Recipe
 from trainyard.data import trained
-from trainyard.data.examples import ExampleFolder, load_transform, open_examples
+from trainyard.data.examples import ExampleFolder, load_transform, open_examples, reading
 from trainyard.export import device, gate, parity, signature
 from trainyard.export.lite import LiteConverter, LiteModel
 from trainyard.export.parity import Answer, Candidate
@@ -35,6 +35,11 @@ def run(recipe: Recipe, examples: str, model: str, output: Path) -> None:
     `examples` and `model` are the committed outputs of preprocess and train. A file that differs too much makes the
     verdict `refused` and is listed all the same. Raises `DataError`, `ConfigurationError`.
     """
+    with reading(examples):
+        _export(recipe, examples, model, output)
+
+
+def _export(recipe: Recipe, examples: str, model: str, output: Path) -> None:
     start = time.monotonic()
     folder = open_examples(examples)
     network = trained.load(model)

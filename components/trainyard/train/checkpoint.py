@@ -50,6 +50,7 @@ class Checkpoints:
         self.uri = uri
         self.identity = identity
         self.keep = keep
+        self._writes = writes
         if writes:
             storage.remove_unfinished(uri)
 
@@ -60,9 +61,10 @@ class Checkpoints:
         with storage.stage(final, producer=_PRODUCER) as folder:
             np.savez(folder / _STATE, **arrays)  # type: ignore[arg-type]
             progress.write(folder)
-        best = best_epoch(progress.history)
-        kept = {*self.steps()[-self.keep :], best.step if best else step}
-        for other in self.steps():
+        steps = self.steps()
+        best = best_epoch([epoch for epoch in progress.history if epoch.step in steps])
+        kept = {*steps[-self.keep :], best.step if best else step}
+        for other in steps:
             if other not in kept:
                 storage.remove(self._path(other))
 
@@ -84,12 +86,25 @@ class Checkpoints:
                 continue
             _check_variables(self._path(step), found.arrays, expected)
             if found.progress.identity == self.identity:
+                self._look_for_best(found.progress.history)
                 return found
             events.emit(
                 "warning",
                 message=f"{self._path(step)}: skipped, it was made with another recipe or other examples.",
             )
         return None
+
+    def _look_for_best(self, history: list[Epoch]) -> None:
+        """Tell where the best epoch's checkpoint is lost, and remove a damaged one: another becomes the one to keep."""
+        best = best_epoch(history)
+        if best is None or not self._writes:
+            return
+        path = self._path(best.step)
+        try:
+            storage.local(path, made_by="train")
+        except DataError as error:
+            storage.remove(path)
+            events.emit("warning", message=f"{lost_best(best)} ({error})")
 
     def read(self, step: int) -> Checkpoint:
         """Return the checkpoint of `step`. Raises `DataError` where it is missing, cut or corrupt."""
@@ -119,6 +134,14 @@ class Checkpoints:
 def best_epoch(history: list[Epoch]) -> Epoch | None:
     """Return the epoch of the smallest eval loss, the first of equals, or None where none has ended."""
     return min(history, key=lambda epoch: epoch.eval_loss, default=None)
+
+
+def lost_best(best: Epoch) -> str:
+    """Return the sentence about the best epoch, whose checkpoint is gone."""
+    return (
+        f"the checkpoint of epoch {best.epoch}, the best one (eval loss {best.eval_loss:.6g}), is lost, so the model is that "
+        "of another epoch. Run with --from train to have it again"
+    )
 
 
 def _check_variables(path: str, found: Arrays, expected: Arrays) -> None:

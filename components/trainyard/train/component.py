@@ -17,7 +17,7 @@ def train(
     metrics: dsl.Output[dsl.Metrics],
 ) -> NamedTuple("Outputs", [("model", str)]):  # type: ignore[valid-type]
     """Example shards become a trained model; gives its URI. Trains in a gang of pods where `gang` plans one."""
-    from trainyard.core import task
+    from trainyard.core import keys, step, task
 
     with task.opened("train", recipe, storage, code) as this:
         from trainyard.core.artifacts import Training
@@ -25,7 +25,7 @@ def train(
 
         planned = Plan.model_validate_json(plan)
         model = this.output_at(planned.model)
-        given = {"examples": examples, "checkpoints": f"{model}.checkpoints", "start": planned.start}
+        given = {"examples": examples, "checkpoints": keys.checkpoints(model), "start": planned.start}
         if this.unfinished() and gang:
             from trainyard.train.kubernetes.pods import run_in_pods
 
@@ -34,6 +34,7 @@ def train(
             from trainyard.train.run import run
 
             this.execute(run, **given)
+        step.drop_checkpoints(model)
         training = Training.read(model)
         best = next(epoch for epoch in training.history if epoch.epoch == training.best_epoch)
         metrics.log_metric("eval_loss", best.eval_loss)

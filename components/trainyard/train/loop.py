@@ -24,7 +24,7 @@ from trainyard.core.errors import (
     TrainyardError,
 )
 from trainyard.core.recipe import Train
-from trainyard.train.checkpoint import Checkpoint, Checkpoints, Progress, best_epoch
+from trainyard.train.checkpoint import Checkpoint, Checkpoints, Progress, best_epoch, lost_best
 from trainyard.train.engine import Steps
 from trainyard.train.input import Input
 from trainyard.train.pace import Pace
@@ -132,14 +132,14 @@ class Loop:
     def restore_best(self) -> Epoch:
         """Set the weights to those of the epoch with the smallest eval loss whose checkpoint is whole; return it."""
         with self._clock("checkpoint"):
+            best = best_epoch(self.history)
             for epoch in sorted(self.history, key=lambda epoch: epoch.eval_loss):
-                if epoch.step not in self.checkpoints.steps():
-                    continue
                 try:
                     self.steps.load(self.checkpoints.read(epoch.step).arrays)
                     return epoch
                 except DataError as error:
-                    events.emit("warning", message=str(error))
+                    if epoch is best and self.place.chief:
+                        events.emit("warning", message=f"{lost_best(epoch)} ({error})")
         raise DataError(f"{self.checkpoints.uri}: no whole checkpoint of any epoch is left. Remove it and train again.")
 
     @property

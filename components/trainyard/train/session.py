@@ -13,9 +13,9 @@ import tensorflow as tf
 
 from trainyard.core import events
 from trainyard.core.artifacts import Epoch, Training
-from trainyard.core.errors import ConfigurationError, DataError, PeerLost
+from trainyard.core.errors import ConfigurationError, PeerLost
 from trainyard.core.recipe import Recipe
-from trainyard.data.examples import ExampleFolder, open_examples
+from trainyard.data.examples import ExampleFolder, open_examples, reading
 from trainyard.models.cost import cost
 from trainyard.train import engine as engines
 from trainyard.train import goodput, launcher_sign, speed, warm_start, watchdog
@@ -49,7 +49,7 @@ def train(
     start, here, engine = time.perf_counter(), place(), engines.engine()
     dog = watchdog.for_training(here)
     try:
-        with dog.watching():
+        with dog.watching(), reading(examples):
             return _train(engine, dog, recipe, examples, checkpoints, identity, output, past or Past(), champion)
     except Exception as error:
         if here.workers == 1 or not engine.lost_a_worker(error):
@@ -103,10 +103,6 @@ def _train(
     loop = Loop(recipe.train, steps, data, saved, lambda epoch: _write_summary(writer, epoch), here, past.went_on, dog)
     try:
         loop.run()
-    except tf.errors.DataLossError as error:
-        raise DataError(
-            f"{examples}: a shard is corrupt ({error.message.splitlines()[0]}). Run with --from preprocess to write it again."
-        ) from error
     finally:
         writer.close()
     training = _finish(recipe, loop, engine, output, seconds, targets, precision)

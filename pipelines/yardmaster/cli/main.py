@@ -6,10 +6,12 @@ import importlib.metadata
 import os
 import signal
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from trainyard.core import disk
 from trainyard.core.errors import ExitCode, TrainyardError
 from trainyard.core.signals import told_to_stop
 from yardmaster.cli import compile, doctor, explain, place, plan, pools, recipe, run, runs, schedule, submit
@@ -70,6 +72,16 @@ def main() -> None:
         sys.exit(error.exit_code)
     except BrokenPipeError:
         os._exit(ExitCode.DONE)
+    except OSError as error:
+        if os.environ.get(_DEBUG):
+            raise
+        print(f"✗ {disk.fault(error, Path.cwd(), 'used')}", file=sys.stderr)
+        sys.exit(ExitCode.INFRASTRUCTURE)
+    except Exception as error:
+        if os.environ.get(_DEBUG):
+            raise
+        print(f"✗ {type(error).__name__}: {error}. This is a fault of Trainyard; --debug shows where.", file=sys.stderr)
+        sys.exit(ExitCode.BUG)
 
 
 if __name__ == "__main__":

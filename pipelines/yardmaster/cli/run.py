@@ -6,6 +6,7 @@ import json
 import secrets
 import sys
 from datetime import datetime
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -36,9 +37,9 @@ def run(
 
     What an earlier run finished is used again; what it left half done is resumed.
     """
+    from trainyard.core import disk, refusal, summary
     from trainyard.core import environment as environments
     from trainyard.core import recipe as recipes
-    from trainyard.core import refusal, summary
     from trainyard.core.artifacts import Evaluation
     from trainyard.core.errors import ConfigurationError, ExitCode, GateRefused, TrainyardError
     from yardmaster.cli.screen import Screen, show
@@ -54,11 +55,12 @@ def run(
     screen = Screen()
     run_id = f"{datetime.now():%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
     going = LocalRun(loaded, place, run_id, from_step.value if from_step else None, screen, day)
-    failure: str | None = None
-    code: int = ExitCode.DONE
+    failure: str | None = "was ended without a word"
+    code: int = ExitCode.BUG
     try:
-        with screen:
+        with screen, disk.os_errors(Path(going.root), "used"):
             going.execute()
+        failure, code = None, ExitCode.DONE
     except TrainyardError as error:
         failure, code = str(error), error.exit_code
         raise
@@ -66,6 +68,9 @@ def run(
         failure, code = "Interrupted. Run the same command again: it goes on where it stopped.", ExitCode.INTERRUPTED
         print(f"✗ {failure}", file=sys.stderr)
         raise typer.Exit(ExitCode.INTERRUPTED) from None
+    except Exception as error:
+        failure = f"{type(error).__name__}: {error}. This is a fault of Trainyard"
+        raise
     finally:
         ended = {"startup_seconds": going.startup_seconds, "failure": failure, "exit_code": int(code)}
         record, _ = summary.write(going.root, loaded, run_id, going.folders, going.seconds, ended)
