@@ -206,17 +206,45 @@ def retries(config: Manifest | None, namespace: str) -> Check:
         return unknown(
             "retry policy", f"no ConfigMap workflow-controller-configmap in namespace {namespace} can be read"
         )
-    text = (config.get("data") or {}).get("workflowDefaults", "")
-    defaults = ((yaml.safe_load(text) or {}).get("spec") or {}).get("templateDefaults") or {}
-    strategy = defaults.get("retryStrategy") or {}
-    if str(strategy.get("limit")) == "0" and strategy.get("retryPolicy") == "Always":
+    strategy = _defaults(config).get("templateDefaults", {}).get("retryStrategy") or {}
+    meant = str(strategy.get("limit")) == "0" and strategy.get("retryPolicy") == "Always"
+    if meant and not strategy.get("expression"):
         return good("retry policy", "a step's retries mean what they say, deleted pods included")
     return unknown(
         "retry policy",
-        f"the controller's templateDefaults.retryStrategy is {strategy or 'not set'}: failed steps are not retried, and "
+        f"the controller's templateDefaults.retryStrategy is {strategy or 'not set'}: failed steps may not be retried, and "
         "drivers are retried over and over. Set {limit: '0', retryPolicy: Always} in workflowDefaults of "
         f"workflow-controller-configmap in namespace {namespace}",
     )
+
+
+def deadlines(config: Manifest | None, namespace: str) -> Check:
+    """Check that the workflow controller ends neither steps nor runs before their own deadlines.
+
+    A default `timeout` counts a pod's waiting too, and both of a template's end pods that have no timeout of their own. A
+    run's default holds where it has no deadline of its own.
+    """
+    if config is None:
+        return unknown("deadlines", f"no ConfigMap workflow-controller-configmap in namespace {namespace} can be read")
+    spec = _defaults(config)
+    template = spec.get("templateDefaults", {})
+    found = {f"templateDefaults.{name}": template.get(name) for name in ("timeout", "activeDeadlineSeconds")}
+    found["activeDeadlineSeconds"] = spec.get("activeDeadlineSeconds")
+    if not any(found.values()):
+        return good("deadlines", "the controller has none of its own: a step's timeout and a run's deadline hold")
+    told = ", ".join(f"{name} of {value}" for name, value in found.items() if value)
+    return unknown(
+        "deadlines",
+        f"the controller's workflowDefaults have {told}: longer steps or runs are ended there, their waits counted, whatever "
+        f"the environment says. Raise it in workflow-controller-configmap in namespace {namespace}, or leave it out",
+    )
+
+
+def _defaults(config: Manifest) -> Manifest:
+    """Return the `spec` that the workflow controller merges into every run's."""
+    text = (config.get("data") or {}).get("workflowDefaults", "")
+    spec: Manifest = (yaml.safe_load(text) or {}).get("spec") or {}
+    return spec | {"templateDefaults": spec.get("templateDefaults") or {}}
 
 
 def used_pools(environment: Environment) -> list[str]:

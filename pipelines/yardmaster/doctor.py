@@ -124,7 +124,9 @@ def _kubernetes(environment: Environment) -> Iterator[Check]:
     yield from _pools(cluster, environment)
     path = f"/api/v1/namespaces/{environment.kubeflow.namespace}/configmaps/workflow-controller-configmap"
     config = _allowed(cluster, path)
-    yield checks.retries(None if config is _REFUSED else config, environment.kubeflow.namespace)
+    read = None if config is _REFUSED else config
+    yield checks.retries(read, environment.kubeflow.namespace)
+    yield checks.deadlines(read, environment.kubeflow.namespace)
 
 
 def _rights(cluster: Kubernetes, environment: Environment) -> Iterator[Check]:

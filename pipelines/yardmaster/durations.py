@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 
 def lasting(seconds: float | None) -> str:
     """Return a duration as a person reads it."""
@@ -10,3 +12,10 @@ def lasting(seconds: float | None) -> str:
     whole = round(seconds)
     hours, minutes = whole // 3600, whole % 3600 // 60
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {whole % 60} s" if minutes else f"{whole} s"
+
+
+def seconds_between(start: str, end: str) -> float | None:
+    """Return the seconds between two times as the Kubernetes API writes them, None where one is missing."""
+    if not start or not end:
+        return None
+    return round((datetime.fromisoformat(end) - datetime.fromisoformat(start)).total_seconds(), 1)

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from trainyard.core import memory
 from trainyard.core.errors import ExitCode
+from yardmaster import argo
 from yardmaster.pace import last_event, verdict
 from yardmaster.planning.expectation import Expectation
 from yardmaster.scheduling import misfit
@@ -43,7 +44,10 @@ ADVICE = {
 
 @dataclass(frozen=True)
 class Evidence:
-    """All that is known of one pod. nodes and pods are None where they may not be listed, expected where no plan was."""
+    """All that is known of one pod. nodes and pods are None where they may not be listed, expected where no plan was.
+
+    run_ends: when its run's own deadline is, '' without one. not_retried: Argo's reason to start no further attempt.
+    """
 
     pod: Manifest
     events: Sequence[Manifest] = ()
@@ -51,6 +55,8 @@ class Evidence:
     pods: list[Manifest] | None = None
     log: str = ""
     expected: Expectation | None = None
+    run_ends: str = ""
+    not_retried: str = ""
 
 
 @dataclass(frozen=True)
@@ -192,7 +198,22 @@ def _failed(finding: Finding, evidence: Evidence) -> Finding:
     name, end = ended
     if end.get("reason") == "OOMKilled":
         return _out_of_memory(failed, evidence, name)
-    return _exited(failed, end, evidence.log)
+    if argo.ended_at_deadline(evidence.pod):
+        return _at_argos_deadline(failed, evidence)
+    exited = _exited(failed, end, evidence.log)
+    if argo.ran_out_of_time(evidence.not_retried):
+        return replace(exited, sentence=f"{exited.sentence.rstrip('.')}. It was not tried again: {argo.BOUND}")
+    return exited
+
+
+def _at_argos_deadline(finding: Finding, evidence: Evidence) -> Finding:
+    """Argo ends a pod at its run's deadline, and a retry also where its step's attempts together took too long."""
+    time = argo.deadline_of(evidence.pod)
+    if time == evidence.run_ends or not (evidence.run_ends or argo.is_retry(evidence.pod)):
+        sentence = f"was ended at {time}, the deadline of its run. Raise deadline_seconds in the environment"
+    else:
+        sentence = f"was ended by Argo at {time}: {argo.BOUND}"
+    return replace(finding, cause="deadline", sentence=sentence, code=ExitCode.INFRASTRUCTURE)
 
 
 def _exited(finding: Finding, end: Manifest, log: str) -> Finding:

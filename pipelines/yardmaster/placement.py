@@ -246,6 +246,29 @@ def _retry_policy(retries: int, environment: Environment) -> Spec:
     }
 
 
+def cut_short(placed: PlacedSpec, environment: Environment) -> list[str]:
+    """Return a sentence for each task whose retries Kubeflow ends early, by the author's own retryPolicy."""
+    if environment.target != "kubeflow":
+        return []
+    told = []
+    for task, step in _tasks(placed.pipeline, _container_steps(placed.pipeline)):
+        policy = task.get("retryPolicy", {})
+        retries, bound = policy.get("maxRetryCount", 0), _seconds(policy.get("backoffMaxDuration", "0s"))
+        first = _seconds(policy.get("backoffDuration", "0s"))
+        pause = sum(first * policy.get("backoffFactor", 2.0) ** index for index in range(retries))
+        timeout = environment.timeout_of(step)
+        if retries and (timeout is None or bound < (retries + 1) * timeout + pause) and bound < LONGEST_SECONDS:
+            told.append(
+                f"{task['taskInfo']['name']}: its {retries} retries end {bound:g} s after the first attempt began, the running "
+                f"one too. Give a longer time, as set_retry(…, backoff_max_duration='365d')"
+            )
+    return told
+
+
+def _seconds(duration: str) -> float:
+    return float(duration.removesuffix("s"))
+
+
 def _kubernetes(config: Spec, berth: _Berth, environment: Environment, known: set[str]) -> Spec:
     """Return the executor's platform config, as kfp-kubernetes writes it; what the author set in `config` stays."""
     needs: Placement = placement(berth.pool, environment.platform)

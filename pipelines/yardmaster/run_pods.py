@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from trainyard.core.errors import InfrastructureError
 from trainyard.core.gang import STEP as TRAIN
+from yardmaster import argo
 from yardmaster.explanation import Evidence, Finding, Manifest, explain, main_container, refused, step_of
 from yardmaster.kubernetes_api import Kubernetes
 from yardmaster.planning.expectation import Expectation
-from yardmaster.run_view import seconds_between
 
 RUN_LABEL = "pipeline/runid"
 _LOG_LINES = 200  # chosen: a Python traceback and the lines around it
@@ -40,8 +42,15 @@ def pods_of_job(cluster: Kubernetes, job: str) -> list[Manifest]:
     return cluster.items("pods", selector=f"batch.kubernetes.io/job-name={job}")
 
 
-def evidence(cluster: Kubernetes, pods: list[Manifest], expected: Expectation | None = None) -> list[Evidence]:
+def evidence(
+    cluster: Kubernetes,
+    pods: list[Manifest],
+    expected: Expectation | None = None,
+    workflows: Sequence[Manifest] = (),
+) -> list[Evidence]:
     """Return all that the cluster says of each of `pods`, as far as the caller may read it."""
+    ends = next((text for each in workflows if (text := argo.run_ends(each))), "")
+    given_up = argo.given_up(workflows)
     unscheduled = any(not pod["spec"].get("nodeName") for pod in pods)
     nodes = _allowed(cluster, "/api/v1/nodes")
     everything = _allowed(cluster, "/api/v1/pods") if unscheduled else None
@@ -53,16 +62,22 @@ def evidence(cluster: Kubernetes, pods: list[Manifest], expected: Expectation | 
             pods=everything,
             log=_log(cluster, pod),
             expected=expected,
+            run_ends=ends,
+            not_retried=given_up.get(argo.node_of(pod), ""),
         )
         for pod in pods
     ]
 
 
 def findings(
-    cluster: Kubernetes, pods: list[Manifest], jobs: list[Manifest], expected: Expectation | None = None
+    cluster: Kubernetes,
+    pods: list[Manifest],
+    jobs: list[Manifest],
+    expected: Expectation | None = None,
+    workflows: Sequence[Manifest] = (),
 ) -> list[Finding]:
     """Return what is to be said of every pod, and of every Job of `jobs` that has fewer pods than it should."""
-    found = [explain(each) for each in evidence(cluster, pods, expected)]
+    found = [explain(each) for each in evidence(cluster, pods, expected, workflows)]
     for job in jobs:
         name = job["metadata"]["name"]
         if sum(name == pod["metadata"]["labels"].get("batch.kubernetes.io/job-name") for pod in pods) < int(
@@ -71,19 +86,6 @@ def findings(
             missing = refused(step_of(job), name, _events(cluster, job["metadata"]["uid"]))
             found += [missing] if missing else []
     return found
-
-
-def overdue(workflows: list[Manifest]) -> int | None:
-    """Return the deadline in seconds of a run that Argo ended for having reached it, None for any other run."""
-    for workflow in workflows:
-        seconds = workflow["spec"].get("activeDeadlineSeconds")
-        status = workflow.get("status", {})
-        # Kubeflow cancels a run by a deadline of 0.
-        if seconds and status.get("phase") in ("Failed", "Error"):
-            lasted = seconds_between(str(status.get("startedAt") or ""), str(status.get("finishedAt") or ""))
-            if lasted is not None and lasted >= seconds:
-                return int(seconds)
-    return None
 
 
 def held_up(workflows: list[Manifest]) -> list[Finding]:

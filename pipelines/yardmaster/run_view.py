@@ -11,6 +11,7 @@ from typing import Any
 from trainyard.core import refusal
 from trainyard.core.errors import ExitCode
 from trainyard.core.keys import STEPS
+from yardmaster.durations import seconds_between
 from yardmaster.explanation import Finding
 
 OVER = frozenset({"SUCCEEDED", "FAILED", "CANCELED", "SKIPPED"})
@@ -182,13 +183,6 @@ def with_podless(found: tuple[StepView, ...], told: tuple[StepView, ...]) -> tup
     return tuple(sorted([*found, *rest], key=_place))
 
 
-def seconds_between(start: str, end: str) -> float | None:
-    """Return the seconds between two times as the Kubernetes API writes them, None where one is missing."""
-    if not start or not end:
-        return None
-    return round((_time(end) - _time(start)).total_seconds(), 1)
-
-
 def _step(name: str, found: list[Finding], now: datetime) -> StepView:
     newest = found[-1]
     return StepView(
@@ -225,7 +219,3 @@ def _began(step: StepView) -> str:
 def _text(moment: datetime | None) -> str:
     """Return a time of Kubeflow's API, which writes the first second of 1970 for none."""
     return moment.isoformat() if moment and moment.year > 1970 else ""
-
-
-def _time(text: str) -> datetime:
-    return datetime.fromisoformat(text.replace("Z", "+00:00"))

@@ -12,7 +12,7 @@ from typing import Any
 from trainyard.core import storage
 from trainyard.core.environment import Environment
 from trainyard.core.errors import ConfigurationError, InfrastructureError, TrainyardError, TransientError, did_you_mean
-from yardmaster import kubernetes_api, run_pods
+from yardmaster import argo, kubernetes_api, run_pods
 from yardmaster.explanation import Finding, main_container, step_of
 from yardmaster.kubeflow_api import Kubeflow
 from yardmaster.kubernetes_api import Manifest
@@ -75,7 +75,7 @@ class Runs:
         overdue = None
         try:
             workflows = run_pods.workflows(self.cluster, run_id)
-            found, overdue = steps(self._findings(run, workflows), now), run_pods.overdue(workflows)
+            found, overdue = steps(self._findings(run, workflows), now), argo.overdue(workflows)
         except (ConfigurationError, InfrastructureError):
             found = ()
         # Pods are gone an hour after the run, by Argo's default, and a step that its cache answers has none at all.
@@ -89,7 +89,7 @@ class Runs:
     def _findings(self, run: Any, workflows: list[Manifest]) -> list[Finding]:
         pods = run_pods.pods_of_run(self.cluster, str(run.run_id))
         jobs = run_pods.gangs(self.cluster, [*workflows, *pods])
-        found = run_pods.findings(self.cluster, pods, jobs, expectation.read(run.description or ""))
+        found = run_pods.findings(self.cluster, pods, jobs, expectation.read(run.description or ""), workflows)
         return found + run_pods.held_up(workflows)
 
     def log(self, run_id: str, step: str, tail: int | None) -> str:

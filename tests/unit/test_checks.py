@@ -1,8 +1,10 @@
 """What doctor makes of what it reads."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from trainyard.core import environment as environments
 from trainyard.core.environment import Environment, Kubeflow, Volume
@@ -157,3 +159,28 @@ def test_the_controllers_own_retries_are_a_doubt(strategy: str, verdict: str) ->
     text = f"spec:\n  templateDefaults:\n    retryStrategy: {strategy}\n"
     assert checks.retries({"data": {"workflowDefaults": text}}, "kubeflow").verdict == verdict
     assert checks.retries(None, "kubeflow").verdict == "unknown"
+
+
+def test_a_condition_on_the_controllers_retries_is_a_doubt() -> None:
+    text = "spec: {templateDefaults: {retryStrategy: {limit: '0', retryPolicy: Always, expression: 'false'}}}"
+    assert checks.retries({"data": {"workflowDefaults": text}}, "kubeflow").verdict == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("spec", "told"),
+    [
+        ("{templateDefaults: {timeout: 600s}}", "templateDefaults.timeout of 600s"),
+        ("{templateDefaults: {activeDeadlineSeconds: 600}}", "templateDefaults.activeDeadlineSeconds of 600"),
+        ("{activeDeadlineSeconds: 7200}", "have activeDeadlineSeconds of 7200"),
+    ],
+)
+def test_a_deadline_of_the_controllers_own_is_a_doubt(spec: str, told: str) -> None:
+    found = checks.deadlines({"data": {"workflowDefaults": f"spec: {spec}"}}, "kubeflow")
+    assert found.verdict == "unknown" and told in found.sentence
+
+
+def test_our_own_defaults_of_the_controller_have_no_deadline_and_mean_retries() -> None:
+    root = Path(__file__).parents[2] / "k8s/third-party/kubeflow-pipelines/workflow-defaults.yaml"
+    config = yaml.safe_load(root.read_text())
+    assert checks.deadlines(config, "kubeflow").verdict == checks.retries(config, "kubeflow").verdict == "good"
+    assert checks.deadlines(None, "kubeflow").verdict == "unknown"

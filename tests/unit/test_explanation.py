@@ -11,11 +11,11 @@ import kfp_server_api
 import pytest
 
 from trainyard.core.errors import ExitCode
-from yardmaster import run_view
+from yardmaster import argo, run_view
+from yardmaster.argo import overdue
 from yardmaster.explanation import Evidence, Finding, explain, failure_event
 from yardmaster.planning.expectation import Expectation
 from yardmaster.planning.plan import Range
-from yardmaster.run_pods import overdue
 from yardmaster.run_view import RunView, steps, steps_of_tasks
 from yardmaster.runs import changes
 from yardmaster.scheduling import misfit, requests
@@ -44,6 +44,57 @@ def ended(code: int, log: str = "", reason: str = "Error") -> Finding:
     end = {"exitCode": code, "reason": reason, "finishedAt": "2026-01-01T00:01:00Z"}
     statuses = [{"name": "main", "state": {"terminated": end}}]
     return explain(Evidence(pod(phase="Failed", containerStatuses=statuses), log=log))
+
+
+ARGOS_DEADLINE = "2026-01-01T00:10:00Z"
+
+
+def ended_by_argo(node: str) -> dict[str, Any]:
+    """A pod as Argo 4.0.5 left one: its own container ended the step's at ARGO_DEADLINE, and the step said nothing."""
+    pulled = pod(phase="Failed")
+    pulled["metadata"]["annotations"] = {"workflows.argoproj.io/node-name": node}
+    pulled["spec"]["containers"][0]["env"] = [{"name": "ARGO_DEADLINE", "value": ARGOS_DEADLINE}]
+    wait = {"exitCode": 0, "reason": "Completed", "message": "Step exceeded its deadline"}
+    ends = {"wait": wait, "main": {"exitCode": 143, "reason": "Error"}}
+    pulled["status"]["containerStatuses"] = [{"name": name, "state": {"terminated": end}} for name, end in ends.items()]
+    return pulled
+
+
+@pytest.mark.parametrize(
+    ("node", "run_ends", "words"),
+    [
+        ("run.root.train.executor(1)", "", "all attempts of a step must end within the backoffMaxDuration"),
+        ("run.root.train.executor(1)", "2026-01-02T00:00:00Z", "all attempts of a step must end within the backoffMax"),
+        ("run.root.train.executor(1)", ARGOS_DEADLINE, "the deadline of its run. Raise deadline_seconds"),
+        ("run.root.train.executor(0)", "", "the deadline of its run. Raise deadline_seconds"),
+        ("run.root.train", "", "the deadline of its run. Raise deadline_seconds"),
+    ],
+)
+def test_a_pod_that_argo_ended_says_at_which_deadline(node: str, run_ends: str, words: str) -> None:
+    finding = explain(Evidence(ended_by_argo(node), run_ends=run_ends))
+    assert (finding.cause, finding.code) == ("deadline", ExitCode.INFRASTRUCTURE)
+    assert f"at {ARGOS_DEADLINE}" in finding.sentence and words in finding.sentence
+
+
+def test_a_step_that_argo_did_not_try_again_for_the_time_it_took_says_so() -> None:
+    nodes = {
+        "n": {"type": "Retry", "phase": "Failed", "message": "Max duration limit exceeded", "children": ["n-0", "n-1"]},
+        "m": {"type": "Retry", "phase": "Failed", "message": "No more retries left", "children": ["m-0"]},
+        "n-1": {"type": "Pod", "phase": "Failed", "message": "Error (exit code 1)"},
+    }
+    given_up = argo.given_up([{"spec": {}, "status": {"nodes": nodes}}])
+    assert given_up == {"n-1": "Max duration limit exceeded", "m-0": "No more retries left"}
+    end = {"exitCode": 30, "reason": "Error"}
+    failed = pod(phase="Failed", containerStatuses=[{"name": "main", "state": {"terminated": end}}])
+    bound, limit = (explain(Evidence(failed, not_retried=said)).sentence for said in given_up.values())
+    assert "ended with exit code 30" in bound and "It was not tried again: all attempts of a step must" in bound
+    assert "ended with exit code 30" in limit and "not tried again" not in limit
+
+
+def test_a_runs_deadline_reads_as_argo_writes_it_into_pods() -> None:
+    workflow = {"spec": {"activeDeadlineSeconds": 600}, "status": {"startedAt": "2026-01-01T00:00:00Z"}}
+    assert argo.run_ends(workflow) == ARGOS_DEADLINE
+    assert argo.run_ends({"spec": {}, "status": workflow["status"]}) == ""
 
 
 def test_a_preemption_by_a_higher_priority_is_told_and_worth_another_try() -> None:

@@ -21,7 +21,7 @@ from trainyard.push.component import push
 from trainyard.summary.component import summary
 from trainyard.train.component import train
 from yardmaster.catalog.train import train_pipeline
-from yardmaster.placement import place
+from yardmaster.placement import cut_short, place
 
 Hand = Callable[[PipelineTask, str], PipelineTask]
 
@@ -327,6 +327,26 @@ def test_a_step_with_several_gpus_has_shared_memory_as_kfp_mounts_it(count: int,
     assert mounts(own_step(gke)[1]) == (mounts(by_kfp) if mounted else None)
     ((own,)) = mounts(own_step(gke, lambda task: hand(task, size="1Gi"))[1])
     assert own["sizeLimit"] == "1Gi"
+
+
+def test_an_author_hears_that_kubeflow_ends_all_attempts_of_a_task_together() -> None:
+    @dsl.component(base_image="their/own:1")
+    def train_own() -> None: ...
+
+    @dsl.pipeline(name="own")
+    def own() -> None:
+        train_own().set_retry(2, "30s")
+
+    kind = environments.load("kind").model_copy(update={"retries": {}, "timeout_seconds": {}})
+    spec, *_ = documents(own)
+    (told,) = cut_short(place(spec, kind), kind)
+    assert told.startswith("train-own: its 2 retries end 3600 s after the first attempt began, the running one too")
+    short = kind.model_copy(update={"timeout_seconds": {"default": 1000}})
+    assert cut_short(place(spec, short), short) == []
+    longer = kind.model_copy(update={"timeout_seconds": {"default": 1200}})
+    assert len(cut_short(place(spec, longer), longer)) == 1
+    vertex = environments.load("vertex").model_copy(update={"retries": {}})
+    assert cut_short(place(spec, vertex), vertex) == []
 
 
 def test_a_volume_is_mounted_in_every_step_as_kfp_mounts_a_claim() -> None:

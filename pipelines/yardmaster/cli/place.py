@@ -20,7 +20,10 @@ def place(
     from yardmaster.compilation import to_yaml
 
     spec, platform = _read(file)
-    placed = placement.place(spec, environments.load(environment), platform)
+    where = environments.load(environment)
+    placed = placement.place(spec, where, platform)
+    for sentence in placement.cut_short(placed, where):
+        typer.echo(f"! {sentence}", err=True)
     write(output, to_yaml(placed.documents))
 
 
