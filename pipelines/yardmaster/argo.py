@@ -56,6 +56,19 @@ def given_up(workflows: Iterable[Manifest]) -> dict[str, str]:
     }
 
 
+def retried(workflows: Iterable[Manifest]) -> set[str]:
+    """Return the nodes of failed attempts that Argo follows by another one."""
+    found = set()
+    for workflow in workflows:
+        nodes = workflow.get("status", {}).get("nodes") or {}
+        for node in nodes.values():
+            last = (node.get("children") or [""])[-1]
+            over = nodes.get(last, {}).get("phase") in ("Failed", "Error")
+            if node.get("type") == "Retry" and node.get("phase") == "Running" and over:
+                found.add(last)
+    return found
+
+
 def ran_out_of_time(message: str) -> bool:
     """Return whether a step was given up for the time that all its attempts had taken together."""
     return message in _OUT_OF_TIME

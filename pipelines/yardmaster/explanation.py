@@ -46,7 +46,8 @@ ADVICE = {
 class Evidence:
     """All that is known of one pod. nodes and pods are None where they may not be listed, expected where no plan was.
 
-    run_ends: when its run's own deadline is, '' without one. not_retried: Argo's reason to start no further attempt.
+    run_ends: when its run's own deadline is, '' without one. given_up: Argo's reason to start no further attempt. again: what
+    starts the pod's work again if it has failed, as a sentence, '' where nothing does.
     """
 
     pod: Manifest
@@ -56,7 +57,8 @@ class Evidence:
     log: str = ""
     expected: Expectation | None = None
     run_ends: str = ""
-    not_retried: str = ""
+    given_up: str = ""
+    again: str = ""
 
 
 @dataclass(frozen=True)
@@ -187,21 +189,20 @@ def _failed(finding: Finding, evidence: Evidence) -> Finding:
         )
         return replace(failed, cause="deadline", sentence=sentence, code=ExitCode.INFRASTRUCTURE)
     if why.startswith("OutOf") or why in ("UnexpectedAdmissionError", "NodeAffinity", "Allocate failed"):
-        sentence = (
-            f"was turned away by {finding.node} ({why}: {said}). Submit again; if it happens again, look at the node"
-        )
+        advice = evidence.again or "Submit again; if it happens again, look at the node"
+        sentence = f"was turned away by {finding.node} ({why}: {said}). {advice}"
         return replace(failed, cause="turned-away", sentence=sentence, code=ExitCode.TRANSIENT)
     ended = _ended(evidence.pod)
     if ended is None:
-        sentence = f"failed ({why or 'no reason given'}: {said}). Submit again"
+        sentence = f"failed ({why or 'no reason given'}: {said}). {evidence.again or 'Submit again'}"
         return replace(failed, cause="unknown", sentence=sentence, code=ExitCode.TRANSIENT)
     name, end = ended
     if end.get("reason") == "OOMKilled":
         return _out_of_memory(failed, evidence, name)
     if argo.ended_at_deadline(evidence.pod):
         return _at_argos_deadline(failed, evidence)
-    exited = _exited(failed, end, evidence.log)
-    if argo.ran_out_of_time(evidence.not_retried):
+    exited = _exited(failed, end, evidence)
+    if argo.ran_out_of_time(evidence.given_up):
         return replace(exited, sentence=f"{exited.sentence.rstrip('.')}. It was not tried again: {argo.BOUND}")
     return exited
 
@@ -216,18 +217,20 @@ def _at_argos_deadline(finding: Finding, evidence: Evidence) -> Finding:
     return replace(finding, cause="deadline", sentence=sentence, code=ExitCode.INFRASTRUCTURE)
 
 
-def _exited(finding: Finding, end: Manifest, log: str) -> Finding:
+def _exited(finding: Finding, end: Manifest, evidence: Evidence) -> Finding:
     """The step's own words and code come first: Kubeflow's launcher turns every exit code into 1."""
+    log = evidence.log
     event = failure_event(log) or failure_event(end.get("message") or "")
     number = int(event["code"]) if event else int(end["exitCode"])
     code = ExitCode(number) if number in set(ExitCode) else ExitCode.BUG
     words = _one_line(str(event["message"])) if event else _last_line(log or end.get("message") or "")
     if event is None and number in (128 + 9, 128 + 15):
-        sentence = f"was killed (exit code {number}), perhaps by its node. Submit again: what is finished is used again"
+        advice = evidence.again or ADVICE[ExitCode.TRANSIENT].rstrip(".")
+        sentence = f"was killed (exit code {number}), perhaps by its node. {advice}"
         return replace(finding, cause="killed", sentence=sentence, code=ExitCode.TRANSIENT)
     cause = code.name.lower().replace("_", "-")
     sentence = f"ended with exit code {number} ({cause}): {words or 'it said nothing'}"
-    sentence = f"{sentence.rstrip('.')}. {ADVICE[code]}".rstrip(".")
+    sentence = f"{sentence.rstrip('.')}. {evidence.again or ADVICE[code]}".rstrip(".")
     return replace(finding, cause=cause, sentence=sentence, code=code, permanent=code not in _AGAIN)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from trainyard.core.errors import InfrastructureError
 from trainyard.core.gang import STEP as TRAIN
 from yardmaster import argo
-from yardmaster.explanation import Evidence, Finding, Manifest, explain, main_container, refused, step_of
+from yardmaster.explanation import JOB_LABEL, Evidence, Finding, Manifest, explain, main_container, refused, step_of
 from yardmaster.kubernetes_api import Kubernetes
 from yardmaster.planning.expectation import Expectation
 
@@ -42,15 +42,25 @@ def pods_of_job(cluster: Kubernetes, job: str) -> list[Manifest]:
     return cluster.items("pods", selector=f"batch.kubernetes.io/job-name={job}")
 
 
+def launcher_sign(job: Manifest) -> str:
+    """Return where the launcher of the gang `job` leaves its sign of life, '' where it leaves none."""
+    containers = job["spec"]["template"]["spec"]["containers"]
+    variables = [each for container in containers for each in container.get("env") or []]
+    return next((str(each.get("value", "")) for each in variables if each["name"] == "TRAINYARD_LAUNCHER_SIGN"), "")
+
+
 def evidence(
     cluster: Kubernetes,
     pods: list[Manifest],
     expected: Expectation | None = None,
     workflows: Sequence[Manifest] = (),
+    jobs: Sequence[Manifest] = (),
 ) -> list[Evidence]:
     """Return all that the cluster says of each of `pods`, as far as the caller may read it."""
     ends = next((text for each in workflows if (text := argo.run_ends(each))), "")
     given_up = argo.given_up(workflows)
+    replaced = {_name(job) for job in jobs if _replaces(job)}
+    retried = argo.retried(workflows)
     unscheduled = any(not pod["spec"].get("nodeName") for pod in pods)
     nodes = _allowed(cluster, "/api/v1/nodes")
     everything = _allowed(cluster, "/api/v1/pods") if unscheduled else None
@@ -63,7 +73,8 @@ def evidence(
             log=_log(cluster, pod),
             expected=expected,
             run_ends=ends,
-            not_retried=given_up.get(argo.node_of(pod), ""),
+            given_up=given_up.get(argo.node_of(pod), ""),
+            again=_again(pod, replaced, retried),
         )
         for pod in pods
     ]
@@ -77,10 +88,10 @@ def findings(
     workflows: Sequence[Manifest] = (),
 ) -> list[Finding]:
     """Return what is to be said of every pod, and of every Job of `jobs` that has fewer pods than it should."""
-    found = [explain(each) for each in evidence(cluster, pods, expected, workflows)]
+    found = [explain(each) for each in evidence(cluster, pods, expected, workflows, jobs)]
     for job in jobs:
-        name = job["metadata"]["name"]
-        if sum(name == pod["metadata"]["labels"].get("batch.kubernetes.io/job-name") for pod in pods) < int(
+        name = _name(job)
+        if sum(name == pod["metadata"]["labels"].get(JOB_LABEL) for pod in pods) < int(
             job["spec"].get("parallelism", 1)
         ):
             missing = refused(step_of(job), name, _events(cluster, job["metadata"]["uid"]))
@@ -98,6 +109,23 @@ def held_up(workflows: list[Manifest]) -> list[Finding]:
                 told = refused(name, name, (), str(node["message"]))
                 found += [told] if told and told.cause in ("quota", "pod-security") else []
     return found
+
+
+def _again(pod: Manifest, jobs: set[str], nodes: set[str]) -> str:
+    """Return what starts the failed pod's work again: its gang's Job, of `jobs`, or Argo, of whose `nodes` it is."""
+    if pod["metadata"].get("labels", {}).get(JOB_LABEL) in jobs:
+        return "Its Job replaces it, and training goes on from its last checkpoint"
+    return "It is tried again" if argo.node_of(pod) in nodes else ""
+
+
+def _replaces(job: Manifest) -> bool:
+    """Return whether the Job makes a new pod where one fails: it does until it has ended itself."""
+    ended = {each["type"] for each in job.get("status", {}).get("conditions") or [] if each["status"] == "True"}
+    return not job["metadata"].get("deletionTimestamp") and not ended & {"Failed", "FailureTarget", "Complete"}
+
+
+def _name(thing: Manifest) -> str:
+    return str(thing["metadata"]["name"])
 
 
 def _events(cluster: Kubernetes, uid: str) -> list[Manifest]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -110,17 +111,20 @@ class Runs:
         """The run, its pods and the gangs that it started are gone. Raises `TransientError` where they do not end."""
         self._terminate(run_id)
         deadline = time.monotonic() + _GONE_SECONDS
+        signs: set[str] = set()
         while True:
             # Argo kills a launcher without letting it remove its gang, so that is done here.
             pods = run_pods.pods_of_run(self.cluster, run_id)
             owners = [*run_pods.workflows(self.cluster, run_id), *pods]
             jobs = run_pods.gangs(self.cluster, owners)
+            signs |= {sign for job in jobs if (sign := run_pods.launcher_sign(job))}
             for job in jobs:
                 if not job["metadata"].get("deletionTimestamp"):
                     self.cluster.delete(_job_path(job))
             alive = [_name(pod) for pod in pods if pod["status"].get("phase") not in ("Succeeded", "Failed")]
             state = self._state(run_id)
             if not jobs and not alive and state in OVER:
+                _forget(signs)
                 return
             if time.monotonic() > deadline:
                 left = ", ".join([*alive, *map(_name, jobs)]) or f"the run, which says {state}"
@@ -196,6 +200,13 @@ class Runs:
             return (json.loads(text) if text else None), folder
         except (TrainyardError, OSError, ValueError):
             return None, folder
+
+
+def _forget(signs: set[str]) -> None:
+    """Remove what the launchers of ended gangs left beside their checkpoints, as far as the storage is in reach from here."""
+    for sign in signs:
+        with suppress(TrainyardError, OSError):
+            storage.remove(sign.rpartition("/")[0])
 
 
 def _outcome(run: Any) -> str:

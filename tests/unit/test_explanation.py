@@ -14,8 +14,10 @@ from trainyard.core.errors import ExitCode
 from yardmaster import argo, run_view
 from yardmaster.argo import overdue
 from yardmaster.explanation import Evidence, Finding, explain, failure_event
+from yardmaster.kubernetes_api import Kubernetes
 from yardmaster.planning.expectation import Expectation
 from yardmaster.planning.plan import Range
+from yardmaster.run_pods import evidence
 from yardmaster.run_view import RunView, steps, steps_of_tasks
 from yardmaster.runs import changes
 from yardmaster.scheduling import misfit, requests
@@ -44,6 +46,21 @@ def ended(code: int, log: str = "", reason: str = "Error") -> Finding:
     end = {"exitCode": code, "reason": reason, "finishedAt": "2026-01-01T00:01:00Z"}
     statuses = [{"name": "main", "state": {"terminated": end}}]
     return explain(Evidence(pod(phase="Failed", containerStatuses=statuses), log=log))
+
+
+class Silent(Kubernetes):
+    """A cluster with nothing in it but what a test hands over."""
+
+    def __init__(self) -> None: ...
+
+    def get(self, path: str, metadata_only: bool = False) -> dict[str, Any] | None:
+        return None
+
+    def items(self, *_: Any, **__: Any) -> list[dict[str, Any]]:
+        return []
+
+    def log(self, *_: Any) -> str:
+        return ""
 
 
 ARGOS_DEADLINE = "2026-01-01T00:10:00Z"
@@ -86,9 +103,35 @@ def test_a_step_that_argo_did_not_try_again_for_the_time_it_took_says_so() -> No
     assert given_up == {"n-1": "Max duration limit exceeded", "m-0": "No more retries left"}
     end = {"exitCode": 30, "reason": "Error"}
     failed = pod(phase="Failed", containerStatuses=[{"name": "main", "state": {"terminated": end}}])
-    bound, limit = (explain(Evidence(failed, not_retried=said)).sentence for said in given_up.values())
+    bound, limit = (explain(Evidence(failed, given_up=said)).sentence for said in given_up.values())
     assert "ended with exit code 30" in bound and "It was not tried again: all attempts of a step must" in bound
     assert "ended with exit code 30" in limit and "not tried again" not in limit
+
+
+def test_a_worker_that_its_job_replaces_and_an_attempt_that_argo_follows_by_another_ask_nobody_to_submit() -> None:
+    end = {"exitCode": 75, "reason": "Error"}
+    failed = pod(phase="Failed", containerStatuses=[{"name": "main", "state": {"terminated": end}}])
+    failed["metadata"]["labels"] |= {"batch.kubernetes.io/job-name": "gang"}
+    failed["metadata"]["annotations"] = {"workflows.argoproj.io/node-id": "n-0"}
+    nodes = {"n": {"type": "Retry", "phase": "Running", "children": ["n-0"]}, "n-0": {"phase": "Failed"}}
+    workflow = {"spec": {}, "metadata": {"name": "w"}, "status": {"nodes": nodes}}
+    job = {
+        "metadata": {"name": "gang"},
+        "spec": {},
+        "status": {"conditions": [{"type": "Suspended", "status": "False"}]},
+    }
+    over = job | {"status": {"conditions": [{"type": "FailureTarget", "status": "True"}]}}
+
+    def sentence(jobs: list[dict[str, Any]], workflows: list[dict[str, Any]]) -> str:
+        (found,) = evidence(Silent(), [failed], None, workflows, jobs)
+        return explain(found).sentence
+
+    assert sentence([job], []).endswith("Its Job replaces it, and training goes on from its last checkpoint")
+    assert sentence([over], [workflow]).endswith("It is tried again")
+    nodes["n"]["phase"] = "Failed"
+    assert "Submit again" in sentence([over], [workflow])
+    nodes |= {"n": {"type": "Retry", "phase": "Running", "children": ["n-0"]}, "n-0": {"phase": "Running"}}
+    assert "Submit again" in sentence([], [workflow])  # Argo has not looked yet
 
 
 def test_a_runs_deadline_reads_as_argo_writes_it_into_pods() -> None:

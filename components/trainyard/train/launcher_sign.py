@@ -45,6 +45,14 @@ def queued() -> float | None:
         return None
 
 
+def forget(sign: str) -> None:
+    """Nothing of `sign` and of what lies beside it is left: its gang has trained. A later gang writes its own."""
+    try:
+        storage.remove(sign.rpartition("/")[0])
+    except (OSError, TrainyardError) as error:
+        events.emit("warning", message=f"{sign}: the launcher's sign of life was not removed ({error}).")
+
+
 @contextmanager
 def given(uri: str) -> Iterator[None]:
     """Renew the sign at `uri` while the block runs, from before its first statement on."""

@@ -39,6 +39,7 @@ def run_in_pods(
     planned = gang(parsed, recipe, f"{run_name(cluster, own)}-{output.rpartition('/')[2]}", options)
     with launcher_sign.given(sign):
         launch(planned, cluster, own, on_start=lambda seconds: launcher_sign.note_queue(sign, seconds))
+    launcher_sign.forget(sign)
 
 
 def run_name(cluster: Cluster, pod: str) -> str:
