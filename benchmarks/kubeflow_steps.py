@@ -9,24 +9,22 @@ from __future__ import annotations
 
 import argparse
 import re
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 from kubernetes import client, config
 
 OWN_LINE = re.compile(r"^[a-z_]+( \w+=\S+)+$")  # an event of trainyard.core.step
-NAME = re.compile(r"Looking for component `(\w+)`")  # kfp's executor
+BEGUN = re.compile(r"Looking for component `\w+`")  # kfp's executor, just before the step's own code
+STEP_LABEL = "app.kubernetes.io/component"  # which placed steps have, and Kubeflow's drivers have not
 
 
 def measure(run_id: str, namespace: str) -> list[dict[str, Any]]:
-    """Return, a step after the other, its name and its seconds.
-
-    before: since the step before it ended (for the first, since the run was created). queued: the part of it after the step's
-    pod was created. startup: from the start of the container to the first line of the step's own. own: from there to its end.
-    """
+    """Return, a step after the other, its name and its seconds as `spent` has them."""
     config.load_kube_config()
     core = client.CoreV1Api()
-    pods = core.list_namespaced_pod(namespace, label_selector=f"pipeline/runid={run_id}").items
+    pods = core.list_namespaced_pod(namespace, label_selector=f"pipeline/runid={run_id},{STEP_LABEL}").items
     pods.sort(key=lambda pod: pod.metadata.creation_timestamp)
     workflows = client.CustomObjectsApi().list_namespaced_custom_object(
         "argoproj.io", "v1alpha1", namespace, "workflows", label_selector=f"pipeline/runid={run_id}"
@@ -34,25 +32,44 @@ def measure(run_id: str, namespace: str) -> list[dict[str, Any]]:
     ended = datetime.fromisoformat(workflows[0]["metadata"]["creationTimestamp"])
     rows = []
     for pod in pods:
-        name = pod.metadata.name
-        status = next(each for each in pod.status.container_statuses if each.name == "main")
-        log = core.read_namespaced_pod_log(name, namespace, container="main", timestamps=True)
-        lines = [line.split(" ", 1) for line in log.splitlines() if " " in line]
-        own = [_time(moment) for moment, text in lines if OWN_LINE.match(text)]
-        if not own:  # a driver
-            continue
-        started, over = status.state.terminated.started_at, status.state.terminated.finished_at
-        rows.append(
-            {
-                "step": NAME.findall(log)[0],
-                "before": (started - ended).total_seconds(),
-                "queued": (started - pod.metadata.creation_timestamp).total_seconds(),
-                "startup": (own[0] - started).total_seconds(),
-                "own": (over - own[0]).total_seconds(),
-            }
-        )
-        ended = over
+        main = next(each for each in pod.status.container_statuses if each.name == "main").state.terminated
+        if main is None:
+            raise SystemExit(f"{pod.metadata.name}: goes on. Give a run that is over.")
+        times = Times(pod.metadata.creation_timestamp, main.started_at, main.finished_at)
+        log = core.read_namespaced_pod_log(pod.metadata.name, namespace, container="main", timestamps=True)
+        row, ended = spent(times, log, ended)
+        rows.append({"step": pod.metadata.labels[STEP_LABEL]} | row)
     return rows
+
+
+@dataclass(frozen=True)
+class Times:
+    """When a pod was created, and when its step's container started and ended, in Kubernetes' whole seconds, cut off."""
+
+    created: datetime
+    started: datetime
+    ended: datetime
+
+
+def spent(times: Times, log: str, before: datetime) -> tuple[dict[str, float], datetime]:
+    """Return where the seconds of one step went, and when it was over; `before` is when the step before it was.
+
+    before: since then (for the first step, since the run was created). queued: the part of it after the step's pod was
+    created. startup: from the start of the container to the first line of the step's own, or of kfp's before it where it
+    has none. own: from there to its end. The log has the precise times.
+    """
+    lines = [(_time(moment), text) for moment, _, text in (line.partition(" ") for line in log.splitlines()) if text]
+    begun = [moment for moment, text in lines if BEGUN.search(text)]
+    own = [moment for moment, text in lines if OWN_LINE.match(text)]
+    first = (own or begun or [times.started])[0]
+    over = max([times.ended, *(moment for moment, _ in lines)])
+    row = {
+        "before": max(0.0, (times.started - before).total_seconds()),
+        "queued": (times.started - times.created).total_seconds(),
+        "startup": max(0.0, (first - times.started).total_seconds()),
+        "own": (over - first).total_seconds(),
+    }
+    return row, over
 
 
 def table(rows: list[dict[str, Any]]) -> str:

@@ -38,12 +38,22 @@ def overdue(workflows: Iterable[Manifest]) -> int | None:
     for workflow in workflows:
         seconds = workflow["spec"].get("activeDeadlineSeconds")
         status = workflow.get("status", {})
-        # Kubeflow cancels a run by a deadline of 0.
         if seconds and status.get("phase") in ("Failed", "Error"):
             lasted = seconds_between(str(status.get("startedAt") or ""), str(status.get("finishedAt") or ""))
             if lasted is not None and lasted >= seconds:
                 return int(seconds)
     return None
+
+
+def cancelled(workflow: Manifest) -> bool:
+    """Return whether Kubeflow was asked to end the run, which it does by a deadline of 0."""
+    return bool(workflow["spec"].get("activeDeadlineSeconds") == 0)
+
+
+def cancelled_nodes(workflows: Iterable[Manifest]) -> set[str]:
+    """Return the nodes that ended because their run was asked to end, whatever their pods say: one may end with 0."""
+    nodes = [each.get("status", {}).get("nodes") or {} for each in workflows if cancelled(each)]
+    return {name for each in nodes for name, node in each.items() if node.get("message") == _DEADLINE}
 
 
 def given_up(workflows: Iterable[Manifest]) -> dict[str, str]:
@@ -91,6 +101,14 @@ def ended_at_deadline(pod: Manifest) -> bool:
         if each["name"] == "wait":
             return str((each.get("state", {}).get("terminated") or {}).get("message") or "").strip() == _DEADLINE
     return False
+
+
+def deadline_sentence(pod: Manifest, run_ends: str) -> str:
+    """Say at which deadline Argo ended the pod: its run's, `run_ends`, or a retry's, when its step's attempts took too long."""
+    time = deadline_of(pod)
+    if time == run_ends or not (run_ends or is_retry(pod)):
+        return f"was ended at {time}, the deadline of its run. Raise deadline_seconds in the environment"
+    return f"was ended by Argo at {time}: {BOUND}"
 
 
 def deadline_of(pod: Manifest) -> str:

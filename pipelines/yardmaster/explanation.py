@@ -47,7 +47,7 @@ class Evidence:
     """All that is known of one pod. nodes and pods are None where they may not be listed, expected where no plan was.
 
     run_ends: when its run's own deadline is, '' without one. given_up: Argo's reason to start no further attempt. again: what
-    starts the pod's work again if it has failed, as a sentence, '' where nothing does.
+    starts the pod's work again if it has failed, as a sentence, '' where nothing does. cancelled: it ended with its run.
     """
 
     pod: Manifest
@@ -59,6 +59,7 @@ class Evidence:
     run_ends: str = ""
     given_up: str = ""
     again: str = ""
+    cancelled: bool = False
 
 
 @dataclass(frozen=True)
@@ -100,6 +101,8 @@ def explain(evidence: Evidence) -> Finding:
         pool=labels.get(POOL_LABEL, ""),
     )
     phase = status.get("phase", "Pending")
+    if evidence.cancelled and phase in ("Succeeded", "Failed"):
+        return replace(finding, state="failed", cause="cancelled", sentence="was ended with its run")
     if phase == "Succeeded":
         return replace(finding, state="done", cause="done", sentence="done")
     if taken := _taken_away(finding, pod):
@@ -200,21 +203,12 @@ def _failed(finding: Finding, evidence: Evidence) -> Finding:
     if end.get("reason") == "OOMKilled":
         return _out_of_memory(failed, evidence, name)
     if argo.ended_at_deadline(evidence.pod):
-        return _at_argos_deadline(failed, evidence)
+        sentence = argo.deadline_sentence(evidence.pod, evidence.run_ends)
+        return replace(failed, cause="deadline", sentence=sentence, code=ExitCode.INFRASTRUCTURE)
     exited = _exited(failed, end, evidence)
     if argo.ran_out_of_time(evidence.given_up):
         return replace(exited, sentence=f"{exited.sentence.rstrip('.')}. It was not tried again: {argo.BOUND}")
     return exited
-
-
-def _at_argos_deadline(finding: Finding, evidence: Evidence) -> Finding:
-    """Argo ends a pod at its run's deadline, and a retry also where its step's attempts together took too long."""
-    time = argo.deadline_of(evidence.pod)
-    if time == evidence.run_ends or not (evidence.run_ends or argo.is_retry(evidence.pod)):
-        sentence = f"was ended at {time}, the deadline of its run. Raise deadline_seconds in the environment"
-    else:
-        sentence = f"was ended by Argo at {time}: {argo.BOUND}"
-    return replace(finding, cause="deadline", sentence=sentence, code=ExitCode.INFRASTRUCTURE)
 
 
 def _exited(finding: Finding, end: Manifest, evidence: Evidence) -> Finding:

@@ -60,7 +60,7 @@ def evidence(
     ends = next((text for each in workflows if (text := argo.run_ends(each))), "")
     given_up = argo.given_up(workflows)
     replaced = {_name(job) for job in jobs if _replaces(job)}
-    retried = argo.retried(workflows)
+    retried, cancelled = argo.retried(workflows), argo.cancelled_nodes(workflows)
     unscheduled = any(not pod["spec"].get("nodeName") for pod in pods)
     nodes = _allowed(cluster, "/api/v1/nodes")
     everything = _allowed(cluster, "/api/v1/pods") if unscheduled else None
@@ -75,6 +75,7 @@ def evidence(
             run_ends=ends,
             given_up=given_up.get(argo.node_of(pod), ""),
             again=_again(pod, replaced, retried),
+            cancelled=argo.node_of(pod) in cancelled,
         )
         for pod in pods
     ]

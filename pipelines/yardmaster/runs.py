@@ -23,6 +23,7 @@ from yardmaster.submission import environment_of, recipe_of
 
 _POLL_SECONDS = 3.0  # chosen: two servers are asked, and a step takes ten seconds at least
 _ENDING = OVER | {"CANCELING"}
+_NOTE_SECONDS = 5.0  # chosen: for a storage that may be out of reach from here
 _GONE_SECONDS = 180  # chosen: how long the pods of a cancelled run may take to end, a checkpoint included
 
 
@@ -125,6 +126,8 @@ class Runs:
             state = self._state(run_id)
             if not jobs and not alive and state in OVER:
                 _forget(signs)
+                with suppress(TrainyardError, OSError), storage.patience(_NOTE_SECONDS):
+                    storage.write_text(self._note(self.server.run(run_id)), datetime.now(UTC).isoformat())
                 return
             if time.monotonic() > deadline:
                 left = ", ".join([*alive, *map(_name, jobs)]) or f"the run, which says {state}"
@@ -171,13 +174,34 @@ class Runs:
         return RunView(
             run_id=str(run.run_id),
             name=str(run.display_name),
-            state=_outcome(run),
+            state=self._outcome(run),
             recipe=recipe_of(pipeline),
             environment=environment_of(version),
             created=created,
             seconds=round((last - run.created_at).total_seconds(), 1) if run.created_at else None,
             error=str(run.error.message) if run.error and run.error.message else "",
         )
+
+    def _outcome(self, run: Any) -> str:
+        """Return the run's state. Kubeflow has FAILED for one that was cancelled within a step with retries.
+
+        That it was asked to end stands in its history, unless it was over before Kubeflow looked; then in its Workflow, as
+        long as Argo keeps that, and in the note that `cancel` left.
+        """
+        state = str(run.state)
+        if state != "FAILED" or any(str(each.state) == "CANCELING" for each in run.state_history or []):
+            return "CANCELED" if state == "FAILED" else state
+        with suppress(TrainyardError, OSError):
+            if any(argo.cancelled(each) for each in run_pods.workflows(self.cluster, str(run.run_id))):
+                return "CANCELED"
+        with suppress(TrainyardError, OSError), storage.patience(_NOTE_SECONDS):
+            return "CANCELED" if storage.read_text(self._note(run)) is not None else state
+        return state
+
+    def _note(self, run: Any) -> str:
+        """Return where `cancel` notes that it ended the run."""
+        recipe = recipe_of(self._names_of(run)[0])
+        return storage.join(self.environment.storage, recipe, "runs", str(run.run_id), "cancelled")
 
     def _names_of(self, run: Any) -> tuple[str, str]:
         """Return the names of the run's pipeline and version, which carry recipe and environment."""
@@ -207,12 +231,6 @@ def _forget(signs: set[str]) -> None:
     for sign in signs:
         with suppress(TrainyardError, OSError):
             storage.remove(sign.rpartition("/")[0])
-
-
-def _outcome(run: Any) -> str:
-    """Return the run's state; one that was cancelled within a step with retries is FAILED to Kubeflow."""
-    asked = any(str(each.state) == "CANCELING" for each in run.state_history or [])
-    return "CANCELED" if asked and str(run.state) == "FAILED" else str(run.state)
 
 
 def changes(views: Iterator[RunView], say: Callable[[StepView], None]) -> Iterator[RunView]:

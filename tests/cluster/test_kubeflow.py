@@ -6,11 +6,13 @@ and TRAINYARD_IMAGE the image (images/Dockerfile, target cpu) that every node ha
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -274,3 +276,107 @@ def test_doctor_finds_the_server_and_its_retry_policy(place: Path) -> None:
     found = {each["name"]: each["verdict"] for each in document("doctor", "digits", "-e", str(place))["checks"]}
     assert found["kubeflow"] == found["recipe"] == "good"
     assert "retry policy" in found
+
+
+def send(name: str, place: Path, bound: str = "") -> None:
+    """Run somebody else's pipeline, whose only step fails at its first attempt and takes 45 s at its second.
+
+    bound: of a retryPolicy of its author's own, '' where the environment has the retries.
+    """
+    from google.protobuf import json_format
+    from kfp import dsl
+
+    from trainyard.core import environment as environments
+    from yardmaster import placement
+    from yardmaster.compilation import to_yaml
+    from yardmaster.kubeflow_api import Kubeflow
+    from yardmaster.submission import Submission
+    from yardmaster.submit import submit
+
+    @dsl.component(base_image=IMAGE, install_kfp_package=False)
+    def fails_once():  # type: ignore[no-untyped-def]
+        import os
+        import sys
+        import time
+
+        if os.environ["KFP_RETRY_INDEX"] == "0":
+            sys.exit(30)
+        time.sleep(45)
+
+    @dsl.pipeline(name="own")
+    def own():  # type: ignore[no-untyped-def]
+        task = fails_once().set_caching_options(False)
+        if bound:
+            task.set_retry(1, "5s", 2.0, bound)
+
+    environment = environments.load(str(place))
+    placed = placement.place(json_format.MessageToDict(own.pipeline_spec), environment)
+    package = to_yaml(placed.documents)
+    version = f"own-{hashlib.sha256(package.encode()).hexdigest()[:12]}"
+    submit(Submission("trainyard-own", version, package, name, environment), Kubeflow(environment))
+
+
+def until(name: str, place: Path, ready: Callable[[Any], Any], seconds: float = 600) -> Any:
+    """Return the run as soon as `ready` of it is true."""
+    deadline = time.monotonic() + seconds
+    while not ready(run := document("runs", "show", name, "-e", str(place))):
+        assert time.monotonic() < deadline, run["reason"]
+        time.sleep(1)
+    return run
+
+
+def over(run: Any) -> bool:
+    return run["state"] in ("SUCCEEDED", "FAILED", "CANCELED")
+
+
+def test_a_step_that_fails_once_is_done_again_whatever_its_attempts_take_together(place: Path) -> None:
+    patient = changed(place, retries={"default": 1})
+    send(f"{RUN}-again-once", patient)
+    run = until(f"{RUN}-again-once", patient, over)
+    (step,) = run["steps"]
+    assert (run["state"], step["state"], step["attempts"]) == ("SUCCEEDED", "done", 2)
+
+
+def test_a_retry_that_argo_ends_at_its_authors_bound_says_so(place: Path) -> None:
+    send(f"{RUN}-bounded", place, bound="40s")
+    assert until(f"{RUN}-bounded", place, over)["state"] == "FAILED"
+    told = trainyard("explain", f"{RUN}-bounded", "-e", str(place)).stdout
+    assert "fails-once was ended by Argo at " in told and "backoffMaxDuration" in told
+
+
+def test_a_run_that_is_cancelled_between_two_attempts_is_cancelled(place: Path) -> None:
+    patient = changed(place, retries={"default": 1})
+    name = f"{RUN}-cancel-retry"
+    send(name, patient)
+    run = until(name, patient, lambda run: "It is tried again" in run["reason"])
+    assert not over(run)
+    assert trainyard("runs", "cancel", name, "-e", str(patient)).returncode == 0
+    run = document("runs", "show", name, "-e", str(patient))
+    assert (run["state"], [step["state"] for step in run["steps"]]) == ("CANCELED", ["failed"])
+    assert {run["name"]: run["state"] for run in document("runs", "list", "-e", str(patient))}[name] == "CANCELED"
+
+
+def test_a_gang_outlives_the_pod_of_its_launcher(place: Path) -> None:
+    kubectl("apply", "-f", str(Path(__file__).parents[2] / "k8s/base/gang-rbac.yaml"))
+    account = f"--serviceaccount={SPACE}:pipeline-runner"
+    kubectl("create", "rolebinding", "trainyard-gang-of-runs", "--role=trainyard-gang", account)
+    gang = {"kind": "cpu", "workers": 2, "resources": MEMORY}
+    pools = json.loads(place.read_text())["pools"] | {"gang": gang}
+    pair = changed(
+        place, pools=pools, placement={"default": "cpu", "train": "gang"}, retries={"default": 0, "train": 2}
+    )
+    name = f"{RUN}-gang"
+    long = ["--set", "train.epochs=200", *QUICK[2:]]
+    assert trainyard("submit", "digits", "-e", str(pair), "--name", name, *long).returncode == 0
+
+    def trains(run: Any) -> bool:
+        states = {step["name"]: step["state"] for step in run["steps"]}
+        return states.get("train worker 0") == states.get("train worker 1") == states.get("train") == "running"
+
+    run = until(name, pair, trains)
+    launcher = next(step["pod"] for step in run["steps"] if step["name"] == "train")
+    assert "deleted" in kubectl("delete", "pod", launcher, "--wait=false")
+    run = until(name, pair, over, 600)
+    assert run["state"] == "SUCCEEDED", run["reason"]
+    successor = next(step["pod"] for step in run["steps"] if step["name"] == "train")
+    assert successor != launcher and "how=attached" in kubectl("logs", successor, "-c", "main")

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import kfp_server_api
 import pytest
 
+from trainyard.core import environment as environments
 from trainyard.core.errors import ExitCode
 from yardmaster import argo, run_view
 from yardmaster.argo import overdue
@@ -19,7 +21,7 @@ from yardmaster.planning.expectation import Expectation
 from yardmaster.planning.plan import Range
 from yardmaster.run_pods import evidence
 from yardmaster.run_view import RunView, steps, steps_of_tasks
-from yardmaster.runs import changes
+from yardmaster.runs import Runs, changes
 from yardmaster.scheduling import misfit, requests
 
 
@@ -106,6 +108,44 @@ def test_a_step_that_argo_did_not_try_again_for_the_time_it_took_says_so() -> No
     bound, limit = (explain(Evidence(failed, given_up=said)).sentence for said in given_up.values())
     assert "ended with exit code 30" in bound and "It was not tried again: all attempts of a step must" in bound
     assert "ended with exit code 30" in limit and "not tried again" not in limit
+
+
+@pytest.mark.parametrize(
+    ("history", "deadline", "noted", "state"),
+    [
+        (["RUNNING", "CANCELING", "FAILED"], None, False, "CANCELED"),
+        (["RUNNING", "FAILED"], 0, False, "CANCELED"),  # over before Kubeflow looked
+        (["RUNNING", "FAILED"], None, True, "CANCELED"),  # and Argo keeps it no more
+        (["RUNNING", "FAILED"], 600, False, "FAILED"),
+    ],
+)
+def test_a_cancelled_run_that_kubeflow_calls_failed_is_told_from_one_that_failed(
+    history: list[str], deadline: int | None, noted: bool, state: str, tmp_path: Path
+) -> None:
+    kind = environments.load("kind").model_copy(update={"storage": str(tmp_path), "secrets": {}, "variables": {}})
+    runs = Runs(kind.model_copy(update={"kubeflow": environments.Kubeflow(endpoint="http://127.0.0.1:1")}))
+    runs._cluster = Silent()
+    runs._cluster.items = lambda *_, **__: [{"spec": {"activeDeadlineSeconds": deadline}}]  # type: ignore[method-assign]
+    runs._names[("p", "v")] = ("trainyard-digits", "kind-1")
+    if noted:
+        note = tmp_path / "digits/runs/r/cancelled"
+        note.parent.mkdir(parents=True)
+        note.touch()
+    reference = kfp_server_api.V2beta1PipelineVersionReference(pipeline_id="p", pipeline_version_id="v")
+    states = [kfp_server_api.V2beta1RuntimeStatus(state=each) for each in history]
+    run = kfp_server_api.V2beta1Run(
+        run_id="r", state=history[-1], state_history=states, pipeline_version_reference=reference
+    )
+    assert runs._outcome(run) == state
+
+
+def test_a_step_that_ended_with_its_cancelled_run_is_not_done_though_its_pod_ended_with_0() -> None:
+    node = {"type": "Pod", "phase": "Failed", "message": "Step exceeded its deadline"}
+    workflow = {"spec": {"activeDeadlineSeconds": 0}, "status": {"nodes": {"n-1": node, "n-0": {"phase": "Succeeded"}}}}
+    assert argo.cancelled_nodes([workflow]) == {"n-1"}
+    assert argo.cancelled_nodes([workflow | {"spec": {"activeDeadlineSeconds": 60}}]) == set()
+    ended = explain(Evidence(pod(phase="Succeeded"), cancelled=True))
+    assert (ended.state, ended.sentence) == ("failed", "was ended with its run")
 
 
 def test_a_worker_that_its_job_replaces_and_an_attempt_that_argo_follows_by_another_ask_nobody_to_submit() -> None:

@@ -49,7 +49,7 @@ def forget(sign: str) -> None:
     """Nothing of `sign` and of what lies beside it is left: its gang has trained. A later gang writes its own."""
     try:
         storage.remove(sign.rpartition("/")[0])
-    except (OSError, TrainyardError) as error:
+    except Exception as error:  # noqa: BLE001 - the model is trained and committed
         events.emit("warning", message=f"{sign}: the launcher's sign of life was not removed ({error}).")
 
 
