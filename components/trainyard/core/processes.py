@@ -21,6 +21,7 @@ from trainyard.core.errors import TransientError
 LOST = 255
 """The exit code of a child that was lost together with the server, as multiprocessing gives it: nobody knows how it ended."""
 
+_PAUSES = (0.1, 0.5, 2.0)  # chosen: a server that is killed takes a moment to be known as dead
 _ORPHAN_SECONDS = 5.0  # chosen: what the kernel may take to end a process that was killed
 
 
@@ -106,18 +107,19 @@ def started(process: int) -> str:
 
 
 def _started_process(target: Callable[..., None], args: tuple[Any, ...], name: str | None) -> Any:
-    for last in (False, True):
+    for pause in (*_PAUSES, None):
         _ensure_server()
         context = multiprocessing.get_context("forkserver")
         process = context.Process(target=_begin, args=(target, args), name=name)
         try:
             process.start()
         except (EOFError, ConnectionError) as error:
-            if last:
+            if pause is None:
                 raise TransientError(
-                    f"{name or 'a process'}: could not be started, the fork server was killed twice meanwhile. "
+                    f"{name or 'a process'}: could not be started, the fork server was killed again and again. "
                     "Run the same command again; if it happens again, give it more memory."
                 ) from error
+            time.sleep(pause)
         else:
             return process
     raise AssertionError("unreachable")
