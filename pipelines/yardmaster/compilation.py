@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from trainyard.core import keys
+from trainyard.core import keys, plain_yaml
 from trainyard.core.environment import Environment
 from trainyard.core.errors import ConfigurationError
 from trainyard.core.gang import gang_plan
@@ -45,7 +45,7 @@ def compiled(
     spec = json_format.MessageToDict(pipeline.pipeline_spec)
     parameters = spec["root"]["inputDefinitions"]["parameters"]
     defaults = {
-        "recipe": yaml.safe_dump(recipe.model_dump(mode="json"), sort_keys=False),
+        "recipe": plain_yaml.dump(recipe.model_dump(mode="json")),
         "storage": environment.storage,
         "code": keys.code_digest(recipe.module),
         "beam_options": environment.beam.command_line,

@@ -12,9 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Protocol, Self
 
-import yaml
-
-from trainyard.core import disk, errors, keys, memory, processes, storage, summary, warm_start
+from trainyard.core import disk, errors, keys, memory, plain_yaml, processes, storage, summary, warm_start
 from trainyard.core import step as steps
 from trainyard.core.artifacts import Evaluation, Exports
 from trainyard.core.champion import champion
@@ -66,7 +64,7 @@ class LocalRun:
 
     @property
     def _recipe_text(self) -> str:
-        return yaml.safe_dump(self.recipe.model_dump(mode="json"), sort_keys=False)
+        return plain_yaml.dump(self.recipe.model_dump(mode="json"))
 
     def execute(self) -> None:
         """Run what is not done yet. A step that the gate leaves out is told to the listener.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from calendar import monthrange
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -23,22 +24,28 @@ from trainyard.core.schedule import When
 SETTLE = timedelta(seconds=60)  # chosen: the controller looks at a schedule every 10 s and answers late under load
 
 _RANGES = {"minute": (0, 59), "hour": (0, 23), "day": (1, 31), "month": (1, 12), "weekday": (0, 6)}
+_LEAP_YEAR = 2024
 _DIGEST = 8
+
+
+_Name = Annotated[str, Field(max_length=1024, pattern=r"^[^\x00-\x1f\x7f]+$")]
 
 
 class Schedule(Strict):
     """When a recipe runs in an environment."""
 
     name: Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]{0,40}[a-z0-9])?$")]
-    recipe: Annotated[str, Field(min_length=1)] = Field(
-        description="Name of a bundled recipe, or a file beside this one."
+    recipe: _Name = Field(description="Name of a bundled recipe, or a file beside this one.")
+    environment: _Name = Field(description="Name of an environment, or a file beside this one.")
+    overrides: list[_Name] = Field(
+        [], alias="set", max_length=100, description="Overrides of the recipe, such as train.epochs=3."
     )
-    environment: Annotated[str, Field(min_length=1)] = Field(
-        description="Name of an environment, or a file beside this one."
+    cron: Annotated[str, Field(max_length=256)] = Field(
+        description="minute hour day month weekday (0 is Sunday), such as 0 3 * * *."
     )
-    overrides: list[str] = Field([], alias="set", description="Overrides of the recipe, such as train.epochs=3.")
-    cron: str = Field(description="minute hour day month weekday (0 is Sunday), such as 0 3 * * *.")
-    time_zone: str = Field("UTC", description="Must be the one that the server's schedules are in.")
+    time_zone: Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_+/-]{0,63}$")] = Field(
+        "UTC", description="Must be the one that the server's schedules are in."
+    )
     when: When | None = Field(None, description="Train only where one of these holds; left out: always.")
     max_concurrency: Annotated[int, Field(ge=1, le=10)] = Field(
         1, description="Runs at one time. A tick that finds as many going on runs late, once."
@@ -52,18 +59,31 @@ class Schedule(Strict):
         fields = cron.split()
         if len(fields) != len(_RANGES):
             raise ValueError(f"five fields are expected: {' '.join(_RANGES)}")
-        for field, (name, (low, high)) in zip(fields, _RANGES.items(), strict=True):
-            for part in field.split(","):
-                found = re.fullmatch(r"(\*|(\d+)(?:-(\d+))?)(?:/([1-9]\d*))?", part)
-                numbers = [int(each) for each in found.groups()[1:3] if each] if found else []
-                if not found or any(not low <= each <= high for each in numbers) or numbers != sorted(numbers):
-                    raise ValueError(f"{name}: '{part}' is not understood. Numbers are {low} to {high}")
+        _, _, days, months, _ = (_values(name, field) for name, field in zip(_RANGES, fields, strict=True))
+        if fields[4] == "*" and min(days) > max(monthrange(_LEAP_YEAR, month)[1] for month in months):
+            raise ValueError(f"no month {fields[3]} has a day {fields[2]}")
         return " ".join(fields)
 
     @property
     def server_cron(self) -> str:
         """The expression in the server's six fields, the first of them seconds."""
         return f"0 {self.cron}"
+
+
+def _values(name: str, field: str) -> set[int]:
+    """Return the numbers that a field of a cron expression stands for. Raises `ValueError`."""
+    low, high = _RANGES[name]
+    values: set[int] = set()
+    for part in field.split(","):
+        found = re.fullmatch(r"(?:\*|([0-9]{1,2})(?:-([0-9]{1,2}))?)(?:/([0-9]{1,2}))?", part)
+        first, last, step = (int(each) if each else None for each in found.groups()) if found else (None, None, 0)
+        # As the server reads it, 5/10 is 5-59/10.
+        end = last if last is not None else high if first is None or step else first
+        start = low if first is None else first
+        if not low <= start <= end <= high or (step is not None and not 1 <= step <= high):
+            raise ValueError(f"{name}: '{part}' is not understood. Numbers are {low} to {high}")
+        values |= set(range(start, end + 1, step or 1))
+    return values
 
 
 @dataclass(frozen=True)

@@ -67,7 +67,12 @@ def commands() -> str:
 def keys(title: str, schema: dict[str, Any]) -> str:
     """Return a page with a table of keys for the document and each of its sections."""
     sections = [(title, schema), *schema["$defs"].items()]
-    return "\n".join([f"# {title}\n\nMade from the schema. A key without a default is required.\n", *_tables(sections)])
+    return "\n".join(
+        [
+            f"# {title}\n\nMade from the schema. A key without a default is required; numbers stand with their bounds. Values are read as YAML 1.2 reads them: `no` and `12:30` are texts, `1e-3` is a number. Anchors and tags are refused.\n",
+            *_tables(sections),
+        ]
+    )
 
 
 def _tables(sections: list[tuple[str, dict[str, Any]]]) -> Iterator[str]:
@@ -93,14 +98,30 @@ def _kind(value: dict[str, Any]) -> str:
         if choice in value:
             return " or ".join(_kind(option) for option in value[choice])
     if "enum" in value or "const" in value:
-        return ", ".join(f"`{option}`" for option in value.get("enum", [value.get("const")]))
+        return ", ".join(
+            f"`{option}`" if option != "" else "empty" for option in value.get("enum", [value.get("const")])
+        )
     if "prefixItems" in value:
         return "[" + ", ".join(_kind(item) for item in value["prefixItems"]) + "]"
     if value.get("type") == "array":
         return f"list of {_kind(value['items'])}"
-    if isinstance(value.get("additionalProperties"), dict):
-        return f"name → {_kind(value['additionalProperties'])}"
-    return str(value.get("type", "anything"))
+    for inner in (*value.get("patternProperties", {}).values(), value.get("additionalProperties")):
+        if isinstance(inner, dict):
+            return f"name → {_kind(inner)}"
+    return f"{value.get('type', 'anything')}{_range(value)}"
+
+
+def _range(value: dict[str, Any]) -> str:
+    """Return the bounds of a number, the least first."""
+    if value.get("type") not in ("integer", "number"):
+        return ""
+    if value["type"] == "integer":
+        low = value.get("minimum", value.get("exclusiveMinimum", 0) + 1)
+        return f" {low} … {value['maximum']}"
+    low, high = (f"{value.get(key, value.get(f'exclusive{key.title()}')):g}" for key in ("minimum", "maximum"))
+    above = "above " if "exclusiveMinimum" in value else ""
+    below = "below " if "exclusiveMaximum" in value else ""
+    return f" {above}{low} … {below}{high}"
 
 
 def _default(value: dict[str, Any]) -> str:

@@ -16,9 +16,7 @@ import tensorflow as tf
 
 from trainyard.core import documents
 from trainyard.core.artifacts import Exports, Feature, RawFeature
-from trainyard.core.errors import ConfigurationError
 from trainyard.core.recipe import Recipe
-from trainyard.data import trained
 from trainyard.data.examples import load_transform, open_examples
 from trainyard.export import lite, run, signature
 
@@ -152,14 +150,6 @@ def test_a_serialized_example_answers_as_its_columns_and_missing_ones_are_nan_or
     np.testing.assert_allclose(found["probabilities"], expected["probabilities"], atol=1e-6)
     assert found["label"].numpy().tolist() == expected["label"].numpy().tolist()
     assert not np.allclose(found["probabilities"][0], found["probabilities"][1])
-
-
-def test_two_columns_with_one_serving_name_are_refused(table: Path, tmp_path: Path) -> None:
-    document = open_examples(str(table / "examples")).document
-    twice = [*document.raw_features, RawFeature(name="net_worth", dtype="float32")]
-    model = trained.load(str(table / "model"))
-    with pytest.raises(ConfigurationError, match="'net_worth' and 'net worth' would both be the input 'net_worth'"):
-        signature.save(model, tf.Module(), document.model_copy(update={"raw_features": twice}), tmp_path / "x")
 
 
 def test_an_int8_image_model_takes_and_gives_int8_and_holds_no_float_tensor(exported: Path) -> None:

@@ -3,11 +3,10 @@
 import pytest
 
 from trainyard.core.artifacts import Quarantined
-from trainyard.core.errors import ConfigurationError, DataError
-from trainyard.core.recipe import Data, Recipe
+from trainyard.core.errors import DataError
+from trainyard.core.recipe import Recipe
 from trainyard.preprocess import quality
 from trainyard.preprocess.collect import Collected, Repeated
-from trainyard.preprocess.features import check_names
 from trainyard.preprocess.files import find_files
 from trainyard.preprocess.summary import Numbers, SplitSummary
 
@@ -91,20 +90,6 @@ def test_statistics_do_not_depend_on_how_they_were_merged():
     # Six digits are kept. The standard deviation of 0, 1, 2, 3 is sqrt(5) / 2.
     expected = {"mean": 1e9, "std": 1.11803, "min": 1e9, "max": 1e9}
     assert whole.document() == {"count": 4, "missing": 1, **expected}
-
-
-def test_names_that_would_collide_in_an_example_are_refused():
-    def columns(*names, kind="numeric"):
-        return Data.model_validate(
-            {"format": "csv", "path": "x", "label": "y", "features": {name: {"type": kind} for name in names}}
-        )
-
-    check_names(columns("a", "b"))
-    for name in ("key", "label", "y", "raw/a", "_split"):
-        with pytest.raises(ConfigurationError, match="is taken"):
-            check_names(columns(name))
-    with pytest.raises(ConfigurationError, match="'d_month' is taken"):
-        check_names(columns("d", "d_month", kind="date"))
 
 
 def test_a_path_without_files_is_refused(tmp_path):

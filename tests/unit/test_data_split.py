@@ -22,12 +22,6 @@ def test_the_seed_and_the_content_alone_decide_the_split(content, seed, other):
     assert assign_split(content, other, fractions) in ("train", "eval", "test")
 
 
-@given(CONTENTS, st.integers(0, 2**31))
-def test_a_split_of_fraction_zero_gets_nothing(content, seed):
-    assert assign_split(content, seed, SplitFractions(train=0.5, eval=0.5, test=0)) != "test"
-    assert assign_split(content, seed, SplitFractions(train=1, eval=0, test=0)) == "train"
-
-
 @given(CONTENTS, st.integers(0, 100))
 def test_growing_train_moves_nothing_out_of_it(content, seed):
     if assign_split(content, seed, SplitFractions(train=0.6, eval=0.2, test=0.2)) == "train":

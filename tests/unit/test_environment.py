@@ -167,13 +167,14 @@ def test_an_unknown_pool_is_answered_with_the_nearest_name(tmp_path: Path) -> No
     gke = (environments.BUNDLED / "gke.yaml").read_text()
     message = refusal(tmp_path, gke.replace("train: gpu-l4", "train: gpu-14"))
     assert message == (
-        "own.yaml: placement.train: no pool 'gpu-14'. Defined: cpu, small, gpu-l4, v5e-8, v5e-16. Did you mean 'gpu-l4'?"
+        f"{tmp_path}/own.yaml:57: placement.train: no pool 'gpu-14'. Defined: cpu, small, gpu-l4, v5e-8, v5e-16. "
+        "Did you mean 'gpu-l4'?"
     )
 
 
 def test_all_inconsistencies_come_in_one_message(tmp_path: Path) -> None:
     message = refusal(tmp_path, "target: kubeflow\nstorage: runs\nplacement: {train: gpu}\n")
-    assert [line.split(":")[1].strip() for line in message.splitlines()] == [
+    assert [line.split(":")[2].strip() for line in message.splitlines()] == [
         "placement.train",
         "placement.default",
         "storage",

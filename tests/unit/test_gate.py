@@ -5,7 +5,7 @@ import math
 import pytest
 
 from trainyard.core.artifacts import Interval
-from trainyard.core.recipe import Gate
+from trainyard.core.gates import Gate
 from trainyard.evaluate.gate import Champion, Measured, Subject, judge
 
 NONE = Champion(present=False)

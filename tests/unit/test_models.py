@@ -43,6 +43,21 @@ def test_cnn_small_halves_the_image_to_four_to_seven_pixels(side: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["mlp", "wide_deep"])
+def test_columns_may_be_called_what_no_layer_may_or_what_others_are(name: str) -> None:
+    called = ["km/h", "logits", "a", "b_c", "a_b", "c", "numbers", "速度", "dense"]
+    ids = [Feature(name=each, dtype="int64", shape=(), vocabulary_size=3) for each in called]
+    model = build(Model(name=name, hidden=[4]), [*ids, Feature(name="m/s", dtype="float32", shape=())], 2, seed=1)
+    batch = {"m/s": np.zeros(2, np.float32), **{each: np.asarray([0, 2]) for each in called}}
+    assert model(batch).shape == (2, 2)
+
+
+def test_features_whose_names_would_meet_are_refused() -> None:
+    pair = [Feature(name=each, dtype="float32", shape=()) for each in ("a b", "a_b")]
+    with pytest.raises(ConfigurationError, match="'a b' and 'a_b' would both be the input 'a_b' of the model"):
+        build(Model(name="mlp"), pair, 2, seed=1)
+
+
+@pytest.mark.parametrize("name", ["mlp", "wide_deep"])
 def test_a_column_network_takes_numbers_and_ids(name: str, tmp_path) -> None:
     model = build(Model(name=name, hidden=[4]), COLUMNS, 3, seed=1)
     batch = {
@@ -62,7 +77,7 @@ def test_a_column_network_takes_numbers_and_ids(name: str, tmp_path) -> None:
 def test_wide_deep_gives_each_pair_of_ids_a_weight_of_its_own() -> None:
     model = build(Model(name="wide_deep", hidden=[4]), COLUMNS[3:], 2, seed=1)
     cross = (
-        model.get_layer("wide_size_color") if "wide_size_color" in names(model) else model.get_layer("wide_color_size")
+        model.get_layer("wide_size_color") if "wide_size_color" in names(model) else model.get_layer("wide_color-size")
     )
     assert cross.embeddings.shape == (15, 2)
     ids = {"color": np.repeat(np.arange(5), 3), "size": np.tile(np.arange(3), 5)}

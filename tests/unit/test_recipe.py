@@ -1,11 +1,13 @@
 """Recipes are checked strictly: every fault at once, with file, line and the nearest name."""
 
+import os
 from pathlib import Path
 
 import pytest
 
 from trainyard.core import documents, recipe
 from trainyard.core.errors import ConfigurationError
+from trainyard.core.feature_names import input_name
 from trainyard.core.recipe import Recipe
 
 GOOD = """\
@@ -40,10 +42,10 @@ def test_all_faults_of_a_file_come_in_one_message_with_their_lines() -> None:
     ("text", "said"),
     [
         ("a: &x [1]\nb: *x", "pets.yaml:2: anchors and aliases are not allowed"),
-        ("a: !!python/object/apply:os.system [ls]", "the tag tag:yaml.org,2002:python/object/apply:os.system"),
+        ("a: !!python/object/apply:os.system [ls]", "the tag !!python/object/apply:os.system is not allowed"),
         ("name: a\nname: b", "pets.yaml:2: name: given twice"),
-        ("- 1", "keys with values are expected, list was found"),
-        ("", "keys with values are expected, NoneType was found"),
+        ("- 1", "keys with values are expected, a list was found"),
+        ("", "keys with values are expected, nothing was found"),
         ("a: [1", "pets.yaml:1: not valid YAML"),
         ("{a: " * 60 + "1" + "}" * 60, "nested more than 20 levels deep"),
     ],
@@ -86,6 +88,99 @@ def test_gates_name_a_known_metric_and_one_bound() -> None:
 def test_a_contradiction_between_sections_is_told_with_its_own_line() -> None:
     message = faults(GOOD + "evaluate:\n  slices: [color]\n")
     assert message == "pets.yaml:8: evaluate.slices: no feature 'color'."
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ("seed: -1", "pets.yaml:7: seed: Input should be greater than or equal to 0. Received: '-1'."),
+        ("seed: 0x" + "f" * 500_000, "pets.yaml:7: a number of 500002 characters. At most 64 are read."),
+        ("description: !!bool maybe", "pets.yaml:7: the tag !!bool is not allowed. Leave it out."),
+        ("description: 2024-13-45\ntrain: {epochs: yes}", "pets.yaml:8: train.epochs: Input should be a valid integer"),
+        ("x: " + "[{" * 200_000, "pets.yaml:7: nested more than 20 levels deep."),
+        ("push: {path: /}", "pets.yaml:7: push.path: the root of the file system is no place for outputs"),
+        ("push: {path: hdfs:/models}", "pets.yaml:7: push.path: 'hdfs:' is of no known place."),
+        ("push: {path: s3://key:word@bucket/m}", "push.path: credentials do not belong into a URI."),
+        ("push: {path: 's3://bucket/m?X-Amz-Signature=word'}", "push.path: a signature or another parameter does"),
+        (
+            "evaluate: {gates: [{metric: accuracy, min: 1.5}]}",
+            "min: no model can meet it: accuracy lies between 0 and 1",
+        ),
+        (
+            "evaluate: {gates: [{metric: accuracy, min: 0.5, slice: color=red}]}",
+            "evaluate.gates.0.slice: 'color=red' is of",
+        ),
+        ("train: {class_weights: {cat: 0, dog: 0}}", "pets.yaml:7: train.class_weights: no class counts"),
+        ("export: {formats: [saved_model, saved_model]}", "pets.yaml:7: export.formats: a format is given twice"),
+    ],
+)
+def test_what_can_never_run_is_refused_before_a_step_begins(lines: str, said: str) -> None:
+    message = faults(GOOD + lines)
+    assert said in message and "word@" not in message and "=word" not in message
+
+
+def test_an_image_size_has_two_numbers_that_suit_the_network() -> None:
+    assert "data.image_size: 1 values were given, and more are needed. Received: [96]." in faults(
+        GOOD, ["data.image_size=[96]"]
+    )
+    assert "'cnn_small' takes images of at least 8 x 8 pixels" in faults(GOOD, ["data.image_size=[96, 4]"])
+
+
+def test_a_module_that_is_not_there_is_refused_with_its_line(tmp_path: Path) -> None:
+    file = tmp_path / "pets.yaml"
+    file.write_text(GOOD + "module: own.py\n")
+    with pytest.raises(ConfigurationError, match=r"pets.yaml:7: module: there is no such file beside the recipe"):
+        recipe.load(str(file))
+    (tmp_path / "own.py").write_text("")
+    assert recipe.load(str(file)).module == str(tmp_path / "own.py")
+
+
+TABLE = "name: cars\ndata:\n  format: csv\n  path: x\n  label: y\n  features:\n{}model: {{name: mlp}}\n"
+
+
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        ({"a": "numeric", "key": "numeric"}, "pets.yaml:8: data.features.key: the name 'key' is taken."),
+        ({"y": "numeric"}, "pets.yaml:7: data.features.y: the name 'y' is taken."),
+        ({"raw/a": "numeric"}, "the name 'raw/a' is taken."),
+        ({"d": "date", "d_month": "numeric"}, "'d_month' and a name of 'd' would both be the input 'd_month'"),
+        ({"net worth": "numeric", "Net_Worth": "numeric"}, "would both be the input 'Net_Worth' of the model."),
+    ],
+)
+def test_columns_whose_names_would_meet_are_refused(columns: dict[str, str], said: str) -> None:
+    assert said in faults(TABLE.format("".join(f"    {name}: {{type: {kind}}}\n" for name, kind in columns.items())))
+
+
+@pytest.mark.parametrize(
+    ("column", "name"),
+    [
+        ("age", "age"),
+        ("km/h", "km_h"),
+        ("Türen", "Turen"),
+        ("2nd", "feature_2nd"),
+        ("a b", "a_b"),
+        ("速度", "feature____0e14"),
+    ],
+)
+def test_any_column_has_a_name_that_a_model_can_have(column: str, name: str) -> None:
+    assert input_name(column) == name
+
+
+def test_columns_of_other_scripts_stay_apart() -> None:
+    parsed = documents.parse(
+        TABLE.format("    速度: {type: numeric}\n    年齢: {type: numeric}\n"), Recipe, name="pets.yaml"
+    )
+    assert len({input_name(column) for column in parsed.data.features}) == 2
+
+
+def test_only_plain_files_are_read_and_none_is_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.yaml")
+    for name in (str(tmp_path / "pipe.yaml"), "/dev/zero"):
+        with pytest.raises(ConfigurationError, match="is no plain file"):
+            recipe.load(name)
+    with pytest.raises(ConfigurationError, match="recipes are files of this machine"):
+        recipe.load("s3://bucket/pets.yaml")
 
 
 def test_paths_are_relative_to_the_recipe_and_buckets_are_left_alone(tmp_path: Path) -> None:

@@ -2,28 +2,37 @@
 
 from __future__ import annotations
 
+import os
+import stat
 import types
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, Union, get_args, get_origin
 
-import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_core import PydanticCustomError
 
+from trainyard.core.credentials import is_secret
 from trainyard.core.errors import ConfigurationError, did_you_mean
+from trainyard.core.plain_yaml import MAX_BYTES, MAX_DEPTH, MAX_KEY, Location, Text, dotted
+from trainyard.core.uris import scheme, without_secrets
 
-MAX_BYTES = 1 << 20
-MAX_DEPTH = 20
+FOLDER = "folder"
+MAX_FAULTS = 20  # told of one document; chosen
+_CONTRADICTION = "contradiction"
 
-Location = tuple[str | int, ...]
-
-_PLAIN = frozenset({"map", "seq", "str", "int", "float", "bool", "null"})
+_SHOWN, _LONGEST = 80, 600  # characters of a value and of a sentence in a message; chosen
 
 
 class Strict(BaseModel):
-    """A section of a document that people write: unknown keys are refused."""
+    """A section of a document that people write: unknown keys, other types and what is no number are refused."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+def contradictory(found: Sequence[tuple[Location, str]]) -> PydanticCustomError:
+    """Return what a validator raises where parts of a document contradict each other: each part's place, and why."""
+    return PydanticCustomError(_CONTRADICTION, "contradictions", {"found": found})
 
 
 T = TypeVar("T", bound=BaseModel)
@@ -34,12 +43,14 @@ def find(kind: str, name: str, bundled: Path) -> Path:
 
     `kind` stands for it in messages. Raises `ConfigurationError` with the known names.
     """
+    if scheme(name):
+        raise ConfigurationError(f"{safe(name)}: {kind}s are files of this machine. Name one, or copy it here.")
     if name.endswith((".yaml", ".yml")) or "/" in name:
         return Path(name)
     known = sorted(path.stem for path in bundled.glob("*.yaml"))
     if name not in known:
         raise ConfigurationError(
-            f"no {kind} '{name}'. Known: {', '.join(known)}, or the path of a YAML file.{did_you_mean(name, known)}"
+            f"no {kind} '{safe(name)}'. Known: {', '.join(known)}, or the path of a YAML file.{did_you_mean(name, known)}"
         )
     return bundled / f"{name}.yaml"
 
@@ -49,137 +60,128 @@ def load(path: Path, model: type[T], overrides: Sequence[str] = ()) -> T:
 
     Raises `ConfigurationError` that names every fault with file, line and the nearest known key.
     """
-    try:
-        size = path.stat().st_size
-        if size > MAX_BYTES:
-            raise ConfigurationError(f"{path}: {size} bytes. At most {MAX_BYTES} are read.")
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ConfigurationError(f"{path}: cannot be read ({error.strerror}). Name a YAML file that exists.") from error
-    except UnicodeDecodeError as error:
-        raise ConfigurationError(f"{path}: is not UTF-8 text.") from error
-    return parse(text, model, name=str(path), overrides=overrides)
+    return parse(read_text(path), model, name=str(path), overrides=overrides, folder=path.parent)
 
 
-def parse(text: str, model: type[T], *, name: str, overrides: Sequence[str] = ()) -> T:
-    """Return the YAML `text` as `model`; `name` stands for the file in messages. Raises as `load`."""
-    reader = _Reader(name)
-    content = reader.read(text)
-    if not reader.faults and not isinstance(content, dict):
-        reader.faults.append(f"{name}:1: keys with values are expected, {type(content).__name__} was found.")
-    if reader.faults:
-        raise ConfigurationError("\n".join(reader.faults))
+def parse(text: str, model: type[T], *, name: str, overrides: Sequence[str] = (), folder: Path | None = None) -> T:
+    """Return the YAML `text` as `model`; `name` stands for the file in messages. Raises as `load`.
+
+    folder: where the file is, for validators that look for others beside it; they find it by `FOLDER` in their context.
+    """
+    read = Text(text, name)
+    if not read.faults and not isinstance(read.content, dict):
+        kinds: dict[type, str] = {type(None): "nothing", list: "a list", str: "a text", bool: "true or false"}
+        found = kinds.get(type(read.content), "a number")
+        read.faults.append(f"{name}:1: keys with values are expected, {found} was found.")
+    if read.faults:
+        raise _refusal(read.faults)
     for override in overrides:
-        reader.override(content, override)
+        _override(read, override)
     try:
-        return model.model_validate(content)
+        return model.model_validate(read.content, context={FOLDER: folder})
     except ValidationError as error:
-        raise ConfigurationError("\n".join(_faults(error, model, content, reader))) from error
+        raise _refusal(_faults(error, model, read)) from error
 
 
-class _Reader:
-    """Turns YAML text into plain values and remembers where each came from."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.origins: dict[Location, str] = {}
-        self.faults: list[str] = []
-
-    def read(self, text: str) -> Any:
-        try:
-            for event in yaml.parse(text, Loader=yaml.SafeLoader):
-                if isinstance(event, yaml.AliasEvent):
-                    self._fault(event.start_mark, "anchors and aliases are not allowed. Write the value out")
-                    return None
-            loader = yaml.SafeLoader(text)
-            node = loader.get_single_node()
-            return None if node is None else self._value(node, (), loader)
-        except RecursionError:
-            self.faults.append(f"{self.name}: nested more than {MAX_DEPTH} levels deep.")
-        except (yaml.YAMLError, ValueError) as error:
-            mark = getattr(error, "problem_mark", None)
-            problem = getattr(error, "problem", None) or str(error)
-            self.faults.append(f"{self.name}{f':{mark.line + 1}' if mark else ''}: not valid YAML ({problem}).")
-        return None
-
-    def override(self, content: dict[str, Any], override: str) -> None:
-        """Change `content` by one `key.path=value`."""
-        key, equals, value = override.partition("=")
-        if not equals or not key:
-            raise ConfigurationError(f"--set {override}: no '='. Write it as key.path=value, such as train.epochs=3.")
-        *parents, last = key.strip().split(".")
-        section: Any = content
-        for parent in parents:
-            section = section.setdefault(parent, {}) if isinstance(section, dict) else None
-            if section is None:
-                break
-        if not isinstance(section, dict):
-            raise ConfigurationError(f"--set {override}: '{'.'.join(parents)}' is a value and holds no keys.")
-        try:
-            section[last] = yaml.safe_load(value)
-        except yaml.YAMLError as error:
-            raise ConfigurationError(f"--set {override}: the value is not valid YAML.") from error
-        self.origins[(*parents, last)] = f"--set {override}"
-
-    def _value(self, node: yaml.Node, at: Location, loader: yaml.SafeLoader) -> Any:
-        self.origins.setdefault(at, self._where(node.start_mark))
-        if len(at) > MAX_DEPTH:
-            self._fault(node.start_mark, f"nested more than {MAX_DEPTH} levels deep")
-        elif node.tag.removeprefix("tag:yaml.org,2002:") not in _PLAIN:
-            self._fault(node.start_mark, f"the tag {node.tag} is not allowed")
-        elif isinstance(node, yaml.MappingNode):
-            return self._mapping(node, at, loader)
-        elif isinstance(node, yaml.SequenceNode):
-            return [self._value(item, (*at, index), loader) for index, item in enumerate(node.value)]
-        else:
-            return loader.construct_object(node)
-        return None
-
-    def _mapping(self, node: yaml.MappingNode, at: Location, loader: yaml.SafeLoader) -> dict[str, Any]:
-        result: dict[str, Any] = {}
-        for key_node, value_node in node.value:
-            key = str(key_node.value)
-            if key in result:
-                self._fault(key_node.start_mark, f"{_dotted((*at, key))}: given twice")
-            self.origins[(*at, key)] = self._where(key_node.start_mark)
-            result[key] = self._value(value_node, (*at, key), loader)
-        return result
-
-    def _fault(self, mark: Any, text: str) -> None:
-        self.faults.append(f"{self._where(mark)}: {text}.")
-
-    def _where(self, mark: Any) -> str:
-        return f"{self.name}:{mark.line + 1}"
+def read_text(path: Path, most: int = MAX_BYTES) -> str:
+    """Return the text of the file at `path`, which is a plain file of at most `most` bytes. Raises `ConfigurationError`."""
+    try:
+        # Without waiting: to open a pipe that nobody writes into would last for ever.
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as stream:
+            if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+                raise ConfigurationError(f"{path}: is no plain file. Name a YAML file.")
+            content = stream.read(most + 1)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ConfigurationError(f"{safe(path)}: cannot be read ({reason}). Name a YAML file that exists.") from error
+    if len(content) > most:
+        raise ConfigurationError(f"{path}: is larger than {most} bytes. At most so many are read.")
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise ConfigurationError(f"{path}:{line}: is not UTF-8 text.") from error
 
 
-def _faults(error: ValidationError, model: type[BaseModel], content: Any, reader: _Reader) -> list[str]:
+def _refusal(faults: Sequence[str]) -> ConfigurationError:
+    more = [f"{len(faults) - MAX_FAULTS} more faults."] if len(faults) > MAX_FAULTS else []
+    return ConfigurationError("\n".join([*faults[:MAX_FAULTS], *more]))
+
+
+def _override(read: Text, override: str) -> None:
+    """Change what was read by one `key.path=value`. Raises `ConfigurationError`."""
+    key, equals, value = override.partition("=")
+    shown = f"--set {safe(override)}"
+    parts = tuple(key.strip().split("."))
+    if not equals or not key:
+        raise ConfigurationError(f"{shown}: no '='. Write it as key.path=value, such as train.epochs=3.")
+    if len(parts) > MAX_DEPTH or max(map(len, parts)) > MAX_KEY:
+        raise ConfigurationError(f"{shown}: no such key. Write it as key.path=value, such as train.epochs=3.")
+    section: Any = read.content
+    for parent in parts[:-1]:
+        section = section.setdefault(parent, {}) if isinstance(section, dict) else None
+        if section is None:
+            break
+    if not isinstance(section, dict):
+        raise ConfigurationError(f"{shown}: '{dotted(parts[:-1])}' is a value and holds no keys.")
+    given = Text(value, "value")
+    if given.faults:
+        raise _refusal([f"{shown}: {safe(fault.partition(': ')[2])}" for fault in given.faults])
+    section[parts[-1]] = given.content
+    read.origins[parts] = shown
+
+
+def safe(value: object) -> str:
+    """Return `value` as it may stand in a message: in one line, not long, and without the secrets of a URI."""
+    text = _one_line(str(value))
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+
+
+def _one_line(text: str) -> str:
+    return "".join(letter if letter.isprintable() else "�" for letter in without_secrets(text))
+
+
+def _faults(error: ValidationError, model: type[BaseModel], read: Text) -> list[str]:
     faults = []
-    for fault in error.errors(include_url=False):
+    for fault in _told(error):
         message = fault["msg"].removeprefix("Value error, ")
-        at = _place(fault["loc"], content)
-        if not at and ": " in message:  # a check of the whole document names its place itself
-            place, message = message.split(": ", 1)
-            at = tuple(place.split("."))
-        origin = next(reader.origins[at[:n]] for n in range(len(at), -1, -1) if at[:n] in reader.origins)
+        at = fault["loc"] if fault["type"] == _CONTRADICTION else _place(fault["loc"], read.content)
+        origin = next(read.origins[at[:n]] for n in range(len(at), -1, -1) if at[:n] in read.origins)
         if fault["type"] == "extra_forbidden":
             known = _known_keys(model, at[:-1])
             text = f"unknown key.{did_you_mean(str(at[-1]), known)} Allowed here: {', '.join(known)}."
         elif fault["type"] == "missing":
             text = "is required and missing."
+            if len(at) < len(fault["loc"]) and isinstance(fault["loc"][-1], int):  # of a list of fixed length
+                text = f"{fault['loc'][-1]} values were given, and more are needed. Received: {safe(fault['input'])}."
         else:
-            text = f"{message.removesuffix('.')}."
-            if isinstance(fault["input"], str | int | float | bool | list | None):
-                text += f" Received: {str(fault['input'])[:80]!r}."
-        faults.append(f"{origin}: {_dotted(at)}: {text}")
+            message = _one_line(message)[:_LONGEST]
+            text = message if message.endswith((".", "?")) else f"{message}."
+            value = fault["input"]
+            if isinstance(value, str | int | float | bool | list | None) and not is_secret(
+                str(at[-1]) if at else "", str(value)
+            ):
+                text += f" Received: '{safe(value)}'."
+        faults.append(f"{origin}: {safe(dotted(at))}: {text}")
     return list(dict.fromkeys(faults))
+
+
+def _told(error: ValidationError) -> Iterator[Any]:
+    """Yield the faults of `error`, each contradiction of a `contradictory` as one of its own."""
+    for fault in error.errors(include_url=False):
+        if fault["type"] != _CONTRADICTION:
+            yield fault
+        for place, message in fault.get("ctx", {}).get("found", ()):
+            yield {"type": _CONTRADICTION, "loc": (*fault["loc"], *place), "msg": message, "input": {}}
 
 
 def _place(location: Location, content: Any) -> Location:
     """Leave out the parts that pydantic adds for union members: they stand in no document."""
     kept: list[str | int] = []
     for index, part in enumerate(location):
-        if (isinstance(content, dict) and part in content) or (isinstance(content, list) and isinstance(part, int)):
-            content = content[part]  # type: ignore[index]
+        inside = isinstance(content, list) and isinstance(part, int) and part < len(content)
+        if inside or (isinstance(content, dict) and part in content):
+            content = content[part]
         elif index < len(location) - 1 or not isinstance(content, dict):
             continue
         kept.append(part)
@@ -208,7 +210,3 @@ def _members(annotation: Any) -> list[Any]:
     if hasattr(annotation, "__metadata__"):
         return _members(get_args(annotation)[0])
     return [annotation]
-
-
-def _dotted(at: Sequence[str | int]) -> str:
-    return ".".join(map(str, at)) or "document"

@@ -16,7 +16,7 @@ _LISTED = 3
 class Bounds(Strict):
     """How far the training split may move from the one that the champion learnt from before that counts as drift."""
 
-    max_mean_shift: Annotated[float, Field(gt=0)] = Field(
+    max_mean_shift: Annotated[float, Field(gt=0, le=1e6)] = Field(
         0.25, description="numbers: |difference of the means| / standard deviation before."
     )
     max_frequency_change: Annotated[float, Field(gt=0, le=1)] = Field(

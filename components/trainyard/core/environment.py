@@ -5,17 +5,19 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
+from urllib.parse import urlsplit
 
-from pydantic import Field, PrivateAttr
+from pydantic import AfterValidator, Field, PrivateAttr, model_validator
 
 from trainyard.core import documents, machines
 from trainyard.core.credentials import is_secret
 from trainyard.core.documents import Strict
-from trainyard.core.errors import ConfigurationError, did_you_mean
-from trainyard.core.hardware import Platform, catalog
-from trainyard.core.objects import is_bucket, place
+from trainyard.core.errors import did_you_mean
+from trainyard.core.hardware import Name, Namespace, Platform, catalog
+from trainyard.core.plain_yaml import Location
 from trainyard.core.pools import Pool, Variant
+from trainyard.core.uris import Output, beside, is_bucket
 
 BUNDLED = Path(__file__).parent.parent / "environments"
 DEFAULT = "default"
@@ -36,14 +38,39 @@ LONGEST_SECONDS = (1 << 31) - 1  # what Kubeflow's field of a run's deadline hol
 PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 30, 600
 RETRIES = {"check": 1, "preprocess": 1, "train": 3, "evaluate": 1, "export": 1, "push": 1, "summary": 0}
 
-Name = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")]
+Text = Annotated[str, Field(max_length=1024, pattern=r"^[^\x00-\x1f\x7f]*$")]
+# Source: https://github.com/distribution/reference, of which this is the part that every registry takes
+Image = Annotated[
+    str,
+    Field(
+        max_length=512,
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*(:[0-9]{1,5})?(/[a-z0-9]+([._-]+[a-z0-9]+)*)*"
+        r"(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(@sha256:[0-9a-f]{64})?$",
+    ),
+]
+Variable = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,255}$")]
+Step = Annotated[str, Field(min_length=1, max_length=128)]
+
+
+def _endpoint(url: str) -> str:
+    """Refuse what no request can be sent to: a port beyond 65535, brackets that hold no address."""
+    if url:
+        parsed = urlsplit(url)
+        if not parsed.hostname or parsed.port == 0:  # raises where it is no number of a port
+            raise ValueError("names no host and port")
+    return url
 
 
 class Beam(Strict):
     """How preprocessing runs."""
 
-    runner: str = Field("DirectRunner", description="DirectRunner, PrismRunner, FlinkRunner, DataflowRunner …")
-    options: dict[str, str | int | float | bool] = Field({}, description="Further options of Beam, by their own names.")
+    runner: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_.]{0,255}$")] = Field(
+        "DirectRunner", description="DirectRunner, PrismRunner, FlinkRunner, DataflowRunner …"
+    )
+    options: dict[
+        Variable,
+        Text | Annotated[int, Field(ge=-(2**53), le=2**53)] | Annotated[float, Field(ge=-1e18, le=1e18)] | bool,
+    ] = Field({}, max_length=100, description="Further options of Beam, by their own names.")
 
     @property
     def command_line(self) -> str:
@@ -61,43 +88,55 @@ class Volume(Strict):
     """A PersistentVolumeClaim that every step and worker mounts; many nodes must be able to write it."""
 
     claim: Name
-    path: Annotated[str, Field(pattern=r"^/[^/]")] = Field(description="Folder it is mounted at, such as /mnt/runs.")
+    path: Annotated[str, Field(max_length=1024, pattern=r"^/[^/:\x00-\x1f][^:\x00-\x1f]*$")] = Field(
+        description="Folder it is mounted at, such as /mnt/runs."
+    )
 
 
 class SecretKey(Strict):
     """One value of a Secret in the namespace of the runs; the value itself never enters a package."""
 
     secret: Name
-    key: Annotated[str, Field(min_length=1)]
+    key: Annotated[str, Field(pattern=r"^[-._a-zA-Z0-9]{1,253}$")]
 
 
 class ServiceAccounts(Strict):
     """Whose rights the pods have."""
 
-    run: str = Field("", description="The run's own pods, gang launchers among them; empty: what the server chooses.")
-    worker: str = Field("default", description="The training workers that a launcher starts.")
+    run: Name | Literal[""] = Field(
+        "", description="The run's own pods, gang launchers among them; empty: what the server chooses."
+    )
+    worker: Name = Field("default", description="The training workers that a launcher starts.")
 
 
 class Kubeflow(Strict):
     """How the API of Kubeflow Pipelines is reached, and what its runs are filed under."""
 
-    endpoint: Annotated[str, Field(pattern=r"^(https?://.+)?$")] = Field(
+    endpoint: Annotated[
+        str,
+        Field(max_length=1024, pattern=r"^(https?://[A-Za-z0-9._\[\]:-]+(/[^\s?#]*)?)?$"),
+        AfterValidator(_endpoint),
+    ] = Field(
         "",
         description="URL of the API. Empty: inside a cluster its Service, elsewhere through the Kubernetes API server.",
     )
-    namespace: Name = Field("kubeflow", description="Where Kubeflow Pipelines is installed, for an empty endpoint.")
-    token_file: str = Field("", description="File with a bearer token; it is read again for every request.")
-    experiment: Annotated[str, Field(min_length=1, max_length=128)] = "trainyard"
+    namespace: Namespace = Field(
+        "kubeflow", description="Where Kubeflow Pipelines is installed, for an empty endpoint."
+    )
+    token_file: Text = Field("", description="File with a bearer token; it is read again for every request.")
+    experiment: Annotated[str, Field(max_length=128, pattern=r"^[^\x00-\x1f\x7f]+$")] = "trainyard"
 
 
 class Vertex(Strict):
     """The project that Vertex AI Pipelines runs in."""
 
-    project: Annotated[str, Field(min_length=1)]
-    location: Annotated[str, Field(pattern=r"^[a-z]+-[a-z]+[0-9]$")] = Field(
+    project: Annotated[str, Field(pattern=r"^([a-z0-9.-]{1,253}:)?[a-z]([a-z0-9-]{0,28}[a-z0-9])?$")]
+    location: Annotated[str, Field(pattern=r"^[a-z]{1,32}-[a-z]{1,32}[0-9]{1,3}$")] = Field(
         description="Region, such as europe-west4."
     )
-    service_account: str = Field("", description="Whose rights the steps have; empty: the project's default.")
+    service_account: Annotated[str, Field(pattern=r"^([a-z0-9-]{1,63}@[a-z0-9.-]{1,253})?$")] = Field(
+        "", description="Whose rights the steps have; empty: the project's default."
+    )
 
 
 class Environment(Strict):
@@ -105,20 +144,21 @@ class Environment(Strict):
 
     target: Literal["local", "kubeflow", "vertex"]
     platform: Platform = Field("kubernetes", description="Whose labels and taints the nodes carry.")
-    storage: Annotated[str, Field(min_length=1)] = Field(
-        description="Root of all outputs: a folder, gs://bucket/folder or s3://bucket/folder."
-    )
-    images: dict[Variant, str] = Field(
+    storage: Output = Field(description="Root of all outputs: a folder, gs://bucket/folder or s3://bucket/folder.")
+    images: dict[Variant, Image] = Field(
         {}, description="Container image of each variant that a pool needs: its kind's, or jax where JAX trains."
     )
     beam: Beam = Beam()
-    namespace: Name = Field("kubeflow", description="Kubernetes namespace of the runs and of what they start.")
+    namespace: Namespace = Field("kubeflow", description="Kubernetes namespace of the runs and of what they start.")
     volume: Volume | None = Field(None, description="Lets storage be a folder on a volume that all pods share.")
-    variables: dict[str, str] = Field(
+    variables: dict[Variable, Annotated[str, Field(max_length=32_768)]] = Field(
         {},
+        max_length=1000,
         description="Environment variables of every step, such as AWS_ENDPOINT_URL_S3; nothing secret, for packages show them.",
     )
-    secrets: dict[str, SecretKey] = Field({}, description="Environment variables whose values stand in Secrets.")
+    secrets: dict[Variable, SecretKey] = Field(
+        {}, max_length=1000, description="Environment variables whose values stand in Secrets."
+    )
     service_accounts: ServiceAccounts = ServiceAccounts()
     run_as_user: Annotated[int, Field(ge=1, le=(1 << 31) - 1)] | None = Field(
         None,
@@ -126,21 +166,31 @@ class Environment(Strict):
     )
     kubeflow: Kubeflow = Kubeflow()
     vertex: Vertex | None = Field(None, description="Where to submit to; compiling needs none.")
-    pools: dict[str, Pool] = {}
-    placement: dict[str, str] = Field({}, description="Pool of each step; default is for those that are not named.")
-    timeout_seconds: dict[str, Annotated[int, Field(gt=0)]] = Field(
+    pools: dict[Step, Pool] = Field({}, max_length=1000)
+    placement: dict[Step, Step] = Field(
+        {}, max_length=1000, description="Pool of each step; default is for those that are not named."
+    )
+    timeout_seconds: dict[Step, Annotated[int, Field(gt=0, le=LONGEST_SECONDS)]] = Field(
         {},
+        max_length=1000,
         description="Longest time a step's pod may run, by step or default; without it 7 days for train, less for others.",
     )
     deadline_seconds: Annotated[int, Field(ge=0, le=LONGEST_SECONDS)] | None = Field(
         None,
         description="Longest time that a whole run may take, waits included; without it its steps' timeouts and retries and a day, 0: any.",
     )
-    retries: dict[str, Annotated[int, Field(ge=0, le=10)]] = Field(
+    retries: dict[Step, Annotated[int, Field(ge=0, le=10)]] = Field(
         {},
+        max_length=1000,
         description="How often a failed step is started again, by step or default; without it 3 for train, 1 for others.",
     )
     _name: str = PrivateAttr("environment")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if found := list(_contradictions(self)):
+            raise documents.contradictory(found)
+        return self
 
     @property
     def name(self) -> str:
@@ -194,38 +244,41 @@ def load(name: str) -> Environment:
     path = documents.find("environment", name, BUNDLED)
     environment = documents.load(path, Environment)
     environment._name = path.name
-    looks = (_placement_faults, _target_faults, _machine_faults, _secret_faults)
-    if faults := [fault for look in looks for fault in look(environment)]:
-        raise ConfigurationError("\n".join(f"{path.name}: {fault}" for fault in faults))
-    if is_bucket(environment.storage):
-        place(environment.storage)  # raises where it is no folder of a bucket
-        return environment
-    return environment.model_copy(update={"storage": str(Path(environment.storage).expanduser().absolute())})
+    return environment.model_copy(update={"storage": beside(Path(), environment.storage)})
 
 
-def _placement_faults(environment: Environment) -> list[str]:
-    faults = []
-    defined = f"Defined: {', '.join(environment.pools) or 'none'}."
+def _contradictions(environment: Environment) -> Iterator[tuple[Location, str]]:
+    """Yield the place of each value that others contradict, and why."""
+    yield from _placement_faults(environment)
+    yield from _storage_faults(environment)
+    yield from _target_faults(environment)
+    yield from _secret_faults(environment)
+    for name, pool in environment.pools.items():
+        for fault in machines.faults(pool, environment.platform):
+            key, _, why = fault.partition(": ")
+            yield ("pools", name, *key.split(".")), why
+    for name in environment.variables.keys() & environment.secrets.keys():
+        yield ("secrets", name), "stands in variables too. Leave one of them out"
+
+
+def _placement_faults(environment: Environment) -> Iterator[tuple[Location, str]]:
+    defined = f"Defined: {', '.join(environment.pools) or 'none'}"
     for step, pool in environment.placement.items():
         if pool not in environment.pools:
-            faults.append(f"placement.{step}: no pool '{pool}'. {defined}{did_you_mean(pool, environment.pools)}")
-    if environment.target != "local" and DEFAULT not in environment.placement:
-        faults.append(f"placement.{DEFAULT}: is required for target {environment.target}: name a pool. {defined}")
+            yield ("placement", step), f"no pool '{pool}'. {defined}.{did_you_mean(pool, environment.pools)}"
+    if environment.target == "local":
+        return
+    if DEFAULT not in environment.placement:
+        yield ("placement", DEFAULT), f"is required for target {environment.target}: name a pool. {defined}"
     used = [
         (pool, environment.pools[pool].variant) for pool in environment.placement.values() if pool in environment.pools
     ]
     for pool, variant in dict.fromkeys(used):
-        if environment.target != "local" and variant not in environment.images:
-            faults.append(f"images.{variant}: is required, for steps are placed on the {variant} pool '{pool}'.")
-    return faults
+        if variant not in environment.images:
+            yield ("images", variant), f"is required, for steps are placed on the {variant} pool '{pool}'"
 
 
-def _machine_faults(environment: Environment) -> Iterator[str]:
-    for name, pool in environment.pools.items():
-        yield from (f"pools.{name}.{fault}" for fault in machines.faults(pool, environment.platform))
-
-
-def _secret_faults(environment: Environment) -> Iterator[str]:
+def _secret_faults(environment: Environment) -> Iterator[tuple[Location, str]]:
     """Yield what must not be in a package, which everybody may read who may see a pipeline."""
     instead = "Put it into a Secret of the cluster, and name that under secrets: {name}: {{secret: …, key: …}}."
     if environment.target == "vertex":
@@ -234,44 +287,44 @@ def _secret_faults(environment: Environment) -> Iterator[str]:
         for name, value in values.items():
             if is_secret(name, str(value)):
                 advice = instead.format(name=name.upper())
-                yield f"{section}.{name}: looks like a secret, and every package and run would show it. {advice}"
+                why = f"looks like a secret, and every package and run would show it. {advice}"
+                yield (*section.split("."), name), why
 
 
-def _target_faults(environment: Environment) -> list[str]:
-    faults = []
-    faults += _storage_faults(environment)
+def _target_faults(environment: Environment) -> Iterator[tuple[Location, str]]:
     if environment.deadline_seconds is not None and environment.target != "kubeflow":
-        faults.append("deadline_seconds: only Kubeflow ends a run as a whole. Give timeout_seconds to the steps.")
+        yield ("deadline_seconds",), "only Kubeflow ends a run as a whole. Give timeout_seconds to the steps"
     if environment.target != "vertex":
-        return faults
+        return
     for section in ("volume", "secrets", "run_as_user"):
         if getattr(environment, section):
-            faults.append(f"{section}: Vertex AI Pipelines has none. Leave it out.")
+            yield (section,), "Vertex AI Pipelines has none. Leave it out"
     for name, pool in environment.pools.items():
+        at = ("pools", name)
         if pool.node_selector or pool.tolerations:
-            faults.append(f"pools.{name}: Vertex AI has no nodeSelector and no tolerations. Leave them out.")
+            yield at, "Vertex AI has no nodeSelector and no tolerations. Leave them out"
         if pool.workers > 1:
-            faults.append(f"pools.{name}.workers: a step of Vertex AI Pipelines is one machine. Leave it out.")
+            yield (*at, "workers"), "a step of Vertex AI Pipelines is one machine. Leave it out"
         if pool.resources.limits.cpu is None:
-            faults.append(f"pools.{name}.resources.limits.cpu: is required: Vertex AI picks the machine by its limits.")
+            yield (*at, "resources", "limits", "cpu"), "is required: Vertex AI picks the machine by its limits"
         if pool.spot:
-            faults.append(f"pools.{name}.spot: a step of Vertex AI Pipelines cannot ask for Spot. Leave it out.")
+            yield (*at, "spot"), "a step of Vertex AI Pipelines cannot ask for Spot. Leave it out"
         if pool.accelerator and catalog().accelerators[pool.accelerator].vertex is None:
-            faults.append(f"pools.{name}.accelerator: no step of Vertex AI Pipelines can ask for {pool.accelerator}.")
-    return faults
+            yield (*at, "accelerator"), f"no step of Vertex AI Pipelines can ask for {pool.accelerator}"
 
 
-def _storage_faults(environment: Environment) -> list[str]:
+def _storage_faults(environment: Environment) -> Iterator[tuple[Location, str]]:
     storage, volume = environment.storage, environment.volume
     if environment.target == "local" or is_bucket(storage):
-        return []
+        return
     if volume is None:
-        return [
-            f"storage: '{storage}' is a folder of one machine, and the steps run on many. "
-            "Give gs://bucket/folder, s3://bucket/folder, or a volume that all of them mount."
-        ]
-    if not f"{storage}/".startswith(f"{volume.path.rstrip('/')}/"):
-        return [
-            f"storage: '{storage}' is not on the volume, which is mounted at {volume.path}. Give a folder below it."
-        ]
-    return []
+        yield (
+            ("storage",),
+            f"'{storage}' is a folder of one machine, and the steps run on many. "
+            "Give gs://bucket/folder, s3://bucket/folder, or a volume that all of them mount",
+        )
+    elif not f"{storage}/".startswith(f"{volume.path.rstrip('/')}/"):
+        yield (
+            ("storage",),
+            f"'{storage}' is not on the volume, which is mounted at {volume.path}. Give a folder below it",
+        )

@@ -6,9 +6,9 @@ import math
 from functools import cache, cached_property
 from itertools import combinations_with_replacement
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from trainyard.core import documents
 from trainyard.core.documents import Strict
@@ -17,6 +17,17 @@ LONGEST_EDGE = 256  # chips; that of the topologies in Google's xpk, system_char
 
 Kind = Literal["cpu", "gpu", "tpu"]
 Platform = Literal["kubernetes", "gke", "eks", "karpenter", "aks"]
+
+
+# Source: https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/#syntax-and-character-set
+LabelKey = Annotated[
+    str,
+    Field(max_length=317, pattern=r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$"),
+]
+LabelValue = Annotated[str, Field(pattern=r"^([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?$")]
+# Source: https://kubernetes.io/docs/concepts/overview/working-with-objects/names
+Name = Annotated[str, Field(max_length=253, pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")]
+Namespace = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")]
 
 
 @cache
@@ -34,10 +45,16 @@ def named(product: str) -> str | None:
 class Toleration(Strict):
     """A pod's toleration of a taint, with the keys of Kubernetes."""
 
-    key: str
+    key: LabelKey
     operator: Literal["Equal", "Exists"] = "Equal"
-    value: str | None = None
+    value: LabelValue | None = None
     effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
+
+    @model_validator(mode="after")
+    def _no_value(self) -> Self:
+        if self.operator == "Exists" and self.value:
+            raise ValueError(f"value: operator Exists takes none, '{self.value}' was given. Leave one of them out")
+        return self
 
 
 def hosts(topology: str, count: int) -> int:

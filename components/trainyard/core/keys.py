@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 
 from trainyard.core import listing, storage, window
-from trainyard.core.errors import DataError
+from trainyard.core.errors import ConfigurationError, DataError
 from trainyard.core.recipe import Recipe
 
 STEPS = ("preprocess", "train", "evaluate", "export", "push")
@@ -58,8 +58,13 @@ def run_folder(root: str, recipe: Recipe, run_id: str) -> str:
 
 
 def code_digest(module: str | None = None) -> str:
-    """Return the SHA-256 over this package's source and the recipe's own `module`."""
-    own = Path(module).read_bytes() if module else b""
+    """Return the SHA-256 over this package's source and the recipe's own `module`. Raises `ConfigurationError`."""
+    try:
+        own = Path(module).read_bytes() if module else b""
+    except OSError as error:
+        raise ConfigurationError(
+            f"{module}: the recipe's module cannot be read ({error.strerror}). Name a Python file in module, or leave it out."
+        ) from error
     return hashlib.sha256(_package_digest() + own).hexdigest()
 
 

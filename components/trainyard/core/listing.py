@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from trainyard.core import buckets, globs
 from trainyard.core.errors import DataError
-from trainyard.core.objects import is_bucket
+from trainyard.core.uris import is_bucket
 
 _KINDS = {stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
 

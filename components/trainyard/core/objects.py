@@ -21,8 +21,8 @@ from typing import TypeVar
 from trainyard.core import events
 from trainyard.core.errors import ConfigurationError, InfrastructureError, TransientError
 from trainyard.core.manifest import File
+from trainyard.core.uris import is_bucket
 
-SCHEMES = ("gs://", "s3://")
 ABSENT = ""
 """The version of an object that is not there."""
 
@@ -276,11 +276,6 @@ def patience(seconds: float) -> Iterator[None]:
         yield
     finally:
         _patience.reset(token)
-
-
-def is_bucket(uri: str) -> bool:
-    """Return whether `uri` is in an object store."""
-    return uri.startswith(SCHEMES)
 
 
 def split(uri: str) -> tuple[str, str]:

@@ -8,11 +8,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated, Literal, Self
 
-from pydantic import BeforeValidator, Field, StringConstraints, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, model_validator
 
 from trainyard.core.documents import Strict
 from trainyard.core.errors import did_you_mean
-from trainyard.core.hardware import Kind, Platform, Toleration, catalog, chips, hosts
+from trainyard.core.hardware import Kind, LabelKey, LabelValue, Name, Platform, Toleration, catalog, chips, hosts
+from trainyard.core.quantity import in_bytes, in_cores
 
 _LABELLED = {"accelerator", "topology", "machine", "gpu"}
 DEVICES_VARIABLE = "TRAINYARD_DEVICES"  # tells a process that trains which accelerators it was promised
@@ -90,10 +91,32 @@ def _written(value: object) -> object:
     return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
 
 
+def _some_cpu(cpu: str) -> str:
+    if not 0.001 <= in_cores(cpu) <= _MOST_CORES:
+        raise ValueError(f"1m to {_MOST_CORES} cores are possible")
+    return cpu
+
+
+def _some_memory(memory: str) -> str:
+    if not 1 << 20 <= in_bytes(memory) <= 1 << 50:
+        raise ValueError("1Mi to 1Pi are possible. Give a unit, such as 4Gi")
+    return memory
+
+
+_MOST_CORES = 4096
+
 # The spellings that KFP's set_cpu_request and set_memory_request take.
-Cpu = Annotated[str, BeforeValidator(_written), StringConstraints(pattern=r"^([0-9]*[.])?[0-9]+m?$")]
+Cpu = Annotated[
+    str,
+    StringConstraints(pattern=r"^([0-9]{0,9}[.])?[0-9]{1,9}m?$"),
+    AfterValidator(_some_cpu),
+    BeforeValidator(_written),
+]
 Memory = Annotated[
-    str, BeforeValidator(_written), StringConstraints(pattern=r"^[0-9]+(E|Ei|P|Pi|T|Ti|G|Gi|M|Mi|K|Ki)?$")
+    str,
+    StringConstraints(pattern=r"^[0-9]{1,18}(E|Ei|P|Pi|T|Ti|G|Gi|M|Mi|K|Ki)?$"),
+    AfterValidator(_some_memory),
+    BeforeValidator(_written),
 ]
 
 
@@ -124,6 +147,8 @@ class Resources(Strict):
                 f"requests.memory ({self.requests.memory}) and limits.memory ({self.limits.memory}) differ: "
                 "a pod above its request is killed first when the node fills up. Give the same"
             )
+        if self.limits.cpu is not None and in_cores(self.requests.cpu) > in_cores(self.limits.cpu):
+            raise ValueError(f"requests.cpu ({self.requests.cpu}) is more than limits.cpu ({self.limits.cpu})")
         return self
 
 
@@ -131,9 +156,15 @@ class Pool(Strict):
     """Nodes of one sort. count is accelerators a node; a step gets all of them."""
 
     kind: Kind
-    accelerator: str | None = Field(None, description="gpu and tpu: its name at GKE, such as nvidia-l4.")
-    count: Annotated[int, Field(ge=0)] = Field(0, description="gpu and tpu: accelerators a node (TPU: chips a host).")
-    topology: str | None = Field(None, description="tpu: shape of the slice, such as 2x4.")
+    accelerator: Annotated[str, Field(max_length=253)] | None = Field(
+        None, description="gpu and tpu: its name at GKE, such as nvidia-l4."
+    )
+    count: Annotated[int, Field(ge=0, le=64)] = Field(
+        0, description="gpu and tpu: accelerators a node (TPU: chips a host)."
+    )
+    topology: Annotated[str, Field(max_length=32)] | None = Field(
+        None, description="tpu: shape of the slice, such as 2x4."
+    )
     engine: Literal["auto", "tensorflow", "jax"] = Field(
         "auto",
         description="tpu: what trains. auto: TensorFlow, but JAX on slices of several hosts and where TensorFlow has no build.",
@@ -142,13 +173,15 @@ class Pool(Strict):
     workers: Annotated[int, Field(ge=1, le=1024)] = Field(
         1, description="Nodes that train together: the train step becomes a gang of so many pods."
     )
-    nodes: Annotated[int, Field(ge=1)] | None = Field(None, description="Most nodes that the pool can have.")
-    machine: str | None = Field(None, description="Machine type of the nodes, such as g2-standard-8.")
-    price_per_hour: Annotated[float, Field(ge=0)] | None = Field(
+    nodes: Annotated[int, Field(ge=1, le=100_000)] | None = Field(
+        None, description="Most nodes that the pool can have."
+    )
+    machine: LabelValue | None = Field(None, description="Machine type of the nodes, such as g2-standard-8.")
+    price_per_hour: Annotated[float, Field(ge=0, le=100_000)] | None = Field(
         None, description="USD for an hour of one node; without it, the catalog's list price of the machine."
     )
-    queue: str = Field("", description="Kueue's LocalQueue that admits a gang.")
-    priority_class: str = Field("", description="PriorityClass of a gang's workers.")
+    queue: Name | Literal[""] = Field("", description="Kueue's LocalQueue that admits a gang.")
+    priority_class: Name | Literal[""] = Field("", description="PriorityClass of a gang's workers.")
     shared_memory: Memory = Field(
         "1Gi", description="Size of /dev/shm of a gang's worker, and of a step with several GPUs; counts as its memory."
     )
@@ -156,15 +189,15 @@ class Pool(Strict):
         "10Gi",
         description="Disk of a gang's worker, for /tmp: the examples, where storage is a bucket, and its staged output.",
     )
-    grace_seconds: Annotated[int, Field(ge=1)] = Field(
+    grace_seconds: Annotated[int, Field(ge=1, le=86400)] = Field(
         30, description="Seconds from SIGTERM to SIGKILL of a gang's worker; a checkpoint must fit."
     )
-    start_deadline_seconds: Annotated[int, Field(ge=1)] = Field(
+    start_deadline_seconds: Annotated[int, Field(ge=1, le=7 * 86400)] = Field(
         900, description="Seconds that a gang waits for a worker: for its node, its image and its start."
     )
     resources: Resources
-    node_selector: dict[str, str] = Field({}, alias="nodeSelector")
-    tolerations: list[Toleration] = []
+    node_selector: dict[LabelKey, LabelValue] = Field({}, alias="nodeSelector", max_length=100)
+    tolerations: list[Toleration] = Field([], max_length=100)
 
     @property
     def trained_by(self) -> EngineName:

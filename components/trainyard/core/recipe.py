@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
-from trainyard.core import documents
+from trainyard.core import contradictions, documents, uris
 from trainyard.core.documents import Strict
 from trainyard.core.drift import Bounds
-from trainyard.core.errors import did_you_mean
+from trainyard.core.gates import Bound, Gate
+from trainyard.core.uris import Output, Source
 
-Positive = Annotated[int, Field(gt=0)]
+# Every number has a least and a greatest value, every text and list a greatest length: tests/unit/test_documents.py
+# holds it. Where no note says otherwise the greatest are chosen, far beyond what was ever of use.
+Count = Annotated[int, Field(gt=0, le=1_000_000_000)]
+Examples = Annotated[int, Field(gt=0, le=10_000_000)]
+Epochs = Annotated[int, Field(gt=0, le=100_000)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
+Share = Annotated[float, Field(gt=0, lt=1)]
+Pixels = Annotated[int, Field(gt=0, le=8192)]
+Units = Annotated[int, Field(gt=0, le=65_536)]
+Weight = Annotated[float, Field(ge=0, le=1e6)]
+Column = Annotated[str, Field(max_length=256, pattern=r"^[^\x00-\x1f\x7f]+$")]
+Prose = Annotated[str, Field(max_length=2000, pattern=r"^[^\x00-\x08\x0b-\x1f\x7f]*$")]
 
-MODELS = ("cnn_small", "alexnet", "resnet50", "mobilenet_v3_small", "efficientnet_v2_b0", "mlp", "wide_deep")
-CLASSIFICATION_METRICS = ("accuracy", "top5_accuracy", "macro_f1", "roc_auc", "log_loss", "calibration_error")
-REGRESSION_METRICS = ("mae", "rmse", "r2")
-SMALLER_IS_BETTER = frozenset({"log_loss", "calibration_error", "mae", "rmse"})
+
+def _no_boolean(value: object) -> object:
+    """Python takes True for 1."""
+    return str(value) if isinstance(value, bool) else value
 
 
 class Numeric(Strict):
@@ -27,17 +39,19 @@ class Numeric(Strict):
 
     type: Literal["numeric"]
     scale: Literal["zscore", "minmax", "buckets", "none"] = "zscore"
-    buckets: Annotated[int, Field(ge=2)] = Field(10, description="Number of quantile buckets for scale: buckets.")
-    impute: Literal["mean", "median"] | float = Field("mean", description="Stands in for a missing value.")
+    buckets: Annotated[int, Field(ge=2, le=10_000)] = Field(
+        10, description="Number of quantile buckets for scale: buckets."
+    )
+    impute: Literal["mean", "median"] | Bound = Field("mean", description="Stands in for a missing value.")
 
 
 class Category(Strict):
     """A string out of a vocabulary that the training split gives."""
 
     type: Literal["category"]
-    vocabulary_size: Positive = Field(10_000, description="The most frequent values that get an id of their own.")
-    min_count: Positive = Field(1, description="Rarer values count as out of vocabulary.")
-    oov_buckets: Positive = Field(1, description="Ids shared by the values out of vocabulary.")
+    vocabulary_size: Examples = Field(10_000, description="The most frequent values that get an id of their own.")
+    min_count: Count = Field(1, description="Rarer values count as out of vocabulary.")
+    oov_buckets: Examples = Field(1, description="Ids shared by the values out of vocabulary.")
 
 
 class Date(Strict):
@@ -49,9 +63,9 @@ class Date(Strict):
 class SplitFractions(Strict):
     """Share of the examples of each split; an example's place depends on its content and the seed alone."""
 
-    train: Fraction = 0.8
-    eval: Fraction = 0.1
-    test: Fraction = 0.1
+    train: Share = 0.8
+    eval: Share = 0.1
+    test: Share = 0.1
 
     @model_validator(mode="after")
     def _sum(self) -> Self:
@@ -66,31 +80,33 @@ class Data(Strict):
     format: Literal["image_folder", "tfrecord", "csv", "tfds"] = Field(
         description="image_folder: one folder of images a class. tfrecord: tf.Example. csv: with a header line, .gz too. tfds: a prepared TensorFlow Datasets folder."
     )
-    path: str | None = Field(
+    path: Source | None = Field(
         None, description="Folder, file or glob, local, gs:// or s3://; relative to the recipe's file."
     )
-    window_days: Positive | None = Field(
+    window_days: Annotated[int, Field(gt=0, le=3660)] | None = Field(
         None,
         description="Read so many days, the last one that before the run's (UTC); path then names one day, such as gs://b/day=%Y-%m-%d.",
     )
-    max_missing_days: Annotated[int, Field(ge=0)] = Field(
+    max_missing_days: Annotated[int, Field(ge=0, le=3660)] = Field(
         0, description="The run stops when more of the window's days than this hold no files."
     )
     bundled: Literal["digits", "breast_cancer"] | None = Field(
         None, description="Instead of path: a real data set that scikit-learn carries, written out in `format`."
     )
-    label: str = Field("label", description="Name of the column or feature to predict.")
-    features: dict[str, Annotated[Numeric | Category | Date, Field(discriminator="type")]] = Field(
-        default_factory=dict, description="csv and tabular tfrecord: the columns to learn from. Others are left out."
+    label: Column = Field("label", description="Name of the column or feature to predict.")
+    features: dict[Column, Annotated[Numeric | Category | Date, Field(discriminator="type")]] = Field(
+        default_factory=dict,
+        max_length=10_000,
+        description="csv and tabular tfrecord: the columns to learn from. Others are left out.",
     )
-    image_size: tuple[Positive, Positive] | None = Field(
+    image_size: Annotated[tuple[Pixels, Pixels], Field(strict=False)] | None = Field(
         None, description="Height and width that images are resized to; by default those of the first image."
     )
-    channels: Literal[1, 3] = 3
+    channels: Annotated[Literal[1, 3], BeforeValidator(_no_boolean)] = 3
     split: SplitFractions = SplitFractions()
     max_bad_fraction: Fraction = Field(0.01, description="The run stops when more of the records than this are bad.")
-    max_image_pixels: Positive = Field(50_000_000, description="Larger images are quarantined from their header.")
-    shard_examples: Positive = Field(4096, description="Examples a shard, about.")
+    max_image_pixels: Count = Field(50_000_000, description="Larger images are quarantined from their header.")
+    shard_examples: Examples = Field(4096, description="Examples a shard, about.")
 
     @model_validator(mode="after")
     def _source(self) -> Self:
@@ -125,8 +141,8 @@ class Model(Strict):
         Literal["cnn_small", "alexnet", "resnet50", "mobilenet_v3_small", "efficientnet_v2_b0", "mlp", "wide_deep"]
         | None
     ) = None
-    hidden: list[Positive] = Field([64, 32], description="Units a layer, for mlp and wide_deep.")
-    dropout: Fraction = 0.2
+    hidden: list[Units] = Field([64, 32], max_length=100, description="Units a layer, for mlp and wide_deep.")
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.2
 
 
 class Optimizer(Strict):
@@ -135,14 +151,14 @@ class Optimizer(Strict):
     name: Literal["adamw", "sgd", "lamb", "lars"] = Field(
         "adamw", description="lamb and lars scale each weight's step by its own norm: for batches of thousands."
     )
-    learning_rate: Annotated[float, Field(gt=0)] = 1e-3
-    learning_rate_batch: Positive | None = Field(
+    learning_rate: Annotated[float, Field(ge=1e-12, le=1000)] = 1e-3
+    learning_rate_batch: Examples | None = Field(
         None,
         description="Batch size that learning_rate is meant for: the rate grows in proportion to train.batch_size.",
     )
-    weight_decay: Annotated[float, Field(ge=0)] = 1e-4
-    momentum: Fraction = 0.9
-    clip_norm: Annotated[float, Field(gt=0)] | None = Field(1.0, description="Largest global gradient norm.")
+    weight_decay: Annotated[float, Field(ge=0, le=100)] = 1e-4
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    clip_norm: Annotated[float, Field(ge=1e-9, le=1e9)] | None = Field(1.0, description="Largest global gradient norm.")
 
 
 class Augment(Strict):
@@ -158,35 +174,39 @@ class Augment(Strict):
 class EarlyStopping(Strict):
     """Stop when the eval loss has not fallen for `patience` epochs."""
 
-    patience: Positive
+    patience: Epochs
 
 
 class Checkpoints(Strict):
     """When to save, and how many to keep beside the best one."""
 
-    every_steps: Positive | None = Field(
+    every_steps: Count | None = Field(
         None,
         description="Steps that a kill costs at most; it saves twice as often. By default once or twice an epoch, by what that costs.",
     )
-    keep: Annotated[int, Field(ge=2)] = 3
+    keep: Annotated[int, Field(ge=2, le=1000)] = 3
 
 
 class Train(Strict):
     """The schedule. batch_size is the global batch, over all devices."""
 
-    epochs: Positive = 10
-    batch_size: Positive = 64
-    workers: Positive = Field(1, description="Processes that train together; each takes its part of every batch.")
-    accumulation_steps: Positive = Field(
+    epochs: Epochs = 10
+    batch_size: Examples = 64
+    workers: Annotated[int, Field(gt=0, le=1024)] = Field(
+        1, description="Processes that train together; each takes its part of every batch."
+    )
+    accumulation_steps: Examples = Field(
         1, description="Parts of a batch that are computed one after the other, in the memory of one of them."
     )
     optimizer: Optimizer = Optimizer()
     schedule: Literal["cosine", "constant"] = "cosine"
-    warmup_epochs: Annotated[float, Field(ge=0)] = 1.0
+    warmup_epochs: Annotated[float, Field(ge=0, le=100_000)] = 1.0
     label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
     precision: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     xla: bool = Field(False, description="Compile TensorFlow's computation with XLA, as JAX and TPUs do anyway.")
-    class_weights: Literal["balanced"] | dict[str, float] | None = None
+    class_weights: (
+        Literal["balanced"] | Annotated[dict[Column, Weight], Field(min_length=1, max_length=10_000)] | None
+    ) = None
     augment: Augment = Augment()
     early_stopping: EarlyStopping | None = None
     checkpoints: Checkpoints = Checkpoints()
@@ -206,40 +226,12 @@ class Train(Strict):
         return self
 
 
-class Gate(Strict):
-    """One condition that the model must meet on the test split; give one bound.
-
-    A difference is the model's value minus the champion's on the same examples; without a champion it holds.
-    """
-
-    metric: str
-    min: float | None = None
-    max: float | None = None
-    min_difference: float | None = None
-    max_difference: float | None = None
-    slice: str | None = Field(None, description="Judge this slice alone, written feature=value.")
-
-    @field_validator("metric")
-    @classmethod
-    def _known(cls, value: str) -> str:
-        known = (*CLASSIFICATION_METRICS, *REGRESSION_METRICS)
-        if value not in known:
-            raise ValueError(f"no such metric.{did_you_mean(value, known)} Known: {', '.join(known)}")
-        return value
-
-    @model_validator(mode="after")
-    def _one_bound(self) -> Self:
-        if [self.min, self.max, self.min_difference, self.max_difference].count(None) != 3:
-            raise ValueError("give exactly one of min, max, min_difference, max_difference")
-        return self
-
-
 class Evaluate(Strict):
     """How the model is judged."""
 
-    slices: list[str] = Field([], description="Features by whose values the metrics are split.")
-    bootstrap: Positive = Field(1000, description="Resamples behind each interval.")
-    gates: list[Gate] = []
+    slices: list[Column] = Field([], max_length=100, description="Features by whose values the metrics are split.")
+    bootstrap: Annotated[int, Field(gt=0, le=100_000)] = Field(1000, description="Resamples behind each interval.")
+    gates: list[Gate] = Field([], max_length=100)
     worst: Annotated[int, Field(ge=0, le=100)] = Field(24, description="Worst examples shown in the report.")
 
 
@@ -249,28 +241,30 @@ Format = Literal["saved_model", "keras", "litert_float32", "litert_float16", "li
 class Export(Strict):
     """Which files leave, and how far each may be from the trained model."""
 
-    formats: list[Format] = ["saved_model", "keras", "litert_float32", "litert_float16", "litert_int8"]
-    max_accuracy_drop: Annotated[float, Field(ge=0)] = Field(
+    formats: list[Format] = Field(
+        ["saved_model", "keras", "litert_float32", "litert_float16", "litert_int8"], max_length=5
+    )
+    max_accuracy_drop: Annotated[float, Field(ge=0, le=100)] = Field(
         0.01, description="Largest fall of accuracy (or relative rise of the mean absolute error) of any file."
     )
-    calibration_examples: Positive = Field(200, description="Training examples that calibrate int8.")
+    calibration_examples: Examples = Field(200, description="Training examples that calibrate int8.")
 
 
 class Push(Strict):
     """Where the blessed model goes: version folders below <storage>/<recipe>/models by default."""
 
-    path: str | None = None
+    path: Output | None = Field(None, description="A folder, gs://bucket/folder or s3://bucket/folder.")
 
 
 class Recipe(Strict):
     """What to train: data, model, schedule, gates and exports."""
 
-    name: Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,40}$")]
-    description: str = ""
-    module: str | None = Field(
+    name: Annotated[str, Field(pattern=r"^[a-z]([a-z0-9-]{0,39}[a-z0-9])?$")]
+    description: Prose = ""
+    module: Annotated[str, Field(min_length=1, max_length=1024)] | None = Field(
         None, description="Python file beside the recipe with preprocessing_fn, build_model or metrics of its own."
     )
-    seed: int = 1
+    seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = Field(1, description="Of every random draw.")
     task: Literal["classification", "regression"] = "classification"
     data: Data
     model: Model = Model()
@@ -280,30 +274,21 @@ class Recipe(Strict):
     push: Push = Push()
     drift: Bounds = Bounds()
 
+    @field_validator("module")
+    @classmethod
+    def _is_there(cls, module: str | None, info: ValidationInfo) -> str | None:
+        folder = (info.context or {}).get(documents.FOLDER)
+        if module is not None and folder is not None:
+            if not module.endswith(".py"):
+                raise ValueError("is no Python file, whose name ends in .py")
+            if not os.path.isfile(uris.beside(folder, module)):  # noqa: PTH113 - Path's raises for a name too long
+                raise ValueError("there is no such file beside the recipe. Name a Python file")
+        return module
+
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if self.model.name is None and self.module is None:
-            raise ValueError(f"model.name: is required unless module has a build_model. Known: {', '.join(MODELS)}")
-        if self.model.name and (self.model.name in ("mlp", "wide_deep")) == self.data.is_image:
-            kind = "images" if self.data.is_image else "columns"
-            raise ValueError(f"model.name: '{self.model.name}' does not take {kind}")
-        allowed = CLASSIFICATION_METRICS if self.task == "classification" else REGRESSION_METRICS
-        for gate in self.evaluate.gates:
-            if gate.metric not in allowed:
-                raise ValueError(
-                    f"evaluate.gates: '{gate.metric}' is no metric of a {self.task}. Known: {', '.join(allowed)}"
-                )
-        for name in self.evaluate.slices:
-            if name not in self.data.features and name != self.data.label:
-                raise ValueError(f"evaluate.slices: no feature '{name}'.{did_you_mean(name, self.data.features)}")
-        if "saved_model" not in self.export.formats:
-            raise ValueError(
-                "export.formats: push serves the SavedModel, and evaluate compares with it. Add saved_model"
-            )
-        if self.train.warm_start and "keras" not in self.export.formats:
-            raise ValueError("train.warm_start: takes the champion's model.keras. Add keras to export.formats")
-        if self.task == "regression" and self.data.is_image:
-            raise ValueError("task: regression takes columns, not images")
+        if found := list(contradictions.of_recipe(self)):
+            raise documents.contradictory(found)
         return self
 
 
@@ -314,13 +299,11 @@ def load(name: str, overrides: list[str] | None = None) -> Recipe:
     """Return the recipe `name` (see `documents.find`) with every path in it made absolute. Raises `ConfigurationError`."""
     path = documents.find("recipe", name, BUNDLED)
     recipe = documents.load(path, Recipe, overrides or [])
+    module, source, push = recipe.module, recipe.data.path, recipe.push.path
     return recipe.model_copy(
         update={
-            "module": _beside(path, recipe.module),
-            "data": recipe.data.model_copy(update={"path": _beside(path, recipe.data.path)}),
+            "module": module and uris.beside(path.parent, module),
+            "data": recipe.data.model_copy(update={"path": source and uris.beside(path.parent, source)}),
+            "push": recipe.push.model_copy(update={"path": push and uris.beside(Path(), push)}),
         }
     )
-
-
-def _beside(recipe: Path, path: str | None) -> str | None:
-    return path if path is None or "://" in path else str((recipe.parent / path).absolute())

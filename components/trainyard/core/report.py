@@ -22,7 +22,8 @@ import yaml
 
 from trainyard.core import plots, storage
 from trainyard.core.artifacts import EXPORTS_SPLIT, Document, Evaluation, Examples, Exports, Pushed, Training, Verdict
-from trainyard.core.recipe import CLASSIFICATION_METRICS, REGRESSION_METRICS, SMALLER_IS_BETTER, Recipe
+from trainyard.core.gates import CLASSIFICATION_METRICS, REGRESSION_METRICS, SMALLER_IS_BETTER
+from trainyard.core.recipe import Recipe
 from trainyard.core.scaling import scaling
 
 QUARANTINE_ROWS = 20

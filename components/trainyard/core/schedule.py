@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from trainyard.core.documents import Strict
 
@@ -19,9 +19,15 @@ class When(Strict):
     drift: bool = Field(
         False, description="The data are new, and have left the recipe's drift bounds around those of the champion."
     )
-    champion_older_than: Annotated[str, Field(pattern=r"^[1-9][0-9]*[hd]$")] | None = Field(
+    champion_older_than: Annotated[str, Field(pattern=r"^[1-9][0-9]{0,4}[hd]$")] | None = Field(
         None, description="The champion was pushed, or confirmed by an equal one, longer ago: 12h, 7d."
     )
+
+    @model_validator(mode="after")
+    def _ever(self) -> Self:
+        if not (self.new_data or self.drift or self.champion_older_than):
+            raise ValueError("nothing is named, so no run would train. Name a condition, or leave when out")
+        return self
 
     @property
     def hours(self) -> float | None:

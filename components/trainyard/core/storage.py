@@ -15,7 +15,8 @@ from typing import Protocol
 from trainyard.core import folders
 from trainyard.core.errors import ConfigurationError
 from trainyard.core.manifest import MANIFEST, SCHEMA_VERSION, File, Manifest, measured
-from trainyard.core.objects import SCHEMES, is_bucket, patience
+from trainyard.core.objects import patience
+from trainyard.core.uris import BUCKETS, is_bucket, scheme
 
 __all__ = ["MANIFEST", "SCHEMA_VERSION", "File", "Manifest", "is_bucket", "measured", "patience"]
 
@@ -150,9 +151,9 @@ def _backend(uri: str) -> _Backend:
         from trainyard.core import bucket_folders
 
         return bucket_folders
-    if "://" in uri:
+    if scheme(uri):
         raise ConfigurationError(
-            f"{uri}: is neither a folder nor a bucket. A path, {' and '.join(SCHEMES)} are known. "
+            f"{uri}: is neither a folder nor a bucket. A path, {' and '.join(BUCKETS)} are known. "
             "Correct the environment's storage or push.path."
         )
     return folders

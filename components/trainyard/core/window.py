@@ -10,6 +10,7 @@ from trainyard.core.errors import ConfigurationError, DataError
 from trainyard.core.recipe import Data
 
 _LISTED = 5
+_FIRST_YEAR = 1970
 
 
 def time_of(scheduled: str) -> datetime:
@@ -22,9 +23,12 @@ def time_of(scheduled: str) -> datetime:
         return datetime.now(UTC)
     try:
         time = datetime.fromisoformat(scheduled)
-    except ValueError as error:
-        raise ConfigurationError(f"'{scheduled}' is no day. Write it as YYYY-MM-DD.") from error
-    return time.astimezone(UTC) if time.tzinfo else time.replace(tzinfo=UTC)
+        time = time.astimezone(UTC) if time.tzinfo else time.replace(tzinfo=UTC)
+    except (ValueError, OverflowError) as error:
+        raise ConfigurationError(f"'{scheduled[:80]}' is no day. Write it as YYYY-MM-DD.") from error
+    if time.year < _FIRST_YEAR:
+        raise ConfigurationError(f"'{scheduled[:80]}' is no day of a run. Write one since {_FIRST_YEAR} as YYYY-MM-DD.")
+    return time
 
 
 def day_of(scheduled: str) -> str:

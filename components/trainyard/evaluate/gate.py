@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from trainyard.core.artifacts import Interval, Threshold, Verdict
 from trainyard.core.errors import did_you_mean
-from trainyard.core.recipe import Gate
+from trainyard.core.gates import Gate
 
 ROUNDING = 1e-9
 """A value this little beyond its bound still holds: 0.96 - 0.97 is -0.010000000000000009. Chosen."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from trainyard.core.artifacts import Interval
 from trainyard.core.errors import ConfigurationError
-from trainyard.core.recipe import CLASSIFICATION_METRICS, REGRESSION_METRICS
+from trainyard.core.gates import CLASSIFICATION_METRICS, REGRESSION_METRICS
 from trainyard.data.module import load_module
 from trainyard.evaluate.bootstrap import percentiles
 from trainyard.evaluate.metrics import Answers

@@ -32,9 +32,9 @@ from tensorflow.lite.python.convert_phase import ConverterError
 
 from trainyard.core.artifacts import Examples
 from trainyard.core.errors import ConfigurationError
+from trainyard.core.feature_names import input_name
 from trainyard.data.examples import ExampleFolder
 from trainyard.data.trained import Tensors, answers
-from trainyard.export.signature import input_name
 
 LiteFormat = Literal["litert_float32", "litert_float16", "litert_int8"]
 Array = np.ndarray[Any, np.dtype[Any]]

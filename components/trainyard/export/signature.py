@@ -5,7 +5,6 @@ What is served is what was trained on: the transform graph that wrote the traini
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,7 +13,7 @@ import tensorflow as tf
 from tensorflow.core.protobuf.fingerprint_pb2 import FingerprintDef
 
 from trainyard.core.artifacts import Examples, RawFeature
-from trainyard.core.errors import ConfigurationError
+from trainyard.core.feature_names import input_name as input_name
 from trainyard.data.trained import Tensors, answers
 
 RAW = "serving_default"
@@ -33,13 +32,11 @@ def save(model: keras.Model, transform: tf.Module, document: Examples, folder: P
                       number counts as NaN and a missing string as empty, a missing integer is an error
     Both return `probabilities` (n, classes) float32, `label` (n,) string and `label_id` (n,) int64, or for regression
     `prediction` (n,) float32.
-    Raises `ConfigurationError` where two raw features get one input name.
     """
-    names = _input_names(document.raw_features)
     module = _Serving(model, transform, document)
     raw = module.raw.get_concrete_function(
         {
-            feature.name: tf.TensorSpec((None,), feature.dtype, name=names[feature.name])
+            feature.name: tf.TensorSpec((None,), feature.dtype, name=input_name(feature.name))
             for feature in document.raw_features
         }
     )
@@ -53,12 +50,6 @@ def save(model: keras.Model, transform: tf.Module, document: Examples, folder: P
 def write_labels(labels: Sequence[str], folder: Path) -> None:
     """Write labels.txt: one label a line, in the order of the class ids."""
     (folder / LABELS).write_text("".join(f"{label}\n" for label in labels), encoding="utf-8")
-
-
-def input_name(name: str) -> str:
-    """Return how `serving_default` calls the raw feature `name`: TensorFlow allows letters, digits and underscores."""
-    plain = re.sub(r"\W", "_", name, flags=re.ASCII)
-    return f"feature_{plain}" if not plain[:1].isalpha() else plain
 
 
 class _Serving(tf.Module):  # type: ignore[misc]
@@ -95,17 +86,3 @@ def _make_fingerprint_repeatable(folder: Path) -> None:
 
 def _parsing(feature: RawFeature) -> tf.io.FixedLenFeature:
     return tf.io.FixedLenFeature((), feature.dtype, default_value=_MISSING.get(feature.dtype))
-
-
-def _input_names(features: Sequence[RawFeature]) -> dict[str, str]:
-    names: dict[str, str] = {}
-    for feature in features:
-        name = input_name(feature.name)
-        same = [other for other, taken in names.items() if taken.lower() == name.lower()]
-        if same:
-            raise ConfigurationError(
-                f"data.features: '{feature.name}' and '{same[0]}' would both be the input '{name}' of the served model. "
-                "Rename one of the columns."
-            )
-        names[feature.name] = name
-    return names

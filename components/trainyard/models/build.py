@@ -8,11 +8,12 @@ from collections.abc import Sequence
 import keras
 
 from trainyard.core.artifacts import Feature
+from trainyard.core.contradictions import MINIMUM_SIDE
 from trainyard.core.errors import ConfigurationError
+from trainyard.core.feature_names import input_name
 from trainyard.core.recipe import Model
 
-# Smallest side, in pixels, that still leaves one position after all strides of the network.
-MINIMUM_SIDE = {"cnn_small": 8, "alexnet": 57, "resnet50": 32, "mobilenet_v3_small": 32, "efficientnet_v2_b0": 32}
+__all__ = ["MINIMUM_SIDE", "build"]
 
 _MODULES = {"resnet50": "applications", "mobilenet_v3_small": "applications", "efficientnet_v2_b0": "applications"}
 
@@ -34,11 +35,25 @@ def build(model: Model, features: Sequence[Feature], outputs: int, seed: int) ->
         inputs = {image.name: keras.Input(image.shape, name=image.name)}
         logits = family.network(model, inputs[image.name], outputs)
     else:
+        _require_names(features)
         inputs = {
-            feature.name: keras.Input(feature.shape, name=feature.name, dtype=feature.dtype) for feature in features
+            # A column may be called what no layer may (km/h), or what another layer is (logits).
+            feature.name: keras.Input(feature.shape, name=f"input-{input_name(feature.name)}", dtype=feature.dtype)
+            for feature in features
         }
         logits = family.network(model, features, inputs, outputs)
     return keras.Model(inputs, logits, name=model.name)
+
+
+def _require_names(features: Sequence[Feature]) -> None:
+    """Refuse two names of a recipe's own preprocessing_fn that would be one; those of columns were checked before."""
+    names: dict[str, str] = {}
+    for feature in features:
+        name = input_name(feature.name)
+        if (other := names.setdefault(name.lower(), feature.name)) != feature.name:
+            raise ConfigurationError(
+                f"module: '{other}' and '{feature.name}' would both be the input '{name}' of the model. Rename one of them."
+            )
 
 
 def _image(name: str, features: Sequence[Feature]) -> Feature:

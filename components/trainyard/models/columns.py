@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 
 import keras
 from keras import layers
 
 from trainyard.core.artifacts import Feature
+from trainyard.core.feature_names import input_name
 
 
 def dense_vector(features: Sequence[Feature], inputs: Mapping[str, keras.KerasTensor]) -> keras.KerasTensor:
@@ -35,8 +35,8 @@ def join(parts: Sequence[keras.KerasTensor]) -> keras.KerasTensor:
 
 
 def layer_name(role: str, *features: Feature) -> str:
-    """Return a name for the layer that plays `role` for `features`: a column may be called what no layer may."""
-    return "_".join([role, *(re.sub(r"[^A-Za-z0-9_]", "_", feature.name) for feature in features)])
+    """Return a name for the layer that plays `role` for `features`, which no other layer of the model has."""
+    return f"{role}_{'-'.join(input_name(feature.name) for feature in features)}"
 
 
 def _embedding(feature: Feature, ids: keras.KerasTensor) -> keras.KerasTensor:

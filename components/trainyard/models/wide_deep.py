@@ -48,7 +48,7 @@ def _wide(
         )
     numbers = columns.numeric_vector(features, inputs)
     if numbers is not None:
-        sides.append(layers.Dense(outputs, use_bias=False, name="wide_numbers", dtype="float32")(numbers))
+        sides.append(layers.Dense(outputs, use_bias=False, name="wide-numbers", dtype="float32")(numbers))
     return sides
 
 

@@ -10,7 +10,7 @@ import tensorflow as tf
 import tensorflow_transform as tft
 
 from trainyard.core.artifacts import ImageShape
-from trainyard.core.errors import ConfigurationError
+from trainyard.core.feature_names import date_names
 from trainyard.core.recipe import Category, Data, Date, Numeric
 from trainyard.data.images import decode_image
 from trainyard.preprocess.calendar import MONTHS, WEEKDAYS, Calendar
@@ -28,20 +28,6 @@ def raw_spec(data: Data) -> dict[str, Any]:
         name: tf.io.FixedLenFeature((), tf.float32 if isinstance(feature, Numeric) else tf.string)
         for name, feature in data.features.items()
     }
-
-
-def check_names(data: Data) -> None:
-    """Raise `ConfigurationError` where a feature's name is that of another part of an example."""
-    reserved = {"label", "key", data.label}
-    names: set[str] = set()
-    for name, feature in data.features.items():
-        for made in (name, *date_names(name)) if isinstance(feature, Date) else (name,):
-            if made in names or made in reserved or made.startswith(("raw/", "_")):
-                raise ConfigurationError(
-                    f"data.features.{name}: the name '{made}' is taken. Names must differ from each other, from the "
-                    "label, 'label' and 'key', and begin neither with '_' nor 'raw/'. Rename the column."
-                )
-            names.add(made)
 
 
 def image_preprocessing(shape: ImageShape) -> Callable[[Tensors], Tensors]:
@@ -79,11 +65,6 @@ def column_preprocessing(data: Data) -> Callable[[Tensors], Tensors]:
         return outputs
 
     return preprocessing_fn
-
-
-def date_names(name: str) -> tuple[str, str, str]:
-    """Return the names of the features that the date `name` becomes."""
-    return f"{name}_days", f"{name}_month", f"{name}_weekday"
 
 
 def known_sizes(data: Data) -> dict[str, int]:

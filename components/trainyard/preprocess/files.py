@@ -15,8 +15,8 @@ from trainyard.core import buckets, listing, window
 from trainyard.core.artifacts import Quarantined, Window
 from trainyard.core.errors import DataError
 from trainyard.core.listing import SourceFile
-from trainyard.core.objects import is_bucket
 from trainyard.core.recipe import Data
+from trainyard.core.uris import is_bucket
 from trainyard.preprocess.records import BadRecord
 
 _PATTERNS = {

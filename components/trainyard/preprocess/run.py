@@ -16,7 +16,7 @@ from trainyard.preprocess import quality
 from trainyard.preprocess.bundled import write_breast_cancer, write_digits
 from trainyard.preprocess.collect import Collected, collect
 from trainyard.preprocess.describe import write_description
-from trainyard.preprocess.features import check_names, column_preprocessing, image_preprocessing, raw_spec
+from trainyard.preprocess.features import column_preprocessing, image_preprocessing, raw_spec
 from trainyard.preprocess.files import find_files
 from trainyard.preprocess.module import load_preprocessing
 from trainyard.preprocess.shards import plan_layout
@@ -36,7 +36,6 @@ def run(recipe: Recipe, output: Path, beam_options: str = "", day: str = "") -> 
     _require_literal(output)
     work = output / ".work"
     work.mkdir()
-    check_names(recipe.data)
     collected = _collect(recipe, work, beam_options, day_of(day))
     collected_at = time.monotonic()
     quality.require_usable(collected, recipe)

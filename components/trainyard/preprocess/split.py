@@ -13,7 +13,7 @@ def assign_split(content: bytes, seed: int, fractions: SplitFractions) -> Split:
     place = _uniform(b"split", seed, content)
     if place < fractions.train:
         return "train"
-    return "eval" if place < fractions.train + fractions.eval or not fractions.test else "test"
+    return "eval" if place < fractions.train + fractions.eval else "test"
 
 
 def order_key(content: bytes, source: str, seed: int) -> str:

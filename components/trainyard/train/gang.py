@@ -18,9 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from trainyard.core import events, storage
+from trainyard.core import events, plain_yaml, storage
 from trainyard.core.errors import ExitCode, Preempted, TrainyardError, TransientError
 from trainyard.core.recipe import Recipe
 from trainyard.train import peers
@@ -40,7 +38,7 @@ def run(recipe: Recipe, examples: str, checkpoints: str, output: Path, start: st
     if storage.committed(trained) is None:
         with tempfile.TemporaryDirectory(prefix="trainyard-") as folder:
             path = Path(folder) / "recipe.yaml"
-            path.write_text(yaml.safe_dump(recipe.model_dump(mode="json"), sort_keys=False), encoding="utf-8")
+            path.write_text(plain_yaml.dump(recipe.model_dump(mode="json")), encoding="utf-8")
             given = {"examples": examples, "checkpoints": checkpoints, "start": start}
             options = {"recipe": str(path), **given, "output": trained}
             _Gang(recipe.train.workers, options).train()

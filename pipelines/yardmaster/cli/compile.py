@@ -30,17 +30,24 @@ def compile(
 
 def write(output: str, text: str) -> None:
     """Leave `text` in the file `output`, whole or not at all; '-' is stdout."""
-    from trainyard.core import storage
+    from trainyard.core import storage, uris
     from trainyard.core.errors import ConfigurationError
 
     if output == "-":
         sys.stdout.write(text)
         return
+    if fault := uris.fault(output):
+        raise ConfigurationError(f"--output {output}: {fault}.")
     file = Path(output).absolute()
-    if file.is_dir():
-        raise ConfigurationError(f"--output {output}: is a folder. Name a file in it.")
-    if file.exists() and not file.is_file():
-        file.write_text(text, encoding="utf-8")  # a pipe or a device such as /dev/null, which must not be replaced
-    else:
-        storage.write_text(str(file), text)
+    try:
+        if file.is_dir():
+            raise ConfigurationError(f"--output {output}: is a folder. Name a file in it.")
+        if file.exists() and not file.is_file():
+            file.write_text(text, encoding="utf-8")  # a pipe or a device such as /dev/null, which must not be replaced
+        else:
+            storage.write_text(str(file), text)
+    except OSError as error:
+        raise ConfigurationError(
+            f"--output {output}: cannot be written ({error.strerror}). Name another file."
+        ) from error
     typer.echo(f"✓ wrote {output}", err=True)

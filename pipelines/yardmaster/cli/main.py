@@ -14,9 +14,11 @@ import typer
 from trainyard.core import disk
 from trainyard.core.errors import ExitCode, TrainyardError
 from trainyard.core.signals import told_to_stop
+from trainyard.core.uris import without_secrets
 from yardmaster.cli import compile, doctor, explain, place, plan, pools, recipe, run, runs, schedule, submit
 
 _DEBUG = "TRAINYARD_DEBUG"
+_LONGEST = 1000  # characters; chosen
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -59,6 +61,11 @@ def options(
         os.environ[_DEBUG] = "1"
 
 
+def told(error: TrainyardError) -> list[str]:
+    """Return the lines of `error` as a person is told them: without the secrets of a URI, and none too long to read."""
+    return [line[:_LONGEST] for line in without_secrets(str(error)).splitlines()]
+
+
 def main() -> None:
     """Run the command line and end the process with the table's exit code."""
     signal.signal(signal.SIGTERM, told_to_stop)
@@ -67,7 +74,7 @@ def main() -> None:
     except TrainyardError as error:
         if os.environ.get(_DEBUG):
             raise
-        for line in str(error).splitlines():
+        for line in told(error):
             print(f"✗ {line}", file=sys.stderr)
         sys.exit(error.exit_code)
     except BrokenPipeError:

@@ -7,6 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
+_MAX_BYTES = 8 << 20  # chosen: two hundred times what the catalog's pipelines have
+
 
 def place(
     file: Annotated[Path, typer.Argument(help="Pipeline package that `kfp dsl compile` wrote.")],
@@ -29,14 +31,15 @@ def place(
 
 def _read(file: Path) -> tuple[dict[str, Any], dict[str, Any] | None]:
     """Return the IR in `file`, and the platform spec where the package has one."""
-    import yaml
-
+    from trainyard.core import plain_yaml
+    from trainyard.core.documents import read_text
     from trainyard.core.errors import ConfigurationError
 
+    text = read_text(file, _MAX_BYTES)
     try:
-        documents = list(yaml.safe_load_all(file.read_text(encoding="utf-8")))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ConfigurationError(f"{file}: cannot be read as YAML ({error}). Name a compiled pipeline.") from error
+        documents = plain_yaml.load_all(text)
+    except ValueError as error:
+        raise ConfigurationError(f"{file}: not valid YAML ({error}). Name a compiled pipeline.") from error
     spec = documents[0] if documents else None
     if not isinstance(spec, dict) or not {"root", "components", "deploymentSpec"} <= spec.keys() or len(documents) > 2:
         raise ConfigurationError(

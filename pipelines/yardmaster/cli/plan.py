@@ -28,9 +28,11 @@ def plan(
     ] = "local",
     set_: Overrides = None,
     deadline: Annotated[str | None, typer.Option(metavar="TIME", help="Longest training, such as 4h or 1h30m.")] = None,
-    budget: Annotated[float | None, typer.Option(metavar="USD", help="Most that the training may cost.")] = None,
+    budget: Annotated[
+        float | None, typer.Option(metavar="USD", min=0, max=1e12, help="Most that the training may cost.")
+    ] = None,
     examples: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Training examples, where they are not known.")
+        int | None, typer.Option(metavar="N", min=1, max=10**12, help="Training examples, where they are not known.")
     ] = None,
     place: Annotated[bool, typer.Option("--place", help="Write the choice into the environment's file.")] = False,
     output: Annotated[Output, typer.Option("--output", "-o", help="text, or a JSON list on stdout.")] = Output.TEXT,
@@ -88,14 +90,12 @@ def hours(text: str) -> float:
     """Return a time such as 90m, 4h or 1h30m in hours. Raises `ConfigurationError` where it is none."""
     from trainyard.core.errors import ConfigurationError
 
-    parts = re.findall(r"(\d+(?:\.\d+)?)([dhms])", text)
-    if not parts or "".join(f"{number}{unit}" for number, unit in parts) != text:
-        raise ConfigurationError(f"--deadline {text}: is no time. Write it such as 90m, 4h, 1h30m or 2d.")
-    total = sum(float(number) * _HOURS[unit] for number, unit in parts)
+    found = re.fullmatch("".join(rf"(?:([0-9]{{1,9}}(?:\.[0-9]{{1,9}})?){unit})?" for unit in _HOURS), text)
+    numbers = found.groups() if found else ()
+    total = sum(float(number or 0) * _HOURS[unit] for number, unit in zip(numbers, _HOURS, strict=False))
     if not total:
-        raise ConfigurationError(
-            f"--deadline {text}: no training takes no time. Write it such as 90m, 4h, 1h30m or 2d."
-        )
+        why = "no training takes no time" if any(numbers) else "is no time"
+        raise ConfigurationError(f"--deadline {text[:80]}: {why}. Write it such as 90m, 4h, 1h30m or 2d.")
     return total
 
 

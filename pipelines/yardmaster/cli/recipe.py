@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Annotated
 
@@ -67,16 +68,28 @@ def new(
     table: Annotated[bool, typer.Option("--table", help="For a CSV file instead of a folder of images.")] = False,
 ) -> None:
     """Write a recipe to start from."""
+    from trainyard.core import uris
     from trainyard.core.errors import ConfigurationError
 
-    if file.exists():
-        raise ConfigurationError(f"{file}: is there already. Name another file.")
-    name = "".join(letter if letter.isalnum() else "-" for letter in file.stem.lower()).strip("-") or "recipe"
+    if fault := uris.fault(str(file)) or ("" if file.suffix in (".yaml", ".yml") else "does not end in .yaml"):
+        raise ConfigurationError(f"{uris.without_secrets(str(file))!r}: {fault}. Name a YAML file to write.")
     kind = "Columns of a CSV file" if table else "Images, one folder a class"
-    file.write_text(
-        _TEMPLATE.format(file=file, name=name, kind=kind) + (_TABLE if table else _IMAGES), encoding="utf-8"
-    )
+    text = _TEMPLATE.format(file=file, name=_name(file), kind=kind) + (_TABLE if table else _IMAGES)
+    try:
+        with file.open("x", encoding="utf-8") as stream:
+            stream.write(text)
+    except FileExistsError as error:
+        raise ConfigurationError(f"{file}: is there already. Name another file.") from error
+    except OSError as error:
+        raise ConfigurationError(
+            f"{str(file)[:200]}: cannot be written ({error.strerror}). Name a file in a folder that is there."
+        ) from error
     typer.echo(f"✓ wrote {file}", err=True)
+
+
+def _name(file: Path) -> str:
+    """Return a recipe's name made of the file's."""
+    return re.sub("[^a-z0-9]+", "-", file.stem.lower()).lstrip("-0123456789")[:40].strip("-") or "recipe"
 
 
 @app.command("validate")
@@ -85,12 +98,11 @@ def validate(
     set_: Overrides = None,
 ) -> None:
     """Check a recipe and print it with every default filled in."""
-    import yaml
-
+    from trainyard.core import plain_yaml
     from trainyard.core import recipe as recipes
 
     loaded = recipes.load(recipe, set_)
-    typer.echo(yaml.safe_dump(loaded.model_dump(mode="json"), sort_keys=False, allow_unicode=True), nl=False)
+    typer.echo(plain_yaml.dump(loaded.model_dump(mode="json"), allow_unicode=True), nl=False)
     typer.echo(f"✓ {recipe} is a valid recipe", err=True)
 
 

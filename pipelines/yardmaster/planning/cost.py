@@ -13,10 +13,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 import trainyard.core
-from trainyard.core import storage
+from trainyard.core import plain_yaml, storage
 from trainyard.core.errors import ConfigurationError
 from trainyard.core.recipe import Recipe
 from yardmaster.planning.data import Data
@@ -99,7 +97,7 @@ def _built(recipe: Recipe, features: str, classes: int) -> str:
     print("· building the recipe's own network once, to count what it costs", file=sys.stderr)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "recipe.yaml"
-        file.write_text(yaml.safe_dump(recipe.model_dump(mode="json")), encoding="utf-8")
+        file.write_text(plain_yaml.dump(recipe.model_dump(mode="json")), encoding="utf-8")
         command = [sys.executable, "-m", "trainyard.models.measure", str(file), features, str(classes)]
         done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:

@@ -6,9 +6,7 @@ import os
 import signal
 import socket
 
-import yaml
-
-from trainyard.core import documents
+from trainyard.core import documents, plain_yaml
 from trainyard.core.gang import GangPlan
 from trainyard.core.pools import placement, promise
 from trainyard.core.recipe import Recipe
@@ -55,7 +53,7 @@ def gang(plan: GangPlan, recipe: Recipe, run: str, options: dict[str, str]) -> G
     """Return the gang of `plan` for one output of one run; `options` are those of `python -m trainyard.train.kubernetes.pod`."""
     pool = plan.pool
     sign = {"TRAINYARD_LAUNCHER_SIGN": launcher_sign.sign(options["checkpoints"])}
-    text = yaml.safe_dump(recipe.model_dump(mode="json"), sort_keys=False)
+    text = plain_yaml.dump(recipe.model_dump(mode="json"))
     return Gang(
         run=f"{recipe.name}-{run}",
         image=plan.image,

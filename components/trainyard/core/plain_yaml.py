@@ -1,0 +1,179 @@
+"""Reads YAML as plain data: no tags, no aliases, the scalars of YAML 1.2, and limits that hold before the parser works.
+
+YAML 1.2 reads `no`, `12:30` and `2024-01-01` as the text that they look like, and `1e-3` as a number. PyYAML's own rules
+are those of YAML 1.1, where they are False, 750, a date and a text.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import yaml
+
+MAX_BYTES = 1 << 20
+MAX_DEPTH = 20
+MAX_VALUES = 50_000  # chosen: ten thousand columns, read within seconds
+MAX_KEY = 256  # characters
+MAX_NUMBER = 64  # characters; no number of any document needs as many
+
+Location = tuple[str | int, ...]
+
+# Source: the core schema, https://yaml.org/spec/1.2.2/#103-core-schema
+_NULL = frozenset({"", "~", "null", "Null", "NULL"})
+_BOOLEANS = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
+_INTEGER = re.compile(r"(?P<ten>[-+]?[0-9]+)|0o(?P<eight>[0-7]+)|0x(?P<sixteen>[0-9a-fA-F]+)")
+_FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+_NOT_FINITE = re.compile(r"(?P<infinite>[-+]?)\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
+
+
+class Text:
+    """A YAML text as plain values. origins: where each value stands, by its location; faults: sentences, or none."""
+
+    def __init__(self, text: str, name: str) -> None:
+        self.name = name
+        self.origins: dict[Location, str] = {}
+        self.faults: list[str] = []
+        self.content: Any = None
+        if len(text) > MAX_BYTES:
+            self.faults.append(f"{name}: {len(text)} characters. At most {MAX_BYTES} are read.")
+            return
+        try:
+            node = _Plain(text).get_single_node()
+            self.content = None if node is None else self._value(node, ())
+        except yaml.reader.ReaderError as error:
+            line = text.count("\n", 0, int(error.position)) + 1
+            self.faults.append(f"{name}:{line}: the character {error.character:#x} is not allowed.")
+        except yaml.MarkedYAMLError as error:
+            where = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
+            self.faults.append(f"{name}{where}: not valid YAML ({error.problem}).")
+        except _Refused as error:
+            self._fault(error.mark, error.why)
+
+    def _value(self, node: yaml.Node, at: Location) -> Any:
+        self.origins.setdefault(at, self._where(node.start_mark))
+        if len(at) > MAX_DEPTH:
+            self._fault(node.start_mark, f"nested more than {MAX_DEPTH} levels deep")
+        elif isinstance(node, yaml.MappingNode):
+            return self._mapping(node, at)
+        elif isinstance(node, yaml.SequenceNode):
+            return [self._value(item, (*at, index)) for index, item in enumerate(node.value)]
+        elif isinstance(node, yaml.ScalarNode):
+            return self._scalar(node)
+        return None
+
+    def _mapping(self, node: yaml.MappingNode, at: Location) -> dict[str, Any]:
+        result: dict[str, Any] = {}
+        for key_node, value_node in node.value:
+            key, mark = key_node.value, key_node.start_mark
+            if not isinstance(key, str):
+                self._fault(mark, "a key must be a text")
+            elif len(key) > MAX_KEY:
+                self._fault(mark, f"a key of {len(key)} characters. At most {MAX_KEY} are read")
+            else:
+                if key in result:
+                    self._fault(mark, f"{dotted((*at, key))}: given twice")
+                self.origins[(*at, key)] = self._where(mark)
+                result[key] = self._value(value_node, (*at, key))
+        return result
+
+    def _scalar(self, node: yaml.ScalarNode) -> Any:
+        text = str(node.value)
+        if node.style is not None:  # quoted, or a block
+            return text
+        if text in _NULL:
+            return None
+        if text in _BOOLEANS:
+            return _BOOLEANS[text]
+        if found := _NOT_FINITE.fullmatch(text):
+            sign = found["infinite"]
+            return math.nan if sign is None else -math.inf if sign == "-" else math.inf
+        integer = _INTEGER.fullmatch(text)
+        if not integer and not _FLOAT.fullmatch(text):
+            return text
+        if len(text) > MAX_NUMBER:
+            self._fault(node.start_mark, f"a number of {len(text)} characters. At most {MAX_NUMBER} are read")
+            return None
+        if not integer:
+            return float(text)
+        base = {"ten": 10, "eight": 8, "sixteen": 16}[integer.lastgroup or "ten"]
+        return int(integer[integer.lastindex or 0], base)
+
+    def _fault(self, mark: yaml.Mark | None, text: str) -> None:
+        self.faults.append(f"{self._where(mark)}: {text}.")
+
+    def _where(self, mark: yaml.Mark | None) -> str:
+        return f"{self.name}:{mark.line + 1}" if mark else self.name
+
+
+def load_all(text: str) -> list[Any]:
+    """Return the documents that another program has written as YAML 1.1 into `text`. Raises `ValueError`."""
+    try:
+        return list(yaml.load_all(text, Loader=_Shallow))
+    except (yaml.YAMLError, _Refused, KeyError, RecursionError) as error:
+        raise ValueError(" ".join(str(error).split())[:200]) from error
+
+
+def dump(content: Any, allow_unicode: bool = False) -> str:
+    """Return `content` as YAML that `Text` reads as the same values, and so does every YAML 1.1 reader."""
+    return yaml.dump(content, Dumper=_Dumper, sort_keys=False, allow_unicode=allow_unicode)
+
+
+def dotted(at: Sequence[str | int]) -> str:
+    """Return a location as a person writes it."""
+    return ".".join(map(str, at)) or "document"
+
+
+class _Refused(Exception):
+    def __init__(self, mark: yaml.Mark | None, why: str) -> None:
+        super().__init__(why)
+        self.mark = mark
+        self.why = why
+
+
+class _Shallow(yaml.SafeLoader):
+    """Refuses while it scans: PyYAML's own time for nested brackets grows with the cube of their number."""
+
+    depth = 100
+
+    def fetch_flow_collection_start(self, token: Any) -> None:
+        if self.flow_level >= self.depth:
+            raise _Refused(self.get_mark(), f"nested more than {self.depth} levels deep")
+        super().fetch_flow_collection_start(token)
+
+    def add_indent(self, column: int) -> bool:
+        if len(self.indents) > self.depth:
+            raise _Refused(self.get_mark(), f"nested more than {self.depth} levels deep")
+        return bool(super().add_indent(column))
+
+
+class _Plain(_Shallow):
+    """Refuses what is no plain data too."""
+
+    depth = MAX_DEPTH
+    _values = 0
+
+    def fetch_alias(self) -> None:
+        raise _Refused(self.get_mark(), "anchors and aliases are not allowed. Write the value out")
+
+    def fetch_tag(self) -> None:
+        mark = self.get_mark()
+        handle, suffix = self.scan_tag().value
+        raise _Refused(mark, f"the tag {handle or ''}{suffix[:40]} is not allowed. Leave it out")
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        self._values += 1
+        if self._values > MAX_VALUES:
+            raise _Refused(self.get_mark(), f"more than {MAX_VALUES} values")
+        return super().compose_node(parent, index)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes what a reader of YAML 1.1 or of YAML 1.2 would take for something else than text."""
+
+
+_Dumper.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(f"(?:{_FLOAT.pattern}|0o[0-7]+)$"), list("-+0123456789.")
+)

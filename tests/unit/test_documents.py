@@ -1,0 +1,338 @@
+"""Every value of every document that people write is refused with its file and line, or can run.
+
+The documents' own JSON Schemas say which values there are, so that a key added later is tried without a line here.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+import struct
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import BaseModel
+
+from trainyard.core import documents, keys, plain_yaml, quantity, uris, window
+from trainyard.core.environment import Environment
+from trainyard.core.errors import ConfigurationError
+from trainyard.core.plain_yaml import MAX_BYTES, Text
+from trainyard.core.recipe import Recipe
+from yardmaster.schedules import Schedule
+
+Location = tuple[str | int, ...]
+Node = dict[str, Any]
+
+TABLE = {
+    "name": "cars",
+    "data": {
+        "format": "csv",
+        "path": "cars.csv",
+        "label": "fast",
+        "features": {"km/h": {"type": "numeric"}, "Türen": {"type": "category"}, "sold": {"type": "date"}},
+    },
+    "model": {"name": "wide_deep"},
+    "train": {"class_weights": {"yes": 2.0}, "early_stopping": {"patience": 3}},
+    "evaluate": {"slices": ["Türen"], "gates": [{"metric": "accuracy", "min": 0.5, "slice": "Türen=two"}]},
+    "push": {"path": "/models"},
+}
+IMAGES = {
+    "name": "pets",
+    "data": {"format": "image_folder", "path": "gs://bucket/pets", "image_size": [96, 96]},
+    "model": {"name": "cnn_small"},
+}
+WINDOW = {
+    "name": "days",
+    "data": {"format": "tfrecord", "path": "s3://bucket/day=%Y-%m-%d", "window_days": 7},
+    "model": {"name": "cnn_small"},
+}
+DIGITS = {"name": "digits", "data": {"format": "image_folder", "bundled": "digits"}, "model": {"name": "cnn_small"}}
+RESOURCES = {"requests": {"cpu": "1", "memory": "2Gi"}, "limits": {"cpu": "2", "memory": "2Gi"}}
+KUBEFLOW = {
+    "target": "kubeflow",
+    "storage": "gs://bucket/runs",
+    "images": {"cpu": "example/cpu:1", "gpu": "example/gpu:1"},
+    "volume": {"claim": "runs", "path": "/mnt/runs"},
+    "beam": {"options": {"parallelism": 4}},
+    "variables": {"AWS_DEFAULT_REGION": "eu"},
+    "secrets": {"AWS_SECRET_ACCESS_KEY": {"secret": "store", "key": "secretkey"}},
+    "pools": {
+        "cpu": {
+            "kind": "cpu",
+            "resources": RESOURCES,
+            "nodeSelector": {"team": "a"},
+            "tolerations": [{"key": "team", "value": "a"}],
+        }
+    },
+    "placement": {"default": "cpu"},
+    "timeout_seconds": {"train": 60},
+    "retries": {"train": 1},
+}
+VERTEX = {
+    "target": "vertex",
+    "storage": "gs://bucket/runs",
+    "images": {"cpu": "example/cpu:1"},
+    "vertex": {"project": "example", "location": "europe-west4"},
+    "pools": {"cpu": {"kind": "cpu", "resources": RESOURCES}},
+    "placement": {"default": "cpu"},
+}
+SCHEDULE = {
+    "name": "nightly",
+    "recipe": "digits",
+    "environment": "kind",
+    "set": ["train.epochs=3"],
+    "cron": "0 3 * * *",
+    "when": {"champion_older_than": "7d"},
+}
+MODELS: dict[str, tuple[type[BaseModel], list[Node]]] = {
+    "recipe": (Recipe, [TABLE, IMAGES, WINDOW, DIGITS]),
+    "environment": (Environment, [KUBEFLOW, VERTEX]),
+    "schedule": (Schedule, [SCHEDULE]),
+}
+
+HUGE = ["1e30", "-1e30", "9" * 60, "9" * 100, "1e999", ".inf", "-.inf", ".nan"]
+WRONG = ["", "yes", "true", "maybe", "2024-13-45", "2024-01-01", "[]", "{}", "[[1]]", "{a: {b: 1}}", "[96]", "12:30"]
+TEXTS = ['""', '" "', '"\\0"', '"a\\nb"', '"../../x"', '"/"', "a" * 4_000, '"%Y%m%d%s"', "日本語", "~nobody/x"]
+PLACES = [
+    *(
+        "http://host/x",
+        "hdfs:/x",
+        "file:///x",
+        "s3:",
+        "gs://",
+        "s3://key:secret@bucket/x",
+        "s3://bucket/x?X-Sig=secret",
+    ),
+    *("gs://bucket", "gs://bucket/../x", "https://user:secret@host"),
+]
+NUMBERS = ["-1", "0", "1", "0.5", "1.5", "-0.0", "1e-320", "0x10", "010", "1_000"]
+SYNTAX = [
+    "!!bool maybe",
+    "!!python/object/apply:os.system [ls]",
+    "[" * 4000,
+    "{" * 4000,
+    "[{" * 2000,
+    "&a [*a]",
+    "{a: 1, a: 2}",
+]
+ALTERNATIVES = frozenset({"min", "max", "min_difference", "max_difference"})  # a gate takes one of them
+PLACEHOLDER = "PUT-HERE"
+LIMITS = ("const", "default", "minimum", "maximum")
+HOSTILE = [*HUGE, *WRONG, *TEXTS, *PLACES, *NUMBERS, *SYNTAX]
+
+
+@cache
+def schema(kind: str) -> Node:
+    return MODELS[kind][0].model_json_schema(by_alias=True)
+
+
+def leaves(kind: str) -> dict[Location, list[Node]]:
+    """Return the schemas of every value that a document of this kind may hold, by its place; * stands for any key."""
+    found: dict[Location, list[Node]] = {}
+    for at, node in _leaves(schema(kind), (), schema(kind)["$defs"]):
+        found.setdefault(at, []).append(json.loads(node))
+    return found
+
+
+def _leaves(node: Node, at: Location, definitions: Node) -> Iterator[tuple[Location, str]]:
+    node = {**node, **(definitions[node["$ref"].rsplit("/", 1)[1]] if "$ref" in node else {})}
+    for option in (*node.get("anyOf", ()), *node.get("oneOf", ())):
+        yield from _leaves(option, at, definitions)
+    for key, inner in node.get("properties", {}).items():
+        yield from _leaves(inner, (*at, key), definitions)
+    for inner in _values_of_any_key(node):
+        yield at, json.dumps(node)
+        for tag, reference in inner.get("discriminator", {"mapping": {"": None}})["mapping"].items():
+            yield from _leaves({"$ref": reference} if reference else inner, (*at, f"*{tag}"), definitions)
+    items = node.get("prefixItems") or [inner for inner in [node.get("items")] if isinstance(inner, dict)]
+    for index, inner in enumerate(items):
+        yield from _leaves(inner, (*at, index), definitions)
+    if "type" in node and node["type"] != "object":
+        yield at, json.dumps(node)
+
+
+def _values_of_any_key(node: Node) -> list[Node]:
+    found = [*node.get("patternProperties", {}).values(), node.get("additionalProperties")]
+    return [inner for inner in found if isinstance(inner, dict)]
+
+
+CASES = [(kind, at) for kind in MODELS for at in leaves(kind)]
+
+
+def bounded(node: Node) -> bool:
+    """Return whether a schema says how little and how much a value may be."""
+    if "enum" in node or "const" in node or node["type"] in ("boolean", "null"):
+        return True
+    if node["type"] in ("integer", "number"):
+        return bool({"minimum", "exclusiveMinimum"} & node.keys() and {"maximum", "exclusiveMaximum"} & node.keys())
+    if node["type"] == "string":
+        return bool({"maxLength", "pattern"} & node.keys())
+    if node["type"] == "array":
+        return "maxItems" in node
+    return "maxProperties" in node or "enum" in node.get("propertyNames", {})
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_every_value_has_bounds_that_the_schema_states(kind: str) -> None:
+    assert [at for at, nodes in leaves(kind).items() if not all(map(bounded, nodes))] == []
+
+
+def key_of(document: Any, part: str | int) -> str | int:
+    """Return the key that * stands for: the first one in the document, of the type that stands behind it."""
+    if not isinstance(part, str) or not part.startswith("*"):
+        return part
+    tag = part[1:]
+    return next((key for key, value in document.items() if not tag or value["type"] == tag), "x")
+
+
+def placed(document: Node, at: Location, value: str) -> Node:
+    """Return a copy of `document` with `value` at the place, and what must be around it."""
+    changed = copy.deepcopy(document)
+    inner: Any = changed
+    for part, following in zip(at, (*at[1:], None), strict=True):
+        key = key_of(inner, part)
+        if isinstance(inner, list):
+            inner.extend([None] * (int(key) + 1 - len(inner)))
+        elif key in ALTERNATIVES:
+            inner = _without(inner, ALTERNATIVES - {str(key)})
+        there = inner[key] if isinstance(inner, list) else inner.get(key)
+        if following is None:
+            inner[key] = value
+        elif not isinstance(there, dict | list):
+            inner[key] = [] if isinstance(following, int) else {}
+        inner = inner[key]
+    return changed
+
+
+def _without(section: Node, keys: frozenset[str]) -> Node:
+    for key in keys & section.keys():
+        del section[key]
+    return section
+
+
+def present(document: Any, at: Location) -> list[Any]:
+    """Return the values at the place and at those around it, the outermost first."""
+    found = [document]
+    for part in at:
+        key = key_of(found[-1], part) if isinstance(found[-1], dict) else part
+        if key not in found[-1] if isinstance(found[-1], dict) else not isinstance(found[-1], list) or key != 0:
+            break
+        found.append(found[-1][key])
+    return found
+
+
+def good_values(kind: str, at: Location, document: Node) -> Iterator[str]:
+    """Yield what the schema itself, or a good document, says may stand at the place."""
+    around = present(document, at)
+    if len(around) > len(at):
+        yield json.dumps(around[-1])
+    for node in leaves(kind)[at]:
+        for value in (*node.get("enum", ()), *(node[key] for key in LIMITS if key in node)):
+            yield json.dumps(value)
+        if node["type"] in ("boolean", "null"):
+            yield {"boolean": "true", "null": "null"}[node["type"]]
+
+
+def mutations(kind: str, at: Location) -> Iterator[tuple[str, bool]]:
+    """Yield a good document's text with each hostile value at the place, then with each good one, and which it is."""
+    nearest = max(MODELS[kind][1], key=lambda document: len(present(document, at)))
+    needed = {*schema(kind)["required"], "model", "images", "pools", "placement", at[0]}
+    nearest = {key: value for key, value in nearest.items() if key in needed}
+    text = yaml.safe_dump(placed(nearest, at, PLACEHOLDER), sort_keys=False, allow_unicode=True)
+    before, after = text.split(PLACEHOLDER)
+    yield from ((f"{before}{value}{after}", False) for value in HOSTILE)
+    yield from ((f"{before}{value}{after}", True) for value in good_values(kind, at, nearest))
+
+
+def numbers(value: Any) -> Iterator[int | float]:
+    if isinstance(value, dict | list):
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from numbers(inner)
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        yield value
+
+
+def can_run(document: BaseModel) -> None:
+    """Do with `document` what the steps and the servers do with it, as far as TensorFlow is not needed for it."""
+    content = document.model_dump(mode="json", by_alias=True)
+    json.dumps(content, allow_nan=False)
+    for number in numbers(content):
+        struct.pack("<q" if isinstance(number, int) else "<f", number)
+    again = documents.parse(plain_yaml.dump(content), type(document), name="again")
+    assert again == document, "what a step reads is what was checked"
+    if isinstance(document, Recipe):
+        assert 0 <= document.seed < 1 << 31
+        assert len(window.paths(document.data, "2026-11-22")) == (document.data.window_days or 0)
+        assert all(keys.output_uri("/runs", document, step) for step in keys.STEPS)
+        assert document.train.batch_size % (document.train.workers * document.train.accumulation_steps) == 0
+        assert not uris.fault(document.data.path or "/") and not uris.output_fault(document.push.path or "/models")
+    elif isinstance(document, Environment):
+        assert not uris.output_fault(document.storage) and document.beam.command_line
+        for pool in document.pools.values():
+            for part in (pool.resources.requests, pool.resources.limits):
+                assert quantity.in_bytes(part.memory) >= 1 << 20 and (
+                    part.cpu is None or quantity.in_cores(part.cpu) > 0
+                )
+        assert all(document.pool_of(step).resources for step in keys.STEPS)
+    elif isinstance(document, Schedule):
+        assert len(document.server_cron.split()) == 6
+        assert document.when is None or (document.when.hours or 1) < 1e7
+
+
+def is_refused(kind: str, text: str) -> bool:
+    """Return whether the text is refused, with file and line in every sentence; if not, it can run."""
+    try:
+        document = documents.parse(text, MODELS[kind][0], name="own.yaml", folder=Path(__file__).parent)
+    except ConfigurationError as error:
+        for line in str(error).splitlines():
+            assert re.match(r"own\.yaml:\d+: .+[.?]$", line) and len(line) < 1500, line
+        assert "secret@" not in str(error) and "Sig=secret" not in str(error)
+        return True
+    can_run(document)
+    return False
+
+
+@given(st.text(alphabet=st.characters() | st.sampled_from("[]{}:-?&*!|>'\"#%@,\n \t0123456789.eE+xon~"), max_size=60))
+def test_any_text_is_read_or_refused(text: str) -> None:
+    read = Text(text, "own.yaml")
+    assert all(fault.startswith("own.yaml") for fault in read.faults)
+    if not read.faults:
+        again = Text(plain_yaml.dump(read.content), "again")
+        assert repr(again.content) == repr(read.content) and not again.faults
+
+
+@given(
+    st.dictionaries(
+        st.text(max_size=20), st.text(max_size=20) | st.floats() | st.integers(-(10**18), 10**18) | st.booleans()
+    )
+)
+def test_what_is_written_is_read_as_the_same(content: dict[str, Any]) -> None:
+    written = {key: value for key, value in content.items() if not isinstance(value, str) or "\x85" not in value}
+    assert repr(Text(plain_yaml.dump(written), "own.yaml").content) == repr(written)
+
+
+def test_a_document_is_limited_before_it_is_parsed() -> None:
+    assert Text("a" * (MAX_BYTES + 1), "own.yaml").faults == [
+        f"own.yaml: {MAX_BYTES + 1} characters. At most {MAX_BYTES} are read."
+    ]
+    assert Text("[" + "1," * 60_000 + "]", "own.yaml").faults == ["own.yaml:1: more than 50000 values."]
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_the_good_documents_can_run(kind: str) -> None:
+    for document in MODELS[kind][1]:
+        can_run(documents.parse(yaml.safe_dump(document), MODELS[kind][0], name="own.yaml"))
+
+
+@pytest.mark.parametrize(("kind", "at"), CASES, ids=[f"{kind}-{plain_yaml.dotted(at)}" for kind, at in CASES])
+def test_a_hostile_value_is_refused_with_its_line_or_can_run(kind: str, at: Location) -> None:
+    refused = [(is_refused(kind, text), good) for text, good in mutations(kind, at)]
+    assert sum(each for each, good in refused if not good) >= len(SYNTAX)
+    assert not all(each for each, _ in refused), "nothing is accepted: the place is not what was tried"

@@ -1,0 +1,110 @@
+"""Whatever is given for an argument or option of a verb: one sentence and an exit code of the table, never a traceback.
+
+The verbs and their parameters are those of the program itself, so that a later one is tried without a line here.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from trainyard.core.errors import ExitCode, TrainyardError
+from yardmaster.cli.main import app, told
+
+NUMBERS = ["-1", "0", "1e30", "nan", "inf", "-inf", "9" * 5000, "", "true", "0x10"]
+TEXTS = ["", "-", "a\0b.yaml", "\udcff.yaml", "x" * 5000 + ".yaml", "../../x", "s3://key:secret@bucket/x.yaml"]
+OVERRIDES = [
+    "=",
+    "a=" + "[" * 5000,
+    "train.epochs=2024-13-45",
+    "seed=!!bool maybe",
+    "a={b: &x 1, c: *x}",
+    "a.b" * 5000 + "=1",
+]
+TIMES = ["2024-13-45", "0001-01-01T00:00+14:00", "9" * 5000 + "h", "0h", "٣h", "1h1h"]
+FILES = ["pipe.yaml", "folder.yaml", "not-utf-8.yaml", "empty.yaml", "deep.yaml", "loop.yaml", "huge.yaml", "/dev/zero"]
+# Where a hostile value could be a good one: what keeps the verb from its work.
+SAFE = {"run": ["-e", "kind"], "submit": ["--dry-run"], "runs cancel": ["--dry-run"], "schedule apply": ["--dry-run"]}
+REQUIRED = {"run": "x", "step": "train", "file": "nowhere/x.yaml", "environment": "kind", "recipe": "digits"}
+
+
+def verbs(group: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield every command by its words."""
+    for word, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from verbs(command, f"{name} {word}".strip())
+        else:
+            yield f"{name} {word}".strip(), command
+
+
+COMMANDS = dict(verbs(typer.main.get_command(app)))
+CASES = [
+    (verb, parameter.name)
+    for verb, command in COMMANDS.items()
+    for parameter in command.params
+    if not getattr(parameter, "is_flag", False)
+]
+
+
+def values(verb: str, name: str) -> list[str]:
+    """Return what is tried for a parameter: by its type and name."""
+    hint = get_type_hints(inspect.unwrap(COMMANDS[verb].callback))[name]
+    if {hint, *get_args(hint)} & {int, float}:
+        return NUMBERS
+    if name == "set_":
+        return [*TEXTS, *OVERRIDES]
+    if name in ("day", "deadline"):
+        return [*TEXTS, *TIMES]
+    # To write into a pipe waits for its reader, as it does everywhere.
+    return [*TEXTS, *(file for file in FILES if name != "output" or file != "pipe.yaml")]
+
+
+def line(verb: str, name: str, value: str) -> list[str]:
+    """Return the command line that gives `value` for one parameter, and what is required for the others."""
+    words = [*verb.split(), *SAFE.get(verb, [])]
+    for parameter in COMMANDS[verb].params:
+        given = value if parameter.name == name else REQUIRED.get(parameter.name) if parameter.required else None
+        if given is not None:
+            words += [parameter.opts[0], given] if parameter.param_type_name == "option" else []
+    # Behind --, so that an argument may begin with a dash.
+    arguments = [each for each in COMMANDS[verb].params if each.param_type_name == "argument"]
+    words += ["--", *(value if each.name == name else REQUIRED.get(each.name, "x") for each in arguments)]
+    return words
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("hostile")
+    os.mkfifo(folder / "pipe.yaml")
+    (folder / "folder.yaml").mkdir()
+    (folder / "not-utf-8.yaml").write_bytes(b"\xff\xfe\0name")
+    (folder / "empty.yaml").write_text("")
+    (folder / "deep.yaml").write_text("[" * 5000)
+    (folder / "loop.yaml").symlink_to("loop.yaml")
+    with (folder / "huge.yaml").open("wb") as stream:
+        stream.truncate(1 << 33)
+    return folder
+
+
+@pytest.mark.parametrize(("verb", "name"), CASES, ids=[f"{verb} {name}" for verb, name in CASES])
+def test_a_hostile_value_is_answered_in_one_sentence(
+    verb: str, name: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("KUBECONFIG", "/nowhere")
+    monkeypatch.setenv("HOME", str(folder))
+    for value in values(verb, name):
+        result = CliRunner().invoke(app, line(verb, name, value))
+        error = result.exception
+        assert error is None or isinstance(error, TrainyardError | SystemExit), (value[:80], error)
+        code = error.exit_code if isinstance(error, TrainyardError) else result.exit_code
+        assert code in (ExitCode.DONE, ExitCode.USAGE, ExitCode.CONFIGURATION), (value[:80], error)
+        lines = told(error) if isinstance(error, TrainyardError) else []
+        assert not any("secret@" in each or len(each) > 1000 for each in lines), (value[:80], error)
