@@ -15,7 +15,7 @@ from typing import Any
 
 from kubernetes import client, config
 
-OWN_LINE = re.compile(r"^[a-z_]+( \w+=\S+)+$")  # an event of trainyard.core.step
+OWN_LINE = re.compile(r"^[a-z_]+( \w+=\S+)+$")  # an event of trainyard.runtime.step
 BEGUN = re.compile(r"Looking for component `\w+`")  # kfp's executor, just before the step's own code
 STEP_LABEL = "app.kubernetes.io/component"  # which placed steps have, and Kubeflow's drivers have not
 

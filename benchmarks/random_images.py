@@ -7,8 +7,8 @@ import sys
 import numpy as np
 import tensorflow as tf
 
-from trainyard.core import storage
-from trainyard.core.artifacts import SPLITS, Examples, Feature, ImageShape, RawFeature, SplitFiles
+from trainyard.contract.artifacts import SPLITS, Examples, Feature, ImageShape, RawFeature, SplitFiles
+from trainyard.storage import storage
 
 CLASSES = 10
 

@@ -19,9 +19,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from trainyard.train.loop import CHECKPOINT_SECONDS
-from trainyard.train.supervisor import HEAP
-from trainyard.train.writer import SHARE
+from trainyard.steps.train.gang.supervisor import HEAP
+from trainyard.steps.train.loop.loop import CHECKPOINT_SECONDS
+from trainyard.steps.train.loop.writer import SHARE
 
 ROUNDS = 5
 CASES = [("cnn_small", 32, 1, 8), ("resnet50", 8, 1, 5), ("resnet50", 8, 4, 2), ("resnet50", 8, 16, 1)]

@@ -14,13 +14,14 @@ def main() -> None:
     core, workers, model, batch, parts, examples, folder = sys.argv[1:]
     os.sched_setaffinity(0, {int(core)})
 
-    from trainyard.train import engine, session
+    from trainyard.steps.train import session
+    from trainyard.steps.train.engines import engine
 
     # isort: split
-    from trainyard.core.recipe import Recipe
     from trainyard.data.examples import open_examples
-    from trainyard.train.checkpoint import Checkpoints, Progress
-    from trainyard.train.writer import Writer
+    from trainyard.spec.recipe import Recipe
+    from trainyard.steps.train.loop.checkpoint import Checkpoints, Progress
+    from trainyard.steps.train.loop.writer import Writer
 
     trains = engine.engine()
     trains.join()

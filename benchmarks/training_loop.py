@@ -21,13 +21,13 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from trainyard.core import recipe as recipes
-from trainyard.core.recipe import Augment, Recipe
 from trainyard.data.examples import ExampleFolder, open_examples
-from trainyard.train import session
-from trainyard.train.input import Input
-from trainyard.train.network import network
-from trainyard.train.optimizer import Schedule, optimizer
+from trainyard.spec import recipe as recipes
+from trainyard.spec.recipe import Augment, Recipe
+from trainyard.steps.train import session
+from trainyard.steps.train.engines.network import network
+from trainyard.steps.train.engines.optimizer import Schedule, optimizer
+from trainyard.steps.train.input.input import Input
 
 SEEDS = (1, 2, 3)
 
@@ -62,7 +62,7 @@ def main() -> None:
     recipe = recipes.load("digits")
     recipe = recipe.model_copy(update={"train": recipe.train.model_copy(update={"augment": Augment()})})
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "trainyard.preprocess"]
+        command = [sys.executable, "-m", "trainyard.steps.preprocess"]
         subprocess.run([*command, "--recipe", "digits", "--output", f"{folder}/examples"], check=True)
         found = compare(recipe, f"{folder}/examples")
     print(section(found) if "--part" in sys.argv else json.dumps(found, indent=1))

@@ -8,13 +8,13 @@ import os
 import signal
 import sys
 
-from trainyard.core import events
-from trainyard.core.environment import Volume
-from trainyard.core.errors import Preempted, TrainyardError
-from trainyard.core.pools import Pool, placement
-from trainyard.train.kubernetes.cluster import connect
-from trainyard.train.kubernetes.job import Gang
-from trainyard.train.kubernetes.launch import launch
+from trainyard import events
+from trainyard.errors import Preempted, TrainyardError
+from trainyard.spec.environment import Volume
+from trainyard.spec.pools import Pool, placement
+from trainyard.steps.train.gang.pods.cluster import connect
+from trainyard.steps.train.gang.pods.job import Gang
+from trainyard.steps.train.gang.pods.launch import launch
 
 
 def gang(plan: dict) -> Gang:

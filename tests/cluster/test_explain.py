@@ -10,11 +10,11 @@ import pytest
 from launcher import gang
 from namespaces import Namespace, until
 
-from trainyard.core.errors import ExitCode
-from trainyard.train.kubernetes.job import worker_job
-from yardmaster.explanation import Finding
-from yardmaster.kubernetes_api import connect
-from yardmaster.run_pods import findings, gangs, pods_of_job, pods_of_run
+from trainyard.errors import ExitCode
+from trainyard.steps.train.gang.pods.job import worker_job
+from trainyard_control.cluster.explanation import Finding
+from trainyard_control.cluster.kubernetes_api import connect
+from trainyard_control.kubeflow.run_pods import findings, gangs, pods_of_job, pods_of_run
 
 pytestmark = pytest.mark.cluster
 

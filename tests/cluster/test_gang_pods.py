@@ -12,7 +12,7 @@ import pytest
 from launcher import gang
 from namespaces import Namespace, until
 
-from trainyard.train.kubernetes.job import Owner, headless_service, network_policy, worker_job
+from trainyard.steps.train.gang.pods.job import Owner, headless_service, network_policy, worker_job
 
 pytestmark = pytest.mark.cluster
 

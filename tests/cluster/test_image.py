@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from namespaces import Namespace, until
 
-from trainyard.core import keys
+from trainyard.contract import keys
 
 IMAGE = os.environ.get("TRAINYARD_IMAGE", "")
 pytestmark = [pytest.mark.cluster, pytest.mark.skipif(not IMAGE, reason="TRAINYARD_IMAGE names no image")]
@@ -22,7 +22,7 @@ SECONDS = 480  # the default recipe, on a machine that others use
 
 LOOK = """
 import json, os, shutil, subprocess
-from trainyard.core import keys
+from trainyard.contract import keys
 def writable(path):
     try:
         open(os.path.join(path, "probe"), "w").close()

@@ -286,12 +286,12 @@ def send(name: str, place: Path, bound: str = "") -> None:
     from google.protobuf import json_format
     from kfp import dsl
 
-    from trainyard.core import environment as environments
-    from yardmaster import placement
-    from yardmaster.compilation import to_yaml
-    from yardmaster.kubeflow_api import Kubeflow
-    from yardmaster.submission import Submission
-    from yardmaster.submit import submit
+    from trainyard.spec import environment as environments
+    from trainyard_control.compiler import placement
+    from trainyard_control.compiler.compilation import to_yaml
+    from trainyard_control.compiler.submission import Submission
+    from trainyard_control.kubeflow.kubeflow_api import Kubeflow
+    from trainyard_control.kubeflow.submit import submit
 
     @dsl.component(base_image=IMAGE, install_kfp_package=False)
     def fails_once():  # type: ignore[no-untyped-def]

@@ -13,7 +13,7 @@ import yaml
 from launcher import gang
 from namespaces import Namespace
 
-from trainyard.train.kubernetes.job import headless_service, worker_job
+from trainyard.steps.train.gang.pods.job import headless_service, worker_job
 
 pytestmark = pytest.mark.cluster
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from trainyard.core import environment as environments
+from trainyard.spec import environment as environments
 
 PROGRAM = str(Path(sys.executable).parent / "trainyard")
 

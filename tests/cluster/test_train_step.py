@@ -26,12 +26,12 @@ import os, pathlib, sys
 pathlib.Path("{STORAGE}").mkdir(exist_ok=True)
 path = pathlib.Path("/runs/recipe.yaml")
 path.write_text("name: digits\\ndata: {{format: image_folder, bundled: digits, channels: 1}}\\nmodel: {{name: cnn_small}}\\n")
-os.execvp("python", ["python", "-m", "trainyard.preprocess", f"--recipe={{path}}", "--output={STORAGE}/examples"])
+os.execvp("python", ["python", "-m", "trainyard.steps.preprocess", f"--recipe={{path}}", "--output={STORAGE}/examples"])
 """
 COMPARE = """
 import json, sys
 import keras, numpy as np
-from trainyard.core.artifacts import Training
+from trainyard.contract.artifacts import Training
 def weights(folder):
     model = keras.saving.load_model(f"{folder}/model.keras")
     return np.concatenate([weight.numpy().ravel() for weight in model.weights]).astype(np.float64)

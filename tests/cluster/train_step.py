@@ -17,12 +17,12 @@ from typing import Any
 import yaml
 from namespaces import Namespace, until
 
-from trainyard.core import keys, warm_start
-from trainyard.core import recipe as recipes
-from trainyard.core.documents import parse
-from trainyard.core.environment import Environment
-from yardmaster.compilation import compiled
-from yardmaster.placement import PlacedSpec
+from trainyard.contract import keys, warm_start
+from trainyard.spec import recipe as recipes
+from trainyard.spec.documents import parse
+from trainyard.spec.environment import Environment
+from trainyard_control.compiler.compilation import compiled
+from trainyard_control.compiler.placement import PlacedSpec
 
 IMAGE = os.environ.get("TRAINYARD_IMAGE", "")
 STORAGE = "/runs/store"

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from gang_processes import Gang, relative_difference, start, supervisor
 
-from trainyard.core import storage
+from trainyard.storage import storage
 
 EPOCHS = 15  # 8 steps each
 INTERVAL = 5  # steps that may be lost; a checkpoint is begun every second step

@@ -17,8 +17,9 @@ import pytest
 import train_folders
 from gang_processes import Gang, start
 
-from trainyard.core import artifacts, storage
-from trainyard.train.checkpoint import Checkpoints
+from trainyard.contract import artifacts
+from trainyard.steps.train.loop.checkpoint import Checkpoints
+from trainyard.storage import storage
 
 EPOCHS = 15  # 8 steps each
 INTERVAL = 5
@@ -161,7 +162,7 @@ def test_a_gang_that_never_has_memory_enough_ends_with_exit_code_40(
 def test_a_run_killed_for_want_of_memory_says_so_with_the_knob_to_raise(tmp_path: Path, small_memory: Path) -> None:
     gang_processes.write_recipe(tmp_path, workers=1, epochs=1)
     add_hog(tmp_path, "once")
-    command = [sys.executable, "-m", "yardmaster.cli.main", "run", str(tmp_path / "recipe.yaml")]
+    command = [sys.executable, "-m", "trainyard_control.cli.main", "run", str(tmp_path / "recipe.yaml")]
     enter = ["sh", "-c", f'echo $$ > {small_memory}/cgroup.procs && exec "$@"', "sh"]
     ended = subprocess.run([*enter, *command], cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert ended.returncode == 40, ended.stderr[-2000:]

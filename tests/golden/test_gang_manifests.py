@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from trainyard.core.environment import Volume
-from trainyard.core.pools import Pool, placement, promise
-from trainyard.train.kubernetes.job import Gang, Owner, headless_service, network_policy, worker_job
+from trainyard.spec.environment import Volume
+from trainyard.spec.pools import Pool, placement, promise
+from trainyard.steps.train.gang.pods.job import Gang, Owner, headless_service, network_policy, worker_job
 
 GOLDENS = Path(__file__).parent
 RUN = Owner(api_version="argoproj.io/v1alpha1", kind="Workflow", name="digits-x7k2p", uid="11111111-run")
@@ -28,7 +28,7 @@ def gang(kind: str) -> Gang:
     return Gang(
         run="digits-x7k2p",
         image=f"registry.example.com/trainyard/{pool.variant}:0.1.0",
-        command=("python", "-m", "trainyard.train.supervisor", "--recipe", "/runs/recipe.yaml"),
+        command=("python", "-m", "trainyard.steps.train.gang.supervisor", "--recipe", "/runs/recipe.yaml"),
         workers=2,
         placement=placement(pool, "gke"),
         resources=pool.resources,

@@ -15,13 +15,13 @@ from pathlib import Path
 import pytest
 import yaml
 
-from trainyard.core import environment as environments
-from trainyard.core import recipe as recipes
-from trainyard.core.schedule import When
-from yardmaster.compilation import compiled, to_yaml
+from trainyard.spec import environment as environments
+from trainyard.spec import recipe as recipes
+from trainyard.spec.schedule import When
+from trainyard_control.compiler.compilation import compiled, to_yaml
 
 GOLDENS = Path(__file__).parent
-COMPILE = "import sys; from yardmaster.cli.main import app; app(sys.argv[1:])"
+COMPILE = "import sys; from trainyard_control.cli.main import app; app(sys.argv[1:])"
 
 
 def cli(*arguments: str, folder: Path) -> str:

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from trainyard.core.environment import Environment
-from trainyard.core.recipe import Recipe
-from yardmaster.schedules import Schedule
+from trainyard.spec.environment import Environment
+from trainyard.spec.recipe import Recipe
+from trainyard_control.kubeflow.schedules import Schedule
 
 ROOT = Path(__file__).parents[2]
 MODELS: dict[str, tuple[str, type[BaseModel]]] = {

@@ -12,9 +12,10 @@ from pathlib import Path
 import trainyard.data  # noqa: F401 - chooses Keras 3
 
 # isort: split
-from trainyard.core import recipe
-from trainyard.train import loop, session, writer
-from trainyard.train.checkpoint import Arrays, Checkpoints, Progress
+from trainyard.spec import recipe
+from trainyard.steps.train import session
+from trainyard.steps.train.loop import loop, writer
+from trainyard.steps.train.loop.checkpoint import Arrays, Checkpoints, Progress
 
 
 class Told(loop.Loop):

@@ -8,7 +8,7 @@ import pytest
 
 
 def forget_clients() -> None:
-    from trainyard.core import gcs, objects, s3
+    from trainyard.storage.buckets import gcs, objects, s3
 
     for cached in (objects.store, gcs._client, s3._client):
         cached.cache_clear()

@@ -15,8 +15,7 @@ import trainyard.data  # noqa: F401  (chooses Keras 3 before TensorFlow is impor
 import keras  # isort: skip
 import tensorflow as tf  # isort: skip
 
-from trainyard.core import storage
-from trainyard.core.artifacts import (
+from trainyard.contract.artifacts import (
     SPLITS,
     Epoch,
     Examples,
@@ -26,6 +25,7 @@ from trainyard.core.artifacts import (
     SplitFiles,
     Training,
 )
+from trainyard.storage import storage
 
 Row = Mapping[str, Any]
 

@@ -16,9 +16,9 @@ import numpy as np
 import tensorflow as tf
 from PIL import Image
 
-from trainyard.core import storage
-from trainyard.core.artifacts import Examples, Feature, ImageShape, RawFeature, SplitFiles
+from trainyard.contract.artifacts import Examples, Feature, ImageShape, RawFeature, SplitFiles
 from trainyard.data.images import decode_image
+from trainyard.storage import storage
 
 
 def digits(root: Path) -> None:

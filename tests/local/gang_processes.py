@@ -21,7 +21,8 @@ import keras
 import numpy as np
 import train_folders
 
-from trainyard.core import artifacts, storage
+from trainyard.contract import artifacts
+from trainyard.storage import storage
 
 MODULE = """
 import keras
@@ -153,7 +154,7 @@ def supervisor(folder: Path, examples: str, worker: int, ports: list[int], **env
     addresses = ",".join(f"127.0.0.1:{port}" for port in ports)
     variables = {"TRAINYARD_WORKERS": addresses, "TRAINYARD_WORKER_INDEX": str(worker), "TRAINYARD_GANG_TOKEN": "known"}
     variables |= environment
-    return Gang(folder, _step(folder, str(folder), examples, "trainyard.train.supervisor", variables))
+    return Gang(folder, _step(folder, str(folder), examples, "trainyard.steps.train.gang.supervisor", variables))
 
 
 def free_port() -> int:

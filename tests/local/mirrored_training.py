@@ -7,8 +7,9 @@ import trainyard.data  # noqa: F401 - chooses Keras 3
 # isort: split
 import tensorflow as tf
 
-from trainyard.core import recipe, storage
-from trainyard.train import session
+from trainyard.spec import recipe
+from trainyard.steps.train import session
+from trainyard.storage import storage
 
 if __name__ == "__main__":
     devices, path, examples, folder = sys.argv[1:]

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from trainyard.core import storage
-from trainyard.core.recipe import Recipe
+from trainyard.spec.recipe import Recipe
+from trainyard.storage import storage
 
 HOSTILE = '<img onerror="alert(1)">&cat'
 BAD_IMAGES = {
@@ -26,7 +26,7 @@ BAD_IMAGES = {
 
 
 def preprocess(recipe: Recipe, output: Path) -> str:
-    from trainyard.preprocess.run import run
+    from trainyard.steps.preprocess.run import run
 
     with storage.stage(str(output), "trainyard.preprocess") as folder:
         run(recipe, folder)

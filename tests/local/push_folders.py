@@ -9,8 +9,8 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import tensorflow as tf
 
-from trainyard.core import storage
-from trainyard.core.artifacts import Evaluation, Exports, Threshold, Verdict
+from trainyard.contract.artifacts import Evaluation, Exports, Threshold, Verdict
+from trainyard.storage import storage
 
 
 class Doubler(tf.Module):

@@ -15,12 +15,14 @@ from pathlib import Path
 import pytest
 from object_stores import FAULTS, Request, Store
 
-from trainyard.core import bucket_folders, bucket_lease, objects, step, storage
-from trainyard.core.errors import ConfigurationError, DataError, InfrastructureError, TransientError
+from trainyard.errors import ConfigurationError, DataError, InfrastructureError, TransientError
+from trainyard.runtime import step
+from trainyard.storage import storage
+from trainyard.storage.buckets import bucket_folders, bucket_lease, objects
 
 KILLED = """
 import sys
-from trainyard.core import storage
+from trainyard.storage import storage
 with storage.stage(sys.argv[1], "test") as folder:
     (folder / "a").write_text(sys.argv[2])
     (folder / "deep").mkdir()
@@ -248,7 +250,7 @@ def test_a_store_that_does_not_answer_is_given_up_at_the_deadline(
 ) -> None:
     monkeypatch.setattr(objects, "DEADLINE_SECONDS", 3.0)
     monkeypatch.setattr(objects, "TIMEOUT_SECONDS", (1.0, 1.0))
-    from trainyard.core import gcs, s3
+    from trainyard.storage.buckets import gcs, s3
 
     for cached in (objects.store, gcs._client, s3._client):
         cached.cache_clear()
@@ -308,7 +310,7 @@ def test_the_lease_is_held_by_one_and_free_after_its_release(store: Store, uri: 
 
 HOLDER = """
 import sys
-from trainyard.core import bucket_lease, storage
+from trainyard.storage.buckets import bucket_lease; from trainyard.storage import storage
 bucket_lease.RENEW_SECONDS = 0.5
 with storage.lease(sys.argv[1]), storage.lease(sys.argv[1] + ".checkpoints"):
     print("held", flush=True)
@@ -427,7 +429,7 @@ def test_what_killed_writers_of_a_published_output_left_goes_with_the_next_attem
 
 STAGING = """
 import sys
-from trainyard.core import storage
+from trainyard.storage import storage
 with storage.stage(sys.argv[1], "test") as folder:
     (folder / "a").write_text("half")
     print(folder, flush=True)

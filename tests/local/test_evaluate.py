@@ -13,12 +13,13 @@ from PIL import Image
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits
 from sklearn.metrics import accuracy_score, log_loss, mean_absolute_error
 
-from trainyard.core import step, storage
-from trainyard.core.artifacts import Evaluation
-from trainyard.core.errors import DataError
-from trainyard.core.recipe import Recipe
+from trainyard.contract.artifacts import Evaluation
 from trainyard.data.examples import open_examples
-from trainyard.evaluate.run import run
+from trainyard.errors import DataError
+from trainyard.runtime import step
+from trainyard.spec.recipe import Recipe
+from trainyard.steps.evaluate.run import run
+from trainyard.storage import storage
 
 NAMES = [f"digit {number}" for number in range(10)]
 

@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from trainyard.core import documents
-from trainyard.core.artifacts import Exports, Feature, RawFeature
-from trainyard.core.recipe import Recipe
+from trainyard.contract.artifacts import Exports, Feature, RawFeature
 from trainyard.data.examples import load_transform, open_examples
-from trainyard.export import lite, run, signature
+from trainyard.spec import documents
+from trainyard.spec.recipe import Recipe
+from trainyard.steps.export import lite, run, signature
 
 DIGITS = "name: digits\ndata: {format: image_folder, bundled: digits, channels: 1}\nmodel: {name: cnn_small}\n"
 TABLE = """

@@ -13,7 +13,7 @@ import train_folders
 from gang_processes import Gang, start
 from object_stores import Request, Store
 
-from trainyard.train.checkpoint import Checkpoints
+from trainyard.steps.train.loop.checkpoint import Checkpoints
 
 EPOCHS = 2
 INTERVAL = 20  # steps; a checkpoint is begun after every half of it, and at an epoch's end

@@ -11,15 +11,15 @@ import pytest
 import yaml
 from kfp import local
 
-from trainyard.core import documents
-from trainyard.core import recipe as recipes
-from trainyard.core.artifacts import Evaluation, Examples, Exports, Pushed, Training
-from trainyard.core.champion import EXTRA, Champion, crown
-from trainyard.core.drift import FeatureStatistics, Statistics
-from trainyard.core.keys import code_digest
-from trainyard.core.recipe import Recipe
-from yardmaster.catalog.retrain import retrain_on_drift_pipeline, retrain_pipeline
-from yardmaster.catalog.train import train_pipeline
+from trainyard.contract.artifacts import Evaluation, Examples, Exports, Pushed, Training
+from trainyard.contract.champion import EXTRA, Champion, crown
+from trainyard.contract.drift import FeatureStatistics, Statistics
+from trainyard.contract.keys import code_digest
+from trainyard.spec import documents
+from trainyard.spec import recipe as recipes
+from trainyard.spec.recipe import Recipe
+from trainyard_control.catalog.retrain import retrain_on_drift_pipeline, retrain_pipeline
+from trainyard_control.catalog.train import train_pipeline
 
 QUICK = ["train.epochs=2", "evaluate.bootstrap=20", "export.formats=[saved_model, litert_float32]"]
 

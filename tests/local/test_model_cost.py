@@ -9,14 +9,14 @@ import keras
 import pytest
 import tensorflow as tf
 
-from trainyard.core import recipe as recipes
-from trainyard.core.artifacts import Feature
-from trainyard.core.recipe import Model
+from trainyard.contract.artifacts import Feature
 from trainyard.models import profiles
 from trainyard.models.build import build
 from trainyard.models.cost import TRAINING_PASSES, cost
-from yardmaster.planning import cost as planned
-from yardmaster.planning import data
+from trainyard.spec import recipe as recipes
+from trainyard.spec.recipe import Model
+from trainyard_control.planning import cost as planned
+from trainyard_control.planning import data
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_the_bundled_profiles_are_what_the_networks_cost(name: str, side: int, c
 def test_a_network_of_the_recipes_own_is_built_once_to_be_planned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("yardmaster.planning.cost._CACHE", tmp_path / "cache")
+    monkeypatch.setattr("trainyard_control.planning.cost._CACHE", tmp_path / "cache")
     (tmp_path / "own.py").write_text(
         "import keras\n"
         "def build_model(features, outputs):\n"
@@ -72,5 +72,5 @@ def test_a_network_of_the_recipes_own_is_built_once_to_be_planned(
     recipe = recipes.load(str(file))
     found = planned.of_recipe(recipe, data.find(recipe, None, None))
     assert (found.parameters, found.flops_per_example) == (650, TRAINING_PASSES * (2 * 640 + 64))
-    monkeypatch.setattr("yardmaster.planning.cost.subprocess", None)  # what is remembered needs no process
+    monkeypatch.setattr("trainyard_control.planning.cost.subprocess", None)  # what is remembered needs no process
     assert planned.of_recipe(recipe, data.find(recipe, None, None)) == found

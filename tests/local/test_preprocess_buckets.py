@@ -11,10 +11,12 @@ from google.api_core import exceptions
 from google.auth.exceptions import RefreshError
 from preprocess_sources import preprocess, write_images, write_rows
 
-from trainyard.core import buckets, keys, objects, storage
-from trainyard.core.artifacts import Examples
-from trainyard.core.errors import DataError, TransientError
-from trainyard.core.recipe import Recipe
+from trainyard.contract import keys
+from trainyard.contract.artifacts import Examples
+from trainyard.errors import DataError, TransientError
+from trainyard.spec.recipe import Recipe
+from trainyard.storage import storage
+from trainyard.storage.buckets import buckets, objects
 
 IMAGES = {"format": "image_folder", "max_bad_fraction": 0.1, "shard_examples": 16}
 TABLE = {"format": "csv", "label": "bought", "features": {"visits": {"type": "numeric"}}}
@@ -64,7 +66,7 @@ def test_a_bucket_gives_the_same_files_as_a_folder(data, source, bucket, folder,
 
 
 def test_a_folder_of_a_bucket_and_a_glob_name_the_same_files_as_a_local_one(bucket, folder):
-    from trainyard.preprocess.files import find_files
+    from trainyard.steps.preprocess.readers.files import find_files
 
     for data, pattern in ((IMAGES, "pets/*/*.png"), (IMAGES, "pets"), (TABLE, "table/"), (TABLE, "table/*.gz")):
         found = []
@@ -75,8 +77,8 @@ def test_a_folder_of_a_bucket_and_a_glob_name_the_same_files_as_a_local_one(buck
 
 
 def test_hostile_names_and_sizes_of_a_bucket_are_set_aside_or_read_as_in_a_folder(bucket):
-    from trainyard.preprocess.files import find_files
-    from trainyard.preprocess.sources import _Read
+    from trainyard.steps.preprocess.readers.files import find_files
+    from trainyard.steps.preprocess.readers.sources import _Read
 
     root = f"{bucket}/img[1]*"
     names = ("dog/0.png", "top.png", "dog/cut.png.gz", "dog/bomb.png.gz", "dog/huge.png")
@@ -124,7 +126,7 @@ def test_a_missing_bucket_folder_or_object_is_an_error_of_the_data(bucket, store
 
 
 def test_the_prepared_folder_of_a_data_set_is_described_by_its_objects(bucket):
-    from trainyard.preprocess.files import read_text
+    from trainyard.steps.preprocess.readers.files import read_text
 
     put(bucket, "tfds/features.json", json.dumps({"a": 1}).encode())
     assert read_text(f"{bucket}/tfds/features.json") == '{"a": 1}'
@@ -153,9 +155,9 @@ def test_a_store_that_does_not_answer_is_said_within_seconds(store, monkeypatch)
 
 
 def test_a_worker_that_loses_the_store_makes_the_run_one_to_repeat(store, monkeypatch):
-    from trainyard.preprocess.files import Files
-    from trainyard.preprocess.runner import pipeline
-    from trainyard.preprocess.sources import ReadRecords
+    from trainyard.steps.preprocess.readers.files import Files
+    from trainyard.steps.preprocess.readers.sources import ReadRecords
+    from trainyard.steps.preprocess.runner import pipeline
 
     monkeypatch.setattr(buckets, "_DEADLINE_SECONDS", 1.0)
     store.fault = lambda request: "reset"

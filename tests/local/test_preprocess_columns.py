@@ -13,9 +13,9 @@ import pytest
 import yaml
 from preprocess_sources import preprocess, write_rows
 
-from trainyard.core import storage
-from trainyard.core.errors import ConfigurationError, DataError
-from trainyard.core.recipe import Recipe
+from trainyard.errors import ConfigurationError, DataError
+from trainyard.spec.recipe import Recipe
+from trainyard.storage import storage
 
 COLUMNS = {
     "tiny": {"type": "numeric"},
@@ -249,7 +249,7 @@ def test_the_program_gives_the_same_bytes_twice_and_exit_code_10_on_bad_data(tmp
     for output, source in (("one", "shop.csv"), ("two", "shop.csv"), ("bad", "bad.csv")):
         data = {"format": "csv", "path": str(tmp_path / source), "label": "bought", "features": columns}
         (tmp_path / f"{output}.yaml").write_text(yaml.safe_dump({**document, "data": data}))
-        command = [sys.executable, "-m", "trainyard.preprocess"]
+        command = [sys.executable, "-m", "trainyard.steps.preprocess"]
         options = ["--recipe", str(tmp_path / f"{output}.yaml"), "--output", str(tmp_path / output)]
         # Each process hashes texts in its own way, which must not show.
         environment = {**os.environ, "PYTHONHASHSEED": str(len(processes))}

@@ -12,9 +12,9 @@ import pytest
 from PIL import Image
 from preprocess_sources import preprocess
 
-from trainyard.core.artifacts import Examples
-from trainyard.core.errors import ConfigurationError, DataError
-from trainyard.core.recipe import Recipe
+from trainyard.contract.artifacts import Examples
+from trainyard.errors import ConfigurationError, DataError
+from trainyard.spec.recipe import Recipe
 
 GOOD = 40  # images a class
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from preprocess_sources import BAD_IMAGES, CLASSES, HOSTILE, preprocess, write_images
 
-from trainyard.core.errors import DataError
-from trainyard.core.recipe import Recipe
+from trainyard.errors import DataError
+from trainyard.spec.recipe import Recipe
 
 
 def recipe(path: Path, **data) -> Recipe:
@@ -205,7 +205,7 @@ def test_a_tfds_folder_and_tfrecord_give_the_examples_of_the_folder(examples, so
 def test_a_full_disk_in_a_worker_is_a_full_disk_to_the_step(source, tmp_path, monkeypatch):
     import tensorflow as tf
 
-    from trainyard.core.errors import InfrastructureError
+    from trainyard.errors import InfrastructureError
 
     # A device that is always full: Linux answers every write to it with ENOSPC.
     writer = tf.io.TFRecordWriter

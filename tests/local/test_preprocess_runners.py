@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from apache_beam.runners.portability.local_job_service import LocalJobServicer
 
-from trainyard.core import recipe as recipes
-from trainyard.core import storage
-from trainyard.core.errors import ConfigurationError, TransientError
+from trainyard.errors import ConfigurationError, TransientError
+from trainyard.spec import recipe as recipes
+from trainyard.storage import storage
 
 
 def preprocess(output: Path, beam_options: str) -> dict[str, storage.File]:
-    from trainyard.preprocess.run import run
+    from trainyard.steps.preprocess.run import run
 
     with storage.stage(str(output), "trainyard.preprocess") as folder:
         run(recipes.load("digits"), folder, beam_options)
@@ -43,7 +43,7 @@ def test_a_runner_that_cannot_start_is_a_fault_of_the_environment(options, kind,
 def test_options_of_dataflow_reach_beam_and_the_main_session_does_not():
     from apache_beam.options.pipeline_options import GoogleCloudOptions, SetupOptions, StandardOptions
 
-    from trainyard.preprocess.runner import _options
+    from trainyard.steps.preprocess.runner import _options
 
     words = "--runner=DataflowRunner --project=p --region=r1 --temp_location=gs://b/tmp --save_main_session"
     options = _options(words)
@@ -80,7 +80,7 @@ class Job(LocalJobServicer):
 def test_a_pipeline_may_take_longer_than_an_answer_of_its_job_server(words, seconds):
     import apache_beam as beam
 
-    from trainyard.preprocess.runner import pipeline
+    from trainyard.steps.preprocess.runner import pipeline
 
     server = Job()
     port = server.start_grpc_server()
@@ -97,7 +97,7 @@ def test_a_pipeline_may_take_longer_than_an_answer_of_its_job_server(words, seco
 
 
 def test_workers_that_do_not_see_the_output_folder_are_noticed(tmp_path):
-    from trainyard.preprocess.collect import _require_shared
+    from trainyard.steps.preprocess.collect import _require_shared
 
     with pytest.raises(ConfigurationError, match="mount one volume"):
         _require_shared(str(tmp_path), "--runner=DataflowRunner")
@@ -107,7 +107,7 @@ def test_workers_that_do_not_see_the_output_folder_are_noticed(tmp_path):
 def test_prism_writes_the_same_shards_and_is_gone_afterwards(tmp_path):
     outputs = {}
     for name, options in (("direct", ""), ("prism", f"--runner=PrismRunner --prism_location={shutil.which('prism')}")):
-        step = [sys.executable, "-m", "trainyard.preprocess", "--recipe", "digits", f"--output={tmp_path / name}"]
+        step = [sys.executable, "-m", "trainyard.steps.preprocess", "--recipe", "digits", f"--output={tmp_path / name}"]
         subprocess.run([*step, f"--beam-options={options}"], check=True)
         outputs[name] = storage.require(str(tmp_path / name), "preprocess").files
     direct, prism = outputs["direct"], outputs["prism"]

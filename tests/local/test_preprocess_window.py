@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from trainyard.core import documents, step
-from trainyard.core.artifacts import Examples, Window
-from trainyard.core.drift import Statistics
-from trainyard.core.recipe import Recipe
-from trainyard.preprocess.run import run
+from trainyard.contract.artifacts import Examples, Window
+from trainyard.contract.drift import Statistics
+from trainyard.runtime import step
+from trainyard.spec import documents
+from trainyard.spec.recipe import Recipe
+from trainyard.steps.preprocess.run import run
 
 RECIPE = """
 name: sales

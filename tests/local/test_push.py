@@ -21,12 +21,13 @@ import pytest
 import tensorflow as tf
 from push_folders import evaluated, exported
 
-from trainyard.core import documents, storage
-from trainyard.core.artifacts import Pushed
-from trainyard.core.champion import champion
-from trainyard.core.errors import DataError, GateRefused, TransientError
-from trainyard.core.recipe import Recipe
-from trainyard.push import run, versions
+from trainyard.contract.artifacts import Pushed
+from trainyard.contract.champion import champion
+from trainyard.errors import DataError, GateRefused, TransientError
+from trainyard.spec import documents
+from trainyard.spec.recipe import Recipe
+from trainyard.steps.push import run, versions
+from trainyard.storage import storage
 
 RECIPE = "name: table\ndata: {format: csv, path: x.csv, features: {x: {type: numeric}}}\nmodel: {name: mlp}\n"
 
@@ -206,11 +207,11 @@ def test_the_reader_of_these_tests_does_catch_a_version_that_is_copied_in_place(
 PATIENT = """
 import sys, time
 from pathlib import Path
-from trainyard.core import documents
-from trainyard.core.artifacts import Pushed
-from trainyard.core.errors import TransientError
-from trainyard.core.recipe import Recipe
-from trainyard.push import run
+from trainyard.spec import documents
+from trainyard.contract.artifacts import Pushed
+from trainyard.errors import TransientError
+from trainyard.spec.recipe import Recipe
+from trainyard.steps.push import run
 recipe = documents.parse(sys.argv[5], Recipe, name="recipe")
 output = Path(sys.argv[4]); output.mkdir(parents=True)
 while True:
@@ -255,9 +256,9 @@ def test_a_push_meets_another_one_and_leaves_everything_as_it_is(
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from trainyard.core import documents
-from trainyard.core.recipe import Recipe
-from trainyard.push import run
+from trainyard.spec import documents
+from trainyard.spec.recipe import Recipe
+from trainyard.steps.push import run
 
 def push(root, countdown):
     def hook(event, arguments):

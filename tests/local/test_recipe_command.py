@@ -10,7 +10,7 @@ import pytest
 import yaml
 from PIL import Image
 
-from trainyard.core import recipe as recipes
+from trainyard.spec import recipe as recipes
 
 TRAINYARD = str(Path(sys.executable).parent / "trainyard")
 

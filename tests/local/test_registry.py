@@ -26,11 +26,11 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, utils
 from cryptography.x509.oid import NameOID
 
-from trainyard.core import environment as environments
-from yardmaster import registry
-from yardmaster.checks import in_registry
-from yardmaster.doctor import examine
-from yardmaster.registry import Unanswered, look_up
+from trainyard.spec import environment as environments
+from trainyard_control.cluster import registry
+from trainyard_control.cluster.checks import in_registry
+from trainyard_control.cluster.doctor import examine
+from trainyard_control.cluster.registry import Unanswered, look_up
 
 needs_registry = pytest.mark.skipif(
     shutil.which("docker-registry") is None,

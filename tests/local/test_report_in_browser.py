@@ -12,7 +12,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent.parent / "unit"))
 from report_folders import SECONDS, recipe, whole_run
 
-from trainyard.core.report import render
+from trainyard.report.report import render
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 

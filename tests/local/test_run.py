@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 import yaml
 
-from trainyard.core import keys, storage
-from trainyard.core import recipe as recipes
-from trainyard.core.errors import DataError, InfrastructureError
+from trainyard.contract import keys
+from trainyard.errors import DataError, InfrastructureError
+from trainyard.spec import recipe as recipes
+from trainyard.storage import storage
 
 TRAINYARD = [str(Path(sys.executable).parent / "trainyard")]
 SHORT = ["--set", "train.epochs=3", "--set", "evaluate.gates=[{metric: accuracy, min: 0.5}]"]
@@ -75,7 +76,7 @@ def test_push_alone_tells_by_a_dry_run_what_it_would_do(here: Path, record: dict
     options = {"recipe": run / "recipe.yaml", "destination": tmp_path / "models", "output": tmp_path / "pushed"}
     for option, step in (("evaluation", "evaluate"), ("exported", "export")):
         options[option] = next(run.parents[1].glob(f"{step}/*/manifest.json")).parent
-    command = [sys.executable, "-m", "trainyard.push", *(f"--{name}={value}" for name, value in options.items())]
+    command = [sys.executable, "-m", "trainyard.steps.push", *(f"--{name}={value}" for name, value in options.items())]
     subprocess.run([*command, "--dry-run"], check=True, capture_output=True)
     assert json.loads((tmp_path / "pushed" / "pushed.json").read_text())["version"] == 1
     assert not (tmp_path / "models").exists()

@@ -12,7 +12,7 @@ import pytest
 import yaml
 from object_stores import Store
 
-from trainyard.core import storage
+from trainyard.storage import storage
 
 TRAINYARD = [str(Path(sys.executable).parent / "trainyard")]
 SHORT = ["--set", "train.epochs=3", "--set", "evaluate.gates=[{metric: accuracy, min: 0.5}]"]
@@ -82,8 +82,8 @@ def steps(root: str) -> list[str]:
 def test_the_components_of_the_pipeline_find_each_others_outputs_in_a_bucket(store: Store, tmp_path: Path) -> None:
     from kfp import local
 
-    from trainyard.core import recipe as recipes
-    from yardmaster.catalog.train import train_pipeline
+    from trainyard.spec import recipe as recipes
+    from trainyard_control.catalog.train import train_pipeline
 
     changes = ["train.epochs=2", "evaluate.gates=[{metric: accuracy, min: 0.1}]", "evaluate.bootstrap=20"]
     recipe = recipes.load("digits", [*changes, "export.formats=[saved_model]"])

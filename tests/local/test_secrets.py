@@ -16,7 +16,7 @@ import object_stores
 import pytest
 import yaml
 
-from trainyard.core import environment as environments
+from trainyard.spec import environment as environments
 
 TRAINYARD = [str(Path(sys.executable).parent / "trainyard")]
 # Long as those of AWS, and with characters that a URL writes otherwise.

@@ -14,10 +14,11 @@ import pytest
 import train_folders
 from gang_processes import free_port
 
-from trainyard.core.recipe import Recipe
 from trainyard.data.examples import open_examples
-from trainyard.train import engine, session
-from trainyard.train.names import SCALE
+from trainyard.spec.recipe import Recipe
+from trainyard.steps.train import session
+from trainyard.steps.train.engines import engine
+from trainyard.steps.train.engines.names import SCALE
 
 EPOCHS, EPOCH, HALF = 2, 233, 117  # 466 examples, two a step
 

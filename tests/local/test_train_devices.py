@@ -11,8 +11,8 @@ import pytest
 
 PROGRAM = """
 import sys
-from trainyard.core.errors import InfrastructureError
-from trainyard.train import probe, strategy
+from trainyard.errors import InfrastructureError
+from trainyard.steps.train.engines import probe; from trainyard.steps.train.engines.tensorflow import strategy
 try:
     probe.check()
     made = strategy.strategy()

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import train_folders
 
-from trainyard.core.recipe import Recipe
 from trainyard.data.examples import ExampleFolder, open_examples
-from trainyard.train import input as training_input
-from trainyard.train.input import Input
+from trainyard.spec.recipe import Recipe
+from trainyard.steps.train.input import input as training_input
+from trainyard.steps.train.input.input import Input
 
 
 @pytest.fixture(scope="module")

@@ -145,7 +145,7 @@ def test_what_jax_does_not_do_is_refused(examples: str, tmp_path: Path) -> None:
 
 def test_tpus_that_jax_does_not_find_end_the_step_with_40() -> None:
     program = (
-        "import sys\nfrom trainyard.core.errors import InfrastructureError\nfrom trainyard.train import engine\n"
+        "import sys\nfrom trainyard.errors import InfrastructureError\nfrom trainyard.steps.train.engines import engine\n"
         "engine.prepare()\nmade = engine.engine()\nmade.check()\n"
         "try:\n    made.join()\nexcept InfrastructureError as error:\n    sys.exit(f'{int(error.exit_code)} {error}')\n"
     )
@@ -157,8 +157,8 @@ def test_tpus_that_jax_does_not_find_end_the_step_with_40() -> None:
 
 def test_tensorflow_trains_without_jax() -> None:
     program = (
-        "import sys\nfrom trainyard.train import engine\nengine.prepare()\nimport trainyard.data\n"
-        "from trainyard.train import session\nprint(type(engine.engine()).__name__, 'jax' in sys.modules)"
+        "import sys\nfrom trainyard.steps.train.engines import engine\nengine.prepare()\nimport trainyard.data\n"
+        "from trainyard.steps.train import session\nprint(type(engine.engine()).__name__, 'jax' in sys.modules)"
     )
     environment = {name: value for name, value in os.environ.items() if name != "TRAINYARD_ENGINE"}
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)

@@ -9,13 +9,13 @@ import pytest
 import train_folders
 from object_stores import Store
 
-from trainyard.core import storage
-from trainyard.core.recipe import Recipe
 from trainyard.data.examples import ExampleFolder, open_examples
-from trainyard.train import input as training_input
-from trainyard.train import lanes
-from trainyard.train.input import Input, Share
-from trainyard.train.place import Place
+from trainyard.spec.recipe import Recipe
+from trainyard.steps.train.gang.place import Place
+from trainyard.steps.train.input import input as training_input
+from trainyard.steps.train.input import lanes
+from trainyard.steps.train.input.input import Input, Share
+from trainyard.storage import storage
 
 EPOCHS = 2
 UNEVEN = [5, 31, 1, 17, 9, 20, 14]

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 import train_folders
 
-from trainyard.core import artifacts
-from trainyard.train.checkpoint import Checkpoints
+from trainyard.contract import artifacts
+from trainyard.steps.train.loop.checkpoint import Checkpoints
 
 RECIPE = """
 name: tiny
@@ -98,7 +98,7 @@ def start(folder: Path, examples: str) -> subprocess.Popen[str]:
     recipe.write_text(RECIPE)
     return subprocess.Popen(
         [
-            *(sys.executable, "-m", "trainyard.train", "--recipe", str(recipe), "--examples", examples),
+            *(sys.executable, "-m", "trainyard.steps.train", "--recipe", str(recipe), "--examples", examples),
             *("--checkpoints", str(folder / "checkpoints"), "--output", str(folder / "output")),
         ],
         stderr=subprocess.STDOUT,

@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 import train_folders
 
-from trainyard.core import artifacts
-from trainyard.core.errors import ConfigurationError, DataError
-from trainyard.core.recipe import Recipe
+from trainyard.contract import artifacts
 from trainyard.data.examples import open_examples
-from trainyard.train import pace, run
-from trainyard.train.checkpoint import Checkpoints
-from yardmaster.pace import last_event, verdict
+from trainyard.errors import ConfigurationError, DataError
+from trainyard.spec.recipe import Recipe
+from trainyard.steps.train import run
+from trainyard.steps.train.loop import pace
+from trainyard.steps.train.loop.checkpoint import Checkpoints
+from trainyard_control.cluster.pace import last_event, verdict
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +113,7 @@ def test_a_diverging_run_is_retried_once_and_leaves_nothing_that_is_not_finite(
 def test_a_run_that_diverges_once_goes_on_at_a_tenth_of_the_rate(
     digits: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from trainyard.train import loop
+    from trainyard.steps.train.loop import loop
 
     monkeypatch.setattr(loop, "RETRY_SCALE", 1e-33)
     training, model = train(recipe(epochs=2, rate=1e30), digits, tmp_path)

@@ -10,11 +10,13 @@ import numpy as np
 import pytest
 import train_folders
 
-from trainyard.core import artifacts, documents, storage
-from trainyard.core.champion import EXTRA
-from trainyard.core.errors import ConfigurationError, DataError
-from trainyard.core.recipe import Recipe
-from trainyard.train import run
+from trainyard.contract import artifacts
+from trainyard.contract.champion import EXTRA
+from trainyard.errors import ConfigurationError, DataError
+from trainyard.spec import documents
+from trainyard.spec.recipe import Recipe
+from trainyard.steps.train import run
+from trainyard.storage import storage
 
 RECIPE = """
 name: tiny

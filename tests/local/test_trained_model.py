@@ -11,9 +11,9 @@ import keras
 import pytest
 import tensorflow as tf
 
-from trainyard.core import storage
-from trainyard.core.errors import ConfigurationError, DataError
 from trainyard.data import trained
+from trainyard.errors import ConfigurationError, DataError
+from trainyard.storage import storage
 
 
 @pytest.fixture(scope="module")

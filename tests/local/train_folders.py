@@ -9,8 +9,8 @@ import numpy as np
 import tensorflow as tf
 from sklearn.datasets import load_digits
 
-from trainyard.core import storage
-from trainyard.core.artifacts import SPLITS, Examples, Feature, ImageShape, RawFeature, SplitFiles
+from trainyard.contract.artifacts import SPLITS, Examples, Feature, ImageShape, RawFeature, SplitFiles
+from trainyard.storage import storage
 
 
 def digits(uri: Path | str, limit: int = 1797, shards: int = 1) -> str:

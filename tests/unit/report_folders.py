@@ -7,7 +7,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from trainyard.core.artifacts import (
+from trainyard.contract.artifacts import (
     ClassMetrics,
     Confidence,
     Epoch,
@@ -31,7 +31,7 @@ from trainyard.core.artifacts import (
     Training,
     Verdict,
 )
-from trainyard.core.recipe import Recipe
+from trainyard.spec.recipe import Recipe
 
 SECONDS = {"preprocess": 9.1, "train": 20.4, "evaluate": 4.2, "export": 11.0, "push": 0.3}
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from trainyard.core import cache
-from trainyard.core.errors import ConfigurationError
-from trainyard.core.manifest import Manifest, measured_folder
+from trainyard.errors import ConfigurationError
+from trainyard.storage import cache
+from trainyard.storage.manifest import Manifest, measured_folder
 
 PROGRAM = """
 import sys

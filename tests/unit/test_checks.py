@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 import yaml
 
-from trainyard.core import environment as environments
-from trainyard.core.environment import Environment, Kubeflow, Volume
-from trainyard.core.errors import ExitCode
-from trainyard.core.pools import Pool
-from yardmaster import checks
-from yardmaster.registry import Reference, Unanswered, parse
+from trainyard.errors import ExitCode
+from trainyard.spec import environment as environments
+from trainyard.spec.environment import Environment, Kubeflow, Volume
+from trainyard.spec.pools import Pool
+from trainyard_control.cluster import checks
+from trainyard_control.cluster.registry import Reference, Unanswered, parse
 
 
 def gke(**pool: Any) -> Environment:

@@ -10,22 +10,28 @@ from typing import Any
 import pytest
 import yaml
 
-import yardmaster.catalog.train
-from trainyard.core import environment as environments
-from trainyard.core import recipe as recipes
-from trainyard.core.documents import parse
-from trainyard.core.environment import Volume
-from trainyard.core.errors import ConfigurationError
-from trainyard.core.keys import code_digest
-from trainyard.core.recipe import Push, Recipe
-from trainyard.core.schedule import When
-from yardmaster.cli import compile, place
-from yardmaster.compilation import compiled
+import trainyard_control.catalog.train
+from trainyard.contract.keys import code_digest
+from trainyard.errors import ConfigurationError
+from trainyard.spec import environment as environments
+from trainyard.spec import recipe as recipes
+from trainyard.spec.documents import parse
+from trainyard.spec.environment import Volume
+from trainyard.spec.recipe import Push, Recipe
+from trainyard.spec.schedule import When
+from trainyard_control.cli import compile, place
+from trainyard_control.compiler.compilation import compiled
 
 
 def test_stock_kfp_compiles_the_catalog(tmp_path: Path) -> None:
     package = tmp_path / "train.yaml"
-    command = [Path(sys.executable).with_name("kfp"), "dsl", "compile", "--py", yardmaster.catalog.train.__file__]
+    command = [
+        Path(sys.executable).with_name("kfp"),
+        "dsl",
+        "compile",
+        "--py",
+        trainyard_control.catalog.train.__file__,
+    ]
     subprocess.run([*command, "--output", str(package)], check=True, capture_output=True)
     spec = yaml.safe_load(package.read_text())
     assert set(spec["deploymentSpec"]["executors"]) == {
@@ -155,11 +161,11 @@ def test_compile_and_place_load_neither_tensorflow_nor_beam_nor_the_report(tmp_p
     program = f"""
 import json, sys
 from pathlib import Path
-from yardmaster.cli import compile, place
+from trainyard_control.cli import compile, place
 before = sorted(name for name in ("kfp", "pydantic", "yaml") if name in sys.modules)
 compile.compile("digits", "gke", output={str(package)!r})
 place.place(Path({str(package)!r}), "kind", output={str(tmp_path / "kind.yaml")!r})
-heavy = ("tensorflow", "apache_beam", "tensorflow_transform", "keras", "numpy", "plotly", "trainyard.core.report")
+heavy = ("tensorflow", "apache_beam", "tensorflow_transform", "keras", "numpy", "plotly", "trainyard.report.report")
 print(json.dumps([before, [name for name in heavy if name in sys.modules]]))
 """
     answer = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout
@@ -172,7 +178,7 @@ def test_placing_loads_no_kfp(tmp_path: Path) -> None:
     program = f"""
 import sys
 from pathlib import Path
-from yardmaster.cli import place
+from trainyard_control.cli import place
 place.place(Path({str(package)!r}), "gke", output={str(tmp_path / "gke.yaml")!r})
 print("kfp" in sys.modules)
 """

@@ -4,9 +4,9 @@ import os
 
 import pytest
 
-from trainyard.core.errors import DataError
-from trainyard.core.keys import fingerprint
-from trainyard.core.recipe import Recipe
+from trainyard.contract.keys import fingerprint
+from trainyard.errors import DataError
+from trainyard.spec.recipe import Recipe
 
 
 def recipe(path=None, bundled=None) -> Recipe:

@@ -9,10 +9,10 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
-from trainyard.core.artifacts import ImageShape
+from trainyard.contract.artifacts import ImageShape
 from trainyard.data.images import decode_image
-from trainyard.preprocess.images import check_image
-from trainyard.preprocess.records import BadRecord
+from trainyard.steps.preprocess.readers.images import check_image
+from trainyard.steps.preprocess.readers.records import BadRecord
 
 SHAPE = ImageShape(height=12, width=16, channels=3)
 

@@ -2,13 +2,13 @@
 
 import pytest
 
-from trainyard.core.artifacts import Quarantined
-from trainyard.core.errors import DataError
-from trainyard.core.recipe import Recipe
-from trainyard.preprocess import quality
-from trainyard.preprocess.collect import Collected, Repeated
-from trainyard.preprocess.files import find_files
-from trainyard.preprocess.summary import Numbers, SplitSummary
+from trainyard.contract.artifacts import Quarantined
+from trainyard.errors import DataError
+from trainyard.spec.recipe import Recipe
+from trainyard.steps.preprocess.collect import Collected, Repeated
+from trainyard.steps.preprocess.facts import quality
+from trainyard.steps.preprocess.facts.summary import Numbers, SplitSummary
+from trainyard.steps.preprocess.readers.files import find_files
 
 RECIPE = Recipe.model_validate(
     {"name": "r", "data": {"format": "image_folder", "path": "x"}, "model": {"name": "cnn_small"}}

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainyard.core.recipe import Data, Recipe
-from trainyard.preprocess import csv_rows
-from trainyard.preprocess.csv_rows import read_csv
-from trainyard.preprocess.records import BadRecord, BadSource, Record
-from trainyard.preprocess.rows import check_row
+from trainyard.spec.recipe import Data, Recipe
+from trainyard.steps.preprocess.readers import csv_rows
+from trainyard.steps.preprocess.readers.csv_rows import read_csv
+from trainyard.steps.preprocess.readers.records import BadRecord, BadSource, Record
+from trainyard.steps.preprocess.readers.rows import check_row
 
 DATA = Data.model_validate(
     {

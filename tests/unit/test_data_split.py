@@ -7,10 +7,10 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainyard.core.recipe import SplitFractions
-from trainyard.preprocess.shards import plan_layout
-from trainyard.preprocess.split import assign_split, order_key
-from trainyard.preprocess.summary import SplitSummary, bucket
+from trainyard.spec.recipe import SplitFractions
+from trainyard.steps.preprocess.facts.summary import SplitSummary, bucket
+from trainyard.steps.preprocess.shards import plan_layout
+from trainyard.steps.preprocess.split import assign_split, order_key
 
 CONTENTS = st.binary(min_size=1, max_size=64)
 

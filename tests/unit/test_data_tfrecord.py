@@ -15,13 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from trainyard.core.errors import DataError
-from trainyard.core.recipe import Recipe
-from trainyard.preprocess.files import Files, find_files
-from trainyard.preprocess.records import BadSource, Record
-from trainyard.preprocess.tf_examples import read_tf_examples
-from trainyard.preprocess.tfds import read_dataset
-from trainyard.preprocess.tfrecord import _masked, read_records
+from trainyard.errors import DataError
+from trainyard.spec.recipe import Recipe
+from trainyard.steps.preprocess.readers.files import Files, find_files
+from trainyard.steps.preprocess.readers.records import BadSource, Record
+from trainyard.steps.preprocess.readers.tf_examples import read_tf_examples
+from trainyard.steps.preprocess.readers.tfds import read_dataset
+from trainyard.steps.preprocess.readers.tfrecord import _masked, read_records
 
 
 def recipe(data: dict, **more) -> Recipe:

@@ -20,12 +20,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from trainyard.core import documents, keys, plain_yaml, quantity, uris, window
-from trainyard.core.environment import Environment
-from trainyard.core.errors import ConfigurationError
-from trainyard.core.plain_yaml import MAX_BYTES, Text
-from trainyard.core.recipe import Recipe
-from yardmaster.schedules import Schedule
+from trainyard import quantity, uris
+from trainyard.contract import keys, window
+from trainyard.errors import ConfigurationError
+from trainyard.spec import documents, plain_yaml
+from trainyard.spec.environment import Environment
+from trainyard.spec.plain_yaml import MAX_BYTES, Text
+from trainyard.spec.recipe import Recipe
+from trainyard_control.kubeflow.schedules import Schedule
 
 Location = tuple[str | int, ...]
 Node = dict[str, Any]

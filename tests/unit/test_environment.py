@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 import yaml
 
-from trainyard.core import environment as environments
-from trainyard.core.errors import ConfigurationError, ExitCode
-from trainyard.core.hardware import Toleration, hosts
-from trainyard.core.pools import Placement, Pool, placement, promise
-from trainyard.train import launcher_sign
-from yardmaster.node_pools import count
+from trainyard.errors import ConfigurationError, ExitCode
+from trainyard.spec import environment as environments
+from trainyard.spec.hardware import Toleration, hosts
+from trainyard.spec.pools import Placement, Pool, placement, promise
+from trainyard.steps.train.gang import launcher_sign
+from trainyard_control.cluster.node_pools import count
 
 ROOT = Path(__file__).parents[2]
 CPU = """
@@ -347,7 +347,7 @@ def test_the_wheel_carries_the_environments_and_the_catalog_of_hardware(tmp_path
     names = set(zipfile.ZipFile(next(tmp_path.glob("*.whl"))).namelist())
     expected = {f"trainyard/environments/{path.name}" for path in (ROOT / "k8s" / "environments").glob("*.yaml")}
     assert len(expected) == 4
-    assert expected | {"trainyard/core/hardware.yaml", "trainyard/core/machines.yaml"} <= names
+    assert expected | {"trainyard/spec/hardware.yaml", "trainyard/spec/machines.yaml"} <= names
 
 
 def test_a_folder_as_storage_needs_the_volume_that_it_is_on(tmp_path: Path) -> None:

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from trainyard.core.errors import ConfigurationError
-from trainyard.evaluate import own_metrics
-from trainyard.evaluate.metrics import Answers
+from trainyard.errors import ConfigurationError
+from trainyard.steps.evaluate import own_metrics
+from trainyard.steps.evaluate.metrics import Answers
 
 ANSWERS = Answers(np.array([0, 1, 1]), np.float32([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]]))
 

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from trainyard.core.errors import ConfigurationError
-from trainyard.core.recipe import Recipe
-from trainyard.evaluate.metrics import Answers
-from trainyard.evaluate.slices import slice_masks, slice_metrics
+from trainyard.errors import ConfigurationError
+from trainyard.spec.recipe import Recipe
+from trainyard.steps.evaluate.metrics import Answers
+from trainyard.steps.evaluate.slices import slice_masks, slice_metrics
 
 
 def recipe(slices, task="classification"):

@@ -11,18 +11,18 @@ from typing import Any
 import kfp_server_api
 import pytest
 
-from trainyard.core import environment as environments
-from trainyard.core.errors import ExitCode
-from yardmaster import argo, run_view
-from yardmaster.argo import overdue
-from yardmaster.explanation import Evidence, Finding, explain, failure_event
-from yardmaster.kubernetes_api import Kubernetes
-from yardmaster.planning.expectation import Expectation
-from yardmaster.planning.plan import Range
-from yardmaster.run_pods import evidence
-from yardmaster.run_view import RunView, steps, steps_of_tasks
-from yardmaster.runs import Runs, changes
-from yardmaster.scheduling import misfit, requests
+from trainyard.errors import ExitCode
+from trainyard.spec import environment as environments
+from trainyard_control.cluster.explanation import Evidence, Finding, explain, failure_event
+from trainyard_control.cluster.kubernetes_api import Kubernetes
+from trainyard_control.cluster.scheduling import misfit, requests
+from trainyard_control.kubeflow import argo, run_view
+from trainyard_control.kubeflow.argo import overdue
+from trainyard_control.kubeflow.run_pods import evidence
+from trainyard_control.kubeflow.run_view import RunView, steps, steps_of_tasks
+from trainyard_control.kubeflow.runs import Runs, changes
+from trainyard_control.planning.expectation import Expectation
+from trainyard_control.planning.plan import Range
 
 
 def pod(name: str = "p", step: str = "train", created: str = "2026-01-01T00:00:00Z", **status: Any) -> dict[str, Any]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from trainyard.core.artifacts import Export, Latency
-from trainyard.export.gate import judge
-from trainyard.export.parity import Measured
+from trainyard.contract.artifacts import Export, Latency
+from trainyard.steps.export.gate import judge
+from trainyard.steps.export.parity import Measured
 
 
 def measured(format: str, accuracy: float, trained: float = 0.98, skew: float = 0.0) -> Measured:

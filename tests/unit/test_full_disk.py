@@ -16,11 +16,13 @@ from typing import Any
 import pytest
 import report_folders
 
-from trainyard.core import disk, step, storage, summary
-from trainyard.core.errors import InfrastructureError
-from trainyard.core.step import failure_record
-from yardmaster.local_explanation import explain_folder
-from yardmaster.local_run import _Log
+from trainyard.errors import InfrastructureError
+from trainyard.report import summary
+from trainyard.runtime import step
+from trainyard.runtime.step import failure_record
+from trainyard.storage import disk, storage
+from trainyard_control.local.local_explanation import explain_folder
+from trainyard_control.local.local_run import _Log
 
 
 @pytest.fixture
@@ -74,7 +76,7 @@ def test_a_step_that_finds_the_disk_full_is_recorded_so_and_not_as_killed_for_me
             fill(small)
             (output / "model").write_bytes(bytes(100_000))
 
-        write.__module__ = "trainyard.train.run"
+        write.__module__ = "trainyard.steps.train.run"
         with step.recorded("train", lambda: output):
             step.execute(write, output)
 
@@ -96,7 +98,7 @@ def test_a_success_leaves_no_reserved_room(tmp_path: Path) -> None:
     def write(output: Path) -> None:
         (output / "model").touch()
 
-    write.__module__ = "trainyard.train.run"
+    write.__module__ = "trainyard.steps.train.run"
     step.execute(write, str(tmp_path / "key"))
     assert sorted(path.name for path in tmp_path.iterdir()) == [".key.lock", ".staging", "key"]
 

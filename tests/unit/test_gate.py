@@ -4,9 +4,9 @@ import math
 
 import pytest
 
-from trainyard.core.artifacts import Interval
-from trainyard.core.gates import Gate
-from trainyard.evaluate.gate import Champion, Measured, Subject, judge
+from trainyard.contract.artifacts import Interval
+from trainyard.spec.gates import Gate
+from trainyard.steps.evaluate.gate import Champion, Measured, Subject, judge
 
 NONE = Champion(present=False)
 THERE = Champion(present=True)

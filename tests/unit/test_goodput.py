@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from report_folders import training
 
-from trainyard.core import storage
-from trainyard.core.artifacts import Restart, Training
-from trainyard.core.scaling import Scaling, scaling
-from trainyard.train.goodput import Past, share
+from trainyard.contract.artifacts import Restart, Training
+from trainyard.contract.scaling import Scaling, scaling
+from trainyard.steps.train.loop.goodput import Past, share
+from trainyard.storage import storage
 
 
 def test_every_second_goes_into_steps_restarts_lost_work_or_what_was_spent() -> None:

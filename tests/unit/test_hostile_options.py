@@ -15,8 +15,8 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from trainyard.core.errors import ExitCode, TrainyardError
-from yardmaster.cli.main import app, told
+from trainyard.errors import ExitCode, TrainyardError
+from trainyard_control.cli.main import app, told
 
 NUMBERS = ["-1", "0", "1e30", "nan", "inf", "-inf", "9" * 5000, "", "true", "0x10"]
 TEXTS = ["", "-", "a\0b.yaml", "\udcff.yaml", "x" * 5000 + ".yaml", "../../x", "s3://key:secret@bucket/x.yaml"]

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainyard.core.environment import Volume
-from trainyard.core.errors import ExitCode
-from trainyard.core.pools import Placement, Resources
-from trainyard.train.kubernetes.job import PLAN_ANNOTATION, Gang, Owner, headless_service, worker_job
+from trainyard.errors import ExitCode
+from trainyard.spec.environment import Volume
+from trainyard.spec.pools import Placement, Resources
+from trainyard.steps.train.gang.pods.job import PLAN_ANNOTATION, Gang, Owner, headless_service, worker_job
 
 RESOURCES = Resources.model_validate({"requests": {"cpu": "1", "memory": "2Gi"}, "limits": {"memory": "2Gi"}})
 CPU = Placement(node_selector={}, tolerations=[], resource=None, count=0)

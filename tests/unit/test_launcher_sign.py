@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from trainyard.train import launcher_sign
-from yardmaster.run_pods import launcher_sign as sign_of
+from trainyard.steps.train.gang import launcher_sign
+from trainyard_control.kubeflow.run_pods import launcher_sign as sign_of
 
 
 def test_nothing_of_a_launchers_sign_is_left_once_its_gang_has_trained(tmp_path: Path) -> None:

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from trainyard.core.errors import DataError
-from trainyard.core.keys import fingerprint
-from trainyard.core.listing import list_files
-from trainyard.core.recipe import Recipe
-from trainyard.preprocess.files import find_files, open_file
+from trainyard.contract.keys import fingerprint
+from trainyard.errors import DataError
+from trainyard.spec.recipe import Recipe
+from trainyard.steps.preprocess.readers.files import find_files, open_file
+from trainyard.storage.listing import list_files
 
 
 def recipe(path: object, **data: object) -> Recipe:

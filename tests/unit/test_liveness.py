@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from trainyard.core import storage
-from trainyard.core.pulse import Pulse
-from trainyard.train import launcher_sign
-from trainyard.train.launcher_sign import Lookout
-from trainyard.train.watchdog import Watchdog
+from trainyard.pulse import Pulse
+from trainyard.steps.train.gang import launcher_sign
+from trainyard.steps.train.gang.launcher_sign import Lookout
+from trainyard.steps.train.loop.watchdog import Watchdog
+from trainyard.storage import storage
 
 
 def test_a_sign_is_given_again_after_a_fault_that_nobody_thought_of(capfd: pytest.CaptureFixture[str]) -> None:

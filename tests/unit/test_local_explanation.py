@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from trainyard.core.errors import ConfigurationError, ExitCode
-from yardmaster.local_explanation import explain_folder
+from trainyard.errors import ConfigurationError, ExitCode
+from trainyard_control.local.local_explanation import explain_folder
 
 
 def folder(root: Path, run: str) -> Path:

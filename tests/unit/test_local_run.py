@@ -9,14 +9,15 @@ from typing import Any
 
 import pytest
 
-from trainyard.core import environment, storage
-from trainyard.core import recipe as recipes
-from trainyard.core.artifacts import Evaluation, Verdict
-from trainyard.core.champion import Champion, crown
-from trainyard.core.errors import InfrastructureError
-from yardmaster.cli.run import run as run_command
-from yardmaster.local_explanation import explain_folder
-from yardmaster.local_run import LocalRun
+from trainyard.contract.artifacts import Evaluation, Verdict
+from trainyard.contract.champion import Champion, crown
+from trainyard.errors import InfrastructureError
+from trainyard.spec import environment
+from trainyard.spec import recipe as recipes
+from trainyard.storage import storage
+from trainyard_control.cli.run import run as run_command
+from trainyard_control.local.local_explanation import explain_folder
+from trainyard_control.local.local_run import LocalRun
 
 REFUSED = Evaluation(
     split="test",

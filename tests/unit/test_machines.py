@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from trainyard.core import environment as environments
-from trainyard.core import machines, quantity
-from trainyard.core.errors import ConfigurationError
-from trainyard.core.hardware import catalog
-from trainyard.core.pools import Pool, placement
+from trainyard import quantity
+from trainyard.errors import ConfigurationError
+from trainyard.spec import environment as environments
+from trainyard.spec import machines
+from trainyard.spec.hardware import catalog
+from trainyard.spec.pools import Pool, placement
 
 
 def pool(kind: str = "gpu", cpu: str = "2", memory: str = "8Gi", **values: object) -> Pool:

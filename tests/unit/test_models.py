@@ -9,11 +9,11 @@ import keras
 import numpy as np
 import pytest
 
-from trainyard.core.artifacts import Feature
-from trainyard.core.errors import ConfigurationError
-from trainyard.core.recipe import Model
+from trainyard.contract.artifacts import Feature
+from trainyard.errors import ConfigurationError
 from trainyard.models.build import MINIMUM_SIDE, build
-from trainyard.train.network import shorten_memory
+from trainyard.spec.recipe import Model
+from trainyard.steps.train.engines.network import shorten_memory
 
 COLUMNS = [
     Feature(name="age", dtype="float32", shape=()),

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from kubernetes import client
 
-from trainyard.core.errors import ExitCode
-from trainyard.core.pools import Placement, Resources
-from trainyard.train.kubernetes import outcome
-from trainyard.train.kubernetes.job import Gang
+from trainyard.errors import ExitCode
+from trainyard.spec.pools import Placement, Resources
+from trainyard.steps.train.gang.pods import outcome
+from trainyard.steps.train.gang.pods.job import Gang
 
 RESOURCES = Resources.model_validate({"requests": {"cpu": "1", "memory": "2Gi"}, "limits": {"memory": "2Gi"}})
 GANG = Gang(

@@ -9,19 +9,19 @@ from google.protobuf import json_format
 from kfp import dsl, kubernetes
 from kfp.dsl import PipelineTask
 
-from trainyard.core import environment as environments
-from trainyard.core.documents import parse
-from trainyard.core.errors import ConfigurationError
-from trainyard.core.gang import GangPlan
-from trainyard.core.pools import Pool
-from trainyard.evaluate.component import evaluate
-from trainyard.export.component import export
-from trainyard.preprocess.component import preprocess
-from trainyard.push.component import push
-from trainyard.summary.component import summary
-from trainyard.train.component import train
-from yardmaster.catalog.train import train_pipeline
-from yardmaster.placement import cut_short, place
+from trainyard.contract.gang import GangPlan
+from trainyard.errors import ConfigurationError
+from trainyard.spec import environment as environments
+from trainyard.spec.documents import parse
+from trainyard.spec.pools import Pool
+from trainyard.steps.evaluate.component import evaluate
+from trainyard.steps.export.component import export
+from trainyard.steps.preprocess.component import preprocess
+from trainyard.steps.push.component import push
+from trainyard.steps.summary.component import summary
+from trainyard.steps.train.component import train
+from trainyard_control.catalog.train import train_pipeline
+from trainyard_control.compiler.placement import cut_short, place
 
 Hand = Callable[[PipelineTask, str], PipelineTask]
 

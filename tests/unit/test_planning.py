@@ -12,19 +12,19 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from trainyard.core import environment as environments
-from trainyard.core import recipe as recipes
-from trainyard.core.artifacts import Examples, ImageShape, SplitFiles, Training
-from trainyard.core.errors import ConfigurationError
-from yardmaster.cli.main import app
-from yardmaster.cli.plan import hours
-from yardmaster.planning import cost, data, learning, records, sites
-from yardmaster.planning.choice import choose, usd
-from yardmaster.planning.learning import Observation
-from yardmaster.planning.memory import recall
-from yardmaster.planning.placing import place_train, timeout, with_train
-from yardmaster.planning.plan import Candidate, Range, candidates
-from yardmaster.planning.roofline import Site, Work, communication_seconds, needed_bytes, step_seconds
+from trainyard.contract.artifacts import Examples, ImageShape, SplitFiles, Training
+from trainyard.errors import ConfigurationError
+from trainyard.spec import environment as environments
+from trainyard.spec import recipe as recipes
+from trainyard_control.cli.main import app
+from trainyard_control.cli.plan import hours
+from trainyard_control.planning import cost, data, learning, records, sites
+from trainyard_control.planning.choice import choose, usd
+from trainyard_control.planning.learning import Observation
+from trainyard_control.planning.memory import recall
+from trainyard_control.planning.placing import place_train, timeout, with_train
+from trainyard_control.planning.plan import Candidate, Range, candidates
+from trainyard_control.planning.roofline import Site, Work, communication_seconds, needed_bytes, step_seconds
 
 RESNET = cost.named("resnet50", (224, 224, 3), 1000)
 POOLS = """
@@ -457,9 +457,11 @@ def test_the_last_preprocessing_says_how_many_examples_there_are(tmp_path: Path)
 
 
 def test_a_bucket_that_cannot_be_read_costs_a_warning_and_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("yardmaster.planning.memory.BUCKET_SECONDS", 0.05)
+    monkeypatch.setattr("trainyard_control.planning.memory.BUCKET_SECONDS", 0.05)
     released = threading.Event()
-    monkeypatch.setattr("yardmaster.planning.memory.data.last_preprocessed", lambda recipe, root: released.wait(5))
+    monkeypatch.setattr(
+        "trainyard_control.planning.memory.data.last_preprocessed", lambda recipe, root: released.wait(5)
+    )
     memory = recall(environments.load("gke"), recipes.load("digits"))
     released.set()
     assert memory.observations == [] and "did not tell all of its runs" in memory.warning
@@ -476,7 +478,7 @@ def test_a_plan_for_a_cluster_takes_no_tensorflow_and_less_than_two_seconds_of_c
     script = (
         "import json, sys, time\n"
         "sys.argv = ['trainyard', 'plan', 'digits', '-e', sys.argv[1], '-o', 'json']\n"
-        "from yardmaster.cli.main import app\n"
+        "from trainyard_control.cli.main import app\n"
         "app(standalone_mode=False)\n"
         "print(json.dumps({'seconds': time.process_time(), 'modules': [*sys.modules]}))\n"
     )

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from trainyard.core import environment as environments
-from trainyard.core import recipe as recipes
-from trainyard.core.documents import parse
-from trainyard.core.environment import Environment
-from trainyard.core.gang import GangPlan, gang_plan, written
-from trainyard.train.kubernetes import pods
-from trainyard.train.kubernetes.job import worker_job
+from trainyard.contract.gang import GangPlan, gang_plan, written
+from trainyard.spec import environment as environments
+from trainyard.spec import recipe as recipes
+from trainyard.spec.documents import parse
+from trainyard.spec.environment import Environment
+from trainyard.steps.train.gang.pods import pods
+from trainyard.steps.train.gang.pods.job import worker_job
 
 OPTIONS = {"code": "c0de", "examples": "/runs/examples", "checkpoints": "/runs/m.checkpoints", "output": "/runs/m"}
 
@@ -67,7 +67,7 @@ def test_workers_are_told_the_recipe_and_what_devices_were_promised() -> None:
     variables = {each["name"]: each.get("value", "") for each in container(plan)["env"]}
     assert "name: digits" in variables["TRAINYARD_RECIPE"]
     assert json.loads(variables["TRAINYARD_DEVICES"]) == {"kind": "gpu", "accelerator": "nvidia-l4", "count": 1}
-    assert container(plan)["command"][:4] == ["python", "-m", "trainyard.train.kubernetes.pod", "--code=c0de"]
+    assert container(plan)["command"][:4] == ["python", "-m", "trainyard.steps.train.gang.pods.pod", "--code=c0de"]
 
 
 def test_a_slice_of_several_hosts_is_a_gang_of_jax_with_the_slice_to_itself() -> None:

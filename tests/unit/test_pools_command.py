@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from trainyard.core import environment as environments
-from trainyard.core.errors import ConfigurationError
-from trainyard.core.pools import Pool, placement
-from yardmaster.cli.main import app
-from yardmaster.drafting import draft
-from yardmaster.node_pools import Nodes, count
+from trainyard.errors import ConfigurationError
+from trainyard.spec import environment as environments
+from trainyard.spec.pools import Pool, placement
+from trainyard_control.cli.main import app
+from trainyard_control.cluster.drafting import draft
+from trainyard_control.cluster.node_pools import Nodes, count
 
 TYPE = "node.kubernetes.io/instance-type"
 

@@ -4,8 +4,8 @@ import threading
 
 import pytest
 
-from trainyard.core import events
-from trainyard.preprocess import progress
+from trainyard import events
+from trainyard.steps.preprocess import progress
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from trainyard.core import processes, signals
-from trainyard.core.errors import Preempted
+from trainyard import processes, signals
+from trainyard.errors import Preempted
 
 
 def hold(path: str) -> None:

@@ -6,8 +6,8 @@ import importlib.metadata
 
 import pytest
 
-from trainyard.core.errors import ConfigurationError, ExitCode
-from yardmaster.cli.main import main
+from trainyard.errors import ConfigurationError, ExitCode
+from trainyard_control.cli.main import main
 
 
 @pytest.fixture

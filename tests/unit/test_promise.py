@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from trainyard.core.errors import ConfigurationError
-from trainyard.core.pools import Pool
-from trainyard.core.pools import promise as variable
-from trainyard.train import promise
-from trainyard.train.promise import Gpu, Promise, Seen, difference, promised, seen
+from trainyard.errors import ConfigurationError
+from trainyard.spec.pools import Pool
+from trainyard.spec.pools import promise as variable
+from trainyard.steps.train import promise
+from trainyard.steps.train.promise import Gpu, Promise, Seen, difference, promised, seen
 
 L4 = Promise("gpu", "nvidia-l4", 2)
 V5E = Promise("tpu", "tpu-v5-lite-podslice", 4)
@@ -95,7 +95,7 @@ def test_a_step_without_its_gpu_ends_with_40_before_it_loads_tensorflow(tmp_path
     arguments = ["--recipe=digits", "--examples=none", f"--checkpoints={tmp_path}/c", f"--output={tmp_path}/model"]
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run(
-        [sys.executable, "-X", "importtime", "-m", "trainyard.train", *arguments],
+        [sys.executable, "-X", "importtime", "-m", "trainyard.steps.train", *arguments],
         env=os.environ | {"TRAINYARD_DEVICES": told},
         capture_output=True,
         text=True,

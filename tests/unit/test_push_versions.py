@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainyard.core.champion import Champion, champion, crown
-from trainyard.core.errors import DataError
-from trainyard.core.storage import File, Manifest
-from trainyard.push import versions
+from trainyard.contract.champion import Champion, champion, crown
+from trainyard.errors import DataError
+from trainyard.steps.push import versions
+from trainyard.storage.storage import File, Manifest
 
 EXPORTED = Manifest(
     producer="trainyard.export",

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from trainyard.core import documents, recipe
-from trainyard.core.errors import ConfigurationError
-from trainyard.core.feature_names import input_name
-from trainyard.core.recipe import Recipe
+from trainyard.errors import ConfigurationError
+from trainyard.spec import documents, recipe
+from trainyard.spec.feature_names import input_name
+from trainyard.spec.recipe import Recipe
 
 GOOD = """\
 name: pets

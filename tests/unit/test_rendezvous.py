@@ -16,8 +16,8 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from trainyard.train import peers
-from trainyard.train.rendezvous import SILENCE_SECONDS, Line, Listening, Rendezvous, key
+from trainyard.steps.train.gang import peers
+from trainyard.steps.train.gang.rendezvous import SILENCE_SECONDS, Line, Listening, Rendezvous, key
 
 TOKEN = "of this gang"
 INFINITE = b'{"type": "ready", "worker": Infinity, "address": "a:1", "generation": 0, "token": ""}\n'

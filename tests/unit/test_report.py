@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from report_folders import SECONDS, evaluation, recipe, whole_run
 
-from trainyard.core.artifacts import Threshold, Training, Verdict
-from trainyard.core.report import Ending, render
+from trainyard.contract.artifacts import Threshold, Training, Verdict
+from trainyard.report.report import Ending, render
 
 HOSTILE = [
     "<script>alert(1)</script>",
@@ -180,6 +180,6 @@ def test_plotly_is_not_imported_before_a_report_is_rendered():
     import subprocess
     import sys
 
-    code = "import trainyard.core.report, sys; print([m for m in ('plotly', 'jinja2', 'numpy') if m in sys.modules])"
+    code = "import trainyard.report.report, sys; print([m for m in ('plotly', 'jinja2', 'numpy') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -10,18 +10,19 @@ from typing import Any
 import kfp_server_api
 import pytest
 
-from trainyard.check.run import run
-from trainyard.core import environment as environments
-from trainyard.core import keys, storage
-from trainyard.core import recipe as recipes
-from trainyard.core.artifacts import Evaluation, Exports, Pushed, Verdict
-from trainyard.core.champion import EXTRA, Champion, crown
-from trainyard.core.drift import FeatureStatistics, Statistics
-from trainyard.core.errors import ConfigurationError, DataError
-from trainyard.core.schedule import When
-from trainyard.push.versions import content
-from yardmaster.recurring import package, request
-from yardmaster.schedules import Action, Recurring, Schedule, belongs, load, plan, removal
+from trainyard.contract import keys
+from trainyard.contract.artifacts import Evaluation, Exports, Pushed, Verdict
+from trainyard.contract.champion import EXTRA, Champion, crown
+from trainyard.contract.drift import FeatureStatistics, Statistics
+from trainyard.errors import ConfigurationError, DataError
+from trainyard.spec import environment as environments
+from trainyard.spec import recipe as recipes
+from trainyard.spec.schedule import When
+from trainyard.steps.check.run import run
+from trainyard.steps.push.versions import content
+from trainyard.storage import storage
+from trainyard_control.kubeflow.recurring import package, request
+from trainyard_control.kubeflow.schedules import Action, Recurring, Schedule, belongs, load, plan, removal
 
 NOW = datetime(2026, 3, 1, 3, 0, 30, tzinfo=UTC)
 TEXT = "name: nightly\nrecipe: digits\nenvironment: kind\ncron: 0 3 * * *\n"

@@ -9,8 +9,8 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
-from trainyard.core import recipe as recipes
-from yardmaster.cli import screen
+from trainyard.spec import recipe as recipes
+from trainyard_control.cli import screen
 
 FORMATS = ("saved_model", "keras", "litert_float32", "litert_float16", "litert_int8")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trainyard.train.speed import bound, split
+from trainyard.steps.train.loop.speed import bound, split
 
 
 @pytest.mark.parametrize(

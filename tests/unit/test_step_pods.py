@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from trainyard.core import environment as environments
-from trainyard.core.environment import Environment, Volume
-from yardmaster import placement
-from yardmaster.step_pods import pool_pod
+from trainyard.spec import environment as environments
+from trainyard.spec.environment import Environment, Volume
+from trainyard_control.cluster.step_pods import pool_pod
+from trainyard_control.compiler import placement
 
 
 def main(pod: dict[str, Any]) -> dict[str, Any]:
@@ -60,6 +60,6 @@ def test_a_pool_that_trains_in_a_gang_is_tried_with_a_worker_and_a_pool_of_anoth
     kind = environments.load("kind")
     place = kind.model_copy(update={"placement": kind.placement | {"train": "gang", "my-step": "training"}})
     worker = pool_pod(place, "gang")
-    assert main(worker)["command"][2] == "trainyard.train.kubernetes.pod"
+    assert main(worker)["command"][2] == "trainyard.steps.train.gang.pods.pod"
     assert main(worker)["securityContext"]["readOnlyRootFilesystem"]
     assert pool_pod(place, "training")["metadata"]["labels"]["app.kubernetes.io/component"] == "my-step"

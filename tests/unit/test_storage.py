@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from trainyard.core import storage
-from trainyard.core.errors import ConfigurationError, DataError, InfrastructureError, TransientError
+from trainyard.errors import ConfigurationError, DataError, InfrastructureError, TransientError
+from trainyard.storage import storage
 
 KILLED_WRITER = """
 import os, sys
-from trainyard.core import storage
+from trainyard.storage import storage
 
 final, fatal = sys.argv[1], int(sys.argv[2])
 seen = 0
@@ -132,7 +132,7 @@ def test_the_lease_is_refused_while_another_process_holds_it_and_free_after_its_
         [
             sys.executable,
             "-c",
-            f"from trainyard.core import storage\nwith storage.lease({final!r}):\n  print('held', flush=True); input()",
+            f"from trainyard.storage import storage\nwith storage.lease({final!r}):\n  print('held', flush=True); input()",
         ],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -175,7 +175,7 @@ def test_what_killed_writers_left_is_removed_and_nothing_else(tmp_path: Path) ->
 
 WRITER = """
 import sys
-from trainyard.core import storage
+from trainyard.storage import storage
 with storage.stage(sys.argv[1], "test") as folder:
     (folder / "a").write_text("half")
     print("writing", flush=True)

@@ -13,16 +13,16 @@ from google.auth.credentials import AnonymousCredentials
 from google.cloud.aiplatform_v1 import PipelineJob
 from google.protobuf import json_format
 
-from trainyard.core import environment as environments
-from trainyard.core import recipe as recipes
-from trainyard.core.environment import Environment
-from trainyard.core.errors import ConfigurationError, TransientError
-from yardmaster import kubernetes_api
-from yardmaster.compilation import compiled
-from yardmaster.kubeflow_api import Kubeflow
-from yardmaster.planning.expectation import expect, read
-from yardmaster.submission import Submission, environment_of, recipe_of, request, submission
-from yardmaster.vertex import job
+from trainyard.errors import ConfigurationError, TransientError
+from trainyard.spec import environment as environments
+from trainyard.spec import recipe as recipes
+from trainyard.spec.environment import Environment
+from trainyard_control.cluster import kubernetes_api
+from trainyard_control.compiler.compilation import compiled
+from trainyard_control.compiler.submission import Submission, environment_of, recipe_of, request, submission
+from trainyard_control.compiler.vertex import job
+from trainyard_control.kubeflow.kubeflow_api import Kubeflow
+from trainyard_control.planning.expectation import expect, read
 
 
 def made(environment: str | Environment = "kind", name: str = "nightly-1", *changes: str) -> Submission:

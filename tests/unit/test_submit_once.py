@@ -13,11 +13,11 @@ from typing import Any
 import kfp_server_api as kfp
 import pytest
 
-from trainyard.core import environment as environments
-from trainyard.core.errors import ConfigurationError
-from yardmaster import submit as submitting
-from yardmaster.submission import Submission
-from yardmaster.submit import Submitted, submit
+from trainyard.errors import ConfigurationError
+from trainyard.spec import environment as environments
+from trainyard_control.compiler.submission import Submission
+from trainyard_control.kubeflow import submit as submitting
+from trainyard_control.kubeflow.submit import Submitted, submit
 
 WHAT = Submission("trainyard-digits", "kind-1", "package", "nightly", environments.load("kind"))
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from trainyard.core import keys
-from trainyard.core import recipe as recipes
-from trainyard.core.step import failure_record
-from trainyard.summary.run import run
+from trainyard.contract import keys
+from trainyard.runtime.step import failure_record
+from trainyard.spec import recipe as recipes
+from trainyard.steps.summary.run import run
 
 
 @pytest.fixture

@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from trainyard.core import recipe as recipes
-from trainyard.core import step, storage, task
-from trainyard.core.errors import DataError
-from trainyard.core.keys import code_digest, output_uri
+from trainyard.contract.keys import code_digest, output_uri
+from trainyard.errors import DataError
+from trainyard.runtime import step, task
+from trainyard.spec import recipe as recipes
+from trainyard.storage import storage
 
 RECIPE = recipes.load("digits")
 TEXT = yaml.safe_dump(RECIPE.model_dump(mode="json"))
@@ -48,7 +49,7 @@ def test_a_failure_ends_the_process_with_its_code_and_is_recorded_beside_the_out
 
 def test_a_step_that_nobody_else_would_end_ends_itself_at_its_timeout(tmp_path: Path) -> None:
     program = (
-        "import sys, time\nfrom trainyard.core import step\n"
+        "import sys, time\nfrom trainyard.runtime import step\n"
         "with step.recorded('train', lambda: sys.argv[1]): time.sleep(60)"
     )
     output = tmp_path / "model"
@@ -64,9 +65,9 @@ def test_a_step_that_nobody_else_would_end_ends_itself_at_its_timeout(tmp_path: 
 
 KILLED = """
 import os, signal, sys
-from trainyard.core import step
+from trainyard.runtime import step
 def run(output): os.kill(os.getpid(), signal.SIGKILL)
-run.__module__ = "trainyard.train.run"
+run.__module__ = "trainyard.steps.train.run"
 with step.recorded("train", lambda: sys.argv[1]): step.execute(run, sys.argv[1])
 """
 
@@ -82,14 +83,14 @@ def test_a_step_that_is_killed_has_said_so_beforehand_and_takes_it_back_when_it_
     def run(output: Path) -> None:
         (output / "file").touch()
 
-    run.__module__ = "trainyard.train.run"
+    run.__module__ = "trainyard.steps.train.run"
     step.execute(run, str(output))
     assert not output.with_name("model.failure.json").exists()
 
 
 def test_a_thread_that_ends_the_process_leaves_the_steps_failure(tmp_path: Path) -> None:
     program = (
-        "import sys, threading, time\nfrom trainyard.core import step\nfrom trainyard.core.errors import TransientError\n"
+        "import sys, threading, time\nfrom trainyard.runtime import step\nfrom trainyard.errors import TransientError\n"
         "with step.recorded('train', lambda: sys.argv[1]):\n"
         "    threading.Thread(target=step.end_with, args=(TransientError('train: no progress.'),)).start()\n"
         "    time.sleep(60)"
@@ -216,5 +217,5 @@ def test_a_step_clears_up_after_its_killed_attempt(tmp_path: Path) -> None:
     def write(output: Path) -> None:
         assert [path.name for path in output.parent.iterdir()] == [output.name]
 
-    write.__module__ = "trainyard.train.run"
+    write.__module__ = "trainyard.steps.train.run"
     step.execute(write, str(tmp_path / "key"))

@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from trainyard.core import storage
-from trainyard.core.artifacts import Epoch
-from trainyard.core.errors import ConfigurationError, DataError
-from trainyard.train.checkpoint import Checkpoints, Progress
+from trainyard.contract.artifacts import Epoch
+from trainyard.errors import ConfigurationError, DataError
+from trainyard.steps.train.loop.checkpoint import Checkpoints, Progress
+from trainyard.storage import storage
 
 STATE = {"model/kernel": np.arange(6, dtype=np.float32).reshape(2, 3), "loop/step": np.asarray(7)}
 

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from trainyard.core.errors import ConfigurationError
-from trainyard.core.recipe import Augment, Optimizer, Recipe, Train
-from trainyard.train.augment import affine, augment, drawn
-from trainyard.train.input import class_weights
-from trainyard.train.objective import Classification, Regression
-from trainyard.train.optimizer import Schedule, optimizer
+from trainyard.errors import ConfigurationError
+from trainyard.spec.recipe import Augment, Optimizer, Recipe, Train
+from trainyard.steps.train.engines.objective import Classification, Regression
+from trainyard.steps.train.engines.optimizer import Schedule, optimizer
+from trainyard.steps.train.input.augment import affine, augment, drawn
+from trainyard.steps.train.input.input import class_weights
 
 RECIPE = {"name": "t", "data": {"format": "image_folder", "bundled": "digits"}, "model": {"name": "cnn_small"}}
 

@@ -13,8 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from trainyard.core.errors import PeerLost
-from trainyard.train.ring import Ring
+from trainyard.errors import PeerLost
+from trainyard.steps.train.engines.tensorflow.ring import Ring
 
 
 @pytest.mark.parametrize("workers", [2, 3, 4])

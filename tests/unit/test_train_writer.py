@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from trainyard.core.errors import InfrastructureError
-from trainyard.train.checkpoint import Arrays, Checkpoints, Progress
-from trainyard.train.writer import SHARE, Writer
+from trainyard.errors import InfrastructureError
+from trainyard.steps.train.loop.checkpoint import Arrays, Checkpoints, Progress
+from trainyard.steps.train.loop.writer import SHARE, Writer
 
 STATE = {"loop/step": np.asarray(7)}
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from trainyard.core import recipe as recipes
-from trainyard.core import storage
-from trainyard.core.artifacts import Training
-from trainyard.core.champion import Champion
-from trainyard.core.errors import ConfigurationError
-from trainyard.core.warm_start import Plan, plan
+from trainyard.contract.artifacts import Training
+from trainyard.contract.champion import Champion
+from trainyard.contract.warm_start import Plan, plan
+from trainyard.errors import ConfigurationError
+from trainyard.spec import recipe as recipes
+from trainyard.storage import storage
 
 COLD = recipes.load("digits")
 WARM = recipes.load("digits", ["train.warm_start=champion"])

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from trainyard.core import documents, window
-from trainyard.core.errors import ConfigurationError, DataError
-from trainyard.core.keys import fingerprint
-from trainyard.core.recipe import Recipe
-from trainyard.preprocess.files import find_files
+from trainyard.contract import window
+from trainyard.contract.keys import fingerprint
+from trainyard.errors import ConfigurationError, DataError
+from trainyard.spec import documents
+from trainyard.spec.recipe import Recipe
+from trainyard.steps.preprocess.readers.files import find_files
 
 TEXT = """
 name: clicks

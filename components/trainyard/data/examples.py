@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from trainyard.core import artifacts, cache, storage
-from trainyard.core import manifest as manifests
-from trainyard.core.artifacts import Split
-from trainyard.core.errors import DataError, TransientError
+from trainyard.contract import artifacts
+from trainyard.contract.artifacts import Split
 from trainyard.data.images import decode_image
+from trainyard.errors import DataError, TransientError
+from trainyard.storage import cache, storage
+from trainyard.storage import manifest as manifests
 
 _DTYPES = {"float32": tf.float32, "int64": tf.int64, "string": tf.string}
 _READ_AHEAD = 1 << 20  # bytes; chosen

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from trainyard.core.artifacts import ImageShape
+from trainyard.contract.artifacts import ImageShape
 
 
 def decode_image(encoded: tf.Tensor, shape: ImageShape) -> tf.Tensor:

@@ -6,7 +6,7 @@ import importlib.util
 from functools import cache
 from types import ModuleType
 
-from trainyard.core.errors import ConfigurationError
+from trainyard.errors import ConfigurationError
 
 
 @cache

@@ -11,9 +11,9 @@ from typing import Any, Literal
 import keras
 import tensorflow as tf
 
-from trainyard.core import storage
-from trainyard.core.champion import EXTRA
-from trainyard.core.errors import ConfigurationError, DataError
+from trainyard.contract.champion import EXTRA
+from trainyard.errors import ConfigurationError, DataError
+from trainyard.storage import storage
 
 FILE = "model.keras"
 PRODUCER = "trainyard.train"

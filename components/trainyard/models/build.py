@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 import keras
 
-from trainyard.core.artifacts import Feature
-from trainyard.core.contradictions import MINIMUM_SIDE
-from trainyard.core.errors import ConfigurationError
-from trainyard.core.feature_names import input_name
-from trainyard.core.recipe import Model
+from trainyard.contract.artifacts import Feature
+from trainyard.errors import ConfigurationError
+from trainyard.spec.contradictions import MINIMUM_SIDE
+from trainyard.spec.feature_names import input_name
+from trainyard.spec.recipe import Model
 
 __all__ = ["MINIMUM_SIDE", "build"]
 

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 import keras
 from keras import layers
 
-from trainyard.core.artifacts import Feature
-from trainyard.core.feature_names import input_name
+from trainyard.contract.artifacts import Feature
+from trainyard.spec.feature_names import input_name
 
 
 def dense_vector(features: Sequence[Feature], inputs: Mapping[str, keras.KerasTensor]) -> keras.KerasTensor:

@@ -10,11 +10,11 @@ import json
 import sys
 from pathlib import Path
 
-from trainyard.core import documents
-from trainyard.core.artifacts import Feature
-from trainyard.core.recipe import Recipe
+from trainyard.contract.artifacts import Feature
 from trainyard.data.module import load_module
 from trainyard.models.cost import cost
+from trainyard.spec import documents
+from trainyard.spec.recipe import Recipe
 
 
 def main() -> None:

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 import keras
 from keras import layers
 
-from trainyard.core.artifacts import Feature
-from trainyard.core.recipe import Model
+from trainyard.contract.artifacts import Feature
 from trainyard.models import columns
+from trainyard.spec.recipe import Model
 
 
 def network(

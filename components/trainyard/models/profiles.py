@@ -1,4 +1,4 @@
-"""Writes core/profiles.json, what every named image network costs at its sizes: `make profiles`.
+"""Writes models/profiles.json, what every named image network costs at its sizes: `make profiles`.
 
 The planner reads the file, because it may not load TensorFlow. Tables need none: their cost follows from the recipe.
 """
@@ -11,12 +11,12 @@ from typing import Any
 
 import keras
 
-from trainyard.core.artifacts import Feature
-from trainyard.core.recipe import Model
+from trainyard.contract.artifacts import Feature
 from trainyard.models.build import MINIMUM_SIDE, build
 from trainyard.models.cost import cost
+from trainyard.spec.recipe import Model
 
-FILE = Path(__file__).parent.parent / "core" / "profiles.json"
+FILE = Path(__file__).with_name("profiles.json")
 CLASSES = 10
 SIDES = (8, 12, 16, 24, 28, 32, 48, 64, 96, 128, 160, 224, 299, 384)
 LARGEST = {"cnn_small": 128}

@@ -12,9 +12,9 @@ from itertools import combinations
 import keras
 from keras import layers
 
-from trainyard.core.artifacts import Feature
-from trainyard.core.recipe import Model
+from trainyard.contract.artifacts import Feature
 from trainyard.models import columns, mlp
+from trainyard.spec.recipe import Model
 
 # Chosen: crosses are kept while their table of weights stays small.
 _LARGEST_CROSS = 10_000

@@ -1,0 +1,73 @@
+"""The champion: the version of a model that was pushed last, and what a new one is compared with."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from pydantic import ValidationError
+
+from trainyard.contract.artifacts import Part
+from trainyard.contract.drift import Statistics
+from trainyard.errors import DataError
+from trainyard.storage import storage
+
+EXTRA = "assets.extra"
+"""Folder of a version that holds what was exported beside the SavedModel; servers do not look into it."""
+
+
+class Champion(Part):
+    """The model last pushed. path is the folder of its version, a SavedModel; metrics are those of its evaluation.
+
+    pushed: when, in UTC, or when an equal model was pushed again; '' where an older version of Trainyard wrote it.
+    """
+
+    file: ClassVar[str] = "champion.json"
+
+    version: int
+    path: str
+    digest: str
+    metrics: dict[str, float]
+    pushed: str = ""
+
+
+def champion(destination: str) -> Champion | None:
+    """Return the champion among the versions in `destination`, or None where nothing was pushed yet.
+
+    Raises `DataError` where the pointer is damaged or its version is gone.
+    """
+    pointer = storage.join(destination, Champion.file)
+    text = storage.read_text(pointer)
+    if text is None:
+        return None
+    try:
+        found = Champion.model_validate_json(text)
+    except ValidationError as error:
+        raise DataError(f"{pointer}: not a pointer of Trainyard. Remove it; the next push writes it again.") from error
+    folder = storage.join(destination, str(found.version))
+    if "saved_model.pb" not in storage.children(folder):
+        raise DataError(
+            f"{pointer}: points to version {found.version}, which is not there. "
+            "Restore the folder, or remove the pointer to go on without a champion."
+        )
+    return found.model_copy(update={"path": folder})
+
+
+def statistics(best: Champion) -> Statistics | None:
+    """Return the statistics of the data that `best` learnt from, or None where its version holds none.
+
+    Raises `DataError` where they are damaged.
+    """
+    name = f"{EXTRA}/{Statistics.file}"
+    content = storage.read(best.path, name)
+    try:
+        return None if content is None else Statistics.model_validate_json(content)
+    except ValidationError as error:
+        raise DataError(
+            f"{storage.join(best.path, name)}: not the statistics of a data set. Remove it; the next check trains."
+        ) from error
+
+
+def crown(destination: str, best: Champion) -> None:
+    """Make `best` the champion in one step; its path is kept relative, so that `destination` can move."""
+    content = best.model_copy(update={"path": str(best.version)})
+    storage.write_text(storage.join(destination, Champion.file), content.model_dump_json(indent=1))

@@ -1,0 +1,67 @@
+"""A training gang as a pipeline carries it: the parameter `gang` of the train step, made when the pipeline is compiled.
+
+A recipe knows no hardware and the launcher knows no environment, so what the environment says of the pool that trains
+travels with the pipeline.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from trainyard.errors import ConfigurationError
+from trainyard.spec.documents import Strict
+from trainyard.spec.environment import DEFAULT, TIMEOUT_SECONDS, Environment, SecretKey, Volume
+from trainyard.spec.hardware import Platform
+from trainyard.spec.pools import Pool
+
+STEP = "train"
+
+
+class GangPlan(Strict):
+    """Pods that train together: what they run as, where, and for how long at most."""
+
+    image: str
+    workers: Annotated[int, Field(ge=2)]
+    pool: Pool
+    platform: Platform
+    service_account: str
+    timeout_seconds: int
+    volume: Volume | None = None
+    variables: dict[str, str] = {}
+    secrets: dict[str, SecretKey] = {}
+
+
+def gang_plan(environment: Environment) -> GangPlan | None:
+    """Return the gang that trains in `environment`, or None where the train step's own pod does.
+
+    Raises `ConfigurationError` where the launcher would wait on accelerators.
+    """
+    name = environment.placement.get(STEP, environment.placement.get(DEFAULT, ""))
+    if environment.target != "kubeflow" or environment.pools[name].workers == 1:
+        return None
+    launcher = environment.placement[DEFAULT]
+    if environment.pools[launcher].kind != "cpu":
+        raise ConfigurationError(
+            f"{environment.name}: placement.{DEFAULT}: '{launcher}' is a {environment.pools[launcher].kind} pool, and the "
+            f"launcher of the gang on '{name}' would wait there. Name a cpu pool."
+        )
+    pool = environment.pools[name]
+    return GangPlan(
+        image=environment.images[pool.variant],
+        workers=pool.workers,
+        # What does not change the gang must not change the parameter: KFP would train again.
+        pool=pool.model_copy(update={"nodes": None, "machine": None, "price_per_hour": None}),
+        platform=environment.platform,
+        service_account=environment.service_accounts.worker,
+        timeout_seconds=environment.timeout_of(STEP) or TIMEOUT_SECONDS[STEP],
+        volume=environment.volume,
+        variables=environment.variables,
+        secrets=environment.secrets,
+    )
+
+
+def written(plan: GangPlan | None) -> str:
+    """Return the parameter's text; '' where there is no gang."""
+    return plan.model_dump_json(by_alias=True, exclude_defaults=True) if plan else ""

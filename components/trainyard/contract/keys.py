@@ -1,0 +1,105 @@
+"""Where a step's output belongs: a folder named by all that the output depends on.
+
+Equal code, recipe and inputs give the same folder, so a re-run finds what is done, resumes what is not, and two runs of
+the same thing meet in one place instead of writing two.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import json
+from functools import cache
+from pathlib import Path
+
+from trainyard.contract import window
+from trainyard.errors import ConfigurationError, DataError
+from trainyard.spec.recipe import Recipe
+from trainyard.storage import listing, storage
+
+STEPS = ("preprocess", "train", "evaluate", "export", "push")
+
+ALWAYS_RUN = frozenset({"push"})
+"""Steps whose finished output is not used again: what they did may be undone by others, and to repeat it costs nothing."""
+
+_SECTIONS = {
+    "preprocess": {"seed", "task", "data"},
+    "train": {"seed", "task", "model", "train"},
+    "evaluate": {"seed", "task", "evaluate"},
+    "export": {"seed", "task", "export"},
+    "push": {"push"},
+}
+
+
+def output_uri(root: str, recipe: Recipe, step: str, *inputs: str) -> str:
+    """Return the folder of `step`'s output below the storage `root`.
+
+    `inputs` are what the step reads: the folders of earlier steps, which carry keys themselves, a fingerprint, or the
+    champion's digest.
+    """
+    sections = recipe.model_dump(mode="json", include=_SECTIONS[step])
+    parts = [step, code_digest(recipe.module), json.dumps(sections, sort_keys=True), *inputs]
+    key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+    return storage.join(root, recipe.name, step, key)
+
+
+def checkpoints(model: str) -> str:
+    """Return the folder of the checkpoints that train goes on from to its output `model`."""
+    return f"{model}.checkpoints"
+
+
+def models_folder(root: str, recipe: Recipe) -> str:
+    """Return the folder of model versions that a server polls."""
+    return recipe.push.path or storage.join(root, recipe.name, "models")
+
+
+def run_folder(root: str, recipe: Recipe, run_id: str) -> str:
+    """Return where the record, the notes, the logs and the report of a run are."""
+    return storage.join(root, recipe.name, "runs", run_id)
+
+
+def code_digest(module: str | None = None) -> str:
+    """Return the SHA-256 over this package's source and the recipe's own `module`. Raises `ConfigurationError`."""
+    try:
+        own = Path(module).read_bytes() if module else b""
+    except OSError as error:
+        raise ConfigurationError(
+            f"{module}: the recipe's module cannot be read ({error.strerror}). Name a Python file in module, or leave it out."
+        ) from error
+    return hashlib.sha256(_package_digest() + own).hexdigest()
+
+
+@cache
+def _package_digest() -> bytes:
+    digest = hashlib.sha256()
+    package = Path(__file__).parent.parent
+    for path in sorted(package.rglob("*.py")):
+        digest.update(f"{path.relative_to(package)}\0".encode() + path.read_bytes())
+    return digest.digest()
+
+
+def fingerprint(recipe: Recipe, day: str = "") -> str:
+    """Return what names the state of the recipe's source without reading its records.
+
+    day: where the recipe reads a window of days, what `window.paths` takes; its days are part of the name.
+
+    Local files count with path, size and modification time, objects of a bucket with name, size and checksum; a bundled
+    source with its name, for its content is fixed by the locked package. Raises `DataError` where nothing matches the
+    path, days are missing or it may not be read, `TransientError` where a bucket cannot be reached.
+    """
+    if recipe.data.bundled is not None:
+        return f"{recipe.data.bundled} scikit-learn {importlib.metadata.version('scikit-learn')}"
+    path = recipe.data.path or ""
+    if recipe.data.window_days is None:
+        entries = _list(path)
+    else:
+        listed = {each: _list(place) for each, place in window.paths(recipe.data, day).items()}
+        window.require(recipe.data, ((each, len(files)) for each, files in listed.items()))
+        entries = [(f"{each}/{name}", size, state) for each, files in listed.items() for name, size, state in files]
+    if not entries:
+        raise DataError(f"data.path: {path}: no files found. Correct data.path in the recipe.")
+    return hashlib.sha256(json.dumps(sorted(entries)).encode()).hexdigest()
+
+
+def _list(path: str) -> list[tuple[str, int, str]]:
+    return [(file.name, file.bytes, file.state) for file in listing.list_files(path).files]

@@ -1,0 +1,66 @@
+"""How a gang's speed compares with that of one worker, from what both have recorded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trainyard.contract.artifacts import Training
+from trainyard.errors import TrainyardError
+from trainyard.storage import storage
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """`efficiency` is the gang's examples a second over `workers` times the recorded one worker's.
+
+    same_part: the one worker had the batch that each worker of the gang has; else the whole gang's.
+    """
+
+    workers: int
+    efficiency: float
+    one_worker: float
+    same_part: bool
+
+
+def scaling(training: Training, folder: str) -> Scaling | None:
+    """Return how `training`, in `folder`, compares with a one-worker training beside it; None where there is none.
+
+    It must be of the same model, precision, engine and hardware, with an equal batch a worker or, failing that, the same batch.
+    """
+    if training.workers == 1:
+        return None
+    batch = _batch(training)
+    parent, _, own = folder.rstrip("/").rpartition("/")
+    found: dict[bool, Training] = {}
+    for name in storage.children(parent):
+        other = None if name == own else _read(storage.join(parent, name))
+        if (
+            other
+            and other.workers == 1
+            and _alike(other, training)
+            and _batch(other) in (batch, batch // training.workers)
+        ):
+            found[_batch(other) != batch] = other
+    if not found:
+        return None
+    same_part = True in found
+    one = found[same_part].examples_per_second
+    return Scaling(training.workers, training.examples_per_second / training.workers / one, one, same_part)
+
+
+def _batch(training: Training) -> int:
+    return round(training.examples_per_second * training.step_ms / 1000)
+
+
+def _alike(one: Training, other: Training) -> bool:
+    return all(
+        getattr(one, name) == getattr(other, name)
+        for name in ("model", "parameters", "precision", "engine", "hardware", "cores")
+    )
+
+
+def _read(folder: str) -> Training | None:
+    try:
+        return Training.read(folder) if storage.committed(folder) else None
+    except (TrainyardError, ValueError):
+        return None

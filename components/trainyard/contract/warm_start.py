@@ -1,0 +1,43 @@
+"""Where a training's model belongs, and which champion's weights it begins with."""
+
+from __future__ import annotations
+
+from trainyard.contract import keys
+from trainyard.contract.artifacts import Part, Training
+from trainyard.contract.champion import Champion
+from trainyard.spec.recipe import Recipe
+from trainyard.storage import storage
+
+_DIGEST = 16
+
+
+class Plan(Part):
+    """The folder of the model to be, and the version of the champion that it begins with: '' for first weights.
+
+    maker: as `task.Task.maker`.
+    """
+
+    model: str
+    start: str = ""
+    maker: str = ""
+
+
+def plan(root: str, recipe: Recipe, examples: str, best: Champion | None, again: bool = False) -> Plan:
+    """Return what `recipe` trains from `examples`, the output of preprocess, while `best` is the champion.
+
+    With a warm start the folder is named after the champion too. A model that this recipe and code have made of these
+    examples is the answer whichever champion it began with, unless `again`: it becomes the champion itself, and would
+    otherwise be trained on by each run without an end.
+    """
+    model = keys.output_uri(root, recipe, "train", examples)
+    if recipe.train.warm_start is None:
+        return Plan(model=model)
+    folder, _, name = model.rpartition("/")
+    alike = [storage.join(folder, each) for each in storage.children(folder) if each.startswith(name)]
+    done = [each for each in alike if storage.committed(each) is not None]
+    if done and not again:
+        newest = max(done, key=lambda each: Training.read(each).finished)
+        return Plan(model=newest, start=Training.read(newest).warm_start)
+    if best is None:
+        return Plan(model=model)
+    return Plan(model=f"{model}-from-{best.digest[:_DIGEST]}", start=best.path)

@@ -1,1 +1,0 @@
-"""What every step and the control plane share: pure Python, never TensorFlow or Beam."""

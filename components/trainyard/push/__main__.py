@@ -1,7 +1,0 @@
-"""`python -m trainyard.push`: the step alone, over local paths or URIs."""
-
-from trainyard.core import step
-from trainyard.push import run
-
-if __name__ == "__main__":
-    step.main(run.run)

@@ -1,0 +1,337 @@
+"""The report's figures as plain plotly JSON: pure functions of the steps' documents.
+
+Colours are names such as `@accent`, which the page resolves for its light or dark theme. Every text from the data goes
+through `plain`, because plotly draws a subset of HTML in labels.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from trainyard.contract.artifacts import SPLITS, Evaluation, Examples, SliceMetrics, Training
+
+Figure = dict[str, Any]
+
+CELLS = 30
+"""Most classes whose confusion is written into the cells. Chosen: more numbers are not readable."""
+
+DRAWN = 100
+"""Most classes whose confusion is drawn at all; the table of mistakes remains. Chosen for the size of the file."""
+
+SLICES = 60
+"""Most slices drawn; the table holds all. Chosen."""
+
+_SPLIT_COLORS = {"train": "@accent", "eval": "@second", "test": "@third"}
+
+
+def plain(text: str) -> str:
+    """Return `text` as plotly shows it literally."""
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def figures(
+    examples: Examples | None, training: Training | None, evaluation: Evaluation | None, seconds: dict[str, float]
+) -> dict[str, Figure]:
+    """Return the figures that the documents there are give, by name."""
+    found: dict[str, Figure] = {}
+    if examples and examples.labels:
+        found["balance"] = _balance(examples, examples.labels)
+    if training and training.history:
+        found |= {"loss": _loss(training), "metric": _metric(training, examples), "throughput": _throughput(training)}
+    if evaluation:
+        found |= _answers(evaluation)
+    if seconds:
+        found["seconds"] = _seconds(seconds)
+    return found
+
+
+def _answers(evaluation: Evaluation) -> dict[str, Figure]:
+    found: dict[str, Figure] = {}
+    if 0 < len(evaluation.confusion) <= DRAWN:
+        found["confusion"] = _confusion(evaluation)
+    if evaluation.roc:
+        found["roc"] = _roc(evaluation)
+    if evaluation.calibration:
+        found["calibration"] = _calibration(evaluation)
+    if evaluation.scatter:
+        found["scatter"] = _scatter(evaluation)
+    if evaluation.slices:
+        found["slices"] = _slices(evaluation)
+    return found
+
+
+def _figure(data: list[Figure], x: str, y: str, height: int = 300, **layout: Any) -> Figure:
+    axes = {"xaxis": {"title": {"text": x}}, "yaxis": {"title": {"text": y}}}
+    for name in axes:
+        axes[name] |= layout.pop(name, {})
+    return {"data": data, "layout": {"height": height, **axes, **layout}}
+
+
+def _line(x: list[Any], y: list[Any], name: str, color: str, **more: Any) -> Figure:
+    line = {"color": color, "width": 2.5, **more.pop("line", {})}
+    mode = "lines" if len(x) > 1 else "markers"
+    return {"type": "scatter", "mode": mode, "x": x, "y": y, "name": plain(name), "line": line, **more}
+
+
+def _balance(examples: Examples, labels: list[str]) -> Figure:
+    names = [plain(label) for label in labels]
+    bars = [
+        {
+            "type": "bar",
+            "x": names,
+            "y": examples.splits[split].class_counts,
+            "name": split,
+            "marker": {"color": _SPLIT_COLORS[split]},
+        }
+        for split in SPLITS
+        if split in examples.splits and examples.splits[split].class_counts
+    ]
+    return _figure(
+        bars, plain(examples.label), "examples", barmode="stack", xaxis={"type": "category", "showgrid": False}
+    )
+
+
+def _loss(training: Training) -> Figure:
+    epochs = [epoch.epoch for epoch in training.history]
+    return _figure(
+        [
+            _line(epochs, [epoch.train_loss for epoch in training.history], "train", "@accent"),
+            _line(epochs, [epoch.eval_loss for epoch in training.history], "eval", "@second"),
+        ],
+        "epoch",
+        "loss",
+        hovermode="x unified",
+        **_best(training),
+        yaxis={"rangemode": "tozero"},
+    )
+
+
+def _metric(training: Training, examples: Examples | None) -> Figure:
+    regression = examples is not None and examples.task == "regression"
+    name = "mean absolute error" if regression else "accuracy"
+    epochs = [epoch.epoch for epoch in training.history]
+    rate = [epoch.learning_rate for epoch in training.history]
+    return _figure(
+        [
+            _line(epochs, [epoch.metric for epoch in training.history], f"eval {name}", "@second"),
+            _line(epochs, rate, "learning rate", "@muted", yaxis="y2", line={"width": 1.5, "dash": "dot"}),
+        ],
+        "epoch",
+        f"eval {name}",
+        hovermode="x unified",
+        **_best(training),
+        yaxis2={
+            "title": {"text": "learning rate"},
+            "overlaying": "y",
+            "side": "right",
+            "showgrid": False,
+            "rangemode": "tozero",
+            "tickmode": "auto",
+            "nticks": 6,
+            "exponentformat": "power",
+        },
+    )
+
+
+def _best(training: Training) -> Figure:
+    """Return what marks the best epoch: a line and its name, as parts of a layout."""
+    x = training.best_epoch
+    line = {"type": "line", "x0": x, "x1": x, "yref": "paper", "y0": 0, "y1": 1}
+    text = {
+        "x": x,
+        "yref": "paper",
+        "y": 1,
+        "text": "best",
+        "showarrow": False,
+        "yanchor": "bottom",
+        "xanchor": "right",
+    }
+    return {
+        "shapes": [line | {"line": {"color": "@good", "width": 1.5, "dash": "dash"}}],
+        "annotations": [text | {"font": {"color": "@good", "size": 11}}],
+    }
+
+
+def _throughput(training: Training) -> Figure:
+    bars = {
+        "type": "bar",
+        "x": [epoch.epoch for epoch in training.history],
+        "y": [epoch.examples_per_second for epoch in training.history],
+        "name": "examples/s",
+        "marker": {"color": "@accent"},
+        "hovertemplate": "epoch %{x}: %{y:,.0f} examples/s<extra></extra>",
+    }
+    mean = {
+        "type": "line",
+        "xref": "paper",
+        "x0": 0,
+        "x1": 1,
+        "y0": training.examples_per_second,
+        "y1": training.examples_per_second,
+        "line": {"color": "@second", "width": 1.5, "dash": "dash"},
+    }
+    return _figure([bars], "epoch", "examples per second", shapes=[mean], xaxis={"showgrid": False})
+
+
+def _confusion(evaluation: Evaluation) -> Figure:
+    """Right answers and mistakes on scales of their own: a few mistakes among many right answers stay visible."""
+    labels = [plain(each.label) for each in evaluation.classes]
+    counts = evaluation.confusion
+    size = len(labels)
+    share = [[count / max(1, sum(row)) for count in row] for row in counts]
+    right = [[share[i][j] if i == j else None for j in range(size)] for i in range(size)]
+    wrong = [[share[i][j] if i != j and counts[i][j] else None for j in range(size)] for i in range(size)]
+    worst = max(0.1, *(value or 0 for row in wrong for value in row))
+    cell: Figure = {
+        "type": "heatmap",
+        "x": labels,
+        "y": labels,
+        "showscale": False,
+        "xgap": 2 if size <= CELLS else 0,
+        "ygap": 2 if size <= CELLS else 0,
+        "zmin": 0,
+        "hovertemplate": "%{y} taken for %{x}: %{text} (%{z:.1%})<extra></extra>",
+    }
+    if size <= CELLS:
+        cell["texttemplate"] = "%{text}"
+    texts = [
+        [[count if count and (i == j) is kind else "" for j, count in enumerate(row)] for i, row in enumerate(counts)]
+        for kind in (True, False)
+    ]
+    return _figure(
+        [
+            {**cell, "z": right, "text": texts[0], "zmax": 1, "colorscale": [[0, "@surface"], [1, "@accent"]]},
+            {**cell, "z": wrong, "text": texts[1], "zmax": worst, "colorscale": [[0, "@surface"], [1, "@bad"]]},
+        ],
+        "predicted",
+        "true",
+        height=max(430, min(900, 34 * size + 110)),
+        xaxis={"type": "category", "showgrid": False},
+        yaxis={"type": "category", "autorange": "reversed", "showgrid": False},
+    )
+
+
+def _roc(evaluation: Evaluation) -> Figure:
+    curves = [
+        _line(
+            each.false_positive_rate,
+            each.true_positive_rate,
+            each.label,
+            f"@series{index % 10}",
+            line={"width": 2},
+            hovertemplate="%{x:.3f}, %{y:.3f}",
+        )
+        for index, each in enumerate(evaluation.roc)
+    ]
+    chance = _line([0, 1], [0, 1], "chance", "@muted", line={"width": 1, "dash": "dot"}, hoverinfo="skip")
+    return _figure(
+        [*curves, chance],
+        "false positive rate",
+        "true positive rate",
+        height=430,
+        xaxis={"range": [-0.01, 1.01]},
+        yaxis={"range": [-0.01, 1.02]},
+    )
+
+
+def _calibration(evaluation: Evaluation) -> Figure:
+    bins = evaluation.calibration
+    largest = max(each.examples for each in bins)
+    points = {
+        "type": "scatter",
+        "mode": "markers",
+        "x": [each.confidence for each in bins],
+        "y": [each.accuracy for each in bins],
+        "text": [each.examples for each in bins],
+        "marker": {"color": "@accent", "size": [6 + 22 * (each.examples / largest) ** 0.5 for each in bins]},
+        "hovertemplate": "confidence %{x:.3f}, accuracy %{y:.3f}, %{text} examples<extra></extra>",
+    }
+    ideal = _line([0, 1], [0, 1], "ideal", "@muted", line={"width": 1, "dash": "dot"}, hoverinfo="skip")
+    return _figure(
+        [ideal, points],
+        "confidence",
+        "accuracy",
+        height=400,
+        showlegend=False,
+        xaxis={"range": [0, 1.06]},
+        yaxis={"range": [-0.04, 1.09]},
+    )
+
+
+def _scatter(evaluation: Evaluation) -> Figure:
+    targets = [target for target, _prediction in evaluation.scatter]
+    ends = [min(targets), max(targets)]
+    points = {
+        "type": "scatter",
+        "mode": "markers",
+        "x": targets,
+        "y": [prediction for _target, prediction in evaluation.scatter],
+        "marker": {"color": "@accent", "opacity": 0.55, "size": 7},
+        "hovertemplate": "target %{x:.5g}, prediction %{y:.5g}<extra></extra>",
+    }
+    ideal = _line(ends, ends, "ideal", "@muted", line={"width": 1, "dash": "dot"}, hoverinfo="skip")
+    return _figure([ideal, points], "target", "prediction", height=400, showlegend=False)
+
+
+def _slices(evaluation: Evaluation) -> Figure:
+    shown = evaluation.slices[:SLICES]
+    main = "accuracy" if evaluation.confusion else "mae"
+    names = [plain(each.name) for each in shown]
+    value = [each.metrics[main] for each in shown]
+    points = {
+        "type": "scatter",
+        "mode": "markers",
+        "x": value,
+        "y": names,
+        "text": [each.examples for each in shown],
+        "marker": {"color": "@accent", "size": 10},
+        "error_x": {
+            "type": "data",
+            "symmetric": False,
+            "array": [_margin(each, main)[1] for each in shown],
+            "arrayminus": [_margin(each, main)[0] for each in shown],
+            "color": "@accent",
+            "thickness": 2,
+            "width": 5,
+        },
+        "hovertemplate": "%{y}: %{x:.4g} of %{text} examples<extra></extra>",
+    }
+    overall = evaluation.metrics[main]
+    line = {"type": "line", "x0": overall, "x1": overall, "yref": "paper", "y0": 0, "y1": 1}
+    text = {"x": overall, "yref": "paper", "y": 1, "text": "all examples", "showarrow": False, "yanchor": "bottom"}
+    return _figure(
+        [points],
+        f"{'mean absolute error' if main == 'mae' else main}, with its 95 % interval",
+        "",
+        height=130 + 26 * len(shown),
+        shapes=[line | {"line": {"color": "@second", "width": 1.5, "dash": "dash"}}],
+        annotations=[text | {"font": {"color": "@second", "size": 11}}],
+        yaxis={"type": "category", "autorange": "reversed", "automargin": True},
+    )
+
+
+def _margin(part: SliceMetrics, main: str) -> tuple[float, float]:
+    if part.interval is None:
+        return 0.0, 0.0
+    value = part.metrics[main]
+    return max(0.0, value - part.interval.low), max(0.0, part.interval.high - value)
+
+
+def _seconds(seconds: dict[str, float]) -> Figure:
+    bars = {
+        "type": "bar",
+        "orientation": "h",
+        "x": list(seconds.values()),
+        "y": [plain(step) for step in seconds],
+        "text": [f"{value:,.1f} s" for value in seconds.values()],
+        "textposition": "auto",
+        "marker": {"color": "@accent"},
+        "hovertemplate": "%{y}: %{x:.2f} s<extra></extra>",
+    }
+    return _figure(
+        [bars],
+        "seconds",
+        "",
+        height=90 + 34 * len(seconds),
+        yaxis={"type": "category", "autorange": "reversed", "automargin": True},
+    )

@@ -1,0 +1,232 @@
+"""The report of a run: one HTML file that shows its evidence, opens offline and asks nobody for anything.
+
+Everything is inside the file: styles, pictures, data and plotly. A content security policy lets only our own two scripts
+run, known by their hashes, and forbids every request, so that a class or file name of the data stays text.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import json
+import os
+import platform
+from dataclasses import dataclass
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+
+from trainyard.contract.artifacts import (
+    EXPORTS_SPLIT,
+    Document,
+    Evaluation,
+    Examples,
+    Exports,
+    Pushed,
+    Training,
+    Verdict,
+)
+from trainyard.contract.scaling import scaling
+from trainyard.report import plots
+from trainyard.spec.gates import CLASSIFICATION_METRICS, REGRESSION_METRICS, SMALLER_IS_BETTER
+from trainyard.spec.recipe import Recipe
+from trainyard.storage import storage
+
+QUARANTINE_ROWS = 20
+"""Quarantined records that are listed; quarantine.jsonl holds all. Chosen."""
+
+PACKAGES = (
+    "trainyard",
+    "tensorflow",
+    "keras",
+    "tensorflow-transform",
+    "apache-beam",
+    "ai-edge-litert",
+    "scikit-learn",
+    "numpy",
+    "kfp",
+)
+
+_BETTER = {
+    name: "smaller" if name in SMALLER_IS_BETTER else "larger"
+    for name in (*CLASSIFICATION_METRICS, *REGRESSION_METRICS)
+}
+
+D = TypeVar("D", bound=Document)
+
+
+@dataclass(frozen=True)
+class Ending:
+    """What ended a run before its last step: the sentence of its fault, or why a scheduled one had nothing to train."""
+
+    failure: str | None = None
+    not_due: str | None = None
+
+
+def render(
+    title: str, recipe: Recipe, folders: dict[str, str], seconds: dict[str, float], ending: Ending = Ending()
+) -> str:
+    """Return the report as one HTML document.
+
+    folders: the committed output folder of each step by name; steps that did not run are left out, and so are their
+    parts of the report. seconds: wall time of each step.
+    Raises `DataError` where a folder holds no output of its step.
+    """
+    examples = _read(Examples, folders, "preprocess")
+    training = _read(Training, folders, "train")
+    evaluation = _read(Evaluation, folders, "evaluate")
+    exports = _read(Exports, folders, "export")
+    figures = plots.figures(examples, training, evaluation, seconds)
+    script = (Path(__file__).parent / "report.js").read_text(encoding="utf-8")
+    page: str = _template().render(
+        title=title,
+        recipe=recipe,
+        ending=ending,
+        status=_status(ending, evaluation, exports),
+        examples=examples,
+        quarantined=_quarantined(folders),
+        training=training,
+        scaling=scaling(training, folders["train"]) if training else None,
+        evaluation=evaluation,
+        mistakes=_mistakes(evaluation, folders),
+        confused=_confused(evaluation),
+        gates=[
+            *([("model", evaluation.split, evaluation.gate)] if evaluation else []),
+            *([("exports", EXPORTS_SPLIT, exports.gate)] if exports else []),
+        ],
+        exports=exports,
+        pushed=_read(Pushed, folders, "push"),
+        seconds=seconds,
+        environment=_environment(),
+        recipe_yaml=yaml.safe_dump(recipe.model_dump(mode="json", exclude_defaults=True), sort_keys=False),
+        better=_BETTER,
+        drawn=set(figures),
+        figures=_json(figures),
+        style=(Path(__file__).parent / "report.css").read_text(encoding="utf-8"),
+        script=script,
+        script_hashes=[_hash(script), *([_plotly()[1]] if figures else [])],
+        plotly=_plotly()[0] if figures else "",
+    )
+    return page
+
+
+def _read(kind: type[D], folders: dict[str, str], step: str) -> D | None:
+    return kind.read(folders[step]) if step in folders else None
+
+
+def _status(ending: Ending, evaluation: Evaluation | None, exports: Exports | None) -> str:
+    """Return what the badge says: failed, idle, unjudged, blessed or refused."""
+    gates: list[Verdict] = [document.gate for document in (evaluation, exports) if document]
+    if ending.failure:
+        return "failed"
+    if ending.not_due:
+        return "idle"
+    if evaluation is None:
+        return "unjudged"
+    return "blessed" if all(gate.verdict == "blessed" for gate in gates) else "refused"
+
+
+def _quarantined(folders: dict[str, str]) -> list[dict[str, str]]:
+    if "preprocess" not in folders:
+        return []
+    text = (storage.read(folders["preprocess"], "quarantine.jsonl") or b"").decode()
+    return [json.loads(line) for line in text.split("\n")[:QUARANTINE_ROWS] if line]
+
+
+def _mistakes(evaluation: Evaluation | None, folders: dict[str, str]) -> list[dict[str, Any]]:
+    """Return the worst examples, each with its picture as a data URI."""
+    if evaluation is None:
+        return []
+    found = []
+    for mistake in evaluation.worst:
+        source = None
+        if mistake.picture is not None:
+            content = storage.read(folders["evaluate"], mistake.picture) or b""
+            source = f"data:image/png;base64,{base64.b64encode(content).decode()}"
+        found.append({**mistake.model_dump(), "source": source})
+    return found
+
+
+def _confused(evaluation: Evaluation | None) -> list[tuple[int, str, str]]:
+    """Return the most frequent mistakes: (count, true label, predicted label), up to ten."""
+    if evaluation is None:
+        return []
+    labels = [each.label for each in evaluation.classes]
+    pairs = [
+        (count, labels[row], labels[column])
+        for row, counts in enumerate(evaluation.confusion)
+        for column, count in enumerate(counts)
+        if row != column and count
+    ]
+    return sorted(pairs, key=lambda pair: -pair[0])[:10]
+
+
+def _environment() -> dict[str, str]:
+    found = {"Python": platform.python_version(), "System": f"{platform.platform()}, {os.cpu_count()} processors"}
+    for package in PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+@cache
+def _template() -> Any:
+    import jinja2
+
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"number": _number, "bytes": _bytes}
+    return environment.get_template("report.html.j2")
+
+
+@cache
+def _plotly() -> tuple[str, str]:
+    """Return plotly.js compressed (gzip in base64: 2 MB instead of 5), and the hash by which the policy knows it."""
+    from plotly.offline import get_plotlyjs
+
+    source = get_plotlyjs()
+    return base64.b64encode(gzip.compress(source.encode(), mtime=0)).decode(), _hash(source)
+
+
+def _hash(script: str) -> str:
+    return f"sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}"
+
+
+def _json(value: Any) -> str:
+    """Return JSON that stays inside its script element whatever strings it holds.
+
+    Source: https://html.spec.whatwg.org/multipage/scripting.html#restrictions-for-contents-of-script-elements
+    """
+    text = json.dumps(value, allow_nan=False, separators=(",", ":"))
+    return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
+
+
+def _number(value: float | None) -> str:
+    """Return `value` with four significant digits after the point of a share, with commas above 1,000."""
+    if value is None:
+        return "–"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if 0.0001 <= abs(value) <= 1:
+        return f"{value:.4f}"
+    return f"{value:,.0f}" if 1000 <= abs(value) < 1e9 else f"{value:.4g}"
+
+
+def _bytes(value: int) -> str:
+    size = float(value)
+    for unit in ("B", "kB", "MB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.2f} GB"

@@ -1,0 +1,1 @@
+"""One step's process, from its arguments to its record."""

@@ -1,0 +1,209 @@
+"""Runs one step: its output under the commit protocol, its errors as exit codes and as a record for `explain`."""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import json
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, NoReturn
+
+from trainyard import events
+from trainyard.contract import keys
+from trainyard.errors import ExitCode, InfrastructureError, TrainyardError, TransientError
+from trainyard.signals import told_to_stop
+from trainyard.spec import recipe as recipes
+from trainyard.storage import disk, storage
+
+TIMEOUT_VARIABLE = "TRAINYARD_TIMEOUT_SECONDS"
+"""How long the step may run where nobody else would end it, as on Vertex AI."""
+
+_RECORD_BYTES = 4096  # chosen: more than a sentence takes
+
+_LAST_WORD_SECONDS = 20.0  # chosen: a storage that does not answer may be why the process is ended
+
+INPUTS = {"examples": "preprocess", "model": "train", "evaluation": "evaluate", "exported": "export"}
+"""The arguments of steps that name the committed output of another step."""
+
+
+def execute(run: Callable[..., None], output: str, unfetched: Collection[str] = (), **arguments: Any) -> None:
+    """Leave the committed folder `output`, written by `run(output=<staging folder>, **arguments)` unless it is there.
+
+    `run` sees local folders: inputs in a bucket are fetched before it, those named in `unfetched` excepted; its output
+    is published after it.
+    Raises what `run` raises, `TransientError` where another process is writing `output`.
+    """
+    step = run.__module__.split(".")[-2]
+    with storage.lease(output):
+        storage.remove_abandoned(output)
+        if step in keys.ALWAYS_RUN:
+            storage.remove(output)
+        if storage.committed(output) is not None:
+            events.emit("reused", step=step, output=output)
+            return
+        foretell(step, output)
+        start = time.monotonic()
+        with storage.stage(output, producer=f"trainyard.{step}") as folder:
+            given = {name: value if name in unfetched else at_hand(name, value) for name, value in arguments.items()}
+            run(output=folder, **given)
+        storage.remove(failure_record(output))
+        events.emit("done", step=step, output=output, seconds=round(time.monotonic() - start, 2))
+
+
+def drop_checkpoints(model: str) -> None:
+    """Remove the checkpoints of train's output `model` where it is committed: nobody goes on from them any more.
+
+    They stay where another process is writing `model` anew, and goes on from its own there.
+    """
+    checkpoints = keys.checkpoints(model)
+    if not storage.children(checkpoints):
+        return
+    try:
+        with storage.lease(model):
+            if storage.committed(model) is not None:
+                storage.remove(checkpoints)
+    except TransientError as error:
+        events.emit("warning", message=f"{checkpoints}: was not removed ({error})")
+
+
+def at_hand(name: str, value: Any) -> Any:
+    """Return the local copy of an input that is in a bucket; every other argument as it is."""
+    if name in INPUTS and storage.is_bucket(value):
+        return str(storage.local(value, made_by=INPUTS[name]))
+    return value
+
+
+def failure_record(output: str) -> str:
+    """Return where a failed step writes its exit code, class and sentence."""
+    return f"{output}.failure.json"
+
+
+def main(run: Callable[..., None], command_line: list[str] | None = None, unfetched: Collection[str] = ()) -> None:
+    """Run a step as a program: its options are the parameters of `run`. Ends the process with the table's exit code.
+
+    unfetched: as `execute`.
+    """
+    step = run.__module__.split(".")[-2]
+    parser = argparse.ArgumentParser(
+        prog=f"python -m trainyard.steps.{step}", description=sys.modules[run.__module__].__doc__
+    )
+    for name, parameter in inspect.signature(run).parameters.items():
+        option = f"--{name.replace('_', '-')}"
+        if parameter.default is False:
+            parser.add_argument(option, action="store_true")
+        elif parameter.default is inspect.Parameter.empty:
+            parser.add_argument(option, required=True)
+        else:
+            parser.add_argument(option, default=parameter.default)
+    arguments = vars(parser.parse_args(command_line))
+    output = arguments.pop("output")
+    signal.signal(signal.SIGTERM, told_to_stop)
+    events.emit("started", step=step)
+    code: int = ExitCode.DONE
+    try:
+        with recorded(step, lambda: output):
+            arguments["recipe"] = recipes.load(arguments["recipe"])
+            execute(run, output, unfetched, **arguments)
+    except SystemExit as end:
+        code = int(end.code or 0)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Libraries that were mixed in one process (tf.Transform, Beam, LiteRT) may crash while the interpreter ends, after
+    # all results are on disk; a step is judged by its committed manifest.
+    os._exit(code)
+
+
+@contextmanager
+def recorded(step: str, output: Callable[[], str]) -> Iterator[None]:
+    """End the process with the table's exit code where the block fails, its reason recorded beside `output()`.
+
+    So it does where the block takes longer than the environment variable TRAINYARD_TIMEOUT_SECONDS says.
+    """
+    _open.append((step, output))
+    try:
+        with _timed(step):
+            yield
+    except TrainyardError as error:
+        _record(step, output(), error.exit_code, type(error).__name__, str(error))
+        raise SystemExit(error.exit_code) from error
+    except KeyboardInterrupt as error:
+        code = ExitCode.INTERRUPTED
+        _record(step, output(), code, "Interrupted", "Interrupted. Run the same command again to go on.")
+        raise SystemExit(code) from error
+    except Exception as error:
+        if found := disk.find_full(error):  # outside the reach of `storage.stage`
+            full = disk.full(found, Path(output()))
+            _record(step, output(), full.exit_code, type(full).__name__, str(full))
+            raise SystemExit(full.exit_code) from error
+        traceback.print_exc()
+        _record(step, output(), ExitCode.BUG, type(error).__name__, f"{step}: {type(error).__name__}: {error}")
+        raise SystemExit(ExitCode.BUG) from error
+    finally:
+        _open.pop()
+
+
+_open: list[tuple[str, Callable[[], str]]] = []  # the blocks of `recorded` that this process is in
+
+
+def end_with(error: TrainyardError) -> NoReturn:
+    """End this process at once, from whichever of its threads, with `error` recorded as the failure of its step."""
+    for step, output in _open[-1:]:
+        with storage.patience(_LAST_WORD_SECONDS):
+            _record(step, output(), error.exit_code, type(error).__name__, str(error))
+    os._exit(error.exit_code)
+
+
+def foretell(step: str, output: str) -> None:
+    """Record beside `output` that this process was killed, which its own words, or its success, overwrite.
+
+    They overwrite it on a full disk too: the room for them is kept.
+    """
+    message = (
+        f"{step}: was killed without a word, as for want of memory, with its node or by a person. "
+        "Run the same command again; if it happens again, give it more memory."
+    )
+    _write_record(step, output, ExitCode.TRANSIENT, "Killed", message)
+    with suppress(TrainyardError):
+        storage.reserve(failure_record(output), _RECORD_BYTES)
+
+
+@contextmanager
+def _timed(step: str) -> Iterator[None]:
+    seconds = os.environ.get(TIMEOUT_VARIABLE)
+    if not seconds:
+        yield
+        return
+
+    message = f"{step}: ran for more than the {seconds} s that it may. Raise timeout_seconds.{step} in the environment."
+    # In a thread of its own: a call into TensorFlow hears no signal.
+    timer = threading.Timer(float(seconds), end_with, (InfrastructureError(message),))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _record(step: str, output: str, code: ExitCode, error: str, message: str) -> None:
+    events.emit("failed", step=step, code=int(code), error=error, message=message)
+    _write_record(step, output, code, error, message)
+
+
+def _write_record(step: str, output: str, code: ExitCode, error: str, message: str) -> None:
+    record = {"step": step, "exit_code": int(code), "class": error, "message": message}
+    uri = failure_record(output)
+    try:
+        storage.write_text(uri, json.dumps(record, indent=1))
+    except TrainyardError:
+        events.emit("unrecorded", path=uri)
+        with suppress(TrainyardError):
+            storage.remove(uri)  # an earlier one would be taken for this failure's

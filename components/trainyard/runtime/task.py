@@ -1,0 +1,173 @@
+"""A step as a task of a pipeline: what every `component.py` does around the step's own code.
+
+KFP shows a task's exit code as 1 whatever it was and passes bulk data from task to task as URIs in parameters, so a task
+finds its own output folder, records why it failed, and notes its folder for the run's summary.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trainyard import events
+from trainyard.contract import keys, warm_start
+from trainyard.contract.champion import champion
+from trainyard.contract.warm_start import Plan
+from trainyard.errors import ConfigurationError, TransientError
+from trainyard.runtime import step
+from trainyard.spec import documents
+from trainyard.spec.recipe import Recipe
+from trainyard.storage import storage
+
+
+@dataclass
+class Task:
+    """One step of the run `run_id` ('' where the task must not know it, so that KFP may reuse its outputs)."""
+
+    name: str
+    recipe: Recipe
+    root: str
+    run_id: str
+    uri: str = ""
+
+    def output(self, *inputs: str) -> str:
+        """Return the folder of the step's output; `inputs` as in `keys.output_uri`."""
+        return self.output_at(keys.output_uri(self.root, self.recipe, self.name, *inputs))
+
+    def output_at(self, uri: str) -> str:
+        """Return `uri`, which is the folder of the step's output from now on."""
+        self.uri = uri
+        self._note(None)
+        return self.uri
+
+    def unfinished(self) -> bool:
+        """Return whether the step's code is needed: a task whose output is there need not even import it."""
+        if self.name in keys.ALWAYS_RUN or storage.committed(self.uri) is None:
+            return True
+        events.emit("reused", step=self.name, output=self.uri)
+        self._note(0.0)
+        return False
+
+    def execute(self, run: Callable[..., None], **arguments: Any) -> None:
+        """Leave the committed folder that `output` returned, as `step.execute`."""
+        start = time.monotonic()
+        step.execute(run, self.uri, recipe=self.recipe, **arguments)
+        self._note(round(time.monotonic() - start, 2))
+
+    def delegate(self, run: Callable[..., None], **arguments: Any) -> None:
+        """Have others commit the folder that `output` returned; `run(output=<its URI>, **arguments)` waits for them.
+
+        This process takes no lease on the folder: who writes it does.
+        """
+        start = time.monotonic()
+        step.foretell(self.name, self.uri)
+        run(recipe=self.recipe, output=self.uri, **arguments)
+        if storage.committed(self.uri) is None:
+            raise TransientError(f"{self.uri}: was not committed by those who should have. Run the same command again.")
+        storage.remove(step.failure_record(self.uri))
+        self._note(round(time.monotonic() - start, 2))
+
+    def plan_training(self, examples: str, first: str) -> Plan:
+        """Return what train is to make of `examples`; the run's summary finds it too. `first`: as `redo`.
+
+        It is no matter for train itself: what KFP uses its model again for must be known before.
+        """
+        again = _again("train", first)
+        plan = warm_start.plan(self.root, self.recipe, examples, champion(self.destination), again)
+        self.redo("train", first, plan.model, keys.checkpoints(plan.model))
+        self._write_note("train", {"folder": plan.model, "seconds": None})
+        return plan.model_copy(update={"maker": self.maker(plan.model)})
+
+    def plan_export(self, examples: str, model: str, first: str) -> str:
+        """Return the maker of the files of `model`, which export is to write. `first`: as `redo`."""
+        uri = keys.output_uri(self.root, self.recipe, "export", examples, model)
+        self.redo("export", first, uri)
+        return self.maker(uri)
+
+    def redo(self, step: str, first: str, *uris: str) -> None:
+        """Remove the outputs `uris` of `step` where the run does all from the step `first` on again; '' is none.
+
+        Called by a step that ends before `step` begins, or by itself, so that nothing goes which this run has made and needs.
+        """
+        if _again(step, first):
+            with storage.lease(uris[0]):
+                for uri in uris:
+                    storage.remove(uri)
+            events.emit("removed", step=step, output=uris[0], reason=f"all from {first} on is done again")
+
+    def maker(self, uri: str) -> str:
+        """Return the run that made the output `uri`, or this one, which is to make it, where it is not there.
+
+        KFP uses a task's outputs again where all that it was given is the same, for ever and without looking at them. A
+        step that is given this, too, runs again where its output is gone.
+        """
+        record = f"{uri}.maker"
+        if storage.committed(uri) is None:
+            storage.write_text(record, self.run_id)
+        return storage.read_text(record) or ""
+
+    def decided(self, due: bool, why: str) -> str:
+        """Return the answer of a check, which the run's summary finds too: 'due' or 'not due'."""
+        events.emit("checked", step=self.name, due=due, why=why)
+        self._write_note(self.name, {"due": due, "why": why})
+        return "due" if due else "not due"
+
+    @property
+    def destination(self) -> str:
+        """The folder of model versions that a server polls."""
+        return keys.models_folder(self.root, self.recipe)
+
+    def _note(self, seconds: float | None) -> None:
+        self._write_note(self.name, {"folder": self.uri, "seconds": seconds})
+
+    def _write_note(self, name: str, note: dict[str, Any]) -> None:
+        if self.run_id:
+            folder = keys.run_folder(self.root, self.recipe, self.run_id)
+            storage.write_text(f"{folder}/{name}.json", json.dumps(note))
+
+
+def _again(step: str, first: str) -> bool:
+    return bool(first) and keys.STEPS.index(step) >= keys.STEPS.index(first)
+
+
+@contextmanager
+def opened(name: str, recipe: str, root: str, code: str, run_id: str = "") -> Iterator[Task]:
+    """Yield the task of the step `name`; an error in the block is recorded and ends the process with its exit code.
+
+    `recipe` is the resolved recipe's YAML text. `code` is the digest of the code that compiled the pipeline, or '' where
+    that is not pinned: other code in the image is refused, for its outputs would not be what the pipeline was made for.
+    """
+    root = absolute(root)
+    where = storage.join(root, name)
+    task: Task | None = None
+
+    def output() -> str:
+        return task.uri if task and task.uri else where
+
+    with step.recorded(name, output):
+        parsed = documents.parse(recipe, Recipe, name="recipe")
+        if run_id:
+            where = storage.join(keys.run_folder(root, parsed, run_id), name)
+        check_code(name, code, parsed)
+        task = Task(name, parsed, root, run_id)
+        yield task
+
+
+def absolute(root: str) -> str:
+    """Return the storage `root` as it is where it is a URI, else as an absolute path."""
+    return root if storage.is_bucket(root) else str(Path(root).absolute())
+
+
+def check_code(name: str, code: str, recipe: Recipe) -> None:
+    """Raise `ConfigurationError` where `code` is the digest of other code than this."""
+    own = keys.code_digest(recipe.module)
+    if code and code != own:
+        raise ConfigurationError(
+            f"{name}: the pipeline was compiled by code {code[:12]}, this image holds {own[:12]}. "
+            "Compile the pipeline again with the image's version, or name the image of the pipeline's version in the environment."
+        )

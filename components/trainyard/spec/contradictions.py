@@ -1,0 +1,73 @@
+"""What parts of a recipe cannot be together: found before a step begins, not after hours of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from trainyard.errors import did_you_mean
+from trainyard.spec import feature_names
+from trainyard.spec.gates import CLASSIFICATION_METRICS, REGRESSION_METRICS
+from trainyard.spec.plain_yaml import Location
+
+if TYPE_CHECKING:
+    from trainyard.spec.recipe import Recipe
+
+# Smallest side, in pixels, that still leaves one position after all strides of the network.
+MINIMUM_SIDE = {"cnn_small": 8, "alexnet": 57, "resnet50": 32, "mobilenet_v3_small": 32, "efficientnet_v2_b0": 32}
+TABLE_MODELS = ("mlp", "wide_deep")
+
+
+def of_recipe(recipe: Recipe) -> Iterator[tuple[Location, str]]:
+    """Yield what no single section can know: the place of each contradiction, and why it is one."""
+    yield from _model_faults(recipe)
+    yield from _gate_faults(recipe)
+    data, formats = recipe.data, recipe.export.formats
+    yield from ((("data", "features", name), why) for name, why in feature_names.faults(data))
+    for name in recipe.evaluate.slices:
+        if name not in data.features and name != data.label:
+            yield ("evaluate", "slices"), f"no feature '{name}'.{did_you_mean(name, data.features)}"
+    if "saved_model" not in formats:
+        yield ("export", "formats"), "push serves the SavedModel, and evaluate compares with it. Add saved_model"
+    if len({*formats}) < len(formats):
+        yield ("export", "formats"), "a format is given twice. Give it once"
+    if recipe.train.warm_start and "keras" not in formats:
+        yield ("train", "warm_start"), "takes the champion's model.keras. Add keras to export.formats"
+    weights = recipe.train.class_weights
+    if recipe.task == "regression":
+        if data.is_image:
+            yield ("task",), "regression takes columns, not images"
+        if weights is not None:
+            yield ("train", "class_weights"), "a regression has no classes. Leave it out"
+    if isinstance(weights, dict) and not any(weights.values()):
+        yield ("train", "class_weights"), "no class counts. Give one a weight above 0"
+
+
+def _model_faults(recipe: Recipe) -> Iterator[tuple[Location, str]]:
+    name, data = recipe.model.name, recipe.data
+    if name is None:
+        if recipe.module is None:
+            yield (
+                ("model", "name"),
+                f"is required unless module has a build_model. Known: {', '.join((*MINIMUM_SIDE, *TABLE_MODELS))}",
+            )
+        return
+    if (name in TABLE_MODELS) == data.is_image:
+        yield ("model", "name"), f"'{name}' does not take {'images' if data.is_image else 'columns'}"
+    smallest = MINIMUM_SIDE.get(name, 0)
+    if data.is_image and data.image_size and min(data.image_size) < smallest:
+        yield ("data", "image_size"), f"'{name}' takes images of at least {smallest} x {smallest} pixels"
+
+
+def _gate_faults(recipe: Recipe) -> Iterator[tuple[Location, str]]:
+    allowed = CLASSIFICATION_METRICS if recipe.task == "classification" else REGRESSION_METRICS
+    for index, gate in enumerate(recipe.evaluate.gates):
+        at = ("evaluate", "gates", index)
+        if gate.metric not in allowed:
+            yield (*at, "metric"), f"'{gate.metric}' is no metric of a {recipe.task}. Known: {', '.join(allowed)}"
+        sliced = [f"{name}=" for name in recipe.evaluate.slices]
+        if gate.slice is not None and not gate.slice.startswith(tuple(sliced)):
+            yield (
+                (*at, "slice"),
+                f"'{gate.slice}' is of no feature of evaluate.slices. Write feature=value, and name the feature there",
+            )

@@ -1,0 +1,212 @@
+"""Reads the YAML that people write: strictly, all faults at once, each with its file and line."""
+
+from __future__ import annotations
+
+import os
+import stat
+import types
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeVar, Union, get_args, get_origin
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_core import PydanticCustomError
+
+from trainyard.credentials import is_secret
+from trainyard.errors import ConfigurationError, did_you_mean
+from trainyard.spec.plain_yaml import MAX_BYTES, MAX_DEPTH, MAX_KEY, Location, Text, dotted
+from trainyard.uris import scheme, without_secrets
+
+FOLDER = "folder"
+MAX_FAULTS = 20  # told of one document; chosen
+_CONTRADICTION = "contradiction"
+
+_SHOWN, _LONGEST = 80, 600  # characters of a value and of a sentence in a message; chosen
+
+
+class Strict(BaseModel):
+    """A section of a document that people write: unknown keys, other types and what is no number are refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+def contradictory(found: Sequence[tuple[Location, str]]) -> PydanticCustomError:
+    """Return what a validator raises where parts of a document contradict each other: each part's place, and why."""
+    return PydanticCustomError(_CONTRADICTION, "contradictions", {"found": found})
+
+
+T = TypeVar("T", bound=BaseModel)
+
+
+def find(kind: str, name: str, bundled: Path) -> Path:
+    """Return the file of the document `name`: a path, or the name of one in the folder `bundled`.
+
+    `kind` stands for it in messages. Raises `ConfigurationError` with the known names.
+    """
+    if scheme(name):
+        raise ConfigurationError(f"{safe(name)}: {kind}s are files of this machine. Name one, or copy it here.")
+    if name.endswith((".yaml", ".yml")) or "/" in name:
+        return Path(name)
+    known = sorted(path.stem for path in bundled.glob("*.yaml"))
+    if name not in known:
+        raise ConfigurationError(
+            f"no {kind} '{safe(name)}'. Known: {', '.join(known)}, or the path of a YAML file.{did_you_mean(name, known)}"
+        )
+    return bundled / f"{name}.yaml"
+
+
+def load(path: Path, model: type[T], overrides: Sequence[str] = ()) -> T:
+    """Return the document at `path` as `model`, with `key.path=value` overrides applied first.
+
+    Raises `ConfigurationError` that names every fault with file, line and the nearest known key.
+    """
+    return parse(read_text(path), model, name=str(path), overrides=overrides, folder=path.parent)
+
+
+def parse(text: str, model: type[T], *, name: str, overrides: Sequence[str] = (), folder: Path | None = None) -> T:
+    """Return the YAML `text` as `model`; `name` stands for the file in messages. Raises as `load`.
+
+    folder: where the file is, for validators that look for others beside it; they find it by `FOLDER` in their context.
+    """
+    read = Text(text, name)
+    if not read.faults and not isinstance(read.content, dict):
+        kinds: dict[type, str] = {type(None): "nothing", list: "a list", str: "a text", bool: "true or false"}
+        found = kinds.get(type(read.content), "a number")
+        read.faults.append(f"{name}:1: keys with values are expected, {found} was found.")
+    if read.faults:
+        raise _refusal(read.faults)
+    for override in overrides:
+        _override(read, override)
+    try:
+        return model.model_validate(read.content, context={FOLDER: folder})
+    except ValidationError as error:
+        raise _refusal(_faults(error, model, read)) from error
+
+
+def read_text(path: Path, most: int = MAX_BYTES) -> str:
+    """Return the text of the file at `path`, which is a plain file of at most `most` bytes. Raises `ConfigurationError`."""
+    try:
+        # Without waiting: to open a pipe that nobody writes into would last for ever.
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as stream:
+            if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+                raise ConfigurationError(f"{path}: is no plain file. Name a YAML file.")
+            content = stream.read(most + 1)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ConfigurationError(f"{safe(path)}: cannot be read ({reason}). Name a YAML file that exists.") from error
+    if len(content) > most:
+        raise ConfigurationError(f"{path}: is larger than {most} bytes. At most so many are read.")
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise ConfigurationError(f"{path}:{line}: is not UTF-8 text.") from error
+
+
+def _refusal(faults: Sequence[str]) -> ConfigurationError:
+    more = [f"{len(faults) - MAX_FAULTS} more faults."] if len(faults) > MAX_FAULTS else []
+    return ConfigurationError("\n".join([*faults[:MAX_FAULTS], *more]))
+
+
+def _override(read: Text, override: str) -> None:
+    """Change what was read by one `key.path=value`. Raises `ConfigurationError`."""
+    key, equals, value = override.partition("=")
+    shown = f"--set {safe(override)}"
+    parts = tuple(key.strip().split("."))
+    if not equals or not key:
+        raise ConfigurationError(f"{shown}: no '='. Write it as key.path=value, such as train.epochs=3.")
+    if len(parts) > MAX_DEPTH or max(map(len, parts)) > MAX_KEY:
+        raise ConfigurationError(f"{shown}: no such key. Write it as key.path=value, such as train.epochs=3.")
+    section: Any = read.content
+    for parent in parts[:-1]:
+        section = section.setdefault(parent, {}) if isinstance(section, dict) else None
+        if section is None:
+            break
+    if not isinstance(section, dict):
+        raise ConfigurationError(f"{shown}: '{dotted(parts[:-1])}' is a value and holds no keys.")
+    given = Text(value, "value")
+    if given.faults:
+        raise _refusal([f"{shown}: {safe(fault.partition(': ')[2])}" for fault in given.faults])
+    section[parts[-1]] = given.content
+    read.origins[parts] = shown
+
+
+def safe(value: object) -> str:
+    """Return `value` as it may stand in a message: in one line, not long, and without the secrets of a URI."""
+    text = _one_line(str(value))
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+
+
+def _one_line(text: str) -> str:
+    return "".join(letter if letter.isprintable() else "�" for letter in without_secrets(text))
+
+
+def _faults(error: ValidationError, model: type[BaseModel], read: Text) -> list[str]:
+    faults = []
+    for fault in _told(error):
+        message = fault["msg"].removeprefix("Value error, ")
+        at = fault["loc"] if fault["type"] == _CONTRADICTION else _place(fault["loc"], read.content)
+        origin = next(read.origins[at[:n]] for n in range(len(at), -1, -1) if at[:n] in read.origins)
+        if fault["type"] == "extra_forbidden":
+            known = _known_keys(model, at[:-1])
+            text = f"unknown key.{did_you_mean(str(at[-1]), known)} Allowed here: {', '.join(known)}."
+        elif fault["type"] == "missing":
+            text = "is required and missing."
+            if len(at) < len(fault["loc"]) and isinstance(fault["loc"][-1], int):  # of a list of fixed length
+                text = f"{fault['loc'][-1]} values were given, and more are needed. Received: {safe(fault['input'])}."
+        else:
+            message = _one_line(message)[:_LONGEST]
+            text = message if message.endswith((".", "?")) else f"{message}."
+            value = fault["input"]
+            if isinstance(value, str | int | float | bool | list | None) and not is_secret(
+                str(at[-1]) if at else "", str(value)
+            ):
+                text += f" Received: '{safe(value)}'."
+        faults.append(f"{origin}: {safe(dotted(at))}: {text}")
+    return list(dict.fromkeys(faults))
+
+
+def _told(error: ValidationError) -> Iterator[Any]:
+    """Yield the faults of `error`, each contradiction of a `contradictory` as one of its own."""
+    for fault in error.errors(include_url=False):
+        if fault["type"] != _CONTRADICTION:
+            yield fault
+        for place, message in fault.get("ctx", {}).get("found", ()):
+            yield {"type": _CONTRADICTION, "loc": (*fault["loc"], *place), "msg": message, "input": {}}
+
+
+def _place(location: Location, content: Any) -> Location:
+    """Leave out the parts that pydantic adds for union members: they stand in no document."""
+    kept: list[str | int] = []
+    for index, part in enumerate(location):
+        inside = isinstance(content, list) and isinstance(part, int) and part < len(content)
+        if inside or (isinstance(content, dict) and part in content):
+            content = content[part]
+        elif index < len(location) - 1 or not isinstance(content, dict):
+            continue
+        kept.append(part)
+    return tuple(kept)
+
+
+def _known_keys(model: type[BaseModel], at: Location) -> list[str]:
+    """Return the keys that the section `at` of `model` takes."""
+    current: list[Any] = [model]
+    for part in at:
+        current = [inner for outer in current for inner in _inner(outer, part)]
+    models = [item for item in current if isinstance(item, type) and issubclass(item, BaseModel)]
+    return sorted({field.alias or name for item in models for name, field in item.model_fields.items()})
+
+
+def _inner(annotation: Any, part: str | int) -> list[Any]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        fields = {field.alias or name: field for name, field in annotation.model_fields.items()}
+        return _members(fields[part].annotation) if part in fields else []
+    return [member for argument in get_args(annotation)[-1:] for member in _members(argument)]
+
+
+def _members(annotation: Any) -> list[Any]:
+    if get_origin(annotation) in (Union, types.UnionType):
+        return [member for argument in get_args(annotation) for member in _members(argument)]
+    if hasattr(annotation, "__metadata__"):
+        return _members(get_args(annotation)[0])
+    return [annotation]

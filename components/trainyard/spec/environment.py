@@ -1,0 +1,330 @@
+"""The environment: where a recipe runs. It names pools, storage and images, and knows no model."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Annotated, Literal, Self
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, Field, PrivateAttr, model_validator
+
+from trainyard.credentials import is_secret
+from trainyard.errors import did_you_mean
+from trainyard.spec import documents, machines
+from trainyard.spec.documents import Strict
+from trainyard.spec.hardware import Name, Namespace, Platform, catalog
+from trainyard.spec.plain_yaml import Location
+from trainyard.spec.pools import Pool, Variant
+from trainyard.uris import Output, beside, is_bucket
+
+BUNDLED = Path(__file__).parent.parent / "environments"
+DEFAULT = "default"
+
+# How long a step's pod may run, in seconds, and how often it is tried again, where the environment does not say. Chosen:
+# long enough for what was ever seen, short enough that a step that hangs is found before its bill is. A retry is for
+# pods that were lost; Kubeflow cannot tell them from a fault in the data, so there are few.
+_DAY = 86400
+TIMEOUT_SECONDS = {
+    **{"check": 900, "preprocess": _DAY, "train": 7 * _DAY, "evaluate": _DAY // 4, "export": _DAY // 4},
+    **{"push": 3600, "summary": 900},
+}
+# Chosen: what a run may wait for nodes, images and others' locks beyond its steps' own time.
+WAIT_SECONDS = _DAY
+LONGEST_SECONDS = (1 << 31) - 1  # what Kubeflow's field of a run's deadline holds: 68 years
+# Chosen: the pause before a first retry lets an object store's 503 pass; the longest is shorter than a gang waits for the
+# retry of its launcher (train/launcher_sign.py).
+PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 30, 600
+RETRIES = {"check": 1, "preprocess": 1, "train": 3, "evaluate": 1, "export": 1, "push": 1, "summary": 0}
+
+Text = Annotated[str, Field(max_length=1024, pattern=r"^[^\x00-\x1f\x7f]*$")]
+# Source: https://github.com/distribution/reference, of which this is the part that every registry takes
+Image = Annotated[
+    str,
+    Field(
+        max_length=512,
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*(:[0-9]{1,5})?(/[a-z0-9]+([._-]+[a-z0-9]+)*)*"
+        r"(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(@sha256:[0-9a-f]{64})?$",
+    ),
+]
+Variable = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,255}$")]
+Step = Annotated[str, Field(min_length=1, max_length=128)]
+
+
+def _endpoint(url: str) -> str:
+    """Refuse what no request can be sent to: a port beyond 65535, brackets that hold no address."""
+    if url:
+        parsed = urlsplit(url)
+        if not parsed.hostname or parsed.port == 0:  # raises where it is no number of a port
+            raise ValueError("names no host and port")
+    return url
+
+
+class Beam(Strict):
+    """How preprocessing runs."""
+
+    runner: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_.]{0,255}$")] = Field(
+        "DirectRunner", description="DirectRunner, PrismRunner, FlinkRunner, DataflowRunner …"
+    )
+    options: dict[
+        Variable,
+        Text | Annotated[int, Field(ge=-(2**53), le=2**53)] | Annotated[float, Field(ge=-1e18, le=1e18)] | bool,
+    ] = Field({}, max_length=100, description="Further options of Beam, by their own names.")
+
+    @property
+    def command_line(self) -> str:
+        """The options as Beam's command line, quoted as a shell does."""
+        words = [f"--runner={self.runner}"]
+        for name, value in self.options.items():
+            if value is True:
+                words.append(f"--{name}")
+            elif value is not False:
+                words.append(f"--{name}={value}")
+        return shlex.join(words)
+
+
+class Volume(Strict):
+    """A PersistentVolumeClaim that every step and worker mounts; many nodes must be able to write it."""
+
+    claim: Name
+    path: Annotated[str, Field(max_length=1024, pattern=r"^/[^/:\x00-\x1f][^:\x00-\x1f]*$")] = Field(
+        description="Folder it is mounted at, such as /mnt/runs."
+    )
+
+
+class SecretKey(Strict):
+    """One value of a Secret in the namespace of the runs; the value itself never enters a package."""
+
+    secret: Name
+    key: Annotated[str, Field(pattern=r"^[-._a-zA-Z0-9]{1,253}$")]
+
+
+class ServiceAccounts(Strict):
+    """Whose rights the pods have."""
+
+    run: Name | Literal[""] = Field(
+        "", description="The run's own pods, gang launchers among them; empty: what the server chooses."
+    )
+    worker: Name = Field("default", description="The training workers that a launcher starts.")
+
+
+class Kubeflow(Strict):
+    """How the API of Kubeflow Pipelines is reached, and what its runs are filed under."""
+
+    endpoint: Annotated[
+        str,
+        Field(max_length=1024, pattern=r"^(https?://[A-Za-z0-9._\[\]:-]+(/[^\s?#]*)?)?$"),
+        AfterValidator(_endpoint),
+    ] = Field(
+        "",
+        description="URL of the API. Empty: inside a cluster its Service, elsewhere through the Kubernetes API server.",
+    )
+    namespace: Namespace = Field(
+        "kubeflow", description="Where Kubeflow Pipelines is installed, for an empty endpoint."
+    )
+    token_file: Text = Field("", description="File with a bearer token; it is read again for every request.")
+    experiment: Annotated[str, Field(max_length=128, pattern=r"^[^\x00-\x1f\x7f]+$")] = "trainyard"
+
+
+class Vertex(Strict):
+    """The project that Vertex AI Pipelines runs in."""
+
+    project: Annotated[str, Field(pattern=r"^([a-z0-9.-]{1,253}:)?[a-z]([a-z0-9-]{0,28}[a-z0-9])?$")]
+    location: Annotated[str, Field(pattern=r"^[a-z]{1,32}-[a-z]{1,32}[0-9]{1,3}$")] = Field(
+        description="Region, such as europe-west4."
+    )
+    service_account: Annotated[str, Field(pattern=r"^([a-z0-9-]{1,63}@[a-z0-9.-]{1,253})?$")] = Field(
+        "", description="Whose rights the steps have; empty: the project's default."
+    )
+
+
+class Environment(Strict):
+    """Where a recipe runs: on this machine (local), on Kubernetes with Kubeflow Pipelines, or on Vertex AI Pipelines."""
+
+    target: Literal["local", "kubeflow", "vertex"]
+    platform: Platform = Field("kubernetes", description="Whose labels and taints the nodes carry.")
+    storage: Output = Field(description="Root of all outputs: a folder, gs://bucket/folder or s3://bucket/folder.")
+    images: dict[Variant, Image] = Field(
+        {}, description="Container image of each variant that a pool needs: its kind's, or jax where JAX trains."
+    )
+    beam: Beam = Beam()
+    namespace: Namespace = Field("kubeflow", description="Kubernetes namespace of the runs and of what they start.")
+    volume: Volume | None = Field(None, description="Lets storage be a folder on a volume that all pods share.")
+    variables: dict[Variable, Annotated[str, Field(max_length=32_768)]] = Field(
+        {},
+        max_length=1000,
+        description="Environment variables of every step, such as AWS_ENDPOINT_URL_S3; nothing secret, for packages show them.",
+    )
+    secrets: dict[Variable, SecretKey] = Field(
+        {}, max_length=1000, description="Environment variables whose values stand in Secrets."
+    )
+    service_accounts: ServiceAccounts = ServiceAccounts()
+    run_as_user: Annotated[int, Field(ge=1, le=(1 << 31) - 1)] | None = Field(
+        None,
+        description="User id that `place` gives the steps of pipelines that are not Trainyard's, with HOME=/tmp; without it theirs stay as they are.",
+    )
+    kubeflow: Kubeflow = Kubeflow()
+    vertex: Vertex | None = Field(None, description="Where to submit to; compiling needs none.")
+    pools: dict[Step, Pool] = Field({}, max_length=1000)
+    placement: dict[Step, Step] = Field(
+        {}, max_length=1000, description="Pool of each step; default is for those that are not named."
+    )
+    timeout_seconds: dict[Step, Annotated[int, Field(gt=0, le=LONGEST_SECONDS)]] = Field(
+        {},
+        max_length=1000,
+        description="Longest time a step's pod may run, by step or default; without it 7 days for train, less for others.",
+    )
+    deadline_seconds: Annotated[int, Field(ge=0, le=LONGEST_SECONDS)] | None = Field(
+        None,
+        description="Longest time that a whole run may take, waits included; without it its steps' timeouts and retries and a day, 0: any.",
+    )
+    retries: dict[Step, Annotated[int, Field(ge=0, le=10)]] = Field(
+        {},
+        max_length=1000,
+        description="How often a failed step is started again, by step or default; without it 3 for train, 1 for others.",
+    )
+    _name: str = PrivateAttr("environment")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if found := list(_contradictions(self)):
+            raise documents.contradictory(found)
+        return self
+
+    @property
+    def name(self) -> str:
+        """The environment's file, for messages."""
+        return self._name
+
+    def timeout_of(self, step: str) -> int | None:
+        """Return the longest time in seconds that a pod of `step` may run; None for a step of somebody else's pipeline."""
+        own = self.timeout_seconds
+        return own.get(step, own.get(DEFAULT, TIMEOUT_SECONDS.get(step)))
+
+    def deadline_of(self, steps: Iterable[tuple[str, int | None]]) -> int | None:
+        """Return the longest time in seconds that a run of `steps` may take, None where it may take any.
+
+        steps: every task's step and timeout. Each may use up all its retries and the pauses before them. Without a deadline
+        of the environment's own that is known for Trainyard's own steps alone: they have no loops.
+        """
+        if self.deadline_seconds is not None:
+            return self.deadline_seconds or None
+        total = WAIT_SECONDS
+        for step, seconds in steps:
+            if step not in TIMEOUT_SECONDS or seconds is None:
+                return None
+            retries = self.retries_of(step)
+            total += (retries + 1) * seconds + sum(pauses(retries))
+        return min(total, LONGEST_SECONDS)
+
+    def retries_of(self, step: str) -> int:
+        """Return how often a failed `step` is started again."""
+        return self.retries.get(step, self.retries.get(DEFAULT, RETRIES.get(step, 0)))
+
+    def pool_of(self, step: str) -> Pool:
+        """Return the pool that `step` is placed on."""
+        return self.pools[self.placement.get(step, self.placement[DEFAULT])]
+
+
+def pauses(retries: int) -> list[int]:
+    """Return the seconds before each of `retries`: twice the one before, or the same each time where that grows too long.
+
+    Argo knows no longest pause from KFP, so there is none to stop a doubling.
+    """
+    doubled = [PAUSE_SECONDS * 2**index for index in range(retries)]
+    return doubled if max(doubled, default=0) <= LONGEST_PAUSE_SECONDS else [LONGEST_PAUSE_SECONDS // 2] * retries
+
+
+def load(name: str) -> Environment:
+    """Return the environment `name` (see `documents.find`), consistent in itself, its storage absolute where it is a folder.
+
+    Raises `ConfigurationError` with every fault.
+    """
+    path = documents.find("environment", name, BUNDLED)
+    environment = documents.load(path, Environment)
+    environment._name = path.name
+    return environment.model_copy(update={"storage": beside(Path(), environment.storage)})
+
+
+def _contradictions(environment: Environment) -> Iterator[tuple[Location, str]]:
+    """Yield the place of each value that others contradict, and why."""
+    yield from _placement_faults(environment)
+    yield from _storage_faults(environment)
+    yield from _target_faults(environment)
+    yield from _secret_faults(environment)
+    for name, pool in environment.pools.items():
+        for fault in machines.faults(pool, environment.platform):
+            key, _, why = fault.partition(": ")
+            yield ("pools", name, *key.split(".")), why
+    for name in environment.variables.keys() & environment.secrets.keys():
+        yield ("secrets", name), "stands in variables too. Leave one of them out"
+
+
+def _placement_faults(environment: Environment) -> Iterator[tuple[Location, str]]:
+    defined = f"Defined: {', '.join(environment.pools) or 'none'}"
+    for step, pool in environment.placement.items():
+        if pool not in environment.pools:
+            yield ("placement", step), f"no pool '{pool}'. {defined}.{did_you_mean(pool, environment.pools)}"
+    if environment.target == "local":
+        return
+    if DEFAULT not in environment.placement:
+        yield ("placement", DEFAULT), f"is required for target {environment.target}: name a pool. {defined}"
+    used = [
+        (pool, environment.pools[pool].variant) for pool in environment.placement.values() if pool in environment.pools
+    ]
+    for pool, variant in dict.fromkeys(used):
+        if variant not in environment.images:
+            yield ("images", variant), f"is required, for steps are placed on the {variant} pool '{pool}'"
+
+
+def _secret_faults(environment: Environment) -> Iterator[tuple[Location, str]]:
+    """Yield what must not be in a package, which everybody may read who may see a pipeline."""
+    instead = "Put it into a Secret of the cluster, and name that under secrets: {name}: {{secret: …, key: …}}."
+    if environment.target == "vertex":
+        instead = "Leave it out, and give the steps' service account the right."
+    for section, values in (("variables", environment.variables), ("beam.options", environment.beam.options)):
+        for name, value in values.items():
+            if is_secret(name, str(value)):
+                advice = instead.format(name=name.upper())
+                why = f"looks like a secret, and every package and run would show it. {advice}"
+                yield (*section.split("."), name), why
+
+
+def _target_faults(environment: Environment) -> Iterator[tuple[Location, str]]:
+    if environment.deadline_seconds is not None and environment.target != "kubeflow":
+        yield ("deadline_seconds",), "only Kubeflow ends a run as a whole. Give timeout_seconds to the steps"
+    if environment.target != "vertex":
+        return
+    for section in ("volume", "secrets", "run_as_user"):
+        if getattr(environment, section):
+            yield (section,), "Vertex AI Pipelines has none. Leave it out"
+    for name, pool in environment.pools.items():
+        at = ("pools", name)
+        if pool.node_selector or pool.tolerations:
+            yield at, "Vertex AI has no nodeSelector and no tolerations. Leave them out"
+        if pool.workers > 1:
+            yield (*at, "workers"), "a step of Vertex AI Pipelines is one machine. Leave it out"
+        if pool.resources.limits.cpu is None:
+            yield (*at, "resources", "limits", "cpu"), "is required: Vertex AI picks the machine by its limits"
+        if pool.spot:
+            yield (*at, "spot"), "a step of Vertex AI Pipelines cannot ask for Spot. Leave it out"
+        if pool.accelerator and catalog().accelerators[pool.accelerator].vertex is None:
+            yield (*at, "accelerator"), f"no step of Vertex AI Pipelines can ask for {pool.accelerator}"
+
+
+def _storage_faults(environment: Environment) -> Iterator[tuple[Location, str]]:
+    storage, volume = environment.storage, environment.volume
+    if environment.target == "local" or is_bucket(storage):
+        return
+    if volume is None:
+        yield (
+            ("storage",),
+            f"'{storage}' is a folder of one machine, and the steps run on many. "
+            "Give gs://bucket/folder, s3://bucket/folder, or a volume that all of them mount",
+        )
+    elif not f"{storage}/".startswith(f"{volume.path.rstrip('/')}/"):
+        yield (
+            ("storage",),
+            f"'{storage}' is not on the volume, which is mounted at {volume.path}. Give a folder below it",
+        )

@@ -1,0 +1,53 @@
+"""What the columns of a table are called where TensorFlow and Keras allow less than a table does."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import unicodedata
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from trainyard.spec.recipe import Data
+
+_DIGEST = 4  # hexadecimal digits
+
+
+def input_name(name: str) -> str:
+    """Return what the feature `name` is called as the input of a model: ASCII letters, digits and underscores, a letter first.
+
+    Accents are left out. Letters of other scripts become underscores, and a digest of the name stands at its end.
+    """
+    ascii_letters = "".join(each for each in unicodedata.normalize("NFKD", name) if not unicodedata.combining(each))
+    plain = re.sub(r"\W", "_", ascii_letters, flags=re.ASCII)
+    if any(each.isalnum() and not each.isascii() for each in ascii_letters):
+        plain += f"_{hashlib.sha256(name.encode()).hexdigest()[:_DIGEST]}"
+    return plain if plain[:1].isalpha() else f"feature_{plain}"
+
+
+def date_names(name: str) -> tuple[str, str, str]:
+    """Return the names of the features that the date `name` becomes."""
+    return f"{name}_days", f"{name}_month", f"{name}_weekday"
+
+
+def faults(data: Data) -> Iterator[tuple[str, str]]:
+    """Yield each column of `data` whose name cannot be, and why."""
+    reserved = {"label", "key", data.label}
+    names: dict[str, str] = {}
+    for name, feature in data.features.items():
+        parts = date_names(name) if feature.type == "date" else ()
+        for made in (name, *parts):
+            if made in reserved or made.startswith(("raw/", "_")):
+                yield (
+                    name,
+                    f"the name '{made}' is taken. Names differ from the label, 'label' and 'key', and begin neither with "
+                    "'_' nor 'raw/'. Rename the column",
+                )
+            other = names.setdefault(input_name(made).lower(), name)
+            if other != name:
+                yield (
+                    name,
+                    f"'{made}' and a name of '{other}' would both be the input '{input_name(made)}' of the model. "
+                    "Rename one of the columns",
+                )

@@ -1,0 +1,60 @@
+"""Gates: the conditions that a model must meet before it is pushed, and the metrics that they are about."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from trainyard.errors import did_you_mean
+from trainyard.spec.documents import Strict
+
+CLASSIFICATION_METRICS = ("accuracy", "top5_accuracy", "macro_f1", "roc_auc", "log_loss", "calibration_error")
+REGRESSION_METRICS = ("mae", "rmse", "r2")
+SMALLER_IS_BETTER = frozenset({"log_loss", "calibration_error", "mae", "rmse"})
+
+_RANGES = {"log_loss": (0.0, math.inf), "mae": (0.0, math.inf), "rmse": (0.0, math.inf), "r2": (-math.inf, 1.0)}
+_SHARE = (0.0, 1.0)  # the range of all others
+
+Bound = Annotated[float, Field(ge=-1e30, le=1e30)]
+
+
+class Gate(Strict):
+    """One condition that the model must meet on the test split; give one bound.
+
+    A difference is the model's value minus the champion's on the same examples; without a champion it holds.
+    """
+
+    metric: Annotated[str, Field(max_length=64)]
+    min: Bound | None = None
+    max: Bound | None = None
+    min_difference: Bound | None = None
+    max_difference: Bound | None = None
+    slice: Annotated[str, Field(min_length=3, max_length=600)] | None = Field(
+        None, description="Judge this slice alone, written feature=value, of a feature of evaluate.slices."
+    )
+
+    @field_validator("metric")
+    @classmethod
+    def _known(cls, value: str) -> str:
+        known = (*CLASSIFICATION_METRICS, *REGRESSION_METRICS)
+        if value not in known:
+            raise ValueError(f"no such metric.{did_you_mean(value, known)} Known: {', '.join(known)}")
+        return value
+
+    @model_validator(mode="after")
+    def _one_bound(self) -> Self:
+        if [self.min, self.max, self.min_difference, self.max_difference].count(None) != 3:
+            raise ValueError("give exactly one of min, max, min_difference, max_difference")
+        low, high = _RANGES.get(self.metric, _SHARE)
+        hopeless = {
+            "min": self.min is not None and self.min > high,
+            "max": self.max is not None and self.max < low,
+            "min_difference": self.min_difference is not None and self.min_difference > high - low,
+            "max_difference": self.max_difference is not None and self.max_difference < low - high,
+        }
+        if any(hopeless.values()):
+            bound = next(name for name, is_hopeless in hopeless.items() if is_hopeless)
+            raise ValueError(f"{bound}: no model can meet it: {self.metric} lies between {low:g} and {high:g}")
+        return self

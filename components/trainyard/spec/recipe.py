@@ -1,0 +1,310 @@
+"""The recipe: what to train. It knows no hardware; the environment says where."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
+
+from trainyard import uris
+from trainyard.contract.drift import Bounds
+from trainyard.spec import contradictions, documents
+from trainyard.spec.documents import Strict
+from trainyard.spec.gates import Bound, Gate
+from trainyard.uris import Output, Source
+
+# Every number has a least and a greatest value, every text and list a greatest length: tests/unit/test_documents.py
+# holds it. Where no note says otherwise the greatest are chosen, far beyond what was ever of use.
+Count = Annotated[int, Field(gt=0, le=1_000_000_000)]
+Examples = Annotated[int, Field(gt=0, le=10_000_000)]
+Epochs = Annotated[int, Field(gt=0, le=100_000)]
+Fraction = Annotated[float, Field(ge=0, le=1)]
+Share = Annotated[float, Field(gt=0, lt=1)]
+Pixels = Annotated[int, Field(gt=0, le=8192)]
+Units = Annotated[int, Field(gt=0, le=65_536)]
+Weight = Annotated[float, Field(ge=0, le=1e6)]
+Column = Annotated[str, Field(max_length=256, pattern=r"^[^\x00-\x1f\x7f]+$")]
+Prose = Annotated[str, Field(max_length=2000, pattern=r"^[^\x00-\x08\x0b-\x1f\x7f]*$")]
+
+
+def _no_boolean(value: object) -> object:
+    """Python takes True for 1."""
+    return str(value) if isinstance(value, bool) else value
+
+
+class Numeric(Strict):
+    """A number. What is missing is imputed; the z-score, range or quantile buckets come from the training split."""
+
+    type: Literal["numeric"]
+    scale: Literal["zscore", "minmax", "buckets", "none"] = "zscore"
+    buckets: Annotated[int, Field(ge=2, le=10_000)] = Field(
+        10, description="Number of quantile buckets for scale: buckets."
+    )
+    impute: Literal["mean", "median"] | Bound = Field("mean", description="Stands in for a missing value.")
+
+
+class Category(Strict):
+    """A string out of a vocabulary that the training split gives."""
+
+    type: Literal["category"]
+    vocabulary_size: Examples = Field(10_000, description="The most frequent values that get an id of their own.")
+    min_count: Count = Field(1, description="Rarer values count as out of vocabulary.")
+    oov_buckets: Examples = Field(1, description="Ids shared by the values out of vocabulary.")
+
+
+class Date(Strict):
+    """A day written YYYY-MM-DD (a time of day may follow): becomes days since 1970, month and weekday."""
+
+    type: Literal["date"]
+
+
+class SplitFractions(Strict):
+    """Share of the examples of each split; an example's place depends on its content and the seed alone."""
+
+    train: Share = 0.8
+    eval: Share = 0.1
+    test: Share = 0.1
+
+    @model_validator(mode="after")
+    def _sum(self) -> Self:
+        if abs(self.train + self.eval + self.test - 1) > 1e-6:
+            raise ValueError(f"the fractions add up to {self.train + self.eval + self.test:g}, not to 1")
+        return self
+
+
+class Data(Strict):
+    """Which records to read, and how."""
+
+    format: Literal["image_folder", "tfrecord", "csv", "tfds"] = Field(
+        description="image_folder: one folder of images a class. tfrecord: tf.Example. csv: with a header line, .gz too. tfds: a prepared TensorFlow Datasets folder."
+    )
+    path: Source | None = Field(
+        None, description="Folder, file or glob, local, gs:// or s3://; relative to the recipe's file."
+    )
+    window_days: Annotated[int, Field(gt=0, le=3660)] | None = Field(
+        None,
+        description="Read so many days, the last one that before the run's (UTC); path then names one day, such as gs://b/day=%Y-%m-%d.",
+    )
+    max_missing_days: Annotated[int, Field(ge=0, le=3660)] = Field(
+        0, description="The run stops when more of the window's days than this hold no files."
+    )
+    bundled: Literal["digits", "breast_cancer"] | None = Field(
+        None, description="Instead of path: a real data set that scikit-learn carries, written out in `format`."
+    )
+    label: Column = Field("label", description="Name of the column or feature to predict.")
+    features: dict[Column, Annotated[Numeric | Category | Date, Field(discriminator="type")]] = Field(
+        default_factory=dict,
+        max_length=10_000,
+        description="csv and tabular tfrecord: the columns to learn from. Others are left out.",
+    )
+    image_size: Annotated[tuple[Pixels, Pixels], Field(strict=False)] | None = Field(
+        None, description="Height and width that images are resized to; by default those of the first image."
+    )
+    channels: Annotated[Literal[1, 3], BeforeValidator(_no_boolean)] = 3
+    split: SplitFractions = SplitFractions()
+    max_bad_fraction: Fraction = Field(0.01, description="The run stops when more of the records than this are bad.")
+    max_image_pixels: Count = Field(50_000_000, description="Larger images are quarantined from their header.")
+    shard_examples: Examples = Field(4096, description="Examples a shard, about.")
+
+    @model_validator(mode="after")
+    def _source(self) -> Self:
+        if (self.path is None) == (self.bundled is None):
+            raise ValueError("give either path or bundled")
+        _check_window(self.path or "", self.window_days, self.format)
+        if self.format == "csv" and not self.features:
+            raise ValueError("format csv needs features: name at least one column to learn from")
+        return self
+
+    @property
+    def is_image(self) -> bool:
+        """Whether the examples are images: they are unless columns are named."""
+        return not self.features
+
+
+def _check_window(path: str, days: int | None, format: str) -> None:
+    named = re.findall("%.?", path)
+    dated = sorted(named) == ["%Y", "%d", "%m"]
+    if days is None and dated:
+        raise ValueError("path names a day by %Y, %m and %d. Say by window_days how many of them to read")
+    if days is not None and not dated:
+        raise ValueError("window_days needs a path with %Y, %m and %d in it, each once, such as /data/day=%Y-%m-%d")
+    if days is not None and format == "tfds":
+        raise ValueError("window_days is not for format tfds: a prepared data set is one folder")
+
+
+class Model(Strict):
+    """Which network. Sizes of images and number of classes come from the data."""
+
+    name: (
+        Literal["cnn_small", "alexnet", "resnet50", "mobilenet_v3_small", "efficientnet_v2_b0", "mlp", "wide_deep"]
+        | None
+    ) = None
+    hidden: list[Units] = Field([64, 32], max_length=100, description="Units a layer, for mlp and wide_deep.")
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.2
+
+
+class Optimizer(Strict):
+    """How weights follow the gradients; the learning rate is the peak that warm-up reaches."""
+
+    name: Literal["adamw", "sgd", "lamb", "lars"] = Field(
+        "adamw", description="lamb and lars scale each weight's step by its own norm: for batches of thousands."
+    )
+    learning_rate: Annotated[float, Field(ge=1e-12, le=1000)] = 1e-3
+    learning_rate_batch: Examples | None = Field(
+        None,
+        description="Batch size that learning_rate is meant for: the rate grows in proportion to train.batch_size.",
+    )
+    weight_decay: Annotated[float, Field(ge=0, le=100)] = 1e-4
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    clip_norm: Annotated[float, Field(ge=1e-9, le=1e9)] | None = Field(1.0, description="Largest global gradient norm.")
+
+
+class Augment(Strict):
+    """Random changes to training images, each drawn from (seed, epoch, position)."""
+
+    shift: Fraction = Field(0.0, description="Largest shift as a share of the image's size.")
+    flip: bool = Field(False, description="Mirror left and right.")
+    rotate: Annotated[float, Field(ge=0, le=180)] = Field(0.0, description="Largest rotation in degrees.")
+    zoom: Annotated[float, Field(ge=0, lt=1)] = Field(0.0, description="Largest change of scale, as a share.")
+    contrast: Fraction = Field(0.0, description="Largest change of contrast, as a share.")
+
+
+class EarlyStopping(Strict):
+    """Stop when the eval loss has not fallen for `patience` epochs."""
+
+    patience: Epochs
+
+
+class Checkpoints(Strict):
+    """When to save, and how many to keep beside the best one."""
+
+    every_steps: Count | None = Field(
+        None,
+        description="Steps that a kill costs at most; it saves twice as often. By default once or twice an epoch, by what that costs.",
+    )
+    keep: Annotated[int, Field(ge=2, le=1000)] = 3
+
+
+class Train(Strict):
+    """The schedule. batch_size is the global batch, over all devices."""
+
+    epochs: Epochs = 10
+    batch_size: Examples = 64
+    workers: Annotated[int, Field(gt=0, le=1024)] = Field(
+        1, description="Processes that train together; each takes its part of every batch."
+    )
+    accumulation_steps: Examples = Field(
+        1, description="Parts of a batch that are computed one after the other, in the memory of one of them."
+    )
+    optimizer: Optimizer = Optimizer()
+    schedule: Literal["cosine", "constant"] = "cosine"
+    warmup_epochs: Annotated[float, Field(ge=0, le=100_000)] = 1.0
+    label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    precision: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    xla: bool = Field(False, description="Compile TensorFlow's computation with XLA, as JAX and TPUs do anyway.")
+    class_weights: (
+        Literal["balanced"] | Annotated[dict[Column, Weight], Field(min_length=1, max_length=10_000)] | None
+    ) = None
+    augment: Augment = Augment()
+    early_stopping: EarlyStopping | None = None
+    checkpoints: Checkpoints = Checkpoints()
+    warm_start: Literal["champion"] | None = Field(
+        None, description="Begin with the weights of the model that was pushed last; the first one with its own."
+    )
+
+    @model_validator(mode="after")
+    def _equal_parts(self) -> Self:
+        parts = self.workers * self.accumulation_steps
+        if self.batch_size % parts:
+            near = parts * max(1, round(self.batch_size / parts))
+            each = "one a worker" if self.accumulation_steps == 1 else "one a worker and an accumulation step"
+            raise ValueError(
+                f"batch_size: {self.batch_size} examples make no {parts} equal parts, {each}; {near} would"
+            )
+        return self
+
+
+class Evaluate(Strict):
+    """How the model is judged."""
+
+    slices: list[Column] = Field([], max_length=100, description="Features by whose values the metrics are split.")
+    bootstrap: Annotated[int, Field(gt=0, le=100_000)] = Field(1000, description="Resamples behind each interval.")
+    gates: list[Gate] = Field([], max_length=100)
+    worst: Annotated[int, Field(ge=0, le=100)] = Field(24, description="Worst examples shown in the report.")
+
+
+Format = Literal["saved_model", "keras", "litert_float32", "litert_float16", "litert_int8"]
+
+
+class Export(Strict):
+    """Which files leave, and how far each may be from the trained model."""
+
+    formats: list[Format] = Field(
+        ["saved_model", "keras", "litert_float32", "litert_float16", "litert_int8"], max_length=5
+    )
+    max_accuracy_drop: Annotated[float, Field(ge=0, le=100)] = Field(
+        0.01, description="Largest fall of accuracy (or relative rise of the mean absolute error) of any file."
+    )
+    calibration_examples: Examples = Field(200, description="Training examples that calibrate int8.")
+
+
+class Push(Strict):
+    """Where the blessed model goes: version folders below <storage>/<recipe>/models by default."""
+
+    path: Output | None = Field(None, description="A folder, gs://bucket/folder or s3://bucket/folder.")
+
+
+class Recipe(Strict):
+    """What to train: data, model, schedule, gates and exports."""
+
+    name: Annotated[str, Field(pattern=r"^[a-z]([a-z0-9-]{0,39}[a-z0-9])?$")]
+    description: Prose = ""
+    module: Annotated[str, Field(min_length=1, max_length=1024)] | None = Field(
+        None, description="Python file beside the recipe with preprocessing_fn, build_model or metrics of its own."
+    )
+    seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = Field(1, description="Of every random draw.")
+    task: Literal["classification", "regression"] = "classification"
+    data: Data
+    model: Model = Model()
+    train: Train = Train()
+    evaluate: Evaluate = Evaluate()
+    export: Export = Export()
+    push: Push = Push()
+    drift: Bounds = Bounds()
+
+    @field_validator("module")
+    @classmethod
+    def _is_there(cls, module: str | None, info: ValidationInfo) -> str | None:
+        folder = (info.context or {}).get(documents.FOLDER)
+        if module is not None and folder is not None:
+            if not module.endswith(".py"):
+                raise ValueError("is no Python file, whose name ends in .py")
+            if not os.path.isfile(uris.beside(folder, module)):  # noqa: PTH113 - Path's raises for a name too long
+                raise ValueError("there is no such file beside the recipe. Name a Python file")
+        return module
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if found := list(contradictions.of_recipe(self)):
+            raise documents.contradictory(found)
+        return self
+
+
+BUNDLED = Path(__file__).parent.parent / "recipes"
+
+
+def load(name: str, overrides: list[str] | None = None) -> Recipe:
+    """Return the recipe `name` (see `documents.find`) with every path in it made absolute. Raises `ConfigurationError`."""
+    path = documents.find("recipe", name, BUNDLED)
+    recipe = documents.load(path, Recipe, overrides or [])
+    module, source, push = recipe.module, recipe.data.path, recipe.push.path
+    return recipe.model_copy(
+        update={
+            "module": module and uris.beside(path.parent, module),
+            "data": recipe.data.model_copy(update={"path": source and uris.beside(path.parent, source)}),
+            "push": recipe.push.model_copy(update={"path": push and uris.beside(Path(), push)}),
+        }
+    )

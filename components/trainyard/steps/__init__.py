@@ -1,0 +1,1 @@
+"""The steps of a pipeline, a folder each. They share artifacts, never code."""

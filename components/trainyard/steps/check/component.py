@@ -1,0 +1,18 @@
+"""The step `check` as a component of a KFP pipeline."""
+
+from kfp import dsl
+
+
+# The answer is the returned value: conditions of kfp.local 2.17 resolve no output but the one named "Output".
+@dsl.component(base_image="trainyard/cpu", install_kfp_package=False)
+def check(recipe: str, storage: str, code: str, run_id: str, when: str, scheduled: str, examples: str = "") -> str:
+    """Whether a scheduled run has anything to train from `examples`, or anything to preprocess: 'due' or 'not due'."""
+    from trainyard.runtime import task
+
+    with task.opened("check", recipe, storage, code, run_id) as this:
+        from trainyard.contract.window import time_of
+        from trainyard.spec.schedule import When
+        from trainyard.steps.check.run import run
+
+        conditions = When.model_validate_json(when)
+        return this.decided(*run(this.recipe, this.root, this.destination, conditions, time_of(scheduled), examples))

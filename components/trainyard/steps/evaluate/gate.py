@@ -1,0 +1,107 @@
+"""Decides whether a model may be pushed: the recipe's conditions against what was measured. Pure: no files, no model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from trainyard.contract.artifacts import Interval, Threshold, Verdict
+from trainyard.errors import did_you_mean
+from trainyard.spec.gates import Gate
+
+ROUNDING = 1e-9
+"""A value this little beyond its bound still holds: 0.96 - 0.97 is -0.010000000000000009. Chosen."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What a condition is about: a metric over all examples, or over those of one slice."""
+
+    metric: str
+    slice: str | None = None
+
+
+@dataclass(frozen=True)
+class Measured:
+    """This model's value and the champion's on the same examples; difference is the interval of the first less the second."""
+
+    value: float
+    interval: Interval | None
+    champion: float | None = None
+    difference: Interval | None = None
+
+
+@dataclass(frozen=True)
+class Champion:
+    """Whether there is a model to compare with: fault says why the one last pushed could not answer."""
+
+    present: bool
+    fault: str = ""
+
+
+def judge(
+    gates: Sequence[Gate], measured: Mapping[Subject, Measured], slices: Sequence[str], champion: Champion
+) -> Verdict:
+    """Return the verdict: blessed where every condition holds.
+
+    What was not measured, or is not a number, refuses, with the reason as the threshold's note. A difference holds where
+    there is no champion. `slices` are the names of the slices that have examples.
+    """
+    thresholds = [_judge(gate, measured.get(Subject(gate.metric, gate.slice)), slices, champion) for gate in gates]
+    passed = all(threshold.passed for threshold in thresholds)
+    return Verdict(verdict="blessed" if passed else "refused", thresholds=thresholds)
+
+
+def _judge(gate: Gate, found: Measured | None, slices: Sequence[str], champion: Champion) -> Threshold:
+    if gate.slice is not None and gate.slice not in slices:
+        known = f" Slices: {', '.join(slices[:20])}." if slices else " Name its feature in evaluate.slices."
+        return _failed(
+            gate, f"No example of the split is in the slice '{gate.slice}'.{did_you_mean(gate.slice, slices)}{known}"
+        )
+    if found is None or not math.isfinite(found.value):
+        what = "is not a number" if found else "is not defined"
+        where = f"the slice '{gate.slice}'" if gate.slice else "the split"
+        return _failed(gate, f"{gate.metric} {what} on {where}. Remove the condition, or mend what makes it so.")
+    if not _is_difference(gate):
+        return _threshold(gate, found.value, found.interval)
+    if not champion.present:
+        return Threshold(
+            name=_name(gate),
+            value=None,
+            bound=_bound(gate),
+            interval=None,
+            passed=True,
+            note="There is no champion yet, so there is nothing to be worse than.",
+        )
+    if champion.fault or found.champion is None or not math.isfinite(found.champion):
+        fault = champion.fault or f"the champion's {gate.metric} is not defined."
+        return _failed(gate, f"The champion cannot be compared: {fault}")
+    threshold = _threshold(gate, found.value - found.champion, found.difference)
+    return threshold.model_copy(update={"champion": found.champion})
+
+
+def _threshold(gate: Gate, value: float, interval: Interval | None) -> Threshold:
+    at_least = gate.min is not None or gate.min_difference is not None
+    bound = _bound(gate)
+    passed = value >= bound - ROUNDING if at_least else value <= bound + ROUNDING
+    return Threshold(name=_name(gate), value=value, bound=bound, interval=interval, passed=passed)
+
+
+def _failed(gate: Gate, note: str) -> Threshold:
+    return Threshold(name=_name(gate), value=None, bound=_bound(gate), interval=None, passed=False, note=note)
+
+
+def _name(gate: Gate) -> str:
+    place = f" [{gate.slice}]" if gate.slice is not None else ""
+    left = f"{gate.metric} - champion" if _is_difference(gate) else gate.metric
+    comparison = ">=" if gate.min is not None or gate.min_difference is not None else "<="
+    return f"{left}{place} {comparison} {_bound(gate):g}"
+
+
+def _bound(gate: Gate) -> float:
+    return next(bound for bound in (gate.min, gate.max, gate.min_difference, gate.max_difference) if bound is not None)
+
+
+def _is_difference(gate: Gate) -> bool:
+    return gate.min_difference is not None or gate.max_difference is not None

@@ -1,0 +1,105 @@
+"""Parts of the split that share a value of a feature or a label: where a good mean may hide a bad corner."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainyard.contract.artifacts import SliceMetrics
+from trainyard.errors import ConfigurationError, did_you_mean
+from trainyard.spec.recipe import Date, Recipe
+from trainyard.steps.evaluate.bootstrap import intervals
+from trainyard.steps.evaluate.metrics import Answers, measure
+
+MAIN_METRIC = {"classification": "accuracy", "regression": "mae"}
+
+BINS = 4
+"""Bins of a number: the quarters of the training split. Chosen: finer ones hold too few examples of a small split."""
+
+DISTINCT = 8
+"""A number with at most this many different values is sliced by value. Chosen."""
+
+MOST = 50
+"""Slices of one feature: the most frequent values. Chosen, so that a column of names does not fill the report."""
+
+Columns = Mapping[str, NDArray[Any]]
+
+
+def slice_masks(
+    recipe: Recipe, columns: Columns, train_columns: Columns, labels: Sequence[str] | None
+) -> dict[str, NDArray[np.bool_]]:
+    """Return the examples of each slice by its name, such as `sex=female` or `age=[30.5, 42.0)`: masks (n,).
+
+    `columns` are the split's raw features and its label by name, each (n,); `train_columns` those of the training split,
+    whose quantiles bound the bins of a number, for numbers alone. `labels` are the classes' names in id order. A missing value (an empty
+    string, NaN) is a slice of its own, a date counts by month. Raises `ConfigurationError` where a feature is not there.
+    """
+    masks: dict[str, NDArray[np.bool_]] = {}
+    for feature in recipe.evaluate.slices:
+        if feature not in columns:
+            raise ConfigurationError(
+                f"evaluate.slices: the examples hold no raw feature '{feature}'.{did_you_mean(feature, columns)} "
+                "Name a feature that the served model takes, or the label."
+            )
+        values = columns[feature]
+        if labels is not None and feature == recipe.data.label:
+            found = _by_value(np.array(labels, dtype=object)[values])
+        elif values.dtype.kind in "if":
+            found = _by_number(values, train_columns[feature])
+        else:
+            is_date = isinstance(recipe.data.features.get(feature), Date)
+            found = _by_value(np.array([_text(value)[: 7 if is_date else None] for value in values], dtype=object))
+        masks.update({f"{feature}={name}": mask for name, mask in found if mask.any()})
+    return masks
+
+
+def slice_metrics(recipe: Recipe, masks: Mapping[str, NDArray[np.bool_]], answers: Answers) -> list[SliceMetrics]:
+    """Return the metrics of each slice, with the interval of accuracy or mean absolute error."""
+    main = MAIN_METRIC[recipe.task]
+    found = []
+    for name, mask in masks.items():
+        part = answers.take(mask)
+        metrics = measure(recipe.task, part)
+        bounds = intervals(recipe.task, part, {main: metrics[main]}, recipe.evaluate.bootstrap, recipe.seed)
+        found.append(SliceMetrics(name=name, examples=int(mask.sum()), metrics=metrics, interval=bounds.get(main)))
+    return found
+
+
+def _text(value: Any) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+
+
+def _by_value(values: NDArray[Any]) -> Iterator[tuple[str, NDArray[np.bool_]]]:
+    names, counts = np.unique(values.astype(str), return_counts=True)
+    kept = np.sort(np.argsort(-counts, kind="stable")[:MOST])
+    for name in names[kept]:
+        yield name or "missing", values == name
+
+
+def _by_number(values: NDArray[Any], train: NDArray[Any]) -> Iterator[tuple[str, NDArray[np.bool_]]]:
+    known = train[np.isfinite(train)]
+    distinct = np.unique(known)
+    if len(distinct) <= DISTINCT:
+        for value in np.unique(values[np.isfinite(values)]):
+            yield f"{value:g}", values == value
+    else:
+        inner = np.unique(np.quantile(known, np.arange(1, BINS) / BINS))
+        edges = [-np.inf, *inner, np.inf]
+        for low, high in pairwise(edges):
+            yield _bin_name(low, high), (values >= low) & (values < high)
+    yield "missing", ~np.isfinite(values)
+
+
+def _bin_name(low: float, high: float) -> str:
+    opening = "(-inf" if np.isneginf(low) else f"[{_number(low)}"
+    return f"{opening}, {'inf' if np.isposinf(high) else _number(high)})"
+
+
+def _number(value: float) -> str:
+    """Return four digits, with a point: 30.5, 42.0, 0.1234, 1.235e+06."""
+    text = f"{value:.4g}"
+    return text if any(letter in text for letter in ".e") else f"{text}.0"

@@ -1,0 +1,87 @@
+"""What a device has to know beside a LiteRT file: which inputs to make, and from what."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from ai_edge_litert.interpreter import Interpreter
+
+from trainyard.contract.artifacts import Examples
+from trainyard.spec.recipe import Recipe
+from trainyard.steps.export import signature
+from trainyard.storage import storage
+
+FILE = "preprocessing.json"
+VOCABULARIES = "vocabularies"
+_NUMBERS = ("mean", "std", "min", "max")
+
+
+def write(recipe: Recipe, document: Examples, examples: str, files: Sequence[Path], folder: Path) -> None:
+    """Write labels.txt, preprocessing.json and the transform's vocabularies into `folder`.
+
+    preprocessing.json holds the model's `inputs` (name in the LiteRT file, feature, dtype, shape of a batch of one,
+    number of ids), the `raw_features` that the transform makes them from (how the recipe transforms each, and the mean,
+    std, min and max of numbers on the training split), the `image` (height, width, channels, range) and the
+    `vocabularies`: files below `vocabularies/`, where the line number, counted from 0, is the id. `files` says of each
+    LiteRT file what it takes and gives itself: dtype and shape, and for integers that stand for real numbers their scale
+    and zero point, real = (integer - zero_point) * scale. No value of a single training example is in it.
+    """
+    if document.labels is not None:
+        signature.write_labels(document.labels, folder)
+    assets = Path(storage.join(examples, "transform", "transform_fn", "assets"))
+    vocabularies = sorted(path.name for path in assets.iterdir()) if assets.is_dir() else []
+    if vocabularies:
+        shutil.copytree(assets, folder / VOCABULARIES)
+    image, columns = document.image, recipe.data.features
+    statistics = _statistics(examples)
+    content = {
+        "inputs": [
+            {
+                "name": signature.input_name(feature.name),
+                "feature": feature.name,
+                "dtype": feature.dtype,
+                "shape": [1, *feature.shape],
+                "vocabulary_size": feature.vocabulary_size,
+            }
+            for feature in document.features
+        ],
+        "raw_features": [
+            {
+                **feature.model_dump(),
+                "column": columns[feature.name].model_dump() if feature.name in columns else None,
+                "train": {name: train[name] for name in _NUMBERS if name in train},
+            }
+            for feature in document.raw_features
+            for train in [statistics.get(feature.name, {}).get("train", {})]
+        ],
+        "image": image and {**image.model_dump(), "range": [0, 255], "resize": "bilinear, antialiased"},
+        "vocabularies": vocabularies,
+        "files": {path.name: _border(path) for path in files},
+    }
+    (folder / FILE).write_text(json.dumps(content, indent=1), encoding="utf-8")
+
+
+def _border(path: Path) -> dict[str, Any]:
+    """Return the inputs and outputs of the LiteRT file at `path` by name, as it takes and gives them itself."""
+    interpreter = Interpreter(model_path=str(path))
+    interpreter.allocate_tensors()
+    runner = interpreter.get_signature_runner()
+    sides = {"inputs": runner.get_input_details(), "outputs": runner.get_output_details()}
+    return {side: {name: _tensor(details) for name, details in found.items()} for side, found in sides.items()}
+
+
+def _tensor(details: dict[str, Any]) -> dict[str, Any]:
+    scale, zero_point = details["quantization"]
+    real = {"scale": float(scale), "zero_point": int(zero_point)} if scale else {}
+    return {"dtype": np.dtype(details["dtype"]).name, "shape": [int(size) for size in details["shape"]], **real}
+
+
+def _statistics(examples: str) -> dict[str, Any]:
+    text = storage.read_text(storage.join(examples, "statistics.json"))
+    features: dict[str, Any] = json.loads(text).get("features", {}) if text else {}
+    return features

@@ -1,0 +1,57 @@
+"""Which exported files may leave: none may be much worse than the trained model, none may compute something else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from trainyard.contract.artifacts import Threshold, Verdict
+from trainyard.data.trained import Task
+from trainyard.steps.export.parity import Measured
+
+MAX_SKEW = 1e-5
+"""Largest difference of a float32 file that computes the same function: rounding in another order of operations.
+
+Measured: 2e-7 to 1e-6 on the probabilities of small networks. An error of the transform is orders of magnitude larger.
+"""
+_EXACT = ("saved_model", "keras")
+
+
+def judge(measured: Sequence[Measured], task: Task, max_accuracy_drop: float) -> Verdict:
+    """Return the verdict over all files; each must hold every threshold that applies to its format."""
+    thresholds = [_accuracy(file, task, max_accuracy_drop) for file in measured]
+    thresholds += [_skew(file, task) for file in measured if file.export.format in _EXACT]
+    passed = all(threshold.passed for threshold in thresholds)
+    return Verdict(verdict="blessed" if passed else "refused", thresholds=thresholds)
+
+
+def _accuracy(file: Measured, task: Task, drop: float) -> Threshold:
+    export = file.export
+    if task == "classification":
+        # a hair of slack: 0.99 - 1.0 is -0.010000000000000009 in floating point
+        passed = export.accuracy_difference >= -drop - 1e-9
+        return Threshold(
+            name=f"{export.format} accuracy - trained >= {0 - drop:g}",
+            value=export.accuracy_difference,
+            bound=0 - drop,
+            interval=None,
+            passed=passed,
+        )
+    rise = export.accuracy_difference / max(file.trained, 1e-12)
+    return Threshold(
+        name=f"{export.format} mae / trained - 1 <= {drop:g}",
+        value=rise,
+        bound=drop,
+        interval=None,
+        passed=rise <= drop + 1e-9,
+    )
+
+
+def _skew(file: Measured, task: Task) -> Threshold:
+    difference = "max |probability - trained|" if task == "classification" else "max |prediction - trained| / largest"
+    return Threshold(
+        name=f"{file.export.format} {difference} <= {MAX_SKEW:g}",
+        value=file.skew,
+        bound=MAX_SKEW,
+        interval=None,
+        passed=file.skew <= MAX_SKEW,
+    )

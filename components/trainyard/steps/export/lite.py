@@ -1,0 +1,178 @@
+"""LiteRT files for phones, single-board computers and Edge TPUs, and how they answer.
+
+A device model takes what the transform gives (numbers, or the picture's pixels), because string vocabularies have no
+LiteRT operation; `device.py` writes down what the device does before. Every file takes one example: batch 1 keeps all
+shapes static, which the Edge TPU compiler and the GPU delegates ask for.
+
+float32   the trained weights.
+float16   weights stored in 16 bits, computed in float32 where the device has nothing better.
+int8      weights and activations in integers, calibrated on training examples. For images the input and output are
+          int8 too, so that no floating-point operation is left: what edgetpu_compiler takes. Columns keep float32 and
+          int64 at the border, for each would otherwise need its own scale on the device, and operations without an
+          integer kernel stay in float32.
+
+Source: https://ai.google.dev/edge/litert/models/post_training_quantization and https://coral.ai/docs/edgetpu/models-intro.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import keras
+import numpy as np
+import tensorflow as tf
+from ai_edge_litert.interpreter import Interpreter
+from tensorflow.lite.python.convert_phase import ConverterError
+
+from trainyard.contract.artifacts import Examples
+from trainyard.data.examples import ExampleFolder
+from trainyard.data.trained import Tensors, answers
+from trainyard.errors import ConfigurationError
+from trainyard.spec.feature_names import input_name
+
+LiteFormat = Literal["litert_float32", "litert_float16", "litert_int8"]
+Array = np.ndarray[Any, np.dtype[Any]]
+
+_INTERPRETERS = 4  # at most so many at once, for each holds its own copy of the packed weights; chosen
+
+
+class LiteConverter:
+    """Converts one model, traced once, to any of the LiteRT formats."""
+
+    def __init__(self, model: keras.Model, folder: ExampleFolder, calibration_examples: int) -> None:
+        document = folder.document
+        answer = answers(model, document.task)
+        output = "probabilities" if document.task == "classification" else "prediction"
+        self._folder = folder
+        self._calibration_examples = calibration_examples
+        self._module = tf.Module()
+        self._module.model_variables = [variable.value for variable in model.weights]
+        self._function = tf.function(
+            lambda features: {output: answer(features)}, autograph=False
+        ).get_concrete_function(
+            {
+                feature.name: tf.TensorSpec((1, *feature.shape), feature.dtype, name=input_name(feature.name))
+                for feature in document.features
+            }
+        )
+
+    def convert(self, format: LiteFormat) -> bytes:
+        """Return the content of the .tflite file. Raises `ConfigurationError` where LiteRT cannot express the model."""
+        converter = tf.lite.TFLiteConverter.from_concrete_functions([self._function], self._module)
+        if format != "litert_float32":
+            converter.optimizations = [tf.lite.Optimize.DEFAULT]
+        if format == "litert_float16":
+            converter.target_spec.supported_types = [tf.float16]
+        if format == "litert_int8":
+            converter.representative_dataset = self._calibration
+            converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS_INT8]
+            if self._folder.document.image is not None:
+                converter.inference_input_type = converter.inference_output_type = tf.int8
+            else:
+                converter.target_spec.supported_ops.append(tf.lite.OpsSet.TFLITE_BUILTINS)
+        try:
+            with warnings.catch_warnings():  # the calibrator itself still uses the deprecated tf.lite.Interpreter
+                warnings.simplefilter("ignore")
+                return bytes(converter.convert())
+        except (ConverterError, RuntimeError, ValueError) as error:
+            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            raise ConfigurationError(
+                f"export.formats: {format}: LiteRT cannot express the model ({reason[:200]}). "
+                f"Change the layer, or leave {format} out of export.formats."
+            ) from error
+
+    def _calibration(self) -> Iterator[dict[str, Array]]:
+        """Yield training examples, as many from each shard, for the shards hold them in no meaningful order."""
+        files = self._folder.files("train")
+        records = tf.data.Dataset.from_tensor_slices(files).interleave(
+            lambda file: tf.data.TFRecordDataset(file, buffer_size=1 << 20), cycle_length=len(files), block_length=1
+        )
+        taken = records.take(self._calibration_examples).map(self._folder.decode).batch(1)
+        for features, _label in taken.as_numpy_iterator():
+            yield {input_name(name): value for name, value in features.items()}
+
+
+class LiteModel:
+    """A LiteRT file, ready to answer; several interpreters share the work of a batch."""
+
+    def __init__(self, path: Path, document: Examples) -> None:
+        self._cells = [_Interpreter.open(path, document) for _ in range(min(_INTERPRETERS, os.cpu_count() or 1))]
+        self._pool = ThreadPoolExecutor(len(self._cells))
+
+    def __call__(self, features: Tensors, _raw: Tensors) -> Array:
+        """Return float32 probabilities (n, classes), or predictions (n,), of model features (n, ...)."""
+        arrays = {name: np.asarray(value) for name, value in features.items()}
+        count = len(next(iter(arrays.values())))
+        if count == 1:
+            return self._cells[0].answer(arrays)
+        parts = [part for part in np.array_split(np.arange(count), len(self._cells)) if len(part)]
+        chunks = [{name: array[part] for name, array in arrays.items()} for part in parts]
+        return np.concatenate(list(self._pool.map(lambda cell, chunk: cell.answer(chunk), self._cells, chunks)))
+
+    def ready(self, features: Tensors, _raw: Tensors) -> Callable[[], object]:
+        """Return the call that answers one example, (1, ...), whose tensors are quantized already."""
+        cell = self._cells[0]
+        inputs = cell.inputs_of({name: np.asarray(value) for name, value in features.items()})
+        return lambda: cell.invoke(inputs, 0)
+
+
+@dataclass(frozen=True)
+class _Interpreter:
+    """One single-threaded interpreter with the places of its tensors by feature name."""
+
+    interpreter: Interpreter
+    inputs: dict[str, dict[str, Any]]
+    output: dict[str, Any]
+
+    @classmethod
+    def open(cls, path: Path, document: Examples) -> _Interpreter:
+        interpreter = Interpreter(model_path=str(path), num_threads=1)
+        interpreter.allocate_tensors()
+        runner = interpreter.get_signature_runner()
+        inputs = runner.get_input_details()
+        names = {feature.name: input_name(feature.name) for feature in document.features}
+        used = {name: inputs[taken] for name, taken in names.items() if taken in inputs}
+        return cls(interpreter, used, next(iter(runner.get_output_details().values())))
+
+    def answer(self, features: dict[str, Array]) -> Array:
+        """Return the answers (n, ...) of `features` (n, ...), one example after the other."""
+        inputs = self.inputs_of(features)
+        count = len(next(iter(features.values())))
+        results = np.empty((count, *self.output["shape"][1:]), self.output["dtype"])
+        for row in range(count):
+            results[row] = self.invoke(inputs, row)[0]
+        return _dequantize(results, self.output)
+
+    def inputs_of(self, features: dict[str, Array]) -> list[tuple[int, Array]]:
+        """Return each input's index and its values (n, ...) in the dtype that the file takes."""
+        return [(details["index"], _quantize(features[name], details)) for name, details in self.inputs.items()]
+
+    def invoke(self, inputs: list[tuple[int, Array]], row: int) -> Array:
+        """Return the answer (1, ...) to one row, in the dtype that the file gives."""
+        for index, values in inputs:
+            self.interpreter.set_tensor(index, values[row : row + 1])
+        self.interpreter.invoke()
+        answer: Array = self.interpreter.get_tensor(self.output["index"])
+        return answer
+
+
+def _quantize(values: Array, details: dict[str, Any]) -> Array:
+    scale, zero_point = details["quantization"]
+    if details["dtype"] != np.int8 or not scale:
+        return values.astype(details["dtype"], copy=False)
+    quantized: Array = np.clip(np.rint(values / scale) + zero_point, -128, 127).astype(np.int8)
+    return quantized
+
+
+def _dequantize(values: Array, details: dict[str, Any]) -> Array:
+    scale, zero_point = details["quantization"]
+    if details["dtype"] != np.int8 or not scale:
+        return values.astype(np.float32, copy=False)
+    real: Array = ((values.astype(np.float32) - zero_point) * scale).astype(np.float32)
+    return real

@@ -1,0 +1,183 @@
+"""Does each exported file answer like the model that was trained, how fast, and how large is it?"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trainyard import events
+from trainyard.contract.artifacts import Export, Latency
+from trainyard.data.examples import ExampleFolder
+from trainyard.data.trained import Task, Tensors
+from trainyard.errors import DataError
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Answer = Callable[[Tensors, Tensors], Array]
+"""(model features (n, ...), raw features (n,)) -> probabilities (n, classes) or predictions (n,), float32"""
+
+_IMAGE_BATCH, _ROW_BATCH = 64, 1024  # examples at once: bounds the memory of 224-pixel images to 40 MB; chosen
+_TELL_SECONDS = 0.5
+_WARM_UP_CALLS, _CALLS, _CALL_SECONDS = 10, 200, 1.0  # chosen: enough for a 95th percentile, one second a format
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """An exported file and how it answers.
+
+    ready: makes of one example, ready as the file takes it, the call whose latency is measured.
+    """
+
+    format: str
+    path: Path
+    answer: Answer
+    ready: Callable[[Tensors, Tensors], Callable[[], object]]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The figures of one exported file.
+
+    skew: largest difference to the trained model computed in float32, as a share of its largest output where that is
+    above 1 (probabilities never are); `export` compares with the trained model in the precision it was trained in.
+    trained: the trained model's accuracy, or its mean absolute error.
+    """
+
+    export: Export
+    skew: float
+    trained: float
+
+
+def measure(candidates: Sequence[Candidate], trained: Answer, float32: Answer, folder: ExampleFolder) -> list[Measured]:
+    """Return the figures of every candidate on the whole eval split, in their order.
+
+    trained, float32: the trained model in its own precision and in float32.
+    Raises `DataError` where an answer is not a number.
+    """
+    task = folder.document.task
+    totals = {candidate.format: _Totals() for candidate in candidates}
+    reference = _Totals()
+    first: tuple[Tensors, Tensors] | None = None
+    told = time.monotonic()
+    for features, raw, labels in _batches(folder):
+        first = first or (_one(features), _one(raw))
+        expected = trained(features, raw)
+        exact = expected if float32 is trained else float32(features, raw)
+        reference.add("the trained model", expected, expected, exact, labels, task)
+        for candidate in candidates:
+            totals[candidate.format].add(
+                candidate.format, candidate.answer(features, raw), expected, exact, labels, task
+            )
+        if time.monotonic() - told > _TELL_SECONDS:
+            told = time.monotonic()
+            events.progress(reference.examples, folder.document.splits["eval"].examples, "examples")
+    if first is None:
+        raise DataError(f"{folder.uri}: the eval split is empty. Run with --from preprocess.")
+    return [
+        _measured(candidate, totals[candidate.format], reference, latency(candidate.ready(*first)))
+        for candidate in candidates
+    ]
+
+
+def latency(call: Callable[[], object]) -> Latency:
+    """Return the time of one `call` on one core, warm-up left out."""
+    with _one_core():
+        for _ in range(_WARM_UP_CALLS):
+            call()
+        milliseconds: list[float] = []
+        end = time.perf_counter() + _CALL_SECONDS
+        while len(milliseconds) < _CALLS and (not milliseconds or time.perf_counter() < end):
+            start = time.perf_counter()
+            call()
+            milliseconds.append(1000 * (time.perf_counter() - start))
+    p50, p95 = np.percentile(milliseconds, [50, 95])
+    return Latency(p50=round(float(p50), 4), p95=round(float(p95), 4))
+
+
+@dataclass
+class _Totals:
+    """Sums over the batches: correct answers, or absolute errors, and the largest differences."""
+
+    examples: int = 0
+    score: float = 0.0
+    difference: float = 0.0
+    difference_in_float32: float = 0.0
+    largest: float = 1.0
+
+    def add(self, name: str, outputs: Array, expected: Array, exact: Array, labels: Array, task: Task) -> None:
+        if not np.isfinite(outputs).all():
+            raise DataError(
+                f"{name}: gives NaN or infinity on the eval split. Look for such values in the data, "
+                "or train with a smaller learning rate."
+            )
+        hits = outputs.argmax(axis=-1) == labels if task == "classification" else np.abs(outputs - labels)
+        self.examples += len(labels)
+        self.score += float(hits.sum(dtype=np.float64))
+        self.difference = max(self.difference, float(np.abs(outputs - expected).max()))
+        self.difference_in_float32 = max(self.difference_in_float32, float(np.abs(outputs - exact).max()))
+        self.largest = max(self.largest, float(np.abs(exact).max()))
+
+    @property
+    def mean(self) -> float:
+        return self.score / self.examples
+
+
+def _measured(candidate: Candidate, totals: _Totals, reference: _Totals, milliseconds: Latency) -> Measured:
+    export = Export(
+        format=candidate.format,
+        path=candidate.path.name,
+        bytes=_size(candidate.path),
+        accuracy=totals.mean,
+        accuracy_difference=totals.mean - reference.mean,
+        max_abs_difference=totals.difference,
+        latency_ms=milliseconds,
+    )
+    return Measured(export=export, skew=totals.difference_in_float32 / totals.largest, trained=reference.mean)
+
+
+def _batches(folder: ExampleFolder) -> Iterator[tuple[Tensors, Tensors, Array]]:
+    size = _ROW_BATCH if folder.document.image is None else _IMAGE_BATCH
+    both = zip(folder.batches("eval", size), folder.raw_batches("eval", size), strict=True)
+    for (features, labels, _keys), (raw, _labels) in both:
+        yield features, raw, labels.numpy()
+
+
+def _one(tensors: Tensors) -> Tensors:
+    return {name: tensor[:1] for name, tensor in tensors.items()}
+
+
+def _size(path: Path) -> int:
+    return sum(file.stat().st_size for file in ([path] if path.is_file() else path.rglob("*")) if file.is_file())
+
+
+@contextmanager
+def _one_core() -> Iterator[None]:
+    """Keep every thread of this process on one core, for TensorFlow's own thread pools cannot be made smaller later.
+
+    Only Linux can; elsewhere TensorFlow's formats use as many cores as they like.
+    """
+    if sys.platform != "linux":
+        yield
+        return
+    before = os.sched_getaffinity(0)
+    threads = [int(thread.name) for thread in Path("/proc/self/task").iterdir()]
+    try:
+        _pin(threads, {min(before)})
+        yield
+    finally:
+        _pin(threads, before)
+
+
+def _pin(threads: list[int], cores: set[int]) -> None:
+    for thread in threads:
+        try:
+            os.sched_setaffinity(thread, cores)
+        except ProcessLookupError:  # it ended meanwhile
+            continue

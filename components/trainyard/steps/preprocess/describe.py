@@ -1,0 +1,85 @@
+"""Writes what says what the shards hold: the document, the schema, the labels, statistics and quarantine."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import tensorflow as tf
+import tensorflow_transform as tft
+from google.protobuf import text_format
+from tensorflow_transform.tf_metadata import schema_utils
+
+from trainyard import events
+from trainyard.contract.artifacts import SPLITS, Examples, Feature, ImageShape, RawFeature, Split, SplitFiles
+from trainyard.errors import ConfigurationError
+from trainyard.spec.recipe import Recipe
+from trainyard.steps.preprocess.collect import Collected
+from trainyard.steps.preprocess.facts import quality
+from trainyard.steps.preprocess.shards import shard_name
+from trainyard.steps.preprocess.transforming.features import known_sizes
+from trainyard.steps.preprocess.transforming.transform import Plan
+
+
+def write_description(recipe: Recipe, collected: Collected, plan: Plan, image: ImageShape | None, output: Path) -> None:
+    """Write examples.json, schema.pbtxt, labels.txt, statistics.json and quarantine.jsonl into `output`."""
+    labels = list(plan.label_ids) if plan.label_ids is not None else None
+    found = quality.warnings(collected)
+    document = Examples(
+        task=recipe.task,
+        label=recipe.data.label,
+        labels=labels,
+        splits={split: _split_files(split, collected, plan, labels) for split in SPLITS},
+        features=_features(recipe, plan, output),
+        raw_features=[RawFeature(name=name, dtype=spec.dtype.name) for name, spec in plan.raw_spec.items()],
+        image=image,
+        quarantined=len(collected.bad),
+        quarantine=dict(sorted(Counter(item.reason for item in collected.bad).items())),
+        warnings=found,
+        fingerprint=quality.fingerprint(collected),
+        window=collected.window,
+    )
+    document.write(output)
+    for warning in found:
+        events.emit("warning", message=warning)
+    (output / "labels.txt").write_text("".join(f"{label}\n" for label in labels or []), encoding="utf-8")
+    schema = schema_utils.schema_from_feature_spec(plan.raw_spec)
+    (output / "schema.pbtxt").write_text(text_format.MessageToString(schema), encoding="utf-8")
+    quality.write_statistics(collected, output)
+    quality.write_quarantine(collected, output)
+
+
+def _split_files(split: Split, collected: Collected, plan: Plan, labels: list[str] | None) -> SplitFiles:
+    summary, layout = collected.splits[split], plan.layouts[split]
+    return SplitFiles(
+        examples=summary.examples,
+        files=[f"examples/{shard_name(split, index, layout.shards)}" for index in range(layout.shards)],
+        shard_examples=layout.examples,
+        class_counts=[summary.labels[label] for label in labels] if labels is not None else None,
+    )
+
+
+def _features(recipe: Recipe, plan: Plan, output: Path) -> list[Feature]:
+    """Return the features of the transform graph, by name."""
+    transformed = tft.TFTransformOutput(str(output / "transform"))
+    domains = {feature.name: feature.int_domain for feature in transformed.transformed_metadata.schema.feature}
+    sizes = known_sizes(recipe.data)
+    features = []
+    for name, spec in sorted(transformed.transformed_feature_spec().items()):
+        learned = domains[name].max + 1 if domains[name].is_categorical else None
+        size = sizes.get(name, learned)
+        if spec.dtype == tf.int64 and size is None:
+            raise ConfigurationError(
+                f"module: {recipe.module}: preprocessing_fn: the output '{name}' is int64 of unknown range. Ids come "
+                "from tft.compute_and_apply_vocabulary or tft.bucketize. Use these, or cast it to float32."
+            )
+        features.append(
+            Feature(
+                name=name,
+                dtype=spec.dtype.name,
+                shape=tuple(spec.shape),
+                vocabulary_size=size if spec.dtype == tf.int64 else None,
+                encoded=not plan.materialize,
+            )
+        )
+    return features

@@ -1,0 +1,1 @@
+"""What preprocess finds out about data: statistics and quality."""

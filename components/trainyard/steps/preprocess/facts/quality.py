@@ -1,0 +1,147 @@
+"""Judges what was collected before anything is trained, and describes it: statistics, warnings, quarantine."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from pathlib import Path
+
+from trainyard.contract.artifacts import SPLITS, Split
+from trainyard.contract.drift import FeatureStatistics, Statistics
+from trainyard.errors import DataError
+from trainyard.spec.recipe import Recipe
+from trainyard.steps.preprocess.collect import Collected
+
+_SHOWN = 5
+
+
+def require_usable(collected: Collected, recipe: Recipe) -> None:
+    """Return where the examples can be trained on and judged.
+
+    Raises `DataError` with the counts where too many records are bad, a split is empty, a column of the training split
+    holds nothing, or (classification) there is one class, a class with one example, or a class that a split lacks.
+    """
+    _require_few_bad(collected, recipe)
+    counts = {split: collected.splits[split].examples for split in SPLITS}
+    shown = ", ".join(f"{split} {count}" for split, count in counts.items())
+    empty = [split for split, count in counts.items() if not count]
+    if empty:
+        raise DataError(
+            f"data.split: the split '{empty[0]}' is empty; examples: {shown}. Every split needs some. "
+            "Add data or give the split a larger fraction."
+        )
+    _require_values(collected, recipe)
+    if recipe.task == "classification":
+        _require_classes(collected)
+
+
+def class_names(collected: Collected) -> list[str]:
+    """Return the classes of the training split in the order of their ids: by number where all are numbers, else by name."""
+    names = list(collected.splits["train"].labels)
+    if all(name.isdecimal() and name.isascii() for name in names):
+        return sorted(names, key=lambda name: (int(name), name))
+    return sorted(names)
+
+
+def warnings(collected: Collected) -> list[str]:
+    """Return what does not stop the run but is worth a look: repeated examples, files that are not read, contradicting labels."""
+    found = []
+    again = sum(group.times - 1 for group in collected.repeated)
+    if again:
+        first = collected.repeated[0]
+        found.append(
+            f"{again} examples repeat another one (kept, and in the same split), such as {' = '.join(first.sources)}."
+        )
+    if collected.window and collected.window.missing:
+        missing = collected.window.missing
+        more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
+        found.append(
+            f"{len(missing)} days from {collected.window.first} to {collected.window.last} hold no files: "
+            f"{', '.join(missing[:_SHOWN])}{more}."
+        )
+    if collected.left_out:
+        names = collected.left_out
+        more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+        found.append(
+            f"{len(names)} files are not of the data's format, and not read: {', '.join(names[:_SHOWN])}{more}."
+        )
+    conflicts = [group for group in collected.repeated if len(group.labels) > 1]
+    for group in conflicts[:_SHOWN]:
+        found.append(f"equal examples with different labels {', '.join(group.labels)}: {', '.join(group.sources)}.")
+    if len(conflicts) > _SHOWN:
+        found.append(f"{len(conflicts) - _SHOWN} more groups of equal examples with different labels.")
+    return found
+
+
+def fingerprint(collected: Collected) -> str:
+    """Return the SHA-256 that stands for all examples and labels, in whatever files and order they come."""
+    digests = [f"{split} {collected.splits[split].examples} {collected.splits[split].digests}" for split in SPLITS]
+    return hashlib.sha256("\n".join(digests).encode()).hexdigest()
+
+
+def write_quarantine(collected: Collected, folder: Path) -> None:
+    """Write quarantine.jsonl, one bad record a line in the order of their names."""
+    lines = [item.model_dump_json() + "\n" for item in collected.bad]
+    (folder / "quarantine.jsonl").write_text("".join(lines), encoding="utf-8")
+
+
+def write_statistics(collected: Collected, folder: Path) -> None:
+    """Write statistics.json: of each feature and split the count, missing values, spread or most frequent values."""
+    features: dict[str, dict[Split, FeatureStatistics]] = {}
+    for split in SPLITS:
+        for name, statistics in collected.splits[split].statistics.items():
+            features.setdefault(name, {})[split] = FeatureStatistics.model_validate(statistics)
+    classes = {
+        name: {split: collected.splits[split].labels.get(name, 0) for split in SPLITS}
+        for name in class_names(collected)
+    }
+    counts = {split: collected.splits[split].examples for split in SPLITS}
+    Statistics(examples=counts, classes=classes, features=features).write(folder)
+
+
+def _require_few_bad(collected: Collected, recipe: Recipe) -> None:
+    bad = len(collected.bad)
+    total = bad + sum(summary.examples for summary in collected.splits.values())
+    if total == 0:
+        raise DataError("data.path: no records found in the files. Correct data.path in the recipe.")
+    if bad > recipe.data.max_bad_fraction * total:
+        reasons = Counter(item.reason for item in collected.bad)
+        counts = ", ".join(f"{reason} {count}" for reason, count in sorted(reasons.items()))
+        examples = "; ".join(f"{item.source} ({item.reason}: {item.detail})" for item in collected.bad[:_SHOWN])
+        raise DataError(
+            f"data: {bad} of {total} records are bad ({bad / total:.2%}): {counts}. "
+            f"data.max_bad_fraction allows {recipe.data.max_bad_fraction:.2%}. Such as {examples}. Repair or remove them."
+        )
+
+
+def _require_values(collected: Collected, recipe: Recipe) -> None:
+    train = collected.splits["train"]
+    empty = [name for name in recipe.data.features if train.statistics[name]["count"] == 0]
+    if empty:
+        raise DataError(
+            f"data.features: the column '{empty[0]}' is missing in all {train.examples} training examples "
+            f"(empty columns: {', '.join(empty)}). A column needs values to learn from. Remove it from the recipe."
+        )
+
+
+def _require_classes(collected: Collected) -> None:
+    totals: Counter[str] = Counter()
+    for summary in collected.splits.values():
+        totals.update(summary.labels)
+    if len(totals) < 2:
+        raise DataError(f"data.label: every example has the class '{next(iter(totals))}'. At least two are needed.")
+    single = sorted(name for name, count in totals.items() if count == 1)
+    if single:
+        raise DataError(
+            f"data.label: the class '{single[0]}' has one example ({len(single)} such classes). "
+            "A class needs examples in every split. Add examples or remove the class."
+        )
+    for split in SPLITS:
+        lacking = sorted(set(totals) - set(collected.splits[split].labels))
+        if lacking:
+            name = lacking[0]
+            counts = ", ".join(f"{other} {collected.splits[other].labels.get(name, 0)}" for other in SPLITS)
+            raise DataError(
+                f"data.split: the split '{split}' has no example of class '{name}' ({counts}; {len(lacking)} classes "
+                "lack there). Every split needs every class. Add examples, give the split a larger fraction, or take another seed."
+            )

@@ -1,0 +1,1 @@
+"""Sources of records: bundled data, CSV, image folders, TFRecord and TFDS folders."""

@@ -1,0 +1,195 @@
+"""Finds and opens the files of a source, in a folder or in a bucket, and reads no more of one than is allowed."""
+
+from __future__ import annotations
+
+import fnmatch
+import gzip
+import io
+import os
+import stat
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import IO, cast
+
+from trainyard.contract import window
+from trainyard.contract.artifacts import Quarantined, Window
+from trainyard.errors import DataError
+from trainyard.spec.recipe import Data
+from trainyard.steps.preprocess.readers.records import BadRecord
+from trainyard.storage import listing
+from trainyard.storage.buckets import buckets
+from trainyard.storage.listing import SourceFile
+from trainyard.uris import is_bucket
+
+_PATTERNS = {
+    "image_folder": ("*",),
+    "csv": ("*.csv", "*.csv.gz"),
+    "tfrecord": ("*.tfrecord*",),
+    "tfds": ("*.tfrecord*",),
+}
+_DESCRIPTIONS = ("*.json", "*.labels.txt", "*.txt")  # of a prepared data set, beside its shards
+_SHOWN = 5
+_CHUNK = 1 << 20
+_SLACK = 16 << 20  # bytes; chosen: for what else an image's file holds, such as a preview or a colour profile
+_BYTES_PER_PIXEL = 4  # chosen: 8 bits a channel and an alpha channel, not compressed at all
+
+
+@dataclass(frozen=True)
+class Files:
+    """The files of a source: absolute paths in order, all below `root`; in a window of days, below a root a day.
+
+    bad: the images that must not be opened, and why. left_out: the names of other files that lie there and are not read.
+    """
+
+    root: str
+    paths: list[str]
+    roots: tuple[str, ...] = ()
+    window: Window | None = None
+    bad: tuple[Quarantined, ...] = ()
+    left_out: tuple[str, ...] = ()
+
+    def name(self, path: str) -> str:
+        """Return `path` as seen from the root."""
+        return relative(path, self.root)
+
+    def name_in_day(self, path: str) -> str:
+        """Return `path` as seen from its day's root, or from the only one."""
+        return relative(path, next((root for root in self.roots if path.startswith(f"{root}/")), self.root))
+
+
+def relative(path: str, root: str) -> str:
+    """Return `path` as seen from `root`."""
+    return path.removeprefix(root.rstrip("/") + "/")
+
+
+def find_files(data: Data, path: str, day: str = "") -> Files:
+    """Return the files that `path` (a folder, a file or a glob, local, gs:// or s3://) stands for, hidden ones left out.
+
+    Where `data` is a window of days, it is that before `day`. Raises `DataError` where there are none, where they cannot
+    be listed, or where a file of many records is none that can be read; `TransientError` where a bucket cannot be reached.
+    """
+    if data.window_days is not None:
+        return _in_window(data, day)
+    files = _found(data, path)
+    if not files.paths and not files.bad:
+        wanted = " or ".join(_PATTERNS[data.format])
+        raise DataError(f"data.path: {path}: no files found. Looked for {wanted}. Correct data.path in the recipe.")
+    return files
+
+
+def _in_window(data: Data, day: str) -> Files:
+    found = {each: _found(data, path) for each, path in window.paths(data, day).items()}
+    days = window.require(data, ((each, len(files.paths) + len(files.bad)) for each, files in found.items()))
+    root = (data.path or "").partition("%")[0].rpartition("/")[0]
+    filled = [files for files in found.values() if files.paths or files.bad]
+    bad = [item.model_copy(update={"source": _from(root, day, item.source)}) for day in filled for item in day.bad]
+    return Files(
+        root,
+        sorted({path for files in filled for path in files.paths}),
+        roots=tuple(dict.fromkeys(files.root for files in filled)),
+        window=days,
+        bad=tuple({item.source: item for item in bad}.values()),
+        left_out=tuple(dict.fromkeys(_from(root, files, name) for files in found.values() for name in files.left_out)),
+    )
+
+
+def _from(root: str, files: Files, name: str) -> str:
+    return relative(f"{files.root.rstrip('/')}/{name}", root)
+
+
+def _found(data: Data, path: str) -> Files:
+    listed = listing.list_files(path)
+    wanted = [file for file in listed.files if not listed.whole or _is_wanted(file.name, data)]
+    bad = [file for file in (_limited(file, data) for file in wanted) if file.reason]
+    if bad and data.format != "image_folder":
+        raise DataError(_refusal(path, bad))
+    names = {file.name for file in bad}
+    left_out = {file.name for file in listed.files} - {file.name for file in wanted}
+    return Files(
+        listed.root,
+        [f"{listed.root.rstrip('/')}/{file.name}" for file in wanted if file.name not in names],
+        bad=tuple(Quarantined(source=file.name, reason=file.reason, detail=file.detail) for file in bad),
+        left_out=tuple(sorted(name for name in left_out if not _describes(name, data))),
+    )
+
+
+def _is_wanted(name: str, data: Data) -> bool:
+    return data.format == "image_folder" or ("/" not in name and _is_like(name, _PATTERNS[data.format]))
+
+
+def _describes(name: str, data: Data) -> bool:
+    return data.format == "tfds" and "/" not in name and _is_like(name, _DESCRIPTIONS)
+
+
+def _is_like(name: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def _limited(file: SourceFile, data: Data) -> SourceFile:
+    if data.format != "image_folder" or file.reason or file.bytes <= image_limit(data) or file.name.endswith(".gz"):
+        return file
+    error = too_many_bytes(file.bytes, image_limit(data))
+    return replace(file, reason=error.reason, detail=error.detail)
+
+
+def _refusal(path: str, bad: list[SourceFile]) -> str:
+    shown = "; ".join(f"{file.name} ({file.detail})" for file in bad[:_SHOWN])
+    more = f"; and {len(bad) - _SHOWN} more" if len(bad) > _SHOWN else ""
+    return (
+        f"data.path: {path}: files cannot be read: {shown}{more}. Each may hold many examples. Repair or remove them."
+    )
+
+
+def image_limit(data: Data) -> int:
+    """Return the most bytes that an encoded image may have: those of as many pixels as the recipe allows."""
+    return data.max_image_pixels * _BYTES_PER_PIXEL + _SLACK
+
+
+def too_many_bytes(found: int, limit: int) -> BadRecord:
+    """Return why something of `found` bytes is not read."""
+    return BadRecord("too_many_bytes", f"{found} bytes, at most {limit} are taken (by data.max_image_pixels)")
+
+
+def open_file(path: str) -> IO[bytes]:
+    """Return the bytes of `path`, gunzipped where the name ends in .gz; a cut or broken archive raises while reading.
+
+    Raises `OSError` where it is no regular file (any more): opening a named pipe would wait for its writer for ever.
+    """
+    stream = buckets.open_object(path) if is_bucket(path) else _open_regular(path)
+    return cast(IO[bytes], io.BufferedReader(gzip.GzipFile(fileobj=stream))) if path.endswith(".gz") else stream
+
+
+def _open_regular(path: str) -> IO[bytes]:
+    file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(file).st_mode):
+        os.close(file)
+        raise OSError(f"{path}: is no regular file")
+    return io.BufferedReader(io.FileIO(file))
+
+
+def read_at_most(stream: IO[bytes], limit: int) -> bytes | None:
+    """Return all bytes of `stream`, or None where it has more than `limit`."""
+    content = bytearray()
+    while chunk := stream.read(min(_CHUNK, limit + 1 - len(content))):
+        content += chunk
+        if len(content) > limit:
+            return None
+    return bytes(content)
+
+
+def read_text(path: str, limit: int = 64 << 20) -> str | None:
+    """Return the text of the file at `path`, or None where there is none. Raises `DataError` where it is no such text."""
+    try:
+        if is_bucket(path) and not buckets.list_objects(path).objects:
+            return None
+        with open_file(path) as stream:
+            content = read_at_most(stream, limit)
+        if content is None:
+            raise DataError(
+                f"{path}: has more than {limit} bytes, which no description of data has. Correct data.path."
+            )
+        return content.decode("utf-8")
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: cannot be read ({error}). Check it, or copy it again from its origin.") from error

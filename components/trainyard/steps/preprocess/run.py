@@ -1,0 +1,99 @@
+"""The step: from the recipe's data to examples that train, evaluate and export share."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from pathlib import Path
+
+import trainyard.data  # noqa: F401 - first: sets what TensorFlow reads while it is imported
+from trainyard import events, globs
+from trainyard.contract.artifacts import SPLITS, ImageShape
+from trainyard.contract.window import day_of
+from trainyard.errors import ConfigurationError
+from trainyard.spec.recipe import Recipe
+from trainyard.steps.preprocess.collect import Collected, collect
+from trainyard.steps.preprocess.describe import write_description
+from trainyard.steps.preprocess.facts import quality
+from trainyard.steps.preprocess.readers.bundled import write_breast_cancer, write_digits
+from trainyard.steps.preprocess.readers.files import find_files
+from trainyard.steps.preprocess.readers.tfds import read_dataset
+from trainyard.steps.preprocess.shards import plan_layout
+from trainyard.steps.preprocess.transforming.features import column_preprocessing, image_preprocessing, raw_spec
+from trainyard.steps.preprocess.transforming.module import load_preprocessing
+from trainyard.steps.preprocess.transforming.transform import Plan, transform
+
+_BATCH_ROWS, _BATCH_IMAGES = 1000, 64  # chosen: a batch of decoded images stays below 100 MB at 224 x 224
+
+
+def run(recipe: Recipe, output: Path, beam_options: str = "", day: str = "") -> None:
+    """Read, check, split and transform the recipe's data into example shards with their transform graph.
+
+    beam_options are Beam's own, such as `--runner=PrismRunner`; by default the pipelines run in this process.
+    day: where the recipe reads a window of days, the day after its last one, YYYY-MM-DD; today in UTC by default.
+    """
+    start = time.monotonic()
+    _require_literal(output)
+    work = output / ".work"
+    work.mkdir()
+    collected = _collect(recipe, work, beam_options, day_of(day))
+    collected_at = time.monotonic()
+    quality.require_usable(collected, recipe)
+    own = load_preprocessing(recipe.module)
+    image = _image_shape(collected, recipe)
+    default = image_preprocessing(image) if image else column_preprocessing(recipe.data)
+    labels = quality.class_names(collected) if recipe.task == "classification" else None
+    plan = Plan(
+        records=collected.records,
+        raw_spec=raw_spec(recipe.data),
+        preprocessing_fn=own or default,
+        materialize=own is not None or image is None,
+        label_ids={name: index for index, name in enumerate(labels)} if labels is not None else None,
+        layouts={split: plan_layout(collected.splits[split], recipe.data.shard_examples) for split in SPLITS},
+        examples=sum(collected.splits[split].examples for split in SPLITS),
+        batch_size=_BATCH_IMAGES if image else _BATCH_ROWS,
+        beam_options=beam_options,
+    )
+    shards = sum(layout.shards for layout in plan.layouts.values())
+    events.emit("transforming", shards=shards, classes=len(labels or []), own_preprocessing_fn=own is not None)
+    transform(plan, output, str(work / "transform"))
+    write_description(recipe, collected, plan, image, output)
+    shutil.rmtree(work)
+    events.emit(
+        "preprocessed",
+        collect_seconds=round(collected_at - start, 2),
+        transform_seconds=round(time.monotonic() - collected_at, 2),
+    )
+
+
+def _require_literal(output: Path) -> None:
+    if globs.literal(str(output)) != str(output):
+        raise ConfigurationError(
+            f"{output}: holds one of the characters * ? [, which Beam takes for a pattern in the name of what it writes. "
+            "Name a storage without them."
+        )
+
+
+def _collect(recipe: Recipe, work: Path, beam_options: str, day: str) -> Collected:
+    path = recipe.data.path or _write_bundled(recipe, work / "bundled")
+    files = find_files(recipe.data, path, day)
+    events.emit("reading", format=recipe.data.format, path=recipe.data.bundled or path, files=len(files.paths))
+    dataset = read_dataset(recipe.data, files) if recipe.data.format == "tfds" else None
+    (work / "collect").mkdir()
+    collected = collect(recipe, files, dataset, str(work / "collect"), beam_options)
+    counts = {split: collected.splits[split].examples for split in SPLITS}
+    events.emit("checked", **counts, quarantined=len(collected.bad), repeated=len(collected.repeated))
+    return collected
+
+
+def _write_bundled(recipe: Recipe, folder: Path) -> str:
+    {"digits": write_digits, "breast_cancer": write_breast_cancer}[recipe.data.bundled or ""](folder)
+    return str(folder)
+
+
+def _image_shape(collected: Collected, recipe: Recipe) -> ImageShape | None:
+    if not recipe.data.is_image:
+        return None
+    first = min(summary.first for summary in collected.splits.values() if summary.first)
+    height, width = recipe.data.image_size or first[1:]
+    return ImageShape(height=height, width=width, channels=recipe.data.channels)

@@ -1,0 +1,1 @@
+"""Raw columns to the model's features, by tf.Transform."""

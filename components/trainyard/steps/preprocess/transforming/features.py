@@ -1,0 +1,119 @@
+"""The transform of the raw features, as a graph: the recipe's own `preprocessing_fn`, or this one by type of column."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+import tensorflow_transform as tft
+
+from trainyard.contract.artifacts import ImageShape
+from trainyard.data.images import decode_image
+from trainyard.spec.feature_names import date_names
+from trainyard.spec.recipe import Category, Data, Date, Numeric
+from trainyard.steps.preprocess.transforming.calendar import MONTHS, WEEKDAYS, Calendar
+from trainyard.steps.preprocess.transforming.learned import Learned
+
+Tensors = dict[str, tf.Tensor]
+MISSING = "[missing]"
+
+
+def raw_spec(data: Data) -> dict[str, Any]:
+    """Return the parsing specification of the raw features, each a scalar: what the serving signature takes."""
+    if data.is_image:
+        return {"image": tf.io.FixedLenFeature((), tf.string)}
+    return {
+        name: tf.io.FixedLenFeature((), tf.float32 if isinstance(feature, Numeric) else tf.string)
+        for name, feature in data.features.items()
+    }
+
+
+def image_preprocessing(shape: ImageShape) -> Callable[[Tensors], Tensors]:
+    """Return the transform of images: decode and resize, (n,) strings to float32 (n, height, width, channels) in 0..255."""
+
+    def preprocessing_fn(inputs: Tensors) -> Tensors:
+        signature = tf.TensorSpec((shape.height, shape.width, shape.channels), tf.float32)
+        return {
+            "image": tf.map_fn(
+                lambda encoded: decode_image(encoded, shape), inputs["image"], fn_output_signature=signature
+            )
+        }
+
+    return preprocessing_fn
+
+
+def column_preprocessing(data: Data) -> Callable[[Tensors], Tensors]:
+    """Return the transform of named columns, each by its type in the recipe. What it learns, it learns from train."""
+
+    def preprocessing_fn(inputs: Tensors) -> Tensors:
+        dates = {name: Calendar(inputs[name]) for name, feature in data.features.items() if isinstance(feature, Date)}
+        numbers = {name: inputs[name] for name, feature in data.features.items() if isinstance(feature, Numeric)}
+        learned = Learned({**numbers, **{name: calendar.days for name, calendar in dates.items()}})
+        outputs: Tensors = {}
+        for name, feature in data.features.items():
+            if isinstance(feature, Numeric):
+                outputs[name] = _numeric(name, feature, learned)
+            elif isinstance(feature, Category):
+                outputs[name] = _category(inputs[name], feature, _vocabulary_name(name, data))
+            else:
+                days, month, weekday = date_names(name)
+                filled = learned.filled(name, learned.mean(name))
+                outputs |= {days: _zscore(name, filled, learned)}
+                outputs |= {month: dates[name].month, weekday: dates[name].weekday}
+        return outputs
+
+    return preprocessing_fn
+
+
+def known_sizes(data: Data) -> dict[str, int]:
+    """Return the number of different ids of the features whose size no analysis decides."""
+    sizes: dict[str, int] = {}
+    for name, feature in data.features.items():
+        if isinstance(feature, Numeric) and feature.scale == "buckets":
+            sizes[name] = feature.buckets
+        elif isinstance(feature, Date):
+            _, month, weekday = date_names(name)
+            sizes |= {month: MONTHS, weekday: WEEKDAYS}
+    return sizes
+
+
+def _numeric(name: str, feature: Numeric, learned: Learned) -> tf.Tensor:
+    """Impute, then scale by what the known values say."""
+    if feature.impute == "mean":
+        filled = learned.filled(name, learned.mean(name))
+    elif feature.impute == "median":
+        filled = learned.filled(name, learned.median(name))
+    else:
+        filled = learned.filled(name, tf.constant(feature.impute, tf.float64))
+    if feature.scale == "zscore":
+        return _zscore(name, filled, learned)
+    if feature.scale == "minmax":
+        low, high = learned.range(name)
+        return tf.cast(tf.math.divide_no_nan(filled - low, high - low), tf.float32)
+    if feature.scale == "buckets":
+        return tft.apply_buckets(tf.cast(filled, tf.float32), learned.boundaries(name, feature.buckets))
+    return tf.cast(filled, tf.float32)
+
+
+def _zscore(name: str, filled: tf.Tensor, learned: Learned) -> tf.Tensor:
+    """Return (filled - mean) / standard deviation as float32; a constant column becomes zeros."""
+    scaled = tf.math.divide_no_nan(filled - learned.mean(name), learned.standard_deviation(name))
+    return tf.cast(scaled, tf.float32)
+
+
+def _category(values: tf.Tensor, feature: Category, vocabulary: str) -> tf.Tensor:
+    named = tf.where(tf.equal(values, ""), tf.constant(MISSING), values)
+    return tft.compute_and_apply_vocabulary(
+        named,
+        top_k=feature.vocabulary_size,
+        frequency_threshold=feature.min_count,
+        num_oov_buckets=feature.oov_buckets,
+        vocab_filename=vocabulary,
+    )
+
+
+def _vocabulary_name(name: str, data: Data) -> str:
+    """Return a file name for the vocabulary of the column `name`, whatever characters that has."""
+    return f"vocabulary_{list(data.features).index(name)}_{re.sub(r'[^A-Za-z0-9]', '_', name)}"

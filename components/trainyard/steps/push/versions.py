@@ -1,0 +1,87 @@
+"""The folder that a server polls: numbered versions, each of them whole from the moment it can be seen.
+
+TensorFlow Serving lists the folder again and again, takes every child whose name is a number for a version, and loads
+the highest. Names that are no numbers, such as `.staging`, `champion.json` and the lock, mean nothing to it, and neither
+does a version's `assets.extra/`.
+
+On a file system a version appears whole, by a rename. A bucket has none, so there saved_model.pb comes after all other
+files: a server that looks in between finds no SavedModel yet and, by its own default, tries again each minute, five times.
+
+Source: tensorflow_serving/model_servers/main.cc (max_num_load_retries, load_retry_interval_micros),
+tensorflow_serving/sources/storage_path/file_system_storage_path_source.cc and the SavedModel layout at
+https://github.com/tensorflow/tensorflow/blob/master/tensorflow/python/saved_model/README.md.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import google_crc32c
+
+from trainyard.contract.champion import EXTRA
+from trainyard.errors import DataError
+from trainyard.storage import storage
+from trainyard.storage.storage import File, Manifest
+
+PRODUCER = "trainyard.push"
+
+_SAVED_MODEL = "saved_model/"
+_SERVED = "saved_model.pb"
+_NOT_SERVED = "exports.json"
+
+
+def layout(exported: Manifest) -> dict[str, str]:
+    """Return where each exported file goes in a version's folder, as {place: name in the export's folder}.
+
+    The SavedModel is the folder itself; all else lies below `assets.extra/`.
+    """
+    return {
+        name.removeprefix(_SAVED_MODEL) if name.startswith(_SAVED_MODEL) else f"{EXTRA}/{name}": name
+        for name in exported.files
+        if name != _NOT_SERVED
+    }
+
+
+def content(exported: Manifest) -> Manifest:
+    """Return the manifest that a version made of `exported` has: equal models have equal digests."""
+    return replace(
+        exported,
+        producer=PRODUCER,
+        files={place: exported.files[name] for place, name in layout(exported).items()},
+    )
+
+
+def newest(destination: str) -> int:
+    """Return the highest version number in `destination`, whoever wrote it, or 0."""
+    return max((int(name) for name in storage.children(destination) if re.fullmatch(r"[0-9]+", name)), default=0)
+
+
+def holds(destination: str, version: int, digest: str) -> bool:
+    """Say whether `version` is a committed model with the content `digest`."""
+    manifest = storage.committed(storage.join(destination, str(version)))
+    return manifest is not None and manifest.digest == digest
+
+
+def publish(exported: str, manifest: Manifest, destination: str, version: int) -> None:
+    """Leave the export in the folder `exported` as `version` in `destination`; nobody sees a part of it.
+
+    Raises `DataError` where a file is not the one that its manifest tells of, `InfrastructureError` as `storage.stage`.
+    """
+    with storage.stage(storage.join(destination, str(version)), producer=PRODUCER, last=_SERVED) as folder:
+        for place, name in layout(manifest).items():
+            _copy(Path(exported) / name, folder / place, manifest.files[name])
+
+
+def _copy(source: Path, target: Path, expected: File) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    checksum = google_crc32c.Checksum()
+    with source.open("rb") as reader, target.open("wb") as writer:
+        while chunk := reader.read(1 << 20):
+            checksum.update(chunk)
+            writer.write(chunk)
+    if checksum.hexdigest().decode() != expected.crc32c:
+        raise DataError(
+            f"{source}: its content differs from its manifest's checksum. Run with --from export to write it again."
+        )

@@ -1,0 +1,45 @@
+"""The step `train` as a component of a KFP pipeline."""
+
+from typing import NamedTuple
+
+from kfp import dsl
+
+
+@dsl.component(base_image="trainyard/cpu", install_kfp_package=False)
+def train(
+    recipe: str,
+    storage: str,
+    code: str,
+    examples: str,
+    fingerprint: str,  # noqa: ARG001 - the data's own: KFP reuses a model only for the very same data
+    plan: str,
+    gang: str,
+    metrics: dsl.Output[dsl.Metrics],
+) -> NamedTuple("Outputs", [("model", str)]):  # type: ignore[valid-type]
+    """Example shards become a trained model; gives its URI. Trains in a gang of pods where `gang` plans one."""
+    from trainyard.contract import keys
+    from trainyard.runtime import step, task
+
+    with task.opened("train", recipe, storage, code) as this:
+        from trainyard.contract.artifacts import Training
+        from trainyard.contract.warm_start import Plan
+
+        planned = Plan.model_validate_json(plan)
+        model = this.output_at(planned.model)
+        given = {"examples": examples, "checkpoints": keys.checkpoints(model), "start": planned.start}
+        if this.unfinished() and gang:
+            from trainyard.steps.train.gang.pods.pods import run_in_pods
+
+            this.delegate(run_in_pods, plan=gang, code=code, **given)
+        elif this.unfinished():
+            from trainyard.steps.train.run import run
+
+            this.execute(run, **given)
+        step.drop_checkpoints(model)
+        training = Training.read(model)
+        best = next(epoch for epoch in training.history if epoch.epoch == training.best_epoch)
+        metrics.log_metric("eval_loss", best.eval_loss)
+        metrics.log_metric("eval_metric", best.metric)
+        metrics.log_metric("steps", training.steps)
+        metrics.log_metric("examples_per_second", training.examples_per_second)
+        return (model,)

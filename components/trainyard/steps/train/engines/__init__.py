@@ -1,0 +1,1 @@
+"""What an engine computes, in TensorFlow or JAX: network, loss, optimizer, one step."""

@@ -1,0 +1,156 @@
+"""The framework that trains: TensorFlow, or JAX on the chips for which TensorFlow has no build.
+
+A process has one of them, and has it before it imports Keras, whose layers then compute in it. Everything around the
+steps is the same for both: input, checkpoints, schedule, gang, evidence, and a model.keras that evaluation and export
+open with TensorFlow.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Protocol, cast, get_args
+
+import numpy as np
+
+from trainyard.contract.artifacts import Device
+from trainyard.errors import ConfigurationError
+from trainyard.spec.pools import ENGINE_VARIABLE, EngineName
+from trainyard.spec.recipe import Train
+
+if TYPE_CHECKING:
+    import keras
+
+    from trainyard.steps.train.engines.objective import Objective
+
+
+class Steps(Protocol):
+    """Model, optimizer and the loop's own variables on the devices of the gang.
+
+    Variables change only inside `train`, so between two calls they are the state after a whole number of steps. All
+    workers of a gang make the same calls in the same order.
+
+    loss_sum: grows by each batch's weighted mean loss. scale: what the schedule's learning rate is multiplied by.
+    """
+
+    model: keras.Model
+    loss_sum: float
+    scale: float
+
+    @property
+    def step(self) -> int:
+        """The steps taken since the beginning of the training."""
+
+    @property
+    def learning_rate(self) -> float:
+        """The learning rate of the next step."""
+
+    @property
+    def gradient_bytes(self) -> int:
+        """Bytes that each replica sends and receives the sum of, each step."""
+
+    def distributed(self, dataset: Any) -> Iterable[Any]:
+        """Return the elements of a tf.data.Dataset of `Input`, one a local replica, as `train` and `evaluate` take them."""
+
+    def train(self, batches: Any, count: int, said: Sequence[float]) -> list[float]:
+        """Take `count` steps on the next of `batches`, and return the mean of what all workers `said`.
+
+        Every worker must ask for the same count. Raises `MemoryError` where a device has too little.
+        """
+
+    def evaluate(self, batches: Any, count: int, totals: np.ndarray) -> np.ndarray:
+        """Return `totals`, float32 (3,), and on top of it loss, metric and weight summed over the next `count` batches."""
+
+    def mean(self, said: Sequence[float]) -> list[float]:
+        """Return the mean over the workers of what they `said`."""
+
+    def all_reduce(self, count: int) -> None:
+        """Do nothing but sum a vector of the gradients' size over the replicas, `count` times."""
+
+    def not_finite(self) -> str | None:
+        """Return the name of the first variable that holds NaN or infinity, or None."""
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Return every variable's value by a name that is stable over processes, and the same in both engines.
+
+        Later steps leave it as it is.
+        """
+
+    def load(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Set every variable, those of `model` too, to what `arrays` gave for it."""
+
+
+class Engine(Protocol):
+    """The devices of the gang, as one framework drives them."""
+
+    replicas: int
+
+    def check(self) -> None:
+        """Return where the promised devices are listed; raises `InfrastructureError` else. It starts no device."""
+
+    def join(self) -> None:
+        """Start the devices and meet the gang's other workers, without a deadline.
+
+        Raises `InfrastructureError` where the promised devices cannot be started.
+        """
+
+    def leave(self) -> None:
+        """Let the others of the gang end: call it after the last step, on every worker."""
+
+    def devices(self) -> list[str]:
+        """Return the names of this process's devices that train, such as CPU:0."""
+
+    def hardware(self) -> str:
+        """Return what one of the devices that train is, such as NVIDIA L4, or CPU."""
+
+    def precision(self, train: Train) -> str:
+        """Return float32, bfloat16 or float16: the recipe's, or the fastest that the device does well."""
+
+    def probe(self) -> list[Device]:
+        """Return what each device of this process computes and copies in a second, and say it."""
+
+    def versions(self) -> dict[str, str]:
+        """Return the versions of what drives the devices."""
+
+    def steps(
+        self, build: Callable[[], keras.Model], train: Train, steps_per_epoch: int, objective: Objective, precision: str
+    ) -> Steps:
+        """Return the steps of the model that `build` returns, with its first weights, nothing traced yet."""
+
+    def lost_a_worker(self, error: Exception) -> bool:
+        """Whether `error`, raised in training, is what the loss of another worker looks like."""
+
+
+def chosen() -> EngineName:
+    """Return the engine that TRAINYARD_ENGINE names, tensorflow where it names none.
+
+    Raises `ConfigurationError` where there is no such engine, or JAX is not installed.
+    """
+    name = os.environ.get(ENGINE_VARIABLE) or "tensorflow"
+    if name == "jax" and find_spec("jax") is None:
+        raise ConfigurationError(f"{ENGINE_VARIABLE}: JAX is not installed here. Name the image jax, or leave it out.")
+    for known in get_args(EngineName):
+        if name == known:
+            return cast(EngineName, known)
+    raise ConfigurationError(f"{ENGINE_VARIABLE}: no engine '{name}'. Known: {', '.join(get_args(EngineName))}.")
+
+
+def prepare() -> list[str]:
+    """Have Keras compute in the chosen engine where this process imports it from now on; return what to import for that."""
+    common = ["trainyard.data", "tensorflow", "keras", "trainyard.steps.train.session"]
+    if chosen() == "tensorflow":
+        return [*common, "trainyard.steps.train.engines.tensorflow.tensorflow_engine"]
+    os.environ["KERAS_BACKEND"] = "jax"
+    return [*common, "trainyard.steps.train.engines.jax.jax_engine"]
+
+
+def engine() -> Engine:
+    """Return the chosen engine, nothing of it started."""
+    if chosen() == "jax":
+        from trainyard.steps.train.engines.jax.jax_engine import JaxEngine
+
+        return JaxEngine()
+    from trainyard.steps.train.engines.tensorflow.tensorflow_engine import TensorFlowEngine
+
+    return TensorFlowEngine()

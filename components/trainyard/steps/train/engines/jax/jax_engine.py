@@ -1,0 +1,153 @@
+"""JAX as the engine: one program over all devices of a gang, which JAX itself divides among them."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import jaxlib
+import keras
+import numpy as np
+import tensorflow as tf
+from jax.sharding import Mesh
+
+from trainyard.contract.artifacts import Device
+from trainyard.errors import ConfigurationError, InfrastructureError
+from trainyard.spec.pools import ENGINE_VARIABLE
+from trainyard.spec.recipe import Train
+from trainyard.steps.train.engines import probe
+from trainyard.steps.train.engines.jax.jax_steps import AXIS, JaxSteps
+from trainyard.steps.train.engines.objective import Objective
+from trainyard.steps.train.engines.optimizer import Schedule, optimizer
+from trainyard.steps.train.gang import peers
+from trainyard.steps.train.gang.place import place
+from trainyard.steps.train.promise import missing, promised
+
+# How the errors begin that a lost worker causes: the statuses that TensorFlow gives then, and with gloo UNKNOWN.
+_PEER_ERRORS = (
+    "UNAVAILABLE",
+    "INTERNAL",
+    "ABORTED",
+    "CANCELLED",
+    "DEADLINE_EXCEEDED",
+    "FAILED_PRECONDITION",
+    "UNKNOWN",
+)
+
+
+class JaxEngine:
+    """The engine of TPU slices of several hosts, and of TPUs that TensorFlow has no build for; of CPUs for tests.
+
+    A gang's processes see all of its devices, so batch statistics, dropout and gradients are those of the global batch
+    without a word of ours.
+    """
+
+    replicas = 1
+
+    def check(self) -> None:
+        """Do nothing: JAX lists devices by starting them, see `join`. Raises `ConfigurationError` where they are GPUs."""
+        promise = promised()
+        if promise is not None and promise.kind != "tpu":
+            raise ConfigurationError(
+                f"{ENGINE_VARIABLE}: JAX trains on TPUs here, and the pool promised {promise}. Leave the variable out."
+            )
+
+    def join(self) -> None:
+        """Start the devices; the gang's chief is JAX's coordinator, at its address of TF_CONFIG."""
+        here, promise = place(), promised()
+        if promise is not None:
+            # By itself JAX would take the CPU where a TPU does not start; of a list it wants all, and takes the first.
+            jax.config.update("jax_platforms", f"{promise.kind},cpu")
+        if here.workers > 1:
+            # On CPUs; those of a TPU go over its own links. Its preemption service would take SIGTERM from the loop.
+            jax.config.update("jax_cpu_collectives_implementation", "gloo")
+            jax.config.update("jax_enable_preemption_service", False)
+            chief = json.loads(os.environ["TF_CONFIG"])["cluster"]["worker"][0]
+            # By itself its coordinator would listen on every interface.
+            bind = chief if peers.is_loopback(chief.rpartition(":")[0]) else None
+            jax.distributed.initialize(
+                chief, here.workers, here.index, cluster_detection_method="deactivate", coordinator_bind_address=bind
+            )
+        try:
+            found = jax.local_devices()
+        except RuntimeError as error:
+            if promise is None:
+                raise
+            text = str(error).partition("\n")[0]
+            raise missing(promise, f"JAX {jax.__version__} could not start them ({text})") from error
+        if promise is not None and len(found) % promise.count:  # one or two cores a chip
+            raise missing(promise, f"JAX {jax.__version__} lists {len(found)} cores")
+        if jax.process_index() != here.index or jax.process_count() != here.workers:
+            raise InfrastructureError(
+                f"devices: this is worker {here.index} of {here.workers}, and its devices are those of process "
+                f"{jax.process_index()} of {jax.process_count()}. TPU_WORKER_ID and TPU_WORKER_HOSTNAMES come from GKE, in the "
+                "order of the Job's indices: look at the pod."
+            )
+        self.replicas = jax.device_count()
+
+    def leave(self) -> None:
+        """Wait for the others and go: a worker whose coordinator is gone would abort."""
+        if place().workers > 1:
+            jax.distributed.shutdown()
+
+    def devices(self) -> list[str]:
+        """Return the names of this process's devices that train."""
+        return [f"{device.platform.upper()}:{number}" for number, device in enumerate(jax.local_devices())]
+
+    def hardware(self) -> str:
+        """Return what one of the devices is."""
+        promise, device = promised(), jax.local_devices()[0]
+        return promise.accelerator if promise else "CPU" if device.platform == "cpu" else device.device_kind
+
+    def precision(self, train: Train) -> str:
+        """Return the recipe's precision, by itself bfloat16 on a TPU; raises `ConfigurationError` for float16."""
+        if train.precision == "float16":
+            raise ConfigurationError(
+                "train.precision: float16 needs a loss that is scaled, and JAX does not do that here. Use bfloat16 or float32."
+            )
+        return _native_type() if train.precision == "auto" else train.precision
+
+    def probe(self) -> list[Device]:
+        """Measure each device."""
+        found = [_measured(name, device) for name, device in zip(self.devices(), jax.local_devices(), strict=True)]
+        return probe.said(found, self.versions())
+
+    def versions(self) -> dict[str, str]:
+        """Return the versions of JAX, of what it was built with, and of TensorFlow, which reads the examples."""
+        known = {"jax": jax.__version__, "jaxlib": jaxlib.__version__, "tensorflow": tf.version.VERSION}
+        return known | {"platform": jax.local_devices()[0].client.platform_version.partition("\n")[0]}
+
+    def steps(
+        self, build: Callable[[], keras.Model], train: Train, steps_per_epoch: int, objective: Objective, precision: str
+    ) -> JaxSteps:
+        """Return the steps of the model that `build` returns, every device with all of its variables."""
+        del precision  # float16, which alone would change the optimizer, is refused
+        model, schedule = build(), Schedule(train, steps_per_epoch)
+        chosen = optimizer(train, schedule, float16=False)
+        chosen.build(model.trainable_variables)
+        # Worker by worker, as `Share` counts the replicas.
+        devices = sorted(jax.devices(), key=lambda device: (device.process_index, device.id))
+        return JaxSteps(Mesh(np.array(devices), (AXIS,)), model, chosen, schedule, objective, train.accumulation_steps)
+
+    def lost_a_worker(self, error: Exception) -> bool:
+        """Whether XLA says that a sum, or the coordinator, did not answer."""
+        return isinstance(error, jax.errors.JaxRuntimeError) and str(error).startswith(_PEER_ERRORS)
+
+
+def _native_type() -> str:
+    return "bfloat16" if jax.local_devices()[0].platform == "tpu" else "float32"
+
+
+def _measured(name: str, device: jax.Device) -> Device:
+    """Return what `probe.probe` returns of one device."""
+    kind = name.partition(":")[0]
+    edge, size = probe.SIZES[kind]
+    with jax.default_device(device):
+        matrix = jax.random.normal(jax.random.key(1), (edge, edge), _native_type()) / edge**0.5
+        products = probe.per_second(jax.jit(lambda x: matrix @ x), matrix, jax.block_until_ready)
+        copies = probe.per_second(jax.jit(lambda x: x + 1.0), jnp.zeros(size // 4), jax.block_until_ready)
+    memory = (device.memory_stats() or {}).get("bytes_limit", 0)
+    return probe.delivered(name, kind if kind == "CPU" else device.device_kind, memory, products, copies)

@@ -1,0 +1,1 @@
+"""Example shards to batches."""

@@ -1,0 +1,161 @@
+"""Checkpoints under the commit protocol: what a stopped run needs to go on as if it had never stopped.
+
+A checkpoint is the folder `ckpt-<step>` with state.npz (every variable of model, optimizer and loop) and progress.json.
+The data position is the step itself, for the batches are a pure function of it.
+"""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from pydantic import ValidationError
+
+from trainyard import events
+from trainyard.contract.artifacts import Document, Epoch, Rollback
+from trainyard.errors import ConfigurationError, DataError
+from trainyard.storage import storage
+
+Arrays = Mapping[str, np.ndarray]
+
+_STATE = "state.npz"
+_PRODUCER = "trainyard.train"
+
+
+class Progress(Document):
+    """What a checkpoint knows beside its arrays. identity names the recipe and the examples that it belongs to."""
+
+    file = "progress.json"
+
+    identity: str
+    step: int
+    history: list[Epoch]
+    rollbacks: list[Rollback] = []
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint that was read back whole."""
+
+    progress: Progress
+    arrays: dict[str, np.ndarray]
+
+
+class Checkpoints:
+    """The checkpoints of one run below the folder `uri`: the last `keep` of them and the best one."""
+
+    def __init__(self, uri: str, identity: str, keep: int, writes: bool = True) -> None:
+        self.uri = uri
+        self.identity = identity
+        self.keep = keep
+        self._writes = writes
+        if writes:
+            storage.remove_unfinished(uri)
+
+    def save(self, progress: Progress, arrays: Arrays) -> None:
+        """Commit `ckpt-<step>` of `progress` and remove what is neither among the last ones nor the best."""
+        step, final = progress.step, self._path(progress.step)
+        storage.remove(final)
+        with storage.stage(final, producer=_PRODUCER) as folder:
+            np.savez(folder / _STATE, **arrays)  # type: ignore[arg-type]
+            progress.write(folder)
+        steps = self.steps()
+        best = best_epoch([epoch for epoch in progress.history if epoch.step in steps])
+        kept = {*steps[-self.keep :], best.step if best else step}
+        for other in steps:
+            if other not in kept:
+                storage.remove(self._path(other))
+
+    def steps(self) -> list[int]:
+        """Return the steps of the checkpoints that are there, in rising order."""
+        names = [name.removeprefix("ckpt-") for name in storage.children(self.uri) if name.startswith("ckpt-")]
+        return sorted(int(name) for name in names if name.isdigit())
+
+    def latest(self, expected: Arrays) -> Checkpoint | None:
+        """Return the newest whole checkpoint of this very run, or None; what is skipped is told as a warning.
+
+        Raises `ConfigurationError` where a checkpoint holds other variables than `expected`: another model's.
+        """
+        for step in reversed(self.steps()):
+            try:
+                found = self.read(step)
+            except DataError as error:
+                events.emit("warning", message=str(error))
+                continue
+            _check_variables(self._path(step), found.arrays, expected)
+            if found.progress.identity == self.identity:
+                self._look_for_best(found.progress.history)
+                return found
+            events.emit(
+                "warning",
+                message=f"{self._path(step)}: skipped, it was made with another recipe or other examples.",
+            )
+        return None
+
+    def _look_for_best(self, history: list[Epoch]) -> None:
+        """Tell where the best epoch's checkpoint is lost, and remove a damaged one: another becomes the one to keep."""
+        best = best_epoch(history)
+        if best is None or not self._writes:
+            return
+        path = self._path(best.step)
+        try:
+            storage.local(path, made_by="train")
+        except DataError as error:
+            storage.remove(path)
+            events.emit("warning", message=f"{lost_best(best)} ({error})")
+
+    def read(self, step: int) -> Checkpoint:
+        """Return the checkpoint of `step`. Raises `DataError` where it is missing, cut or corrupt."""
+        path = self._path(step)
+        try:
+            folder = storage.local(path, made_by="train")
+            manifest = storage.require(str(folder), made_by="train")
+            if manifest.producer != _PRODUCER:
+                raise DataError(f"{path}: skipped, it was written by {manifest.producer}.")
+            with np.load(folder / _STATE, allow_pickle=False) as archive:
+                return Checkpoint(Progress.read(str(folder)), {name: archive[name] for name in archive.files})
+        except (
+            ValidationError,
+            ValueError,
+            KeyError,
+            EOFError,
+            OSError,
+            zipfile.BadZipFile,
+            json.JSONDecodeError,
+        ) as error:
+            raise DataError(f"{path}: skipped, it cannot be read ({type(error).__name__}: {error}).") from error
+
+    def _path(self, step: int) -> str:
+        return storage.join(self.uri, f"ckpt-{step}")
+
+
+def best_epoch(history: list[Epoch]) -> Epoch | None:
+    """Return the epoch of the smallest eval loss, the first of equals, or None where none has ended."""
+    return min(history, key=lambda epoch: epoch.eval_loss, default=None)
+
+
+def lost_best(best: Epoch) -> str:
+    """Return the sentence about the best epoch, whose checkpoint is gone."""
+    return (
+        f"the checkpoint of epoch {best.epoch}, the best one (eval loss {best.eval_loss:.6g}), is lost, so the model is that "
+        "of another epoch. Run with --from train to have it again"
+    )
+
+
+def _check_variables(path: str, found: Arrays, expected: Arrays) -> None:
+    faults = [f"{name} is missing" for name in expected if name not in found]
+    faults += [f"{name} is not known" for name in found if name not in expected]
+    faults += [
+        f"{name} is {found[name].shape} instead of {value.shape}"
+        for name, value in expected.items()
+        if name in found and found[name].shape != value.shape
+    ]
+    if faults:
+        more = f" and {len(faults) - 5} more" if len(faults) > 5 else ""
+        raise ConfigurationError(
+            f"{path}: holds another model: {'; '.join(faults[:5])}{more}. "
+            "Name another checkpoints folder, or remove this one."
+        )

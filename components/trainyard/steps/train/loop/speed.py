@@ -1,0 +1,78 @@
+"""How fast a training goes."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal
+
+from trainyard.contract.artifacts import Epoch
+
+if TYPE_CHECKING:
+    from trainyard.steps.train.input.input import Input
+
+# Chosen: real batches slower than a cached one by more than this say that the input is the bottleneck.
+INPUT_BOUND = 1.2
+
+
+class Speed:
+    """Examples a second, without the first call of a process, which compiles."""
+
+    def __init__(self, data: Input) -> None:
+        self._batch = data.batch_size
+        self._steps_per_epoch = data.steps_per_epoch
+        self.cold = True
+        self.last_step_seconds = 0.0
+        self._steps = 0
+        self._seconds = 0.0
+        self._cold_seconds = 0.0
+        self._epoch_start = time.perf_counter()
+
+    @property
+    def rate(self) -> float:
+        """Examples a second in this epoch."""
+        steps, seconds = (self._steps, self._seconds) if self._steps else (1, self._cold_seconds)
+        return steps * self._batch / max(seconds, 1e-9)
+
+    @property
+    def step_seconds_so_far(self) -> float:
+        """Mean seconds a step in this epoch, or of the last call where it has just begun."""
+        return self._seconds / self._steps if self._steps else self.last_step_seconds
+
+    def add(self, steps: int, seconds: float) -> None:
+        """Count a call of `steps` that took `seconds`."""
+        if self.cold:
+            self.cold, self._cold_seconds = False, seconds
+            return
+        self.last_step_seconds = seconds / steps
+        self._steps += steps
+        self._seconds += seconds
+
+    def end_epoch(self) -> tuple[float, float]:
+        """Return the epoch's examples a second and its wall seconds, and begin another."""
+        now = time.perf_counter()
+        result = self.rate, now - self._epoch_start
+        self._steps, self._seconds, self._epoch_start = 0, 0.0, now
+        return result
+
+    def step_seconds(self, history: list[Epoch]) -> list[float]:
+        """Return the mean seconds a step of each epoch of `history`."""
+        return [self._batch / epoch.examples_per_second for epoch in history]
+
+
+def bound(real: Sequence[float], cached: Sequence[float]) -> Literal["input", "compute", "unclear"]:
+    """Return what the steps wait for, by the seconds a step of each epoch and of each call on a cached batch.
+
+    unclear: they are slower on real batches, but both differ so much, as on a busy machine, that they overlap.
+    """
+    if statistics.fmean(real) <= INPUT_BOUND * statistics.median(cached):
+        return "compute"
+    return "input" if min(real) > max(cached) else "unclear"
+
+
+def split(real: float, cached: float, all_reduce: float) -> dict[str, float]:
+    """Return the parts of a step of `real` seconds, which add up to it: one on a cached batch takes `cached`."""
+    computed = min(real, cached)
+    summed = min(all_reduce, computed)
+    return {"compute": computed - summed, "all_reduce": summed, "input": real - computed}

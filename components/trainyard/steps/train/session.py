@@ -1,0 +1,220 @@
+"""One training run in this process, from the examples to the saved model and its evidence."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+import keras
+import tensorflow as tf
+
+from trainyard import events
+from trainyard.contract.artifacts import Epoch, Training
+from trainyard.data.examples import ExampleFolder, open_examples, reading
+from trainyard.errors import ConfigurationError, PeerLost
+from trainyard.models.cost import cost
+from trainyard.spec.recipe import Recipe
+from trainyard.steps.train import warm_start
+from trainyard.steps.train.engines import engine as engines
+from trainyard.steps.train.engines.engine import Engine, Steps
+from trainyard.steps.train.engines.network import deployable, network, target_moments
+from trainyard.steps.train.engines.objective import Classification, Objective, Regression
+from trainyard.steps.train.gang import launcher_sign
+from trainyard.steps.train.gang.place import Place, place
+from trainyard.steps.train.input.input import Input, Share, class_weights
+from trainyard.steps.train.loop import goodput, speed, watchdog
+from trainyard.steps.train.loop.checkpoint import Checkpoints
+from trainyard.steps.train.loop.goodput import Past
+from trainyard.steps.train.loop.loop import Loop
+from trainyard.steps.train.loop.watchdog import Watchdog
+
+
+def train(
+    recipe: Recipe,
+    examples: str,
+    checkpoints: str,
+    identity: str,
+    output: Path,
+    past: Past | None = None,
+    champion: str = "",
+) -> Training:
+    """Write model.keras and tensorboard/ into `output` and return the evidence, without the import's seconds.
+
+    Goes on from the newest checkpoint below `checkpoints` that was made with the same `identity`; where there is none,
+    begins with the weights in the folder `champion` of a pushed version, if one is given. Where TF_CONFIG
+    describes a gang, all its workers must call this; those that are not the chief leave no model.
+    Raises `PeerLost` where one of them is gone.
+    """
+    start, here, engine = time.perf_counter(), place(), engines.engine()
+    dog = watchdog.for_training(here)
+    try:
+        with dog.watching(), reading(examples):
+            return _train(engine, dog, recipe, examples, checkpoints, identity, output, past or Past(), champion)
+    except Exception as error:
+        if here.workers == 1 or not engine.lost_a_worker(error):
+            raise
+        raise PeerLost(
+            f"worker {here.index} of {here.workers}: lost another worker after {time.perf_counter() - start:.1f} s "
+            f"({type(error).__name__}). Start all of them again."
+        ) from error
+
+
+def _train(
+    engine: Engine,
+    dog: Watchdog,
+    recipe: Recipe,
+    examples: str,
+    checkpoints: str,
+    identity: str,
+    output: Path,
+    past: Past,
+    champion: str,
+) -> Training:
+    start, here = time.perf_counter(), place()
+    engine.check()
+    engine.join()
+    joined = time.perf_counter() - start
+    measured = engine.probe()
+    probed = time.perf_counter() - start - joined
+    folder = open_examples(examples)
+    document = folder.document
+    targets = target_moments(folder.labels("train")) if document.task == "regression" else (0.0, 1.0)
+    precision = engine.precision(recipe.train)
+    data, steps = prepared(recipe, folder, engine, targets, precision)
+    if champion:
+        warm_start.begin_with(champion, steps.model, examples, document.labels)
+    events.emit(
+        "training",
+        model=steps.model.name,
+        parameters=steps.model.count_params(),
+        devices=",".join(engine.devices()),
+        worker=here.index,
+        workers=here.workers,
+        replicas=data.share.replicas,
+        precision=precision,
+        examples=document.splits["train"].examples,
+        steps_per_epoch=data.steps_per_epoch,
+        seconds_to_build=round(time.perf_counter() - start, 2),
+    )
+    seconds = {"join": joined, "probe": probed, "build": time.perf_counter() - start - joined - probed}
+    writer = tf.summary.create_file_writer(str(output / "tensorboard"))
+    saved = Checkpoints(checkpoints, identity, recipe.train.checkpoints.keep, writes=here.chief)
+    loop = Loop(recipe.train, steps, data, saved, lambda epoch: _write_summary(writer, epoch), here, past.went_on, dog)
+    try:
+        loop.run()
+    finally:
+        writer.close()
+    training = _finish(recipe, loop, engine, output, seconds, targets, precision)
+    engine.leave()
+    split = past.split(training.steps, training.step_ms / 1000, training.seconds, launcher_sign.queued())
+    return training.model_copy(
+        update={
+            "engine": engines.chosen(),
+            "measured": measured,
+            "versions": engine.versions(),
+            "restarts": past.restarts,
+            "goodput": goodput.share(split),
+            "goodput_seconds": split,
+        }
+    )
+
+
+def _share(recipe: Recipe, replicas: int, place: Place) -> Share:
+    """Return this process's part of each batch. Raises `ConfigurationError` where the replicas' would be unequal."""
+    parts = replicas * recipe.train.accumulation_steps
+    if recipe.train.batch_size % parts:
+        raise ConfigurationError(
+            f"train.batch_size: {recipe.train.batch_size} examples make no {parts} equal parts, one a device and "
+            f"accumulation step. Give a multiple of {parts}."
+        )
+    local = replicas // place.workers
+    return Share(replicas, place.index * local, local)
+
+
+def prepared(
+    recipe: Recipe,
+    folder: ExampleFolder,
+    engine: Engine,
+    targets: tuple[float, float],
+    precision: str,
+) -> tuple[Input, Steps]:
+    """Return the batches of a run and its steps with their first weights, nothing traced yet.
+
+    targets: mean and standard deviation of a regression's training targets.
+    """
+    document = folder.document
+    weights = class_weights(recipe, document.labels, document.splits["train"].class_counts)
+    data = Input(recipe, folder, weights, _share(recipe, engine.replicas, place()))
+    objective: Objective = Regression(targets[1])
+    if document.task == "classification":
+        objective = Classification(len(document.labels or []), recipe.train.label_smoothing)
+    # Layers count from one again, so that their names do not depend on what the process built before.
+    keras.utils.clear_session(free_memory=False)
+
+    def build() -> keras.Model:
+        return network(recipe, document, targets, precision)
+
+    return data, engine.steps(build, recipe.train, data.steps_per_epoch, objective, precision)
+
+
+def _finish(
+    recipe: Recipe,
+    loop: Loop,
+    engine: Engine,
+    output: Path,
+    seconds: dict[str, float],
+    targets: tuple[float, float],
+    precision: str,
+) -> Training:
+    calls, epochs = loop.cached_step_seconds(), loop.step_seconds
+    cached, real = statistics.median(calls), statistics.fmean(epochs)
+    here, replicas = loop.place, loop.data.share.replicas
+    all_reduce = loop.all_reduce_seconds() if replicas > 1 else 0.0
+    best = loop.restore_best()
+    model = loop.steps.model
+    work = cost(model)
+    deployable(model, recipe, loop.data.folder.document, targets).save(output / "model.keras")
+    stepped = max(1, loop.history[-1].step - (loop.resumed_from or 0))
+    parts = speed.split(real, cached, all_reduce) | {"checkpoint": loop.seconds["save"] / stepped}
+    return Training(
+        model=recipe.model.name or model.name,
+        parameters=model.count_params(),
+        steps=loop.history[-1].step,
+        epochs=len(loop.history),
+        best_epoch=best.epoch,
+        workers=here.workers,
+        devices=engine.devices(),
+        precision=precision,
+        examples_per_second=loop.data.batch_size / real,
+        bottleneck=speed.bound(epochs, calls),
+        step_ms=1000 * real,
+        cached_step_ms=1000 * cached,
+        step_range_ms=[round(1000 * end, 3) for end in (min(epochs), max(epochs))],
+        cached_step_range_ms=[round(1000 * end, 3) for end in (min(calls), max(calls))],
+        replicas=replicas,
+        worker_examples_per_second=loop.data.batch_size / real / here.workers,
+        all_reduce_ms=1000 * all_reduce,
+        gradient_bytes=loop.steps.gradient_bytes if replicas > 1 else 0,
+        hardware=engine.hardware(),
+        cores=len(os.sched_getaffinity(0)),
+        flops_per_example=work.flops_per_example,
+        activations_per_example=work.activations_per_example,
+        kept_per_example=work.kept_per_example,
+        finished=datetime.now(UTC).isoformat(timespec="seconds"),
+        resumed_from=loop.resumed_from,
+        step_split_ms={name: round(1000 * value, 3) for name, value in parts.items()},
+        checkpoint_writes=loop.writer.count,
+        checkpoint_write_seconds=round(loop.writer.seconds, 3),
+        history=loop.history,
+        rollbacks=loop.rollbacks,
+        seconds={name: round(value, 3) for name, value in {**seconds, **loop.seconds}.items()},
+    )
+
+
+def _write_summary(writer: tf.summary.SummaryWriter, epoch: Epoch) -> None:
+    with writer.as_default(step=epoch.step):
+        for name in ("learning_rate", "train_loss", "eval_loss", "metric", "examples_per_second"):
+            tf.summary.scalar(name, getattr(epoch, name))

@@ -1,0 +1,133 @@
+"""Google Cloud Storage as an `ObjectStore`: versions are generations, and the server computes CRC32C itself."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from trainyard.errors import InfrastructureError
+from trainyard.storage.buckets import objects
+from trainyard.storage.buckets.objects import Fault, Kind, Listing, Object, ObjectStore, words
+from trainyard.storage.manifest import File
+
+_RETRIED = (408, 429, 500, 502, 503, 504)
+# Source: https://cloud.google.com/storage/docs/retry-strategy#retryable
+
+
+class CloudStorage(ObjectStore):
+    """A bucket of Google Cloud Storage."""
+
+    role = (
+        "Grant the service account (or, on your machine, the account of `gcloud auth application-default login`) the "
+        "role Storage Object User on the bucket"
+    )
+
+    def errors(self) -> tuple[type[Exception], ...]:
+        """Return what the client, its credentials and its HTTP library raise."""
+        from google.api_core.exceptions import GoogleAPIError
+        from google.auth.exceptions import GoogleAuthError
+        from google.cloud.storage.exceptions import DataCorruption, InvalidResponse
+        from requests import RequestException  # type: ignore[import-untyped]
+        from urllib3.exceptions import HTTPError
+
+        return (GoogleAPIError, GoogleAuthError, DataCorruption, InvalidResponse, RequestException, HTTPError)
+
+    def _fault(self, error: Exception) -> Fault:
+        from google.api_core.exceptions import RetryError
+        from google.auth.exceptions import GoogleAuthError, TransportError
+
+        if isinstance(error, RetryError) and isinstance(error.cause, Exception):
+            return self._fault(error.cause)
+        reason = words(getattr(error, "message", None) or error)
+        code = int(getattr(error, "code", 0) or getattr(getattr(error, "response", None), "status_code", 0) or 0)
+        if isinstance(error, GoogleAuthError):
+            kind = Kind.TRANSIENT if isinstance(error, TransportError) else Kind.REFUSED
+        elif code == 404:
+            kind = Kind.NO_BUCKET if "bucket does not exist" in reason else Kind.MISSING
+        elif code in (412, 416):
+            kind = Kind.CHANGED if code == 412 else Kind.PAST_END
+        elif 400 <= code < 500 and code not in _RETRIED and "doesn't match calculated" not in reason:
+            kind = Kind.REFUSED
+        else:
+            kind = Kind.TRANSIENT  # no answer, a broken one, one to try again, or damage on the way
+        return Fault(kind, reason)
+
+    def _read(self, name: str) -> tuple[bytes, str]:
+        blob = self._blob(name)
+        content: bytes = blob.download_as_bytes(raw_download=True, retry=None, timeout=objects.TIMEOUT_SECONDS)
+        return content, str(blob.generation)
+
+    def _read_range(self, name: str, start: int, length: int) -> bytes:
+        if length == 0:
+            return b""
+        return bytes(
+            self._blob(name).download_as_bytes(
+                start=start,
+                end=start + length - 1,
+                raw_download=True,
+                checksum=None,
+                retry=None,
+                timeout=objects.TIMEOUT_SECONDS,
+            )
+        )
+
+    def _write(self, name: str, content: bytes, match: str | None) -> str:
+        blob = self._blob(name)
+        blob.upload_from_string(
+            content,
+            content_type="application/octet-stream",
+            if_generation_match=None if match is None else int(match or 0),
+            checksum="crc32c",
+            retry=None,
+            timeout=objects.TIMEOUT_SECONDS,
+        )
+        return str(blob.generation)
+
+    def _upload(self, name: str, path: Path, file: File) -> None:
+        from google.cloud.storage.retry import DEFAULT_RETRY
+
+        blob = self._blob(name)
+        blob.crc32c = file.base64  # the server refuses other content
+        # A large file goes in parts of one session, which only the client's own retries can go on with.
+        blob.upload_from_filename(
+            path,
+            content_type="application/octet-stream",
+            checksum="crc32c",
+            retry=DEFAULT_RETRY.with_timeout(self.deadline_seconds).with_delay(initial=0.2, maximum=15.0),
+            timeout=objects.TIMEOUT_SECONDS,
+        )
+        if blob.crc32c != file.base64:
+            raise InfrastructureError(f"{path}: was changed while it was uploaded. Run the same command again.")
+
+    def _page(self, prefix: str, deep: bool, token: str) -> Listing:
+        found = _client().list_blobs(
+            self.bucket,
+            prefix=prefix or None,
+            delimiter=None if deep else "/",
+            page_token=token or None,
+            page_size=objects.PAGE_OBJECTS,
+            fields="items(name,size,crc32c),prefixes,nextPageToken",
+            retry=None,
+            timeout=objects.TIMEOUT_SECONDS,
+        )
+        listed = [Object(blob.name, blob.size, blob.crc32c) for blob in next(found.pages)]
+        return Listing(listed, sorted(found.prefixes), found.next_page_token or "")
+
+    def _delete(self, name: str) -> None:
+        self._blob(name).delete(retry=None, timeout=objects.TIMEOUT_SECONDS)
+
+    def _blob(self, name: str) -> Any:
+        return _client().bucket(self.bucket).blob(name)
+
+
+@cache
+def _client() -> Any:
+    """Return the process's client; without credentials an anonymous one, which reads public buckets."""
+    from google.auth.exceptions import DefaultCredentialsError
+    from google.cloud.storage import Client
+
+    try:
+        return Client(project=None)  # objects need no project, and a person's own credentials often name none
+    except DefaultCredentialsError:
+        return Client.create_anonymous_client()

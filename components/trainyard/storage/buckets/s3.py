@@ -1,0 +1,221 @@
+"""Amazon S3, and what speaks its protocol (MinIO, SeaweedFS, Ceph …), as an `ObjectStore`: versions are ETags.
+
+Region, endpoint and credentials are boto3's own: AWS_REGION, AWS_ENDPOINT_URL_S3, AWS_ACCESS_KEY_ID …, ~/.aws, or the
+role of the pod. Every upload carries its CRC32C. A server that knows it refuses other content and answers with it; from
+one that does not, the ETag must be the content's MD5, or else the content is read back.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from contextlib import suppress
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import google_crc32c
+
+from trainyard.errors import InfrastructureError
+from trainyard.storage.buckets import objects
+from trainyard.storage.buckets.objects import ABSENT, Changed, Fault, Kind, Listing, Object, ObjectStore, words
+from trainyard.storage.manifest import File
+
+PART_BYTES = 16 << 20  # chosen: of a file that is uploaded in parts
+_MOST_PARTS = 10_000  # specified by S3
+_MISSING = ("NoSuchKey", "404", "NotFound", "NoSuchUpload")
+_EXPIRED = ("ExpiredToken", "TokenRefreshRequired", "ExpiredTokenException", "RequestExpired")
+# Source: https://docs.aws.amazon.com/AmazonS3/latest/API/ErrorResponses.html
+_RETRIED = ("SlowDown", "RequestTimeout", "BadDigest", "XAmzContentChecksumMismatch", "ConditionalRequestConflict")
+
+
+class S3(ObjectStore):
+    """A bucket that is reached by the S3 protocol."""
+
+    role = (
+        "Allow s3:GetObject, s3:PutObject, s3:DeleteObject, s3:AbortMultipartUpload and s3:ListBucket on the bucket to "
+        "these credentials (AWS_ACCESS_KEY_ID …, or the pod's role)"
+    )
+
+    def __init__(self, root: str, deadline_seconds: float | None) -> None:
+        super().__init__(root, deadline_seconds)
+        self._trusted = False
+
+    def errors(self) -> tuple[type[Exception], ...]:
+        """Return what the client and its HTTP library raise."""
+        from botocore.exceptions import BotoCoreError, ClientError
+        from urllib3.exceptions import HTTPError
+
+        return (ClientError, BotoCoreError, HTTPError)
+
+    def _fault(self, error: Exception) -> Fault:
+        from botocore.exceptions import (
+            BotoCoreError,
+            ClientError,
+            ConnectionError,
+            HTTPClientError,
+            IncompleteReadError,
+            ResponseStreamingError,
+        )
+
+        if isinstance(error, ClientError):
+            told = error.response.get("Error", {})
+            return Fault(_kind(error.response), f"{told.get('Code', '')}: {told.get('Message', '')}"[:300])
+        reason = words(error)
+        broken = (ConnectionError, HTTPClientError, IncompleteReadError, ResponseStreamingError)
+        if isinstance(error, BotoCoreError) and not isinstance(error, broken):
+            return Fault(Kind.REFUSED, reason)  # no credentials, an endpoint that is no URL …
+        return Fault(Kind.TRANSIENT, reason)
+
+    def _read(self, name: str) -> tuple[bytes, str]:
+        answer = _client().get_object(Bucket=self.bucket, Key=name)
+        return answer["Body"].read(), answer["ETag"]
+
+    def _read_range(self, name: str, start: int, length: int) -> bytes:
+        if length == 0:
+            return b""
+        answer = _client().get_object(Bucket=self.bucket, Key=name, Range=f"bytes={start}-{start + length - 1}")
+        return bytes(answer["Body"].read())
+
+    def _write(self, name: str, content: bytes, match: str | None) -> str:
+        condition = {} if match is None else {"IfNoneMatch": "*"} if match == ABSENT else {"IfMatch": match}
+        checksum = _base64_crc32c(content)
+        answer = _client().put_object(Bucket=self.bucket, Key=name, Body=content, ChecksumCRC32C=checksum, **condition)
+        if condition and not self._trusted:
+            self._require_conditions(name, content)
+        self._confirm(name, answer, content, checksum)
+        return str(answer["ETag"])
+
+    def _require_conditions(self, name: str, content: bytes) -> None:
+        """Raise `InfrastructureError` where the server overlooks conditions: two writers could then both win.
+
+        Asked once a process, with an object that was just written under a condition.
+        """
+        for header, condition in (
+            ("If-None-Match", {"IfNoneMatch": "*"}),
+            ("If-Match", {"IfMatch": '"00000000000000000000000000000000"'}),
+        ):
+            try:
+                self.tried(name, "write", partial(self._put_again, name, content, condition))
+            except Changed:
+                continue
+            raise InfrastructureError(
+                f"{self.root}: its server overlooks {header} when an object is written, so two runs could "
+                "overwrite each other. Use a server that knows conditional writes (Amazon's, MinIO, SeaweedFS)."
+            )
+        self._trusted = True
+
+    def _put_again(self, name: str, content: bytes, condition: dict[str, str]) -> None:
+        _client().put_object(Bucket=self.bucket, Key=name, Body=content, **condition)
+
+    def _upload(self, name: str, path: Path, file: File) -> None:
+        size = max(PART_BYTES, -(-file.bytes // _MOST_PARTS))
+        if file.bytes <= size:
+            content = path.read_bytes()
+            checksum = _base64_crc32c(content)
+            if checksum != file.base64:
+                raise _was_changed(path)
+            answer = _client().put_object(Bucket=self.bucket, Key=name, Body=content, ChecksumCRC32C=checksum)
+            self._confirm(name, answer, content, checksum)
+        else:
+            self._upload_parts(name, path, file, size)
+
+    def _upload_parts(self, name: str, path: Path, file: File, size: int) -> None:
+        target = {"Bucket": self.bucket, "Key": name}
+        upload = _client().create_multipart_upload(**target, ChecksumAlgorithm="CRC32C")["UploadId"]
+        try:
+            whole = google_crc32c.Checksum()
+            parts: list[dict[str, Any]] = []
+            with path.open("rb") as stream:
+                while content := stream.read(size):
+                    whole.update(content)
+                    number = len(parts) + 1
+                    send = partial(self._upload_part, target, upload, number, content)
+                    parts.append(self.tried(name, "write", send))
+            if whole.hexdigest().decode() != file.crc32c:
+                raise _was_changed(path)
+            answer = _client().complete_multipart_upload(**target, UploadId=upload, MultipartUpload={"Parts": parts})
+            if "ETag" not in answer:  # S3 may answer 200 with an error in it
+                raise ConnectionError("the parts were not put together")
+        except BaseException:
+            with suppress(*self.errors()):  # a killed process cannot do it either: the bucket's lifecycle rule does
+                _client().abort_multipart_upload(**target, UploadId=upload)
+            raise
+
+    def _upload_part(self, target: dict[str, str], upload: str, number: int, content: bytes) -> dict[str, Any]:
+        checksum = _base64_crc32c(content)
+        answer = _client().upload_part(
+            **target, UploadId=upload, PartNumber=number, Body=content, ChecksumCRC32C=checksum
+        )
+        confirmed = answer.get("ChecksumCRC32C") == checksum
+        if not confirmed and answer["ETag"].strip('"') != _md5(content):
+            raise InfrastructureError(
+                f"{self.root}/{target['Key']}: the server confirms no checksum of a part, neither CRC32C nor MD5. "
+                "Use a server that does."
+            )
+        return {"PartNumber": number, "ETag": answer["ETag"]} | ({"ChecksumCRC32C": checksum} if confirmed else {})
+
+    def _confirm(self, name: str, answer: dict[str, Any], content: bytes, checksum: str) -> None:
+        """Raise what has the upload done again where the server has stored something else."""
+        if answer.get("ChecksumCRC32C") == checksum or answer["ETag"].strip('"') == _md5(content):
+            return
+        if self._read(name)[0] != content:
+            raise ConnectionError("what was stored differs from what was sent")
+
+    def _page(self, prefix: str, deep: bool, token: str) -> Listing:
+        options = ({} if deep else {"Delimiter": "/"}) | ({"ContinuationToken": token} if token else {})
+        page = _client().list_objects_v2(Bucket=self.bucket, Prefix=prefix, MaxKeys=objects.PAGE_OBJECTS, **options)
+        found = [Object(item["Key"], item["Size"], item["ETag"]) for item in page.get("Contents", [])]
+        folders = [item["Prefix"] for item in page.get("CommonPrefixes", [])]
+        return Listing(found, folders, page.get("NextContinuationToken", ""))
+
+    def _delete(self, name: str) -> None:
+        _client().delete_object(Bucket=self.bucket, Key=name)
+
+
+@cache
+def _client() -> Any:
+    """Return the process's client. What is no address of Amazon's is asked for `host/bucket`, not for `bucket.host`."""
+    import boto3
+    from botocore.config import Config
+
+    connect, read = objects.TIMEOUT_SECONDS
+    # Botocore's own checksums (CRC32, in a trailer) are not known to every server; ours are given with each request.
+    settings = Config(
+        connect_timeout=connect,
+        read_timeout=read,
+        retries={"total_max_attempts": 1},
+        max_pool_connections=32,
+        request_checksum_calculation="when_required",
+        response_checksum_validation="when_required",
+    )
+    client = boto3.client("s3", config=settings)
+    if ".amazonaws.com" in client.meta.endpoint_url:
+        return client
+    return boto3.client("s3", config=settings.merge(Config(s3={"addressing_style": "path"})))
+
+
+def _kind(answer: dict[str, Any]) -> Kind:
+    code = str(answer.get("Error", {}).get("Code", ""))
+    status = int(answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+    if code == "NoSuchBucket":
+        return Kind.NO_BUCKET
+    if code in _RETRIED or status in (408, 429) or status >= 500:
+        return Kind.TRANSIENT
+    if code in _MISSING or status == 404:
+        return Kind.MISSING
+    if status in (412, 416):
+        return Kind.CHANGED if status == 412 else Kind.PAST_END
+    return Kind.EXPIRED if code in _EXPIRED else Kind.REFUSED
+
+
+def _was_changed(path: Path) -> InfrastructureError:
+    return InfrastructureError(f"{path}: was changed while it was uploaded. Run the same command again.")
+
+
+def _base64_crc32c(content: bytes) -> str:
+    return base64.b64encode(google_crc32c.Checksum(content).digest()).decode()
+
+
+def _md5(content: bytes) -> str:
+    return hashlib.md5(content, usedforsecurity=False).hexdigest()

@@ -1,0 +1,257 @@
+"""Committed folders on a file system: the rename of a folder publishes it."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from trainyard.errors import DataError, InfrastructureError, TransientError
+from trainyard.storage import disk
+from trainyard.storage import manifest as manifests
+from trainyard.storage.disk import os_errors, staging_errors
+from trainyard.storage.manifest import MANIFEST, Manifest
+
+STAGING = ".staging"
+TEMPORARY = ".partial"
+_RESERVED = ".reserved"
+
+
+def committed(uri: str) -> Manifest | None:
+    """See `storage.committed`."""
+    path = Path(uri) / MANIFEST
+    content = _content(path)
+    return None if content is None else manifests.parse(content, str(path))[0]
+
+
+def require(uri: str, made_by: str) -> Manifest:
+    """See `storage.require`."""
+    manifest = committed(uri)
+    if manifest is None:
+        raise DataError(f"{uri}: no committed output of the step '{made_by}'. Run with --from {made_by}.")
+    paths = {name: Path(uri) / name for name in manifest.files}
+    sizes = {name: path.stat().st_size for name, path in paths.items() if path.is_file()}
+    if fault := manifests.missing(manifest, sizes, uri, made_by):
+        raise fault
+    return manifest
+
+
+def local(uri: str, made_by: str, only: Callable[[str], bool] | None = None) -> Path:
+    """See `storage.local`."""
+    with os_errors(Path(uri), "read"):
+        manifests.verify(require(uri, made_by), Path(uri), only)
+    return Path(uri)
+
+
+def read(folder: str, name: str) -> bytes | None:
+    """See `storage.read`."""
+    content, manifest = _content(Path(folder) / name), committed(folder)
+    return content if content is None or manifest is None else manifests.checked(content, manifest, name, folder)
+
+
+def children(uri: str) -> list[str]:
+    """See `storage.children`."""
+    with os_errors(Path(uri), "read"), suppress(FileNotFoundError, NotADirectoryError):
+        return sorted(path.name for path in Path(uri).iterdir() if not path.name.startswith("."))
+    return []
+
+
+def remove_unfinished(uri: str) -> None:
+    """See `storage.remove_unfinished`."""
+    folder = Path(uri)
+    shutil.rmtree(folder / STAGING, ignore_errors=True)
+    with os_errors(folder, "removed"):
+        for temporary in folder.glob(".*" + TEMPORARY):
+            temporary.unlink(missing_ok=True)
+
+
+def remove_abandoned(uri: str) -> None:
+    """See `storage.remove_abandoned`: a writer that lives holds a lock on its staging folder."""
+    final = Path(uri)
+    with os_errors(final, "removed"), suppress(FileNotFoundError, NotADirectoryError):
+        for staging in (final.parent / STAGING).iterdir():
+            if re.fullmatch(re.escape(final.name) + "-[0-9a-f]{8}", staging.name):
+                shutil.rmtree(staging, ignore_errors=True)
+            else:
+                _remove_unheld(staging)
+
+
+@contextmanager
+def stage(uri: str, producer: str, last: str = "") -> Iterator[Path]:  # noqa: ARG001 - a rename shows all at once
+    """See `storage.stage`."""
+    final = Path(uri)
+    with os_errors(final):
+        staging, lock = _held_folder(final.parent / STAGING, final.name)
+    try:
+        with staging_errors(staging, final):
+            yield staging
+        with os_errors(final):
+            manifest = _write_manifest(staging, producer)
+            publish(staging, final, manifest)
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+        os.close(lock)
+
+
+def write_text(uri: str, text: str) -> None:
+    """See `storage.write_text`."""
+    final, content = Path(uri), text.encode()
+    reserved = _reserved(final)
+    with os_errors(final):
+        final.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            _write_new(final.with_name(f".{final.name}.{secrets.token_hex(4)}{TEMPORARY}"), final, content)
+            reserved.unlink(missing_ok=True)
+        except OSError as error:
+            if disk.find_full(error) is None or not _overwrite(reserved, content):
+                raise
+            reserved.replace(final)
+        _sync(final.parent)
+
+
+def reserve(uri: str, size: int) -> None:
+    """See `storage.reserve`."""
+    final = Path(uri)
+    with os_errors(final):
+        final.parent.mkdir(parents=True, exist_ok=True)
+        _write_new(final.with_name(f".{final.name}.{secrets.token_hex(4)}{TEMPORARY}"), _reserved(final), bytes(size))
+
+
+def read_text(uri: str) -> str | None:
+    """See `storage.read_text`."""
+    content = _content(Path(uri))
+    return None if content is None else manifests.text(content, uri)
+
+
+def remove(uri: str) -> None:
+    """See `storage.remove`."""
+    path = Path(uri)
+    with os_errors(path, "removed"), suppress(FileNotFoundError):
+        _reserved(path).unlink(missing_ok=True)
+        if path.is_dir() and not path.is_symlink():  # of a link, the link itself goes and not what it leads to
+            (path / MANIFEST).unlink(missing_ok=True)
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+
+
+@contextmanager
+def lease(uri: str) -> Iterator[None]:
+    """See `storage.lease`: the system frees it when the process dies."""
+    path = Path(uri)
+    lock = path.parent / f".{path.name}.lock"
+    with os_errors(path):
+        lock.parent.mkdir(parents=True, exist_ok=True)
+        stream = lock.open("a+")
+    with stream:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            stream.seek(0)
+            owner = stream.read().strip() or "another process"
+            raise TransientError(
+                f"{uri}: {owner} is writing it. Wait until it ends and run the same command again, or name another storage."
+            ) from error
+        with suppress(OSError):  # a full disk: the name is for the refused alone
+            stream.truncate(0)
+            stream.write(f"process {os.getpid()}")
+            stream.flush()
+        yield
+
+
+def publish(staging: Path, final: Path, manifest: Manifest) -> None:
+    """Rename `staging` to `final`; equal content that is there already is as good. Else raises `InfrastructureError`."""
+    try:
+        staging.rename(final)
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+            raise
+        winner = committed(str(final))
+        if winner is None or winner.digest != manifest.digest:
+            raise InfrastructureError(
+                f"{final}: something else is there ({winner.producer if winner else 'no manifest'}). "
+                "Remove it or name another storage."
+            ) from error
+    _sync(final.parent)
+
+
+def _write_manifest(staging: Path, producer: str) -> Manifest:
+    manifest = manifests.measured_folder(staging, producer)
+    for path in staging.rglob("*"):
+        _sync(path)
+    write_text(str(staging / MANIFEST), manifest.to_json())
+    return manifest
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _held_folder(parent: Path, name: str) -> tuple[Path, int]:
+    """Return a new folder in `parent`, and the descriptor that holds a lock on it."""
+    while True:
+        folder = parent / f"{name}-{secrets.token_hex(4)}"
+        folder.mkdir(parents=True)
+        with suppress(FileNotFoundError):  # it was taken for an abandoned one before the lock was held
+            lock = os.open(folder, os.O_RDONLY)
+            with suppress(OSError):  # a file system that knows no locks on folders: then nobody takes it for one
+                fcntl.flock(lock, fcntl.LOCK_SH)
+            if folder.is_dir():
+                return folder, lock
+            os.close(lock)
+
+
+def _remove_unheld(folder: Path) -> None:
+    """Remove `folder` unless a process that lives holds a lock on it, or that cannot be known, as on NFS."""
+    with suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(folder, ignore_errors=True)
+        finally:
+            os.close(descriptor)
+
+
+def _content(path: Path) -> bytes | None:
+    """Return what is in the file at `path`, or None where there is none."""
+    with os_errors(path, "read"), suppress(FileNotFoundError, NotADirectoryError):
+        return path.read_bytes()
+    return None
+
+
+def _write_new(temporary: Path, final: Path, content: bytes) -> None:
+    """Leave `content` at `final` by way of the new file `temporary`, which is gone in any case."""
+    try:
+        with temporary.open("wb") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())
+        temporary.replace(final)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _reserved(final: Path) -> Path:
+    return final.with_name(f".{final.name}{_RESERVED}")
+
+
+def _overwrite(reserved: Path, content: bytes) -> bool:
+    """Return whether `content` is now in the file `reserved`, in the room that the file has."""
+    with suppress(FileNotFoundError), reserved.open("r+b") as stream:
+        if len(content) <= os.fstat(stream.fileno()).st_size:
+            stream.write(content)
+            stream.truncate()
+            stream.flush()
+            os.fsync(stream.fileno())
+            return True
+    return False

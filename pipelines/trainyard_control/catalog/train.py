@@ -1,0 +1,38 @@
+"""Raw data to a pushed model: `kfp dsl compile --py` takes this file as it is."""
+
+from kfp import dsl
+
+from trainyard.steps.preprocess.component import preprocess
+from trainyard.steps.summary.component import summary
+from trainyard_control.catalog.learn import learn
+
+
+@dsl.pipeline(name="trainyard-train")
+def train_pipeline(
+    recipe: str,
+    storage: str,
+    code: str = "",
+    beam_options: str = "",
+    gang: str = "",
+    scheduled: str = "",
+    again: str = "",
+) -> None:
+    """Preprocess, train and evaluate; export and push what the gates bless; write the run's summary whatever happened.
+
+    Args:
+        recipe: YAML text of a resolved recipe.
+        storage: Root URI of all outputs.
+        code: Digest of the code this was compiled with; an image with other code refuses. Empty: not checked.
+        beam_options: Command line of Beam for preprocess.
+        gang: JSON text of the gang of pods that trains. Empty: the train step's own pod does.
+        scheduled: ISO time that a window of data ends before. Empty: now. `trainyard compile` has KFP fill it in.
+        again: The first step that is done again, with all after it, whatever is there. Empty: what is there is used.
+    """
+    shared = {"recipe": recipe, "storage": storage, "code": code}
+    run_id = dsl.PIPELINE_JOB_ID_PLACEHOLDER
+    # The run's id keeps KFP from reusing a task. Those that take it look at what changes outside the pipeline (the
+    # source, the champion, the servers' folder); they find their own finished output in storage.
+    ended = summary(recipe=recipe, storage=storage, run_id=run_id).set_caching_options(False)
+    with dsl.ExitHandler(ended):
+        data = preprocess(**shared, run_id=run_id, beam_options=beam_options, scheduled=scheduled, again=again)
+        learn(shared, data.set_caching_options(False), gang, again)

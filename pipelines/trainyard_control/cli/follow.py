@@ -1,0 +1,43 @@
+"""Follows a run to its end: a line for every change, and the run's own exit code."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from trainyard.errors import ExitCode
+    from trainyard.spec.environment import Environment
+    from trainyard_control.kubeflow.run_view import RunView
+
+
+def follow(environment: Environment, run_id: str, pending_limit: int) -> tuple[RunView, ExitCode]:
+    """Return the run as it ended, with its exit code.
+
+    A step that waits for longer than `pending_limit` seconds ends the run: Kubeflow itself would let it wait for ever.
+    """
+    from trainyard.errors import ExitCode
+    from trainyard_control.cli.runs import line
+    from trainyard_control.cluster.durations import lasting
+    from trainyard_control.kubeflow.runs import Runs, changes, longest_wait
+
+    runs = Runs(environment)
+    view = None
+    try:
+        for view in changes(runs.watch(run_id), lambda step: typer.echo(line(step), err=True)):
+            waiting = longest_wait(view, datetime.now(UTC))
+            if waiting and waiting[0] > pending_limit and not view.over:
+                typer.echo(f"✗ {waiting[1].name} waits for {lasting(waiting[0])}: the run is ended", err=True)
+                runs.cancel(run_id)
+                return view, ExitCode.INFRASTRUCTURE if waiting[1].permanent else ExitCode.TRANSIENT
+    except KeyboardInterrupt:
+        typer.echo(f"! the run goes on without this command: trainyard explain {run_id}", err=True)
+        raise typer.Exit(ExitCode.INTERRUPTED) from None
+    assert view is not None  # noqa: S101 - watch yields at least once
+    if view.overdue:
+        runs.cancel(run_id)  # Argo ends the run's own pods, and a gang is none of them
+    mark = "!" if view.refused else "✓" if view.state == "SUCCEEDED" else "✗"
+    typer.echo(f"{mark} {view.reason.rstrip('.')}. ({lasting(view.seconds)})", err=True)
+    return view, view.exit_code

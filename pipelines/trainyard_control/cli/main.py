@@ -1,0 +1,95 @@
+"""The `trainyard` program: its verbs, and errors as one sentence and an exit code."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from trainyard.errors import ExitCode, TrainyardError
+from trainyard.signals import told_to_stop
+from trainyard.storage import disk
+from trainyard.uris import without_secrets
+from trainyard_control.cli import compile, doctor, explain, place, plan, pools, recipe, run, runs, schedule, submit
+
+_DEBUG = "TRAINYARD_DEBUG"
+_LONGEST = 1000  # characters; chosen
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,  # importing the rich help takes longer than all the rest
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Train one recipe anywhere: on this machine, on Kubernetes with CPU, GPU or TPU pools, or on Vertex AI.",
+    epilog="Start with: trainyard run digits",
+)
+app.command("run")(run.run)
+app.command("compile")(compile.compile)
+app.command("place")(place.place)
+app.command("submit")(submit.submit)
+app.command("doctor")(doctor.doctor)
+app.command("explain")(explain.explain)
+app.add_typer(runs.app, name="runs")
+app.add_typer(schedule.app, name="schedule")
+app.command("plan")(plan.plan)
+app.command("pools")(pools.pools)
+app.add_typer(recipe.app, name="recipe")
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        print(f"trainyard {importlib.metadata.version('trainyard')}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show the traceback of a fault, not its sentence alone.")
+    ] = False,
+    _: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and end.")
+    ] = False,
+) -> None:
+    """Take the options that stand before the verb."""
+    if debug:
+        os.environ[_DEBUG] = "1"
+
+
+def told(error: TrainyardError) -> list[str]:
+    """Return the lines of `error` as a person is told them: without the secrets of a URI, and none too long to read."""
+    return [line[:_LONGEST] for line in without_secrets(str(error)).splitlines()]
+
+
+def main() -> None:
+    """Run the command line and end the process with the table's exit code."""
+    signal.signal(signal.SIGTERM, told_to_stop)
+    try:
+        app()
+    except TrainyardError as error:
+        if os.environ.get(_DEBUG):
+            raise
+        for line in told(error):
+            print(f"✗ {line}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    except BrokenPipeError:
+        os._exit(ExitCode.DONE)
+    except OSError as error:
+        if os.environ.get(_DEBUG):
+            raise
+        print(f"✗ {disk.fault(error, Path.cwd(), 'used')}", file=sys.stderr)
+        sys.exit(ExitCode.INFRASTRUCTURE)
+    except Exception as error:
+        if os.environ.get(_DEBUG):
+            raise
+        print(f"✗ {type(error).__name__}: {error}. This is a fault of Trainyard; --debug shows where.", file=sys.stderr)
+        sys.exit(ExitCode.BUG)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,108 @@
+"""`trainyard schedule`: schedules as files, and the server made to do what they say."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from trainyard_control.cli.options import Output
+
+if TYPE_CHECKING:
+    from trainyard_control.compiler.submission import Submission
+    from trainyard_control.kubeflow.recurring import Schedules
+    from trainyard_control.kubeflow.schedules import Action, Schedule
+
+app = typer.Typer(no_args_is_help=True, help="Run recipes on a schedule, written in a file.")
+
+_File = Annotated[Path, typer.Argument(help="YAML file of one schedule.")]
+
+
+@app.command("apply")
+def apply(
+    file: _File,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")] = False,
+) -> None:
+    """Make the server do what a schedule's file says."""
+    schedules, schedule, what, actions = _planned(file)
+    for action in actions:
+        if not dry_run:
+            schedules.perform(action, schedule, what)
+        typer.echo(f"{'would ' if dry_run else '✓ '}{action}")
+
+
+@app.command("diff")
+def diff(file: _File) -> None:
+    """Say what apply would do; exit with 20 where that is anything."""
+    from trainyard.errors import ExitCode
+
+    _, _, _, actions = _planned(file)
+    for action in actions:
+        typer.echo(f"would {action}")
+    if any(action.verb != "keep" for action in actions):
+        raise typer.Exit(ExitCode.CONFIGURATION)
+
+
+@app.command("list")
+def list_(
+    environment: Annotated[str, typer.Option("--environment", "-e", help="kind, gke, or a YAML file.")] = "kind",
+    output: Annotated[Output, typer.Option("--output", "-o", help="text, or JSON on stdout.")] = Output.TEXT,
+) -> None:
+    """List the schedules that the server holds."""
+    from trainyard.spec import environment as environments
+    from trainyard_control.kubeflow.recurring import Schedules
+
+    found = Schedules(environments.load(environment)).there()
+    if output is Output.JSON:
+        rows = [
+            {"name": each.name, "enabled": each.enabled, "cron": each.cron, "last": each.last and each.last.isoformat()}
+            for each in found
+        ]
+        typer.echo(json.dumps(rows))
+        return
+    for each in found:
+        last = each.last.isoformat(timespec="minutes") if each.last else "never"
+        state = "enabled" if each.enabled else "disabled"
+        typer.echo(f"{each.name}  {state}  {each.cron}  last run {last}{', going on' if each.running else ''}")
+
+
+@app.command("remove")
+def remove(
+    file: _File,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")] = False,
+) -> None:
+    """Take a file's schedule off the server; its runs stay listed."""
+    from trainyard.spec import environment as environments
+    from trainyard_control.kubeflow.recurring import Schedules
+    from trainyard_control.kubeflow.schedules import load, removal
+
+    schedule = load(file)
+    schedules = Schedules(environments.load(schedule.environment))
+    for action in removal(schedules.there(schedule.name)):
+        if not dry_run:
+            schedules.perform(action)
+        typer.echo(f"{'would ' if dry_run else '✓ '}{action}")
+
+
+@app.command("schema")
+def schema() -> None:
+    """Print the JSON Schema of schedules, for editors."""
+    from trainyard_control.kubeflow.schedules import Schedule
+
+    typer.echo(json.dumps(Schedule.model_json_schema(by_alias=True), indent=2))
+
+
+def _planned(file: Path) -> tuple[Schedules, Schedule, Submission, list[Action]]:
+    from datetime import UTC, datetime
+
+    from trainyard.spec import environment as environments
+    from trainyard_control.kubeflow.recurring import Schedules, package
+    from trainyard_control.kubeflow.schedules import load, plan
+
+    schedule = load(file)
+    schedules = Schedules(environments.load(schedule.environment))
+    schedules.check_time_zone(schedule)
+    what, name = package(schedule, schedules.environment)
+    return schedules, schedule, what, plan(name, schedule.paused, schedules.there(schedule.name), datetime.now(UTC))

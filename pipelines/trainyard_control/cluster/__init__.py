@@ -1,0 +1,1 @@
+"""What a cluster has and does: pools, scheduling, `doctor` and `explain`."""

@@ -1,0 +1,262 @@
+"""What `doctor` finds: each thing that a run will need, and whether it is there. Pure functions over what was read."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import yaml
+
+from trainyard.errors import ExitCode
+from trainyard.spec.environment import DEFAULT, Environment
+from trainyard.spec.pools import Pool, Variant
+from trainyard_control.cluster.registry import Unanswered, parse
+from trainyard_control.cluster.scheduling import misfit, places
+from trainyard_control.cluster.step_pods import pool_pod
+
+Manifest = dict[str, Any]
+Verdict = Literal["good", "bad", "unknown"]
+
+_ARCHITECTURE = "kubernetes.io/arch"
+
+SEVERITY = {ExitCode.DONE: 0, ExitCode.TRANSIENT: 1, ExitCode.CONFIGURATION: 2, ExitCode.INFRASTRUCTURE: 3}
+
+# What k8s/base/gang-rbac.yaml grants to the account that launches gangs: (verb, group, resource, subresource).
+LAUNCHER_NEEDS = (
+    ("create", "batch", "jobs", ""),
+    ("get", "batch", "jobs", ""),
+    ("delete", "batch", "jobs", ""),
+    ("create", "", "services", ""),
+    ("create", "networking.k8s.io", "networkpolicies", ""),
+    ("get", "", "pods", ""),
+    ("list", "", "pods", ""),
+    ("get", "", "pods", "log"),
+    ("list", "", "events", ""),
+)
+# What runs, explain and runs cancel need of the person who calls them.
+PERSON_NEEDS = (
+    ("list", "", "pods", ""),
+    ("get", "", "pods", "log"),
+    ("list", "", "events", ""),
+    ("list", "batch", "jobs", ""),
+    ("delete", "batch", "jobs", ""),
+)
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing looked at. code is what the run would end with where it is bad."""
+
+    name: str
+    verdict: Verdict
+    sentence: str
+    code: ExitCode = ExitCode.DONE
+
+    @property
+    def bad(self) -> bool:
+        """Whether it has to be mended before a run."""
+        return self.verdict == "bad"
+
+
+def good(name: str, sentence: str) -> Check:
+    """Return a check that is passed."""
+    return Check(name, "good", sentence)
+
+
+def bad(name: str, sentence: str, code: ExitCode = ExitCode.INFRASTRUCTURE) -> Check:
+    """Return a check that failed; the sentence ends with what to do."""
+    return Check(name, "bad", sentence, code)
+
+
+def unknown(name: str, sentence: str) -> Check:
+    """Return a check that could not be made or need not be passed."""
+    return Check(name, "unknown", sentence)
+
+
+def worst(checks: list[Check]) -> ExitCode:
+    """Return the exit code of the gravest fault: 40 before 20 before 30."""
+    return max((check.code for check in checks if check.bad), key=lambda code: SEVERITY[code], default=ExitCode.DONE)
+
+
+def version(server: str, sdk: str) -> Check:
+    """Compare the server's version with that of the compiler that wrote the package."""
+    theirs, ours = _numbers(server), _numbers(sdk)
+    if not theirs:
+        return unknown("kubeflow version", f"the server does not say its version ('{server}'); packages are of {sdk}")
+    if theirs[0] != ours[0]:
+        return bad(
+            "kubeflow version",
+            f"the server is {server}, packages are of {sdk}. Upgrade Kubeflow Pipelines to {ours[0]}.x",
+        )
+    if theirs < ours[:2]:
+        return unknown(
+            "kubeflow version",
+            f"the server is {server}, older than the packages' {sdk}: new features may fail. "
+            "Before 2.17 a run has no deadline of its own: set deadline_seconds: 0",
+        )
+    return good("kubeflow version", f"the server is {server}, packages are of {sdk}")
+
+
+def space(environment: Environment, multi_user: bool) -> Check:
+    """Check that the server runs things where the environment says: one for a single user has no choice."""
+    own, named = environment.kubeflow.namespace, environment.namespace
+    if multi_user or own == named:
+        return good("runs' namespace", named)
+    sentence = f"this Kubeflow is for one user and runs everything in its own namespace, not in '{named}'"
+    if environment.kubeflow.endpoint:
+        return unknown("runs' namespace", f"{sentence}; right where '{named}' is its own")
+    return bad("runs' namespace", f"{sentence}. Set namespace: {own}", ExitCode.CONFIGURATION)
+
+
+def pod_security(namespace: Manifest) -> Check:
+    """Say what the namespace's Pod Security asks; steps and gangs meet 'restricted'."""
+    level = namespace["metadata"].get("labels", {}).get("pod-security.kubernetes.io/enforce")
+    name = namespace["metadata"]["name"]
+    if level is None:
+        return unknown("pod security", f"namespace {name} enforces none; steps would pass 'restricted' too")
+    return good("pod security", f"namespace {name} enforces '{level}', which steps and gangs pass")
+
+
+def image(variant: str, name: str) -> Check:
+    """Check how an image is named."""
+    label = f"image {variant}"
+    if not re.fullmatch(r"[a-z0-9.:_/-]+(:[\w.-]+)?(@sha256:[0-9a-f]{64})?", name):
+        return bad(label, f"'{name}' is no image name. Write registry/name:tag", ExitCode.CONFIGURATION)
+    tag = name.rpartition("/")[2].partition("@")[0].partition(":")[2]
+    if "@sha256:" not in name and tag in ("", "latest"):
+        return bad(
+            label,
+            f"'{name}' has no tag of its own: nodes would run different ones. Name a tag or a digest",
+            ExitCode.CONFIGURATION,
+        )
+    return good(label, name)
+
+
+def in_registry(environment: Environment, variant: Variant, found: list[str] | Unanswered | None) -> Check:
+    """Check what the registry of the image of `variant` says: the platforms that it is there for, None where it is not."""
+    label, name = f"image {variant}", environment.images[variant]
+    if isinstance(found, Unanswered):
+        return unknown(label, f"{name}: {found}, so whether it is there is not known")
+    if found is None and parse(name).host == "docker.io":
+        return unknown(label, f"{name}: is not in docker.io; right where it was loaded onto the nodes, as kind's are")
+    if found is None:
+        return bad(label, f"{name}: is not in its registry. Push it, or correct images.{variant} in the environment")
+    if missing := [each for each in _platforms(environment, variant) if each not in found]:
+        return bad(
+            label,
+            f"{name}: is there for {', '.join(found) or 'no platform'}, and nodes are {', '.join(missing)}. "
+            "Build and push it for them",
+        )
+    return good(label, f"{name} is in its registry for {', '.join(found)}")
+
+
+def _platforms(environment: Environment, variant: Variant) -> list[str]:
+    """Return the platforms of the pools that need `variant`: as their nodeSelector says, else what the catalog's machines all are."""
+    pools = [environment.pools[name] for name in used_pools(environment)]
+    found = {f"linux/{pool.node_selector.get(_ARCHITECTURE, 'amd64')}" for pool in pools if pool.variant == variant}
+    return sorted(found) or ["linux/amd64"]
+
+
+def room(environment: Environment, name: str, nodes: list[Manifest], pods: list[Manifest] | None) -> Check:
+    """Check that nodes of the pool exist, and say for how many pods there is room now."""
+    label = f"pool {name}"
+    pool = environment.pools[name]
+    spec = pool_pod(environment, name)["spec"]
+    found = misfit(spec, nodes, None)
+    if found and found.kind == "label" and environment.platform != "kubernetes":
+        return unknown(label, f"{found.sentence}; right if the pool grows from zero nodes")
+    if found:
+        code = ExitCode.CONFIGURATION if found.permanent else ExitCode.TRANSIENT
+        return bad(label, found.whole.rstrip("."), code)
+    fitting = [node for node in nodes if misfit(spec, [node], None) is None]
+    if pods is None:
+        return good(label, f"{len(fitting)} nodes; what is free there may not be read")
+    room_for = sum(places(spec, node, pods) for node in fitting)
+    wanted = _workers(environment, name, pool)
+    if room_for < wanted:
+        return unknown(
+            label, f"{len(fitting)} nodes, room for {room_for} of {wanted} pods now: the run waits until others end"
+        )
+    return good(label, f"{len(fitting)} nodes, room for {room_for} pods now, {wanted} needed")
+
+
+def claim(environment: Environment, found: Manifest | None) -> Check:
+    """Check the volume that all pods share."""
+    name = environment.volume.claim if environment.volume else ""
+    if found is None:
+        return bad("volume", f"no PersistentVolumeClaim '{name}' in namespace {environment.namespace}. Create it")
+    modes = found["spec"].get("accessModes", [])
+    if "ReadWriteMany" not in modes:
+        return bad(
+            "volume", f"'{name}' is {', '.join(modes)}: pods on other nodes cannot mount it. Make it ReadWriteMany"
+        )
+    phase = found.get("status", {}).get("phase", "unknown")
+    if phase == "Bound":
+        return good("volume", f"'{name}' is bound, {', '.join(modes)}")
+    return unknown("volume", f"'{name}' is {phase}; it may be bound when the first pod comes")
+
+
+def retries(config: Manifest | None, namespace: str) -> Check:
+    """Check that the workflow controller lets `retries` mean what it says.
+
+    Its own default of KFP 2.17 (limit 2, OnError) nests with a step's retries, and retries no failing exit code.
+    """
+    if config is None:
+        return unknown(
+            "retry policy", f"no ConfigMap workflow-controller-configmap in namespace {namespace} can be read"
+        )
+    strategy = _defaults(config).get("templateDefaults", {}).get("retryStrategy") or {}
+    meant = str(strategy.get("limit")) == "0" and strategy.get("retryPolicy") == "Always"
+    if meant and not strategy.get("expression"):
+        return good("retry policy", "a step's retries mean what they say, deleted pods included")
+    return unknown(
+        "retry policy",
+        f"the controller's templateDefaults.retryStrategy is {strategy or 'not set'}: failed steps may not be retried, and "
+        "drivers are retried over and over. Set {limit: '0', retryPolicy: Always} in workflowDefaults of "
+        f"workflow-controller-configmap in namespace {namespace}",
+    )
+
+
+def deadlines(config: Manifest | None, namespace: str) -> Check:
+    """Check that the workflow controller ends neither steps nor runs before their own deadlines.
+
+    A default `timeout` counts a pod's waiting too, and both of a template's end pods that have no timeout of their own. A
+    run's default holds where it has no deadline of its own.
+    """
+    if config is None:
+        return unknown("deadlines", f"no ConfigMap workflow-controller-configmap in namespace {namespace} can be read")
+    spec = _defaults(config)
+    template = spec.get("templateDefaults", {})
+    found = {f"templateDefaults.{name}": template.get(name) for name in ("timeout", "activeDeadlineSeconds")}
+    found["activeDeadlineSeconds"] = spec.get("activeDeadlineSeconds")
+    if not any(found.values()):
+        return good("deadlines", "the controller has none of its own: a step's timeout and a run's deadline hold")
+    told = ", ".join(f"{name} of {value}" for name, value in found.items() if value)
+    return unknown(
+        "deadlines",
+        f"the controller's workflowDefaults have {told}: longer steps or runs are ended there, their waits counted, whatever "
+        f"the environment says. Raise it in workflow-controller-configmap in namespace {namespace}, or leave it out",
+    )
+
+
+def _defaults(config: Manifest) -> Manifest:
+    """Return the `spec` that the workflow controller merges into every run's."""
+    text = (config.get("data") or {}).get("workflowDefaults", "")
+    spec: Manifest = (yaml.safe_load(text) or {}).get("spec") or {}
+    return spec | {"templateDefaults": spec.get("templateDefaults") or {}}
+
+
+def used_pools(environment: Environment) -> list[str]:
+    """Return the pools that steps are placed on."""
+    return list(dict.fromkeys(environment.placement.values()))
+
+
+def _workers(environment: Environment, name: str, pool: Pool) -> int:
+    trains = environment.placement.get("train", environment.placement[DEFAULT]) == name
+    return pool.workers if trains else 1
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    found = re.match(r"v?(\d+)\.(\d+)", text)
+    return (int(found[1]), int(found[2])) if found else ()

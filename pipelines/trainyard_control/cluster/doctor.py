@@ -1,0 +1,253 @@
+"""Looks at everything that a run will need before it is submitted, and changes nothing but a probe in the storage."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+from trainyard.errors import ExitCode, InfrastructureError, TrainyardError
+from trainyard.spec.environment import Environment
+from trainyard.spec.recipe import Recipe
+from trainyard.storage import storage
+from trainyard_control.cluster import checks, kubernetes_api
+from trainyard_control.cluster.checks import Check, bad, good, unknown
+from trainyard_control.cluster.kubernetes_api import Kubernetes, Manifest
+from trainyard_control.cluster.registry import Unanswered, look_up
+from trainyard_control.cluster.step_pods import pool_pod
+
+_PATIENCE_SECONDS = 20.0  # chosen: what a person waits for a bucket
+_ACCESS = ("AWS_", "GOOGLE_", "STORAGE_EMULATOR_HOST")  # what an environment reaches its bucket with
+
+
+def examine(environment: Environment, recipe: Recipe | None) -> Iterator[Check]:
+    """Yield every check of the environment, and of `recipe` where it is given, as they are made."""
+    if recipe is not None:
+        yield from _guarded("recipe", lambda: _recipe(recipe, environment))
+    yield from _images(environment)
+    yield from _guarded("storage", lambda: _storage(environment))
+    if environment.target == "kubeflow":
+        yield from _guarded("kubeflow", lambda: _kubeflow(environment))
+        yield from _guarded("kubernetes", lambda: _kubernetes(environment))
+    elif environment.target == "vertex":
+        yield unknown("vertex", "the project, its rights and its quotas are not looked at")
+
+
+def _guarded(name: str, look: Callable[[], Iterator[Check]]) -> Iterator[Check]:
+    """Yield what `look` finds; an error ends it as one bad check."""
+    try:
+        yield from look()
+    except TrainyardError as error:
+        code = error.exit_code if error.exit_code in checks.SEVERITY else ExitCode.CONFIGURATION
+        yield bad(name, str(error).rstrip("."), code)
+
+
+def _recipe(recipe: Recipe, environment: Environment) -> Iterator[Check]:
+    from trainyard_control.compiler.compilation import compiled
+
+    placed = compiled(recipe, environment)
+    yield good("recipe", f"{recipe.name} compiles for {environment.name} ({len(placed.documents)} documents)")
+
+
+def _images(environment: Environment) -> Iterator[Check]:
+    named = {variant: checks.image(variant, name) for variant, name in environment.images.items()}
+    wanted = [variant for variant, check in named.items() if not check.bad]
+    if not wanted:
+        yield from named.values()
+        return
+    with ThreadPoolExecutor(len(wanted)) as registries:
+        found = registries.map(lambda variant: _looked_up(environment.images[variant]), wanted)
+        looked_up = dict(zip(wanted, found, strict=True))
+    for variant, check in named.items():
+        yield checks.in_registry(environment, variant, looked_up[variant]) if variant in looked_up else check
+
+
+def _looked_up(image: str) -> list[str] | Unanswered | None:
+    try:
+        return look_up(image)
+    except Unanswered as unanswered:
+        return unanswered
+
+
+def _storage(environment: Environment) -> Iterator[Check]:
+    root = environment.storage
+    if environment.volume and not storage.is_bucket(root):
+        yield unknown("storage", f"{root} is on the volume '{environment.volume.claim}', which is not mounted here")
+        return
+    access = [name for name in (*environment.variables, *environment.secrets) if name.startswith(_ACCESS)]
+    if storage.is_bucket(root) and (missing := [name for name in access if name not in os.environ]):
+        yield unknown(
+            "storage", f"{root} is reached with {', '.join(missing)}, which the pods have and this shell has not"
+        )
+        return
+    probe = storage.join(root, f".doctor-{secrets.token_hex(4)}")
+    with storage.patience(_PATIENCE_SECONDS):
+        storage.write_text(probe, "probe")
+        read = storage.read_text(probe)
+        storage.remove(probe)
+    if read == "probe":
+        yield good("storage", f"{root} can be written and read from here")
+    else:
+        yield bad("storage", f"{root} does not give back what was written. Name another storage")
+
+
+def _kubeflow(environment: Environment) -> Iterator[Check]:
+    from importlib.metadata import version as installed
+
+    from trainyard_control.kubeflow.kubeflow_api import Kubeflow
+
+    server = Kubeflow(environment)
+    theirs = server.version()
+    yield good("kubeflow", f"{server.host} answers")
+    yield checks.version(theirs, installed("kfp"))
+    yield checks.space(environment, server.multi_user())
+
+
+def _kubernetes(environment: Environment) -> Iterator[Check]:
+    cluster = kubernetes_api.connect(environment.namespace)
+    space = _allowed(cluster, f"/api/v1/namespaces/{environment.namespace}")
+    if space is _REFUSED:
+        yield unknown("namespace", f"{environment.namespace}: may not be read")
+    elif space is None:
+        yield bad(
+            "namespace",
+            f"no namespace '{environment.namespace}'. Create it, or correct namespace",
+            ExitCode.CONFIGURATION,
+        )
+        return
+    else:
+        yield good("namespace", f"{environment.namespace} is there")
+        yield checks.pod_security(space)
+    yield from _rights(cluster, environment)
+    yield from _objects(cluster, environment)
+    yield from _pools(cluster, environment)
+    path = f"/api/v1/namespaces/{environment.kubeflow.namespace}/configmaps/workflow-controller-configmap"
+    config = _allowed(cluster, path)
+    read = None if config is _REFUSED else config
+    yield checks.retries(read, environment.kubeflow.namespace)
+    yield checks.deadlines(read, environment.kubeflow.namespace)
+
+
+def _rights(cluster: Kubernetes, environment: Environment) -> Iterator[Check]:
+    """Ask the API server what the caller may do, and what the launcher's account may."""
+    missing = [_need(need) for need in checks.PERSON_NEEDS if not _may(cluster, need)]
+    if missing:
+        yield bad(
+            "your rights", f"you may not {', '.join(missing)} in {environment.namespace}: runs and explain need it"
+        )
+    else:
+        yield good("your rights", "all that runs and explain need")
+    gangs = [name for name in checks.used_pools(environment) if environment.pools[name].workers > 1]
+    if not gangs:
+        return
+    account = environment.service_accounts.run
+    if not account:
+        yield unknown("launcher's rights", "service_accounts.run is empty: Kubeflow's own account launches the gangs")
+        return
+    try:
+        lacking = [_need(need) for need in checks.LAUNCHER_NEEDS if not _may(cluster, need, account)]
+    except InfrastructureError:
+        yield unknown("launcher's rights", f"you may not ask what the account '{account}' may do")
+        return
+    if lacking:
+        yield bad(
+            "launcher's rights",
+            f"the account '{account}' may not {', '.join(lacking)}. Bind the Role of k8s/base/gang-rbac.yaml to it",
+        )
+    else:
+        yield good("launcher's rights", f"the account '{account}' may launch gangs")
+
+
+def _objects(cluster: Kubernetes, environment: Environment) -> Iterator[Check]:
+    """Look for what the environment names: accounts, Secrets, the volume, queues and priorities."""
+    space = f"/api/v1/namespaces/{environment.namespace}"
+    accounts = environment.service_accounts
+    for name in dict.fromkeys(filter(None, (accounts.run, accounts.worker))):
+        yield _there(cluster, f"{space}/serviceaccounts/{name}", f"service account {name}")
+    for name in dict.fromkeys(source.secret for source in environment.secrets.values()):
+        yield _there(cluster, f"{space}/secrets/{name}", f"secret {name}", "; its keys are not looked at")
+    if environment.volume:
+        found = _allowed(cluster, f"{space}/persistentvolumeclaims/{environment.volume.claim}")
+        yield unknown("volume", "may not be read") if found is _REFUSED else checks.claim(environment, found)
+    pools = [environment.pools[name] for name in checks.used_pools(environment)]
+    for queue in dict.fromkeys(pool.queue for pool in pools if pool.queue):
+        path = f"/apis/kueue.x-k8s.io/v1beta1/namespaces/{environment.namespace}/localqueues/{queue}"
+        yield _there(
+            cluster,
+            path,
+            f"queue {queue}",
+            remedy="Install Kueue and create the LocalQueue, or take it out of the pool",
+        )
+    for name in dict.fromkeys(pool.priority_class for pool in pools if pool.priority_class):
+        yield _there(cluster, f"/apis/scheduling.k8s.io/v1/priorityclasses/{name}", f"priority class {name}")
+
+
+def _pools(cluster: Kubernetes, environment: Environment) -> Iterator[Check]:
+    found = _allowed(cluster, "/api/v1/nodes")
+    nodes = None if found is _REFUSED or found is None else list(found["items"])
+    everything = _allowed(cluster, "/api/v1/pods")
+    pods = None if everything is _REFUSED or everything is None else list(everything["items"])
+    for name in checks.used_pools(environment):
+        if nodes is None:
+            yield unknown(f"pool {name}", "nodes may not be read")
+        else:
+            yield checks.room(environment, name, nodes, pods)
+        yield from _admitted(cluster, environment, name)
+
+
+def _admitted(cluster: Kubernetes, environment: Environment, name: str) -> Iterator[Check]:
+    """Have the API server try a pod of the pool: Pod Security, quotas, limit ranges and webhooks all have their say."""
+    try:
+        cluster.post(f"/api/v1/namespaces/{environment.namespace}/pods?dryRun=All", pool_pod(environment, name))
+    except InfrastructureError as error:
+        said = str(error).partition("refused (")[2].rpartition("). ")[0] or str(error)
+        if "cannot create resource" in said:
+            yield unknown(f"pool {name}", "you may not try a pod there; quotas and admission are not looked at")
+        else:
+            yield bad(f"pool {name}", f"a pod of it is refused: {said}. Ask for less, or have it allowed")
+        return
+    yield good(f"pool {name}", "the API server would take a pod of it (dry run)")
+
+
+_REFUSED: Manifest = {"refused": True}
+
+
+def _allowed(cluster: Kubernetes, path: str) -> Manifest | None:
+    """Return the object at `path`, None where there is none, `_REFUSED` where it may not be read."""
+    try:
+        return cluster.get(path, metadata_only="/secrets/" in path)
+    except InfrastructureError:
+        return _REFUSED
+
+
+def _there(
+    cluster: Kubernetes, path: str, name: str, note: str = "", remedy: str = "Create it, or correct the environment"
+) -> Check:
+    found = _allowed(cluster, path)
+    if found is _REFUSED:
+        return unknown(name, "may not be read")
+    return good(name, f"is there{note}") if found else bad(name, f"is not there. {remedy}")
+
+
+def _may(cluster: Kubernetes, need: tuple[str, str, str, str], account: str = "") -> bool:
+    verb, group, resource, part = need
+    attributes = {
+        "namespace": cluster.namespace,
+        "verb": verb,
+        "group": group,
+        "resource": resource,
+        "subresource": part,
+    }
+    spec: Manifest = {"resourceAttributes": attributes}
+    kind = "SubjectAccessReview" if account else "SelfSubjectAccessReview"
+    if account:
+        spec["user"] = f"system:serviceaccount:{cluster.namespace}:{account}"
+    body = {"apiVersion": "authorization.k8s.io/v1", "kind": kind, "spec": spec}
+    answer = cluster.post(f"/apis/authorization.k8s.io/v1/{kind.lower()}s", body)
+    return bool(answer.get("status", {}).get("allowed"))
+
+
+def _need(need: tuple[str, str, str, str]) -> str:
+    verb, _, resource, part = need
+    return f"{verb} {resource}{part and f'/{part}'}"

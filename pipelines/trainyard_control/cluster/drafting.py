@@ -1,0 +1,223 @@
+"""Drafts an environment from the nodes that a cluster has: one pool a group of equal nodes, ready to be completed.
+
+Labels are those of GKE, EKS, Karpenter, AKS and the GPU operator; see core/hardware.yaml for their sources.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from trainyard import quantity
+from trainyard.errors import ConfigurationError
+from trainyard.spec import machines
+from trainyard.spec.hardware import Platform, catalog, hosts, named
+from trainyard.spec.pools import Pool, placement
+
+Manifest = dict[str, Any]
+
+PRODUCT = "nvidia.com/gpu.product"
+TYPE = "node.kubernetes.io/instance-type"
+# The label that names a node's pool, by platform; the first that a node has tells its platform.
+GROUPS: dict[str, Platform] = {
+    "cloud.google.com/gke-nodepool": "gke",
+    "karpenter.sh/nodepool": "karpenter",
+    "eks.amazonaws.com/nodegroup": "eks",
+    "kubernetes.azure.com/agentpool": "aks",
+    "agentpool": "aks",
+}
+SPOT = {
+    "cloud.google.com/gke-spot": "true",
+    "eks.amazonaws.com/capacityType": "SPOT",
+    "karpenter.sh/capacity-type": "spot",
+    "kubernetes.azure.com/scalesetpriority": "spot",
+}
+# Taints of nodes that are on their way, or that the platform keeps for itself.
+_PASSING = ("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/", "ToBeDeletedByClusterAutoscaler")
+_KEPT = ("node-role.kubernetes.io/", "CriticalAddonsOnly", "components.gke.io/")
+# Chosen: the share of what is allocatable that a pod asks for, for the daemons on every node need some.
+SHARE = 0.9
+_GIB = 1 << 30
+
+
+@dataclass(frozen=True)
+class Group:
+    """Equal nodes: their name, the label that selects them, the first of them, and how many they are."""
+
+    name: str
+    selector: dict[str, str]
+    node: Manifest
+    nodes: int
+
+
+def draft(nodes: list[Manifest]) -> str:
+    """Return an environment in YAML that reaches every group of `nodes`; what it cannot say stands in comments.
+
+    Raises `ConfigurationError` where no node could train.
+    """
+    platform = _platform(nodes)
+    pools: dict[str, Pool] = {}
+    blocks, left_out = [], []
+    for group in _groups(nodes):
+        try:
+            fields = _fields(group, platform)
+            pool = Pool.model_validate(fields)
+        except (ConfigurationError, ValidationError) as error:
+            why = (
+                error.errors()[0]["msg"].removeprefix("Value error, ")
+                if isinstance(error, ValidationError)
+                else str(error)
+            )
+            left_out.append(f"# {group.name} ({group.nodes} nodes) is left out: {' '.join(why.split())}")
+            continue
+        if machines.faults(pool, platform):  # a type that the catalog knows otherwise: the nodes themselves are right
+            del fields["machine"]
+            pool = pool.model_copy(update={"machine": None})
+        pools[group.name] = pool
+        blocks.append(_block(group, fields))
+    if not pools:
+        raise ConfigurationError("\n".join(["no node of this cluster can be used.", *left_out]))
+    variants = sorted({pool.variant for pool in pools.values()})
+    head = [
+        "# Drafted by `trainyard pools --from-cluster`. Complete storage and images; lower requests where pods should be smaller.",
+        "target: kubeflow",
+        f"platform: {platform}",
+        "storage: gs://change-me/trainyard   # or s3://bucket/folder",
+        "images:",
+        *(f"  {each}: registry.example.com/trainyard/{each}:0.1.0   # change me" for each in variants),
+        "pools:",
+    ]
+    tail = ["placement:", *(f"  {step}: {name}" for step, name in _placement(pools).items())]
+    return "\n".join([*head, *blocks, *left_out, *tail]) + "\n"
+
+
+def _platform(nodes: list[Manifest]) -> Platform:
+    for label, platform in GROUPS.items():
+        if any(label in _labels(node) for node in nodes):
+            return platform
+    return "kubernetes"
+
+
+def _groups(nodes: list[Manifest]) -> Iterator[Group]:
+    """Yield the groups of nodes that pods may use, in the order of their names."""
+    found: dict[tuple[str, str, str], list[Manifest]] = {}
+    for node in nodes:
+        if any(taint["key"].startswith(_KEPT) for taint in _taints(node)):
+            continue
+        labels = _labels(node)
+        label = next((label for label in GROUPS if label in labels), "")
+        memory = quantity.in_bytes(node["status"]["allocatable"]["memory"]) / _GIB
+        alike = f"{labels.get(PRODUCT, '')} {labels.get(TYPE, '')} {_count(node)} {memory:.0f}"
+        found.setdefault((label, labels.get(label, ""), alike), []).append(node)
+    taken: set[str] = set()
+    for (label, value, _), members in sorted(found.items()):
+        first = members[0]
+        product = _labels(first).get(PRODUCT, "")
+        wanted = value or product or ("gpu" if _count(first) else "cpu")
+        name = base = re.sub(r"[^a-z0-9]+", "-", wanted.lower()).strip("-") or "pool"
+        while name in taken:
+            name = f"{base}-{sum(each.startswith(base) for each in taken) + 1}"
+        taken.add(name)
+        yield Group(name, {label: value} if label else {}, first, len(members))
+
+
+def _fields(group: Group, platform: Platform) -> dict[str, Any]:
+    """Return the pool of a group as the environment writes it."""
+    labels, allocatable = _labels(group.node), group.node["status"]["allocatable"]
+    fields: dict[str, Any] = {"kind": "cpu"}
+    if "google.com/tpu" in allocatable:
+        topology = labels.get("cloud.google.com/gke-tpu-topology", "")
+        fields = {
+            "kind": "tpu",
+            "accelerator": labels.get("cloud.google.com/gke-tpu-accelerator"),
+            "topology": topology,
+        }
+        if re.fullmatch(r"\d+(x\d+)+", topology) and (workers := hosts(topology, _count(group.node))) > 1:
+            fields["workers"] = workers
+    elif "nvidia.com/gpu" in allocatable:
+        fields = {"kind": "gpu", "accelerator": _gpu(group.node, platform)}
+    if fields["kind"] != "cpu":
+        fields["count"] = _count(group.node)
+    if machine := labels.get(TYPE):
+        fields["machine"] = machine
+    if spot := any(labels.get(label) == value for label, value in SPOT.items()):
+        fields["spot"] = spot
+    fields["nodes"] = group.nodes
+    cpu = max(1, math.floor(SHARE * quantity.in_cores(allocatable["cpu"])))
+    memory = f"{max(1, math.floor(SHARE * quantity.in_bytes(allocatable['memory']) / _GIB))}Gi"
+    fields["resources"] = {"requests": {"cpu": str(cpu), "memory": memory}, "limits": {"memory": memory}}
+    if selector := dict(group.selector):
+        fields["nodeSelector"] = selector
+    elif product := labels.get(PRODUCT):
+        fields["nodeSelector"] = {PRODUCT: product}
+    if tolerations := _tolerations(group.node, fields, platform):
+        fields["tolerations"] = tolerations
+    return fields
+
+
+def _gpu(node: Manifest, platform: Platform) -> str:
+    """Return the catalog's name of a node's GPU. Raises `ConfigurationError` where no label tells a known one."""
+    labels = _labels(node)
+    if accelerator := labels.get("cloud.google.com/gke-accelerator"):
+        return accelerator
+    if name := named(labels.get(PRODUCT, "")):
+        return name
+    known = machines.of_platform(platform)
+    machine = known.machines.get(labels.get(TYPE, "")) if known else None
+    if machine and machine.accelerator:
+        return machine.accelerator
+    short = labels.get("karpenter.k8s.aws/instance-gpu-name") or labels.get("eks.amazonaws.com/instance-gpu-name")
+    memory = labels.get("karpenter.k8s.aws/instance-gpu-memory") or labels.get("eks.amazonaws.com/instance-gpu-memory")
+    fitting = [
+        (each.memory_gib or 0, name) for name, each in catalog().accelerators.items() if short and each.gpu == short
+    ]
+    if fitting:
+        return min(fitting, key=lambda entry: abs(entry[0] - float(memory or 0) / 1024))[1]
+    raise ConfigurationError(
+        f"its GPU ({labels.get('nvidia.com/gpu.product') or short or labels.get(TYPE, 'unnamed')}) is not in the catalog"
+    )
+
+
+def _tolerations(node: Manifest, fields: dict[str, Any], platform: Platform) -> list[dict[str, str]]:
+    """Return the tolerations of the node's own taints, less those that the platform's profile brings."""
+    brought = {each.key for each in placement(Pool.model_validate(fields), platform).tolerations}
+    return [
+        {name: taint[name] for name in ("key", "value", "effect") if taint.get(name)}
+        | ({} if taint.get("value") else {"operator": "Exists"})
+        for taint in _taints(node)
+        if taint["key"] not in brought
+        and taint["effect"] != "PreferNoSchedule"
+        and not taint["key"].startswith(_PASSING)
+    ]
+
+
+def _placement(pools: dict[str, Pool]) -> dict[str, str]:
+    """Return a first placement: everything on a CPU pool, training on the first pool with accelerators."""
+    cpus = [name for name, pool in pools.items() if pool.kind == "cpu" and not pool.tolerations]
+    others = [name for name, pool in pools.items() if pool.kind != "cpu"]
+    default = next(iter(cpus), next(iter(pools)))
+    return {"default": default} | ({"train": others[0]} if others else {})
+
+
+def _block(group: Group, fields: dict[str, Any]) -> str:
+    text = yaml.safe_dump({group.name: fields}, sort_keys=False, default_flow_style=None, width=200)
+    return "\n".join(f"  {line}" for line in text.rstrip().splitlines())
+
+
+def _count(node: Manifest) -> int:
+    allocatable = node["status"]["allocatable"]
+    return int(allocatable.get("google.com/tpu") or allocatable.get("nvidia.com/gpu") or 0)
+
+
+def _labels(node: Manifest) -> dict[str, str]:
+    return dict(node["metadata"].get("labels") or {})
+
+
+def _taints(node: Manifest) -> list[dict[str, str]]:
+    return list(node["spec"].get("taints") or [])

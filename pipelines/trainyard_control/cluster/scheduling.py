@@ -1,0 +1,243 @@
+"""Why no node takes a pod: which label, taint or resource is in the way, computed from the nodes themselves.
+
+The scheduler says how many nodes failed each of its checks, not what would help. Pure functions over the objects of the
+Kubernetes API.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from trainyard.errors import did_you_mean
+from trainyard.quantity import in_bytes
+
+Manifest = dict[str, Any]
+
+_SHOWN = 3  # names in a sentence
+
+
+@dataclass(frozen=True)
+class Misfit:
+    """What keeps a pod from the nodes, and whether waiting can help."""
+
+    kind: Literal["label", "nodes", "taint", "size", "full"]
+    sentence: str
+    remedy: str
+
+    @property
+    def whole(self) -> str:
+        """What is wrong and what to do about it."""
+        return f"{self.sentence}{'' if self.sentence.endswith('?') else '.'} {self.remedy}"
+
+    @property
+    def permanent(self) -> bool:
+        """Whether it stays so until somebody changes something."""
+        return self.kind in ("label", "taint", "size")
+
+
+def requests(spec: Manifest) -> dict[str, float]:
+    """Return what the scheduler sets aside for a pod: the sum of its containers, or its largest init container."""
+    total: dict[str, float] = {}
+    for container in spec.get("containers", []):
+        for name, value in _requested(container).items():
+            total[name] = total.get(name, 0) + value
+    for container in spec.get("initContainers", []):
+        for name, value in _requested(container).items():
+            total[name] = max(total.get(name, 0), value)
+    return {name: value for name, value in total.items() if value}
+
+
+def misfit(spec: Manifest, nodes: list[Manifest], pods: Iterable[Manifest] | None = None) -> Misfit | None:
+    """Return what keeps a pod of `spec` from every one of `nodes`; None where that is none of the things known here.
+
+    `pods` are all pods of the cluster, None where they may not be listed: then a full node is not told from a free one.
+    """
+    if not nodes:
+        return Misfit("nodes", "the cluster has no node", "Add nodes, or wait until the autoscaler has.")
+    fitting = nodes
+    for term in _terms(spec):
+        if not any(_matches(node, term) for node in nodes):
+            return _label_misfit(term, nodes)
+        fitting = [node for node in fitting if _matches(node, term)]
+    if not fitting:
+        wanted = " and ".join(f"{key}={'|'.join(values)}" for key, _, values in _terms(spec))
+        return Misfit("label", f"no single node has {wanted}", "Correct the pool's nodeSelector, or label a node.")
+    open_nodes = [node for node in fitting if not _closed(node)]
+    if not open_nodes:
+        why = "; ".join(f"{_name(node)} {_closed(node)}" for node in fitting[:_SHOWN])
+        return Misfit("nodes", f"the nodes it may use take no pods ({why})", "Uncordon or mend them, or add nodes.")
+    tolerated = [node for node in open_nodes if not _untolerated(node, spec)]
+    if not tolerated:
+        return _taint_misfit(open_nodes, spec)
+    return _resource_misfit(requests(spec), tolerated, pods)
+
+
+def free(node: Manifest, pods: Iterable[Manifest]) -> dict[str, float]:
+    """Return what of the node's allocatable resources its `pods` leave."""
+    left = {name: in_bytes(str(value)) for name, value in node["status"].get("allocatable", {}).items()}
+    for pod in pods:
+        if pod["spec"].get("nodeName") != _name(node) or pod["status"].get("phase") in ("Succeeded", "Failed"):
+            continue
+        for name, value in (requests(pod["spec"]) | {"pods": 1}).items():
+            left[name] = left.get(name, 0) - value
+    return left
+
+
+def places(spec: Manifest, node: Manifest, pods: Iterable[Manifest]) -> int:
+    """Return for how many pods of `spec` the node has room beside its `pods`."""
+    left = free(node, pods)
+    asked = requests(spec) | {"pods": 1.0}
+    return max(0, min(int(left.get(name, 0) // value) for name, value in asked.items() if value))
+
+
+def takes(node: Manifest, spec: Manifest) -> bool:
+    """Return whether the node's labels and taints let a pod of `spec` land there."""
+    return all(_matches(node, term) for term in _terms(spec)) and not _untolerated(node, spec)
+
+
+def is_open(node: Manifest) -> bool:
+    """Return whether the node is ready and takes new pods."""
+    return not _closed(node)
+
+
+def written(resource: str, value: float) -> str:
+    """Return an amount of a resource as a person writes it: `2.5 cpu`, `15.9 GiB of memory`, `4 google.com/tpu`."""
+    if resource in ("memory", "ephemeral-storage"):
+        return f"{value / 1024**3:.3g} GiB of {resource}"
+    return f"{round(value, 3):,g} {resource}"
+
+
+Term = tuple[str, str, list[str]]
+
+
+def _terms(spec: Manifest) -> list[Term]:
+    """Return what the labels of a node must be: (key, operator, values); alternatives of an affinity are left out."""
+    terms: list[Term] = [(key, "In", [value]) for key, value in (spec.get("nodeSelector") or {}).items()]
+    affinity = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get(
+        "requiredDuringSchedulingIgnoredDuringExecution", {}
+    )
+    choices = affinity.get("nodeSelectorTerms", [])
+    if len(choices) == 1:
+        expressions = choices[0].get("matchExpressions", [])
+        terms += [(each["key"], each["operator"], each.get("values") or []) for each in expressions]
+    return terms
+
+
+def _matches(node: Manifest, term: Term) -> bool:
+    key, operator, values = term
+    value = node["metadata"].get("labels", {}).get(key)
+    known = {"In": value in values, "NotIn": value not in values, "Exists": value is not None}
+    return known.get(operator, value is None if operator == "DoesNotExist" else True)
+
+
+def _label_misfit(term: Term, nodes: list[Manifest]) -> Misfit:
+    key, _, values = term
+    wanted = f"{key}={'|'.join(values)}" if values else key
+    labels = [node["metadata"].get("labels", {}) for node in nodes]
+    there = sorted({label[key] for label in labels if key in label})
+    if there:
+        near = did_you_mean(values[0], there) if values else ""
+        sentence = f"no node has the label {wanted}; there is {_some(there)}"
+    else:
+        near = did_you_mean(key, {name for label in labels for name in label})
+        sentence = f"no node has a label {key}, and {wanted} is asked for"
+    sentence += f".{near}" if near else ""
+    return Misfit("label", sentence, "Correct the pool's accelerator, topology or nodeSelector, or add such nodes.")
+
+
+def _taint_misfit(nodes: list[Manifest], spec: Manifest) -> Misfit:
+    taints = sorted({_taint(taint) for node in nodes for taint in _untolerated(node, spec)})
+    them = _some([_name(node) for node in nodes])
+    return Misfit(
+        "taint",
+        f"{them} would do, but the pod does not tolerate the taint {_some(taints)}",
+        "Add the toleration to the pool in the environment, or take the taint off the nodes.",
+    )
+
+
+def _resource_misfit(wanted: dict[str, float], nodes: list[Manifest], pods: Iterable[Manifest] | None) -> Misfit | None:
+    for name, value in wanted.items():
+        largest = max(in_bytes(node["status"].get("allocatable", {}).get(name, "0")) for node in nodes)
+        if value > largest:
+            return Misfit(
+                "size",
+                f"it asks for {written(name, value)}, and the largest of the {len(nodes)} nodes that it may use "
+                f"has {written(name, largest)} to give",
+                "Ask for less in the pool's resources or count, or add larger nodes.",
+            )
+    if pods is None:
+        return None
+    everything = list(pods)
+    lacking: dict[str, float] = {}
+    for node in nodes:
+        left = free(node, everything)
+        short = [name for name, value in (wanted | {"pods": 1}).items() if value > left.get(name, 0)]
+        if not short:
+            return None
+        for name in short:
+            lacking[name] = max(lacking.get(name, 0), left.get(name, 0))
+    name = next(iter(lacking))
+    amount = (
+        f"it needs {written(name, wanted.get(name, 1))} and the most that is free is {written(name, lacking[name])}"
+    )
+    holders = _holders(name, nodes, everything)
+    by = f" (used by {_some(holders)})" if holders else ""
+    return Misfit(
+        "full",
+        f"the {len(nodes)} nodes that it may use are full: {amount}{by}",
+        "It starts when something there ends; or add nodes to the pool.",
+    )
+
+
+def _holders(resource: str, nodes: list[Manifest], pods: list[Manifest]) -> list[str]:
+    names = {_name(node) for node in nodes}
+    using = [
+        (requests(pod["spec"]).get(resource, 0), f"{pod['metadata']['namespace']}/{pod['metadata']['name']}")
+        for pod in pods
+        if pod["spec"].get("nodeName") in names and pod["status"].get("phase") not in ("Succeeded", "Failed")
+    ]
+    return [name for amount, name in sorted(using, reverse=True) if amount]
+
+
+def _closed(node: Manifest) -> str:
+    """Return why the node takes no pods at all, '' where it does."""
+    if node["spec"].get("unschedulable"):
+        return "is cordoned"
+    ready = next((each for each in node["status"].get("conditions", []) if each["type"] == "Ready"), None)
+    return "" if ready is None or ready["status"] == "True" else "is not ready"
+
+
+def _untolerated(node: Manifest, spec: Manifest) -> list[Manifest]:
+    tolerations = spec.get("tolerations") or []
+    taints = [taint for taint in node["spec"].get("taints") or [] if taint["effect"] != "PreferNoSchedule"]
+    return [taint for taint in taints if not any(_tolerates(each, taint) for each in tolerations)]
+
+
+def _tolerates(toleration: Manifest, taint: Manifest) -> bool:
+    if toleration.get("effect") not in (None, "", taint["effect"]):
+        return False
+    if toleration.get("operator", "Equal") == "Exists":
+        return toleration.get("key") in (None, "", taint["key"])
+    return bool(toleration.get("key") == taint["key"] and toleration.get("value", "") == taint.get("value", ""))
+
+
+def _taint(taint: Manifest) -> str:
+    value = f"={taint['value']}" if taint.get("value") else ""
+    return f"{taint['key']}{value}:{taint['effect']}"
+
+
+def _requested(container: Manifest) -> dict[str, float]:
+    resources = container.get("resources") or {}
+    asked = (resources.get("limits") or {}) | (resources.get("requests") or {})  # a limit alone is the request too
+    return {name: in_bytes(str(value)) for name, value in asked.items()}
+
+
+def _name(node: Manifest) -> str:
+    return str(node["metadata"]["name"])
+
+
+def _some(names: list[str]) -> str:
+    shown = ", ".join(names[:_SHOWN])
+    return f"{shown} and {len(names) - _SHOWN} more" if len(names) > _SHOWN else shown

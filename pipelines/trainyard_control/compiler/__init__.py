@@ -1,0 +1,1 @@
+"""Recipes and environments to what Kubeflow or Vertex AI takes."""

@@ -1,0 +1,135 @@
+"""Compiles the training pipeline for one recipe and one environment: a pure function of the two and of this code."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import yaml
+
+from trainyard.contract import keys
+from trainyard.contract.gang import gang_plan
+from trainyard.contract.window import day_of
+from trainyard.errors import ConfigurationError
+from trainyard.spec import plain_yaml
+from trainyard.spec.environment import Environment
+from trainyard.spec.recipe import Recipe
+from trainyard.spec.schedule import When
+from trainyard_control.compiler.placement import PlacedSpec, place
+
+
+def compiled(
+    recipe: Recipe, environment: Environment, when: When | None = None, day: str = "", again: str = ""
+) -> PlacedSpec:
+    """Return the placed training pipeline whose parameters default to `recipe` and `environment`.
+
+    With `when` it is the pipeline that first looks whether a condition of a schedule holds. With `day` a window of data
+    ends before that day, and not before the one that the run is scheduled for. With `again` that step and all after it are
+    done again, whatever is there.
+
+    Raises `ConfigurationError` where the recipe names what only this machine has and the environment is elsewhere, and
+    where it reads no window for `day`.
+    """
+    if day and recipe.data.window_days is None:
+        raise ConfigurationError(
+            f"--day {day}: {recipe.name} reads no window of days. Set data.window_days in the recipe, or leave --day out."
+        )
+    _check_portable(recipe, environment)
+    _check_gang(recipe, environment)
+    # kfp takes a second or two to import: only who compiles waits for it.
+    from google.protobuf import json_format
+
+    from trainyard_control.catalog.retrain import retrain_on_drift_pipeline, retrain_pipeline
+    from trainyard_control.catalog.train import train_pipeline
+
+    pipeline = train_pipeline if when is None else retrain_on_drift_pipeline if when.drift else retrain_pipeline
+    spec = json_format.MessageToDict(pipeline.pipeline_spec)
+    parameters = spec["root"]["inputDefinitions"]["parameters"]
+    defaults = {
+        "recipe": plain_yaml.dump(recipe.model_dump(mode="json")),
+        "storage": environment.storage,
+        "code": keys.code_digest(recipe.module),
+        "beam_options": environment.beam.command_line,
+    }
+    if when is not None:
+        defaults["when"] = when.model_dump_json()
+    if again:
+        defaults["again"] = again
+    for name, value in defaults.items():
+        parameters[name] |= {"defaultValue": value, "isOptional": True}
+    _fill_in_time(spec, day_of(day) if day else "")
+    return place(spec, environment)
+
+
+def _fill_in_time(spec: dict[str, Any], day: str) -> None:
+    """Have the tasks of the top level get `day`, or from KFP the time of the run's schedule, for the parameter `scheduled`.
+
+    The pipelines themselves do not name the placeholder: kfp.local 2.17 stops at it.
+    """
+    from kfp import dsl
+
+    del spec["root"]["inputDefinitions"]["parameters"]["scheduled"]
+    for task in spec["root"]["dag"]["tasks"].values():
+        for value in task["inputs"]["parameters"].values():
+            if value == {"componentInputParameter": "scheduled"}:
+                value.clear()
+                value["runtimeValue"] = {"constant": day or dsl.PIPELINE_JOB_SCHEDULE_TIME_UTC_PLACEHOLDER}
+
+
+def to_yaml(documents: Iterable[dict[str, Any]]) -> str:
+    """Return the documents as YAML in a fixed order of keys, texts of several lines as blocks."""
+    return yaml.dump_all(documents, Dumper=_Dumper, sort_keys=True, allow_unicode=True, width=120)
+
+
+def _check_portable(recipe: Recipe, environment: Environment) -> None:
+    if environment.target == "local":
+        return
+    faults = []
+    if recipe.data.path and not _reachable(recipe.data.path, environment):
+        faults.append(
+            f"data.path: '{recipe.data.path}' is on this machine. Copy the data to a bucket, or to the environment's "
+            "volume, and name its place there."
+        )
+    if recipe.module:
+        faults.append(f"module: '{recipe.module}' is on this machine, and the images hold no such file. Leave it out.")
+    if recipe.push.path and not _reachable(recipe.push.path, environment):
+        faults.append(f"push.path: '{recipe.push.path}' is on this machine. Name a bucket's URI, or leave it out.")
+    if faults:
+        where = f"{environment.name}: the steps of target {environment.target} run elsewhere"
+        raise ConfigurationError("\n".join(f"{recipe.name}: {fault} ({where})" for fault in faults))
+
+
+def _reachable(path: str, environment: Environment) -> bool:
+    """Return whether the steps see `path`: in a bucket, or on the volume that all of them mount."""
+    volume = environment.volume
+    return "://" in path or (volume is not None and f"{path}/".startswith(f"{volume.path.rstrip('/')}/"))
+
+
+def _check_gang(recipe: Recipe, environment: Environment) -> None:
+    plan = gang_plan(environment)
+    if plan is None:
+        return
+    pods = f"{environment.name} trains in {plan.workers} pods"
+    if recipe.train.workers > 1:
+        raise ConfigurationError(
+            f"{recipe.name}: train.workers: {recipe.train.workers} processes were asked for, and {pods}. "
+            "Leave train.workers out: the pool says how many train together."
+        )
+    devices, steps = max(1, plan.pool.count), recipe.train.accumulation_steps
+    parts = plan.workers * devices * steps
+    if recipe.train.batch_size % parts:
+        raise ConfigurationError(
+            f"{recipe.name}: train.batch_size: {recipe.train.batch_size} examples make no {parts} equal parts, and "
+            f"{pods} of {devices} devices with train.accumulation_steps: {steps}. Give a multiple of {parts}."
+        )
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes multi-line texts (recipes, code) as blocks, so that a person can read them and a diff shows lines."""
+
+
+def _text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style="|" if "\n" in value else None)
+
+
+_Dumper.add_representer(str, _text)

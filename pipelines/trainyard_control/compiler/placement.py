@@ -1,0 +1,330 @@
+"""Placement: a compiled pipeline that knows no hardware becomes one whose every step runs on the pool that suits it.
+
+It is a pure function of the compiled IR (a dict) and the environment, so it takes any pipeline that `kfp dsl compile`
+wrote. For Kubeflow the result is what the calls of kfp and kfp-kubernetes in the pipeline's body would have compiled to.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from trainyard import quantity
+from trainyard.contract.gang import STEP as TRAIN
+from trainyard.contract.gang import gang_plan, written
+from trainyard.contract.keys import STEPS
+from trainyard.errors import ConfigurationError, did_you_mean
+from trainyard.runtime.step import TIMEOUT_VARIABLE
+from trainyard.spec.environment import (
+    DEFAULT,
+    LONGEST_PAUSE_SECONDS,
+    LONGEST_SECONDS,
+    PAUSE_SECONDS,
+    Environment,
+    SecretKey,
+    pauses,
+)
+from trainyard.spec.hardware import Toleration, catalog
+from trainyard.spec.pools import Placement, Pool, Resources, placement, promise
+
+Spec = dict[str, Any]
+
+IMAGE = "trainyard/cpu"  # what the components are compiled with: stands for the variant that the pool's kind needs
+SUMMARY = "summary"
+CHECK = "check"
+RUN_AS_USER = 65532  # our images' user; numeric, for Pod Security "restricted" asks the kubelet to verify it
+SHARED_MEMORY = "/dev/shm"  # noqa: S108 - a mount in the pod, not this machine's
+GANG = "gang"  # the parameter that plans a gang, of a pipeline and of its step that launches it
+LAUNCHER = Resources.model_validate(
+    {"requests": {"cpu": "250m", "memory": "1Gi"}, "limits": {"memory": "1Gi"}}
+)  # chosen: it waits; kfp and the Kubernetes client take a quarter of that memory
+LAUNCHER_SECONDS = 3600  # chosen: what a launcher may take beyond its gang's own timeout, for starts and ends
+
+
+@dataclass(frozen=True)
+class PlacedSpec:
+    """A placed pipeline: its IR and, for Kubeflow, the platform spec that goes with it."""
+
+    pipeline: Spec
+    platform: Spec | None
+
+    @property
+    def documents(self) -> list[Spec]:
+        """The YAML documents of the package, in the order that KFP reads them."""
+        return [self.pipeline] if self.platform is None else [self.pipeline, self.platform]
+
+
+def place(spec: Spec, environment: Environment, platform: Spec | None = None) -> PlacedSpec:
+    """Return `spec` with every container step placed on its pool of `environment`; the arguments stay as they are.
+
+    A step that launches a gang goes to the default pool, and the pipeline's parameter `gang` says where the gang goes.
+    `platform` is the platform spec that the pipeline was compiled with. What the pipeline's author set stays: the
+    environment fills in what is left open. Trainyard's own steps run as the user of its images, others as the
+    environment's `run_as_user`, if it names one.
+
+    Raises `ConfigurationError` where the environment names a step that the pipeline does not have.
+    """
+    if environment.target == "local":
+        return PlacedSpec(spec, platform)
+    spec = copy.deepcopy(spec)
+    steps = _container_steps(spec)
+    _check_names(environment, set(steps.values()))
+    berths = {executor: _berth(spec, executor, step, environment) for executor, step in steps.items()}
+    if any(berth.launches for berth in berths.values()):
+        text = written(gang_plan(environment))
+        spec["root"]["inputDefinitions"]["parameters"][GANG] |= {"defaultValue": text, "isOptional": True}
+    platform = copy.deepcopy(platform or {})
+    configs = platform.setdefault("platforms", {}).setdefault("kubernetes", {})
+    executors = configs.setdefault("deploymentSpec", {}).setdefault("executors", {})
+    containers = {executor: spec["deploymentSpec"]["executors"][executor]["container"] for executor in steps}
+    known = {executor: _variables(containers[executor], executors.get(executor, {})) for executor in steps}
+    for executor, berth in berths.items():
+        _place_container(containers[executor], berth, environment, known[executor])
+    for task, step in _tasks(spec, steps):
+        if "retryPolicy" not in task and (retries := environment.retries_of(step)):
+            task["retryPolicy"] = _retry_policy(retries, environment)
+    if environment.target == "vertex":
+        return PlacedSpec(spec, None)
+    for executor, berth in berths.items():
+        executors[executor] = _kubernetes(executors.get(executor, {}), berth, environment, known[executor])
+    if deadline := environment.deadline_of((berth.step, berth.seconds) for berth in berths.values()):
+        configs.setdefault("pipelineConfig", {}).setdefault("activeDeadlineSeconds", deadline)
+    return PlacedSpec(spec, platform)
+
+
+@dataclass(frozen=True)
+class _Berth:
+    """Where one step's pod goes. seconds: the longest time that it may run; use: '2' for the step's second task, and so on.
+
+    ours: whether it is a step of Trainyard; launches: whether it is one that starts a gang.
+    """
+
+    step: str
+    name: str
+    pool: Pool
+    seconds: int | None
+    ours: bool
+    use: str = ""
+    launches: bool = False
+
+
+def _berth(spec: Spec, executor: str, step: str, environment: Environment) -> _Berth:
+    seconds = environment.timeout_of(step)
+    use = executor.removeprefix(f"exec-{step}").lstrip("-")
+    image = spec["deploymentSpec"]["executors"][executor]["container"]["image"]
+    ours = image in (IMAGE, *environment.images.values())
+    plan = gang_plan(environment) if step == TRAIN and _takes_gang(spec, executor) else None
+    if plan is None:
+        name = environment.placement.get(step, environment.placement[DEFAULT])
+        return _Berth(step, name, environment.pools[name], seconds, ours, use)
+    name = environment.placement[DEFAULT]
+    pool = environment.pools[name].model_copy(update={"resources": LAUNCHER})
+    # A queue may let a gang wait for days, and its timeout begins when it is admitted.
+    longest = None if plan.pool.queue else plan.timeout_seconds + LAUNCHER_SECONDS
+    return _Berth(step, name, pool, longest, ours, use, launches=True)
+
+
+def _takes_gang(spec: Spec, executor: str) -> bool:
+    parts = [spec["root"], *(part for part in spec["components"].values() if part.get("executorLabel") == executor)]
+    return all(GANG in part.get("inputDefinitions", {}).get("parameters", {}) for part in parts)
+
+
+def _container_steps(spec: Spec) -> dict[str, str]:
+    """Return the step's name by executor. KFP calls the second use of a component `name-2`: it is the same step."""
+    executors = spec.get("deploymentSpec", {}).get("executors", {})
+    labels = {name.removeprefix("exec-") for name in executors}
+    steps = {}
+    for executor, content in executors.items():
+        if "container" in content:
+            label = executor.removeprefix("exec-")
+            base = re.sub(r"-\d+$", "", label)
+            steps[executor] = base if base in labels else label
+    return steps
+
+
+def _check_names(environment: Environment, steps: set[str]) -> None:
+    known = sorted({*steps, *STEPS, CHECK, SUMMARY, DEFAULT})
+    faults = [
+        f"{environment.name}: {section}.{name}: no step '{name}'. Known: {', '.join(known)}.{did_you_mean(name, known)}"
+        for section in ("placement", "timeout_seconds", "retries")
+        for name in getattr(environment, section)
+        if name not in known
+    ]
+    if faults:
+        raise ConfigurationError("\n".join(faults))
+
+
+def _tasks(spec: Spec, steps: dict[str, str]) -> Iterator[tuple[Spec, str]]:
+    """Yield every task that runs a container, however deep in loops, conditions and exit handlers, with its step."""
+    components = spec["components"]
+    for dag in (spec["root"].get("dag"), *(component.get("dag") for component in components.values())):
+        for task in (dag or {}).get("tasks", {}).values():
+            executor = components[task["componentRef"]["name"]].get("executorLabel")
+            if executor in steps:
+                yield task, steps[executor]
+
+
+def _variables(container: Spec, config: Spec) -> set[str]:
+    """Return the environment variables that the author gave the step, in whichever way."""
+    names = {str(variable["name"]) for variable in container.get("env", [])}
+    names |= {str(key["envVar"]) for way in _FROM_MAPS for one in config.get(way, []) for key in one["keyToEnv"]}
+    return names | {str(one["name"]) for one in config.get("fieldPathAsEnv", [])}
+
+
+_FROM_MAPS = ("secretAsEnv", "configMapAsEnv")
+
+
+def _place_container(container: Spec, berth: _Berth, environment: Environment, known: set[str]) -> None:
+    """Give `container` image, resources and variables, as far as its author, who set the variables `known`, did not."""
+    if container["image"] == IMAGE:
+        container["image"] = environment.images[berth.pool.variant]
+    container["resources"] = _completed(container.get("resources", {}), _resources(berth.pool, environment))
+    told = promise(berth.pool) if berth.step == TRAIN else {}
+    if environment.target == "vertex" and berth.seconds:
+        told = told | {TIMEOUT_VARIABLE: str(berth.seconds)}  # it has no timeout of a task: the step ends itself
+    if environment.run_as_user and not berth.ours:
+        told = told | {"HOME": "/tmp"}  # noqa: S108 - the pod's: KFP's components install packages below it
+    variables = {**environment.variables, **told}
+    given = [{"name": name, "value": value} for name, value in variables.items() if name not in known]
+    if given:
+        container["env"] = [*container.get("env", []), *given]
+
+
+def _completed(own: Spec, ours: Spec) -> Spec:
+    """Return `own` with all of `ours` about a resource that `own` says nothing of: a request fits its own limit alone."""
+    said = [sort for sort in _SORTS if any(sort in name.lower() for name in own)]
+    return own | {name: value for name, value in ours.items() if not any(sort in name.lower() for sort in said)}
+
+
+_SORTS = ("cpu", "memory", "accelerator")
+
+
+def _resources(pool: Pool, environment: Environment) -> Spec:
+    """As kfp's set_cpu_request and its like compile: the quantity, and for older installations its value too.
+
+    Vertex AI knows limits only, and accelerators by names of its own.
+    """
+    requests, limits = pool.resources.requests, pool.resources.limits
+    resources: Spec = {"memoryLimit": quantity.in_bytes(limits.memory) / 1e9, "resourceMemoryLimit": limits.memory}
+    if limits.cpu:
+        resources |= {"cpuLimit": quantity.in_cores(limits.cpu), "resourceCpuLimit": limits.cpu}
+    if environment.target == "vertex":
+        if pool.accelerator:
+            resources["accelerator"] = _accelerator(catalog().accelerators[pool.accelerator].vertex, pool.count)
+        return resources
+    resources |= {"cpuRequest": quantity.in_cores(requests.cpu), "resourceCpuRequest": requests.cpu}
+    resources |= {"memoryRequest": quantity.in_bytes(requests.memory) / 1e9, "resourceMemoryRequest": requests.memory}
+    needs = placement(pool, environment.platform)
+    if needs.resource:
+        resources["accelerator"] = _accelerator(needs.resource, needs.count)
+    return resources
+
+
+def _accelerator(name: str | None, count: int) -> Spec:
+    return {"type": name, "count": str(count), "resourceType": name, "resourceCount": str(count)}
+
+
+def _retry_policy(retries: int, environment: Environment) -> Spec:
+    """As set_retry compiles. Nothing ends the attempts together but the run's own deadline.
+
+    To Vertex AI `backoffMaxDuration` is the longest pause between two attempts. Kubeflow hands it to Argo as
+    `retryStrategy.backoff.maxDuration`, within which all attempts with their waits must end: no attempt is begun after it,
+    and one that runs is killed at it. Left out it is 0 there, which is no retry at all. Timeouts do not add up to such a
+    bound, for a pod may be pending for any time.
+    Source: KFP 2.17.0 argocompiler/container.go, Argo 4.0.5 operator.go (processNodeRetries), workflowpod.go (getDeadline).
+    """
+    waits = pauses(retries)
+    bound = LONGEST_PAUSE_SECONDS if environment.target == "vertex" else LONGEST_SECONDS
+    return {
+        "maxRetryCount": retries,
+        "backoffDuration": f"{waits[0]}s",
+        "backoffFactor": 2.0 if waits[0] == PAUSE_SECONDS else 1.0,
+        "backoffMaxDuration": f"{bound}s",
+    }
+
+
+def cut_short(placed: PlacedSpec, environment: Environment) -> list[str]:
+    """Return a sentence for each task whose retries Kubeflow ends early, by the author's own retryPolicy."""
+    if environment.target != "kubeflow":
+        return []
+    told = []
+    for task, step in _tasks(placed.pipeline, _container_steps(placed.pipeline)):
+        policy = task.get("retryPolicy", {})
+        retries, bound = policy.get("maxRetryCount", 0), _seconds(policy.get("backoffMaxDuration", "0s"))
+        first = _seconds(policy.get("backoffDuration", "0s"))
+        pause = sum(first * policy.get("backoffFactor", 2.0) ** index for index in range(retries))
+        timeout = environment.timeout_of(step)
+        if retries and (timeout is None or bound < (retries + 1) * timeout + pause) and bound < LONGEST_SECONDS:
+            told.append(
+                f"{task['taskInfo']['name']}: its {retries} retries end {bound:g} s after the first attempt began, the running "
+                f"one too. Give a longer time, as set_retry(…, backoff_max_duration='365d')"
+            )
+    return told
+
+
+def _seconds(duration: str) -> float:
+    return float(duration.removesuffix("s"))
+
+
+def _kubernetes(config: Spec, berth: _Berth, environment: Environment, known: set[str]) -> Spec:
+    """Return the executor's platform config, as kfp-kubernetes writes it; what the author set in `config` stays."""
+    needs: Placement = placement(berth.pool, environment.platform)
+    result = copy.deepcopy(config)
+    labels = {
+        "app.kubernetes.io/name": "trainyard",
+        "app.kubernetes.io/component": berth.step,
+        "trainyard/pool": berth.name,
+        **({"trainyard/use": berth.use} if berth.use else {}),
+    }
+    metadata = result.setdefault("podMetadata", {})
+    metadata["labels"] = labels | metadata.get("labels", {})
+    if user := RUN_AS_USER if berth.ours else environment.run_as_user:
+        result.setdefault("securityContext", {"runAsUser": str(user), "runAsNonRoot": True})
+    if needs.node_selector:
+        selector = result.setdefault("nodeSelector", {})
+        selector["labels"] = needs.node_selector | selector.get("labels", {})
+    for toleration in needs.tolerations:
+        _add(result, "tolerations", _toleration(toleration))
+    _mount(result, berth.pool, environment)
+    for variable, source in environment.secrets.items():
+        if variable not in known:
+            _add(result, "secretAsEnv", _secret_as_env(variable, source))
+    if berth.seconds:
+        result.setdefault("activeDeadlineSeconds", str(berth.seconds))
+    return result
+
+
+def _mount(config: Spec, pool: Pool, environment: Environment) -> None:
+    """Mount the environment's volume and, where several GPUs of one pod talk through it, memory larger than Docker's 64 MiB."""
+    if environment.volume:
+        claim = environment.volume.claim
+        name_parameter = {"runtimeValue": {"constant": claim}}
+        mount = {"constant": claim, "pvcNameParameter": name_parameter, "mountPath": environment.volume.path}
+        _add(config, "pvcMount", mount)
+    taken = {mount.get("mountPath") for mount in config.get("emptyDirMounts", [])}
+    if pool.kind == "gpu" and pool.count > 1 and SHARED_MEMORY not in taken:
+        shared = {"volumeName": "shared-memory", "mountPath": SHARED_MEMORY, "medium": "Memory"}
+        _add(config, "emptyDirMounts", shared | {"sizeLimit": pool.shared_memory})
+
+
+def _add(config: Spec, section: str, entry: Spec) -> None:
+    """Leave `entry` in the list `section`, once."""
+    if entry not in config.setdefault(section, []):
+        config[section].append(entry)
+
+
+def _secret_as_env(variable: str, source: SecretKey) -> Spec:
+    """As kfp-kubernetes' use_secret_as_env compiles: the name as a parameter, and once more for older installations."""
+    return {
+        "secretName": source.secret,
+        "secretNameParameter": {"runtimeValue": {"constant": source.secret}},
+        "keyToEnv": [{"secretKey": source.key, "envVar": variable}],
+        "optional": False,
+    }
+
+
+def _toleration(toleration: Toleration) -> Spec:
+    return toleration.model_dump(exclude_none=True)

@@ -1,0 +1,69 @@
+"""Vertex AI Pipelines: the job that is sent, and the sending. Never run: there is no account behind the tests."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from trainyard.errors import ConfigurationError, InfrastructureError, TransientError
+from trainyard.spec.environment import Environment, Vertex
+from trainyard.storage import storage
+from trainyard_control.compiler.submission import Submission
+
+
+def job(what: Submission, credentials: Any = None) -> Any:
+    """Return the PipelineJob that is sent. Its id is the run's name, which Vertex AI gives away once."""
+    try:
+        from google.cloud import aiplatform
+    except ImportError as error:
+        raise ConfigurationError(
+            "vertex: the package google-cloud-aiplatform is missing. Install trainyard[vertex]."
+        ) from error
+
+    settings = place(what.environment)
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "pipeline.yaml"
+        file.write_text(what.package, encoding="utf-8")
+        return aiplatform.PipelineJob(
+            display_name=what.run,
+            job_id=what.run,
+            template_path=str(file),
+            pipeline_root=storage.join(what.environment.storage, "pipeline-root"),
+            labels={"pipeline": what.pipeline, "version": what.version},
+            project=settings.project,
+            location=settings.location,
+            credentials=credentials,
+        )
+
+
+def send(what: Submission) -> tuple[str, bool]:
+    """Return the job's resource name, and whether a job of that name was there already."""
+    from google.api_core import exceptions
+    from google.auth.exceptions import GoogleAuthError
+
+    settings = place(what.environment)
+    try:
+        made = job(what)
+        made.submit(service_account=settings.service_account or None)
+    except exceptions.AlreadyExists:
+        return f"projects/{settings.project}/locations/{settings.location}/pipelineJobs/{what.run}", True
+    except (exceptions.Unauthenticated, exceptions.Forbidden, GoogleAuthError) as error:
+        raise InfrastructureError(
+            f"vertex: refused ({error}). Log in by `gcloud auth application-default login`, or have the role "
+            "Vertex AI User granted."
+        ) from error
+    except exceptions.ClientError as error:
+        raise ConfigurationError(f"vertex: refused ({error}).") from error
+    except exceptions.GoogleAPIError as error:
+        raise TransientError(f"vertex: cannot be reached ({error}). Run the same command again.") from error
+    return str(made.resource_name), False
+
+
+def place(environment: Environment) -> Vertex:
+    """Return the project and region. Raises `ConfigurationError` where the environment names none."""
+    if environment.vertex is None:
+        raise ConfigurationError(
+            f"{environment.name}: vertex: is required to submit. Name the project and the location."
+        )
+    return environment.vertex

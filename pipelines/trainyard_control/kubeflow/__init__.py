@@ -1,0 +1,1 @@
+"""Kubeflow's API: submit, runs and schedules."""

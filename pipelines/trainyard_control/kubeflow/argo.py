@@ -1,0 +1,117 @@
+"""What Argo leaves in a run's Workflow and in its pods: deadlines, and why a step was given up.
+
+Pure functions over the objects of the Kubernetes API. Source: Argo Workflows 4.0.5, operator.go (processNodeRetries),
+workflowpod.go (getDeadline) and executor.go (monitorDeadline).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from trainyard_control.cluster.durations import seconds_between
+
+Manifest = dict[str, Any]
+
+# What to do where Argo took backoffMaxDuration for the time of all attempts together, as its maxDuration is.
+BOUND = (
+    "all attempts of a step must end within the backoffMaxDuration of its retryPolicy, counted from the first one's start. "
+    "Place or compile the pipeline again, for this version sets no such bound, or raise it in set_retry"
+)
+_DEADLINE = "Step exceeded its deadline"  # the last words of the container `wait` that ended the others
+_OUT_OF_TIME = ("Max duration limit exceeded", "Backoff would exceed max duration limit")
+
+
+def run_ends(workflow: Manifest) -> str:
+    """Return when Argo ends the run, as it writes that time into pods; '' where there is no deadline or it has not begun."""
+    seconds, started = workflow["spec"].get("activeDeadlineSeconds"), workflow.get("status", {}).get("startedAt")
+    if not seconds or not started:
+        return ""
+    end = datetime.fromisoformat(started) + timedelta(seconds=seconds)
+    return end.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def overdue(workflows: Iterable[Manifest]) -> int | None:
+    """Return the deadline in seconds of a run that Argo ended for having reached it, None for any other run."""
+    for workflow in workflows:
+        seconds = workflow["spec"].get("activeDeadlineSeconds")
+        status = workflow.get("status", {})
+        if seconds and status.get("phase") in ("Failed", "Error"):
+            lasted = seconds_between(str(status.get("startedAt") or ""), str(status.get("finishedAt") or ""))
+            if lasted is not None and lasted >= seconds:
+                return int(seconds)
+    return None
+
+
+def cancelled(workflow: Manifest) -> bool:
+    """Return whether Kubeflow was asked to end the run, which it does by a deadline of 0."""
+    return bool(workflow["spec"].get("activeDeadlineSeconds") == 0)
+
+
+def cancelled_nodes(workflows: Iterable[Manifest]) -> set[str]:
+    """Return the nodes that ended because their run was asked to end, whatever their pods say: one may end with 0."""
+    nodes = [each.get("status", {}).get("nodes") or {} for each in workflows if cancelled(each)]
+    return {name for each in nodes for name, node in each.items() if node.get("message") == _DEADLINE}
+
+
+def given_up(workflows: Iterable[Manifest]) -> dict[str, str]:
+    """Return, by the node of a step's last attempt, what Argo says of there being no further one."""
+    nodes = [node for each in workflows for node in (each.get("status", {}).get("nodes") or {}).values()]
+    return {
+        node["children"][-1]: str(node.get("message", ""))
+        for node in nodes
+        if node.get("type") == "Retry" and node.get("phase") in ("Failed", "Error") and node.get("children")
+    }
+
+
+def retried(workflows: Iterable[Manifest]) -> set[str]:
+    """Return the nodes of failed attempts that Argo follows by another one."""
+    found = set()
+    for workflow in workflows:
+        nodes = workflow.get("status", {}).get("nodes") or {}
+        for node in nodes.values():
+            last = (node.get("children") or [""])[-1]
+            over = nodes.get(last, {}).get("phase") in ("Failed", "Error")
+            if node.get("type") == "Retry" and node.get("phase") == "Running" and over:
+                found.add(last)
+    return found
+
+
+def ran_out_of_time(message: str) -> bool:
+    """Return whether a step was given up for the time that all its attempts had taken together."""
+    return message in _OUT_OF_TIME
+
+
+def node_of(pod: Manifest) -> str:
+    """Return the id of the Workflow's node that the pod is, '' for a pod of no Workflow."""
+    return str((pod["metadata"].get("annotations") or {}).get("workflows.argoproj.io/node-id", ""))
+
+
+def is_retry(pod: Manifest) -> bool:
+    """Return whether the pod is a second or later attempt, by the number that ends its node's name."""
+    name = (pod["metadata"].get("annotations") or {}).get("workflows.argoproj.io/node-name", "")
+    return bool(re.search(r"\([1-9]\d*\)$", name))
+
+
+def ended_at_deadline(pod: Manifest) -> bool:
+    """Return whether Argo's own container ended the step's at a deadline."""
+    for each in pod.get("status", {}).get("containerStatuses", []):
+        if each["name"] == "wait":
+            return str((each.get("state", {}).get("terminated") or {}).get("message") or "").strip() == _DEADLINE
+    return False
+
+
+def deadline_sentence(pod: Manifest, run_ends: str) -> str:
+    """Say at which deadline Argo ended the pod: its run's, `run_ends`, or a retry's, when its step's attempts took too long."""
+    time = deadline_of(pod)
+    if time == run_ends or not (run_ends or is_retry(pod)):
+        return f"was ended at {time}, the deadline of its run. Raise deadline_seconds in the environment"
+    return f"was ended by Argo at {time}: {BOUND}"
+
+
+def deadline_of(pod: Manifest) -> str:
+    """Return the time at which Argo ends the pod, '' where it never does."""
+    variables = [each for container in pod["spec"]["containers"] for each in container.get("env") or []]
+    return next((str(each.get("value", "")) for each in variables if each["name"] == "ARGO_DEADLINE"), "")

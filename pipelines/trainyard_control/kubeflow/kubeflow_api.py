@@ -1,0 +1,296 @@
+"""The API of Kubeflow Pipelines: the calls that `submit`, `runs` and `schedule` make, in its own published types."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from trainyard.errors import ConfigurationError, InfrastructureError, TransientError
+from trainyard.spec.environment import Environment
+from trainyard_control.cluster import kubernetes_api
+from trainyard_control.cluster.kubernetes_api import CALL_SECONDS, message, patient, reason
+
+SERVICE = "ml-pipeline"
+_PORT = 8888
+_PAGE = 100
+_UPLOAD_SECONDS = 60  # chosen: the server compiles the package before it answers
+# Where the kubelet writes the token that a pod shows to Kubeflow, by Kubeflow's own convention.
+_OWN_TOKEN = "/var/run/secrets/kubeflow/pipelines/token"  # noqa: S105 - a path, not a token
+
+
+class Kubeflow:
+    """The Kubeflow Pipelines of an environment.
+
+    Raises `TransientError` where it cannot be reached or is busy, `InfrastructureError` where it refuses the caller,
+    `ConfigurationError` where it refuses what is asked.
+    """
+
+    def __init__(self, environment: Environment) -> None:
+        import kfp_server_api
+
+        self._kfp = kfp_server_api
+        self._environment = environment
+        self.configuration = _configuration(environment)
+        api = kfp_server_api.ApiClient(self.configuration)
+        self._serialize = api.sanitize_for_serialization
+        self._health = kfp_server_api.HealthzServiceApi(api)
+        self._pipelines = kfp_server_api.PipelineServiceApi(api)
+        self._upload = kfp_server_api.PipelineUploadServiceApi(api)
+        self._experiments = kfp_server_api.ExperimentServiceApi(api)
+        self._runs = kfp_server_api.RunServiceApi(api)
+        self._recurring = kfp_server_api.RecurringRunServiceApi(api)
+        self._namespace: str | None = None
+
+    @property
+    def host(self) -> str:
+        """The API's address."""
+        return str(self.configuration.host)
+
+    def version(self) -> str:
+        """Return the server's version; the call that shows that it is there."""
+        return str(self._healthz().get("tag_name") or "unknown")
+
+    def multi_user(self) -> bool:
+        """Return whether the installation is for several users, each with a namespace."""
+        return bool(self._healthz().get("multi_user"))
+
+    def experiment(self) -> str:
+        """Return the id of the environment's experiment, made where it is missing."""
+        name = self._settings.experiment
+
+        def make() -> Any:
+            body = self._kfp.V2beta1Experiment(display_name=name, namespace=self._multi_user_namespace or None)
+            return self._write(self._experiments.experiment_service_create_experiment, experiment=body)
+
+        return str(self._ensured(self._experiment, make).experiment_id)
+
+    def find_experiment(self) -> str | None:
+        """Return the id of the environment's experiment, None where there is none yet."""
+        found = self._experiment()
+        return str(found.experiment_id) if found else None
+
+    def upload(self, pipeline: str, version: str, package: str) -> tuple[str, str]:
+        """Return the ids of the pipeline and of its version `version`, whose package is `package`.
+
+        A version of that name is taken as it is: names carry the digest of the content.
+        """
+        owner = self._pipeline(pipeline)
+        versions = self._pipelines.pipeline_service_list_pipeline_versions
+
+        def make() -> Any:
+            with tempfile.TemporaryDirectory() as folder:
+                file = Path(folder) / "pipeline.yaml"
+                file.write_text(package, encoding="utf-8")
+                call = self._upload.upload_pipeline_version
+                return self._write(
+                    call, _UPLOAD_SECONDS, uploadfile=str(file), name=version, display_name=version, pipelineid=owner
+                )
+
+        found = self._ensured(
+            lambda: self._first(versions, "pipeline_versions", {"display_name": version}, pipeline_id=owner), make
+        )
+        return owner, str(found.pipeline_version_id)
+
+    def create_run(self, run: Any) -> Any:
+        """Return the run as the server created it. What is not known to have arrived is not sent again here."""
+        return self._write(self._runs.run_service_create_run, run=run)
+
+    def run(self, run_id: str) -> Any:
+        """Return the run, with its tasks. Raises `ConfigurationError` where there is none."""
+        return self._read(self._runs.run_service_get_run, run_id=run_id)
+
+    def find_runs(self, name: str) -> list[Any]:
+        """Return the runs called `name`, the newest first."""
+        return list(self._pages(self._runs.run_service_list_runs, "runs", {"display_name": name}))
+
+    def runs(self, count: int, experiment: str | None = None) -> list[Any]:
+        """Return the newest `count` runs, of one experiment or of all."""
+        call = self._runs.run_service_list_runs
+        pages = self._pages(call, "runs", experiment_id=experiment) if experiment else self._pages(call, "runs")
+        return list(islice(pages, count))
+
+    def terminate(self, run_id: str) -> None:
+        """Ask for the end of the run."""
+        self._write(self._runs.run_service_terminate_run, run_id=run_id)
+
+    def delete(self, run_id: str) -> None:
+        """Delete the run, and its workflow with all of its pods."""
+        self._write(self._runs.run_service_delete_run, run_id=run_id)
+
+    def recurring_runs(self, experiment: str) -> list[Any]:
+        """Return the recurring runs of the experiment."""
+        call = self._recurring.recurring_run_service_list_recurring_runs
+        return list(self._pages(call, "recurring_runs", experiment_id=experiment))
+
+    def runs_of(self, recurring_run: str) -> list[Any]:
+        """Return the newest runs that a recurring run made."""
+        pages = self._pages(self._runs.run_service_list_runs, "runs", {"recurring_run_id": recurring_run})
+        return list(islice(pages, _PAGE))
+
+    def create_recurring(self, recurring_run: Any) -> Any:
+        """Return the recurring run as the server created it."""
+        call = self._recurring.recurring_run_service_create_recurring_run
+        return self._write(call, recurring_run=recurring_run)
+
+    def disable_recurring(self, recurring_run: str) -> None:
+        """Have the recurring run make no more runs."""
+        call = self._recurring.recurring_run_service_disable_recurring_run
+        self._write(call, recurring_run_id=recurring_run)
+
+    def delete_recurring(self, recurring_run: str) -> None:
+        """Delete the recurring run; a run of it that goes on ends with it."""
+        call = self._recurring.recurring_run_service_delete_recurring_run
+        self._write(call, recurring_run_id=recurring_run)
+
+    def names(self, pipeline_id: str, version_id: str) -> tuple[str, str]:
+        """Return the names of a pipeline and of its version."""
+        call = self._pipelines.pipeline_service_get_pipeline_version
+        version = self._read(call, pipeline_id=pipeline_id, pipeline_version_id=version_id)
+        pipeline = self._read(self._pipelines.pipeline_service_get_pipeline, pipeline_id=pipeline_id)
+        return str(pipeline.display_name), str(version.display_name)
+
+    @property
+    def _settings(self) -> Any:
+        return self._environment.kubeflow
+
+    @property
+    def _multi_user_namespace(self) -> str:
+        """The namespace that lists are confined to: an installation for several users asks for one, others refuse it."""
+        if self._namespace is None:
+            self._namespace = self._environment.namespace if self.multi_user() else ""
+        return self._namespace
+
+    def _experiment(self) -> Any:
+        call = self._experiments.experiment_service_list_experiments
+        return self._first(call, "experiments", {"display_name": self._settings.experiment})
+
+    def _pipeline(self, name: str) -> str:
+        """Return the id of the pipeline `name`, made where it is missing."""
+        call = self._pipelines.pipeline_service_list_pipelines
+
+        def make() -> Any:
+            body = self._kfp.V2beta1Pipeline(name=name, display_name=name, namespace=self._multi_user_namespace or None)
+            return self._write(self._pipelines.pipeline_service_create_pipeline, pipeline=body)
+
+        return str(self._ensured(lambda: self._first(call, "pipelines", {"display_name": name}), make).pipeline_id)
+
+    def _ensured(self, find: Callable[[], Any], make: Callable[[], Any]) -> Any:
+        """Return what `find` finds, else what `make` makes, else what another made at the same moment."""
+        if (found := find()) is not None:
+            return found
+        try:
+            return make()
+        except ConfigurationError:
+            if (found := find()) is None:
+                raise
+            return found
+
+    def _healthz(self) -> dict[str, Any]:
+        """Return what the server says of itself; its version is in no published type."""
+        answer = self._read(self._health.healthz_service_get_healthz, _preload_content=False)
+        return dict(json.loads(answer.data))
+
+    def _first(self, call: Callable[..., Any], field: str, equal: dict[str, str], **query: str) -> Any:
+        return next(self._pages(call, field, equal, **query), None)
+
+    def _pages(
+        self, call: Callable[..., Any], field: str, equal: dict[str, str] | None = None, **query: str
+    ) -> Iterator[Any]:
+        """Yield the entries of `field`, the newest first, those whose fields are `equal`."""
+        if "pipeline_id" not in query and "experiment_id" not in query and self._multi_user_namespace:
+            query["namespace"] = self._multi_user_namespace
+        if equal:
+            query["filter"] = self._filter(equal)
+        token = ""
+        while True:
+            page = self._read(call, page_size=_PAGE, page_token=token, sort_by="created_at desc", **query)
+            yield from getattr(page, field) or []
+            token = page.next_page_token or ""
+            if not token:
+                return
+
+    def _filter(self, equal: dict[str, str]) -> str:
+        operation = self._kfp.V2beta1PredicateOperation.EQUALS
+        predicates = [
+            self._kfp.V2beta1Predicate(operation=operation, key=key, string_value=value) for key, value in equal.items()
+        ]
+        return json.dumps(self._serialize(self._kfp.V2beta1Filter(predicates=predicates)))
+
+    def _read(self, call: Callable[..., Any], **arguments: Any) -> Any:
+        return self._call(call, CALL_SECONDS, True, arguments)
+
+    def _write(self, call: Callable[..., Any], seconds: int = CALL_SECONDS, **arguments: Any) -> Any:
+        return self._call(call, seconds, False, arguments)
+
+    def _call(self, call: Callable[..., Any], seconds: int, retry: bool, arguments: dict[str, Any]) -> Any:
+        from urllib3.exceptions import HTTPError
+
+        refused = self._kfp.ApiException
+        try:
+            return patient(lambda: call(_request_timeout=seconds, **arguments), refused, (HTTPError, OSError), retry)
+        except refused as error:
+            raise self._refused(call.__name__, error) from error
+        except (HTTPError, OSError) as error:
+            raise TransientError(
+                f"kubeflow: {self.host} cannot be reached ({reason(error)}). "
+                "Check kubeflow.endpoint in the environment and the network, and run the same command again."
+            ) from error
+
+    def _refused(self, what: str, error: Any) -> Exception:
+        said = message(error)
+        if error.status in (401, 403):
+            return InfrastructureError(
+                f"kubeflow: {self.host}: refused ({error.status}: {said}). Renew the token, or ask for the "
+                f"permission in namespace '{self._environment.namespace}' (kubeflow.token_file, namespace in the environment)."
+            )
+        if error.status == 404:
+            return ConfigurationError(
+                f"kubeflow: {self.host}: {said}. Check the name or id, kubeflow.endpoint and the namespace."
+            )
+        if error.status in (400, 409):
+            return ConfigurationError(f"kubeflow: {what}: refused ({said}).")
+        return TransientError(f"kubeflow: {self.host}: {error.status} ({said}). Run the same command again.")
+
+
+def _configuration(environment: Environment) -> Any:
+    """Return where the API is and with what credentials: given, in this cluster, or through the Kubernetes API server."""
+    import kfp_server_api
+
+    settings = environment.kubeflow
+    configuration = kfp_server_api.Configuration()
+    token = settings.token_file
+    if settings.endpoint:
+        configuration.host = settings.endpoint.rstrip("/")
+    elif os.environ.get("KUBERNETES_SERVICE_HOST"):
+        configuration.host = f"http://{SERVICE}.{settings.namespace}:{_PORT}"
+        token = token or (_OWN_TOKEN if Path(_OWN_TOKEN).exists() else "")
+    else:
+        from kubernetes import config
+
+        kubernetes_api.configure(configuration, config)
+        path = f"api/v1/namespaces/{settings.namespace}/services/{SERVICE}:{_PORT}/proxy"
+        configuration.host = f"{configuration.host.rstrip('/')}/{path}"
+    if token:
+        _show_token(configuration, token)
+    return configuration
+
+
+def _show_token(configuration: Any, file: str) -> None:
+    """Have every request carry the token that the file holds at that time: tokens expire and are written anew."""
+
+    def renew(target: Any) -> None:
+        try:
+            target.api_key["authorization"] = Path(file).expanduser().read_text(encoding="utf-8").strip()
+        except OSError as error:
+            raise ConfigurationError(
+                f"kubeflow.token_file: {file}: cannot be read ({error.strerror}). Write the token there."
+            ) from error
+
+    configuration.api_key_prefix["authorization"] = "Bearer"
+    configuration.refresh_api_key_hook = renew
+    renew(configuration)

@@ -1,0 +1,111 @@
+"""Makes a server run the schedules of a file, by Kubeflow's recurring runs."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from trainyard.errors import ConfigurationError, TrainyardError
+from trainyard.spec import recipe as recipes
+from trainyard.spec.environment import Environment
+from trainyard_control.cluster import kubernetes_api
+from trainyard_control.compiler.compilation import compiled
+from trainyard_control.compiler.submission import Submission, submission
+from trainyard_control.kubeflow.kubeflow_api import Kubeflow
+from trainyard_control.kubeflow.run_view import OVER
+from trainyard_control.kubeflow.schedules import Action, Recurring, Schedule, belongs, digest
+
+_ZONES = "pipeline-install-config"
+
+
+class Schedules:
+    """The schedules of one environment whose target is kubeflow."""
+
+    def __init__(self, environment: Environment) -> None:
+        if environment.target != "kubeflow":
+            raise ConfigurationError(
+                f"{environment.name}: its target is {environment.target}. Schedules are made on Kubeflow only."
+            )
+        self.environment = environment
+        self.server = Kubeflow(environment)
+
+    def there(self, schedule: str = "") -> list[Recurring]:
+        """Return what the server holds of `schedule`, or all that any schedule file made, where it is ''."""
+        experiment = self.server.find_experiment()
+        found = self.server.recurring_runs(experiment) if experiment else []
+        return [
+            self._recurring(each)
+            for each in found
+            if belongs(str(each.display_name), schedule or str(each.display_name).rpartition(".")[0])
+        ]
+
+    def perform(self, action: Action, schedule: Schedule | None = None, what: Submission | None = None) -> None:
+        """Do one thing. A creation needs the schedule and its package."""
+        if action.verb == "disable":
+            self.server.disable_recurring(action.id)
+        elif action.verb == "delete":
+            self.server.delete_recurring(action.id)
+        elif action.verb == "create" and schedule and what and action.start:
+            pipeline, version = self.server.upload(what.pipeline, what.version, what.package)
+            body = request(schedule, action, what, self.server.experiment(), pipeline, version)
+            self.server.create_recurring(body)
+
+    def check_time_zone(self, schedule: Schedule) -> None:
+        """Raise `ConfigurationError` where the server's schedules are not in the schedule's time zone.
+
+        Its zone is one for all, set at installation; an offset would be wrong for half the year. Source:
+        CRON_SCHEDULE_TIMEZONE in kubeflow/pipelines backend/src/crd/controller/scheduledworkflow/util/const.go
+        """
+        namespace = self.environment.kubeflow.namespace
+        try:
+            found = kubernetes_api.connect(namespace).get(f"/api/v1/namespaces/{namespace}/configmaps/{_ZONES}")
+        except TrainyardError:
+            found = None
+        zone = ((found or {}).get("data") or {}).get("cronScheduleTimezone", "UTC")
+        if schedule.time_zone != zone:
+            raise ConfigurationError(
+                f"{schedule.name}: time_zone: the server's schedules are in {zone}, and {schedule.time_zone} is asked for. "
+                f"Write the hours of {zone}, or set cronScheduleTimezone in the ConfigMap {_ZONES} of {namespace}."
+            )
+
+    def _recurring(self, found: Any) -> Recurring:
+        runs = self.server.runs_of(str(found.recurring_run_id))
+        cron = found.trigger.cron_schedule.cron if found.trigger and found.trigger.cron_schedule else ""
+        return Recurring(
+            id=str(found.recurring_run_id),
+            name=str(found.display_name),
+            enabled=str(found.status) == "ENABLED",
+            created=found.created_at or datetime.now(UTC),
+            last=runs[0].created_at if runs else None,
+            running=any(str(run.state) not in OVER for run in runs),
+            cron=str(cron),
+        )
+
+
+def package(schedule: Schedule, environment: Environment) -> tuple[Submission, str]:
+    """Return what the schedule runs, and the name of the recurring run that would run just that."""
+    recipe = recipes.load(schedule.recipe, schedule.overrides)
+    placed = compiled(recipe, environment, schedule.when)
+    what = submission(recipe, environment, placed, schedule.name)
+    return what, f"{schedule.name}.{digest(schedule, what.package, environment.service_accounts.run)}"
+
+
+def request(schedule: Schedule, action: Action, what: Submission, experiment: str, pipeline: str, version: str) -> Any:
+    """Return the body of Kubeflow's CreateRecurringRun; the last three are the server's ids."""
+    import kfp_server_api as kfp
+
+    trigger = kfp.V2beta1CronSchedule(cron=schedule.server_cron, start_time=action.start)
+    return kfp.V2beta1RecurringRun(
+        display_name=action.name,
+        description=f"schedule {schedule.name}: {what.pipeline} {what.version}",
+        experiment_id=experiment,
+        pipeline_version_reference=kfp.V2beta1PipelineVersionReference(
+            pipeline_id=pipeline, pipeline_version_id=version
+        ),
+        runtime_config=kfp.V2beta1RuntimeConfig(parameters={}),
+        service_account=what.environment.service_accounts.run or None,
+        trigger=kfp.V2beta1Trigger(cron_schedule=trigger),
+        max_concurrency=str(schedule.max_concurrency),
+        no_catchup=not schedule.catch_up,
+        mode=kfp.RecurringRunMode.DISABLE if schedule.paused else kfp.RecurringRunMode.ENABLE,
+    )

@@ -1,0 +1,277 @@
+"""Reads, watches and ends the runs of an environment: Kubeflow's API for the run, Kubernetes' for its pods."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+from trainyard.errors import ConfigurationError, InfrastructureError, TrainyardError, TransientError, did_you_mean
+from trainyard.spec.environment import Environment
+from trainyard.storage import storage
+from trainyard_control.cluster import kubernetes_api
+from trainyard_control.cluster.explanation import Finding, main_container, step_of
+from trainyard_control.cluster.kubernetes_api import Manifest
+from trainyard_control.compiler.submission import environment_of, recipe_of
+from trainyard_control.kubeflow import argo, run_pods
+from trainyard_control.kubeflow.kubeflow_api import Kubeflow
+from trainyard_control.kubeflow.run_view import (
+    OVER,
+    RunView,
+    StepView,
+    steps,
+    steps_of_tasks,
+    with_outputs,
+    with_podless,
+)
+from trainyard_control.planning import expectation
+
+_POLL_SECONDS = 3.0  # chosen: two servers are asked, and a step takes ten seconds at least
+_ENDING = OVER | {"CANCELING"}
+_NOTE_SECONDS = 5.0  # chosen: for a storage that may be out of reach from here
+_GONE_SECONDS = 180  # chosen: how long the pods of a cancelled run may take to end, a checkpoint included
+
+
+class Runs:
+    """The runs of one environment whose target is kubeflow."""
+
+    def __init__(self, environment: Environment) -> None:
+        if environment.target != "kubeflow":
+            raise ConfigurationError(
+                f"{environment.name}: its target is {environment.target}. Runs are looked after on Kubeflow only."
+            )
+        self.environment = environment
+        self.server = Kubeflow(environment)
+        self._names: dict[tuple[str, str], tuple[str, str]] = {}
+        self._cluster: kubernetes_api.Kubernetes | None = None
+
+    @property
+    def cluster(self) -> kubernetes_api.Kubernetes:
+        """The cluster that the pods are in."""
+        self._cluster = self._cluster or kubernetes_api.connect(self.environment.namespace)
+        return self._cluster
+
+    def newest(self, count: int, everything: bool) -> list[RunView]:
+        """Return the newest `count` runs, of the environment's experiment or of all; without their steps."""
+        experiment = None if everything else self.server.find_experiment()
+        if experiment is None and not everything:
+            return []
+        return [self._bare(run) for run in self.server.runs(count, experiment)]
+
+    def find(self, name: str) -> str:
+        """Return the id of the newest run called `name`, or with that id. Raises `ConfigurationError` for none."""
+        if found := self.server.find_runs(name):
+            return str(found[0].run_id)
+        known = self.server.runs(50)
+        if any(run.run_id == name for run in known):
+            return name
+        if len(name) == 36 and name.count("-") == 4:
+            return str(self.server.run(name).run_id)
+        names = [str(run.display_name) for run in known]
+        raise ConfigurationError(
+            f"no run '{name}' at {self.server.host}. Newest: {', '.join(names[:5]) or 'none'}.{did_you_mean(name, names)}"
+        )
+
+    def view(self, run_id: str) -> RunView:
+        """Return the run with its steps, and its record where that can be read from here.
+
+        Whoever may not read the pods sees the states that Kubeflow knows.
+        """
+        run = self.server.run(run_id)
+        view, now = self._bare(run), datetime.now(UTC)
+        overdue = None
+        try:
+            workflows = run_pods.workflows(self.cluster, run_id)
+            found, overdue = steps(self._findings(run, workflows), now), argo.overdue(workflows)
+        except (ConfigurationError, InfrastructureError):
+            found = ()
+        # Pods are gone an hour after the run, by Argo's default, and a step that its cache answers has none at all.
+        told = steps_of_tasks((run.run_details and run.run_details.task_details) or [], now)
+        found = with_podless(found, told)
+        record, folder = self._record(view, run_id)
+        views = with_outputs(found, (record or {}).get("folders", {}))
+        facts = view.facts | ({"folder": folder} if folder else {})
+        return replace(view, steps=views, record=record, overdue=overdue, facts=facts)
+
+    def _findings(self, run: Any, workflows: list[Manifest]) -> list[Finding]:
+        pods = run_pods.pods_of_run(self.cluster, str(run.run_id))
+        jobs = run_pods.gangs(self.cluster, [*workflows, *pods])
+        found = run_pods.findings(self.cluster, pods, jobs, expectation.read(run.description or ""), workflows)
+        return found + run_pods.held_up(workflows)
+
+    def log(self, run_id: str, step: str, tail: int | None) -> str:
+        """Return the newest log of `step`; where it trains in a gang, that of the gang's worker 0."""
+        pods = run_pods.pods_of_run(self.cluster, run_id)
+        names = [step_of(pod) for pod in pods]
+        wanted = f"{step} worker 0" if f"{step} worker 0" in names else step
+        newest = next((pod for pod in reversed(pods) if step_of(pod) == wanted), None)
+        if newest is None:
+            known = sorted({name for name in names if name != "driver"})
+            raise ConfigurationError(
+                f"run {run_id}: no pod of step '{step}'. There are: {', '.join(known) or 'none any more'}."
+                f"{did_you_mean(step, known)}"
+            )
+        return self.cluster.log(newest["metadata"]["name"], main_container(newest), tail)
+
+    def cancel(self, run_id: str) -> None:
+        """The run, its pods and the gangs that it started are gone. Raises `TransientError` where they do not end."""
+        self._terminate(run_id)
+        deadline = time.monotonic() + _GONE_SECONDS
+        signs: set[str] = set()
+        while True:
+            # Argo kills a launcher without letting it remove its gang, so that is done here.
+            pods = run_pods.pods_of_run(self.cluster, run_id)
+            owners = [*run_pods.workflows(self.cluster, run_id), *pods]
+            jobs = run_pods.gangs(self.cluster, owners)
+            signs |= {sign for job in jobs if (sign := run_pods.launcher_sign(job))}
+            for job in jobs:
+                if not job["metadata"].get("deletionTimestamp"):
+                    self.cluster.delete(_job_path(job))
+            alive = [_name(pod) for pod in pods if pod["status"].get("phase") not in ("Succeeded", "Failed")]
+            state = self._state(run_id)
+            if not jobs and not alive and state in OVER:
+                _forget(signs)
+                with suppress(TrainyardError, OSError), storage.patience(_NOTE_SECONDS):
+                    storage.write_text(self._note(self.server.run(run_id)), datetime.now(UTC).isoformat())
+                return
+            if time.monotonic() > deadline:
+                left = ", ".join([*alive, *map(_name, jobs)]) or f"the run, which says {state}"
+                raise TransientError(
+                    f"run {run_id}: does not end within {_GONE_SECONDS} s: {left}. Give the command again."
+                )
+            time.sleep(_POLL_SECONDS)
+
+    def _terminate(self, run_id: str) -> None:
+        """Ask for the run's end; Kubeflow refuses that of a run which is over or was asked before."""
+        if self._state(run_id) in _ENDING:
+            return
+        try:
+            self.server.terminate(run_id)
+        except ConfigurationError:
+            if self._state(run_id) not in _ENDING:
+                raise
+
+    def _state(self, run_id: str) -> str:
+        return str(self.server.run(run_id).state)
+
+    def watch(self, run_id: str) -> Iterator[RunView]:
+        """Yield the run again and again until it is over, the last time included; a silent server is waited for."""
+        silent_since: float | None = None
+        while True:
+            try:
+                view = self.view(run_id)
+                silent_since = None
+            except TransientError:
+                silent_since = silent_since or time.monotonic()
+                if time.monotonic() - silent_since > _GONE_SECONDS:
+                    raise
+                continue
+            yield view
+            if view.over:
+                return
+            time.sleep(_POLL_SECONDS)
+
+    def _bare(self, run: Any) -> RunView:
+        pipeline, version = self._names_of(run)
+        created = _written(run.created_at)
+        end = run.finished_at if run.finished_at and run.finished_at.year > 1970 else None
+        last = end or datetime.now(UTC)
+        return RunView(
+            run_id=str(run.run_id),
+            name=str(run.display_name),
+            state=self._outcome(run),
+            recipe=recipe_of(pipeline),
+            environment=environment_of(version),
+            created=created,
+            seconds=round((last - run.created_at).total_seconds(), 1) if run.created_at else None,
+            error=str(run.error.message) if run.error and run.error.message else "",
+        )
+
+    def _outcome(self, run: Any) -> str:
+        """Return the run's state. Kubeflow has FAILED for one that was cancelled within a step with retries.
+
+        That it was asked to end stands in its history, unless it was over before Kubeflow looked; then in its Workflow, as
+        long as Argo keeps that, and in the note that `cancel` left.
+        """
+        state = str(run.state)
+        if state != "FAILED" or any(str(each.state) == "CANCELING" for each in run.state_history or []):
+            return "CANCELED" if state == "FAILED" else state
+        with suppress(TrainyardError, OSError):
+            if any(argo.cancelled(each) for each in run_pods.workflows(self.cluster, str(run.run_id))):
+                return "CANCELED"
+        with suppress(TrainyardError, OSError), storage.patience(_NOTE_SECONDS):
+            return "CANCELED" if storage.read_text(self._note(run)) is not None else state
+        return state
+
+    def _note(self, run: Any) -> str:
+        """Return where `cancel` notes that it ended the run."""
+        recipe = recipe_of(self._names_of(run)[0])
+        return storage.join(self.environment.storage, recipe, "runs", str(run.run_id), "cancelled")
+
+    def _names_of(self, run: Any) -> tuple[str, str]:
+        """Return the names of the run's pipeline and version, which carry recipe and environment."""
+        reference = run.pipeline_version_reference
+        if reference is None or not reference.pipeline_id:
+            return "–", "–"
+        key = (str(reference.pipeline_id), str(reference.pipeline_version_id))
+        if key not in self._names:
+            try:
+                self._names[key] = self.server.names(*key)
+            except ConfigurationError:  # the pipeline was deleted, the run was not
+                self._names[key] = ("–", "–")
+        return self._names[key]
+
+    def _record(self, view: RunView, run_id: str) -> tuple[dict[str, Any] | None, str]:
+        """Return the run's run.json and its folder; None where the storage cannot be read from here."""
+        folder = storage.join(self.environment.storage, view.recipe, "runs", run_id)
+        try:
+            text = storage.read_text(storage.join(folder, "run.json"))
+            return (json.loads(text) if text else None), folder
+        except (TrainyardError, OSError, ValueError):
+            return None, folder
+
+
+def _forget(signs: set[str]) -> None:
+    """Remove what the launchers of ended gangs left beside their checkpoints, as far as the storage is in reach from here."""
+    for sign in signs:
+        with suppress(TrainyardError, OSError):
+            storage.remove(sign.rpartition("/")[0])
+
+
+def changes(views: Iterator[RunView], say: Callable[[StepView], None]) -> Iterator[RunView]:
+    """Yield `views` on, and tell `say` of every step whose sentence is new; while it runs, whose cause is, or its pace beside the plan."""
+    said: dict[str, tuple[str, ...]] = {}
+    for view in views:
+        for step in view.steps:
+            running = step.state == "running"
+            news = (step.pod, step.cause, step.against_plan) if running else (step.pod, step.sentence)
+            if said.get(step.name) != news:
+                said[step.name] = news
+                say(step)
+        yield view
+
+
+def longest_wait(view: RunView, now: datetime) -> tuple[float, StepView] | None:
+    """Return the step that waits longest to start, with its seconds."""
+    waiting = [
+        ((now - datetime.fromisoformat(step.since.replace("Z", "+00:00"))).total_seconds(), step)
+        for step in view.steps
+        if step.state == "waiting" and step.since
+    ]
+    return max(waiting, key=lambda each: each[0], default=None)
+
+
+def _job_path(job: Manifest) -> str:
+    return f"/apis/batch/v1/namespaces/{job['metadata']['namespace']}/jobs/{_name(job)}"
+
+
+def _name(thing: Manifest) -> str:
+    return str(thing["metadata"]["name"])
+
+
+def _written(time_of: datetime | None) -> str:
+    return time_of.astimezone(UTC).isoformat(timespec="seconds") if time_of else ""

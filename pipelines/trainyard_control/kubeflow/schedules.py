@@ -1,0 +1,167 @@
+"""Schedules as files in git: what one says, and what has to be done for the server to do the same. Pure.
+
+Kubeflow cannot edit a recurring run, so a changed schedule is another one: the old one is disabled, the new one starts
+where the old one stopped, and the old one is deleted when none of its runs goes on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from calendar import monthrange
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, field_validator
+
+from trainyard.spec import documents
+from trainyard.spec.documents import Strict
+from trainyard.spec.schedule import When
+
+SETTLE = timedelta(seconds=60)  # chosen: the controller looks at a schedule every 10 s and answers late under load
+
+_RANGES = {"minute": (0, 59), "hour": (0, 23), "day": (1, 31), "month": (1, 12), "weekday": (0, 6)}
+_LEAP_YEAR = 2024
+_DIGEST = 8
+
+
+_Name = Annotated[str, Field(max_length=1024, pattern=r"^[^\x00-\x1f\x7f]+$")]
+
+
+class Schedule(Strict):
+    """When a recipe runs in an environment."""
+
+    name: Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]{0,40}[a-z0-9])?$")]
+    recipe: _Name = Field(description="Name of a bundled recipe, or a file beside this one.")
+    environment: _Name = Field(description="Name of an environment, or a file beside this one.")
+    overrides: list[_Name] = Field(
+        [], alias="set", max_length=100, description="Overrides of the recipe, such as train.epochs=3."
+    )
+    cron: Annotated[str, Field(max_length=256)] = Field(
+        description="minute hour day month weekday (0 is Sunday), such as 0 3 * * *."
+    )
+    time_zone: Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_+/-]{0,63}$")] = Field(
+        "UTC", description="Must be the one that the server's schedules are in."
+    )
+    when: When | None = Field(None, description="Train only where one of these holds; left out: always.")
+    max_concurrency: Annotated[int, Field(ge=1, le=10)] = Field(
+        1, description="Runs at one time. A tick that finds as many going on runs late, once."
+    )
+    catch_up: bool = Field(False, description="Run every tick that was missed while the schedule could not run.")
+    paused: bool = Field(False, description="Kept at the server, disabled: nothing is run.")
+
+    @field_validator("cron")
+    @classmethod
+    def _fields(cls, cron: str) -> str:
+        fields = cron.split()
+        if len(fields) != len(_RANGES):
+            raise ValueError(f"five fields are expected: {' '.join(_RANGES)}")
+        _, _, days, months, _ = (_values(name, field) for name, field in zip(_RANGES, fields, strict=True))
+        if fields[4] == "*" and min(days) > max(monthrange(_LEAP_YEAR, month)[1] for month in months):
+            raise ValueError(f"no month {fields[3]} has a day {fields[2]}")
+        return " ".join(fields)
+
+    @property
+    def server_cron(self) -> str:
+        """The expression in the server's six fields, the first of them seconds."""
+        return f"0 {self.cron}"
+
+
+def _values(name: str, field: str) -> set[int]:
+    """Return the numbers that a field of a cron expression stands for. Raises `ValueError`."""
+    low, high = _RANGES[name]
+    values: set[int] = set()
+    for part in field.split(","):
+        found = re.fullmatch(r"(?:\*|([0-9]{1,2})(?:-([0-9]{1,2}))?)(?:/([0-9]{1,2}))?", part)
+        first, last, step = (int(each) if each else None for each in found.groups()) if found else (None, None, 0)
+        # As the server reads it, 5/10 is 5-59/10.
+        end = last if last is not None else high if first is None or step else first
+        start = low if first is None else first
+        if not low <= start <= end <= high or (step is not None and not 1 <= step <= high):
+            raise ValueError(f"{name}: '{part}' is not understood. Numbers are {low} to {high}")
+        values |= set(range(start, end + 1, step or 1))
+    return values
+
+
+@dataclass(frozen=True)
+class Recurring:
+    """A schedule at the server. last is when its newest run was made, running whether any of its runs goes on."""
+
+    id: str
+    name: str
+    enabled: bool
+    created: datetime
+    last: datetime | None = None
+    running: bool = False
+    cron: str = ""
+
+
+@dataclass(frozen=True)
+class Action:
+    """One thing to do at the server, in this order; start is for a creation: ticks after it are run."""
+
+    verb: Literal["disable", "create", "delete", "keep"]
+    name: str
+    id: str = ""
+    start: datetime | None = None
+    why: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.verb} {self.name}{f' ({self.why})' if self.why else ''}"
+
+
+def load(path: Path) -> Schedule:
+    """Return the schedule in `path`, its recipe and environment found beside it where they are files."""
+    found = documents.load(path, Schedule)
+    beside = {
+        key: str(path.parent / value)
+        for key in ("recipe", "environment")
+        if (value := getattr(found, key)).endswith((".yaml", ".yml"))
+    }
+    return found.model_copy(update=beside)
+
+
+def digest(schedule: Schedule, package: str, account: str) -> str:
+    """Return what names this very schedule with this very package."""
+    said = schedule.model_dump(mode="json", exclude={"recipe", "environment", "overrides"})
+    content = json.dumps([said, account], sort_keys=True) + package
+    return hashlib.sha256(content.encode()).hexdigest()[:_DIGEST]
+
+
+def belongs(name: str, schedule: str) -> bool:
+    """Return whether the recurring run `name` was made for the schedule called `schedule`."""
+    return re.fullmatch(rf"{re.escape(schedule)}\.[0-9a-f]{{{_DIGEST}}}", name) is not None
+
+
+def plan(wanted: str, paused: bool, there: list[Recurring], now: datetime) -> list[Action]:
+    """Return what makes `wanted` the one schedule among `there`, none of whose ticks runs twice or is left out.
+
+    It is enabled, or disabled where it is `paused`; '' wants none. The new one starts where the old one stopped: after its newest run, at most SETTLE ago, for a tick that the old one
+    was about to run when it was disabled would otherwise be nobody's.
+    """
+    keeper = next((each for each in there if each.name == wanted and each.enabled is not paused), None)
+    others = [each for each in there if each is not keeper]
+    actions = [Action("disable", each.name, each.id) for each in others if each.enabled]
+    if keeper:
+        actions.append(Action("keep", keeper.name, keeper.id, why="unchanged, paused" if paused else "unchanged"))
+    elif wanted and paused:
+        actions.append(Action("create", wanted, start=now, why="paused: it runs nothing until paused is taken out"))
+    elif wanted:
+        stopped = [max(each.last or each.created, now - SETTLE) for each in others if each.enabled]
+        actions.append(Action("create", wanted, start=max(stopped, default=now)))
+    for each in others:
+        if each.running:
+            actions.append(
+                Action("keep", each.name, each.id, why="disabled; a run of it goes on, and would end with it")
+            )
+        else:
+            actions.append(Action("delete", each.name, each.id, why="its runs stay listed, their pods and logs go"))
+    return actions
+
+
+def removal(there: list[Recurring]) -> list[Action]:
+    """Return what leaves none of `there` that could run again."""
+    return plan("", True, there, datetime.now(UTC))

@@ -1,0 +1,95 @@
+"""Submits a run exactly once: names are looked up before anything is made, and once more after it.
+
+Kubeflow gives one name to any number of runs, and an id of one's own is no lock: server 2.17 starts the second workflow before
+its database refuses the second run. So those who made one at the same moment agree on which one stays.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from trainyard.errors import ConfigurationError, TransientError
+from trainyard_control.compiler.submission import Submission, request
+from trainyard_control.kubeflow.kubeflow_api import Kubeflow
+
+_OVER = frozenset({"FAILED", "CANCELED", "CANCELING"})
+_SETTLE_SECONDS = 15.0  # chosen: longer than another command takes from the creation of its run to looking for others
+_POLL_SECONDS = 0.5
+
+
+@dataclass(frozen=True)
+class Submitted:
+    """A run at the server; attached where it had been submitted before."""
+
+    run_id: str
+    name: str
+    attached: bool
+
+
+def submit(what: Submission, server: Kubeflow) -> Submitted:
+    """Return the one run of that name: new, or found where it is going on or has succeeded.
+
+    After a failed or cancelled one of that name a new one is made; what the old one finished is used again. When an
+    answer is lost on its way, the run is looked up. Raises `ConfigurationError` where a run of that name is of other
+    content.
+    """
+    pipeline, version = server.upload(what.pipeline, what.version, what.package)
+    if going := _going(server, what.run):
+        return _attached(going[0], what, version)
+    made = _made(server, what, pipeline, version)
+    if _stays(server, made, what.run):
+        return Submitted(str(made.run_id), what.run, attached=False)
+    server.delete(str(made.run_id))
+    if not (going := _going(server, what.run)):
+        raise TransientError(f"--name {what.run}: another command withdrew its run too. Run the same command again.")
+    return _attached(going[0], what, version)
+
+
+def _made(server: Kubeflow, what: Submission, pipeline: str, version: str) -> Any:
+    body = request(what, server.experiment(), pipeline, version)
+    before = {run.run_id for run in server.find_runs(what.run)}
+    try:
+        return server.create_run(body)
+    except TransientError:
+        arrived = next((run for run in server.find_runs(what.run) if run.run_id not in before), None)
+        if arrived is None:
+            raise
+        return arrived
+
+
+def _stays(server: Kubeflow, made: Any, name: str) -> bool:
+    """Return whether `made` is the run of that name that stays, where other commands made one at the same moment.
+
+    The oldest stays: its maker waits until the others are withdrawn. One that is not had been looked for before `made`
+    was there to be seen, so nobody will withdraw it, and `made` gives way.
+    """
+    deadline = time.monotonic() + _SETTLE_SECONDS
+    while True:
+        others = [run for run in _going(server, name) if run.run_id != made.run_id]
+        if not others:
+            return True
+        if _age(others[0]) < _age(made) or time.monotonic() > deadline:
+            return False
+        time.sleep(_POLL_SECONDS)
+
+
+def _going(server: Kubeflow, name: str) -> list[Any]:
+    """Return the runs of that name that go on or have succeeded, the oldest first."""
+    return sorted((run for run in server.find_runs(name) if str(run.state) not in _OVER), key=_age)
+
+
+def _age(run: Any) -> tuple[Any, str]:
+    """Return what the runs of one name are put in order by; the server counts whole seconds."""
+    return run.created_at, str(run.run_id)
+
+
+def _attached(run: Any, what: Submission, version: str) -> Submitted:
+    reference = run.pipeline_version_reference
+    if reference is None or reference.pipeline_version_id != version:
+        raise ConfigurationError(
+            f"--name {what.run}: a run of that name exists ({run.run_id}, {run.state}) and is of another recipe, "
+            "environment or code. Give this one another name."
+        )
+    return Submitted(str(run.run_id), what.run, attached=True)

@@ -1,0 +1,60 @@
+"""Why a run that this machine started ended as it did, from what it left in its folder."""
+
+from __future__ import annotations
+
+import json
+
+from trainyard.contract import refusal
+from trainyard.contract.keys import STEPS
+from trainyard.errors import ConfigurationError, ExitCode, did_you_mean
+from trainyard.storage import storage
+from trainyard_control.cluster.explanation import ADVICE, failure_event
+from trainyard_control.cluster.pace import verdict
+
+
+def explain_folder(root: str, run: str) -> tuple[str, ExitCode]:
+    """Return one sentence on the run `run` below the storage `root`, the newest where it is '', and its exit code.
+
+    Raises `ConfigurationError` where there is no such run.
+    """
+    folders = {name: folder for name, folder in sorted(_runs(root))}
+    if not folders or (run and run not in folders):
+        newest = ", ".join(list(folders)[-5:]) or "none"
+        raise ConfigurationError(f"no run '{run or 'at all'}' in {root}. There: {newest}.{did_you_mean(run, folders)}")
+    name = run or list(folders)[-1]
+    text = storage.read_text(storage.join(folders[name], "run.json"))
+    written = json.loads(text) if text else {}
+    if written and not written.get("failure") and not written.get("exit_code"):
+        refused = refusal.of_record(written)
+        ended = f"has ended: {refusal.SENTENCE} ({refused})" if refused else "has succeeded"
+        return f"{name} {ended}. Report: {written['report']}", ExitCode.DONE
+    sentence, code = _failure(name, folders[name], str(written.get("failure") or ""), written.get("exit_code"))
+    return f"{sentence} Report: {written['report']}" if written.get("report") else sentence, code
+
+
+def _runs(root: str) -> list[tuple[str, str]]:
+    """Return (name, folder) of every run of every recipe."""
+    places = [storage.join(root, recipe, "runs") for recipe in storage.children(root) if not recipe.startswith(".")]
+    return [(name, storage.join(place, name)) for place in places for name in storage.children(place)]
+
+
+def _failure(name: str, folder: str, sentence: str, number: int | None) -> tuple[str, ExitCode]:
+    """Return the sentence of the last step that wrote a log, with what to do."""
+    files = set(storage.children(folder))
+    steps = [step for step in STEPS if f"{step}.log" in files]
+    if not steps and not sentence:
+        return f"{name} has not begun a step", ExitCode.TRANSIENT
+    event = None
+    if steps:
+        log = storage.join(folder, f"{steps[-1]}.log")
+        event = failure_event(storage.read_text(log) or "")
+        if event:
+            sentence, number = str(event["message"]), int(event["code"])
+        if not sentence:
+            pace = verdict(storage.read_text(log) or "").sentence
+            going = f" ({pace})" if pace else ""
+            return f"{name} is in {steps[-1]}{going}, or was killed there; log: {log}", ExitCode.TRANSIENT
+    code = ExitCode(number) if number in set(ExitCode) else ExitCode.BUG
+    advice = ADVICE.get(code, "").replace("submit again", "run again").replace("Submit again", "Run again")
+    where = f" in {steps[-1]}" if event else ""
+    return f"{name} failed{where}: {sentence.rstrip('.')}. {advice}".strip(), code

@@ -1,0 +1,246 @@
+"""Takes a recipe through every step on this machine: each step a process of its own, in this very environment."""
+
+from __future__ import annotations
+
+import json
+import signal
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any, Protocol, Self
+
+from trainyard import errors, memory, processes
+from trainyard.contract import keys, warm_start
+from trainyard.contract.artifacts import Evaluation, Exports
+from trainyard.contract.champion import champion
+from trainyard.contract.window import day_of
+from trainyard.errors import ExitCode, TrainyardError
+from trainyard.report import summary
+from trainyard.runtime import step as steps
+from trainyard.spec import plain_yaml
+from trainyard.spec.environment import Environment
+from trainyard.spec.recipe import Recipe
+from trainyard.storage import disk, storage
+from trainyard_control.local.step_process import step_process
+
+
+class Listener(Protocol):
+    """Is told what happens while a run goes on."""
+
+    def step_started(self, step: str) -> None:
+        """A step begins."""
+
+    def step_event(self, step: str, event: dict[str, Any]) -> None:
+        """The step said one thing (see `trainyard.events`)."""
+
+    def step_ended(self, step: str, seconds: float, reused: bool) -> None:
+        """The step's output is there."""
+
+    def step_skipped(self, step: str, why: str) -> None:
+        """The step is left out."""
+
+
+@dataclass
+class LocalRun:
+    """A run and what is known of it so far. `folders` and `seconds` grow step by step. day: as `window.day_of` reads it."""
+
+    recipe: Recipe
+    environment: Environment
+    run_id: str
+    from_step: str | None
+    listener: Listener
+    day: str = ""
+    folders: dict[str, str] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+    startup_seconds: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def root(self) -> str:
+        """The storage of the environment."""
+        return self.environment.storage
+
+    @property
+    def _folder(self) -> str:
+        return keys.run_folder(self.root, self.recipe, self.run_id)
+
+    @property
+    def _recipe_text(self) -> str:
+        return plain_yaml.dump(self.recipe.model_dump(mode="json"))
+
+    def execute(self) -> None:
+        """Run what is not done yet. A step that the gate leaves out is told to the listener.
+
+        Raises the error class of the step that failed, with its sentence.
+        """
+        summary.reserve(self.root, self.recipe, self.run_id)
+        storage.write_text(storage.join(self._folder, "recipe.yaml"), self._recipe_text)
+        destination = keys.models_folder(self.root, self.recipe)
+        self.day = day_of(self.day)
+        examples = self._step("preprocess", (keys.fingerprint(self.recipe, self.day),))
+        best = champion(destination)
+        plan = warm_start.plan(self.root, self.recipe, examples, best, again=self._again("train"))
+        model = self._leave("train", plan.model, examples=examples, start=plan.start)
+        evaluation = self._step(
+            "evaluate",
+            (examples, model, best.digest if best else ""),
+            examples=examples,
+            model=model,
+            champion=best.path if best else "",
+        )
+        if Evaluation.read(evaluation).gate.verdict != "blessed":
+            return self._skip(("export", "push"), "the gate refused the model")
+        exported = self._step("export", (examples, model), examples=examples, model=model)
+        if Exports.read(exported).gate.verdict != "blessed":
+            return self._skip(("push",), "the gate refused an exported file")
+        self._step(
+            "push",
+            (evaluation, exported, destination),
+            evaluation=evaluation,
+            exported=exported,
+            destination=destination,
+        )
+
+    def _skip(self, steps: tuple[str, ...], why: str) -> None:
+        for step in steps:
+            self.listener.step_skipped(step, why)
+
+    def _step(self, step: str, keyed_by: tuple[str, ...], **inputs: str) -> str:
+        return self._leave(step, keys.output_uri(self.root, self.recipe, step, *keyed_by), **inputs)
+
+    def _again(self, step: str) -> bool:
+        return self.from_step is not None and keys.STEPS.index(step) >= keys.STEPS.index(self.from_step)
+
+    def _leave(self, step: str, output: str, **inputs: str) -> str:
+        """Have `output` committed by `step`, and return it."""
+        arguments = dict(inputs)
+        if step == "train":
+            arguments["checkpoints"] = keys.checkpoints(output)
+        if step == "preprocess":
+            arguments |= {"beam-options": self.environment.beam.command_line, "day": self.day}
+        if self._again(step):
+            with storage.lease(output):
+                for uri in (output, *(uri for name, uri in arguments.items() if name == "checkpoints")):
+                    storage.remove(uri)
+        self.listener.step_started(step)
+        start = time.monotonic()
+        reused = step not in keys.ALWAYS_RUN and storage.committed(output) is not None
+        if not reused:
+            self._process(step, output, arguments)
+        if step == "train":
+            steps.drop_checkpoints(output)
+        self.folders[step] = output
+        self.seconds[step] = round(time.monotonic() - start, 2)
+        self.listener.step_ended(step, self.seconds[step], reused)
+        return output
+
+    def _process(self, step: str, output: str, arguments: dict[str, str]) -> None:
+        failure: dict[str, Any] = {}
+        killed, peak = memory.kills(), 0
+        start = time.monotonic()
+        with (
+            self._workplace(step) as (recipe, log),
+            step_process(step, {"recipe": recipe, **arguments, "output": output}) as running,
+        ):
+            for line in running.lines:
+                log.write(line)
+                event = _event(line)
+                peak = max(peak, memory.peak_mib(running.child.pid))
+                if event.get("event") == "started":
+                    self.startup_seconds[step] = round(time.monotonic() - start, 2)
+                elif event.get("event") == "failed":
+                    failure = event
+                if event:
+                    self.listener.step_event(step, event)
+            code = running.wait()
+        if running.told_to_stop.is_set() or code in (ExitCode.PREEMPTED, -signal.SIGTERM):
+            raise errors.Preempted(f"{step}: told to stop (SIGTERM). Run the same command again to go on.")
+        if code in (ExitCode.INTERRUPTED, -signal.SIGINT):
+            raise KeyboardInterrupt
+        if code == -signal.SIGKILL and memory.kills() > killed:
+            raise errors.InfrastructureError(f"{step}: was killed {memory.told(peak, step)}.")
+        if code or storage.committed(output) is None:
+            raise self._error(step, code, failure)
+
+    @contextmanager
+    def _workplace(self, step: str) -> Iterator[tuple[str, _Log]]:
+        """Yield the local path of the recipe, and the step's log, which is in the run's folder when the block ends."""
+        bucket = storage.is_bucket(self._folder)
+        with disk.os_errors(Path(tempfile.gettempdir())):
+            temporary = tempfile.TemporaryDirectory(prefix="trainyard-")
+        with temporary:
+            folder = Path(temporary.name if bucket else self._folder)
+            recipe, log = folder / "recipe.yaml", folder / f"{step}.log"
+            if bucket:
+                with disk.os_errors(recipe):
+                    recipe.write_text(self._recipe_text, encoding="utf-8")
+            try:
+                with _Log(log) as lines:
+                    yield str(recipe), lines
+            finally:
+                if bucket:
+                    lines.upload(storage.join(self._folder, log.name))
+            if lines.fault:
+                self.listener.step_event(step, {"event": "warning", "message": f"its log ends early: {lines.fault}"})
+
+    def _error(self, step: str, code: int, failure: dict[str, Any]) -> TrainyardError:
+        log = storage.join(self._folder, f"{step}.log")
+        known = {kind.__name__: kind for kind in TrainyardError.__subclasses__()}
+        if failure.get("error") in known:
+            return known[failure["error"]](failure["message"])
+        if code == -signal.SIGKILL:
+            return errors.TransientError(
+                f"{step}: was killed (SIGKILL). Run the same command again to go on; log: {log}."
+            )
+        if code == processes.LOST:
+            return errors.TransientError(
+                f"{step}: was killed, or the fork server that had started it. Run the same command again to go on; log: {log}."
+            )
+        sentence = failure.get("message") or f"{step}: ended with exit status {code} and no committed output"
+        return TrainyardError(f"{sentence}. This is a fault of Trainyard or of the recipe's module; log: {log}.")
+
+
+class _Log:
+    """A step's log. A disk that takes no more of it is the `fault`, and no reason to end the step."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.fault: TrainyardError | None = None
+        self._stream: IO[str] | None = None
+
+    def __enter__(self) -> Self:
+        self._try(lambda: setattr(self, "_stream", self.path.open("w", encoding="utf-8")))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        stream, self._stream = self._stream, None
+        if stream:
+            self._try(stream.close)
+
+    def write(self, line: str) -> None:
+        """Add `line`, which whoever explains a run that goes on can read at once."""
+        stream = self._stream
+        if stream and not self.fault:
+            self._try(lambda: stream.write(line) and stream.flush())
+
+    def upload(self, uri: str) -> None:
+        """Leave what was written at `uri`."""
+        try:
+            storage.write_text(uri, storage.read_text(str(self.path)) or "")
+        except TrainyardError as error:
+            self.fault = self.fault or error
+
+    def _try(self, action: Callable[[], object]) -> None:
+        try:
+            action()
+        except OSError as error:
+            self.fault = self.fault or disk.fault(error, self.path)
+
+
+def _event(line: str) -> dict[str, Any]:
+    try:
+        return json.loads(line) if line.startswith('{"event"') else {}
+    except ValueError:
+        return {}

@@ -1,0 +1,134 @@
+"""Chooses among the candidates of a plan, and says of each why or why not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from trainyard_control.planning.plan import Candidate
+from trainyard_control.planning.sites import HERE
+
+ALIKE = 1.05  # chosen: a pool that is faster by less is no reason to take more devices
+
+
+def choose(found: list[Candidate], deadline: float | None, budget: float | None) -> list[Candidate]:
+    """Return the candidates with at most one chosen: the cheapest that meets deadline (hours) and budget (USD).
+
+    Without them the cheapest whose training takes minutes or hours, else the fastest. A pool without a known price is taken
+    only where no pool with one will do, and never against a budget; those without are ranked by their speed.
+    """
+    able = [each for each in found if each.feasible]
+    meeting = [each for each in able if not _objection(each, deadline, budget)]
+    quick = [each for each in meeting if each.duration in ("minutes", "hours")]
+    if deadline is not None or budget is not None:
+        best, why = _cheapest(meeting), f"{_of('cheapest', meeting)} within {_limits(deadline, budget)}"
+    elif quick:
+        best, why = _cheapest(quick), f"{_of('cheapest', quick)} whose training takes minutes or hours"
+    else:
+        best, why = _fastest(meeting), f"{_of('fastest', meeting)}; none takes less than a day"
+    if best and best.cost_usd is None:
+        why = _of("fastest", meeting) + ("" if best.pool == HERE else "; it has no price")
+    unpriced = sorted((each for each in able if each.cost_usd is None), key=_hours)
+    return [_judged(each, best, why, deadline, budget, unpriced) for each in found]
+
+
+def _judged(
+    each: Candidate,
+    best: Candidate | None,
+    why: str,
+    deadline: float | None,
+    budget: float | None,
+    unpriced: list[Candidate],
+) -> Candidate:
+    if not each.feasible:
+        return each
+    if each is best:
+        late = deadline is not None and each.hours is not None and each.hours.high > deadline
+        reasons = [why, "may miss the deadline" if late else "", each.why]
+        return replace(each, chosen=True, why="; ".join(filter(None, reasons)))
+    against = _objection(each, deadline, budget) or _against(each, best, unpriced)
+    return replace(each, why="; ".join(filter(None, [against, each.why])))
+
+
+def _objection(each: Candidate, deadline: float | None, budget: float | None) -> str:
+    """Return why the candidate does not meet the limits, or an empty string."""
+    if deadline is not None and _hours(each) > deadline:
+        return f"takes {_number(_hours(each))} h, the deadline is {deadline:g} h"
+    if budget is not None and each.cost_usd is None:
+        return "no price, so the budget cannot be held: set price_per_hour"
+    if budget is not None and each.cost_usd is not None and each.cost_usd > budget:
+        return f"costs {usd(each.cost_usd)} USD, the budget is {budget:g}"
+    return ""
+
+
+def _against(each: Candidate, best: Candidate | None, unpriced: list[Candidate]) -> str:
+    if best is None:
+        return ""
+    if each.cost_usd is None:
+        speed = _speed(each, best)
+        if best.cost_usd is None:  # nothing has a price where this was taken: speed alone decides
+            return speed
+        rank = f", number {unpriced.index(each) + 1} by speed of {len(unpriced)} without" if len(unpriced) > 1 else ""
+        return f"no price, {speed}{rank}: set price_per_hour to have its cost compared"
+    if best.cost_usd is not None and each.cost_usd >= best.cost_usd:
+        faster = _hours(best) / _hours(each)
+        return f"costs {usd(each.cost_usd - best.cost_usd)} USD more" + (
+            f", {faster:.1f} times as fast" if faster > 1.05 else ""
+        )
+    return "cheaper, but slower"
+
+
+def _speed(each: Candidate, best: Candidate) -> str:
+    times = _hours(best) / _hours(each)
+    if 1 / ALIKE <= times <= ALIKE:
+        return f"about as fast as {best.pool}" + (" with more devices" if each.devices > best.devices else "")
+    return (
+        f"{times:.3g} times as fast as {best.pool}" if times > 1 else f"{1 / times:.3g} times slower than {best.pool}"
+    )
+
+
+def usd(amount: float) -> str:
+    """Return an amount of money; of less than ten cents two digits that say something."""
+    return f"{amount:,.2f}" if amount >= 0.1 else f"{amount:.2g}"
+
+
+def _cheapest(pools: Iterable[Candidate]) -> Candidate | None:
+    """Return the cheapest with a known price, else the fastest."""
+    pools = list(pools)
+    if priced := _priced(pools):
+        return min(priced, key=lambda each: (each.cost_usd or 0.0, _hours(each)))
+    return _fastest(pools)
+
+
+def _fastest(pools: list[Candidate]) -> Candidate | None:
+    """Return the fastest; of those that are about as fast, the one with the fewest devices."""
+    most = ALIKE * min(map(_hours, pools), default=0.0)
+    return min(
+        (each for each in pools if _hours(each) <= most), key=lambda each: (each.devices, _hours(each)), default=None
+    )
+
+
+def _priced(pools: Iterable[Candidate]) -> list[Candidate]:
+    return [each for each in pools if each.cost_usd is not None]
+
+
+def _number(hours: float) -> str:
+    return f"{hours:,.0f}" if hours >= 100 else f"{hours:.3g}"
+
+
+def _hours(each: Candidate) -> float:
+    return each.hours.expected if each.hours else float("inf")
+
+
+def _of(adjective: str, pools: list[Candidate]) -> str:
+    """Return of which pools the chosen one is the cheapest or fastest: prices compare only those that have one."""
+    compared = _priced(pools) if adjective == "cheapest" else pools
+    with_price = " with a price" if len(compared) < len(pools) else ""
+    return (
+        f"the only pool{with_price}" if len(compared) == 1 else f"the {adjective} of {len(compared)} pools{with_price}"
+    )
+
+
+def _limits(deadline: float | None, budget: float | None) -> str:
+    parts = [f"{deadline:g} h" if deadline is not None else "", f"{budget:g} USD" if budget is not None else ""]
+    return " and ".join(filter(None, parts))

@@ -1,0 +1,107 @@
+"""What one example costs the recipe's network, without loading TensorFlow where the network is a named one."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import math
+import subprocess
+import sys
+import tempfile
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import trainyard.models
+from trainyard.errors import ConfigurationError
+from trainyard.spec import plain_yaml
+from trainyard.spec.recipe import Recipe
+from trainyard.storage import storage
+from trainyard_control.planning.data import Data
+from trainyard_control.planning.roofline import Work
+
+_PASSES = 3  # as trainyard.models.cost counts: forward, and twice that backward
+_COUNTS = "parameters, operations, activations, kept"  # what a remembered cost holds
+_CACHE = Path("~/.cache/trainyard/costs").expanduser()
+
+
+def of_recipe(recipe: Recipe, data: Data) -> Work:
+    """Return what an example costs. The recipe's own network is built once in a process of its own, and remembered."""
+    if recipe.model.name is None:
+        return _own(recipe, data)
+    if data.image is None:
+        return _table(recipe, data)
+    return named(recipe.model.name, data.image, data.classes)
+
+
+def named(name: str, image: tuple[int, int, int], classes: int) -> Work:
+    """Return the cost of the image network `name`, between the measured sizes in proportion to a power of the pixels."""
+    profile = _profiles()[name]
+    channels = profile["channels"].get(str(image[2])) or profile["channels"]["3"]
+    rows = sorted((int(side) ** 2, row) for side, row in channels.items())
+    pixels = image[0] * image[1]
+    # The pair of measured sizes around it, or the two nearest.
+    above = next((i for i, (size, _) in enumerate(rows) if size >= pixels), len(rows) - 1)
+    (small, low), (large, high) = rows[max(0, above - 1)], rows[max(1, above)]
+    share = math.log(pixels / small) / math.log(large / small)
+    if not 0 <= share <= 1:  # beyond them: as many operations a pixel, the weights of the nearest
+        nearest, row = (large, high) if share > 1 else (small, low)
+        low = [row[0], *(value * pixels / nearest for value in row[1:])]
+        share, high = 0.0, low
+    parameters, flops, activations, kept = (a ** (1 - share) * b**share for a, b in zip(low, high, strict=True))
+    more = profile["head"] * (classes - profile["classes"])
+    outputs = activations + classes - profile["classes"]
+    return Work(round(parameters + more), flops + 2 * _PASSES * more, outputs, kept)
+
+
+@cache
+def _profiles() -> Any:
+    text = (Path(trainyard.models.__path__[0]) / "profiles.json").read_text(encoding="utf-8")
+    return json.loads(text)
+
+
+def _table(recipe: Recipe, data: Data) -> Work:
+    """Return about what mlp and wide_deep cost: their matrices, embeddings and one number an input and output."""
+    sizes = [feature.vocabulary_size or 0 for feature in data.features]
+    # The widths of trainyard.models.columns.
+    widths = [
+        min(32, max(1, round(1.6 * size**0.56))) if size else math.prod(feature.shape)
+        for size, feature in zip(sizes, data.features, strict=True)
+    ]
+    layers = [sum(widths), *recipe.model.hidden, data.classes]
+    matrices = sum(a * b for a, b in itertools.pairwise(layers))
+    tables = sum(size * width for size, width in zip(sizes, widths, strict=True))
+    wide = sum(sizes) * data.classes if recipe.model.name == "wide_deep" else 0
+    numbers = float(sum(layers))
+    return Work(matrices + sum(layers[1:]) + tables + wide, 2.0 * _PASSES * matrices, 2 * numbers, numbers)
+
+
+def _own(recipe: Recipe, data: Data) -> Work:
+    """Return the cost of build_model's network, from the cache or by building it, which takes TensorFlow's import."""
+    module = Path(recipe.module or "")
+    features = json.dumps([feature.model_dump() for feature in data.features])
+    key = hashlib.sha256(f"{_COUNTS}\0{features}\0{data.classes}\0".encode() + module.read_bytes()).hexdigest()[:24]
+    cached = storage.read_text(str(_CACHE / f"{key}.json"))
+    if cached is None:
+        if not data.features:
+            raise ConfigurationError(
+                f"{recipe.name}: the network of {module.name} takes features that only preprocessed data tell. "
+                "Run the preprocess step once, then plan."
+            )
+        cached = _built(recipe, features, data.classes)
+        storage.write_text(str(_CACHE / f"{key}.json"), cached)
+    return Work(*json.loads(cached))
+
+
+def _built(recipe: Recipe, features: str, classes: int) -> str:
+    print("· building the recipe's own network once, to count what it costs", file=sys.stderr)
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "recipe.yaml"
+        file.write_text(plain_yaml.dump(recipe.model_dump(mode="json")), encoding="utf-8")
+        command = [sys.executable, "-m", "trainyard.models.measure", str(file), features, str(classes)]
+        done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        last = done.stderr.strip().splitlines()[-1:] or ["no reason given"]
+        raise ConfigurationError(f"{recipe.module}: build_model failed ({last[0][:300]}). Correct it, then plan.")
+    return done.stdout.strip().splitlines()[-1]

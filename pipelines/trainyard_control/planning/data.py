@@ -1,0 +1,131 @@
+"""How many examples a recipe trains on, and what they look like, found without reading them."""
+
+from __future__ import annotations
+
+import glob
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from trainyard.contract import keys
+from trainyard.contract.artifacts import Examples, Feature
+from trainyard.errors import ConfigurationError, TrainyardError
+from trainyard.spec.recipe import Date, Numeric, Recipe
+from trainyard.storage import storage
+
+# Source: the data sets that scikit-learn carries, load_digits and load_breast_cancer.
+_BUNDLED = {"digits": (1797, 10), "breast_cancer": (569, 2)}
+_DIGITS_SIDE = 8
+_IMAGES = {".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp"}
+# A larger split is read from its files in every epoch (see trainyard.steps.train.input.input).
+MEMORY_BYTES = 512 << 20
+
+
+@dataclass(frozen=True)
+class Data:
+    """The examples of a recipe. image is (height, width, channels); origin says how the number was found."""
+
+    train: int
+    eval: int
+    classes: int
+    image: tuple[int, int, int] | None
+    features: list[Feature] = field(default_factory=list)
+    origin: str = ""
+
+    @property
+    def streamed(self) -> bool:
+        """Whether the training images are decoded again in every epoch."""
+        return self.image is not None and 4 * self.train * self.image[0] * self.image[1] * self.image[2] > MEMORY_BYTES
+
+
+def find(recipe: Recipe, document: Examples | None, examples: int | None) -> Data:
+    """Return what is known of the recipe's data: of its last preprocessing, `document`, else from the source itself.
+
+    examples: number of training examples, instead of what is found. Raises `ConfigurationError` where it stays unknown.
+    """
+    if document is not None:
+        counts = {split: files.examples for split, files in document.splits.items()}
+        shape = document.image
+        image = (shape.height, shape.width, shape.channels) if shape else None
+        classes = len(document.labels) if document.labels else 1
+        found = Data(counts["train"], counts["eval"], classes, image, document.features, "last preprocessing")
+    else:
+        found = _from_source(recipe, examples)
+    if examples is None:
+        return found
+    scale = examples / max(1, found.train)
+    return Data(examples, round(found.eval * scale), found.classes, found.image, found.features, "--examples")
+
+
+def last_preprocessed(recipe: Recipe, root: str) -> Examples | None:
+    """Return the manifest that this very source gave, else the newest that any gave, None where there is none."""
+    folder = storage.join(root, recipe.name, "preprocess")
+    uris = [storage.join(folder, key) for key in storage.children(folder)]
+    if not uris:
+        return None
+    exact = ""
+    if len(uris) > 1 and "://" not in (recipe.data.path or ""):  # a bucket's objects take too long to list
+        with suppress(TrainyardError):
+            exact = keys.output_uri(root, recipe, "preprocess", keys.fingerprint(recipe))
+    if "://" not in root:
+        uris.sort(key=lambda uri: Path(uri).stat().st_mtime)
+    for uri in [exact, *reversed(uris)]:
+        if uri in uris:
+            try:
+                return Examples.read(uri)
+            except TrainyardError:
+                continue
+    return None
+
+
+def _from_source(recipe: Recipe, examples: int | None) -> Data:
+    data = recipe.data
+    total, classes, origin = (*_BUNDLED[data.bundled], "bundled") if data.bundled else _counted(recipe, examples)
+    image = None
+    if data.is_image:
+        size = data.image_size or ((_DIGITS_SIDE, _DIGITS_SIDE) if data.bundled else None)
+        if size is None:
+            raise ConfigurationError(
+                f"{recipe.name}: data.image_size is not set, and no earlier preprocessing says it. "
+                "Set it, or run the preprocess step once."
+            )
+        image = (*size, data.channels)
+    classes = classes if recipe.task == "classification" else 1
+    features = [Feature(name="image", dtype="float32", shape=image, encoded=True)] if image else _columns(recipe)
+    return Data(round(total * data.split.train), round(total * data.split.eval), classes, image, features, origin)
+
+
+def _counted(recipe: Recipe, examples: int | None) -> tuple[int, int, str]:
+    """Return the records of a local source, its classes (two where they are not told), and how they were counted."""
+    path = recipe.data.path or ""
+    if recipe.data.format == "image_folder" and "://" not in path and Path(path).is_dir():
+        files = [file for file in Path(path).rglob("*") if file.suffix.lower() in _IMAGES]
+        return len(files), len({file.parent for file in files}), "files counted"
+    if recipe.data.format == "csv" and "://" not in path:
+        names = [name for name in glob.glob(path, recursive=True) if not name.endswith(".gz")]  # noqa: PTH207
+        if names:
+            return sum(_lines(name) - 1 for name in names), 2, "lines counted"
+    if examples is None:
+        raise ConfigurationError(
+            f"{recipe.name}: how many training examples {path} holds is not known. "
+            "Give --examples N, or run the preprocess step once."
+        )
+    return round(examples / max(recipe.data.split.train, 1e-6)), 2, "--examples"
+
+
+def _lines(name: str) -> int:
+    with Path(name).open("rb") as stream:
+        return sum(chunk.count(b"\n") for chunk in iter(lambda: stream.read(1 << 20), b""))
+
+
+def _columns(recipe: Recipe) -> list[Feature]:
+    """Return about what the columns become: numbers, three of a date, ids with the largest vocabulary allowed."""
+    columns = []
+    for name, column in recipe.data.features.items():
+        if isinstance(column, Numeric | Date):
+            shape = (3,) if isinstance(column, Date) else ()
+            columns.append(Feature(name=name, dtype="float32", shape=shape))
+        else:
+            size = column.vocabulary_size + column.oov_buckets
+            columns.append(Feature(name=name, dtype="int64", shape=(), vocabulary_size=size))
+    return columns

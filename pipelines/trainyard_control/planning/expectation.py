@@ -1,0 +1,59 @@
+"""What the plan expects of a run's training: written into the run's description, where `explain` finds it again."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from trainyard.contract.gang import STEP as TRAIN
+from trainyard.errors import TrainyardError
+from trainyard.spec.environment import DEFAULT, Environment
+from trainyard.spec.recipe import Recipe
+from trainyard_control.planning import cost, data
+from trainyard_control.planning.memory import recall
+from trainyard_control.planning.plan import Range, candidates
+
+_WRITTEN = re.compile(r"([\d.,]+) \(([\d.,]+)–([\d.,]+)\) examples/s on pool (\S+)$")
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """The examples a second of a training on `pool`, within their 80 % interval. As text it can be read again."""
+
+    pool: str
+    speed: Range
+
+    def __str__(self) -> str:
+        low, expected, high = map(_number, (self.speed.low, self.speed.expected, self.speed.high))
+        return f"{expected} ({low}–{high}) examples/s on pool {self.pool}"
+
+    def against(self, measured: float) -> Literal["slower", "faster", ""]:
+        """Return on which side of the interval the speed `measured` lies, '' for within."""
+        return "slower" if measured < self.speed.low else "faster" if measured > self.speed.high else ""
+
+
+def expect(recipe: Recipe, environment: Environment) -> Expectation | None:
+    """Return what `trainyard plan` says of the pool that train is placed on, None where it cannot tell."""
+    pool = environment.placement.get(TRAIN, environment.placement.get(DEFAULT))
+    past = recall(environment, recipe)
+    try:
+        known = data.find(recipe, past.examples, None)
+        found = candidates(recipe, environment, known, cost.of_recipe(recipe, known), past.observations)
+    except TrainyardError:  # such as a bucket that was never preprocessed: nobody knows how many examples it holds
+        return None
+    speed = next((each.examples_per_second for each in found if each.pool == pool), None)
+    return Expectation(pool, speed) if pool and speed else None
+
+
+def read(text: str) -> Expectation | None:
+    """Return the expectation that `text` ends with, None where it ends with none."""
+    found = _WRITTEN.search(text)
+    if found is None:
+        return None
+    expected, low, high = (float(found[index].replace(",", "")) for index in (1, 2, 3))
+    return Expectation(found[4], Range(low, expected, high))
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"

@@ -1,0 +1,191 @@
+"""The plan: for every pool what the training would take there, and which one to take."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from trainyard.errors import ConfigurationError
+from trainyard.spec import machines
+from trainyard.spec.environment import Environment
+from trainyard.spec.pools import Pool, placement
+from trainyard.spec.recipe import Recipe
+from trainyard_control.planning import learning, sites
+from trainyard_control.planning.data import Data
+from trainyard_control.planning.learning import Observation
+from trainyard_control.planning.roofline import Site, Work, most_bytes, needed_bytes, step_seconds
+
+Class = Literal["minutes", "hours", "days", "week", "month"]
+
+# Hours below which a training is of the class; ADVICE says what that means for who waits.
+CLASSES: dict[Class, float] = {"minutes": 1, "hours": 24, "days": 7 * 24, "week": 28 * 24, "month": math.inf}
+ADVICE: dict[Class, str] = {
+    "minutes": "iterate freely",
+    "hours": "iterate freely",
+    "days": "run several side by side",
+    "week": "slow",
+    "month": "don't",
+}
+# Seconds before the first step. Import, build and compilation: measured here on the bundled recipes. A pod: DESIGN's 12 to 20 s.
+START_SECONDS = 10
+POD_SECONDS = 20
+# An evaluation pass computes forward only: a third of the operations of a training step.
+EVAL_SHARE = 1 / 3
+# Images of 224 pixels that one core decodes a second. Measured here: 0.6 of the 2,800 of a bare libjpeg-turbo loop.
+DECODED_PIXELS = 0.6 * 2800 * 224 * 224
+
+
+@dataclass(frozen=True)
+class Range:
+    """An expected value within its 80 % interval."""
+
+    low: float
+    expected: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """What the training would take on one pool; None where it cannot run there, or where no price is known."""
+
+    pool: str
+    workers: int
+    devices: int
+    examples_per_second: Range | None = None
+    hours: Range | None = None
+    cost_usd: float | None = None
+    feasible: bool = False
+    chosen: bool = False
+    why: str = ""
+    errors: tuple[float, ...] = ()
+    machine: str = "node"
+    price: machines.Price | None = None
+    selector: tuple[str, ...] = ()
+    tolerations: tuple[str, ...] = ()
+
+    @property
+    def duration(self) -> Class | None:
+        """The class of its expected duration."""
+        hours = self.hours
+        return next((name for name, most in CLASSES.items() if hours.expected < most), "month") if hours else None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the entry of `trainyard plan -o json`."""
+        return {
+            "pool": self.pool,
+            "workers": self.workers,
+            "devices": self.devices,
+            "examples_per_second": _rounded(self.examples_per_second, 1),
+            "hours": _rounded(self.hours, 4),
+            "class": self.duration,
+            "cost_usd": None if self.cost_usd is None else round(self.cost_usd, 4),
+            "feasible": self.feasible,
+            "chosen": self.chosen,
+            "why": self.why,
+        }
+
+
+def candidates(
+    recipe: Recipe, environment: Environment, data: Data, work: Work, seen: list[Observation]
+) -> list[Candidate]:
+    """Return what the training would take on each pool of the environment, or on this machine; none is chosen yet."""
+    if environment.target == "local":
+        site = sites.here(recipe)
+        return [_predicted(Candidate(sites.HERE, site.workers, site.replicas), site, recipe, data, work, seen)]
+    return [_on_pool(name, pool, recipe, environment, data, work, seen) for name, pool in environment.pools.items()]
+
+
+def _on_pool(
+    name: str, pool: Pool, recipe: Recipe, environment: Environment, data: Data, work: Work, seen: list[Observation]
+) -> Candidate:
+    needs, vertex = placement(pool, environment.platform), environment.target == "vertex"  # which knows machines alone
+    machine = machines.machine_of(pool, environment.platform)
+    found = Candidate(
+        pool=name,
+        workers=pool.workers,
+        devices=pool.workers * (pool.count or 1),
+        machine=pool.machine or (f"{machine[0]} (assumed)" if machine else "node"),
+        price=machines.price(pool, environment.platform),
+        selector=() if vertex else tuple(f"{key}={value}" for key, value in needs.node_selector.items()),
+        tolerations=()
+        if vertex
+        else tuple(dict.fromkeys(_written(each.key, each.value, each.effect) for each in needs.tolerations)),
+    )
+    if pool.variant not in environment.images:
+        return replace(found, why=f"images.{pool.variant} is not in {environment.name}")
+    try:
+        site = sites.of_pool(recipe, environment, pool)
+    except ConfigurationError as error:
+        return replace(found, why=str(error))
+    return _predicted(found, site, recipe, data, work, seen, pods=True)
+
+
+def _predicted(
+    found: Candidate, site: Site, recipe: Recipe, data: Data, work: Work, seen: list[Observation], pods: bool = False
+) -> Candidate:
+    batch, slices = recipe.train.batch_size, recipe.train.accumulation_steps
+    if batch % (parts := site.replicas * slices):
+        return replace(found, why=f"train.batch_size {batch} makes no {parts} equal parts; a multiple of {parts} does")
+    needed, most = needed_bytes(work, batch, site, slices), most_bytes(work, batch, site, slices)
+    if site.memory_bytes and needed > site.memory_bytes:
+        least = f"{_gib(needed)} GiB a device, of {_gib(site.memory_bytes)}"
+        return replace(found, why=f"needs at least {least}; {_smaller_parts(work, batch, site)}")
+    notes = []
+    if site.memory_bytes and most > site.memory_bytes and not (site.fused or recipe.train.xla):
+        notes.append(
+            f"needs {_gib(needed)} to {_gib(most)} GiB a device, of {_gib(site.memory_bytes)}: set train.xla, and raise "
+            "train.accumulation_steps if its memory runs out"
+        )
+    model = recipe.model.name or recipe.name
+    learned = learning.factor(site.hardware, model, seen)
+    base = step_seconds(work, batch, site, slices)
+    ceiling = _ceiling(data, site)
+    speeds = [min(batch / (base * factor), ceiling) for factor in (learned.high, learned.expected, learned.low)]
+    speed = Range(*speeds)
+    hours = Range(*(_hours(recipe, data, each, pods) for each in reversed(speeds)))
+    return replace(
+        found,
+        feasible=True,
+        examples_per_second=speed,
+        hours=hours,
+        cost_usd=hours.expected * found.workers * found.price.usd_per_hour if found.price else None,
+        errors=tuple(learning.past_errors(model, site.hardware, seen)),
+        why="; ".join(["bound by decoding on the CPU", *notes] if speed.expected == ceiling else notes),
+    )
+
+
+def _smaller_parts(work: Work, batch: int, site: Site) -> str:
+    """Return what makes the batch fit: the fewest parts of it that do, or else more devices."""
+    for parts in range(2, batch // site.replicas + 1):
+        if batch % (parts * site.replicas) == 0 and needed_bytes(work, batch, site, parts) <= (site.memory_bytes or 0):
+            return f"set train.accumulation_steps to {parts}, or take more devices"
+    return "take more devices, or a smaller network"
+
+
+def _gib(size: float) -> str:
+    return f"{size / (1 << 30):.0f}"
+
+
+def _ceiling(data: Data, site: Site) -> float:
+    """Return the examples a second that the cores can decode; without a limit where the data are decoded but once."""
+    if not data.streamed or data.image is None:
+        return math.inf
+    return site.workers * site.cores * DECODED_PIXELS / (data.image[0] * data.image[1])
+
+
+def _hours(recipe: Recipe, data: Data, speed: float, pods: bool) -> float:
+    batch = recipe.train.batch_size
+    steps = math.ceil(data.train / batch) + EVAL_SHARE * math.ceil(data.eval / batch)
+    start = START_SECONDS + (POD_SECONDS if pods else 0)
+    return (recipe.train.epochs * steps * batch / speed + start) / 3600
+
+
+def _written(key: str, value: str | None, effect: str | None) -> str:
+    return f"{key}{f'={value}' if value else ''}{f':{effect}' if effect else ''}"
+
+
+def _rounded(values: Range | None, digits: int) -> dict[str, float] | None:
+    if values is None:
+        return None
+    return {name: round(getattr(values, name), digits) for name in ("low", "expected", "high")}

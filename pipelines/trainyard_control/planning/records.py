@@ -1,0 +1,62 @@
+"""The runs that an environment's storage remembers, as observations of the planner."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from trainyard.contract.artifacts import Training
+from trainyard.errors import TrainyardError
+from trainyard.spec.hardware import named
+from trainyard.storage import storage
+from trainyard_control.planning import sites
+from trainyard_control.planning.learning import Observation
+from trainyard_control.planning.roofline import Site, Work, communication_seconds, step_seconds
+
+MOST = 200  # chosen: recorded runs read from one storage, the last by name
+
+
+def observations(root: str, one_machine: bool) -> Iterator[Observation]:
+    """Yield what the trainings committed below the storage `root` teach. Raises where a bucket cannot be read.
+
+    one_machine: the workers of a gang shared the cores that each of them saw.
+    """
+    uris = [
+        storage.join(root, recipe, "train", key)
+        for recipe in storage.children(root)
+        for key in storage.children(storage.join(root, recipe, "train"))
+    ]
+    for uri in uris[-MOST:]:
+        yield from _observed(uri, one_machine)
+
+
+def _observed(uri: str, one_machine: bool) -> Iterator[Observation]:
+    """Yield what one training teaches; nothing where it is unfinished, or of a time before it recorded its cost."""
+    try:
+        training = Training.read(uri)
+    except TrainyardError:
+        return
+    site = _site(training, one_machine)
+    if site is None or not training.flops_per_example or not training.finished:
+        return
+    activations = training.activations_per_example
+    # A training of an earlier version did not count what is kept; then about what all layers put out is.
+    kept = training.kept_per_example or activations
+    work = Work(training.parameters, training.flops_per_example, activations, kept)
+    batch = round(training.examples_per_second * training.step_ms / 1000)
+    predicted = step_seconds(work, batch, site) - communication_seconds(work, site)
+    measured = (training.step_ms - training.all_reduce_ms) / 1000
+    if measured > 0:
+        yield Observation(site.hardware, training.model, measured / predicted, training.finished)
+
+
+def _site(training: Training, one_machine: bool) -> Site | None:
+    """Return where it ran, None where the catalog does not know the device, or where no pool trains so: JAX on CPUs."""
+    if training.hardware == "CPU":
+        if training.engine != "tensorflow":
+            return None
+        return sites.cpu(training.cores / (training.workers if one_machine else 1), training.workers, None)
+    name = named(training.hardware)
+    if name is None:
+        return None
+    precision = "float32" if training.precision == "float32" else "auto"
+    return sites.device(precision, name, training.replicas // training.workers, training.workers, training.cores, None)

@@ -1,0 +1,91 @@
+"""What the planner knows of a place to train: a pool of an environment, or this machine."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from trainyard import quantity
+from trainyard.errors import ConfigurationError
+from trainyard.spec import machines
+from trainyard.spec.environment import Environment
+from trainyard.spec.hardware import catalog, named
+from trainyard.spec.pools import Pool
+from trainyard.spec.recipe import Recipe
+from trainyard_control.planning.roofline import Site
+
+HERE = "this machine"
+UNKNOWN_NETWORK = 1e9  # bytes a second between nodes of which the catalog says nothing; chosen
+_GIB = 1 << 30
+_DRIVER = Path("/proc/driver/nvidia/gpus")
+
+
+def of_pool(recipe: Recipe, environment: Environment, pool: Pool) -> Site:
+    """Return what the pool's workers deliver. Raises `ConfigurationError` where the catalog does not say."""
+    found = machines.machine_of(pool, environment.platform)
+    asked = quantity.in_cores(pool.resources.limits.cpu or pool.resources.requests.cpu)
+    cores = (
+        asked if pool.resources.limits.cpu or found is None else machines.allocatable(found[1], environment.platform)[0]
+    )
+    gbit = found[1].network_gbit if found else None
+    network = (gbit * 1e9 / 8 if gbit else UNKNOWN_NETWORK) if pool.workers > 1 else None
+    if pool.accelerator is None:
+        return cpu(cores, pool.workers, network)
+    slice_ = pool.kind == "tpu"  # its chips reach each other without the network, whichever host they are on
+    return device(
+        recipe.train.precision, pool.accelerator, pool.count, pool.workers, cores, None if slice_ else network
+    )
+
+
+def here(recipe: Recipe) -> Site:
+    """Return what this machine delivers: its GPUs where a driver shows them, else its cores."""
+    cores = len(os.sched_getaffinity(0))
+    names = [named(product) for product in _gpus()]
+    if names and names[0]:
+        return device(recipe.train.precision, names[0], len(names), 1, cores, None)
+    return cpu(cores / recipe.train.workers, recipe.train.workers, None)
+
+
+def cpu(cores: float, workers: int, network: float | None) -> Site:
+    """Return `workers` processes of `cores` each."""
+    core = catalog().core
+    return Site(
+        hardware="CPU",
+        workers=workers,
+        devices=1,
+        cores=cores,
+        flops=cores * core.float32_gflops * 1e9,
+        memory_bandwidth=cores * core.memory_gb_per_second * 1e9,
+        network=network,
+    )
+
+
+def device(precision: str, name: str, devices: int, workers: int, cores: float, network: float | None) -> Site:
+    """Return `workers` workers with `devices` accelerators each. Raises `ConfigurationError` where no figures are known."""
+    known = catalog().accelerators[name]
+    tpu = known.kind == "tpu"
+    mixed = precision != "float32"
+    # A TPU multiplies float32 in passes of bfloat16, by default in one.
+    tflops = known.mixed_tflops if mixed or tpu else known.float32_tflops
+    if tflops is None or known.memory_gb_per_second is None:
+        raise ConfigurationError(f"no published figures of {name} are in the catalog")
+    return Site(
+        hardware=name,
+        workers=workers,
+        devices=devices,
+        cores=cores,
+        flops=tflops * 1e12,
+        memory_bandwidth=known.memory_gb_per_second * 1e9,
+        bytes_each=2 if mixed else 4,
+        memory_bytes=known.memory_gib * _GIB if known.memory_gib else None,
+        link=known.link_gb_per_second * 1e9 if known.link_gb_per_second else None,
+        network=network,
+        fused=tpu,
+    )
+
+
+def _gpus() -> list[str]:
+    """Return the product names of this machine's NVIDIA GPUs, as its driver tells them."""
+    texts = [file.read_text(encoding="utf-8") for file in sorted(_DRIVER.glob("*/information"))]
+    lines = [line.partition(":") for text in texts for line in text.splitlines()]
+    return [value.strip() for key, _, value in lines if key == "Model"]

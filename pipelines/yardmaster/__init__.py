@@ -1,1 +1,0 @@
-"""The control plane: what a person calls. It imports kfp and `trainyard.core`, never TensorFlow or Beam."""
