@@ -23,6 +23,7 @@ from pydantic import BaseModel
 from trainyard import quantity, uris
 from trainyard.contract import keys, window
 from trainyard.errors import ConfigurationError
+from trainyard.graph import OUTPUTS
 from trainyard.spec import documents, plain_yaml
 from trainyard.spec.environment import Environment
 from trainyard.spec.plain_yaml import MAX_BYTES, Text
@@ -272,7 +273,7 @@ def can_run(document: BaseModel) -> None:
     if isinstance(document, Recipe):
         assert 0 <= document.seed < 1 << 31
         assert len(window.paths(document.data, "2026-11-22")) == (document.data.window_days or 0)
-        assert all(keys.output_uri("/runs", document, step) for step in keys.STEPS)
+        assert all(keys.output_uri("/runs", document, step) for step in OUTPUTS)
         assert document.train.batch_size % (document.train.workers * document.train.accumulation_steps) == 0
         assert not uris.fault(document.data.path or "/") and not uris.output_fault(document.push.path or "/models")
     elif isinstance(document, Environment):
@@ -282,7 +283,7 @@ def can_run(document: BaseModel) -> None:
                 assert quantity.in_bytes(part.memory) >= 1 << 20 and (
                     part.cpu is None or quantity.in_cores(part.cpu) > 0
                 )
-        assert all(document.pool_of(step).resources for step in keys.STEPS)
+        assert all(document.pool_of(step).resources for step in OUTPUTS)
     elif isinstance(document, Schedule):
         assert len(document.server_cron.split()) == 6
         assert document.when is None or (document.when.hours or 1) < 1e7

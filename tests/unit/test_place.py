@@ -11,6 +11,7 @@ from kfp.dsl import PipelineTask
 
 from trainyard.contract.gang import GangPlan
 from trainyard.errors import ConfigurationError
+from trainyard.graph import STEPS
 from trainyard.spec import environment as environments
 from trainyard.spec.documents import parse
 from trainyard.spec.pools import Pool
@@ -167,7 +168,7 @@ def on_vertex(task: PipelineTask, step: str) -> PipelineTask:
     task.set_cpu_limit("8" if gpu else "4").set_memory_limit("32G" if gpu else "16G")
     if gpu:
         task.set_accelerator_type("NVIDIA_L4").set_accelerator_limit(1)
-    task.set_env_variable("TRAINYARD_TIMEOUT_SECONDS", str(environments.TIMEOUT_SECONDS[step]))
+    task.set_env_variable("TRAINYARD_TIMEOUT_SECONDS", str(STEPS[step].timeout_seconds))
     if step != "summary":
         task.set_retry(2, "30s", 2.0, "600s")
     return task

@@ -11,8 +11,9 @@ from typing import Annotated
 from pydantic import Field
 
 from trainyard.errors import ConfigurationError
+from trainyard.graph import STEPS
 from trainyard.spec.documents import Strict
-from trainyard.spec.environment import DEFAULT, TIMEOUT_SECONDS, Environment, SecretKey, Volume
+from trainyard.spec.environment import DEFAULT, Environment, SecretKey, Volume
 from trainyard.spec.hardware import Platform
 from trainyard.spec.pools import Pool
 
@@ -55,7 +56,7 @@ def gang_plan(environment: Environment) -> GangPlan | None:
         pool=pool.model_copy(update={"nodes": None, "machine": None, "price_per_hour": None}),
         platform=environment.platform,
         service_account=environment.service_accounts.worker,
-        timeout_seconds=environment.timeout_of(STEP) or TIMEOUT_SECONDS[STEP],
+        timeout_seconds=environment.timeout_of(STEP) or STEPS[STEP].timeout_seconds,
         volume=environment.volume,
         variables=environment.variables,
         secrets=environment.secrets,

@@ -14,21 +14,9 @@ from pathlib import Path
 
 from trainyard.contract import window
 from trainyard.errors import ConfigurationError, DataError
+from trainyard.graph import STEPS
 from trainyard.spec.recipe import Recipe
 from trainyard.storage import listing, storage
-
-STEPS = ("preprocess", "train", "evaluate", "export", "push")
-
-ALWAYS_RUN = frozenset({"push"})
-"""Steps whose finished output is not used again: what they did may be undone by others, and to repeat it costs nothing."""
-
-_SECTIONS = {
-    "preprocess": {"seed", "task", "data"},
-    "train": {"seed", "task", "model", "train"},
-    "evaluate": {"seed", "task", "evaluate"},
-    "export": {"seed", "task", "export"},
-    "push": {"push"},
-}
 
 
 def output_uri(root: str, recipe: Recipe, step: str, *inputs: str) -> str:
@@ -37,7 +25,7 @@ def output_uri(root: str, recipe: Recipe, step: str, *inputs: str) -> str:
     `inputs` are what the step reads: the folders of earlier steps, which carry keys themselves, a fingerprint, or the
     champion's digest.
     """
-    sections = recipe.model_dump(mode="json", include=_SECTIONS[step])
+    sections = recipe.model_dump(mode="json", include=set(STEPS[step].sections))
     parts = [step, code_digest(recipe.module), json.dumps(sections, sort_keys=True), *inputs]
     key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
     return storage.join(root, recipe.name, step, key)

@@ -19,6 +19,7 @@ from typing import Any, NoReturn
 from trainyard import events
 from trainyard.contract import keys
 from trainyard.errors import ExitCode, InfrastructureError, TrainyardError, TransientError
+from trainyard.graph import ARGUMENTS, STEPS
 from trainyard.signals import told_to_stop
 from trainyard.spec import recipe as recipes
 from trainyard.storage import disk, storage
@@ -29,9 +30,6 @@ TIMEOUT_VARIABLE = "TRAINYARD_TIMEOUT_SECONDS"
 _RECORD_BYTES = 4096  # chosen: more than a sentence takes
 
 _LAST_WORD_SECONDS = 20.0  # chosen: a storage that does not answer may be why the process is ended
-
-INPUTS = {"examples": "preprocess", "model": "train", "evaluation": "evaluate", "exported": "export"}
-"""The arguments of steps that name the committed output of another step."""
 
 
 def execute(run: Callable[..., None], output: str, unfetched: Collection[str] = (), **arguments: Any) -> None:
@@ -44,7 +42,7 @@ def execute(run: Callable[..., None], output: str, unfetched: Collection[str] = 
     step = run.__module__.split(".")[-2]
     with storage.lease(output):
         storage.remove_abandoned(output)
-        if step in keys.ALWAYS_RUN:
+        if STEPS[step].always_run:
             storage.remove(output)
         if storage.committed(output) is not None:
             events.emit("reused", step=step, output=output)
@@ -76,8 +74,8 @@ def drop_checkpoints(model: str) -> None:
 
 def at_hand(name: str, value: Any) -> Any:
     """Return the local copy of an input that is in a bucket; every other argument as it is."""
-    if name in INPUTS and storage.is_bucket(value):
-        return str(storage.local(value, made_by=INPUTS[name]))
+    if name in ARGUMENTS and storage.is_bucket(value):
+        return str(storage.local(value, made_by=ARGUMENTS[name]))
     return value
 
 

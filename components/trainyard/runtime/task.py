@@ -19,6 +19,7 @@ from trainyard.contract import keys, warm_start
 from trainyard.contract.champion import champion
 from trainyard.contract.warm_start import Plan
 from trainyard.errors import ConfigurationError, TransientError
+from trainyard.graph import STEPS, is_from
 from trainyard.runtime import step
 from trainyard.spec import documents
 from trainyard.spec.recipe import Recipe
@@ -47,7 +48,7 @@ class Task:
 
     def unfinished(self) -> bool:
         """Return whether the step's code is needed: a task whose output is there need not even import it."""
-        if self.name in keys.ALWAYS_RUN or storage.committed(self.uri) is None:
+        if STEPS[self.name].always_run or storage.committed(self.uri) is None:
             return True
         events.emit("reused", step=self.name, output=self.uri)
         self._note(0.0)
@@ -77,7 +78,7 @@ class Task:
 
         It is no matter for train itself: what KFP uses its model again for must be known before.
         """
-        again = _again("train", first)
+        again = is_from("train", first)
         plan = warm_start.plan(self.root, self.recipe, examples, champion(self.destination), again)
         self.redo("train", first, plan.model, keys.checkpoints(plan.model))
         self._write_note("train", {"folder": plan.model, "seconds": None})
@@ -94,7 +95,7 @@ class Task:
 
         Called by a step that ends before `step` begins, or by itself, so that nothing goes which this run has made and needs.
         """
-        if _again(step, first):
+        if is_from(step, first):
             with storage.lease(uris[0]):
                 for uri in uris:
                     storage.remove(uri)
@@ -129,10 +130,6 @@ class Task:
         if self.run_id:
             folder = keys.run_folder(self.root, self.recipe, self.run_id)
             storage.write_text(f"{folder}/{name}.json", json.dumps(note))
-
-
-def _again(step: str, first: str) -> bool:
-    return bool(first) and keys.STEPS.index(step) >= keys.STEPS.index(first)
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from pydantic import AfterValidator, Field, PrivateAttr, model_validator
 
 from trainyard.credentials import is_secret
 from trainyard.errors import did_you_mean
+from trainyard.graph import STEPS
 from trainyard.spec import documents, machines
 from trainyard.spec.documents import Strict
 from trainyard.spec.hardware import Name, Namespace, Platform, catalog
@@ -22,21 +23,12 @@ from trainyard.uris import Output, beside, is_bucket
 BUNDLED = Path(__file__).parent.parent / "environments"
 DEFAULT = "default"
 
-# How long a step's pod may run, in seconds, and how often it is tried again, where the environment does not say. Chosen:
-# long enough for what was ever seen, short enough that a step that hangs is found before its bill is. A retry is for
-# pods that were lost; Kubeflow cannot tell them from a fault in the data, so there are few.
-_DAY = 86400
-TIMEOUT_SECONDS = {
-    **{"check": 900, "preprocess": _DAY, "train": 7 * _DAY, "evaluate": _DAY // 4, "export": _DAY // 4},
-    **{"push": 3600, "summary": 900},
-}
 # Chosen: what a run may wait for nodes, images and others' locks beyond its steps' own time.
-WAIT_SECONDS = _DAY
+WAIT_SECONDS = 86400
 LONGEST_SECONDS = (1 << 31) - 1  # what Kubeflow's field of a run's deadline holds: 68 years
 # Chosen: the pause before a first retry lets an object store's 503 pass; the longest is shorter than a gang waits for the
 # retry of its launcher (train/launcher_sign.py).
 PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 30, 600
-RETRIES = {"check": 1, "preprocess": 1, "train": 3, "evaluate": 1, "export": 1, "push": 1, "summary": 0}
 
 Text = Annotated[str, Field(max_length=1024, pattern=r"^[^\x00-\x1f\x7f]*$")]
 # Source: https://github.com/distribution/reference, of which this is the part that every registry takes
@@ -200,7 +192,7 @@ class Environment(Strict):
     def timeout_of(self, step: str) -> int | None:
         """Return the longest time in seconds that a pod of `step` may run; None for a step of somebody else's pipeline."""
         own = self.timeout_seconds
-        return own.get(step, own.get(DEFAULT, TIMEOUT_SECONDS.get(step)))
+        return own.get(step, own.get(DEFAULT, STEPS[step].timeout_seconds if step in STEPS else None))
 
     def deadline_of(self, steps: Iterable[tuple[str, int | None]]) -> int | None:
         """Return the longest time in seconds that a run of `steps` may take, None where it may take any.
@@ -212,7 +204,7 @@ class Environment(Strict):
             return self.deadline_seconds or None
         total = WAIT_SECONDS
         for step, seconds in steps:
-            if step not in TIMEOUT_SECONDS or seconds is None:
+            if step not in STEPS or seconds is None:
                 return None
             retries = self.retries_of(step)
             total += (retries + 1) * seconds + sum(pauses(retries))
@@ -220,7 +212,7 @@ class Environment(Strict):
 
     def retries_of(self, step: str) -> int:
         """Return how often a failed `step` is started again."""
-        return self.retries.get(step, self.retries.get(DEFAULT, RETRIES.get(step, 0)))
+        return self.retries.get(step, self.retries.get(DEFAULT, STEPS[step].retries if step in STEPS else 0))
 
     def pool_of(self, step: str) -> Pool:
         """Return the pool that `step` is placed on."""

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from trainyard.graph import OUTPUTS
+
 
 class Output(StrEnum):
     """How the answer is written to stdout."""
@@ -15,15 +17,7 @@ class Output(StrEnum):
     JSON = "json"
 
 
-class Step(StrEnum):
-    """The steps in their order."""
-
-    PREPROCESS = "preprocess"
-    TRAIN = "train"
-    EVALUATE = "evaluate"
-    EXPORT = "export"
-    PUSH = "push"
-
+Step = StrEnum("Step", {name.upper(): name for name in OUTPUTS})  # type: ignore[misc]  # python/mypy#2401: names of a table
 
 RecipeName = Annotated[str, typer.Argument(help="Name of a bundled recipe, or a YAML file.")]
 Overrides = Annotated[

@@ -11,10 +11,10 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
 from rich.table import Table
 
 from trainyard.contract.artifacts import Interval
-from trainyard.contract.keys import STEPS
+from trainyard.graph import OUTPUTS
 from trainyard.spec.recipe import Recipe
 
-_WIDTH = max(map(len, STEPS))
+_WIDTH = max(map(len, OUTPUTS))
 _PLAIN_WIDTH = 120  # columns; chosen, for files and pipes
 
 

@@ -6,12 +6,12 @@ from typing import Any
 
 from trainyard.contract.gang import STEP as TRAIN
 from trainyard.contract.gang import gang_plan
-from trainyard.contract.keys import STEPS
+from trainyard.graph import OUTPUTS, STEPS
 from trainyard.spec import recipe as recipes
 from trainyard.spec.environment import DEFAULT, Environment
 from trainyard.steps.train.gang.pods.job import worker_job
 from trainyard.steps.train.gang.pods.pods import gang
-from trainyard_control.compiler.placement import CHECK, IMAGE, SUMMARY, Spec, place
+from trainyard_control.compiler.placement import IMAGE, Spec, place
 
 Manifest = dict[str, Any]
 
@@ -40,7 +40,7 @@ def pool_pod(environment: Environment, name: str) -> Manifest:
 def _steps(environment: Environment) -> list[str]:
     """Return Trainyard's steps, and those of other pipelines that the environment names."""
     named = {*environment.placement, *environment.timeout_seconds, *environment.retries} - {DEFAULT}
-    return list(dict.fromkeys([*STEPS, CHECK, SUMMARY, *sorted(named)]))
+    return list(dict.fromkeys([*OUTPUTS, *STEPS, *sorted(named)]))
 
 
 def _pool_of(environment: Environment, step: str) -> str:

@@ -15,8 +15,8 @@ from typing import Any
 from trainyard import quantity
 from trainyard.contract.gang import STEP as TRAIN
 from trainyard.contract.gang import gang_plan, written
-from trainyard.contract.keys import STEPS
 from trainyard.errors import ConfigurationError, did_you_mean
+from trainyard.graph import STEPS
 from trainyard.runtime.step import TIMEOUT_VARIABLE
 from trainyard.spec.environment import (
     DEFAULT,
@@ -33,8 +33,6 @@ from trainyard.spec.pools import Placement, Pool, Resources, placement, promise
 Spec = dict[str, Any]
 
 IMAGE = "trainyard/cpu"  # what the components are compiled with: stands for the variant that the pool's kind needs
-SUMMARY = "summary"
-CHECK = "check"
 RUN_AS_USER = 65532  # our images' user; numeric, for Pod Security "restricted" asks the kubelet to verify it
 SHARED_MEMORY = "/dev/shm"  # noqa: S108 - a mount in the pod, not this machine's
 GANG = "gang"  # the parameter that plans a gang, of a pipeline and of its step that launches it
@@ -146,7 +144,7 @@ def _container_steps(spec: Spec) -> dict[str, str]:
 
 
 def _check_names(environment: Environment, steps: set[str]) -> None:
-    known = sorted({*steps, *STEPS, CHECK, SUMMARY, DEFAULT})
+    known = sorted({*steps, *STEPS, DEFAULT})
     faults = [
         f"{environment.name}: {section}.{name}: no step '{name}'. Known: {', '.join(known)}.{did_you_mean(name, known)}"
         for section in ("placement", "timeout_seconds", "retries")

@@ -9,8 +9,8 @@ from datetime import datetime
 from typing import Any
 
 from trainyard.contract import refusal
-from trainyard.contract.keys import STEPS
 from trainyard.errors import ExitCode
+from trainyard.graph import CHECK, OUTPUTS, SUMMARY
 from trainyard_control.cluster.durations import seconds_between
 from trainyard_control.cluster.explanation import Finding
 
@@ -18,7 +18,7 @@ OVER = frozenset({"SUCCEEDED", "FAILED", "CANCELED", "SKIPPED"})
 _ROUTINE = ("done", "running", "starting", "pulling", "scheduling", "ending")
 _STATES = {"RUNNING": "running", "SUCCEEDED": "done", "SKIPPED": "done", "FAILED": "failed", "CANCELED": "failed"}
 # A run for drift checks a second time, what it has preprocessed.
-_ORDER = {name: index for index, name in enumerate(["check", STEPS[0], "check 2", *STEPS[1:], "summary"])}
+_ORDER = {name: index for index, name in enumerate([CHECK, OUTPUTS[0], f"{CHECK} 2", *OUTPUTS[1:], SUMMARY])}
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 from trainyard.contract import refusal
-from trainyard.contract.keys import STEPS
 from trainyard.errors import ConfigurationError, ExitCode, did_you_mean
+from trainyard.graph import OUTPUTS
 from trainyard.storage import storage
 from trainyard_control.cluster.explanation import ADVICE, failure_event
 from trainyard_control.cluster.pace import verdict
@@ -41,7 +41,7 @@ def _runs(root: str) -> list[tuple[str, str]]:
 def _failure(name: str, folder: str, sentence: str, number: int | None) -> tuple[str, ExitCode]:
     """Return the sentence of the last step that wrote a log, with what to do."""
     files = set(storage.children(folder))
-    steps = [step for step in STEPS if f"{step}.log" in files]
+    steps = [step for step in OUTPUTS if f"{step}.log" in files]
     if not steps and not sentence:
         return f"{name} has not begun a step", ExitCode.TRANSIENT
     event = None

@@ -18,6 +18,7 @@ from trainyard.contract.artifacts import Evaluation, Exports
 from trainyard.contract.champion import champion
 from trainyard.contract.window import day_of
 from trainyard.errors import ExitCode, TrainyardError
+from trainyard.graph import STEPS, is_from
 from trainyard.report import summary
 from trainyard.runtime import step as steps
 from trainyard.spec import plain_yaml
@@ -79,54 +80,43 @@ class LocalRun:
         storage.write_text(storage.join(self._folder, "recipe.yaml"), self._recipe_text)
         destination = keys.models_folder(self.root, self.recipe)
         self.day = day_of(self.day)
-        examples = self._step("preprocess", (keys.fingerprint(self.recipe, self.day),))
+        examples = self._step("preprocess", keyed_by=keys.fingerprint(self.recipe, self.day))
         best = champion(destination)
-        plan = warm_start.plan(self.root, self.recipe, examples, best, again=self._again("train"))
-        model = self._leave("train", plan.model, examples=examples, start=plan.start)
-        evaluation = self._step(
-            "evaluate",
-            (examples, model, best.digest if best else ""),
-            examples=examples,
-            model=model,
-            champion=best.path if best else "",
-        )
+        plan = warm_start.plan(self.root, self.recipe, examples, best, again=is_from("train", self.from_step))
+        self._leave("train", plan.model, start=plan.start)
+        digest, path = (best.digest, best.path) if best else ("", "")
+        evaluation = self._step("evaluate", keyed_by=digest, champion=path)
         if Evaluation.read(evaluation).gate.verdict != "blessed":
             return self._skip(("export", "push"), "the gate refused the model")
-        exported = self._step("export", (examples, model), examples=examples, model=model)
+        exported = self._step("export")
         if Exports.read(exported).gate.verdict != "blessed":
             return self._skip(("push",), "the gate refused an exported file")
-        self._step(
-            "push",
-            (evaluation, exported, destination),
-            evaluation=evaluation,
-            exported=exported,
-            destination=destination,
-        )
+        self._step("push", keyed_by=destination, destination=destination)
 
     def _skip(self, steps: tuple[str, ...], why: str) -> None:
         for step in steps:
             self.listener.step_skipped(step, why)
 
-    def _step(self, step: str, keyed_by: tuple[str, ...], **inputs: str) -> str:
-        return self._leave(step, keys.output_uri(self.root, self.recipe, step, *keyed_by), **inputs)
+    def _step(self, step: str, keyed_by: str | None = None, **arguments: str) -> str:
+        """Have `step` commit its output, which what it reads and `keyed_by` name, and return that."""
+        inputs = [self.folders[name] for name in STEPS[step].reads]
+        more = () if keyed_by is None else (keyed_by,)
+        return self._leave(step, keys.output_uri(self.root, self.recipe, step, *inputs, *more), **arguments)
 
-    def _again(self, step: str) -> bool:
-        return self.from_step is not None and keys.STEPS.index(step) >= keys.STEPS.index(self.from_step)
-
-    def _leave(self, step: str, output: str, **inputs: str) -> str:
-        """Have `output` committed by `step`, and return it."""
-        arguments = dict(inputs)
+    def _leave(self, step: str, output: str, **arguments: str) -> str:
+        """Have `output` committed by `step` from the outputs that it reads and `arguments`, and return it."""
+        arguments |= {STEPS[name].argument: self.folders[name] for name in STEPS[step].reads}
         if step == "train":
             arguments["checkpoints"] = keys.checkpoints(output)
         if step == "preprocess":
             arguments |= {"beam-options": self.environment.beam.command_line, "day": self.day}
-        if self._again(step):
+        if is_from(step, self.from_step):
             with storage.lease(output):
                 for uri in (output, *(uri for name, uri in arguments.items() if name == "checkpoints")):
                     storage.remove(uri)
         self.listener.step_started(step)
         start = time.monotonic()
-        reused = step not in keys.ALWAYS_RUN and storage.committed(output) is not None
+        reused = not STEPS[step].always_run and storage.committed(output) is not None
         if not reused:
             self._process(step, output, arguments)
         if step == "train":

@@ -7,6 +7,7 @@ from typing import Any
 
 from trainyard.contract import keys
 from trainyard.contract.artifacts import Evaluation
+from trainyard.graph import CHECK, OUTPUTS
 from trainyard.report.summary import write
 from trainyard.runtime.step import failure_record
 from trainyard.spec.recipe import Recipe
@@ -19,7 +20,7 @@ def run(recipe: Recipe, root: str, run_id: str, state: str, message: str) -> str
     `state` is KFP's final state of the tasks before this one, `message` what KFP knows of their failure.
     """
     folder = keys.run_folder(root, recipe, run_id)
-    notes = {name: note for name in keys.STEPS if (note := _read(f"{folder}/{name}.json"))}
+    notes = {name: note for name in OUTPUTS if (note := _read(f"{folder}/{name}.json"))}
     outputs = _outputs(root, recipe, {name: note["folder"] for name, note in notes.items()})
     done = {name: uri for name, uri in outputs.items() if storage.committed(uri)}
     ended = _failure([uri for name, uri in outputs.items() if name not in done], folder, message, state)
@@ -43,7 +44,7 @@ def _outputs(root: str, recipe: Recipe, noted: dict[str, str]) -> dict[str, str]
         evaluation = outputs.get("evaluate")
         if evaluation and storage.committed(evaluation) and Evaluation.read(evaluation).gate.verdict == "blessed":
             outputs["export"] = keys.output_uri(root, recipe, "export", examples, model)
-    return {name: outputs[name] for name in keys.STEPS if name in outputs}
+    return {name: outputs[name] for name in OUTPUTS if name in outputs}
 
 
 def _failure(missing: list[str], folder: str, message: str, state: str) -> dict[str, Any]:
@@ -51,7 +52,7 @@ def _failure(missing: list[str], folder: str, message: str, state: str) -> dict[
     failure: dict[str, Any] = {"failure": None, "failed_step": None, "exit_code": 0}
     if state == "SUCCEEDED":
         return failure
-    for uri in [*missing, *(f"{folder}/{name}" for name in ("check", *keys.STEPS))]:
+    for uri in [*missing, *(f"{folder}/{name}" for name in (CHECK, *OUTPUTS))]:
         if record := _read(failure_record(uri)):
             return {"failure": record["message"], "failed_step": record["step"], "exit_code": record["exit_code"]}
     return failure | {"failure": message or f"the run ended as {state}", "exit_code": None}

@@ -1,0 +1,74 @@
+"""The steps of a pipeline: what each reads, what its output depends on, how long and how often it may run.
+
+Local runs, the catalog, keys, environments, the summary and the command line read the steps here. A new step is one row
+more, beside its folder in `steps/`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+_HOUR, _DAY = 3600, 86400
+
+
+@dataclass(frozen=True)
+class StepSpec:
+    """One step.
+
+    timeout_seconds, retries: how long its pod may run and how often a failed one is started again, where the environment
+    does not say. Chosen: long enough for what was ever seen, short enough that a step that hangs is found before its bill
+    is. A retry is for pods that were lost; Kubeflow cannot tell them from a fault in the data, so there are few.
+    sections: the parts of the recipe that its output depends on; a step without any has no output of its own.
+    reads: the steps whose outputs it reads. argument: what those that read its output call it.
+    always_run: its finished output is not used again, for what it did may be undone by others and costs nothing to repeat.
+    """
+
+    timeout_seconds: int
+    retries: int
+    sections: frozenset[str] = frozenset()
+    reads: tuple[str, ...] = ()
+    argument: str = ""
+    always_run: bool = False
+
+
+CHECK, SUMMARY = "check", "summary"
+
+STEPS = {
+    CHECK: StepSpec(_HOUR // 4, retries=1),
+    "preprocess": StepSpec(_DAY, retries=1, sections=frozenset({"seed", "task", "data"}), argument="examples"),
+    "train": StepSpec(
+        7 * _DAY,
+        retries=3,
+        sections=frozenset({"seed", "task", "model", "train"}),
+        reads=("preprocess",),
+        argument="model",
+    ),
+    "evaluate": StepSpec(
+        6 * _HOUR,
+        retries=1,
+        sections=frozenset({"seed", "task", "evaluate"}),
+        reads=("preprocess", "train"),
+        argument="evaluation",
+    ),
+    "export": StepSpec(
+        6 * _HOUR,
+        retries=1,
+        sections=frozenset({"seed", "task", "export"}),
+        reads=("preprocess", "train"),
+        argument="exported",
+    ),
+    "push": StepSpec(_HOUR, retries=1, sections=frozenset({"push"}), reads=("evaluate", "export"), always_run=True),
+    SUMMARY: StepSpec(_HOUR // 4, retries=0),
+}
+"""Every step by its name, in the order in which they run."""
+
+OUTPUTS = tuple(name for name, step in STEPS.items() if step.sections)
+"""The steps that have an output, in their order."""
+
+ARGUMENTS = {step.argument: name for name, step in STEPS.items() if step.argument}
+"""The arguments that name the committed output of another step, with that step."""
+
+
+def is_from(step: str, first: str | None) -> bool:
+    """Return whether `step` is `first`, or has its output after it; never without a `first`."""
+    return bool(first) and OUTPUTS.index(step) >= OUTPUTS.index(first or "")
