@@ -17,7 +17,7 @@ UNUSED := google-cloud-aiplatform google-genai libclang $(addprefix google-cloud
 IMAGE_LOCK := $(foreach name,$(UNUSED),--no-emit-package $(name))
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 
-.PHONY: sbom test-cluster help setup run test verify update images goldens docs profiles bench
+.PHONY: sbom test-cluster help setup run test test-fast verify update images goldens docs profiles bench
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
 
@@ -37,6 +37,9 @@ run: setup ## Run the default recipe from raw data to a pushed model (RECIPE=nam
 
 test: setup ## Run every test that needs no cluster
 	$(BIN)/pytest
+
+test-fast: setup ## Run the unit and golden tests, for the loop while working
+	$(BIN)/pytest tests/unit tests/golden
 
 verify: setup ## Check formatting, lint, types and import contracts
 	$(BIN)/ruff format --check .

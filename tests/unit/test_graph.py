@@ -1,0 +1,48 @@
+"""The table of steps against the folders, the recipe and the pipelines that it describes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+import trainyard
+from trainyard.graph import ARGUMENTS, CHECK, OUTPUTS, STEPS, SUMMARY
+from trainyard.spec.recipe import Recipe
+
+FOLDERS = Path(trainyard.__path__[0], "steps")
+GOLDENS = Path(__file__).parents[1] / "golden"
+
+
+def test_every_folder_of_a_step_has_a_row_and_every_row_a_folder_with_its_code_and_its_shim() -> None:
+    folders = {path.parent.name for path in FOLDERS.glob("*/component.py")}
+    assert folders == set(STEPS) == {path.parent.name for path in FOLDERS.glob("*/run.py")}
+
+
+def test_a_step_reads_earlier_ones_whose_outputs_have_a_name() -> None:
+    for number, (name, step) in enumerate(STEPS.items()):
+        for read in step.reads:
+            assert list(STEPS).index(read) < number and STEPS[read].argument, (name, read)
+    assert len(ARGUMENTS) == sum(bool(step.argument) for step in STEPS.values())
+
+
+def test_an_output_depends_on_sections_that_recipes_have_and_every_section_is_in_one() -> None:
+    named = {section for step in STEPS.values() for section in step.sections}
+    others = {"name", "description", "module", "drift"}  # names, a part of the code's digest, and what only check reads
+    assert named == set(Recipe.model_fields) - others
+    assert [name for name in STEPS if name not in OUTPUTS] == [CHECK, SUMMARY]
+
+
+@pytest.mark.parametrize("name", ["digits-kind.yaml", "retrain-kind.yaml"])
+def test_the_pipelines_are_made_of_the_steps_of_the_table(name: str) -> None:
+    executors = next(yaml.safe_load_all((GOLDENS / name).read_text()))["deploymentSpec"]["executors"]
+    steps = {executor.removeprefix("exec-").removesuffix("-2") for executor in executors}
+    assert steps == set(STEPS) - ({CHECK} if name.startswith("digits") else set())
+
+
+@pytest.mark.parametrize("step", OUTPUTS)
+def test_a_steps_program_takes_the_outputs_that_its_row_names(step: str) -> None:
+    shim = (FOLDERS / step / "component.py").read_text()
+    for read in STEPS[step].reads:
+        assert f"{STEPS[read].argument}: str" in shim
