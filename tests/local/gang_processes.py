@@ -118,7 +118,7 @@ def resume(folder: Path, examples: str, cgroup: Path | None = None, root: str = 
     cgroup: the control group that it runs in, if one is given.
     """
     root = root or str(folder)
-    return Gang(folder, _step(folder, root, examples, "trainyard.train", environment, cgroup), root)
+    return Gang(folder, _step(folder, root, examples, "trainyard.steps.train", environment, cgroup), root)
 
 
 def write_recipe(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from trainyard.contract.drift import Bounds, FeatureStatistics, Statistics, drift
+from trainyard.contract.drift import FeatureStatistics, Statistics, drift
+from trainyard.spec.drift_bounds import Bounds
 
 BOUNDS = Bounds(max_mean_shift=0.5, max_frequency_change=0.1, max_missing_change=0.05)
 

@@ -42,7 +42,7 @@ def node(
 
 GPU: dict[str, str] = {"nvidia.com__gpu": "1"}
 
-# Written after the platforms' documentation; sources in core/hardware.yaml.
+# Written after the platforms' documentation; sources in trainyard/spec/hardware.yaml.
 GKE = [
     node("cpu", {"cloud.google.com/gke-nodepool": "default-pool", TYPE: "e2-standard-8"}),
     *(

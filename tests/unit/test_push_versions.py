@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trainyard.contract import version
 from trainyard.contract.champion import Champion, champion, crown
 from trainyard.errors import DataError
 from trainyard.steps.push import versions
@@ -33,7 +34,7 @@ BEST = Champion(version=3, path="/elsewhere/3", digest="d", metrics={"accuracy":
 
 
 def test_the_saved_model_is_the_version_and_the_rest_lies_where_servers_do_not_look() -> None:
-    assert versions.layout(EXPORTED) == {
+    assert version.layout(EXPORTED) == {
         "saved_model.pb": "saved_model/saved_model.pb",
         "assets/city": "saved_model/assets/city",
         "assets.extra/model.keras": "model.keras",
@@ -44,9 +45,9 @@ def test_the_saved_model_is_the_version_and_the_rest_lies_where_servers_do_not_l
 def test_a_model_s_digest_depends_on_its_files_and_not_on_what_was_measured() -> None:
     same = EXPORTED.files | {"exports.json": File(bytes=999, crc32c="other")}
     other = EXPORTED.files | {"model.keras": File(bytes=999, crc32c="other")}
-    digest = versions.content(EXPORTED).digest
-    assert versions.content(replace(EXPORTED, files=same)).digest == digest
-    assert versions.content(replace(EXPORTED, files=other)).digest != digest
+    digest = version.content(EXPORTED).digest
+    assert version.content(replace(EXPORTED, files=same)).digest == digest
+    assert version.content(replace(EXPORTED, files=other)).digest != digest
 
 
 @given(numbers=st.sets(st.integers(0, 10**6)), names=st.sets(st.sampled_from(["x1", "1.tmp", "-5", "٣", ".9", "1e3"])))

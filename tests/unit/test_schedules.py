@@ -14,12 +14,12 @@ from trainyard.contract import keys
 from trainyard.contract.artifacts import Evaluation, Exports, Pushed, Verdict
 from trainyard.contract.champion import EXTRA, Champion, crown
 from trainyard.contract.drift import FeatureStatistics, Statistics
+from trainyard.contract.version import content
 from trainyard.errors import ConfigurationError, DataError
 from trainyard.spec import environment as environments
 from trainyard.spec import recipe as recipes
 from trainyard.spec.schedule import When
 from trainyard.steps.check.run import run
-from trainyard.steps.push.versions import content
 from trainyard.storage import storage
 from trainyard_control.kubeflow.recurring import package, request
 from trainyard_control.kubeflow.schedules import Action, Recurring, Schedule, belongs, load, plan, removal

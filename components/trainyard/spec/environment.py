@@ -27,7 +27,7 @@ DEFAULT = "default"
 WAIT_SECONDS = 86400
 LONGEST_SECONDS = (1 << 31) - 1  # what Kubeflow's field of a run's deadline holds: 68 years
 # Chosen: the pause before a first retry lets an object store's 503 pass; the longest is shorter than a gang waits for the
-# retry of its launcher (train/launcher_sign.py).
+# retry of its launcher (steps/train/gang/launcher_sign.py).
 PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 30, 600
 
 Text = Annotated[str, Field(max_length=1024, pattern=r"^[^\x00-\x1f\x7f]*$")]

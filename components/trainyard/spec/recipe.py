@@ -10,9 +10,9 @@ from typing import Annotated, Literal, Self
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
 from trainyard import uris
-from trainyard.contract.drift import Bounds
 from trainyard.spec import contradictions, documents
 from trainyard.spec.documents import Strict
+from trainyard.spec.drift_bounds import Bounds
 from trainyard.spec.gates import Bound, Gate
 from trainyard.uris import Output, Source
 

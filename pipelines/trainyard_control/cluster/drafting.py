@@ -1,6 +1,6 @@
 """Drafts an environment from the nodes that a cluster has: one pool a group of equal nodes, ready to be completed.
 
-Labels are those of GKE, EKS, Karpenter, AKS and the GPU operator; see core/hardware.yaml for their sources.
+Labels are those of GKE, EKS, Karpenter, AKS and the GPU operator; see trainyard/spec/hardware.yaml for their sources.
 """
 
 from __future__ import annotations

@@ -8,9 +8,9 @@ from trainyard.contract import keys, warm_start
 from trainyard.contract.artifacts import Evaluation, Exports, Pushed
 from trainyard.contract.champion import Champion, champion, statistics
 from trainyard.contract.drift import Statistics, drift
+from trainyard.contract.version import content
 from trainyard.spec.recipe import Recipe
 from trainyard.spec.schedule import When
-from trainyard.steps.push.versions import content
 from trainyard.storage import storage
 
 _LISTED = 3  # ways in which data have drifted, in a sentence

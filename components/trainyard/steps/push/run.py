@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from trainyard import events
-from trainyard.contract import refusal
+from trainyard.contract import refusal, version
 from trainyard.contract.artifacts import Evaluation, Exports, Pushed, Verdict
 from trainyard.contract.champion import Champion, crown
 from trainyard.errors import GateRefused
@@ -53,11 +53,11 @@ def run(recipe: Recipe, evaluation: str, exported: str, output: Path, destinatio
 
 
 def _plan(exported: Manifest, destination: str) -> Pushed:
-    digest = versions.content(exported).digest
+    digest = version.content(exported).digest
     newest = versions.newest(destination)
     already = versions.holds(destination, newest, digest)
-    version = newest if already else newest + 1
-    return Pushed(path=storage.join(destination, str(version)), version=version, digest=digest, already=already)
+    number = newest if already else newest + 1
+    return Pushed(path=storage.join(destination, str(number)), version=number, digest=digest, already=already)
 
 
 def _require_blessed(recipe: Recipe, *gates: Verdict) -> None:

@@ -15,42 +15,16 @@ https://github.com/tensorflow/tensorflow/blob/master/tensorflow/python/saved_mod
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import google_crc32c
 
-from trainyard.contract.champion import EXTRA
+from trainyard.contract.version import PRODUCER, layout
 from trainyard.errors import DataError
 from trainyard.storage import storage
 from trainyard.storage.storage import File, Manifest
 
-PRODUCER = "trainyard.push"
-
-_SAVED_MODEL = "saved_model/"
 _SERVED = "saved_model.pb"
-_NOT_SERVED = "exports.json"
-
-
-def layout(exported: Manifest) -> dict[str, str]:
-    """Return where each exported file goes in a version's folder, as {place: name in the export's folder}.
-
-    The SavedModel is the folder itself; all else lies below `assets.extra/`.
-    """
-    return {
-        name.removeprefix(_SAVED_MODEL) if name.startswith(_SAVED_MODEL) else f"{EXTRA}/{name}": name
-        for name in exported.files
-        if name != _NOT_SERVED
-    }
-
-
-def content(exported: Manifest) -> Manifest:
-    """Return the manifest that a version made of `exported` has: equal models have equal digests."""
-    return replace(
-        exported,
-        producer=PRODUCER,
-        files={place: exported.files[name] for place, name in layout(exported).items()},
-    )
 
 
 def newest(destination: str) -> int:

@@ -1,0 +1,34 @@
+"""What a pushed version of a model is made of, so that others can tell whether an export was pushed before."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from trainyard.contract.champion import EXTRA
+from trainyard.storage.storage import Manifest
+
+PRODUCER = "trainyard.push"
+
+_SAVED_MODEL = "saved_model/"
+_NOT_SERVED = "exports.json"
+
+
+def layout(exported: Manifest) -> dict[str, str]:
+    """Return where each exported file goes in a version's folder, as {place: name in the export's folder}.
+
+    The SavedModel is the folder itself; all else lies below `assets.extra/`.
+    """
+    return {
+        name.removeprefix(_SAVED_MODEL) if name.startswith(_SAVED_MODEL) else f"{EXTRA}/{name}": name
+        for name in exported.files
+        if name != _NOT_SERVED
+    }
+
+
+def content(exported: Manifest) -> Manifest:
+    """Return the manifest that a version made of `exported` has: equal models have equal digests."""
+    return replace(
+        exported,
+        producer=PRODUCER,
+        files={place: exported.files[name] for place, name in layout(exported).items()},
+    )
