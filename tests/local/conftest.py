@@ -8,9 +8,9 @@ import pytest
 
 
 def forget_clients() -> None:
-    from trainyard.storage.buckets import gcs, objects, s3
+    from trainyard.storage.buckets import gcs, s3, stores
 
-    for cached in (objects.store, gcs._client, s3._client):
+    for cached in (stores.store, gcs._client, s3._client):
         cached.cache_clear()
 
 

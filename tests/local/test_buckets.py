@@ -18,7 +18,7 @@ from object_stores import FAULTS, Request, Store
 from trainyard.errors import ConfigurationError, DataError, InfrastructureError, TransientError
 from trainyard.runtime import step
 from trainyard.storage import storage
-from trainyard.storage.buckets import bucket_folders, bucket_lease, objects
+from trainyard.storage.buckets import bucket_folders, bucket_lease, objects, stores
 
 KILLED = """
 import sys
@@ -44,7 +44,7 @@ def write(uri: str, content: str, **options: str) -> None:
 
 def names(store: Store, uri: str) -> list[str]:
     prefix = uri.removeprefix(f"{store.uri}/")
-    return [each.name.removeprefix(prefix) for each in objects.store(store.uri).list(prefix).objects]
+    return [each.name.removeprefix(prefix) for each in stores.store(store.uri).list(prefix).objects]
 
 
 def test_a_published_folder_is_read_back_whole_and_cached_for_the_machine(store: Store, uri: str) -> None:
@@ -101,7 +101,7 @@ def test_a_copy_that_was_damaged_on_this_machine_is_fetched_again(store: Store, 
 def test_an_object_that_is_gone_or_changed_is_an_error_of_the_data(store: Store, uri: str) -> None:
     write(uri, "hello")
     (name,) = [each for each in names(store, uri) if each.endswith("/a")]
-    bucket, prefix = objects.place(uri)
+    bucket, prefix = stores.place(uri)
     bucket.write(prefix + name, b"hellO")
     with pytest.raises(DataError, match="differs from its manifest"):
         storage.local(uri, "test")
@@ -252,7 +252,7 @@ def test_a_store_that_does_not_answer_is_given_up_at_the_deadline(
     monkeypatch.setattr(objects, "TIMEOUT_SECONDS", (1.0, 1.0))
     from trainyard.storage.buckets import gcs, s3
 
-    for cached in (objects.store, gcs._client, s3._client):
+    for cached in (stores.store, gcs._client, s3._client):
         cached.cache_clear()
     store.fault = lambda request: fault
     start = time.monotonic()
@@ -265,7 +265,7 @@ def test_of_a_long_listing_only_the_page_that_failed_is_asked_for_again(
     store: Store, uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(objects, "PAGE_OBJECTS", 2)
-    bucket, name = objects.place(uri)
+    bucket, name = stores.place(uri)
     for number in range(5):
         bucket.write(f"{name}/{number}", b"x")
         bucket.write(f"{name}/deep-{number}/x", b"x")

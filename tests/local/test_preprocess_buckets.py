@@ -16,7 +16,7 @@ from trainyard.contract.artifacts import Examples
 from trainyard.errors import DataError, TransientError
 from trainyard.spec.recipe import Recipe
 from trainyard.storage import storage
-from trainyard.storage.buckets import buckets, objects
+from trainyard.storage.buckets import buckets, stores
 
 IMAGES = {"format": "image_folder", "max_bad_fraction": 0.1, "shard_examples": 16}
 TABLE = {"format": "csv", "label": "bought", "features": {"visits": {"type": "numeric"}}}
@@ -50,8 +50,8 @@ def bucket(store, folder, request):
 
 
 def put(root: str, name: str, content: bytes) -> None:
-    bucket, prefix = objects.split(f"{root}/{name}")
-    objects.store(bucket).write(prefix, content)
+    bucket, prefix = stores.split(f"{root}/{name}")
+    stores.store(bucket).write(prefix, content)
 
 
 @pytest.mark.parametrize(("data", "source"), [(IMAGES, "pets"), (TABLE, "table"), (TABLE, "table/rows.csv.gz")])
@@ -192,7 +192,7 @@ def test_a_worker_that_loses_the_store_makes_the_run_one_to_repeat(store, monkey
 )
 def test_what_no_repetition_mends_is_told_from_what_one_may(error, kind, monkeypatch):
     scheme = "s3" if type(error).__module__.startswith("botocore") else "gs"
-    store = objects.store(f"{scheme}://data", 0.1)
+    store = stores.store(f"{scheme}://data", 0.1)
 
     def fail(name: str) -> tuple[bytes, str]:
         raise error

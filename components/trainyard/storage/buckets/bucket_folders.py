@@ -22,7 +22,7 @@ from trainyard import events
 from trainyard.errors import DataError, InfrastructureError
 from trainyard.storage import cache
 from trainyard.storage import manifest as manifests
-from trainyard.storage.buckets import objects, transfer
+from trainyard.storage.buckets import stores, transfer
 from trainyard.storage.buckets.bucket_lease import lease as lease
 from trainyard.storage.buckets.objects import ABSENT, Changed, Missing, ObjectStore
 from trainyard.storage.disk import os_errors, staging_errors
@@ -47,7 +47,7 @@ def committed(uri: str) -> Manifest | None:
 
 def require(uri: str, made_by: str) -> Manifest:
     """See `storage.require`."""
-    store, _ = objects.place(uri)
+    store, _ = stores.place(uri)
     found = _opened(uri, made_by)
     sizes = {each.name.removeprefix(found.prefix): each.bytes for each in store.list(found.prefix).objects}
     if fault := manifests.missing(found.manifest, sizes, uri, made_by):
@@ -57,7 +57,7 @@ def require(uri: str, made_by: str) -> Manifest:
 
 def local(uri: str, made_by: str, only: Callable[[str], bool] | None = None) -> Path:
     """See `storage.local`."""
-    store, _ = objects.place(uri)
+    store, _ = stores.place(uri)
     found = _opened(uri, made_by, only)
     try:
         return _cached(store, uri, found)
@@ -75,13 +75,13 @@ def read(folder: str, name: str) -> bytes | None:
     found = _published(folder)
     if found is None or name not in found.manifest.files:
         return None
-    content = objects.place(folder)[0].read(found.prefix + name)
+    content = stores.place(folder)[0].read(found.prefix + name)
     return manifests.checked(content[0], found.manifest, name, folder) if content else None
 
 
 def children(uri: str) -> list[str]:
     """See `storage.children`."""
-    store, name = objects.place(uri)
+    store, name = stores.place(uri)
     below = store.list(f"{name}/", deep=False)
     names = {each.removeprefix(f"{name}/").rstrip("/") for each in (*below.folders, *(o.name for o in below.objects))}
     return sorted(each for each in names if each and not each.startswith("."))
@@ -89,7 +89,7 @@ def children(uri: str) -> list[str]:
 
 def remove_unfinished(uri: str) -> None:
     """See `storage.remove_unfinished`: folders that hold attempts and no marker."""
-    store, name = objects.place(uri)
+    store, name = stores.place(uri)
     found = [each.name.removeprefix(f"{name}/") for each in store.list(f"{name}/").objects]
     begun = {each.partition("/")[0] for each in found if each.partition("/")[2].startswith(ATTEMPTS)}
     whole = {each.partition("/")[0] for each in found if each.partition("/")[2] == MANIFEST}
@@ -109,7 +109,7 @@ def remove_abandoned(uri: str) -> None:
 @contextmanager
 def stage(uri: str, producer: str, last: str = "") -> Iterator[Path]:
     """See `storage.stage`."""
-    objects.place(uri)
+    stores.place(uri)
     with cache.workplace() as staging:
         with staging_errors(staging, staging):
             yield staging
@@ -120,7 +120,7 @@ def stage(uri: str, producer: str, last: str = "") -> Iterator[Path]:
 
 def write_text(uri: str, text: str) -> None:
     """See `storage.write_text`."""
-    store, name = objects.place(uri)
+    store, name = stores.place(uri)
     store.write(name, text.encode())
 
 
@@ -130,21 +130,21 @@ def reserve(uri: str, size: int) -> None:
 
 def read_text(uri: str) -> str | None:
     """See `storage.read_text`."""
-    store, name = objects.place(uri)
+    store, name = stores.place(uri)
     found = store.read(name)
     return manifests.text(found[0], uri) if found else None
 
 
 def remove(uri: str) -> None:
     """See `storage.remove`."""
-    store, name = objects.place(uri)
+    store, name = stores.place(uri)
     store.delete(f"{name}/{MANIFEST}")
     store.delete(name)
     transfer.delete(store, [each.name for each in store.list(f"{name}/").objects])
 
 
 def _published(uri: str) -> _Published | None:
-    store, name = objects.place(uri)
+    store, name = stores.place(uri)
     marker = store.read(f"{name}/{MANIFEST}")
     if marker is None:
         return None
@@ -164,7 +164,7 @@ def _opened(uri: str, made_by: str, only: Callable[[str], bool] | None = None) -
 
 
 def _publish(uri: str, staging: Path, manifest: Manifest, last: str) -> None:
-    store, name = objects.place(uri)
+    store, name = stores.place(uri)
     start = time.monotonic()
     attempt = secrets.token_hex(8)
     own = f"{name}/{ATTEMPTS}{attempt}/"
@@ -195,7 +195,7 @@ def _publish(uri: str, staging: Path, manifest: Manifest, last: str) -> None:
 
 def _remove_attempts(uri: str, but: str) -> None:
     """Remove the attempts to write `uri`, except the one whose objects' names begin with `but`."""
-    store, name = objects.place(uri)
+    store, name = stores.place(uri)
     attempts = [each.name for each in store.list(f"{name}/{ATTEMPTS}").objects]
     transfer.delete(store, [each for each in attempts if not each.startswith(but)])
 

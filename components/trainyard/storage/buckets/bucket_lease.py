@@ -23,7 +23,7 @@ from trainyard import events
 from trainyard.errors import TrainyardError, TransientError
 from trainyard.processes import started
 from trainyard.pulse import Pulse
-from trainyard.storage.buckets import objects
+from trainyard.storage.buckets import stores
 from trainyard.storage.buckets.objects import ABSENT, Changed, ObjectStore
 
 RENEW_SECONDS = 5.0  # chosen
@@ -63,7 +63,7 @@ _dead: set[tuple[str, int, str]] = set()  # holders whom this process has watche
 @contextmanager
 def lease(uri: str) -> Iterator[None]:
     """See `storage.lease`: one that a killed process held is free after `TAKE_SECONDS`, on its own machine at once."""
-    store, name = objects.place(uri)
+    store, name = stores.place(uri)
     folder, _, leaf = name.rpartition("/")
     name = f"{folder}/.{leaf}.lease".lstrip("/")
     holder = _Holder(secrets.token_hex(8))

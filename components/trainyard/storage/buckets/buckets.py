@@ -10,7 +10,7 @@ from typing import IO, cast
 
 from trainyard import globs
 from trainyard.errors import DataError, InfrastructureError, TransientError
-from trainyard.storage.buckets import objects
+from trainyard.storage.buckets import stores
 from trainyard.storage.buckets.objects import Kind, Missing, Object, ObjectStore, StoreError
 
 _DEADLINE_SECONDS = 20.0  # chosen: what is tried for longer is an outage
@@ -32,8 +32,8 @@ def list_objects(uri: str) -> Source:
     in a slash by which consoles show a folder. Raises `DataError` where the bucket is missing or closed, `TransientError`
     where the store cannot be reached.
     """
-    root, pattern = objects.split(uri)
-    bucket = objects.store(root, _DEADLINE_SECONDS)
+    root, pattern = stores.split(uri)
+    bucket = stores.store(root, _DEADLINE_SECONDS)
     with faults(f"data.path: {uri}"):
         folder, listed = _named(bucket, pattern.rstrip("/"))
         if not listed and (literal := globs.literal(pattern)) != pattern:
@@ -55,8 +55,8 @@ def _named(bucket: ObjectStore, name: str) -> tuple[str, list[Object]]:
 
 def open_object(uri: str) -> IO[bytes]:
     """Return the bytes of the object at `uri` as they are stored; reading raises what `faults` understands."""
-    root, name = objects.split(uri)
-    return cast(IO[bytes], io.BufferedReader(_Stream(objects.store(root, _DEADLINE_SECONDS), name)))
+    root, name = stores.split(uri)
+    return cast(IO[bytes], io.BufferedReader(_Stream(stores.store(root, _DEADLINE_SECONDS), name)))
 
 
 @contextmanager

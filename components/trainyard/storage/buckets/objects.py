@@ -14,14 +14,13 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from enum import Enum
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 from trainyard import events
-from trainyard.errors import ConfigurationError, InfrastructureError, TransientError
+from trainyard.errors import InfrastructureError, TransientError
 from trainyard.storage.manifest import File
-from trainyard.uris import is_bucket
 
 ABSENT = ""
 """The version of an object that is not there."""
@@ -276,42 +275,6 @@ def patience(seconds: float) -> Iterator[None]:
         yield
     finally:
         _patience.reset(token)
-
-
-def split(uri: str) -> tuple[str, str]:
-    """Return the bucket's URI and the object's name, which may be empty. Raises `ConfigurationError` for no bucket."""
-    scheme, _, path = uri.partition("://")
-    bucket, _, name = path.partition("/")
-    if not bucket or not is_bucket(uri):
-        raise ConfigurationError(
-            f"{uri}: names no bucket. gs://bucket/folder and s3://bucket/folder are known. Correct it."
-        )
-    return f"{scheme}://{bucket}", name
-
-
-def place(uri: str) -> tuple[ObjectStore, str]:
-    """Return the bucket and the name in it of an output at `uri`.
-
-    Raises `ConfigurationError` for a whole bucket, and for a name that goes up, has empty parts or ends in a slash.
-    """
-    root, name = split(uri)
-    if not name or any(part in ("", ".", "..") for part in name.split("/")):
-        raise ConfigurationError(
-            f"{uri}: is no place for outputs. A folder below the bucket is expected, without '..', '.' and '//'. Correct it."
-        )
-    return store(root), name
-
-
-@cache
-def store(root: str, deadline_seconds: float | None = None) -> ObjectStore:
-    """Return the bucket `root` (gs://bucket or s3://bucket); nothing is asked of the store yet."""
-    if root.startswith("gs://"):
-        from trainyard.storage.buckets.gcs import CloudStorage
-
-        return CloudStorage(root, deadline_seconds)
-    from trainyard.storage.buckets.s3 import S3
-
-    return S3(root, deadline_seconds)
 
 
 def words(error: BaseException) -> str:

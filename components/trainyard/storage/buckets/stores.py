@@ -1,0 +1,45 @@
+"""The bucket that a URI names, whichever protocol it speaks."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from trainyard.errors import ConfigurationError
+from trainyard.storage.buckets.objects import ObjectStore
+from trainyard.uris import is_bucket
+
+
+def split(uri: str) -> tuple[str, str]:
+    """Return the bucket's URI and the object's name, which may be empty. Raises `ConfigurationError` for no bucket."""
+    scheme, _, path = uri.partition("://")
+    bucket, _, name = path.partition("/")
+    if not bucket or not is_bucket(uri):
+        raise ConfigurationError(
+            f"{uri}: names no bucket. gs://bucket/folder and s3://bucket/folder are known. Correct it."
+        )
+    return f"{scheme}://{bucket}", name
+
+
+def place(uri: str) -> tuple[ObjectStore, str]:
+    """Return the bucket and the name in it of an output at `uri`.
+
+    Raises `ConfigurationError` for a whole bucket, and for a name that goes up, has empty parts or ends in a slash.
+    """
+    root, name = split(uri)
+    if not name or any(part in ("", ".", "..") for part in name.split("/")):
+        raise ConfigurationError(
+            f"{uri}: is no place for outputs. A folder below the bucket is expected, without '..', '.' and '//'. Correct it."
+        )
+    return store(root), name
+
+
+@cache
+def store(root: str, deadline_seconds: float | None = None) -> ObjectStore:
+    """Return the bucket `root` (gs://bucket or s3://bucket); nothing is asked of the store yet."""
+    if root.startswith("gs://"):
+        from trainyard.storage.buckets.gcs import CloudStorage
+
+        return CloudStorage(root, deadline_seconds)
+    from trainyard.storage.buckets.s3 import S3
+
+    return S3(root, deadline_seconds)
