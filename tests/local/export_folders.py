@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 from PIL import Image
 
-from trainyard.contract.artifacts import Examples, Feature, ImageShape, RawFeature, SplitFiles
+from trainyard.contract.artifacts import Column, Examples, Feature, ImageShape, RawFeature, SplitFiles
 from trainyard.data.images import decode_image
 from trainyard.storage import storage
 
@@ -120,9 +120,11 @@ def table(root: Path) -> None:
             Feature(name="city", dtype="int64", shape=(), vocabulary_size=4),
         ],
         raw_features=[
-            RawFeature(name="age", dtype="float32"),
-            RawFeature(name="net worth", dtype="float32"),
-            RawFeature(name="city", dtype="string"),
+            RawFeature(name="age", dtype="float32", learned=Column(mean=40, standard_deviation=12)),
+            RawFeature(
+                name="net worth", dtype="float32", learned=Column(imputed=5e5, mean=5e5, standard_deviation=2e5)
+            ),
+            RawFeature(name="city", dtype="string", learned=Column(vocabulary="city_vocabulary")),
         ],
         image=None,
         labels=["poor", "rich"],

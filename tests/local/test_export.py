@@ -164,7 +164,9 @@ def test_an_int8_image_model_takes_and_gives_int8_and_holds_no_float_tensor(expo
 
 
 def test_a_device_learns_in_which_integers_the_int8_file_takes_a_picture_and_gives_its_answer(exported: Path) -> None:
-    files = json.loads((exported / "preprocessing.json").read_text())["files"]
+    content = json.loads((exported / "preprocessing.json").read_text())
+    files = content["files"]
+    assert content["transform"] == "image"
     assert files.keys() == {f"model_{kind}.tflite" for kind in ("float32", "float16", "int8")}
     image, (answer,) = files["model_int8.tflite"]["inputs"]["image"], files["model_int8.tflite"]["outputs"].values()
     assert (image["dtype"], image["shape"], answer["dtype"]) == ("int8", [1, 8, 8, 1], "int8")
@@ -182,7 +184,9 @@ def test_a_device_gets_labels_vocabularies_and_the_list_of_inputs(exported_table
         "shape": [1],
         "vocabulary_size": 4,
     }
+    assert content["transform"] == "columns"
     assert content["raw_features"][0]["column"]["scale"] == "zscore"
+    assert content["raw_features"][0]["learned"] == {"mean": 40, "standard_deviation": 12}
     assert content["raw_features"][0]["train"] == {"mean": 49.5, "std": 18.0}
     assert content["raw_features"][2]["train"] == {}
     assert content["image"] is None and content["vocabularies"] == ["city_vocabulary"]

@@ -186,6 +186,55 @@ def test_the_graph_takes_rows_never_seen(made):
     assert all(np.isfinite(values.numpy()).all() for values in transformed.values())
 
 
+def test_what_lies_beside_a_litert_file_suffices_to_feed_it_raw_rows(made, tmp_path):
+    import export_folders
+    import keras
+    import tensorflow as tf
+    from ai_edge_litert.interpreter import Interpreter
+    from device_features import Device
+
+    from trainyard.steps.export import run, signature
+
+    _, examples = made
+    keras.utils.set_random_seed(4)
+    spread = keras.initializers.RandomNormal(stddev=1)  # every id has a say
+    inputs = {each.name: keras.Input((), name=each.name, dtype=each.dtype) for each in examples.document.features}
+    parts = [
+        keras.layers.Embedding(each.vocabulary_size, 3, embeddings_initializer=spread)(inputs[each.name])
+        if each.vocabulary_size
+        else keras.layers.Rescaling(1e-3 if each.name == "visits" else 1)(keras.layers.Reshape((1,))(inputs[each.name]))
+        for each in examples.document.features
+    ]
+    export_folders.commit_model(
+        tmp_path / "model", keras.Model(inputs, keras.layers.Dense(2)(keras.layers.Concatenate()(parts)))
+    )
+    exported = tmp_path / "exported"
+    exported.mkdir()
+    text = recipe(Path("shop.csv"))
+    formats = text.export.model_copy(update={"formats": ["saved_model", "litert_float32"]})
+    run.run(text.model_copy(update={"export": formats}), examples.uri, str(tmp_path / "model"), exported)
+
+    rows = write_rows(tmp_path / "raw.csv", 300)
+    for number, row in enumerate(rows[:100]):
+        row["colour, or none"] = f"{number}ö sixteen bytes"[: 1 + number % 15]  # out of vocabulary
+        row["flag"] = "2"
+        row["since"] = ["no day", "2023-02-31", "1600-02-29 24:00", "2024-13-01", "0001-01-01"][number % 5]
+        row["age"] = str(3 * number - 90)
+    raw = [
+        {name: float(row[name] if row[name] not in ("", "NA") else "nan") for name in list(COLUMNS)[:5]}
+        | {name: row[name] for name in list(COLUMNS)[5:]}
+        for row in rows
+    ]
+    served = tf.saved_model.load(str(exported / "saved_model")).signatures["serving_default"](
+        **{signature.input_name(name): tf.constant([row[name] for row in raw]) for name in COLUMNS}
+    )
+    device, interpreter = Device(exported), Interpreter(str(exported / "model_float32.tflite"))
+    ask = interpreter.get_signature_runner()
+    answers = np.concatenate([next(iter(ask(**device.inputs(row)).values())) for row in raw])
+    assert served["probabilities"].numpy().std() > 0.1
+    np.testing.assert_allclose(answers, served["probabilities"], rtol=0, atol=1e-5)
+
+
 def test_schema_and_statistics_describe_the_columns(made):
     from google.protobuf import text_format
     from tensorflow_metadata.proto.v0 import schema_pb2
@@ -221,6 +270,7 @@ def test_a_recipes_own_preprocessing_fn_takes_over_and_a_wrong_one_is_named(tmp_
         feature.name: (feature.dtype, feature.shape, feature.vocabulary_size) for feature in examples.document.features
     }
     assert described == {"pair": ("float32", (2,), None), "big": ("float32", (), None), "flag": ("int64", (), 3)}
+    assert {feature.learned for feature in examples.document.raw_features} == {None}
 
     for body, sentence in [
         ("raise KeyError('nothing')", "fails .KeyError"),

@@ -71,14 +71,43 @@ class Feature(Part):
     encoded: bool = False
 
 
+class Unknown(Part):
+    """The ids of strings out of vocabulary: first_id + hash of the UTF-8 bytes, an unsigned 64-bit number, modulo buckets."""
+
+    hash: Literal["farmhash fingerprint64"] = "farmhash fingerprint64"
+    buckets: int
+    first_id: int
+
+
+class Column(Part):
+    """What the transform by type of column learned of one from the training split, exactly; None is what it does not use.
+
+    A number, or the days since 1970 of a date: `imputed` where it is missing, then (x - mean) / standard_deviation,
+    (x - low) / (high - low), 0 where the divisor is 0, or how many of the boundaries are at most x.
+    A category: its line in the file `vocabulary`, counted from 0; `missing` stands for an empty one.
+    """
+
+    imputed: float | None = None
+    mean: float | None = None
+    standard_deviation: float | None = None
+    low: float | None = None
+    high: float | None = None
+    boundaries: list[float] | None = None
+    vocabulary: str | None = None
+    missing: str | None = None
+    unknown: Unknown | None = None
+
+
 class RawFeature(Part):
     """One input of the serving signature, before the transform: a batch of it has shape (batch,).
 
-    A string may be empty and a number NaN where the value is missing.
+    A string may be empty and a number NaN where the value is missing. learned: None where the transform is that of images
+    or the recipe's own.
     """
 
     name: str
     dtype: Literal["float32", "int64", "string"]
+    learned: Column | None = None
 
 
 class SplitFiles(Part):

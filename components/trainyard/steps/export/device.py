@@ -25,11 +25,14 @@ def write(recipe: Recipe, document: Examples, examples: str, files: Sequence[Pat
     """Write labels.txt, preprocessing.json and the transform's vocabularies into `folder`.
 
     preprocessing.json holds the model's `inputs` (name in the LiteRT file, feature, dtype, shape of a batch of one,
-    number of ids), the `raw_features` that the transform makes them from (how the recipe transforms each, and the mean,
-    std, min and max of numbers on the training split), the `image` (height, width, channels, range) and the
-    `vocabularies`: files below `vocabularies/`, where the line number, counted from 0, is the id. `files` says of each
-    LiteRT file what it takes and gives itself: dtype and shape, and for integers that stand for real numbers their scale
-    and zero point, real = (integer - zero_point) * scale. No value of a single training example is in it.
+    number of ids), the `raw_features` that the transform makes them from, the `image` (height, width, channels, range)
+    and the `vocabularies`: files below `vocabularies/`, where the line number, counted from 0, is the id. `transform`
+    says whose that is: `columns` (each raw feature has the `column` of the recipe and what was `learned`,
+    `contract.artifacts.Column`), `image`, or `module`, the recipe's own function, of which nothing is known here. `train` is
+    the mean, std, min and max of a number on the training split, to six digits. `files` says of each LiteRT file what it
+    takes and gives itself: dtype and shape, and for integers that stand for real numbers their scale and zero point,
+    real = (integer - zero_point) * scale. Of single training examples it
+    holds no more than a number's extremes and quantiles and a category's values.
     """
     if document.labels is not None:
         signature.write_labels(document.labels, folder)
@@ -37,9 +40,11 @@ def write(recipe: Recipe, document: Examples, examples: str, files: Sequence[Pat
     vocabularies = sorted(path.name for path in assets.iterdir()) if assets.is_dir() else []
     if vocabularies:
         shutil.copytree(assets, folder / VOCABULARIES)
-    image, columns = document.image, recipe.data.features
+    image, transform = document.image, _transform(document)
+    columns = recipe.data.features if transform == "columns" else {}
     statistics = _statistics(examples)
     content = {
+        "transform": transform,
         "inputs": [
             {
                 "name": signature.input_name(feature.name),
@@ -52,7 +57,7 @@ def write(recipe: Recipe, document: Examples, examples: str, files: Sequence[Pat
         ],
         "raw_features": [
             {
-                **feature.model_dump(),
+                **feature.model_dump(exclude_none=True),
                 "column": columns[feature.name].model_dump() if feature.name in columns else None,
                 "train": {name: train[name] for name in _NUMBERS if name in train},
             }
@@ -64,6 +69,13 @@ def write(recipe: Recipe, document: Examples, examples: str, files: Sequence[Pat
         "files": {path.name: _border(path) for path in files},
     }
     (folder / FILE).write_text(json.dumps(content, indent=1), encoding="utf-8")
+
+
+def _transform(document: Examples) -> str:
+    """Return whose transform the examples have: columns (by their type), image, or module (the recipe's own)."""
+    if all(feature.learned for feature in document.raw_features):
+        return "columns"
+    return "image" if all(feature.encoded for feature in document.features) else "module"
 
 
 def _border(path: Path) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from google.protobuf import text_format
 from tensorflow_transform.tf_metadata import schema_utils
 
 from trainyard import events
-from trainyard.contract.artifacts import SPLITS, Examples, Feature, ImageShape, RawFeature, Split, SplitFiles
+from trainyard.contract.artifacts import SPLITS, Column, Examples, Feature, ImageShape, RawFeature, Split, SplitFiles
 from trainyard.errors import ConfigurationError
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.preprocess.collect import Collected
@@ -21,8 +21,18 @@ from trainyard.steps.preprocess.transforming.features import known_sizes
 from trainyard.steps.preprocess.transforming.transform import Plan
 
 
-def write_description(recipe: Recipe, collected: Collected, plan: Plan, image: ImageShape | None, output: Path) -> None:
-    """Write examples.json, schema.pbtxt, labels.txt, statistics.json and quarantine.jsonl into `output`."""
+def write_description(
+    recipe: Recipe,
+    collected: Collected,
+    plan: Plan,
+    image: ImageShape | None,
+    columns: dict[str, Column],
+    output: Path,
+) -> None:
+    """Write examples.json, schema.pbtxt, labels.txt, statistics.json and quarantine.jsonl into `output`.
+
+    columns: what the transform learned, by raw feature, where it is that by type of column.
+    """
     labels = list(plan.label_ids) if plan.label_ids is not None else None
     found = quality.warnings(collected)
     document = Examples(
@@ -31,7 +41,10 @@ def write_description(recipe: Recipe, collected: Collected, plan: Plan, image: I
         labels=labels,
         splits={split: _split_files(split, collected, plan, labels) for split in SPLITS},
         features=_features(recipe, plan, output),
-        raw_features=[RawFeature(name=name, dtype=spec.dtype.name) for name, spec in plan.raw_spec.items()],
+        raw_features=[
+            RawFeature(name=name, dtype=spec.dtype.name, learned=columns.get(name))
+            for name, spec in plan.raw_spec.items()
+        ],
         image=image,
         quarantined=len(collected.bad),
         quarantine=dict(sorted(Counter(item.reason for item in collected.bad).items())),

@@ -19,7 +19,12 @@ from trainyard.steps.preprocess.readers.bundled import write_breast_cancer, writ
 from trainyard.steps.preprocess.readers.files import find_files
 from trainyard.steps.preprocess.readers.tfds import read_dataset
 from trainyard.steps.preprocess.shards import plan_layout
-from trainyard.steps.preprocess.transforming.features import column_preprocessing, image_preprocessing, raw_spec
+from trainyard.steps.preprocess.transforming.features import (
+    column_preprocessing,
+    image_preprocessing,
+    learned_columns,
+    raw_spec,
+)
 from trainyard.steps.preprocess.transforming.module import load_preprocessing
 from trainyard.steps.preprocess.transforming.transform import Plan, transform
 
@@ -57,7 +62,9 @@ def run(recipe: Recipe, output: Path, beam_options: str = "", day: str = "") -> 
     shards = sum(layout.shards for layout in plan.layouts.values())
     events.emit("transforming", shards=shards, classes=len(labels or []), own_preprocessing_fn=own is not None)
     transform(plan, output, str(work / "transform"))
-    write_description(recipe, collected, plan, image, output)
+    by_column = own is None and image is None
+    columns = learned_columns(recipe.data, output / "transform" / "transform_fn") if by_column else {}
+    write_description(recipe, collected, plan, image, columns, output)
     shutil.rmtree(work)
     events.emit(
         "preprocessed",

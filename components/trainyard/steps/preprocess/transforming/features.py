@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
 import tensorflow_transform as tft
 
-from trainyard.contract.artifacts import ImageShape
+from trainyard.contract.artifacts import Column, ImageShape, Unknown
 from trainyard.data.images import decode_image
 from trainyard.spec.feature_names import date_names
 from trainyard.spec.recipe import Category, Data, Date, Numeric
 from trainyard.steps.preprocess.transforming.calendar import MONTHS, WEEKDAYS, Calendar
-from trainyard.steps.preprocess.transforming.learned import Learned
+from trainyard.steps.preprocess.transforming.learned import Learned, read_back
 
 Tensors = dict[str, tf.Tensor]
 MISSING = "[missing]"
@@ -59,8 +60,7 @@ def column_preprocessing(data: Data) -> Callable[[Tensors], Tensors]:
                 outputs[name] = _category(inputs[name], feature, _vocabulary_name(name, data))
             else:
                 days, month, weekday = date_names(name)
-                filled = learned.filled(name, learned.mean(name))
-                outputs |= {days: _zscore(name, filled, learned)}
+                outputs |= {days: _zscore(name, learned.filled(name, "mean"), learned)}
                 outputs |= {month: dates[name].month, weekday: dates[name].weekday}
         return outputs
 
@@ -79,21 +79,32 @@ def known_sizes(data: Data) -> dict[str, int]:
     return sizes
 
 
+def learned_columns(data: Data, saved_model: Path) -> dict[str, Column]:
+    """Return what the transform graph `saved_model` of `column_preprocessing` learned of each column."""
+    numbers = read_back(saved_model)
+    return {
+        name: _learned_category(saved_model / "assets" / _vocabulary_name(name, data), feature)
+        if isinstance(feature, Category)
+        else Column(**numbers[name])
+        for name, feature in data.features.items()
+    }
+
+
+def _learned_category(vocabulary: Path, feature: Category) -> Column:
+    unknown = Unknown(buckets=feature.oov_buckets, first_id=vocabulary.read_bytes().count(b"\n"))
+    return Column(vocabulary=vocabulary.name, missing=MISSING, unknown=unknown)
+
+
 def _numeric(name: str, feature: Numeric, learned: Learned) -> tf.Tensor:
     """Impute, then scale by what the known values say."""
-    if feature.impute == "mean":
-        filled = learned.filled(name, learned.mean(name))
-    elif feature.impute == "median":
-        filled = learned.filled(name, learned.median(name))
-    else:
-        filled = learned.filled(name, tf.constant(feature.impute, tf.float64))
+    filled = learned.filled(name, feature.impute)
     if feature.scale == "zscore":
         return _zscore(name, filled, learned)
     if feature.scale == "minmax":
         low, high = learned.range(name)
         return tf.cast(tf.math.divide_no_nan(filled - low, high - low), tf.float32)
     if feature.scale == "buckets":
-        return tft.apply_buckets(tf.cast(filled, tf.float32), learned.boundaries(name, feature.buckets))
+        return tft.apply_buckets(tf.cast(filled, tf.float32), learned.boundaries(name, feature.buckets)[tf.newaxis])
     return tf.cast(filled, tf.float32)
 
 

@@ -3,12 +3,37 @@
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Callable
 from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
 
 import tensorflow as tf
 import tensorflow_transform as tft
 
+_SCOPE = "learned"
 _EPSILON = 0.0001  # chosen: rank error of the quantiles, as a share of the examples
+_NAMED = re.compile(rf"(?:.*/)?{_SCOPE}/([0-9a-f]+)/(\w+)")
+
+
+def read_back(saved_model: Path) -> dict[str, dict[str, Any]]:
+    """Return by column what the transform graph `saved_model` computes with: each number, or list of numbers, by name."""
+    function = tf.saved_model.load(str(saved_model)).transform_fn
+    constants = function.captured_inputs
+    places = function.inputs[len(function.inputs) - len(constants) :]
+    given = {
+        place.name: constant.numpy()
+        for place, constant in zip(places, constants, strict=True)
+        if constant.dtype != tf.resource
+    }
+    found = {name: re.fullmatch(_NAMED, name) for name in (each.name for each in function.graph.get_operations())}
+    named = {f"{name}:0": match.groups() for name, match in found.items() if match}
+    columns: dict[str, dict[str, Any]] = {}
+    with tf.compat.v1.Session(graph=function.graph) as session:
+        for (column, what), value in zip(named.values(), session.run(list(named), given), strict=True):
+            columns.setdefault(bytes.fromhex(column).decode(), {})[what] = value.tolist()
+    return columns
 
 
 class Learned:
@@ -20,36 +45,53 @@ class Learned:
 
     def __init__(self, columns: dict[str, tf.Tensor]) -> None:
         self._names = list(columns)
-        self._quantiles: dict[int, tf.Tensor] = {}
+        self._by_buckets: dict[int, tf.Tensor] = {}
+        self._known: dict[str, tf.Tensor] = {}
         self._columns = {name: tf.cast(values, tf.float64) for name, values in columns.items()}
 
-    def filled(self, name: str, value: tf.Tensor) -> tf.Tensor:
-        """Return the column with `value` where it is missing."""
-        column = self._columns[name]
-        return tf.where(tf.math.is_finite(column), column, value)
+    def filled(self, name: str, impute: Literal["mean", "median"] | float) -> tf.Tensor:
+        """Return the column with its mean, its median or a number where it is missing.
+
+        Of an even number of values the median is one of the middle two.
+        """
+        index, column = self._names.index(name), self._columns[name]
+        if impute == "mean":
+            value = self._means[index]
+        elif impute == "median":
+            value = tf.cast(self._quantiles(2)[index, 0], tf.float64)
+        else:
+            value = tf.constant(impute, tf.float64)
+        return tf.where(tf.math.is_finite(column), column, self._named(name, "imputed", lambda: value))
 
     def mean(self, name: str) -> tf.Tensor:
-        """Return the mean, a scalar; 0 where nothing is known."""
-        return self._means[self._names.index(name)]
+        """Return the mean, a scalar."""
+        return self._named(name, "mean", lambda: self._means[self._names.index(name)])
 
     def standard_deviation(self, name: str) -> tf.Tensor:
         """Return the standard deviation of the population, a scalar."""
-        return tf.sqrt(self._variances[self._names.index(name)])
-
-    def median(self, name: str) -> tf.Tensor:
-        """Return the median, a scalar: of an even number of values one of the middle two."""
-        return tf.cast(self.boundaries(name, 2)[0, 0], tf.float64)
+        return self._named(name, "standard_deviation", lambda: tf.sqrt(self._variances[self._names.index(name)]))
 
     def range(self, name: str) -> tuple[tf.Tensor, tf.Tensor]:
         """Return the least and the largest value, scalars."""
         index = self._names.index(name)
-        return -self._extremes[index, 0], self._extremes[index, 1]
+        low = self._named(name, "low", lambda: -self._extremes[index, 0])
+        return low, self._named(name, "high", lambda: self._extremes[index, 1])
 
     def boundaries(self, name: str, buckets: int) -> tf.Tensor:
-        """Return what divides the values into `buckets` of equal size: (1, buckets - 1), float32."""
-        if buckets not in self._quantiles:
-            self._quantiles[buckets] = tft.quantiles(self._matrix, buckets, _EPSILON, reduce_instance_dims=False)
-        return self._quantiles[buckets][self._names.index(name)][tf.newaxis]
+        """Return what divides the values into `buckets` of equal size: (buckets - 1,), float32."""
+        return self._named(name, "boundaries", lambda: self._quantiles(buckets)[self._names.index(name)])
+
+    def _named(self, name: str, what: str, value: Callable[[], tf.Tensor]) -> tf.Tensor:
+        """Return value(), made once, under the name in the graph by which `read_back` finds it."""
+        key = f"{_SCOPE}/{name.encode().hex()}/{what}"
+        if key not in self._known:
+            self._known[key] = tf.identity(value(), name=key)
+        return self._known[key]
+
+    def _quantiles(self, buckets: int) -> tf.Tensor:
+        if buckets not in self._by_buckets:
+            self._by_buckets[buckets] = tft.quantiles(self._matrix, buckets, _EPSILON, reduce_instance_dims=False)
+        return self._by_buckets[buckets]
 
     @cached_property
     def _matrix(self) -> tf.Tensor:

@@ -1,0 +1,104 @@
+"""A device without TensorFlow: from raw rows to the inputs of a LiteRT file, by what lies beside that file alone."""
+
+from __future__ import annotations
+
+import bisect
+import datetime
+import json
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+_K0, _K2, _64_BITS = 0xC3A5C85C97CB3127, 0x9AE16A3B2F90404F, (1 << 64) - 1
+_DATE = re.compile(r"\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])([T ].*)?", re.ASCII)
+
+
+class Device:
+    """Reads `folder`, an export's, and makes inputs of rows: raw values by column, NaN or '' where one is missing."""
+
+    def __init__(self, folder: Path) -> None:
+        content = json.loads((folder / "preprocessing.json").read_text())
+        assert content["transform"] == "columns"
+        self._inputs, self._columns = content["inputs"], content["raw_features"]
+        self._ids = {
+            name: {line: index for index, line in enumerate((folder / "vocabularies" / name).read_bytes().split(b"\n"))}
+            for name in content["vocabularies"]
+        }
+
+    def inputs(self, row: dict[str, Any]) -> dict[str, np.ndarray]:
+        """Return a batch of one by the names of the LiteRT file."""
+        features: dict[str, float] = {}
+        for column in self._columns:
+            name, kind, learned = column["name"], column["column"]["type"], column["learned"]
+            if kind == "category":
+                features[name] = self._id(row[name].encode(), learned)
+            elif kind == "numeric":
+                features[name] = _number(float(np.float32(row[name])), learned)
+            else:
+                month, date = row[name][5:7], _date(row[name])
+                days = (date - datetime.date(1970, 1, 1)).days if date else math.nan
+                features[f"{name}_days"] = _number(days, learned)
+                features[f"{name}_month"] = int(month) if date else 0
+                features[f"{name}_weekday"] = date.isoweekday() if date else 0
+        return {each["name"]: np.full(each["shape"], features[each["feature"]], each["dtype"]) for each in self._inputs}
+
+    def _id(self, value: bytes, learned: dict[str, Any]) -> int:
+        value, unknown = value or learned["missing"].encode(), learned["unknown"]
+        assert unknown["hash"] == "farmhash fingerprint64"
+        hashed = unknown["first_id"] + fingerprint64(value) % unknown["buckets"]
+        return self._ids[learned["vocabulary"]].get(value, hashed)
+
+
+def _number(value: float, learned: dict[str, Any]) -> float:
+    value = value if math.isfinite(value) else learned["imputed"]
+    if "boundaries" in learned:
+        return bisect.bisect_right(learned["boundaries"], float(np.float32(value)))
+    if "low" in learned:
+        return _divide(value - learned["low"], learned["high"] - learned["low"])
+    return _divide(value - learned["mean"], learned["standard_deviation"]) if "mean" in learned else value
+
+
+def _divide(dividend: float, divisor: float) -> float:
+    return dividend / divisor if divisor else 0.0
+
+
+def _date(text: str) -> datetime.date | None:
+    if not _DATE.fullmatch(text):
+        return None
+    year, month, day = (int(part) for part in text[:10].split("-"))
+    return datetime.date(year, month, 1) + datetime.timedelta(days=day - 1)
+
+
+def fingerprint64(text: bytes) -> int:
+    """Return FarmHash's Fingerprint64 of at most 16 bytes (source: google/farmhash, farmhashna::HashLen0to16)."""
+    size, mul = len(text), _K2 + 2 * len(text)
+    assert size <= 16
+    if size >= 8:
+        a, b = _integer(text[:8]) + _K2 & _64_BITS, _integer(text[-8:])
+        return _mix((_rotate(b, 37) * mul + a) & _64_BITS, (_rotate(a, 25) + b) * mul & _64_BITS, mul)
+    if size >= 4:
+        return _mix(size + (_integer(text[:4]) << 3), _integer(text[-4:]), mul)
+    if not size:
+        return _K2
+    y, z = text[0] + (text[size >> 1] << 8), size + (text[-1] << 2)
+    return _shift(y * _K2 & _64_BITS ^ z * _K0 & _64_BITS) * _K2 & _64_BITS
+
+
+def _mix(u: int, v: int, mul: int) -> int:
+    a = _shift((u ^ v) * mul & _64_BITS)
+    return _shift((v ^ a) * mul & _64_BITS) * mul & _64_BITS
+
+
+def _shift(value: int) -> int:
+    return value ^ value >> 47
+
+
+def _rotate(value: int, by: int) -> int:
+    return (value >> by | value << 64 - by) & _64_BITS
+
+
+def _integer(part: bytes) -> int:
+    return int.from_bytes(part, "little")
