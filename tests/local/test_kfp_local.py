@@ -139,7 +139,7 @@ data:
   features: {{price: {{type: numeric}}}}
 model: {{name: mlp, hidden: [4]}}
 train: {{epochs: 1}}
-evaluate: {{bootstrap: 20, gates: [{{metric: accuracy, min: 1.01}}]}}
+evaluate: {{bootstrap: 20, gates: [{{metric: log_loss, max: 0.0}}]}}
 drift: {{max_mean_shift: 0.5}}
 """
 
@@ -179,7 +179,7 @@ def test_a_scheduled_run_looks_at_new_data_and_trains_only_where_they_have_drift
 
 
 def test_a_refused_model_is_not_exported_and_the_summary_is_still_written(folder: Path, first: Ended) -> None:
-    refused = run(folder, "refused", gate=1.01)
+    refused = run(folder, "refused", gate=1.0)
     assert refused.parameter("evaluate", "Output") == "refused"
     assert not list(refused.tasks.glob("*/export")) + list(refused.tasks.glob("*/push"))
     assert refused.record["gate"]["verdict"] == "refused"

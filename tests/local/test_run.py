@@ -99,14 +99,14 @@ def test_a_refused_model_is_not_exported_and_the_exit_code_says_so_where_asked(h
         "-e",
         str(here),
         "--set",
-        "evaluate.gates=[{metric: accuracy, min: 1.01}]",
+        "evaluate.gates=[{metric: log_loss, max: 0.0}]",
         "-o",
         "json",
     )
     refused = json.loads(trainyard(*arguments).stdout)
     assert (refused["gate"]["verdict"], refused["exports"], refused["pushed"]) == ("refused", None, None)
     ended = trainyard(*arguments, "--require-blessed", code=60)
-    assert "accuracy >= 1.01" in ended.stderr
+    assert "log_loss <= 0" in ended.stderr
 
 
 def test_ctrl_c_in_training_loses_nothing_and_a_re_run_goes_on(tmp_path: Path) -> None:

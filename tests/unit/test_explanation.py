@@ -402,7 +402,8 @@ REFUSED = {
     "gate": {
         "verdict": "refused",
         "thresholds": [
-            {"name": "accuracy >= 0.9", "value": 0.8512345678, "bound": 0.9, "interval": None, "passed": False},
+            {"name": "accuracy >= 0.9", "value": 0.8512345678, "bound": 0.9, "interval": None, "passed": False}
+            | {"split": "test"},
             {"name": "loss <= 1", "value": 0.5, "bound": 1.0, "interval": None, "passed": True},
             {"name": "f1 [sex=female] >= 0", "value": None, "bound": 0.0, "interval": None, "passed": False}
             | {"note": "No example of the split is in the slice 'sex=female'."},

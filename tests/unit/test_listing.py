@@ -156,7 +156,7 @@ def test_a_source_that_is_no_file_itself_is_refused(path: str, tmp_path: Path) -
     (tmp_path / "loop").symlink_to("loop")
     source = str(tmp_path / path)
     with pytest.raises(DataError, match=r"^data.path: "):
-        find_files(recipe(source, format="csv").data, source)
+        find_files(recipe("any", format="csv").data, source)
 
 
 def test_a_file_that_became_a_pipe_after_it_was_listed_is_not_waited_for(folder: Path) -> None:

@@ -20,7 +20,10 @@ def of_record(record: Mapping[str, Any]) -> str:
     gate = record.get("gate") or {}
     if gate.get("verdict") != "refused":
         return ""
-    return why(Threshold.model_validate(each) for each in gate["thresholds"])
+    known = Threshold.model_fields.keys()  # a record says the split of each besides
+    return why(
+        Threshold.model_validate({name: each[name] for name in known & each.keys()}) for each in gate["thresholds"]
+    )
 
 
 def _reason(threshold: Threshold) -> str:
