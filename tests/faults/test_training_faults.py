@@ -236,7 +236,7 @@ def test_a_loss_that_is_not_finite_goes_back_once_at_a_tenth_of_the_rate_and_the
 @WORKERS
 def test_a_loss_that_is_not_finite_twice_ends_with_exit_code_10_and_no_model(workers: int, tmp_path: Path) -> None:
     examples = train_folders.table(tmp_path / "examples")
-    gang = linear(tmp_path, examples, workers, rate=1e30)
+    gang = linear(tmp_path, examples, workers, rate=1000)
     gang.finish(code=10)
     assert "again after one retry at 0.1 times" in gang.events("failed")[-1]["message"]
     assert not (tmp_path / "output").exists()

@@ -129,18 +129,18 @@ def test_ctrl_c_in_training_loses_nothing_and_a_re_run_goes_on(tmp_path: Path) -
 
 def test_two_runs_into_the_same_place_meet_a_clear_refusal(tmp_path: Path) -> None:
     file = environment(tmp_path)
+    long = ["--set", "train.epochs=20"]  # between two steps nobody holds anything: the second is to meet a long one
     first = subprocess.Popen(
-        [*TRAINYARD, "run", "digits", "-e", str(file), *SHORT],
+        [*TRAINYARD, "run", "digits", "-e", str(file), *long],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
     )
-    deadline = time.monotonic() + 60
-    while not list(tmp_path.glob("storage/digits/preprocess/.*.lock")):
+    deadline = time.monotonic() + 120
+    while not list(tmp_path.glob("storage/digits/train/.*.lock")):
         assert time.monotonic() < deadline and first.poll() is None
         time.sleep(0.05)
-    time.sleep(1)
-    second = trainyard("run", "digits", "-e", str(file), *SHORT, code=30)
+    second = trainyard("run", "digits", "-e", str(file), *long, code=30)
     assert "is writing it" in second.stderr
     first.communicate(timeout=120)
     assert first.returncode == 0

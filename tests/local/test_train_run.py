@@ -100,7 +100,7 @@ def test_a_diverging_run_is_retried_once_and_leaves_nothing_that_is_not_finite(
     with pytest.raises(
         DataError, match=r"not finite at step \d+, again after one retry at 0\.1 times .* 1e\+30"
     ) as error:
-        train(recipe(epochs=3, rate=1e30), digits, tmp_path)
+        train(diverging(epochs=3), digits, tmp_path)
     assert error.value.exit_code == 10
     assert capsys.readouterr().err.count("diverged") == 1
     assert not (tmp_path / "output" / "model.keras").exists()
@@ -116,19 +116,19 @@ def test_a_run_that_diverges_once_goes_on_at_a_tenth_of_the_rate(
     from trainyard.steps.train.loop import loop
 
     monkeypatch.setattr(loop, "RETRY_SCALE", 1e-33)
-    training, model = train(recipe(epochs=2, rate=1e30), digits, tmp_path)
+    training, model = train(diverging(epochs=2), digits, tmp_path)
     assert "diverged" in capsys.readouterr().err
     assert training.history[0].learning_rate == pytest.approx(1e-3)
     assert all(np.isfinite(value).all() for value in model.get_weights())
 
 
-def test_a_corrupt_shard_stops_the_run_and_names_the_folder(tmp_path: Path) -> None:
+def test_a_corrupt_shard_stops_the_run_and_is_named(tmp_path: Path) -> None:
     examples = train_folders.digits(tmp_path / "examples", limit=100)
     shard = next(Path(examples).glob("examples/train-*"))
     content = bytearray(shard.read_bytes())
     content[len(content) // 2] ^= 0xFF
     shard.write_bytes(content)
-    with pytest.raises(DataError, match=r"examples: a shard is corrupt .*--from preprocess"):
+    with pytest.raises(DataError, match=r"examples/examples/train-.*: its content differs .*--from preprocess"):
         train(recipe(epochs=1), examples, tmp_path)
 
 
@@ -183,6 +183,13 @@ def recipe(
             "train": {"batch_size": 32, "optimizer": {"learning_rate": rate}, **train},
         }
     )
+
+
+def diverging(epochs: int) -> Recipe:
+    """A recipe with a rate that no file may hold."""
+    made = recipe(epochs=epochs)
+    optimizer = made.train.optimizer.model_copy(update={"learning_rate": 1e30})
+    return made.model_copy(update={"train": made.train.model_copy(update={"optimizer": optimizer})})
 
 
 def train(recipe: Recipe, examples: str, folder: Path) -> tuple[artifacts.Training, keras.Model]:

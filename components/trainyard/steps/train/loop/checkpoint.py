@@ -83,7 +83,9 @@ class Checkpoints:
             try:
                 found = self.read(step)
             except DataError as error:
-                events.emit("warning", message=str(error))
+                events.emit(
+                    "warning", message=f"{self._path(step)}: skipped for the one before, if there is one ({error})"
+                )
                 continue
             _check_variables(self._path(step), found.arrays, expected)
             if found.progress.identity == self.identity:
@@ -114,7 +116,7 @@ class Checkpoints:
             folder = storage.local(path, made_by="train")
             manifest = storage.require(str(folder), made_by="train")
             if manifest.producer != _PRODUCER:
-                raise DataError(f"{path}: skipped, it was written by {manifest.producer}.")
+                raise DataError(f"{path}: was written by {manifest.producer}.")
             with np.load(folder / _STATE, allow_pickle=False) as archive:
                 return Checkpoint(Progress.read(str(folder)), {name: archive[name] for name in archive.files})
         except (
@@ -126,7 +128,7 @@ class Checkpoints:
             zipfile.BadZipFile,
             json.JSONDecodeError,
         ) as error:
-            raise DataError(f"{path}: skipped, it cannot be read ({type(error).__name__}: {error}).") from error
+            raise DataError(f"{path}: cannot be read ({type(error).__name__}: {error}).") from error
 
     def _path(self, step: int) -> str:
         return storage.join(self.uri, f"ckpt-{step}")
