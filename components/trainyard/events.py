@@ -18,7 +18,12 @@ def emit(event: str, **fields: object) -> None:
         line = json.dumps({"event": event, **fields}, default=str)
     else:
         line = " ".join([event, *(f"{name}={value}" for name, value in fields.items())])
-    print(line, file=sys.stderr, flush=True)
+    write(line)
+
+
+def write(line: str) -> None:
+    """Write `line` to stderr whole: print writes its end apart, and then lines of two threads may become one."""
+    print(f"{line}\n", end="", file=sys.stderr, flush=True)
 
 
 def progress(done: int, total: int, unit: str, **fields: object) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -51,7 +50,7 @@ class WorkerLog:
                 for stamp, line in _lines(self._cluster.log(pod, CONTAINER, since)):
                     if stamp > last:
                         last, opened = stamp, time.monotonic()
-                        print(line, file=sys.stderr, flush=True)
+                        events.write(line)
             except client.ApiException as error:
                 if error.status == 404:
                     return
