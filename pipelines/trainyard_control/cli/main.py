@@ -71,24 +71,24 @@ def main() -> None:
     signal.signal(signal.SIGTERM, told_to_stop)
     try:
         app()
-    except TrainyardError as error:
-        if os.environ.get(_DEBUG):
-            raise
-        for line in told(error):
-            print(f"✗ {line}", file=sys.stderr)
-        sys.exit(error.exit_code)
     except BrokenPipeError:
         os._exit(ExitCode.DONE)
-    except OSError as error:
-        if os.environ.get(_DEBUG):
-            raise
-        print(f"✗ {disk.fault(error, Path.cwd(), 'used')}", file=sys.stderr)
-        sys.exit(ExitCode.INFRASTRUCTURE)
     except Exception as error:
         if os.environ.get(_DEBUG):
             raise
-        print(f"✗ {type(error).__name__}: {error}. This is a fault of Trainyard; --debug shows where.", file=sys.stderr)
-        sys.exit(ExitCode.BUG)
+        lines, code = _end(error)
+        for line in lines:
+            print(f"✗ {line}", file=sys.stderr)
+        sys.exit(code)
+
+
+def _end(error: Exception) -> tuple[list[str], ExitCode]:
+    """Return what a person is told of `error`, and the exit code."""
+    if isinstance(error, TrainyardError):
+        return told(error), error.exit_code
+    if isinstance(error, OSError):
+        return [str(disk.fault(error, Path.cwd(), "used"))], ExitCode.INFRASTRUCTURE
+    return [f"{type(error).__name__}: {error}. This is a fault of Trainyard; --debug shows where."], ExitCode.BUG
 
 
 if __name__ == "__main__":

@@ -21,7 +21,6 @@ class Speed:
 
     def __init__(self, data: Input) -> None:
         self._batch = data.batch_size
-        self._steps_per_epoch = data.steps_per_epoch
         self.cold = True
         self.last_step_seconds = 0.0
         self._steps = 0
