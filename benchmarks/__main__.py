@@ -1,4 +1,4 @@
-"""Runs benchmarks and writes their parts of docs/benchmarks.md: `make bench`, all of them in twenty quiet minutes, or
+"""Runs benchmarks and writes their parts of docs/benchmarks.md: `make bench`, all of them in a quiet half-hour, or
 
 python -m benchmarks command_line planning
 """
@@ -34,7 +34,8 @@ def main() -> None:
 
 
 def _measured() -> str:
-    machine = f"Python {platform.python_version()}, {os.cpu_count()} cores, no accelerator, a load of {os.getloadavg()[0]:.0f} afterwards"
+    machine = f"Python {platform.python_version()}, {os.cpu_count()} cores, no accelerator, "
+    machine += f"a load of {os.getloadavg()[0]:.0f} afterwards"
     return f"Measured on {date.today()}: {machine}."
 
 
@@ -68,12 +69,19 @@ def _scaling() -> dict[str, str]:
     return scaling.sections([scaling.measure(*case) for case in scaling.CASES])
 
 
+def _data() -> dict[str, str]:
+    from benchmarks import data
+
+    return {"data": data.section(data.measure())}
+
+
 BENCHMARKS: dict[str, Callable[[], dict[str, str]]] = {
     "run_digits": _run_digits,
     "training_loop": _training_loop,
     "command_line": _command_line,
     "planning": _planning,
     "scaling": _scaling,
+    "data": _data,
 }
 
 

@@ -18,7 +18,7 @@ def measure() -> dict[str, float]:
     commands = {
         "python -c pass": [sys.executable, "-c", "pass"],
         "trainyard --help": [program, "--help"],
-        "trainyard compile digits -e gke": [program, "compile", "digits", "-e", "gke", "-o", "-"],
+        "trainyard compile digits -e gke": [program, "compile", "digits", "-e", "gke"],
         "trainyard plan digits -e gke": [program, "plan", "digits", "-e", "gke", "-o", "json"],
     }
     return {

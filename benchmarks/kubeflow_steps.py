@@ -15,7 +15,7 @@ from typing import Any
 
 from kubernetes import client, config
 
-OWN_LINE = re.compile(r"^[a-z_]+( \w+=\S+)+$")  # an event of trainyard.runtime.step
+OWN_LINE = re.compile(r'^\{"event": "')  # an event of trainyard.runtime.step
 BEGUN = re.compile(r"Looking for component `\w+`")  # kfp's executor, just before the step's own code
 STEP_LABEL = "app.kubernetes.io/component"  # which placed steps have, and Kubeflow's drivers have not
 
@@ -44,7 +44,7 @@ def measure(run_id: str, namespace: str) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class Times:
-    """When a pod was created, and when its step's container started and ended, in Kubernetes' whole seconds, cut off."""
+    """When a pod was created, and its step's container started and ended, in Kubernetes' whole seconds, cut off."""
 
     created: datetime
     started: datetime
@@ -55,8 +55,8 @@ def spent(times: Times, log: str, before: datetime) -> tuple[dict[str, float], d
     """Return where the seconds of one step went, and when it was over; `before` is when the step before it was.
 
     before: since then (for the first step, since the run was created). queued: the part of it after the step's pod was
-    created. startup: from the start of the container to the first line of the step's own, or of kfp's before it where it
-    has none. own: from there to its end. The log has the precise times.
+    created. startup: from the start of the container to the first line of the step's own, or of kfp's before it where
+    it has none. own: from there to its end. The log has the precise times.
     """
     lines = [(_time(moment), text) for moment, _, text in (line.partition(" ") for line in log.splitlines()) if text]
     begun = [moment for moment, text in lines if BEGUN.search(text)]

@@ -4,7 +4,8 @@
     written by the benchmark
     <!-- end of benchmark: scaling -->
 
-Headings, and what people wrote about the figures, stand outside and stay, as do the parts of benchmarks that did not run.
+Headings, and what people wrote about the figures, stand outside and stay, as do the parts of benchmarks that did not
+run.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ def names(page: str) -> list[str]:
 
 
 def with_parts(page: str, parts: dict[str, str]) -> str:
-    """Return the page with the `parts` of those benchmarks, by name. Raises `ValueError` where the page has no place for one."""
+    """Return the page with the `parts` of those benchmarks, by name. Raises `ValueError` if it has no part so named."""
     for name, text in parts.items():
         pattern = re.compile(_PART.format(name=re.escape(name)), re.DOTALL)
         found = pattern.findall(page)

@@ -2,8 +2,8 @@
 
     python -m benchmarks.planning
 
-prints one JSON object. The first prediction knows nothing of the recipe's network on this machine, the second one run of it.
-Between them stand only runs of the other recipes.
+prints one JSON object. The first prediction knows nothing of the recipe's network on this machine, the second one run
+of it. Between them stand only runs of the other recipes.
 """
 
 from __future__ import annotations
@@ -49,16 +49,18 @@ def measure() -> dict[str, Any]:
 def section(result: dict[str, Any]) -> str:
     """Return the part of the page."""
     rows = "\n".join(
-        f"| {recipe} | {number} | {run['expected']:,.0f} ({run['low']:,.0f} – {run['high']:,.0f}) | {run['measured']:,.0f} "
-        f"| {100 * (run['expected'] / run['measured'] - 1):+.0f} % | {_inside(run)} | {run['load']:.0f} |"
+        f"| {recipe} | {number} | {run['expected']:,.0f} ({run['low']:,.0f} – {run['high']:,.0f}) "
+        f"| {run['measured']:,.0f} | {100 * (run['expected'] / run['measured'] - 1):+.0f} % "
+        f"| {_inside(run)} | {run['load']:.0f} |"
         for recipe, runs in result["recipes"].items()
         for number, run in enumerate(runs, start=1)
     )
     seconds = statistics.median(run["plan_cpu_seconds"] for runs in result["recipes"].values() for run in runs)
-    return f"""Examples a second of training on this machine, predicted with the 80 % interval before each of two runs, and measured. Before
-run 1 nothing is known of the network here (`synthetic` is mobilenet_v3_small at {SIDE} pixels); before run 2, run 1. The
-last column is how many processes wanted the {result["cores"]} cores after the run: other work slows and scatters the runs.
-A plan takes {seconds:.2f} s of CPU time.
+    return f"""Examples a second of training on this machine, predicted with the 80 % interval before each of two runs,
+and measured. Before run 1 nothing is known of the network here (`synthetic` is mobilenet_v3_small at {SIDE} pixels);
+before run 2, run 1.
+The last column is how many processes wanted the {result["cores"]} cores after the run: other work slows and scatters
+the runs. A plan takes {seconds:.2f} s of CPU time.
 
 | recipe | run | predicted | measured | error | inside | load |
 | --- | ---: | ---: | ---: | ---: | --- | ---: |

@@ -1,13 +1,16 @@
-"""Random images as the committed output of preprocess: for benchmarks that need bytes of a size, not something to learn."""
+"""Random images as the committed output of preprocess: for benchmarks that need bytes of a size, not a lesson."""
 
 from __future__ import annotations
 
+import itertools
 import sys
+from collections.abc import Callable
 
 import numpy as np
 import tensorflow as tf
 
-from trainyard.contract.artifacts import SPLITS, Examples, Feature, ImageShape, RawFeature, SplitFiles
+from trainyard.contract.artifacts.document import SPLITS
+from trainyard.contract.artifacts.preprocess import Examples, Feature, ImageShape, RawFeature, SplitFiles
 from trainyard.storage import storage
 
 CLASSES = 10
@@ -15,6 +18,36 @@ CLASSES = 10
 
 def write(uri: str, size: int, examples: dict[str, int]) -> str:
     """Write JPEG images of `size` x `size` pixels, `examples` a split, below `uri`; return it."""
+    draw = np.random.default_rng(1)
+
+    def image() -> tf.Tensor:
+        coarse = draw.integers(0, 256, (size // 8, size // 8, 3), np.uint8)
+        return tf.io.encode_jpeg(coarse.repeat(8, 0).repeat(8, 1))
+
+    return _write(uri, size, examples, image)
+
+
+def write_photographs(uri: str, stored: int, size: int, examples: int) -> str:
+    """Write JPEG images of `stored` x `stored` pixels for a model of `size`, as large in bytes as photographs."""
+    draw = np.random.default_rng(1)
+    kinds = [_smooth_noise(stored, draw) for _ in range(32)]
+    numbers = itertools.count()
+
+    def image() -> tf.Tensor:
+        return tf.io.encode_jpeg(kinds[next(numbers) % len(kinds)], quality=90)
+
+    return _write(uri, size, {"train": examples, "eval": 1, "test": 1}, image)
+
+
+def _smooth_noise(size: int, draw: np.random.Generator) -> np.ndarray:
+    image = np.full((size, size, 3), 128, np.float32)
+    for cells, deviation in ((8, 90), (32, 40), (128, 14), (size, 6)):
+        noise = draw.normal(0, deviation, (cells, cells, 3)).astype(np.float32)
+        image += tf.image.resize(noise, (size, size), "bicubic").numpy()
+    return np.clip(image, 0, 255).astype(np.uint8)
+
+
+def _write(uri: str, size: int, examples: dict[str, int], image: Callable[[], tf.Tensor]) -> str:
     draw = np.random.default_rng(1)
     splits: dict[str, SplitFiles] = {}
     with storage.stage(uri, producer="trainyard.preprocess") as folder:
@@ -24,9 +57,7 @@ def write(uri: str, size: int, examples: dict[str, int]) -> str:
             labels = draw.integers(0, CLASSES, examples[split])
             with tf.io.TFRecordWriter(str(folder / name)) as writer:
                 for label in labels:
-                    coarse = draw.integers(0, 256, (size // 8, size // 8, 3), np.uint8)
-                    jpeg = tf.io.encode_jpeg(coarse.repeat(8, 0).repeat(8, 1)).numpy()
-                    writer.write(_example(jpeg, int(label)))
+                    writer.write(_example(image().numpy(), int(label)))
             counts = [int(count) for count in np.bincount(labels, minlength=CLASSES)]
             splits[split] = SplitFiles(
                 examples=examples[split], files=[name], shard_examples=[examples[split]], class_counts=counts

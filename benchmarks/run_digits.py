@@ -53,19 +53,21 @@ def measure() -> dict[str, Any]:
 
 def section(result: dict[str, Any]) -> str:
     """Return the part of the page."""
+    with_venv = result["kfp_local_trivial_component_with_venv_seconds"]
     rows = "\n".join(
         f"| {step} | {seconds:.1f} | {result['startup_seconds'].get(step, 0.0):.1f} |"
         for step, seconds in result["step_seconds"].items()
     )
-    return f"""From raw data to a pushed model, nothing reused: **{result["wall_seconds"]:.1f} s**, test accuracy {result["accuracy"]:.4f}.
-Start-up is the time until a step's own code begins: **{100 * result["startup_share"]:.0f} %** of the whole. TensorFlow is
-imported once a run and the steps are forked from there; preprocess' start-up holds that import.
+    return f"""From raw data to a pushed model, nothing reused: **{result["wall_seconds"]:.1f} s**,
+test accuracy {result["accuracy"]:.4f}. Start-up is the time until a step's own code begins:
+**{100 * result["startup_share"]:.0f} %** of the whole. TensorFlow is imported once a run and the steps are
+forked from there; preprocess' start-up holds that import.
 
 | step | seconds | of them start-up |
 | --- | ---: | ---: |
 {rows}
 
-One trivial component by kfp.local in a virtual environment of its own, its default: {result["kfp_local_trivial_component_with_venv_seconds"]:.1f} s."""
+One trivial component by kfp.local in a virtual environment of its own, its default: {with_venv:.1f} s."""
 
 
 if __name__ == "__main__":

@@ -19,9 +19,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from trainyard.steps.train.gang.supervisor import HEAP
-from trainyard.steps.train.loop.loop import CHECKPOINT_SECONDS
-from trainyard.steps.train.loop.writer import SHARE
+from trainyard.steps.train.gang.supervisor import HEAP_VARIABLES
+from trainyard.steps.train.loop.checkpoint_writer import MAX_OVERHEAD
+from trainyard.steps.train.loop.save_schedule import CHECKPOINT_SECONDS
 
 ROUNDS = 5
 CASES = [("cnn_small", 32, 1, 8), ("resnet50", 8, 1, 5), ("resnet50", 8, 4, 2), ("resnet50", 8, 16, 1)]
@@ -66,9 +66,9 @@ def sections(results: list[dict[str, Any]]) -> dict[str, str]:
         of_one = [one / two for one, two in zip(result["alone"], result["gang"], strict=True)]
         of_both = [both / two for both, two in zip(result["both"], result["gang"], strict=True)]
         rows.append(
-            f"| `{model}` | {result['images']} | {parts} | {result['gradient_bytes'] / 1e6:.1f} | {middle['alone'] / parts:.1f} | "
-            f"{middle['both'] / parts:.1f} | {middle['gang'] / parts:.1f} | {middle['all_reduce']:.1f} | {_spread(of_one)} | "
-            f"{_spread(of_both)} |"
+            f"| `{model}` | {result['images']} | {parts} | {result['gradient_bytes'] / 1e6:.1f} | "
+            f"{middle['alone'] / parts:.1f} | {middle['both'] / parts:.1f} | {middle['gang'] / parts:.1f} | "
+            f"{middle['all_reduce']:.1f} | {_spread(of_one)} | {_spread(of_both)} |"
         )
         if parts > 1:
             continue
@@ -76,26 +76,29 @@ def sections(results: list[dict[str, Any]]) -> dict[str, str]:
         cost, apart = statistics.median(beside), max(CHECKPOINT_SECONDS, statistics.median(result["apart"]))
         saves.append(
             f"| `{model}` | {result['state_bytes'] / 1e6:.1f} | {middle['blocked']:.1f} | "
-            f"{1000 * SHARE * statistics.median(result['apart']):.0f} | {cost:.0f} | {apart:.0f} | {cost / apart / 10:.2f} |"
+            f"{1000 * MAX_OVERHEAD * statistics.median(result['apart']):.0f} | {cost:.0f} | {apart:.0f} | "
+            f"{cost / apart / 10:.2f} |"
         )
     return {"scaling": _scaling("\n".join(rows)), "checkpoints": _checkpoints("\n".join(saves))}
 
 
 def _scaling(rows: str) -> str:
-    return f"""Milliseconds a part of a step, each worker pinned to a core, images of 96 pixels, SGD, median of {ROUNDS} interleaved rounds.
-`train.accumulation_steps` parts make a step, which sums the gradients once. *Both* are two workers that know nothing of each
-other, one a core: what the machine gives where nothing is exchanged. Efficiency is the time of one worker alone, or of both,
-over the gang's, with the smallest and the largest of the rounds.
+    return f"""Milliseconds a part of a step, each worker pinned to a core, images of 96 pixels, SGD, median of
+{ROUNDS} interleaved rounds. `train.accumulation_steps` parts make a step, which sums the gradients once. *Both* are
+two workers that know nothing of each other, one a core: what the machine gives if nothing is exchanged. Efficiency is
+the time of one worker alone, or of both, over the gang's, with the smallest and the largest of the rounds.
 
-| network | images a worker and part | parts | gradients, MB | one | both | gang of two | all-reduce alone | of one | of both |
+| network | images a worker and part | parts | gradients, MB | one | both | gang of two | all-reduce alone \
+| of one | of both |
 | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |
 {rows}"""
 
 
 def _checkpoints(rows: str) -> str:
-    return f"""One worker on one core, which writes beside its steps on that same core. *Waited* is what a step waits for the state, *counted* that and
-the CPU time of the writing, *in all* how much longer the next steps take together because of it. *Apart* is how long half an epoch must
-take for a checkpoint in its middle, by default, and *share* what checkpoints then cost of the training at most, by what they cost in all.
+    return f"""One worker on one core, which writes beside its steps on that same core. *Waited* is what a step waits
+for the state, *counted* that and the CPU time of the writing, *in all* how much longer the next steps take together
+because of it. *Apart* is how long half an epoch must take for a checkpoint in its middle, by default, and *share* what
+checkpoints then cost of the training at most, by what they cost in all.
 
 | network | state, MB | waited, ms | counted, ms | in all, ms | apart, s | share, % |
 | --- | ---: | ---: | ---: | ---: | ---: | ---: |
@@ -109,7 +112,7 @@ class _Worker:
         environment = {**os.environ, "TF_NUM_INTRAOP_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
         if ports:
             cluster = {"worker": [f"127.0.0.1:{port}" for port in ports]}
-            environment |= HEAP
+            environment |= HEAP_VARIABLES
             environment["TF_CONFIG"] = json.dumps({"cluster": cluster, "task": {"type": "worker", "index": core}})
         self.process = subprocess.Popen(
             [sys.executable, "-m", "benchmarks.scaling_worker", str(core), str(len(ports or [1])), *arguments],

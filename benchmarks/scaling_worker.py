@@ -21,9 +21,9 @@ def main() -> None:
     from trainyard.data.examples import open_examples
     from trainyard.spec.recipe import Recipe
     from trainyard.steps.train.loop.checkpoint import Checkpoints, Progress
-    from trainyard.steps.train.loop.writer import Writer
+    from trainyard.steps.train.loop.checkpoint_writer import CheckpointWriter
 
-    trains = engine.engine()
+    trains = engine.create_engine()
     trains.join()
     recipe = Recipe.model_validate(
         {
@@ -38,10 +38,10 @@ def main() -> None:
             },
         }
     )
-    data, steps = session.prepared(recipe, open_examples(examples), trains, (0.0, 1.0), "float32")
-    batches, said = iter(steps.distributed(data.train(0))), (0.0, 0.0, 0.0)
-    writer = Writer(Checkpoints(f"{folder}/checkpoints-{core}-{workers}", "", keep=2))
-    steps.train(batches, 2, said)
+    data, steps = session.prepare(recipe, open_examples(examples), trains, (0.0, 1.0), "float32")
+    batches, worker_values = iter(steps.distributed(data.train(0))), (0.0, 0.0, 0.0)
+    writer = CheckpointWriter(Checkpoints(f"{folder}/checkpoints-{core}-{workers}", "", keep=2))
+    steps.train(batches, 2, worker_values)
     steps.not_finite()
     if int(workers) > 1:
         steps.all_reduce(1)
@@ -59,7 +59,7 @@ def main() -> None:
             writer.save(Progress(identity="", step=saved, history=[]), arrays, blocked)
             answer["blocked_ms"] = 1000 * blocked
         if what in ("step", "save"):
-            steps.train(batches, int(count), said)
+            steps.train(batches, int(count), worker_values)
             writer.wait()
         elif what == "all_reduce":
             steps.all_reduce(int(count))
@@ -67,7 +67,7 @@ def main() -> None:
             answer["gradient_bytes"] = steps.gradient_bytes
             answer["state_bytes"] = sum(each.nbytes for each in steps.arrays().values())
         answer["ms"] = 1000 * (time.perf_counter() - start) / int(count)
-        answer["apart_seconds"] = writer.seconds_apart
+        answer["apart_seconds"] = writer.min_interval_seconds
         print(json.dumps(answer), flush=True)
 
 

@@ -23,7 +23,8 @@ import tensorflow as tf
 
 from trainyard.data.examples import ExampleFolder, open_examples
 from trainyard.spec import recipe as recipes
-from trainyard.spec.recipe import Augment, Recipe
+from trainyard.spec.augment import Augment
+from trainyard.spec.recipe import Recipe
 from trainyard.steps.train import session
 from trainyard.steps.train.engines.network import network
 from trainyard.steps.train.engines.optimizer import Schedule, optimizer
@@ -62,7 +63,7 @@ def main() -> None:
     recipe = recipes.load("digits")
     recipe = recipe.model_copy(update={"train": recipe.train.model_copy(update={"augment": Augment()})})
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "trainyard.steps.preprocess"]
+        command = [sys.executable, "-m", "trainyard.steps", "preprocess"]
         subprocess.run([*command, "--recipe", "digits", "--output", f"{folder}/examples"], check=True)
         found = compare(recipe, f"{folder}/examples")
     print(section(found) if "--part" in sys.argv else json.dumps(found, indent=1))
@@ -76,9 +77,10 @@ def section(result: dict[str, Any]) -> str:
         f"| {ours['accuracy'][seed - 1]:.4f} | {theirs['accuracy'][seed - 1]:.4f} |"
         for seed in range(1, len(ours["step_ms"]) + 1)
     )
-    return f"""The same model (`cnn_small`), data, batch ({result["batch_size"]}), schedule and number of epochs ({result["epochs"]}); `fit` with its
-defaults, one step a call. Step time ratio, median over seeds: **{result["step_time_ratio"]:.2f}** (below 1: ours is faster, for it
-runs many steps a call). Difference of mean test accuracy: {result["accuracy_difference"]:+.4f}.
+    return f"""The same model (`cnn_small`), data, batch ({result["batch_size"]}), schedule and number of epochs
+({result["epochs"]}); `fit` with its defaults, one step a call. Step time ratio, median over seeds:
+**{result["step_time_ratio"]:.2f}** (below 1: ours is faster, for it runs many steps a call). Difference of mean test
+accuracy: {result["accuracy_difference"]:+.4f}.
 
 | seed | ours, ms a step | `fit`, ms a step | ours, accuracy | `fit`, accuracy |
 | ---: | ---: | ---: | ---: | ---: |

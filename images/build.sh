@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
-# Builds the image VARIANT (cpu, gpu, tpu or jax) as NAME, with docker, podman or buildah, whichever there is, and prints
+# Builds the image VARIANT (cpu, gpu, tpu, jax or flink) as NAME, with docker, podman or buildah, whichever there is, and prints
 # its size. BASE_IMAGE names another one to build on than the Dockerfile does.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 variant=$1 name=$2
 
-arguments=(--file images/Dockerfile --build-arg "VARIANT=$variant" --tag "$name")
+file=images/Dockerfile
+[ "$variant" != flink ] || file=images/flink/Dockerfile
+arguments=(--file "$file" --build-arg "VARIANT=$variant" --tag "$name")
 arguments+=(--build-arg "REVISION=$(git rev-parse HEAD 2>/dev/null || echo unknown)")
 [ -z "${BASE_IMAGE:-}" ] || arguments+=(--build-arg "PYTHON=$BASE_IMAGE")
 

@@ -1,4 +1,4 @@
-"""What looks like a password or key, and so must not be written where anybody reads it: a recipe, a package, a log."""
+"""Recognizes passwords and keys, which must not be written into a recipe, a package or a log."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _NAMES = re.compile(
     r"(?:[_.-](?!FILE|PATH|DIR|URL|URI|ENDPOINT|NAME|TYPE|ARN)|$)",
     re.IGNORECASE,
 )
-# Values that say of themselves what they are.
+# Values that are secrets by their form.
 _VALUES = re.compile(
     r"-----BEGIN [A-Z ]*PRIVATE KEY"
     r"|\b(?:AKIA|ASIA)[0-9A-Z]{16}\b"  # AWS
@@ -27,7 +27,7 @@ _VALUES = re.compile(
     r"|\b[a-z][a-z0-9+.-]*://[^/\s:@]*:[^/\s@]+@"  # a password in a URL
     r"|(?:AccountKey|SharedAccessSignature)="  # Azure
 )
-# What a secret is not: a switch, a number, a place on a disk.
+# No secrets: a switch, a number, a path.
 _PLAIN = re.compile(r"(?:|true|false|yes|no|on|off|none|null|-?[\d.]{1,8}|(?:~|\.{1,2})?/.*)", re.IGNORECASE)
 
 

@@ -75,6 +75,12 @@ class Preempted(TrainyardError):
     exit_code = ExitCode.PREEMPTED
 
 
+def from_code(code: int, message: str) -> TrainyardError:
+    """Return the error that a process recorded with its exit `code`; of no class of ours if the code is of none."""
+    classes = {int(kind.exit_code): kind for kind in TrainyardError.__subclasses__()}
+    return classes.get(code, TrainyardError)(message)
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return ' Did you mean X?' for the nearest of `known`, or an empty string."""
     near = get_close_matches(name, list(known), n=1)

@@ -1,6 +1,6 @@
-"""What a step says while it works: one structured line for each decision a person would ask about, on stderr.
+"""What a step writes while it works: a JSON object a line on stderr, for each decision a person would ask about.
 
-With TRAINYARD_EVENTS=json in the environment each line is a JSON object, which `trainyard run` turns into progress.
+The screen, the supervisors and `explain` read these lines, and they stay in the log for people.
 """
 
 from __future__ import annotations
@@ -8,17 +8,16 @@ from __future__ import annotations
 import json
 import os
 import sys
+from typing import Any
 
 from trainyard import memory
+
+_START = '{"event": "'
 
 
 def emit(event: str, **fields: object) -> None:
     """Write one line that `event` happened, with its facts."""
-    if os.environ.get("TRAINYARD_EVENTS") == "json":
-        line = json.dumps({"event": event, **fields}, default=str)
-    else:
-        line = " ".join([event, *(f"{name}={value}" for name, value in fields.items())])
-    write(line)
+    write(json.dumps({"event": event, **fields}, default=str, ensure_ascii=False))
 
 
 def write(line: str) -> None:
@@ -32,3 +31,30 @@ def progress(done: int, total: int, unit: str, **fields: object) -> None:
     Call it at most a few times a second.
     """
     emit("progress", done=done, total=total, unit=unit, **fields, peak_mib=memory.peak_mib(os.getpid()))
+
+
+def parse(line: str) -> dict[str, Any]:
+    """Return the fields of a line that `emit` wrote, the event's name under `event`; none of any other line."""
+    try:
+        fields = json.loads(line) if line.startswith(_START) else {}
+    except ValueError:  # it is cut off, or was printed by a recipe's module
+        return {}
+    return fields if isinstance(fields, dict) else {}
+
+
+def last(log: str, event: str, *required: str) -> dict[str, Any] | None:
+    """Return the fields of the last line of `log` in which `event` happened, whatever stands before it in the line.
+
+    A line that is cut off, or has not the `required` fields, is passed over; None if there is no other.
+    """
+    for line in reversed(log.splitlines()):
+        fields = parse(line[max(0, line.find(_START)) :])
+        if fields.pop("event", "") == event and all(fields.get(name) not in (None, "") for name in required):
+            return fields
+    return None
+
+
+def failure(log: str) -> tuple[int, str] | None:
+    """Return exit code and sentence of the last failure that a step wrote into `log`, None if it wrote none."""
+    fields = last(log, "failed", "code", "message")
+    return (int(fields["code"]), str(fields["message"])) if fields and str(fields["code"]).isdigit() else None

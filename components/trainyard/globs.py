@@ -1,4 +1,4 @@
-"""Globs as Cloud Storage reads them, for folders and buckets alike: `*` and `?` stay below one folder, `**` goes down."""
+"""Globs as Cloud Storage reads them, for folders and buckets: `*` and `?` match in one folder, `**` across folders."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ _MEANINGS = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
 
 
 def literal(path: str) -> str:
-    """Return what `path` begins with before any wildcard: all of it where it is no glob."""
+    """Return the part of `path` before its first wildcard: all of it if it is no glob."""
     return _WILD.split(path, maxsplit=1)[0]
 
 
 def expression(glob: str) -> re.Pattern[str]:
-    """Return the regular expression of names that `glob` stands for.
+    """Return the regular expression of the names that `glob` matches.
 
     Source: https://cloud.google.com/storage/docs/json_api/v1/objects/list#list-objects-and-prefixes-using-glob
     """

@@ -15,12 +15,14 @@ _HOUR, _DAY = 3600, 86400
 class StepSpec:
     """One step.
 
-    timeout_seconds, retries: how long its pod may run and how often a failed one is started again, where the environment
-    does not say. Chosen: long enough for what was ever seen, short enough that a step that hangs is found before its bill
-    is. A retry is for pods that were lost; Kubeflow cannot tell them from a fault in the data, so there are few.
+    timeout_seconds, retries: how long its pod may run and how often a failed one is started again, if the
+    environment does not say. Chosen: longer than any step that was measured, short enough that a hanging step does
+    not cost days. A retry is for pods that were lost; Kubeflow cannot tell them from a fault in the data, so there are
+    few.
     sections: the parts of the recipe that its output depends on; a step without any has no output of its own.
     reads: the steps whose outputs it reads. argument: what those that read its output call it.
-    always_run: its finished output is not used again, for what it did may be undone by others and costs nothing to repeat.
+    always_run: its finished output is not used again: others may have undone what it did, and to repeat it costs
+    nothing.
     """
 
     timeout_seconds: int
@@ -46,7 +48,7 @@ STEPS = {
     "evaluate": StepSpec(
         6 * _HOUR,
         retries=1,
-        sections=frozenset({"seed", "task", "evaluate"}),
+        sections=frozenset({"seed", "task", "evaluate", "drift"}),
         reads=("preprocess", "train"),
         argument="evaluation",
     ),

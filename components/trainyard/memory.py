@@ -1,4 +1,4 @@
-"""What the kernel tells of memory: how much a process has taken, and whether one was killed for want of it."""
+"""Memory as the kernel reports it: the peak of a process, the limit, and kills for lack of it."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ _CGROUPS = Path("/sys/fs/cgroup")
 
 
 def peak_mib(process: int) -> int:
-    """Return the most memory that the running `process` has held, in MiB; 0 where that cannot be read."""
+    """Return the peak resident memory of the running `process` in MiB; 0 if it cannot be read."""
     with suppress(OSError, ValueError, IndexError):
         status = Path(f"/proc/{process}/status").read_text()
         return int(status.split("VmHWM:")[1].split()[0]) // 1024
     return 0
 
 
-def kills() -> int:
-    """Return how often the kernel has killed a process of this control group for want of memory; 0 where unknown.
+def oom_kills() -> int:
+    """Return the number of processes of this control group that the kernel killed for lack of memory; 0 if unknown.
 
     Source: Linux, admin-guide/cgroup-v2.rst (memory.events) and cgroup-v1/memory.rst (memory.oom_control).
     """
@@ -31,7 +31,7 @@ def kills() -> int:
 
 
 def limit_mib() -> int | None:
-    """Return the memory that this control group may take, in MiB, or None where nothing limits it."""
+    """Return the memory limit of this control group in MiB, or None if it has none."""
     installed = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     for name in ("memory.max", "memory.limit_in_bytes"):
         for folder in _folders():
@@ -41,29 +41,29 @@ def limit_mib() -> int | None:
     return None
 
 
-def told(peak: int, step: str) -> str:
-    """Return the end of the sentence about a process of `step` that was killed after it had held `peak` MiB: why, and what to do."""
+def oom_message(peak: int, step: str) -> str:
+    """Return why a process of `step` was killed at `peak` MiB, and what to do: the end of a sentence."""
     limit = limit_mib()
     allowed = f"; the limit is {limit} MiB" if limit else ""
     return (
         f"for want of memory, having held {peak} MiB{allowed}. "
-        f"Give it more (resources.limits.memory of the pool){or_less(step)}"
+        f"Give it more (resources.limits.memory of the pool){less_memory_advice(step)}"
     )
 
 
-def or_less(step: str) -> str:
-    """Return the end of a sentence that says how else than by more memory `step` can be helped, '' where it cannot."""
+def less_memory_advice(step: str) -> str:
+    """Return how `step` needs less memory, as the end of a sentence; '' if it cannot."""
     if step == "train":
         return ", or lower train.batch_size"
     return ", or have a Beam runner with workers of its own preprocess (beam.runner)" if step == "preprocess" else ""
 
 
 def _folders() -> list[Path]:
-    """Return where this process's control group may show its files; in a container its own is the root of them."""
-    found = []
+    """Return the folders that may hold this control group's files; in a container its own is their root."""
+    folders = []
     with suppress(OSError):
         for line in Path("/proc/self/cgroup").read_text().splitlines():
             _, controllers, path = line.split(":", 2)
             if controllers in ("", "memory"):
-                found.append(_CGROUPS / controllers / path.lstrip("/"))
-    return [*found, _CGROUPS, _CGROUPS / "memory"]
+                folders.append(_CGROUPS / controllers / path.lstrip("/"))
+    return [*folders, _CGROUPS, _CGROUPS / "memory"]

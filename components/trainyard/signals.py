@@ -1,19 +1,40 @@
-"""What SIGTERM means to a process of Trainyard, apart from everything else, so that it is heard from the first moment on."""
+"""What SIGTERM does to a process of Trainyard. It imports nearly nothing, so a process can handle it from its start."""
 
 from __future__ import annotations
 
 import math
+import signal
+import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FrameType
 
 from trainyard.errors import Preempted
 
 _AGAIN_SECONDS = 1.0  # chosen: `timeout` sends SIGTERM twice, at once; a person who sends it again means it
-_told: list[float] = [-math.inf]
+_received_at: list[float] = [-math.inf]
 
 
-def told_to_stop(_signal: int, _frame: FrameType | None) -> None:
-    """Handle SIGTERM: raises `Preempted` where the process is at work, once for a signal that comes twice at once."""
-    before, _told[0] = _told[0], time.monotonic()
-    if _told[0] - before > _AGAIN_SECONDS:
+def handle_sigterm(_signal: int, _frame: FrameType | None) -> None:
+    """Raise `Preempted` in the main thread, once for a signal that comes twice at once."""
+    before, _received_at[0] = _received_at[0], time.monotonic()
+    if _received_at[0] - before > _AGAIN_SECONDS:
         raise Preempted("told to stop (SIGTERM). Run the same command again to go on.")
+
+
+@contextmanager
+def on_sigterm(handler: Callable[[], None], restore: bool = True) -> Iterator[None]:
+    """Call `handler` for each SIGTERM while the block runs, in the main thread alone: no other may handle signals.
+
+    restore: SIGTERM means after the block what it did before.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, lambda *_: handler())
+    try:
+        yield
+    finally:
+        if restore:
+            signal.signal(signal.SIGTERM, before)

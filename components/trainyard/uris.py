@@ -1,4 +1,4 @@
-"""Where data and outputs are: a path on this machine, or a bucket's URI. Judged before anything is asked of a server."""
+"""Paths on this machine and URIs of buckets, for data and outputs. Checked before any request to a server."""
 
 from __future__ import annotations
 
@@ -26,31 +26,31 @@ def is_bucket(uri: str) -> bool:
 
 def scheme(uri: str) -> str:
     """Return what `uri` begins with up to its first colon, such as 'hdfs:'; '' for a path."""
-    found = _SCHEME.match(uri)
-    return found[0] if found else ""
+    match = _SCHEME.match(uri)
+    return match[0] if match else ""
 
 
 def without_secrets(text: str) -> str:
     """Return `text` with what may be credentials in a URI replaced by '…'."""
-    return _SECRETS.sub(lambda found: "/…@" if found[0].endswith("@") else "…", text)
+    return _SECRETS.sub(lambda match: "/…@" if match[0].endswith("@") else "…", text)
 
 
-def beside(folder: Path, place: str) -> str:
-    """Return `place` as it is where it is a bucket's, else as an absolute path: from `folder`, or from a person's home by ~."""
-    # Unlike Path's, this leaves a ~ of nobody as it is.
-    return place if is_bucket(place) else str((folder / os.path.expanduser(place)).absolute())  # noqa: PTH111
+def resolve(folder: Path, uri: str) -> str:
+    """Return a bucket's URI as it is, a path as an absolute one: from `folder`, or from a home folder by ~."""
+    # Unlike Path's, this leaves the ~ of an unknown user as it is.
+    return uri if is_bucket(uri) else str((folder / os.path.expanduser(uri)).absolute())  # noqa: PTH111
 
 
-def fault(place: str) -> str:
-    """Return why `place` can be neither a path nor a bucket's URI, '' where it can. The reason repeats no secret."""
-    if not place.strip():
+def path_error(uri: str) -> str:
+    """Return why `uri` is neither a path nor a bucket's URI, '' if it is one. The reason repeats no secret."""
+    if not uri.strip():
         return f"names no place. {_KNOWN}"
-    if any(unicodedata.category(letter) in ("Cc", "Cs") for letter in place):
+    if any(unicodedata.category(letter) in ("Cc", "Cs") for letter in uri):
         return "holds a control character. Leave it out"
-    if not is_bucket(place):
-        found = scheme(place)
-        return f"'{found}' is of no known place. {_KNOWN}; a path with a colon begins with ./" if found else ""
-    bucket, _, name = place.partition("://")[2].partition("/")
+    if not is_bucket(uri):
+        begin = scheme(uri)
+        return f"'{begin}' is of no known place. {_KNOWN}; a path with a colon begins with ./" if begin else ""
+    bucket, _, name = uri.partition("://")[2].partition("/")
     if "@" in bucket or ":" in bucket or "@" in name.partition("/")[0]:
         return "credentials do not belong into a URI. Leave them out, and log in or give them by `secrets`"
     if _PARAMETERS.search(name):
@@ -58,13 +58,13 @@ def fault(place: str) -> str:
     return "" if _BUCKET.fullmatch(bucket) else f"'{bucket[:80]}' is no name of a bucket. {_KNOWN}"
 
 
-def output_fault(place: str) -> str:
-    """Return why no output can be at `place`, '' where one can."""
-    if why := fault(place):
+def output_error(uri: str) -> str:
+    """Return why no output can be at `uri`, '' if one can."""
+    if why := path_error(uri):
         return why
-    if not is_bucket(place):
-        return "the root of the file system is no place for outputs. Name a folder" if _is_root(place) else ""
-    name = place.partition("://")[2].partition("/")[2]
+    if not is_bucket(uri):
+        return "the root of the file system is no place for outputs. Name a folder" if _is_root(uri) else ""
+    name = uri.partition("://")[2].partition("/")[2]
     if not name or any(part in ("", ".", "..") for part in name.split("/")):
         return "is no place for outputs. A folder below the bucket is expected, without '..', '.', '//' and a last '/'"
     if wild := next((letter for letter in "*?[]#" if letter in name), None):
@@ -76,16 +76,16 @@ def _is_root(path: str) -> bool:
     return os.path.normpath(os.path.join(os.getcwd(), path)).strip("/") == ""  # noqa: PTH109, PTH118
 
 
-def _source(place: str) -> str:
-    if why := fault(place):
+def _source(uri: str) -> str:
+    if why := path_error(uri):
         raise ValueError(why)
-    return place
+    return uri
 
 
-def _output(place: str) -> str:
-    if why := output_fault(place):
+def _output(uri: str) -> str:
+    if why := output_error(uri):
         raise ValueError(why)
-    return place
+    return uri
 
 
 Source = Annotated[str, Field(min_length=1, max_length=1024), AfterValidator(_source)]

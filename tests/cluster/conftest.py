@@ -11,9 +11,26 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from namespaces import RBAC, Namespace, until
+from xdist.scheduler import LoadScopeScheduling
+
+# These count what is free on the GPU nodes, so they are one after the other.
+_NODES = ("test_explain.py", "test_gang_pods.py", "test_pools.py")
+
+
+class _Scopes(LoadScopeScheduling):
+    """A module's tests, which share a namespace, in one process; xdist's own groups do not work with pytest 9."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        module = str(super()._split_scope(nodeid))
+        return "nodes" if module.endswith(_NODES) else module
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> _Scopes:
+    return _Scopes(config, log)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -11,10 +11,10 @@ import sys
 from trainyard import events
 from trainyard.errors import Preempted, TrainyardError
 from trainyard.spec.environment import Volume
-from trainyard.spec.pools import Pool, placement
-from trainyard.steps.train.gang.pods.cluster import connect
+from trainyard.spec.hardware.pools import Pool
 from trainyard.steps.train.gang.pods.job import Gang
 from trainyard.steps.train.gang.pods.launch import launch
+from trainyard.steps.train.gang.pods.pods import launchers_cluster
 
 
 def gang(plan: dict) -> Gang:
@@ -23,8 +23,8 @@ def gang(plan: dict) -> Gang:
     pool = Pool.model_validate(plan.pop("pool"))
     return Gang(
         **plan | {"command": tuple(plan["command"]), "volume": Volume(**volume) if volume else None},
-        placement=placement(pool, "gke"),
-        resources=pool.resources,
+        pool=pool,
+        platform="gke",
     )
 
 
@@ -37,7 +37,7 @@ if __name__ == "__main__":
     code = 0
     try:
         plan, own = json.loads(sys.argv[1]), "".join(sys.argv[2:])
-        launch(gang(plan), connect(), own, on_start=lambda seconds: events.emit("queued", seconds=seconds))
+        launch(gang(plan), launchers_cluster(), own, on_start=lambda seconds: events.emit("queued", seconds=seconds))
     except TrainyardError as error:
         events.emit("failed", code=int(error.exit_code), error=type(error).__name__, message=error)
         code = int(error.exit_code)

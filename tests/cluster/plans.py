@@ -60,7 +60,7 @@ signal.signal(signal.SIGTERM, stop)
 step = 0
 while True:
     step += 1
-    print(f"progress done={step} pid={os.getpid()}", file=sys.stderr, flush=True)
+    print('{"event": "progress", "done": %d, "pid": %d}' % (step, os.getpid()), file=sys.stderr, flush=True)
     time.sleep(0.2)
 """
 
@@ -68,12 +68,17 @@ SLEEP = "import time; time.sleep(600)"
 
 # Worker 1 fails as a step does: with its code, and its sentence as the last event.
 FAIL = """
-import os, sys, time
+import json, os, sys, time
 if os.environ["TRAINYARD_WORKER_INDEX"] == "1":
-    print("failed step=train code=10 error=DataError message=row 7: no label.", file=sys.stderr, flush=True)
+    event = {"event": "failed", "step": "train", "code": 10, "error": "DataError", "message": "row 7: no label."}
+    print(json.dumps(event), file=sys.stderr, flush=True)
     sys.exit(int(sys.argv[1]))
 time.sleep(600)
 """
+
+
+_POOL = {"grace_seconds": 5, "start_deadline_seconds": 60, "shared_memory": "16Mi"}
+_OF_POOL = {*_POOL, "queue"}
 
 
 def plan(run: str, script: str, *arguments: str, pool: str = "cpu", **changes: Any) -> dict[str, Any]:
@@ -83,9 +88,6 @@ def plan(run: str, script: str, *arguments: str, pool: str = "cpu", **changes: A
         "image": IMAGE,
         "command": ["python3", "-c", script, *arguments],
         "workers": 2,
-        "pool": POOLS[pool],
-        "grace_seconds": 5,
-        "start_deadline_seconds": 60,
-        "shared_memory": "16Mi",
+        "pool": POOLS[pool] | _POOL | {name: value for name, value in changes.items() if name in _OF_POOL},
     }
-    return plan | changes
+    return plan | {name: value for name, value in changes.items() if name not in _OF_POOL}

@@ -11,18 +11,21 @@ from launcher import gang
 from namespaces import Namespace, until
 
 from trainyard.errors import ExitCode
+from trainyard.kubernetes.client import connect
 from trainyard.steps.train.gang.pods.job import worker_job
 from trainyard_control.cluster.explanation import Finding
-from trainyard_control.cluster.kubernetes_api import connect
 from trainyard_control.kubeflow.run_pods import findings, gangs, pods_of_job, pods_of_run
 
 pytestmark = pytest.mark.cluster
 
 HOG = "held = []\nwhile True: held.append(bytearray(8 << 20))"
-TOLD = "import sys; print('progress done=3 total=9 unit=steps peak_mib=31', file=sys.stderr, flush=True)\n"
+PROGRESS = '{"event": "progress", "done": 3, "total": 9, "unit": "steps", "peak_mib": 31}'
+TOLD = f"import sys; print({PROGRESS!r}, file=sys.stderr, flush=True)\n"
 PACE = (
-    "pace step=340 steps=1000 examples_per_second=1200 step_ms=50.0 rested_step_ms=30.0 all_reduce_ms=0.0 "
-    "step_seconds=80 compile_seconds=5 input_seconds=0 eval_seconds=5 save_seconds=2"
+    '{"event": "pace", "step": 340, "steps": 1000, "examples_per_second": 1200, "step_ms": 50.0, '
+    '"rested_step_ms": 30.0, '
+    '"all_reduce_ms": 0.0, "step_seconds": 80, "compile_seconds": 5, "input_seconds": 0, "eval_seconds": 5, '
+    '"save_seconds": 2}'
 )
 
 
@@ -175,7 +178,8 @@ def test_a_deadline_is_told_with_what_to_raise(namespace: Namespace) -> None:
 def test_a_step_that_failed_speaks_in_its_own_words_though_the_launcher_says_1(
     namespace: Namespace, code: int, cause: str, advice: str
 ) -> None:
-    words = f"failed step=train code={code} error=SomeError message=row 7: no label."
+    event = {"event": "failed", "step": "train", "code": code, "error": "SomeError", "message": "row 7: no label."}
+    words = json.dumps(event)
     start(namespace, f"code-{code}", f"import sys; print({words!r}, file=sys.stderr); sys.exit(1)")
     finding = said(namespace, f"code-{code}", cause)
     assert finding.sentence.startswith(f"ended with exit code {code} ({cause}): row 7: no label. {advice}")

@@ -45,7 +45,7 @@ def test_the_manifests_pass_restricted_at_the_api_server(namespace: Namespace, p
 def test_the_workers_start_on_two_nodes_and_meet_by_name(namespace: Namespace) -> None:
     plan = plans.plan("meet", plans.MEET, "3")
     launcher = namespace.launch(plan)
-    launcher.says("running=2")
+    launcher.says('"running": 2')
     assert nodes(namespace, gang(plan).name) == ["cpu-0", "cpu-1"]
     assert launcher.code() == 0, launcher.said
     assert "worker 0 met 2" in launcher.said, "the log of worker 0 is passed on"
@@ -59,7 +59,7 @@ def test_the_workers_land_on_the_pool_with_its_devices(
 ) -> None:
     plan = plans.plan(f"on-{pool}", plans.MEET, "2", pool=pool, workers=workers)
     launcher = namespace.launch(plan)
-    launcher.says(f"running={workers}")
+    launcher.says(f'"running": {workers}')
     assert nodes(namespace, gang(plan).name) == expected
     assert launcher.code() == 0, launcher.said
 
@@ -67,7 +67,7 @@ def test_the_workers_land_on_the_pool_with_its_devices(
 def test_cancel_lets_the_workers_save_and_leaves_nothing(namespace: Namespace) -> None:
     plan = plans.plan("cancel", plans.WORK)
     launcher = namespace.launch(plan)
-    launcher.says("progress done=5")
+    launcher.says('"progress", "done": 5,')
     launcher.process.send_signal(signal.SIGTERM)
     assert launcher.code() == 143
     assert "checkpoint saved" in launcher.said, launcher.said
@@ -77,12 +77,12 @@ def test_cancel_lets_the_workers_save_and_leaves_nothing(namespace: Namespace) -
 def test_a_launcher_that_was_killed_finds_its_own_gang_again(namespace: Namespace) -> None:
     plan = plans.plan("again", plans.WORK)
     first = namespace.launch(plan)
-    first.says("progress done=5")
+    first.says('"progress", "done": 5,')
     before = {pod["metadata"]["uid"] for pod in namespace.pods(gang(plan).name)}
     first.process.kill()
     second = namespace.launch(plan)
-    second.says("how=attached")
-    second.says("progress done=10")
+    second.says('"how": "attached"')
+    second.says('"progress", "done": 10,')
     queued = [re.findall(r"queued seconds=\S+", each.said) for each in (first, second)]
     assert queued[0] == queued[1] and len(queued[0]) == 1
     assert {pod["metadata"]["uid"] for pod in namespace.pods(gang(plan).name)} == before
@@ -93,7 +93,7 @@ def test_a_launcher_that_was_killed_finds_its_own_gang_again(namespace: Namespac
 
 def test_another_plan_under_the_same_name_is_refused_and_the_gang_stays(namespace: Namespace) -> None:
     first = namespace.launch(plans.plan("same", plans.WORK))
-    first.says("running=2")
+    first.says('"running": 2')
     other = namespace.launch(plans.plan("same", plans.WORK, grace_seconds=6))
     assert other.code() == 20
     assert "was made by another plan" in other.said
@@ -106,7 +106,7 @@ def test_the_gang_goes_when_the_launchers_pod_is_deleted(namespace: Namespace) -
     launcher_pod(namespace, "launcher")
     plan = plans.plan("owned", plans.WORK)
     launcher = namespace.launch(plan, "launcher")
-    launcher.says("running=2")
+    launcher.says('"running": 2')
     launcher.process.kill()
     namespace.kubectl("delete", "pod", "launcher", "--wait=false")
     until(lambda: not namespace.left_of(gang(plan).name), 30)
@@ -119,14 +119,14 @@ def test_the_gang_outlives_a_launcher_that_is_moved_and_goes_with_the_run(namesp
     launcher_pod(namespace, "moved", ownerReferences=[owner])
     plan = plans.plan("moved", plans.WORK)
     launcher = namespace.launch(plan, "moved")
-    launcher.says("progress done=3")
+    launcher.says('"progress", "done": 3,')
     namespace.evict("moved")
     launcher.process.send_signal(signal.SIGTERM)
     assert launcher.code() == 143
     assert "gang_left" in launcher.said, launcher.said
     successor = namespace.launch(plan)
-    successor.says("how=attached")
-    successor.says("running=2")
+    successor.says('"how": "attached"')
+    successor.says('"running": 2')
     successor.process.kill()
     namespace.kubectl("delete", "configmap", "run")
     until(lambda: not namespace.left_of(gang(plan).name), 30)
@@ -139,14 +139,14 @@ def test_the_gang_outlives_a_launcher_whose_pod_is_deleted_by_force_as_with_a_lo
     launcher_pod(namespace, "forced", ownerReferences=[owner])
     plan = plans.plan("forced", plans.WORK)
     launcher = namespace.launch(plan, "forced")
-    launcher.says("progress done=3")
+    launcher.says('"progress", "done": 3,')
     before = {pod["metadata"]["uid"] for pod in namespace.pods(gang(plan).name)}
     namespace.kubectl("delete", "pod", "forced", "--grace-period=0", "--force")
     launcher.process.send_signal(signal.SIGTERM)
     assert launcher.code() == 143
     assert "gang_left" in launcher.said, launcher.said
     successor = namespace.launch(plan)
-    successor.says("how=attached")
+    successor.says('"how": "attached"')
     assert {pod["metadata"]["uid"] for pod in namespace.pods(gang(plan).name)} == before
     successor.process.kill()
     namespace.kubectl("delete", "configmap", "forced")
@@ -157,7 +157,7 @@ def test_a_gangs_workers_are_closed_to_all_others_by_a_policy_that_goes_with_it(
     plan = plans.plan("closed", plans.WORK)
     name = gang(plan).name
     launcher = namespace.launch(plan)
-    launcher.says("running=2")
+    launcher.says('"running": 2')
     (policy,) = [each for each in namespace.get("networkpolicies") if each["metadata"]["name"] == name]
     (rule,) = policy["spec"]["ingress"]
     selected = policy["spec"]["podSelector"]["matchLabels"]
@@ -203,7 +203,7 @@ def test_bad_data_ends_the_gang_at_once_with_the_workers_own_words(namespace: Na
 def test_a_preempted_worker_is_replaced_and_spends_no_failure(namespace: Namespace) -> None:
     plan = plans.plan("evict", plans.WORK)
     launcher = namespace.launch(plan)
-    launcher.says("progress done=3")
+    launcher.says('"progress", "done": 3,')
     name = gang(plan).name
     victim = next(pod["metadata"]["name"] for pod in namespace.pods(name) if f"{name}-1" in pod["metadata"]["name"])
     namespace.evict(victim)

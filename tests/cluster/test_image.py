@@ -1,4 +1,4 @@
-"""The image runs every step as a cluster's strictest rules let it: a random user, nothing writable but /tmp, no capability.
+"""The image runs every step under a cluster's strictest rules: a random user, only /tmp writable, no capability.
 
 TRAINYARD_IMAGE names the image (images/Dockerfile) of this very code that every node has.
 """

@@ -1,7 +1,8 @@
 """The whole way through a real Kubeflow Pipelines: submit, follow, show, explain, cancel and schedule.
 
-TRAINYARD_KFP is the address of its API, KUBECONFIG its cluster, TRAINYARD_KFP_NAMESPACE where it is installed (kubeflow)
-and TRAINYARD_IMAGE the image (images/Dockerfile, target cpu) that every node has. A ReadWriteMany volume is made there.
+TRAINYARD_KFP is the address of its API, KUBECONFIG its cluster, TRAINYARD_KFP_NAMESPACE where it is installed
+(kubeflow) and TRAINYARD_IMAGE the image (images/Dockerfile, target cpu) that every node has. A ReadWriteMany volume is
+made there.
 """
 
 from __future__ import annotations
@@ -165,7 +166,7 @@ SHOWN = (("runs", "show"), ("explain",))
 
 
 def test_the_log_of_a_step_is_the_steps_own(finished: str, place: Path) -> None:
-    assert "done step=preprocess" in trainyard("runs", "logs", finished, "preprocess", "-e", str(place)).stdout
+    assert '"done", "step": "preprocess"' in trainyard("runs", "logs", finished, "preprocess", "-e", str(place)).stdout
 
 
 def test_a_step_that_fails_gives_the_run_its_own_exit_code_and_sentence(place: Path) -> None:
@@ -265,7 +266,7 @@ def test_a_schedule_fires_and_a_run_without_new_data_ends_at_its_check(finished:
     finally:
         assert trainyard("schedule", "remove", str(file)).returncode == 0  # with the pods of its runs
     assert {step["name"] for step in run["steps"]} == {"check", "summary"}
-    assert "due=False why=version 1 stands: no condition of the schedule holds" in log
+    assert '"due": false, "why": "version 1 stands: no condition of the schedule holds"' in log
 
 
 def _runs(place: Path, prefix: str) -> list[Any]:
@@ -379,4 +380,4 @@ def test_a_gang_outlives_the_pod_of_its_launcher(place: Path) -> None:
     run = until(name, pair, over, 600)
     assert run["state"] == "SUCCEEDED", run["reason"]
     successor = next(step["pod"] for step in run["steps"] if step["name"] == "train")
-    assert successor != launcher and "how=attached" in kubectl("logs", successor, "-c", "main")
+    assert successor != launcher and '"how": "attached"' in kubectl("logs", successor, "-c", "main")

@@ -51,7 +51,7 @@ def test_a_gang_is_admitted_by_its_queue_and_trains(queues: Namespace) -> None:
     plan = plans.plan("admitted", plans.MEET, "1", queue="roomy")
     launcher = queues.launch(plan)
     assert launcher.code(120) == 0, launcher.said
-    assert "waiting=to be admitted by queue 'roomy'" in launcher.said
+    assert "to be admitted by queue 'roomy'" in launcher.said
     assert "worker 0 met 2" in launcher.said
     until(lambda: not queues.left_of(gang(plan).name), 10)
 
@@ -59,7 +59,7 @@ def test_a_gang_is_admitted_by_its_queue_and_trains(queues: Namespace) -> None:
 def test_a_gang_that_its_queue_has_no_room_for_waits_as_a_whole_and_past_its_start_deadline(queues: Namespace) -> None:
     plan = plans.plan("waits", plans.MEET, "0", queue="full", start_deadline_seconds=2)
     launcher = queues.launch(plan)
-    launcher.says("waiting=to be admitted by queue 'full'")
+    launcher.says("to be admitted by queue 'full'")
     workload = until(lambda: [each for each in queues.get("workloads") if gang(plan).name in each["metadata"]["name"]])
     until(lambda: "insufficient" in json.dumps(queues.get("workloads")), 30)
     assert workload and not queues.pods(gang(plan).name) and launcher.process.poll() is None

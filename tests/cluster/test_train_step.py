@@ -1,4 +1,4 @@
-"""The whole train step on a real Kubernetes: its launcher in a pod, its workers on two nodes, and what may happen to them.
+"""The whole train step on a real Kubernetes: its launcher in a pod, its workers on two nodes, and their faults.
 
 TRAINYARD_IMAGE names the image (images/Dockerfile, target cpu) of this very code that every node has.
 """
@@ -25,13 +25,15 @@ PREPARE = f"""
 import os, pathlib, sys
 pathlib.Path("{STORAGE}").mkdir(exist_ok=True)
 path = pathlib.Path("/runs/recipe.yaml")
-path.write_text("name: digits\\ndata: {{format: image_folder, bundled: digits, channels: 1}}\\nmodel: {{name: cnn_small}}\\n")
-os.execvp("python", ["python", "-m", "trainyard.steps.preprocess", f"--recipe={{path}}", "--output={STORAGE}/examples"])
+data = "data: {{format: image_folder, bundled: digits, channels: 1}}"
+path.write_text(f"name: digits\\n{{data}}\\nmodel: {{{{name: cnn_small}}}}\\n")
+command = ["python", "-m", "trainyard.steps", "preprocess", f"--recipe={{path}}", "--output={STORAGE}/examples"]
+os.execvp("python", command)
 """
 COMPARE = """
 import json, sys
 import keras, numpy as np
-from trainyard.contract.artifacts import Training
+from trainyard.contract.artifacts.train import Training
 def weights(folder):
     model = keras.saving.load_model(f"{folder}/model.keras")
     return np.concatenate([weight.numpy().ravel() for weight in model.weights]).astype(np.float64)
@@ -84,16 +86,16 @@ def assert_survived(desk: Desk, run: Run, calm: Run) -> dict[str, Any]:
 def test_the_launcher_in_its_pod_ends_with_the_output_that_worker_0_committed(desk: Desk, calm: Run) -> None:
     found = result(desk, calm, calm)
     assert (found["workers"], found["restarts"], found["steps"]) == (2, [], 12 * EPOCH)
-    seconds = calm.moment('"event": "progress"') - calm.moment("launched job=")
+    seconds = calm.moment('"event": "progress"') - calm.moment('"launched"')
     print(f"seconds from the Job to the first steps: {seconds:.1f}")
-    assert "launched job=ty-calm-" in calm.log and "how=created workers=2" in calm.log
+    assert '"launched", "job": "ty-calm-' in calm.log and '"how": "created", "workers": 2' in calm.log
     until(lambda: not calm.gang, 10)
 
 
 def test_a_finished_output_needs_no_gang(calm: Run) -> None:
     again = Run(calm.namespace, calm.name, attempt=calm.attempt).start()
     again.ends()
-    assert "reused step=train" in again.log and "launched" not in again.log
+    assert '"reused", "step": "train"' in again.log and "launched" not in again.log
 
 
 @pytest.mark.parametrize("index", [0, 1], ids=["chief", "worker"])
@@ -145,7 +147,7 @@ def test_a_launcher_whose_pod_is_deleted_finds_its_gang_again(desk: Desk, calm: 
     run.start().reaches(30)
     before = {pod["metadata"]["uid"] for pod in run.namespace.pods(run.gang)}
     run.namespace.kubectl("delete", "pod", run.pod, *how)
-    run.start().says("how=attached")
+    run.start().says('"how": "attached"')
     assert {pod["metadata"]["uid"] for pod in run.namespace.pods(run.gang)} == before
     found = assert_survived(desk, run, calm)
     assert found["restarts"] == []

@@ -56,7 +56,7 @@ def test_a_chief_killed_in_its_pod_goes_on_from_the_bucket(namespace: Namespace,
     import keras
     import numpy as np
 
-    from trainyard.contract.artifacts import Training
+    from trainyard.contract.artifacts.train import Training
     from trainyard.storage import storage
 
     calm, run = (Run(namespace, name, place=bucket, epochs=4) for name in ("calm", "killed"))

@@ -1,7 +1,7 @@
-"""The train step on a cluster as Kubeflow Pipelines runs it: a pod made of the compiled pipeline, under the gang's Role.
+"""The train step on a cluster as Kubeflow Pipelines runs it: a pod of the compiled pipeline, under the gang's Role.
 
-What stands for Kubeflow: a ConfigMap for the Workflow that owns the pod, and this file for the driver, which resolves the
-step's inputs. The pod runs the compiled command itself.
+What stands for Kubeflow: a ConfigMap for the Workflow that owns the pod, and this file for the driver, which resolves
+the step's inputs. The pod runs the compiled command itself.
 """
 
 from __future__ import annotations

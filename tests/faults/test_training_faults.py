@@ -17,7 +17,7 @@ import pytest
 import train_folders
 from gang_processes import Gang, start
 
-from trainyard.contract import artifacts
+from trainyard.contract.artifacts.train import Training
 from trainyard.steps.train.loop.checkpoint import Checkpoints
 from trainyard.storage import storage
 
@@ -296,7 +296,7 @@ def add_hog(folder: Path, how: str) -> Path:
 
 
 def linear(folder: Path, examples: str, workers: int, rate: float) -> Gang:
-    """Train y = a x + b by plain gradient descent: it diverges where the rate is above 2 / the largest curvature, here 2."""
+    """Train y = a x + b by plain gradient descent: it diverges at rates above 2 / the largest curvature, here 2."""
     (folder / "own.py").write_text(LINEAR)
     text = LINEAR_RECIPE.format(module=folder / "own.py", workers=workers, rate=rate)
     (folder / "recipe.yaml").write_text(text)
@@ -318,4 +318,4 @@ def assert_finite_checkpoints(folder: Path) -> None:
 def assert_equal_ends(gang: Gang, undisturbed: Gang) -> None:
     assert gang.training.steps == undisturbed.training.steps
     np.testing.assert_array_equal(gang.weights(), undisturbed.weights())
-    assert isinstance(gang.training, artifacts.Training) and not gang_processes.processes_of(gang.folder)
+    assert isinstance(gang.training, Training) and not gang_processes.processes_of(gang.folder)

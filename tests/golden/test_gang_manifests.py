@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from trainyard.spec.environment import Volume
-from trainyard.spec.pools import Pool, placement, promise
+from trainyard.spec.hardware.pools import Pool, device_variables
 from trainyard.steps.train.gang.pods.job import Gang, Owner, headless_service, network_policy, worker_job
 
 GOLDENS = Path(__file__).parent
@@ -17,23 +17,23 @@ RUN = Owner(api_version="argoproj.io/v1alpha1", kind="Workflow", name="digits-x7
 RESOURCES = {"requests": {"cpu": "4", "memory": "16Gi"}, "limits": {"memory": "16Gi"}}
 POOLS = {
     "cpu": {"kind": "cpu"},
-    "gpu": {"kind": "gpu", "accelerator": "nvidia-l4", "count": 2, "spot": True},
+    "gpu": {"kind": "gpu", "accelerator": "nvidia-l4", "count": 2, "spot": True}
+    | {"queue": "research", "priority_class": "batch"},
     "tpu": {"kind": "tpu", "accelerator": "tpu-v6e-slice", "topology": "2x4", "count": 4, "workers": 2},
 }
 
 
 def gang(kind: str) -> Gang:
-    pool = Pool.model_validate(POOLS[kind] | {"resources": RESOURCES})
-    full = {"queue": "research", "priority_class": "batch", "volume": Volume(claim="runs", path="/runs")}
+    pool = Pool.model_validate(POOLS[kind] | {"resources": RESOURCES, "start_deadline_seconds": 300})
     return Gang(
         run="digits-x7k2p",
         image=f"registry.example.com/trainyard/{pool.variant}:0.1.0",
         command=("python", "-m", "trainyard.steps.train.gang.supervisor", "--recipe", "/runs/recipe.yaml"),
         workers=2,
-        placement=placement(pool, "gke"),
-        resources=pool.resources,
-        environment={"TRAINYARD_EVENTS": "json", **(promise(pool) if kind == "tpu" else {})},
-        **(full if kind == "gpu" else {}),
+        pool=pool,
+        platform="gke",
+        environment={"TRAINYARD_STALL_SECONDS": "600", **(device_variables(pool) if kind == "tpu" else {})},
+        volume=Volume(claim="runs", path="/runs") if kind == "gpu" else None,
     )
 
 

@@ -54,11 +54,11 @@ def test_the_scheduled_pipeline_compiles_to_the_committed_package(tmp_path: Path
 
 def test_place_gives_the_package_that_compile_gives(tmp_path: Path) -> None:
     local = tmp_path / "local.yaml"
-    cli("compile", "digits", "-e", "local", "-o", str(local), folder=tmp_path)
+    cli("compile", "digits", "-e", "local", "--to", str(local), folder=tmp_path)
     placed = list(yaml.safe_load_all(cli("place", str(local), "-e", "gke", folder=tmp_path)))
     compiled = list(yaml.safe_load_all(cli("compile", "digits", "-e", "gke", folder=tmp_path)))
     for package in (placed, compiled):
-        for name in ("storage", "code"):
+        for name in ("storage", "code", "about"):
             package[0]["root"]["inputDefinitions"]["parameters"][name].pop("defaultValue")
     assert placed == compiled
 

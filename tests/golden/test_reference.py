@@ -1,5 +1,6 @@
 """The reference pages say what the program says of itself; `make goldens` writes them again."""
 
+import json
 import os
 import re
 import subprocess
@@ -22,6 +23,11 @@ MODELS: dict[str, tuple[str, type[BaseModel]]] = {
     "schedule.md": ("Schedules", Schedule),
 }
 REFERENCE = ROOT / "docs" / "reference"
+PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+ABOUT = """\
+Made from the schema. Numbers stand with their bounds. A section whose default is *its own* may be left out: its keys
+then have the defaults of its table. Values are read as YAML 1.2 reads them: `no` and `12:30` are texts, `1e-3`
+is a number. Anchors and tags are refused."""
 COMMANDS = [
     "",
     "run",
@@ -29,6 +35,7 @@ COMMANDS = [
     "place",
     "plan",
     "pools",
+    "prune",
     "submit",
     "doctor",
     "explain",
@@ -47,6 +54,10 @@ COMMANDS = [
     "recipe new",
     "recipe validate",
     "recipe schema",
+    "data",
+    "data inspect",
+    "data schema",
+    "data compare",
 ]
 
 
@@ -65,29 +76,56 @@ def commands() -> str:
 
 
 def keys(title: str, schema: dict[str, Any]) -> str:
-    """Return a page with a table of keys for the document and each of its sections."""
-    sections = [(title, schema), *schema["$defs"].items()]
-    return "\n".join(
-        [
-            f"# {title}\n\nMade from the schema. A key without a default is required; numbers stand with their bounds. Values are read as YAML 1.2 reads them: `no` and `12:30` are texts, `1e-3` is a number. Anchors and tags are refused.\n",
-            *_tables(sections),
-        ]
-    )
+    """Return a page with a table of keys for the document and each of its sections, in reading order."""
+    return "\n".join([f"# {title}\n\n{ABOUT}\n", *_tables(title, schema)])
 
 
-def _tables(sections: list[tuple[str, dict[str, Any]]]) -> Iterator[str]:
-    for name, section in sections:
+def sections(schema: dict[str, Any]) -> dict[str, tuple[str, dict[str, Any]]]:
+    """Return each section below `schema` by its name, with the keys that lead to it, in the order of the document."""
+    met: dict[str, tuple[str, dict[str, Any]]] = {}
+
+    def visit(value: dict[str, Any], path: str) -> None:
+        if "$ref" in value:
+            name = value["$ref"].rsplit("/", 1)[1]
+            if name not in met:
+                met[name] = path, schema["$defs"][name]
+                visit(schema["$defs"][name], path)
+        for key, inner in value.get("properties", {}).items():
+            visit(inner, f"{path}.{key}".strip("."))
+        for inner in (*value.get("anyOf", ()), *value.get("oneOf", ())):
+            visit(inner, path)
+        for inner in (*value.get("patternProperties", {}).values(), value.get("additionalProperties")):
+            if isinstance(inner, dict):
+                visit(inner, f"{path}.<name>")
+        if "items" in value:
+            visit(value["items"], f"{path}[]")
+
+    visit(schema, "")
+    return met
+
+
+def _tables(title: str, schema: dict[str, Any]) -> Iterator[str]:
+    for name, (path, section) in {title: ("", schema), **sections(schema)}.items():
         if "properties" not in section:
             continue
         required = section.get("required", [])
         rows = [
-            f"| `{key}` | {_kind(value)} | {'' if key in required else _default(value)} | {value.get('description', '')} |"
+            f"| `{key}` | {_kind(value)} | {'required' if key in required else _default(value)} "
+            f"| {_meaning(value, schema)} |"
             for key, value in section["properties"].items()
         ]
         about = section.get("description", "").replace("\n", " ")
-        yield (
-            f"## {name}\n\n{about}\n\n| key | value | default | |\n| --- | --- | --- | --- |\n" + "\n".join(rows) + "\n"
-        )
+        about = f"`{path}`: {about[:1].lower()}{about[1:]}" if path else about
+        head = "| key | value | default | meaning |\n| --- | --- | --- | --- |"
+        yield "\n".join([f"## {name}\n\n{about}\n", head, *rows, ""])
+
+
+def _meaning(value: dict[str, Any], schema: dict[str, Any]) -> str:
+    """Return what a key is for; a section's key the first sentence of the section."""
+    if "description" in value or "$ref" not in value:
+        return str(value.get("description", "")).replace("|", "\\|")
+    about = schema["$defs"][value["$ref"].rsplit("/", 1)[1]]["description"]
+    return _meaning({"description": f"{about.partition('.')[0]}."}, schema)
 
 
 def _kind(value: dict[str, Any]) -> str:
@@ -96,7 +134,7 @@ def _kind(value: dict[str, Any]) -> str:
         return f"[{name}](#{name.lower()})"
     for choice in ("anyOf", "oneOf"):
         if choice in value:
-            return " or ".join(_kind(option) for option in value[choice])
+            return " or ".join(_kind(option) for option in value[choice] if option.get("type") != "null")
     if "enum" in value or "const" in value:
         return ", ".join(
             f"`{option}`" if option != "" else "empty" for option in value.get("enum", [value.get("const")])
@@ -126,7 +164,11 @@ def _range(value: dict[str, Any]) -> str:
 
 def _default(value: dict[str, Any]) -> str:
     default = value.get("default")
-    return "none" if default is None else "" if isinstance(default, dict) else f"`{default}`"
+    if default is None or default == "" or default == {}:
+        return "none"
+    if isinstance(default, dict):
+        return "its own"
+    return f"`{default if isinstance(default, str) else json.dumps(default)}`"
 
 
 @pytest.mark.parametrize("name", ["cli.md", "recipe.md", "environment.md", "schedule.md"])
@@ -142,12 +184,28 @@ def test_the_reference_is_what_the_program_says(name: str) -> None:
     assert file.read_text(encoding="utf-8") == page
 
 
+@pytest.mark.parametrize("name", MODELS)
+def test_every_key_is_described(name: str) -> None:
+    schema = MODELS[name][1].model_json_schema(by_alias=True)
+    for path, section in [("", schema), *sections(schema).values()]:
+        properties = section.get("properties", {})
+        assert (path, [key for key, value in properties.items() if not _meaning(value, schema)]) == (path, [])
+
+
+def test_every_row_of_a_table_has_the_columns_of_its_head() -> None:
+    for page in PAGES:
+        width = 0
+        for line in page.read_text(encoding="utf-8").splitlines():
+            columns = len(re.findall(r"(?<!\\\\)\|", line)) if line.startswith("|") else 0
+            assert not (width and columns) or columns == width, (page.name, line)
+            width = columns
+
+
 def test_every_command_of_the_docs_exists() -> None:
-    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
     known = {command.split()[-1] for command in COMMANDS if command}
     used = [
         line.split()[1]
-        for page in pages
+        for page in PAGES
         for line in page.read_text(encoding="utf-8").splitlines()
         if line.startswith("trainyard ")
     ]
@@ -159,3 +217,32 @@ def test_every_promise_of_the_faults_page_is_held_by_a_test_that_exists() -> Non
     named = set(re.findall(r"`(test_\w+)`", page))
     written = "\n".join(file.read_text(encoding="utf-8") for file in (ROOT / "tests").rglob("test_*.py"))
     assert named and [name for name in sorted(named) if f"def {name}(" not in written] == []
+
+
+def test_every_environment_variable_is_on_the_page() -> None:
+    name = re.compile(r"\bTRAINYARD_[A-Z]+(?:_[A-Z]+)*")
+    page = set(name.findall((REFERENCE / "variables.md").read_text(encoding="utf-8")))
+    folders = ("components", "pipelines", "images", "k8s", "tests", ".ci", "benchmarks")
+    files = [file for folder in folders for file in (ROOT / folder).rglob("*") if file.suffix not in (".pyc", ".png")]
+    text = "\n".join(file.read_text(encoding="utf-8") for file in [*files, ROOT / "Makefile"] if file.is_file())
+    assert set(name.findall(text)) == page
+
+
+def test_every_path_of_the_walkthroughs_and_of_the_architecture_exists() -> None:
+    text = "\n".join(
+        (ROOT / page).read_text(encoding="utf-8") for page in ("CONTRIBUTING.md", "docs/explanation/architecture.md")
+    )
+    roots = (
+        ROOT,
+        ROOT / "components/trainyard",
+        ROOT / "pipelines/trainyard_control",
+        ROOT / "components/trainyard/steps/train",
+    )
+    named = set(re.findall(r"`([\w.-]+/[\w./-]+?)/?`", text))
+    assert named and [path for path in sorted(named) if not any((root / path).exists() for root in roots)] == []
+
+
+def test_every_decision_has_its_context_the_decision_and_its_consequence() -> None:
+    for page in (ROOT / "docs" / "decisions").glob("*.md"):
+        parts = re.findall(r"^\*\*(Context|Decision|Consequence)\.\*\*", page.read_text(encoding="utf-8"), re.MULTILINE)
+        assert parts == ["Context", "Decision", "Consequence"], page.name

@@ -1,7 +1,7 @@
-"""`python checkpointing.py COST RECIPE EXAMPLES FOLDER`: trains with checkpoints that cost COST seconds of CPU time more.
+"""`python checkpointing.py COST RECIPE EXAMPLES FOLDER`: trains; checkpoints cost COST seconds of CPU more.
 
-Prints the step of each checkpoint, then `done`, and waits to be killed, as the others of a gang must not miss it. Half an
-epoch need not take half a minute here, but twice what a checkpoint costs.
+Prints the step of each checkpoint, then `done`, and waits to be killed, as the others of a gang must not miss it. Half
+an epoch need not take half a minute here, but twice what a checkpoint costs.
 """
 
 import sys
@@ -14,7 +14,7 @@ import trainyard.data  # noqa: F401 - chooses Keras 3
 # isort: split
 from trainyard.spec import recipe
 from trainyard.steps.train import session
-from trainyard.steps.train.loop import loop, writer
+from trainyard.steps.train.loop import checkpoint_writer, loop, save_schedule
 from trainyard.steps.train.loop.checkpoint import Arrays, Checkpoints, Progress
 
 
@@ -34,7 +34,7 @@ class Costly(Checkpoints):
 
 if __name__ == "__main__":
     _, path, examples, folder = sys.argv[1:]
-    loop.CHECKPOINT_SECONDS, writer.SHARE = 0.0, 0.5
+    save_schedule.CHECKPOINT_SECONDS, checkpoint_writer.MAX_OVERHEAD = 0.0, 0.5
     session.Loop, session.Checkpoints = Told, Costly
     output = Path(folder) / "output"
     output.mkdir(exist_ok=True)

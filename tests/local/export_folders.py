@@ -16,13 +16,13 @@ import numpy as np
 import tensorflow as tf
 from PIL import Image
 
-from trainyard.contract.artifacts import Column, Examples, Feature, ImageShape, RawFeature, SplitFiles
+from trainyard.contract.artifacts.preprocess import Column, Examples, Feature, ImageShape, RawFeature, SplitFiles
 from trainyard.data.images import decode_image
 from trainyard.storage import storage
 
 
 def digits(root: Path) -> None:
-    """Leave the committed outputs `examples` and `model` for 8 x 8 digits; the network is right on more than nine in ten."""
+    """Leave the committed outputs `examples` and `model` for 8 x 8 digits; the network is right on over nine in ten."""
     from sklearn.datasets import load_digits
 
     pixels, labels = load_digits(return_X_y=True)

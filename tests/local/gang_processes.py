@@ -21,7 +21,7 @@ import keras
 import numpy as np
 import train_folders
 
-from trainyard.contract import artifacts
+from trainyard.contract.artifacts.train import Training
 from trainyard.storage import storage
 
 MODULE = """
@@ -93,8 +93,8 @@ class Gang:
         raise AssertionError(f"worker {worker} has no training process")
 
     @property
-    def training(self) -> artifacts.Training:
-        return artifacts.Training.model_validate_json(storage.read(f"{self.root}/output", "training.json") or "")
+    def training(self) -> Training:
+        return Training.model_validate_json(storage.read(f"{self.root}/output", "training.json") or "")
 
     def weights(self) -> np.ndarray:
         model = keras.saving.load_model(storage.local(f"{self.root}/output", made_by="train") / "model.keras")
@@ -118,7 +118,7 @@ def resume(folder: Path, examples: str, cgroup: Path | None = None, root: str = 
     cgroup: the control group that it runs in, if one is given.
     """
     root = root or str(folder)
-    return Gang(folder, _step(folder, root, examples, "trainyard.steps.train", environment, cgroup), root)
+    return Gang(folder, _step(folder, root, examples, ["trainyard.steps", "train"], environment, cgroup), root)
 
 
 def write_recipe(
@@ -154,7 +154,7 @@ def supervisor(folder: Path, examples: str, worker: int, ports: list[int], **env
     addresses = ",".join(f"127.0.0.1:{port}" for port in ports)
     variables = {"TRAINYARD_WORKERS": addresses, "TRAINYARD_WORKER_INDEX": str(worker), "TRAINYARD_GANG_TOKEN": "known"}
     variables |= environment
-    return Gang(folder, _step(folder, str(folder), examples, "trainyard.steps.train.gang.supervisor", variables))
+    return Gang(folder, _step(folder, str(folder), examples, ["trainyard.steps.train.gang.supervisor"], variables))
 
 
 def free_port() -> int:
@@ -214,20 +214,20 @@ def kill(pid: int) -> None:
 
 
 def _step(
-    folder: Path, root: str, examples: str, module: str, environment: dict[str, str], cgroup: Path | None = None
+    folder: Path, root: str, examples: str, module: list[str], environment: dict[str, str], cgroup: Path | None = None
 ) -> subprocess.Popen[str]:
     enter = ["sh", "-c", f'echo $$ > {cgroup}/cgroup.procs && exec "$@"', "sh"] if cgroup else []
     with (folder / "log").open("a") as log:
         return subprocess.Popen(
             [
                 *enter,
-                *(sys.executable, "-m", module, "--recipe", str(folder / "recipe.yaml"), "--examples", examples),
+                *(sys.executable, "-m", *module, "--recipe", str(folder / "recipe.yaml"), "--examples", examples),
                 *("--checkpoints", f"{root}/checkpoints", "--output", f"{root}/output"),
             ],
             stderr=subprocess.STDOUT,
             stdout=log,
             text=True,
-            env={**os.environ, "TRAINYARD_EVENTS": "json", **environment},
+            env={**os.environ, **environment},
         )
 
 

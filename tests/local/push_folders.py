@@ -9,7 +9,9 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import tensorflow as tf
 
-from trainyard.contract.artifacts import Evaluation, Exports, Threshold, Verdict
+from trainyard.contract.artifacts.evaluate import Evaluation
+from trainyard.contract.artifacts.export import Exports
+from trainyard.contract.artifacts.gate import Threshold, Verdict
 from trainyard.storage import storage
 
 

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from object_stores import FAULTS, Request, Store
@@ -101,7 +102,7 @@ def test_a_copy_that_was_damaged_on_this_machine_is_fetched_again(store: Store, 
 def test_an_object_that_is_gone_or_changed_is_an_error_of_the_data(store: Store, uri: str) -> None:
     write(uri, "hello")
     (name,) = [each for each in names(store, uri) if each.endswith("/a")]
-    bucket, prefix = stores.place(uri)
+    bucket, prefix = stores.locate(uri)
     bucket.write(prefix + name, b"hellO")
     with pytest.raises(DataError, match="differs from its manifest"):
         storage.local(uri, "test")
@@ -211,7 +212,10 @@ def unlucky(seed: int, share: float) -> Callable[[Request], str | None]:
     return lambda request: draw.choice(FAULTS) if draw.random() < share else None
 
 
-def test_a_store_that_fails_a_fifth_of_all_requests_is_outlived(store: Store, uri: str) -> None:
+def test_a_store_that_fails_a_fifth_of_all_requests_is_outlived(
+    store: Store, uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(objects, "FIRST_PAUSE", 0.01)
     store.fault = unlucky(seed=7, share=0.2)
     for number in range(6):
         write(f"{uri}/{number}", f"content {number}")
@@ -248,8 +252,8 @@ def test_a_publish_whose_answer_was_lost_is_known_as_ones_own(store: Store, uri:
 def test_a_store_that_does_not_answer_is_given_up_at_the_deadline(
     store: Store, uri: str, fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(objects, "DEADLINE_SECONDS", 3.0)
-    monkeypatch.setattr(objects, "TIMEOUT_SECONDS", (1.0, 1.0))
+    monkeypatch.setattr(objects, "DEADLINE_SECONDS", 1.0)
+    monkeypatch.setattr(objects, "TIMEOUT_SECONDS", (0.4, 0.4))
     from trainyard.storage.buckets import gcs, s3
 
     for cached in (stores.store, gcs._client, s3._client):
@@ -265,7 +269,8 @@ def test_of_a_long_listing_only_the_page_that_failed_is_asked_for_again(
     store: Store, uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(objects, "PAGE_OBJECTS", 2)
-    bucket, name = stores.place(uri)
+    monkeypatch.setattr(objects, "FIRST_PAUSE", 0.01)
+    bucket, name = stores.locate(uri)
     for number in range(5):
         bucket.write(f"{name}/{number}", b"x")
         bucket.write(f"{name}/deep-{number}/x", b"x")
@@ -300,7 +305,11 @@ def test_a_server_that_overlooks_conditions_is_refused(store: Store, uri: str) -
         write(uri, "hello")
 
 
-def test_the_lease_is_held_by_one_and_free_after_its_release(store: Store, uri: str) -> None:
+def test_the_lease_is_held_by_one_and_free_after_its_release(
+    store: Store, uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bucket_lease, "RENEW_SECONDS", 0.1)
+    monkeypatch.setattr(bucket_lease, "_POLL_SECONDS", 0.1)
     refused = pytest.raises(TransientError, match=f"process {os.getpid()} on .* is writing it")
     with storage.lease(uri), refused, storage.lease(uri):
         pass
@@ -331,14 +340,15 @@ def test_the_lease_of_a_process_killed_on_this_machine_is_free_at_once(store: St
     start = time.monotonic()
     # Nobody has waited for it yet: in a container often nobody ever does.
     with storage.lease(uri), storage.lease(f"{uri}.checkpoints"):
-        assert time.monotonic() - start < bucket_lease.TAKE_SECONDS / 4
+        assert time.monotonic() - start < bucket_lease.TAKEOVER_SECONDS / 4
     holder.wait()
 
 
 def test_the_second_lease_of_a_dead_process_elsewhere_is_not_waited_for_again(
     store: Store, uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bucket_lease, "TAKE_SECONDS", 3.0)
+    monkeypatch.setattr(bucket_lease, "TAKEOVER_SECONDS", 1.0)
+    monkeypatch.setattr(bucket_lease, "_POLL_SECONDS", 0.1)
     holder = hold(uri)
     holder.kill()
     monkeypatch.setattr(bucket_lease.socket, "gethostname", lambda: "another-machine")
@@ -346,7 +356,7 @@ def test_the_second_lease_of_a_dead_process_elsewhere_is_not_waited_for_again(
     with storage.lease(uri):
         first = time.monotonic() - start
         with storage.lease(f"{uri}.checkpoints"):
-            assert first > 3.0 and time.monotonic() - start - first < 1.0
+            assert first > 1.0 and time.monotonic() - start - first < 1.0
     holder.wait()
 
 
@@ -376,7 +386,8 @@ def test_a_lease_that_does_not_move_is_taken_over_and_its_holder_stopped(
     store: Store, uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By the watcher's own clock: what the holder's machine takes for the time is never read."""
-    monkeypatch.setattr(bucket_lease, "TAKE_SECONDS", 4.0)
+    monkeypatch.setattr(bucket_lease, "TAKEOVER_SECONDS", 1.0)
+    monkeypatch.setattr(bucket_lease, "_POLL_SECONDS", 0.1)
     holder = hold(uri)
     holder.send_signal(signal.SIGSTOP)
     with storage.lease(uri):
@@ -438,8 +449,9 @@ with storage.stage(sys.argv[1], "test") as folder:
 
 
 def test_what_a_killed_writer_left_on_this_machine_goes_with_the_next_one(store: Store, uri: str) -> None:
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
-    writers = [subprocess.Popen([sys.executable, "-c", STAGING, f"{uri}/{n}"], **pipes) for n in (0, 1)]  # type: ignore[call-overload]
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    command = [sys.executable, "-c", STAGING]
+    writers = [subprocess.Popen([*command, f"{uri}/{n}"], text=True, **pipes) for n in (0, 1)]
     killed, alive = (Path(writer.stdout.readline().strip()) for writer in writers)
     writers[0].kill()
     writers[0].wait()

@@ -13,7 +13,7 @@ from PIL import Image
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits
 from sklearn.metrics import accuracy_score, log_loss, mean_absolute_error
 
-from trainyard.contract.artifacts import Evaluation
+from trainyard.contract.artifacts.evaluate import Evaluation
 from trainyard.data.examples import open_examples
 from trainyard.errors import DataError
 from trainyard.runtime import step

@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from trainyard.contract.artifacts import Exports, Feature, RawFeature
+from trainyard.contract.artifacts.export import Exports
+from trainyard.contract.artifacts.preprocess import Feature, RawFeature
 from trainyard.data.examples import load_transform, open_examples
 from trainyard.spec import documents
 from trainyard.spec.recipe import Recipe

@@ -11,10 +11,14 @@ import pytest
 import yaml
 from kfp import local
 
-from trainyard.contract.artifacts import Evaluation, Examples, Exports, Pushed, Training
-from trainyard.contract.champion import EXTRA, Champion, crown
-from trainyard.contract.drift import FeatureStatistics, Statistics
+from trainyard.contract.artifacts.evaluate import Evaluation
+from trainyard.contract.artifacts.export import Exports
+from trainyard.contract.artifacts.preprocess import Examples
+from trainyard.contract.artifacts.push import Pushed
+from trainyard.contract.artifacts.train import Training
+from trainyard.contract.champion import EXTRA, Champion, set_champion
 from trainyard.contract.keys import code_digest
+from trainyard.contract.statistics.drift import FeatureStatistics, Statistics
 from trainyard.spec import documents
 from trainyard.spec import recipe as recipes
 from trainyard.spec.recipe import Recipe
@@ -105,7 +109,7 @@ def test_a_second_run_uses_the_committed_outputs_again(folder: Path, first: Ende
     for task, name in (("preprocess", "examples"), ("train", "model"), ("export", "exported")):
         assert second.parameter(task, name) == first.parameter(task, name)
     said = capfd.readouterr().out
-    assert all(f"reused step={step}" in said for step in ("preprocess", "train", "export"))
+    assert all(f'"reused", "step": "{step}"' in said for step in ("preprocess", "train", "export"))
 
 
 def test_a_scheduled_run_trains_new_data_and_ends_at_its_first_step_when_there_are_none(
@@ -156,7 +160,7 @@ def test_a_scheduled_run_looks_at_new_data_and_trains_only_where_they_have_drift
     Statistics.model_validate({"examples": splits, "classes": halves, "features": {"price": {"train": price}}}).write(
         extra
     )
-    crown(str(extra.parent.parent), Champion(version=1, path="1", digest="d", metrics={}))
+    set_champion(str(extra.parent.parent), Champion(version=1, path="1", digest="d", metrics={}))
 
     def scheduled(name: str, lowest: int, unsold: str = "no") -> set[str]:
         """Run on 200 prices in [lowest, lowest + 40), half of them sold; return the tasks that ran."""

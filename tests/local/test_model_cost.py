@@ -9,7 +9,7 @@ import keras
 import pytest
 import tensorflow as tf
 
-from trainyard.contract.artifacts import Feature
+from trainyard.contract.artifacts.preprocess import Feature
 from trainyard.models import profiles
 from trainyard.models.build import build
 from trainyard.models.cost import TRAINING_PASSES, cost

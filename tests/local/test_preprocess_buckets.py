@@ -12,11 +12,11 @@ from google.auth.exceptions import RefreshError
 from preprocess_sources import preprocess, write_images, write_rows
 
 from trainyard.contract import keys
-from trainyard.contract.artifacts import Examples
+from trainyard.contract.artifacts.preprocess import Examples
 from trainyard.errors import DataError, TransientError
 from trainyard.spec.recipe import Recipe
 from trainyard.storage import storage
-from trainyard.storage.buckets import buckets, stores
+from trainyard.storage.buckets import bucket_source, stores
 
 IMAGES = {"format": "image_folder", "max_bad_fraction": 0.1, "shard_examples": 16}
 TABLE = {"format": "csv", "label": "bought", "features": {"visits": {"type": "numeric"}}}
@@ -38,15 +38,20 @@ def folder(tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def bucket(store, folder, request):
-    """A folder in a bucket with `folder`, what a console and macOS leave beside it, and one with almost the same name."""
-    root = f"{store.uri}/{abs(hash(request.node.name))}"
+def bucket(store, request):
+    """An empty folder in a bucket."""
+    return f"{store.uri}/{abs(hash(request.node.name))}"
+
+
+@pytest.fixture
+def filled(bucket, folder):
+    """A folder in a bucket with `folder`, what consoles and macOS leave beside it, and one of almost that name."""
     for path in folder.rglob("*"):
         if path.is_file():
-            put(root, path.relative_to(folder).as_posix(), path.read_bytes())
+            put(bucket, path.relative_to(folder).as_posix(), path.read_bytes())
     for name in ("pets/", "pets/dog/", "pets/.DS_Store", "pets/dog/.thumbs/0.png", "pets-old/dog/0.png"):
-        put(root, name, b"")
-    return root
+        put(bucket, name, b"")
+    return bucket
 
 
 def put(root: str, name: str, content: bytes) -> None:
@@ -55,9 +60,9 @@ def put(root: str, name: str, content: bytes) -> None:
 
 
 @pytest.mark.parametrize(("data", "source"), [(IMAGES, "pets"), (TABLE, "table"), (TABLE, "table/rows.csv.gz")])
-def test_a_bucket_gives_the_same_files_as_a_folder(data, source, bucket, folder, tmp_path):
+def test_a_bucket_gives_the_same_files_as_a_folder(data, source, filled, folder, tmp_path):
     local = preprocess(recipe(data, folder / source), tmp_path / "local")
-    remote = preprocess(recipe(data, f"{bucket}/{source}"), tmp_path / "remote")
+    remote = preprocess(recipe(data, f"{filled}/{source}"), tmp_path / "remote")
     here, there = (storage.require(output, "preprocess").files for output in (local, remote))
     # TensorFlow numbers the functions of a graph by how many the process traced before.
     assert {name for name in here if here[name] != there.get(name)} <= {"transform/transform_fn/saved_model.pb"}
@@ -65,12 +70,12 @@ def test_a_bucket_gives_the_same_files_as_a_folder(data, source, bucket, folder,
     assert Examples.read(remote).fingerprint == Examples.read(local).fingerprint
 
 
-def test_a_folder_of_a_bucket_and_a_glob_name_the_same_files_as_a_local_one(bucket, folder):
+def test_a_folder_of_a_bucket_and_a_glob_name_the_same_files_as_a_local_one(filled, folder):
     from trainyard.steps.preprocess.readers.files import find_files
 
     for data, pattern in ((IMAGES, "pets/*/*.png"), (IMAGES, "pets"), (TABLE, "table/"), (TABLE, "table/*.gz")):
         found = []
-        for source in (f"{bucket}/{pattern}", str(folder / pattern)):
+        for source in (f"{filled}/{pattern}", str(folder / pattern)):
             files = find_files(recipe(data, source).data, source)
             found.append([files.name(path) for path in files.paths])
         assert found[0] == found[1] != []
@@ -78,7 +83,7 @@ def test_a_folder_of_a_bucket_and_a_glob_name_the_same_files_as_a_local_one(buck
 
 def test_hostile_names_and_sizes_of_a_bucket_are_set_aside_or_read_as_in_a_folder(bucket):
     from trainyard.steps.preprocess.readers.files import find_files
-    from trainyard.steps.preprocess.readers.sources import _Read
+    from trainyard.steps.preprocess.readers.sources import Reader
 
     root = f"{bucket}/img[1]*"
     names = ("dog/0.png", "top.png", "dog/cut.png.gz", "dog/bomb.png.gz", "dog/huge.png")
@@ -90,8 +95,7 @@ def test_hostile_names_and_sizes_of_a_bucket_are_set_aside_or_read_as_in_a_folde
     source = recipe({**IMAGES, "max_image_pixels": 1}, root)
     files = find_files(source.data, root)
     assert [(item.source, item.reason) for item in files.bad] == [("dog/huge.png", "too_many_bytes")]
-    reader = _Read(source, files, None)
-    found = [item.value for path in files.paths for item in reader.process(path)]
+    found = Reader(source, files, None).read(files.paths)
     assert {item.source: item.reason for item in found} == {
         "dog/0.png": "not_an_image",
         "top.png": "missing_label",
@@ -105,13 +109,13 @@ def test_hostile_names_and_sizes_of_a_bucket_are_set_aside_or_read_as_in_a_folde
         assert (files.paths, files.left_out) == ([f"{bucket}/tables/a[1].csv"], left_out)
 
 
-def test_the_fingerprint_follows_the_objects_and_nothing_else(bucket):
-    source = recipe(IMAGES, f"{bucket}/pets")
+def test_the_fingerprint_follows_the_objects_and_nothing_else(filled):
+    source = recipe(IMAGES, f"{filled}/pets")
     before = keys.fingerprint(source)
-    put(bucket, "pets/cat/", b"")
-    put(bucket, "pets-old/dog/1.png", b"x")
+    put(filled, "pets/cat/", b"")
+    put(filled, "pets-old/dog/1.png", b"x")
     assert keys.fingerprint(source) == before
-    put(bucket, "pets/dog/empty.png", b"x")
+    put(filled, "pets/dog/empty.png", b"x")
     assert keys.fingerprint(source) != before
 
 
@@ -121,8 +125,8 @@ def test_a_missing_bucket_folder_or_object_is_an_error_of_the_data(bucket, store
         keys.fingerprint(recipe(IMAGES, missing))
     with pytest.raises(DataError, match="no files found"):
         keys.fingerprint(recipe(IMAGES, f"{bucket}/cats"))
-    with pytest.raises(DataError, match="there is no such bucket or object"), buckets.faults("gone.png"):
-        buckets.open_object(f"{bucket}/gone.png").read()
+    with pytest.raises(DataError, match="there is no such bucket or object"), bucket_source.source_errors("gone.png"):
+        bucket_source.open_object(f"{bucket}/gone.png").read()
 
 
 def test_the_prepared_folder_of_a_data_set_is_described_by_its_objects(bucket):
@@ -134,11 +138,11 @@ def test_the_prepared_folder_of_a_data_set_is_described_by_its_objects(bucket):
 
 
 def test_an_object_larger_than_one_request_and_an_empty_one_are_read_to_their_end(bucket, monkeypatch):
-    monkeypatch.setattr(buckets, "_CHUNK", 1000)
+    monkeypatch.setattr(bucket_source, "_CHUNK", 1000)
     for size in (0, 999, 1000, 2001):
         put(bucket, "object", bytes(range(250)) * 9)
         put(bucket, "object", (bytes(range(250)) * 9)[:size])
-        with buckets.open_object(f"{bucket}/object") as stream:
+        with bucket_source.open_object(f"{bucket}/object") as stream:
             assert (stream.read(10), stream.read()) == (
                 (bytes(range(250)) * 9)[:size][:10],
                 (bytes(range(250)) * 9)[:size][10:],
@@ -146,7 +150,7 @@ def test_an_object_larger_than_one_request_and_an_empty_one_are_read_to_their_en
 
 
 def test_a_store_that_does_not_answer_is_said_within_seconds(store, monkeypatch):
-    monkeypatch.setattr(buckets, "_DEADLINE_SECONDS", 3.0)
+    monkeypatch.setattr(bucket_source, "_DEADLINE_SECONDS", 1.0)
     store.fault = lambda request: "503"
     start = time.monotonic()
     with pytest.raises(TransientError, match=rf"data.path: {store.scheme}://data/pets: cannot be reached"):
@@ -154,20 +158,16 @@ def test_a_store_that_does_not_answer_is_said_within_seconds(store, monkeypatch)
     assert time.monotonic() - start < 30
 
 
-def test_a_worker_that_loses_the_store_makes_the_run_one_to_repeat(store, monkeypatch):
+def test_a_worker_that_loses_the_store_makes_the_run_one_to_repeat(store, monkeypatch, tmp_path):
+    from trainyard.steps.preprocess.collect import collect
     from trainyard.steps.preprocess.readers.files import Files
-    from trainyard.steps.preprocess.readers.sources import ReadRecords
-    from trainyard.steps.preprocess.runner import pipeline
 
-    monkeypatch.setattr(buckets, "_DEADLINE_SECONDS", 1.0)
+    monkeypatch.setattr(bucket_source, "_DEADLINE_SECONDS", 1.0)
     store.fault = lambda request: "reset"
     root = f"{store.scheme}://data/pets"
     path = f"{root}/dog/0.png"
-    with (
-        pytest.raises(TransientError, match=rf"^{path}: cannot be reached .*same command again\.$"),
-        pipeline("") as run,
-    ):
-        _ = run | ReadRecords(recipe(IMAGES, root), Files(root, [path]), None)
+    with pytest.raises(TransientError, match=rf"^{path}: cannot be reached .*same command again\.$"):
+        collect(recipe(IMAGES, root), Files(root, [path]), None, str(tmp_path), "")
 
 
 @pytest.mark.parametrize(
@@ -198,6 +198,6 @@ def test_what_no_repetition_mends_is_told_from_what_one_may(error, kind, monkeyp
         raise error
 
     monkeypatch.setattr(store, "_read", fail)
-    with pytest.raises(kind) as raised, buckets.faults(f"{scheme}://data/pets"):
+    with pytest.raises(kind) as raised, bucket_source.source_errors(f"{scheme}://data/pets"):
         store.read("pets")
     assert ("grant the right to read" in str(raised.value)) == (kind is DataError)

@@ -1,4 +1,4 @@
-"""preprocess on one folder with everything in it that would hang, crash or mislead a reader, through the real pipelines."""
+"""preprocess on a folder with everything that would hang, crash or mislead a reader, through the real pipelines."""
 
 import gzip
 import json
@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 from preprocess_sources import preprocess
 
-from trainyard.contract.artifacts import Examples
+from trainyard.contract.artifacts.preprocess import Examples
 from trainyard.errors import ConfigurationError, DataError
 from trainyard.spec.recipe import Recipe
 

@@ -113,6 +113,27 @@ def test_the_transform_graph_gives_what_training_sees(examples):
             np.testing.assert_array_equal(labels, raw_labels)
 
 
+@pytest.mark.parametrize("store", ["training_size", "raw"])
+def test_stored_small_the_examples_are_the_same_and_the_transform_graph_gives_what_training_sees(
+    store, examples, source, tmp_path
+):
+    from trainyard.data.examples import load_transform, open_examples
+
+    sized = recipe(source, image_size=(8, 9), store=store)
+    smaller = sized.data.model_copy(update={"image_size": (4, 6)})  # less than any network takes
+    small = open_examples(preprocess(sized.model_copy(update={"data": smaller}), tmp_path / "out"))
+    assert small.document.fingerprint == examples.document.fingerprint
+    assert small.document.quarantine == examples.document.quarantine
+    assert [feature.pixels for feature in small.document.features] == [store == "raw"]
+    transform = load_transform(small.uri)
+    keys = []
+    for (features, _, key), (raw, _) in zip(small.batches("train", 32), small.raw_batches("train", 32), strict=True):
+        assert features["image"].shape[1:] == (4, 6, 3)
+        np.testing.assert_array_equal(transform(raw)["image"], features["image"])
+        keys += list(key.numpy())
+    assert keys == [key for _, _, batch in examples.batches("train", 32) for key in batch.numpy()]
+
+
 def test_one_example_decodes_as_in_a_batch(examples):
     import tensorflow as tf
 

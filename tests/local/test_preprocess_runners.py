@@ -2,13 +2,16 @@
 
 import inspect
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from apache_beam.portability.api import beam_job_api_pb2
 from apache_beam.runners.portability.local_job_service import LocalJobServicer
 
+from trainyard import events
 from trainyard.errors import ConfigurationError, TransientError
 from trainyard.spec import recipe as recipes
 from trainyard.storage import storage
@@ -54,7 +57,7 @@ def test_options_of_dataflow_reach_beam_and_the_main_session_does_not():
 
 
 class Job(LocalJobServicer):
-    """Beam's own job server, as Prism a gRPC service whose job ids are those of their preparation; notes the deadlines."""
+    """Beam's own job server, as Prism a gRPC service whose job ids are their preparations'; notes the deadlines."""
 
     def __init__(self):
         super().__init__()
@@ -97,17 +100,25 @@ def test_a_pipeline_may_take_longer_than_an_answer_of_its_job_server(words, seco
 
 
 def test_workers_that_do_not_see_the_output_folder_are_noticed(tmp_path):
-    from trainyard.steps.preprocess.collect import _require_shared
+    from trainyard.steps.preprocess.collect import _document, _read_found
 
     with pytest.raises(ConfigurationError, match="mount one volume"):
-        _require_shared(str(tmp_path), "--runner=DataflowRunner")
+        _read_found(_document(str(tmp_path), 0), "--runner=DataflowRunner")
 
 
 @pytest.mark.skipif(shutil.which("prism") is None, reason="Beam's Prism runner is not on the PATH")
 def test_prism_writes_the_same_shards_and_is_gone_afterwards(tmp_path):
     outputs = {}
     for name, options in (("direct", ""), ("prism", f"--runner=PrismRunner --prism_location={shutil.which('prism')}")):
-        step = [sys.executable, "-m", "trainyard.steps.preprocess", "--recipe", "digits", f"--output={tmp_path / name}"]
+        step = [
+            sys.executable,
+            "-m",
+            "trainyard.steps",
+            "preprocess",
+            "--recipe",
+            "digits",
+            f"--output={tmp_path / name}",
+        ]
         subprocess.run([*step, f"--beam-options={options}"], check=True)
         outputs[name] = storage.require(str(tmp_path / name), "preprocess").files
     direct, prism = outputs["direct"], outputs["prism"]
@@ -116,3 +127,65 @@ def test_prism_writes_the_same_shards_and_is_gone_afterwards(tmp_path):
     assert direct.keys() == prism.keys()
     running = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
     assert shutil.which("prism") not in running
+
+
+class FlinkJobs(LocalJobServicer):
+    """As Flink's, a job server that knows jobs by their option job_name. They run until they are cancelled."""
+
+    def __init__(self):
+        super().__init__()
+        self.cancelled = []
+
+    def Run(self, request, context=None, timeout=None):
+        self._jobs[request.preparation_id].set_state(beam_job_api_pb2.JobState.RUNNING)
+        return beam_job_api_pb2.RunJobResponse(job_id=request.preparation_id)
+
+    def GetJobs(self, request, context=None, timeout=None):
+        jobs = [
+            beam_job_api_pb2.JobInfo(job_id=job, job_name=dict(each._pipeline_options)["beam:option:job_name:v1"])
+            for job, each in self._jobs.items()
+        ]
+        return beam_job_api_pb2.GetJobsResponse(job_info=jobs)
+
+    def Cancel(self, request, context=None, timeout=None):
+        self.cancelled.append(request.job_id)
+        self._jobs[request.job_id].set_state(beam_job_api_pb2.JobState.CANCELLED)
+        return beam_job_api_pb2.CancelJobResponse(state=beam_job_api_pb2.JobState.CANCELLED)
+
+
+@pytest.fixture
+def flink():
+    server = FlinkJobs()
+    server.options = (
+        f"--runner=FlinkRunner --environment_type=LOOPBACK --job_endpoint=localhost:{server.start_grpc_server()}"
+    )
+    yield server
+    server.stop()
+
+
+def step_on(server: FlinkJobs, output: Path) -> subprocess.Popen[str]:
+    """Start the step with its pipeline on `server`, and return it once it says that its job runs."""
+    words = ["--recipe", "digits", f"--output={output}", f"--beam-options={server.options}"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "trainyard.steps", "preprocess", *words], stderr=subprocess.PIPE, text=True
+    )
+    assert any(events.parse(line).get("event") == "beam_job" for line in process.stderr)
+    return process
+
+
+def test_a_steps_job_ends_with_it_and_one_that_a_killed_step_left_is_cancelled_by_the_next(flink, tmp_path):
+    killed = step_on(flink, tmp_path / "examples")
+    killed.kill()
+    killed.communicate()
+    assert flink.cancelled == []
+    other = step_on(flink, tmp_path / "other")
+    assert flink.cancelled == [], "of another output"
+    stopped = step_on(flink, tmp_path / "examples")
+    left, others, own = flink._jobs
+    assert flink.cancelled == [left]
+    for step, job in ((stopped, own), (other, others)):
+        step.send_signal(signal.SIGTERM)
+        log = step.communicate()[1]
+        assert step.returncode == 143
+        assert events.last(log, "beam_job_cancelled") == {"job": job}
+    assert flink.cancelled == [left, own, others]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from trainyard.contract.artifacts import Examples, Window
-from trainyard.contract.drift import Statistics
+from trainyard.contract.artifacts.preprocess import Examples, Window
+from trainyard.contract.statistics.drift import Statistics
 from trainyard.runtime import step
 from trainyard.spec import documents
 from trainyard.spec.recipe import Recipe

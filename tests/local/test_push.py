@@ -21,7 +21,7 @@ import pytest
 import tensorflow as tf
 from push_folders import evaluated, exported
 
-from trainyard.contract.artifacts import Pushed
+from trainyard.contract.artifacts.push import Pushed
 from trainyard.contract.champion import champion
 from trainyard.errors import DataError, GateRefused, TransientError
 from trainyard.spec import documents
@@ -208,7 +208,7 @@ PATIENT = """
 import sys, time
 from pathlib import Path
 from trainyard.spec import documents
-from trainyard.contract.artifacts import Pushed
+from trainyard.contract.artifacts.push import Pushed
 from trainyard.errors import TransientError
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.push import run

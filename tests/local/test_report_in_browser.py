@@ -12,6 +12,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent.parent / "unit"))
 from report_folders import SECONDS, recipe, whole_run
 
+from trainyard.report.outputs import read
 from trainyard.report.report import render
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -58,7 +59,7 @@ def opened(page: str, folder: Path) -> tuple[str, str]:
 
 @pytest.mark.parametrize("text", ["seven", HOSTILE], ids=["plain", "hostile"])
 def test_a_browser_draws_every_figure_and_asks_for_nothing(tmp_path, text):
-    page = render(text, recipe(text), whole_run(tmp_path / "run", text), SECONDS)
+    page = render(text, recipe(text), read(whole_run(tmp_path / "run", text)), SECONDS)
     dom, complaints = opened(page, tmp_path)
     assert complaints == ""
     wanted = len(re.findall(r"data-figure=", page))
@@ -74,7 +75,7 @@ def test_what_got_in_all_the_same_would_neither_run_nor_ask(tmp_path):
     intruder = (
         "<script>document.documentElement.dataset.owned = 1</script><img src='https://example.invalid/a.png'></main>"
     )
-    page = render("digits", recipe(), {}, {}).replace("</main>", intruder)
+    page = render("digits", recipe(), read({}), {}).replace("</main>", intruder)
     dom, complaints = opened(page, tmp_path)
     assert "data-owned" not in dom
     assert "Content Security Policy" in complaints and "initiator" not in complaints

@@ -76,7 +76,13 @@ def test_push_alone_tells_by_a_dry_run_what_it_would_do(here: Path, record: dict
     options = {"recipe": run / "recipe.yaml", "destination": tmp_path / "models", "output": tmp_path / "pushed"}
     for option, step in (("evaluation", "evaluate"), ("exported", "export")):
         options[option] = next(run.parents[1].glob(f"{step}/*/manifest.json")).parent
-    command = [sys.executable, "-m", "trainyard.steps.push", *(f"--{name}={value}" for name, value in options.items())]
+    command = [
+        sys.executable,
+        "-m",
+        "trainyard.steps",
+        "push",
+        *(f"--{name}={value}" for name, value in options.items()),
+    ]
     subprocess.run([*command, "--dry-run"], check=True, capture_output=True)
     assert json.loads((tmp_path / "pushed" / "pushed.json").read_text())["version"] == 1
     assert not (tmp_path / "models").exists()

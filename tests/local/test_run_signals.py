@@ -1,4 +1,4 @@
-"""What ends `trainyard run` from outside: signals to all of its processes, and a kill of the one that starts the steps."""
+"""What ends `trainyard run` from outside: signals to all of its processes, a kill of the one that starts steps."""
 
 from __future__ import annotations
 

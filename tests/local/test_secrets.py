@@ -1,4 +1,4 @@
-"""A secret that a run is given is nowhere in what it leaves or says: outputs, logs, reports, caches, compiled packages."""
+"""A run's secret is nowhere in what it leaves or says: outputs, logs, reports, caches, compiled packages."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from trainyard.data.examples import open_examples
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.train import session
 from trainyard.steps.train.engines import engine
-from trainyard.steps.train.engines.names import SCALE
+from trainyard.steps.train.engines.variable_names import SCALE
 
 EPOCHS, EPOCH, HALF = 2, 233, 117  # 466 examples, two a step
 
@@ -70,9 +70,9 @@ def saved(folder: Path, examples: str, cost: int) -> list[list[int]]:
 def test_what_a_checkpoint_took_of_the_state_stays_as_it_was_when_steps_follow(examples: str) -> None:
     folder = open_examples(examples)
     settings = {"name": "tiny", "data": {"format": "image_folder", "path": "/nowhere"}, "model": {"name": "cnn_small"}}
-    trains = engine.engine()
+    trains = engine.create_engine()
     trains.join()
-    data, steps = session.prepared(Recipe.model_validate(settings), folder, trains, (0.0, 1.0), "float32")
+    data, steps = session.prepare(Recipe.model_validate(settings), folder, trains, (0.0, 1.0), "float32")
     batches = iter(steps.distributed(data.train(0)))
     steps.train(batches, 1, [0.0])
     taken = steps.arrays()

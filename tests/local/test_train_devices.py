@@ -15,7 +15,7 @@ from trainyard.errors import InfrastructureError
 from trainyard.steps.train.engines import probe; from trainyard.steps.train.engines.tensorflow import strategy
 try:
     probe.check()
-    made = strategy.strategy()
+    made = strategy.create_strategy()
 except InfrastructureError as error:
     sys.exit(f"{int(error.exit_code)} {error}")
 for device in probe.probe():
@@ -23,24 +23,26 @@ for device in probe.probe():
 """
 
 
-def run(promise: dict[str, object] | None) -> subprocess.CompletedProcess[str]:
-    told = {"TRAINYARD_DEVICES": json.dumps(promise)} if promise else {}
+def run(expected: dict[str, object] | None) -> subprocess.CompletedProcess[str]:
+    told = {"TRAINYARD_DEVICES": json.dumps(expected)} if expected else {}
     environment = {name: value for name, value in os.environ.items() if name != "TRAINYARD_DEVICES"} | told
     return subprocess.run([sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True)
 
 
 @pytest.mark.parametrize(
-    ("promise", "fault"),
+    ("expected", "fault"),
     [
         ({"kind": "gpu", "accelerator": "nvidia-l4", "count": 64}, "lists "),
         ({"kind": "tpu", "accelerator": "tpu-v5-lite-podslice", "count": 4}, "could not start them"),
     ],
 )
-def test_devices_that_tensorflow_does_not_find_end_the_step_with_40(promise: dict[str, object], fault: str) -> None:
-    done = run(promise)
+def test_devices_that_tensorflow_does_not_find_end_the_step_with_40(expected: dict[str, object], fault: str) -> None:
+    done = run(expected)
     assert done.returncode == 1
     message = done.stderr.splitlines()[-1]
-    assert message.startswith(f"40 devices: the pool promised {promise['count']} {promise['accelerator']}, TensorFlow")
+    assert message.startswith(
+        f"40 devices: the pool promised {expected['count']} {expected['accelerator']}, TensorFlow"
+    )
     assert fault in message
 
 
@@ -49,4 +51,4 @@ def test_each_device_is_measured_before_it_trains() -> None:
     assert done.returncode == 0, done.stderr
     device = json.loads(done.stdout.splitlines()[0])
     assert device["tflops"] > 0.001 and device["gb_per_second"] > 0.1
-    assert "devices name=" in done.stderr and "tensorflow=2." in done.stderr
+    assert '"devices", "name":' in done.stderr and '"tensorflow": "2.' in done.stderr

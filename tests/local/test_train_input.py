@@ -30,7 +30,9 @@ def test_every_example_counts_once_an_epoch_and_the_batches_have_one_shape(data:
     batches = list(data.train(0))
     assert len(batches) == 3 * data.steps_per_epoch
     stored = sorted(
-        image.tobytes() for features, _, _ in data.folder.batches("train", 7) for image in features["image"].numpy()
+        image.astype(np.uint8).tobytes()
+        for features, _, _ in data.folder.batches("train", 7)
+        for image in features["image"].numpy()
     )
     epochs = [batches[i * data.steps_per_epoch : (i + 1) * data.steps_per_epoch] for i in range(3)]
     orders = []
@@ -38,6 +40,7 @@ def test_every_example_counts_once_an_epoch_and_the_batches_have_one_shape(data:
         seen = []
         for features, labels, weights in epoch:
             assert features["image"].shape == (16, 8, 8, 1) and labels.shape == (16,)
+            assert features["image"].dtype == "uint8"
             assert float(np.sum(weights)) == pytest.approx(1)
             seen += [
                 image.tobytes() for image, weight in zip(features["image"].numpy(), weights, strict=True) if weight

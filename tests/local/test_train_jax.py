@@ -145,12 +145,13 @@ def test_what_jax_does_not_do_is_refused(examples: str, tmp_path: Path) -> None:
 
 def test_tpus_that_jax_does_not_find_end_the_step_with_40() -> None:
     program = (
-        "import sys\nfrom trainyard.errors import InfrastructureError\nfrom trainyard.steps.train.engines import engine\n"
-        "engine.prepare()\nmade = engine.engine()\nmade.check()\n"
+        "import sys\nfrom trainyard.errors import InfrastructureError\n"
+        "from trainyard.steps.train.engines import engine\n"
+        "engine.prepare()\nmade = engine.create_engine()\nmade.check()\n"
         "try:\n    made.join()\nexcept InfrastructureError as error:\n    sys.exit(f'{int(error.exit_code)} {error}')\n"
     )
-    promise = json.dumps({"kind": "tpu", "accelerator": "tpu-v6e-slice", "count": 4})
-    told = {**os.environ, **JAX, "TRAINYARD_DEVICES": promise}
+    expected = json.dumps({"kind": "tpu", "accelerator": "tpu-v6e-slice", "count": 4})
+    told = {**os.environ, **JAX, "TRAINYARD_DEVICES": expected}
     done = subprocess.run([sys.executable, "-c", program], env=told, capture_output=True, text=True, timeout=120)
     assert "40 devices: the pool promised 4 tpu-v6e-slice, JAX" in done.stderr and "could not start them" in done.stderr
 
@@ -158,7 +159,7 @@ def test_tpus_that_jax_does_not_find_end_the_step_with_40() -> None:
 def test_tensorflow_trains_without_jax() -> None:
     program = (
         "import sys\nfrom trainyard.steps.train.engines import engine\nengine.prepare()\nimport trainyard.data\n"
-        "from trainyard.steps.train import session\nprint(type(engine.engine()).__name__, 'jax' in sys.modules)"
+        "from trainyard.steps.train import session\nprint(type(engine.create_engine()).__name__, 'jax' in sys.modules)"
     )
     environment = {name: value for name, value in os.environ.items() if name != "TRAINYARD_ENGINE"}
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -14,7 +13,7 @@ import numpy as np
 import pytest
 import train_folders
 
-from trainyard.contract import artifacts
+from trainyard.contract.artifacts.train import Training
 from trainyard.steps.train.loop.checkpoint import Checkpoints
 
 RECIPE = """
@@ -67,8 +66,8 @@ def test_a_run_killed_in_the_middle_of_a_write_ends_with_the_weights_of_the_unki
     assert process.returncode == 0, told
     warnings = [line for line in told.splitlines() if '"warning"' in line]
     assert len(warnings) == 1 and f"ckpt-{steps[-1]}: skipped" in warnings[0]
-    resumed = artifacts.Training.read(str(tmp_path / "output"))
-    whole = artifacts.Training.read(str(unkilled / "output"))
+    resumed = Training.read(str(tmp_path / "output"))
+    whole = Training.read(str(unkilled / "output"))
     assert (resumed.resumed_from, whole.resumed_from) == (steps[-2], None)
     assert_equal_weights(tmp_path, unkilled)
     assert [(e.train_loss, e.eval_loss, e.metric) for e in resumed.history] == [
@@ -89,7 +88,7 @@ def test_a_run_told_to_stop_saves_its_last_step_and_goes_on_from_it(
     told, _ = process.communicate(timeout=120)
     assert process.returncode == 0, told
 
-    assert artifacts.Training.read(str(tmp_path / "output")).resumed_from
+    assert Training.read(str(tmp_path / "output")).resumed_from
     assert_equal_weights(tmp_path, unkilled)
 
 
@@ -98,13 +97,12 @@ def start(folder: Path, examples: str) -> subprocess.Popen[str]:
     recipe.write_text(RECIPE)
     return subprocess.Popen(
         [
-            *(sys.executable, "-m", "trainyard.steps.train", "--recipe", str(recipe), "--examples", examples),
+            *(sys.executable, "-m", "trainyard.steps", "train", "--recipe", str(recipe), "--examples", examples),
             *("--checkpoints", str(folder / "checkpoints"), "--output", str(folder / "output")),
         ],
         stderr=subprocess.STDOUT,
         stdout=(folder / "log").open("w") if not (folder / "log").exists() else subprocess.PIPE,
         text=True,
-        env={**os.environ, "TRAINYARD_EVENTS": "json"},
     )
 
 

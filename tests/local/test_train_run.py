@@ -10,14 +10,16 @@ import numpy as np
 import pytest
 import train_folders
 
-from trainyard.contract import artifacts
+from trainyard import events
+from trainyard.contract.artifacts.document import Split
+from trainyard.contract.artifacts.train import Training
 from trainyard.data.examples import open_examples
 from trainyard.errors import ConfigurationError, DataError
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.train import run
-from trainyard.steps.train.loop import pace
+from trainyard.steps.train.loop import progress
 from trainyard.steps.train.loop.checkpoint import Checkpoints
-from trainyard_control.cluster.pace import last_event, verdict
+from trainyard_control.cluster.pace import verdict
 
 
 @pytest.fixture(scope="module")
@@ -67,11 +69,11 @@ def test_a_regression_learns_the_line_it_was_made_from(table: str, tmp_path: Pat
 def test_a_training_tells_what_its_time_goes_into_while_it_goes_on(
     digits: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(pace, "LOOKS_AT", 3)
-    monkeypatch.setattr(pace, "PACE_SECONDS", 0.0)
+    monkeypatch.setattr(progress, "PROBE_AT_CALL", 3)
+    monkeypatch.setattr(progress, "PACE_SECONDS", 0.0)
     train(recipe(epochs=3), digits, tmp_path)
     log = capfd.readouterr().err
-    told, done = last_event(log, "pace"), last_event(log, "progress")
+    told, done = events.last(log, "pace"), events.last(log, "progress")
     assert told is not None and float(told["rested_step_ms"]) > 0 and float(told["step_seconds"]) > 0
     assert done is not None and int(done["peak_mib"]) > 100
     assert verdict(log).sentence.startswith("step ")
@@ -192,14 +194,14 @@ def diverging(epochs: int) -> Recipe:
     return made.model_copy(update={"train": made.train.model_copy(update={"optimizer": optimizer})})
 
 
-def train(recipe: Recipe, examples: str, folder: Path) -> tuple[artifacts.Training, keras.Model]:
+def train(recipe: Recipe, examples: str, folder: Path) -> tuple[Training, keras.Model]:
     output = folder / "output"
     output.mkdir(parents=True)
     run.run(recipe, examples, str(folder / "checkpoints"), output)
-    document = artifacts.Training.model_validate_json((output / "training.json").read_text())
+    document = Training.model_validate_json((output / "training.json").read_text())
     return document, keras.saving.load_model(output / "model.keras", safe_mode=True)
 
 
-def everything(examples: str, split: artifacts.Split) -> tuple[dict[str, np.ndarray], np.ndarray]:
+def everything(examples: str, split: Split) -> tuple[dict[str, np.ndarray], np.ndarray]:
     features, labels, _ = next(iter(open_examples(examples).batches(split, 10_000)))
     return {name: value.numpy() for name, value in features.items()}, labels.numpy()

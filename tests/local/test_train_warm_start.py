@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import train_folders
 
-from trainyard.contract import artifacts
+from trainyard.contract.artifacts.train import Training
 from trainyard.contract.champion import EXTRA
 from trainyard.errors import ConfigurationError, DataError
 from trainyard.spec import documents
@@ -55,12 +55,12 @@ def push(model: Path, version: Path, labels: int = 10) -> str:
     return str(version)
 
 
-def train(folder: Path, examples: str, rate: float, start: str = "", workers: int = 1) -> artifacts.Training:
+def train(folder: Path, examples: str, rate: float, start: str = "", workers: int = 1) -> Training:
     recipe = documents.parse(RECIPE.format(rate=rate, workers=workers), Recipe, name="tiny")
     output = folder / "output"
     output.mkdir(parents=True, exist_ok=True)
     run.run(recipe, examples, str(folder / "checkpoints"), output, start)
-    return artifacts.Training.read(str(output))
+    return Training.read(str(output))
 
 
 def weights(path: Path) -> dict[str, np.ndarray]:

@@ -7,30 +7,12 @@ from pathlib import Path
 
 from PIL import Image
 
-from trainyard.contract.artifacts import (
-    ClassMetrics,
-    Confidence,
-    Epoch,
-    Evaluation,
-    Examples,
-    Export,
-    Exports,
-    Feature,
-    ImageShape,
-    Interval,
-    Latency,
-    Mistake,
-    Pushed,
-    RawFeature,
-    Restart,
-    Roc,
-    Rollback,
-    SliceMetrics,
-    SplitFiles,
-    Threshold,
-    Training,
-    Verdict,
-)
+from trainyard.contract.artifacts.evaluate import ClassMetrics, Confidence, Evaluation, Mistake, Roc, SliceMetrics
+from trainyard.contract.artifacts.export import Export, Exports, Latency
+from trainyard.contract.artifacts.gate import Interval, Threshold, Verdict
+from trainyard.contract.artifacts.preprocess import Examples, Feature, ImageShape, RawFeature, SplitFiles
+from trainyard.contract.artifacts.push import Pushed
+from trainyard.contract.artifacts.train import Epoch, Restart, Rollback, Training
 from trainyard.spec.recipe import Recipe
 
 SECONDS = {"preprocess": 9.1, "train": 20.4, "evaluate": 4.2, "export": 11.0, "push": 0.3}
@@ -49,7 +31,7 @@ def recipe(description: str = "Small digits") -> Recipe:
 
 
 def whole_run(root: Path, text: str = "seven") -> dict[str, str]:
-    """Write the five folders of a run below `root` and return them by step; `text` stands wherever data may have any."""
+    """Write the five folders of a run below `root` and return them by step; `text` stands wherever data may have it."""
     folders = {step: root / step for step in SECONDS}
     for folder in folders.values():
         folder.mkdir(parents=True)

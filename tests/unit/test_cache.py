@@ -11,7 +11,7 @@ import pytest
 
 from trainyard.errors import ConfigurationError
 from trainyard.storage import cache
-from trainyard.storage.manifest import Manifest, measured_folder
+from trainyard.storage.manifest import Manifest, measure_folder
 
 PROGRAM = """
 import sys
@@ -41,7 +41,7 @@ def manifest() -> Manifest:
 
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "a").write_bytes(bytes(1000))
-        return measured_folder(Path(folder), "test")
+        return measure_folder(Path(folder), "test")
 
 
 CONTENT = manifest()

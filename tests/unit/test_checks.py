@@ -9,9 +9,8 @@ import yaml
 from trainyard.errors import ExitCode
 from trainyard.spec import environment as environments
 from trainyard.spec.environment import Environment, Kubeflow, Volume
-from trainyard.spec.pools import Pool
+from trainyard.spec.hardware.pools import Pool
 from trainyard_control.cluster import checks
-from trainyard_control.cluster.registry import Reference, Unanswered, parse
 
 
 def gke(**pool: Any) -> Environment:
@@ -65,57 +64,20 @@ def test_an_image_without_a_tag_of_its_own_is_a_fault(name: str, verdict: str) -
     assert checks.image("cpu", name).verdict == verdict
 
 
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("cpu:1", Reference("docker.io", "library/cpu", "1")),
-        ("trainyard/cpu:1", Reference("docker.io", "trainyard/cpu", "1")),
-        ("localhost/cpu:1", Reference("localhost", "cpu", "1")),
-        ("registry:5000/a/b/cpu:1", Reference("registry:5000", "a/b/cpu", "1")),
-        ("ghcr.io/a/cpu@sha256:0", Reference("ghcr.io", "a/cpu", "sha256:0")),
-        ("ghcr.io/a/cpu:1@sha256:0", Reference("ghcr.io", "a/cpu", "sha256:0")),
-    ],
-)
-def test_an_image_is_looked_for_where_a_node_would(name: str, expected: Reference) -> None:
-    assert parse(name) == expected
-
-
-@pytest.mark.parametrize(
-    ("host", "found", "verdict", "words"),
-    [
-        ("ghcr.io/", ["linux/amd64", "linux/arm64"], "good", "is in its registry for linux/amd64, linux/arm64"),
-        ("ghcr.io/", ["linux/arm64"], "bad", "is there for linux/arm64, and nodes are linux/amd64"),
-        ("ghcr.io/", None, "bad", "is not in its registry. Push it, or correct images.cpu"),
-        ("", None, "unknown", "right where it was loaded onto the nodes"),
-        ("ghcr.io/", Unanswered("ghcr.io does not show it to you (403)"), "unknown", "(403), so whether it is there"),
-    ],
-)
-def test_what_a_registry_says_of_an_image_is_judged_by_the_nodes_that_pull_it(
-    host: str, found: Any, verdict: str, words: str
-) -> None:
-    place = gke().model_copy(update={"images": {"cpu": f"{host}trainyard/cpu:1"}})
-    check = checks.in_registry(place, "cpu", found)
-    assert check.verdict == verdict and words in check.sentence
-
-
-def test_pools_of_another_processor_need_the_image_for_it() -> None:
-    arm = gke(nodeSelector={"kubernetes.io/arch": "arm64"}).model_copy(update={"images": {"cpu": "ghcr.io/a/cpu:1"}})
-    assert "and nodes are linux/arm64" in checks.in_registry(arm, "cpu", ["linux/amd64"]).sentence
-
-
 def test_the_room_is_what_running_pods_leave() -> None:
     assert (
-        checks.room(gke(), "cpu", [node(pool="cpu")], [pod("3")]).sentence == "1 nodes, room for 2 pods now, 1 needed"
+        checks.pool_capacity(gke(), "cpu", [node(pool="cpu")], [pod("3")]).sentence
+        == "1 nodes, room for 2 pods now, 1 needed"
     )
-    full = checks.room(gke(), "cpu", [node(pool="cpu")], [pod("7")])
+    full = checks.pool_capacity(gke(), "cpu", [node(pool="cpu")], [pod("7")])
     assert (full.verdict, full.sentence[:28]) == ("unknown", "1 nodes, room for 0 of 1 pod")
-    assert "what is free there may not be read" in checks.room(gke(), "cpu", [node(pool="cpu")], None).sentence
+    assert "what is free there may not be read" in checks.pool_capacity(gke(), "cpu", [node(pool="cpu")], None).sentence
 
 
 def test_a_pool_without_nodes_may_grow_where_platforms_do_and_is_a_fault_elsewhere() -> None:
-    assert checks.room(gke(), "cpu", [node()], []).verdict == "unknown"
+    assert checks.pool_capacity(gke(), "cpu", [node()], []).verdict == "unknown"
     bare = gke().model_copy(update={"platform": "kubernetes"})
-    check = checks.room(bare, "cpu", [node()], [])
+    check = checks.pool_capacity(bare, "cpu", [node()], [])
     assert (check.verdict, check.code) == ("bad", ExitCode.CONFIGURATION)
     assert "no node has a label pool, and pool=cpu is asked for. Correct the pool's" in check.sentence
 

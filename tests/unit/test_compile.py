@@ -19,7 +19,7 @@ from trainyard.spec.documents import parse
 from trainyard.spec.environment import Volume
 from trainyard.spec.recipe import Push, Recipe
 from trainyard.spec.schedule import When
-from trainyard_control.cli import compile, place
+from trainyard_control.cli.verbs import compile, place
 from trainyard_control.compiler.compilation import compiled
 
 
@@ -161,10 +161,10 @@ def test_compile_and_place_load_neither_tensorflow_nor_beam_nor_the_report(tmp_p
     program = f"""
 import json, sys
 from pathlib import Path
-from trainyard_control.cli import compile, place
+from trainyard_control.cli.verbs import compile, place
 before = sorted(name for name in ("kfp", "pydantic", "yaml") if name in sys.modules)
-compile.compile("digits", "gke", output={str(package)!r})
-place.place(Path({str(package)!r}), "kind", output={str(tmp_path / "kind.yaml")!r})
+compile.compile("digits", "gke", to={str(package)!r})
+place.place(Path({str(package)!r}), "kind", to={str(tmp_path / "kind.yaml")!r})
 heavy = ("tensorflow", "apache_beam", "tensorflow_transform", "keras", "numpy", "plotly", "trainyard.report.report")
 print(json.dumps([before, [name for name in heavy if name in sys.modules]]))
 """
@@ -174,12 +174,12 @@ print(json.dumps([before, [name for name in heavy if name in sys.modules]]))
 
 def test_placing_loads_no_kfp(tmp_path: Path) -> None:
     package = tmp_path / "local.yaml"
-    compile.compile("digits", "local", output=str(package))
+    compile.compile("digits", "local", to=str(package))
     program = f"""
 import sys
 from pathlib import Path
-from trainyard_control.cli import place
-place.place(Path({str(package)!r}), "gke", output={str(tmp_path / "gke.yaml")!r})
+from trainyard_control.cli.verbs import place
+place.place(Path({str(package)!r}), "gke", to={str(tmp_path / "gke.yaml")!r})
 print("kfp" in sys.modules)
 """
     answer = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout
@@ -197,7 +197,7 @@ def test_a_file_that_is_no_pipeline_is_refused(tmp_path: Path, content: str) -> 
 def test_an_existing_package_is_replaced_whole(tmp_path: Path) -> None:
     package = tmp_path / "package.yaml"
     package.write_text("old")
-    compile.compile("digits", "vertex", output=str(package))
+    compile.compile("digits", "vertex", to=str(package))
     assert yaml.safe_load(package.read_text())["pipelineInfo"]["name"] == "trainyard-train"
     assert [path.name for path in tmp_path.iterdir()] == ["package.yaml"]
 

@@ -50,6 +50,7 @@ IMAGES = {
     "name": "pets",
     "data": {"format": "image_folder", "path": "gs://bucket/pets", "image_size": [96, 96]},
     "model": {"name": "cnn_small"},
+    "train": {"augment": {"crop": {"scale": [0.5, 1.0], "ratio": [0.8, 1.25]}, "rand_augment": {"operations": 1}}},
 }
 WINDOW = {
     "name": "days",
@@ -275,9 +276,9 @@ def can_run(document: BaseModel) -> None:
         assert len(window.paths(document.data, "2026-11-22")) == (document.data.window_days or 0)
         assert all(keys.output_uri("/runs", document, step) for step in OUTPUTS)
         assert document.train.batch_size % (document.train.workers * document.train.accumulation_steps) == 0
-        assert not uris.fault(document.data.path or "/") and not uris.output_fault(document.push.path or "/models")
+        assert not uris.path_error(document.data.path or "/") and not uris.output_error(document.push.path or "/models")
     elif isinstance(document, Environment):
-        assert not uris.output_fault(document.storage) and document.beam.command_line
+        assert not uris.output_error(document.storage) and document.beam_options
         for pool in document.pools.values():
             for part in (pool.resources.requests, pool.resources.limits):
                 assert quantity.in_bytes(part.memory) >= 1 << 20 and (

@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
-from trainyard.contract.drift import FeatureStatistics, Statistics, drift
-from trainyard.spec.drift_bounds import Bounds
+import math
+
+import pytest
+
+from trainyard.contract.artifacts.gate import Verdict
+from trainyard.contract.statistics.divergence import Distance, distance
+from trainyard.contract.statistics.drift import FeatureStatistics, Statistics, compare, drift
+from trainyard.contract.statistics.histogram import Histogram
+from trainyard.spec.schedule import Bounds, FeatureBounds
+from trainyard.steps.evaluate.drifted import judge_drift
 
 BOUNDS = Bounds(max_mean_shift=0.5, max_frequency_change=0.1, max_missing_change=0.05)
 
@@ -58,3 +66,46 @@ def test_missing_values_classes_and_columns_count_too() -> None:
 
 def test_a_column_that_changed_its_type_is_told() -> None:
     assert drift(statistics(age=number(1)), statistics(age=text(one=100)), BOUNDS) == ["age: was a number, is a text"]
+
+
+def test_distances_are_those_of_a_calculation_by_hand() -> None:
+    apart = distance([50, 50], [75, 25])
+    assert apart.l_infinity == 0.25
+    assert apart.psi == pytest.approx(0.25 * math.log(0.75 / 0.5) - 0.25 * math.log(0.25 / 0.5), abs=1e-6)
+    middle = [0.625, 0.375]
+    divergence = [
+        sum(p * math.log2(p / m) for p, m in zip(each, middle, strict=True)) for each in ([0.5] * 2, [0.75, 0.25])
+    ]
+    assert apart.jensen_shannon == pytest.approx(sum(divergence) / 2, abs=1e-6)
+    assert distance([1, 0], [0, 1]).jensen_shannon == 1.0
+    assert distance([3, 4], [30, 40]) == Distance(l_infinity=0, jensen_shannon=0, psi=0)
+
+
+def test_numbers_are_compared_in_the_tenths_of_those_before() -> None:
+    def spread(*values: float) -> FeatureStatistics:
+        histogram = Histogram(exponent=0, starts=sorted(values), counts=[10] * len(values))
+        return number(4.5, std=3).model_copy(update={"histogram": histogram})
+
+    before = statistics(age=spread(*range(10)))
+    assert compare(before, statistics(age=spread(*range(10))), BOUNDS)[0].distance == distance([1], [1])
+    narrow = statistics(age=spread(4, 5))
+    bounds = Bounds(max_psi=0.25, features={"age": FeatureBounds(max_jensen_shannon=0.2)})
+    movement = compare(before, narrow, bounds)[0]
+    assert movement.distance is not None and movement.distance.l_infinity == pytest.approx(0.4)
+    assert [sentence.split(" 0.")[0] for sentence in movement.sentences] == [
+        "age: Jensen-Shannon divergence",
+        "age: population stability index 6.81, more than",
+    ]
+    lax = Bounds(max_psi=0.25, features={"age": FeatureBounds(max_psi=100)})
+    assert drift(before, narrow, lax) == []
+
+
+def test_drift_refuses_a_model_only_if_the_recipe_says_so() -> None:
+    moved = compare(statistics(age=number(40)), statistics(age=number(50)), BOUNDS)
+    verdict = Verdict(verdict="blessed", thresholds=[])
+    assert judge_drift(verdict, moved, BOUNDS) == verdict
+    refused = judge_drift(verdict, moved, BOUNDS.model_copy(update={"refuse": True}))
+    assert refused.verdict == "refused" and refused.thresholds[0].value == 1
+    assert refused.thresholds[0].note == "age: mean 40 before, 50 now (standard deviation 2)"
+    still = compare(statistics(age=number(40)), statistics(age=number(40)), BOUNDS)
+    assert judge_drift(verdict, still, BOUNDS.model_copy(update={"refuse": True})).verdict == "blessed"

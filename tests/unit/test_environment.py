@@ -14,9 +14,9 @@ import yaml
 
 from trainyard.errors import ConfigurationError, ExitCode
 from trainyard.spec import environment as environments
-from trainyard.spec.hardware import Toleration, hosts
-from trainyard.spec.pools import Placement, Pool, placement, promise
-from trainyard.steps.train.gang import launcher_sign
+from trainyard.spec.hardware.catalog import Toleration, hosts
+from trainyard.spec.hardware.pools import Placement, Pool, device_variables, placement
+from trainyard.steps.train.gang import launcher_heartbeat
 from trainyard_control.cluster.node_pools import count
 
 ROOT = Path(__file__).parents[2]
@@ -32,6 +32,7 @@ images: {{cpu: "example/cpu:1"}}
 pools:{CPU}
 placement: {{default: cpu}}
 """
+LOCAL = "target: local\nstorage: runs\n"
 
 
 def load(tmp_path: Path, text: str) -> environments.Environment:
@@ -122,7 +123,7 @@ def test_an_environment_names_the_namespace_and_the_accounts_that_its_overlay_ma
 
 
 def nodes_of_kind() -> list[dict[str, Any]]:
-    """Return the nodes that k8s/kind.yaml makes, as Kubernetes would list them; kind taints the control plane itself."""
+    """Return the nodes that k8s/kind.yaml makes, as Kubernetes lists them; kind taints the control plane itself."""
     nodes = []
     for index, written in enumerate(yaml.safe_load((ROOT / "k8s" / "kind.yaml").read_text())["nodes"]):
         taints = [{"key": "node-role.kubernetes.io/control-plane", "effect": "NoSchedule"}]
@@ -228,7 +229,8 @@ def test_a_slice_that_would_stay_pending_for_ever_is_refused(
     [
         ("kind: cpu\n    engine: jax", "engine: JAX trains on tpu pools. Leave it out"),
         (
-            "kind: tpu\n    accelerator: tpu-v6e-slice\n    topology: 4x4\n    count: 4\n    workers: 4\n    engine: tensorflow",
+            "kind: tpu\n    accelerator: tpu-v6e-slice\n    topology: 4x4\n    count: 4\n    workers: 4\n"
+            "    engine: tensorflow",
             "engine: TensorFlow trains on the TPUs of one host. Give jax, or leave it out",
         ),
         (
@@ -262,7 +264,7 @@ def test_jax_trains_where_tensorflow_cannot_or_is_not_wanted(
     fields = {"accelerator": accelerator, "topology": topology, "count": count, "workers": workers, "engine": engine}
     pool = Pool.model_validate({"kind": "tpu", "resources": resources, **fields})
     assert (pool.trained_by, pool.variant) == (expected, "jax" if expected == "jax" else "tpu")
-    assert promise(pool).get("TRAINYARD_ENGINE", "tensorflow") == expected
+    assert device_variables(pool).get("TRAINYARD_ENGINE", "tensorflow") == expected
 
 
 @pytest.mark.parametrize(
@@ -333,12 +335,65 @@ def test_the_pools_own_labels_win_over_the_platforms() -> None:
     }
 
 
-def test_beams_options_become_a_command_line(tmp_path: Path) -> None:
-    text = "target: local\nstorage: runs\nbeam:\n  runner: FlinkRunner\n"
-    options = "  options: {parallelism: 4, streaming: false, save_main_session: true, job_name: a b}\n"
-    assert load(tmp_path, text + options).beam.command_line == (
-        "--runner=FlinkRunner --parallelism=4 --save_main_session '--job_name=a b'"
-    )
+@pytest.mark.parametrize(
+    ("document", "words"),
+    [
+        (f"{LOCAL}", "--runner=DirectRunner"),
+        (
+            f"{LOCAL}beam: {{runner: FlinkRunner, options: {{parallelism: 4, a: true, b: false, job_name: a b}}}}",
+            "--runner=FlinkRunner --parallelism=4 --a '--job_name=a b'",
+        ),
+        (f"{LOCAL}beam: {{runner: prism}}", "--runner=PrismRunner"),
+        (
+            f"{LOCAL}beam: {{runner: flink, parallelism: 2, options: {{job_endpoint: localhost:8099}}}}",
+            "--runner=FlinkRunner --environment_type=LOOPBACK --parallelism=2 --job_endpoint=localhost:8099",
+        ),
+        (
+            f"{KUBEFLOW}namespace: team\nbeam: {{runner: flink, parallelism: 8}}",
+            "--runner=FlinkRunner --job_endpoint=trainyard-flink.team:8099 --environment_type=EXTERNAL "
+            "--environment_config=localhost:50000 --parallelism=8",
+        ),
+        (
+            f"{KUBEFLOW}beam: {{runner: spark, options: {{job_endpoint: jobs:8099, environment_config: pool:1}}}}",
+            "--runner=SparkRunner --environment_type=EXTERNAL --environment_config=pool:1 --job_endpoint=jobs:8099",
+        ),
+        (
+            f"{KUBEFLOW}beam: {{runner: dataflow, parallelism: 40, options: {{project: p, region: r, "
+            "sdk_container_image: image, machine_type: n2-standard-4}}",
+            "--runner=DataflowRunner --temp_location=gs://bucket/runs/.dataflow --sdk_location=container "
+            "--max_num_workers=40 --project=p --region=r --sdk_container_image=image --machine_type=n2-standard-4",
+        ),
+    ],
+)
+def test_an_engine_and_its_parallelism_become_beams_command_line(document: str, words: str, tmp_path: Path) -> None:
+    assert load(tmp_path, document).beam_options == words
+
+
+@pytest.mark.parametrize(
+    ("beam", "sentences"),
+    [
+        ("{runner: flnk}", ["runner: no runner 'flnk'. Known: direct, prism, flink, spark, dataflow. Did you mean"]),
+        ("{parallelism: 2}", ["parallelism: flink and dataflow have one, direct has none. Leave it out"]),
+        ("{runner: flink, parallelism: 0}", ["parallelism: "]),
+        (
+            "{runner: flink, parallelism: 2, options: {parallelism: 3, job_endpoint: a:1}}",
+            ["options.parallelism: is what beam.parallelism is. Leave one of them out"],
+        ),
+        ("{runner: flink}", ["options.job_endpoint: is required for flink here: host:port of a job server of Beam's"]),
+        ("{runner: prism, options: {runner: FlinkRunner}}", ["options.runner: stands under beam.runner. Leave it out"]),
+        (
+            "{runner: dataflow, options: {project: p}}",
+            [
+                "options.region: is required for dataflow: where the workers run",
+                "options.sdk_container_image: is required for dataflow: the image of the workers",
+                "runner: dataflow writes to gs:// alone, and storage is 'runs'. Name a bucket of Google's",
+            ],
+        ),
+    ],
+)
+def test_an_engine_that_cannot_run_is_refused(beam: str, sentences: list[str], tmp_path: Path) -> None:
+    lines = refusal(tmp_path, f"{LOCAL}beam: {beam}\n").splitlines()
+    assert [line.partition(": beam.")[2][: len(each)] for line, each in zip(lines, sentences, strict=True)] == sentences
 
 
 def test_the_wheel_carries_the_environments_and_the_catalog_of_hardware(tmp_path: Path) -> None:
@@ -347,7 +402,7 @@ def test_the_wheel_carries_the_environments_and_the_catalog_of_hardware(tmp_path
     names = set(zipfile.ZipFile(next(tmp_path.glob("*.whl"))).namelist())
     expected = {f"trainyard/environments/{path.name}" for path in (ROOT / "k8s" / "environments").glob("*.yaml")}
     assert len(expected) == 4
-    assert expected | {"trainyard/spec/hardware.yaml", "trainyard/spec/machines.yaml"} <= names
+    assert expected | {"trainyard/spec/hardware/hardware.yaml", "trainyard/spec/hardware/machines.yaml"} <= names
 
 
 def test_a_folder_as_storage_needs_the_volume_that_it_is_on(tmp_path: Path) -> None:
@@ -378,7 +433,7 @@ def test_no_pause_before_a_retry_outlasts_the_patience_of_a_gang_without_its_lau
     waits = environments.pauses(retries)
     assert len(waits) == retries and waits == sorted(waits)
     assert (
-        max(waits, default=0) + 300 <= launcher_sign._PATIENCE_SECONDS
+        max(waits, default=0) + 300 <= launcher_heartbeat._PATIENCE_SECONDS
     )  # five minutes for the pod of the retry to start
 
 

@@ -7,15 +7,15 @@ import pytest
 
 from trainyard.steps.evaluate import curves
 from trainyard.steps.evaluate.bootstrap import difference, intervals, percentiles, resample
-from trainyard.steps.evaluate.metrics import Answers, measure, statistics
+from trainyard.steps.evaluate.metrics import Predictions, measure, statistics
 
 
-def answers(labels, rows):
-    return Answers(np.array(labels), np.array(rows, np.float32))
+def predictions(labels, rows):
+    return Predictions(np.array(labels), np.array(rows, np.float32))
 
 
 # Two classes; the answers are 1 0 1 0 for the labels 1 0 0 1: two of four are right.
-BINARY = answers([1, 0, 0, 1], [[0.2, 0.8], [0.9, 0.1], [0.4, 0.6], [0.7, 0.3]])
+BINARY = predictions([1, 0, 0, 1], [[0.2, 0.8], [0.9, 0.1], [0.4, 0.6], [0.7, 0.3]])
 
 
 def test_binary_metrics_equal_those_worked_out_by_hand():
@@ -32,38 +32,38 @@ def test_binary_metrics_equal_those_worked_out_by_hand():
 
 
 def test_calibration_error_compares_accuracy_and_confidence_within_a_bin():
-    same_bin = answers([0, 1], [[0.75, 0.25], [0.75, 0.25]])
+    same_bin = predictions([0, 1], [[0.75, 0.25], [0.75, 0.25]])
     assert measure("classification", same_bin)["calibration_error"] == pytest.approx(0.75 - 0.5)
 
 
 def test_top5_counts_a_label_at_the_fifth_place_and_not_at_the_sixth():
     row = np.array([0.3, 0.2, 0.15, 0.13, 0.12, 0.1])
-    assert measure("classification", answers([4, 5], [row, row]))["top5_accuracy"] == 0.5
+    assert measure("classification", predictions([4, 5], [row, row]))["top5_accuracy"] == 0.5
 
 
 def test_a_model_that_gives_every_class_the_same_probability_has_no_top5_by_luck_of_ties():
-    found = measure("classification", answers(range(10), np.full((10, 10), 0.1)))
+    found = measure("classification", predictions(range(10), np.full((10, 10), 0.1)))
     assert found["top5_accuracy"] == 0.5
     assert found["roc_auc"] == pytest.approx(0.5)
 
 
 def test_macro_f1_is_the_mean_over_classes_that_have_examples():
     # Class 2 has no example and one false find, which costs class 0 its recall: F1 of 0 is 2*1*0.5/1.5, of 1 is 1.
-    found = measure("classification", answers([0, 0, 1], [[1, 0, 0], [0, 0, 1], [0, 1, 0]]))
+    found = measure("classification", predictions([0, 0, 1], [[1, 0, 0], [0, 0, 1], [0, 1, 0]]))
     assert found["macro_f1"] == pytest.approx((2 / 3 + 1) / 2)
 
 
 def test_a_metric_that_is_not_defined_is_left_out():
-    assert "roc_auc" not in measure("classification", answers([1, 1], [[0.2, 0.8], [0.4, 0.6]]))
-    assert "r2" not in measure("regression", Answers(np.float32([1]), np.float32([2])))
+    assert "roc_auc" not in measure("classification", predictions([1, 1], [[0.2, 0.8], [0.4, 0.6]]))
+    assert "r2" not in measure("regression", Predictions(np.float32([1]), np.float32([2])))
 
 
 def test_a_certain_mistake_costs_a_finite_loss():
-    assert measure("classification", answers([0], [[0, 1]]))["log_loss"] == pytest.approx(15.9424, abs=1e-3)
+    assert measure("classification", predictions([0], [[0, 1]]))["log_loss"] == pytest.approx(15.9424, abs=1e-3)
 
 
 def test_regression_metrics_equal_those_worked_out_by_hand():
-    found = measure("regression", Answers(np.float32([1, 2, 3, 6]), np.float32([1, 3, 3, 3])))
+    found = measure("regression", Predictions(np.float32([1, 2, 3, 6]), np.float32([1, 3, 3, 3])))
     assert found["mae"] == pytest.approx(1)
     assert found["rmse"] == pytest.approx(math.sqrt(10 / 4))
     # Spread around the mean 3: 4 + 1 + 0 + 9.
@@ -76,7 +76,7 @@ def random_answers(examples, classes, seed):
     logits = generator.normal(size=(examples, classes))
     logits[np.arange(examples), labels] += 1.5
     odds = np.exp(logits)
-    return answers(labels, np.round(odds / odds.sum(axis=1, keepdims=True), 3))
+    return predictions(labels, np.round(odds / odds.sum(axis=1, keepdims=True), 3))
 
 
 @pytest.mark.parametrize("classes", [2, 3, 10])
@@ -94,7 +94,7 @@ def test_the_resampled_form_of_every_metric_agrees_with_its_plain_form(classes):
 def test_the_resampled_form_of_regression_metrics_agrees_with_their_plain_form():
     generator = np.random.default_rng(5)
     labels = generator.normal(1000, 3, 100)
-    found = Answers(labels, labels + generator.normal(0, 1, 100))
+    found = Predictions(labels, labels + generator.normal(0, 1, 100))
     weights = generator.integers(0, 3, (1, 100)).astype(float)
     repeated = measure("regression", found.take(np.repeat(np.arange(100), weights[0].astype(int))))
     for name, statistic in statistics("regression", found).items():
@@ -124,7 +124,7 @@ def test_equal_seeds_give_equal_intervals_and_other_seeds_others():
 
 def test_the_interval_of_a_share_without_a_mistake_is_the_exact_one():
     """20 of 20: (0.025)^(1/20) = 0.8316 (Clopper and Pearson)."""
-    found = answers([0] * 10 + [1] * 10, [[1, 0]] * 10 + [[0, 1]] * 10)
+    found = predictions([0] * 10 + [1] * 10, [[1, 0]] * 10 + [[0, 1]] * 10)
     bounds = intervals("classification", found, measure("classification", found), 50, seed=1)
     assert bounds["accuracy"].low == pytest.approx(0.8316, abs=1e-4)
     assert bounds["accuracy"].high == 1
@@ -140,7 +140,7 @@ def test_the_interval_of_calibration_error_holds_the_value_itself():
 
 def test_a_paired_difference_is_narrower_than_two_separate_intervals():
     ours = random_answers(400, 3, seed=7)
-    theirs = Answers(ours.labels, ours.outputs.copy())
+    theirs = Predictions(ours.labels, ours.outputs.copy())
     theirs.outputs[:8] = 1 / 3
     paired = difference("classification", "accuracy", ours, theirs, 300, seed=1)
     own = intervals("classification", ours, measure("classification", ours), 300, seed=1)["accuracy"]
@@ -163,7 +163,7 @@ def test_draws_that_are_undefined_are_left_out_of_an_interval():
 
 
 def test_confusion_and_classes_count_true_rows_and_predicted_columns():
-    found = answers([0, 0, 1, 2], [[1, 0, 0], [0, 1, 0], [0, 1, 0], [0, 1, 0]])
+    found = predictions([0, 0, 1, 2], [[1, 0, 0], [0, 1, 0], [0, 1, 0], [0, 1, 0]])
     assert curves.confusion(found, 3) == [[1, 1, 0], [0, 1, 0], [0, 1, 0]]
     first, second, third = curves.class_metrics(found, ["a", "b", "c"])
     assert (first.precision, first.recall, first.examples) == (1, 0.5, 2)

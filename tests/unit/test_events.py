@@ -7,9 +7,15 @@ import os
 import subprocess
 import sys
 
+import pytest
+
+from trainyard import events
+from trainyard.errors import TrainyardError, from_code
+
 TWO_THREADS = """
 import threading
 from trainyard import events
+from trainyard.errors import TrainyardError, from_code
 threads = [threading.Thread(target=lambda: [events.emit("said", number=n) for n in range(2000)]) for _ in "ab"]
 for thread in threads: thread.start()
 for thread in threads: thread.join()
@@ -17,9 +23,29 @@ for thread in threads: thread.join()
 
 
 def test_lines_of_two_threads_never_become_one() -> None:
-    environment = os.environ | {"TRAINYARD_EVENTS": "json", "PYTHONUNBUFFERED": "1"}
+    environment = os.environ | {"PYTHONUNBUFFERED": "1"}
     said = subprocess.run(
         [sys.executable, "-c", TWO_THREADS], env=environment, stderr=subprocess.PIPE, text=True
     ).stderr
     numbers = [json.loads(line)["number"] for line in said.splitlines()]
     assert sorted(numbers) == sorted([*range(2000)] * 2)
+
+
+def test_what_was_written_is_read_again_whatever_stands_around_it(capsys: pytest.CaptureFixture[str]) -> None:
+    events.emit("progress", done=1, total=9)
+    events.emit("progress", done=2, total=9)
+    events.emit("failed", step="train", code=10, error="DataError", message="row 7: no label, seen=3 times.")
+    lines = [f"2026-01-01T00:00:00Z stderr {line}" for line in capsys.readouterr().err.splitlines()]
+    log = "\n".join([*lines, "progress", '{"event": "failed", "code": 1', '["no object"]', "last words"])
+    assert events.last(log, "progress", "done") == {"done": 2, "total": 9}
+    assert events.failure(log) == (10, "row 7: no label, seen=3 times.")
+    assert events.last(log, "progress", "loss") is None and events.last(log, "pace") is None
+    assert events.failure('{"event": "failed", "code": "x", "message": "y"}') is None
+    assert events.parse('{"event": ["no name"]}') == events.parse("story") == {}
+
+
+def test_an_error_comes_back_from_the_code_and_the_sentence_that_were_recorded() -> None:
+    for kind in (*TrainyardError.__subclasses__(), TrainyardError):
+        error = from_code(int(kind.exit_code), "row 7: no label.")
+        assert (type(error), str(error)) == (kind, "row 7: no label.")
+    assert type(from_code(137, "killed")) is TrainyardError

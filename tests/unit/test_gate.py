@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from trainyard.contract.artifacts import Interval
+from trainyard.contract.artifacts.gate import Interval
 from trainyard.spec.gates import Gate
 from trainyard.steps.evaluate.gate import Champion, Measured, Subject, judge
 

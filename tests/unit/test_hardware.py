@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trainyard.spec.hardware import catalog, chips, hosts
+from trainyard.spec.hardware.catalog import catalog, chips, hosts
 
 
 @pytest.mark.parametrize(

@@ -10,13 +10,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainyard.errors import ExitCode
+from trainyard.kubernetes import labels
 from trainyard.spec.environment import Volume
-from trainyard.spec.pools import Placement, Resources
-from trainyard.steps.train.gang.pods.job import PLAN_ANNOTATION, Gang, Owner, headless_service, worker_job
+from trainyard.spec.hardware.pools import Pool
+from trainyard.steps.train.gang.pods.job import Gang, Owner, headless_service, worker_job
 
-RESOURCES = Resources.model_validate({"requests": {"cpu": "1", "memory": "2Gi"}, "limits": {"memory": "2Gi"}})
-CPU = Placement(node_selector={}, tolerations=[], resource=None, count=0)
-GANG = Gang(run="digits", image="image:1", command=("work",), workers=3, placement=CPU, resources=RESOURCES)
+RESOURCES = {"requests": {"cpu": "1", "memory": "2Gi"}, "limits": {"memory": "2Gi"}}
+
+
+def pool(kind: str = "cpu", **fields: Any) -> Pool:
+    return Pool.model_validate({"kind": kind, "resources": RESOURCES, **fields})
+
+
+GANG = Gang(run="digits", image="image:1", command=("work",), workers=3, pool=pool(), platform="kubernetes")
 
 
 def pod(gang: Gang) -> dict[str, Any]:
@@ -77,7 +83,7 @@ def test_the_name_depends_on_run_and_step_alone() -> None:
 
 def test_another_plan_is_told_from_this_one_but_another_owner_is_not() -> None:
     def plan(gang: Gang, owner: Owner | None = None) -> str:
-        return str(worker_job(gang, owner)["metadata"]["annotations"][PLAN_ANNOTATION])
+        return str(worker_job(gang, owner)["metadata"]["annotations"][labels.PLAN])
 
     assert plan(GANG, Owner(api_version="v1", kind="Pod", name="a", uid="1")) == plan(GANG)
     assert plan(dataclasses.replace(GANG, workers=4)) != plan(GANG)
@@ -95,7 +101,7 @@ def test_a_plan_cannot_talk_a_worker_out_of_its_place() -> None:
 
 
 def test_devices_are_asked_for_and_limited_alike() -> None:
-    gpu = dataclasses.replace(GANG, placement=Placement({}, [], "nvidia.com/gpu", 2))
+    gpu = dataclasses.replace(GANG, pool=pool("gpu", accelerator="nvidia-l4", count=2))
     resources = pod(gpu)["containers"][0]["resources"]
     assert resources["requests"]["nvidia.com/gpu"] == resources["limits"]["nvidia.com/gpu"] == "2"
 
@@ -109,7 +115,7 @@ def test_only_tmp_shared_memory_and_the_storage_can_be_written() -> None:
 
 
 def test_a_queue_suspends_the_job_until_it_is_admitted() -> None:
-    queued = worker_job(dataclasses.replace(GANG, queue="research"))
+    queued = worker_job(dataclasses.replace(GANG, pool=pool(queue="research")))
     assert queued["spec"]["suspend"] is True
     assert queued["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "research"
     assert worker_job(GANG)["spec"]["suspend"] is False

@@ -16,7 +16,13 @@ def line(second: float, text: str) -> str:
 
 
 def test_a_step_that_found_its_output_and_ended_within_a_second_took_no_negative_time() -> None:
-    log = "\n".join([line(12.25, "Looking for component `train`"), line(14.5, "reused step=train"), line(14.75, "end")])
+    log = "\n".join(
+        [
+            line(12.25, "Looking for component `train`"),
+            line(14.5, '{"event": "reused", "step": "train"}'),
+            line(14.75, "end"),
+        ]
+    )
     row, over = spent(Times(at(8), at(10), at(14)), log, at(5))
     assert row == {"before": 5.0, "queued": 2.0, "startup": 4.5, "own": 0.25}
     assert over == at(14.75)

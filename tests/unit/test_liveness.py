@@ -1,4 +1,4 @@
-"""Who takes whom for dead: the launcher's sign of life, and the watchdog over a training's calls."""
+"""Who takes whom for dead: the launcher's heartbeat, and the watchdog over a training's calls."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from trainyard.pulse import Pulse
-from trainyard.steps.train.gang import launcher_sign
-from trainyard.steps.train.gang.launcher_sign import Lookout
+from trainyard.heartbeat import Heartbeat
+from trainyard.steps.train.gang import launcher_heartbeat
+from trainyard.steps.train.gang.launcher_heartbeat import LauncherMonitor
 from trainyard.steps.train.loop.watchdog import Watchdog
 from trainyard.storage import storage
 
 
-def test_a_sign_is_given_again_after_a_fault_that_nobody_thought_of(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_heartbeat_goes_on_after_a_fault_that_nobody_thought_of(capfd: pytest.CaptureFixture[str]) -> None:
     faults = iter([RuntimeError("no more threads"), KeyError("x"), RecursionError()])
     again = threading.Event()
 
@@ -24,18 +24,18 @@ def test_a_sign_is_given_again_after_a_fault_that_nobody_thought_of(capfd: pytes
             raise fault
         again.set()
 
-    pulse = Pulse("the sign", 0.001, beat)
-    pulse.start()
+    heartbeat = Heartbeat("the sign", 0.001, beat)
+    heartbeat.start()
     assert again.wait(5)
-    pulse.stop()
-    pulse.join(5)
+    heartbeat.stop()
+    heartbeat.join(5)
     said = capfd.readouterr().err
     assert "the sign: no more threads" in said and "the sign: RecursionError" in said
 
 
-def test_the_launchers_sign_is_renewed_after_such_a_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launcher_sign, "_RENEW_SECONDS", 0.005)
-    sign, write, count = str(tmp_path / "launcher"), storage.write_text, iter(range(99))
+def test_the_launchers_heartbeat_goes_on_after_such_a_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launcher_heartbeat, "_BEAT_SECONDS", 0.005)
+    uri, write, count = str(tmp_path / "launcher"), storage.write_text, iter(range(99))
     renewed = threading.Event()
 
     def flaky(uri: str, text: str) -> None:
@@ -47,7 +47,7 @@ def test_the_launchers_sign_is_renewed_after_such_a_fault(tmp_path: Path, monkey
         write(uri, text)
 
     monkeypatch.setattr(storage, "write_text", flaky)
-    with launcher_sign.given(sign):
+    with launcher_heartbeat.beating(uri):
         assert renewed.wait(5)
 
 
@@ -55,21 +55,21 @@ def test_the_launchers_sign_is_renewed_after_such_a_fault(tmp_path: Path, monkey
 def test_a_storage_that_cannot_be_read_says_nothing_of_the_launcher_and_costs_it_no_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: Exception
 ) -> None:
-    sign = tmp_path / "launcher"
-    sign.write_text("1")
-    monkeypatch.setenv("TRAINYARD_LAUNCHER_SIGN", str(sign))
+    file = tmp_path / "launcher"
+    file.write_text("1")
+    monkeypatch.setenv("TRAINYARD_LAUNCHER_SIGN", str(file))
     monkeypatch.setenv("TRAINYARD_LAUNCHER_PATIENCE_SECONDS", "90")
     now = 0.0
-    monkeypatch.setattr(launcher_sign.time, "monotonic", lambda: now)
-    lookout, read = Lookout(), storage.read_text
+    monkeypatch.setattr(launcher_heartbeat.time, "monotonic", lambda: now)
+    monitor, read = LauncherMonitor(), storage.read_text
 
     def looks(seconds: float) -> bool:
         nonlocal now
-        gone = False
+        lost = False
         for _ in range(int(seconds / 30)):
             now += 30
-            gone = lookout.gone()
-        return gone
+            lost = monitor.is_lost()
+        return lost
 
     def unreachable(uri: str) -> str:
         raise fault
@@ -79,7 +79,7 @@ def test_a_storage_that_cannot_be_read_says_nothing_of_the_launcher_and_costs_it
     assert not looks(3600)
     monkeypatch.setattr(storage, "read_text", read)
     assert not looks(30)
-    sign.write_text("2")
+    file.write_text("2")
     assert not looks(90) and looks(60)
 
 

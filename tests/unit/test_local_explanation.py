@@ -20,7 +20,8 @@ def test_a_step_that_failed_is_named_with_its_words_and_what_to_do(tmp_path: Pat
     (folder(tmp_path, "20260101-1") / "preprocess.log").write_text(f"line\n{json.dumps(event)}\n")
     sentence, code = explain_folder(str(tmp_path), "")
     assert sentence == (
-        "20260101-1 failed in preprocess: row 7: no label. Mend the data or what the recipe says of them, and run again."
+        "20260101-1 failed in preprocess: row 7: no label. "
+        "Mend the data or what the recipe says of them, and run again."
     )
     assert code == ExitCode.DATA
 

@@ -9,13 +9,15 @@ from typing import Any
 
 import pytest
 
-from trainyard.contract.artifacts import Evaluation, Verdict
-from trainyard.contract.champion import Champion, crown
+from trainyard.contract.artifacts.evaluate import Evaluation
+from trainyard.contract.artifacts.gate import Verdict
+from trainyard.contract.champion import Champion, set_champion
 from trainyard.errors import InfrastructureError
 from trainyard.spec import environment
 from trainyard.spec import recipe as recipes
 from trainyard.storage import storage
-from trainyard_control.cli.run import run as run_command
+from trainyard_control.cli.verbs.run import run as run_command
+from trainyard_control.local import retention
 from trainyard_control.local.local_explanation import explain_folder
 from trainyard_control.local.local_run import LocalRun
 
@@ -62,7 +64,7 @@ def judged(root: Path, destination: Path) -> str:
 def push(destination: Path, digest: str) -> None:
     (destination / "1").mkdir(parents=True, exist_ok=True)
     (destination / "1" / "saved_model.pb").touch()
-    crown(str(destination), Champion(version=1, path="1", digest=digest, metrics={}))
+    set_champion(str(destination), Champion(version=1, path="1", digest=digest, metrics={}))
 
 
 def test_a_model_is_judged_again_when_another_champion_lies_at_the_same_place(tmp_path: Path) -> None:
@@ -101,3 +103,17 @@ def test_a_champion_that_was_moved_is_the_same_champion(tmp_path: Path) -> None:
     push(tmp_path / "here", "a")
     push(tmp_path / "there", "a")
     assert judged(tmp_path, tmp_path / "here") == judged(tmp_path, tmp_path / "there")
+
+
+def test_a_storage_that_was_pruned_is_run_on(tmp_path: Path) -> None:
+    push(tmp_path / "models", "a")
+    before = judged(tmp_path / "runs", tmp_path / "models")
+    push(tmp_path / "models", "b")
+    after = judged(tmp_path / "runs", tmp_path / "models")
+    storage.write_text(f"{tmp_path}/runs/digits/runs/run/run.json", json.dumps({"folders": {"evaluate": after}}))
+    for removal in retention.plan(str(tmp_path / "runs"), keep=1).removals:
+        assert retention.remove(str(tmp_path / "runs"), removal) == ""
+    assert storage.committed(before) is None and storage.committed(after) is not None
+    assert judged(tmp_path / "runs", tmp_path / "models") == after
+    push(tmp_path / "models", "a")
+    assert judged(tmp_path / "runs", tmp_path / "models") == before and storage.committed(before)

@@ -1,4 +1,4 @@
-"""Machine types: a pool that no node could serve is refused, and a node's price is known with its date or not at all."""
+"""Machine types: a pool that no node could serve is refused; a node's price is known with its date or not at all."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import pytest
 from trainyard import quantity
 from trainyard.errors import ConfigurationError
 from trainyard.spec import environment as environments
-from trainyard.spec import machines
-from trainyard.spec.hardware import catalog
-from trainyard.spec.pools import Pool, placement
+from trainyard.spec.hardware import machines
+from trainyard.spec.hardware.catalog import catalog
+from trainyard.spec.hardware.pools import Pool, placement
 
 
 def pool(kind: str = "gpu", cpu: str = "2", memory: str = "8Gi", **values: object) -> Pool:
@@ -50,7 +50,8 @@ def test_every_machine_has_an_accelerator_of_the_catalog() -> None:
         ),
         (
             pool(machine="g2-standard-8", cpu="8"),
-            "resources.requests.cpu: 8 on a g2-standard-8, of whose 8 a pod has 7.91. Give less, or name g2-standard-12.",
+            "resources.requests.cpu: 8 on a g2-standard-8, of whose 8 a pod has 7.91. "
+            "Give less, or name g2-standard-12.",
         ),
         (pool(machine="n1-standard-8", accelerator="nvidia-tesla-t4", count=3), "the nearest number is 4."),
         (pool("cpu", machine="n2-standard-80", cpu="90"), "Give less."),

@@ -9,18 +9,18 @@ import pytest
 from kubernetes import client
 
 from trainyard.errors import ExitCode
-from trainyard.spec.pools import Placement, Resources
+from trainyard.spec.hardware.pools import Pool
 from trainyard.steps.train.gang.pods import outcome
 from trainyard.steps.train.gang.pods.job import Gang
 
-RESOURCES = Resources.model_validate({"requests": {"cpu": "1", "memory": "2Gi"}, "limits": {"memory": "2Gi"}})
+RESOURCES = {"requests": {"cpu": "1", "memory": "2Gi"}, "limits": {"memory": "2Gi"}}
 GANG = Gang(
     run="digits",
     image="image:1",
     command=("work",),
     workers=4,
-    placement=Placement({}, [], None, 0),
-    resources=RESOURCES,
+    pool=Pool.model_validate({"kind": "cpu", "resources": RESOURCES}),
+    platform="kubernetes",
 )
 NO_NODE = (
     "0/6 nodes are available: 2 Insufficient nvidia.com/gpu, 4 node(s) didn't match Pod's node affinity/selector. "
@@ -35,7 +35,7 @@ def pod(index: int, phase: str, created: str = "2026-11-21T02:00:00Z", **status:
             "creationTimestamp": created,
             "labels": {"batch.kubernetes.io/job-completion-index": str(index)},
         },
-        "spec": {"nodeName": "gpu-0"},
+        "spec": {"nodeName": "gpu-0", "containers": [{"name": "worker"}]},
         "status": {"phase": phase, **status},
     }
 
@@ -134,8 +134,8 @@ def test_the_worker_that_caused_the_end_is_named_and_not_its_peers() -> None:
 @pytest.mark.parametrize(
     "log",
     [
-        "a line\nfailed step=train code=10 error=DataError message=row 7: no label.\nlast words of a library",
-        'noise\n{"event": "failed", "step": "train", "code": 10, "message": "row 7: no label."}\n',
+        'noise\n{"event": "failed", "step": "train", "code": 10, "message": "row 7: no label."}\n'
+        "last words of a library",
         "nothing before\nrow 7: no label.\n\n",
     ],
 )

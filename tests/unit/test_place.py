@@ -9,12 +9,12 @@ from google.protobuf import json_format
 from kfp import dsl, kubernetes
 from kfp.dsl import PipelineTask
 
-from trainyard.contract.gang import GangPlan
+from trainyard.contract.gang import GangSpec
 from trainyard.errors import ConfigurationError
 from trainyard.graph import STEPS
 from trainyard.spec import environment as environments
 from trainyard.spec.documents import parse
-from trainyard.spec.pools import Pool
+from trainyard.spec.hardware.pools import Pool
 from trainyard.steps.evaluate.component import evaluate
 from trainyard.steps.export.component import export
 from trainyard.steps.preprocess.component import preprocess
@@ -22,7 +22,7 @@ from trainyard.steps.push.component import push
 from trainyard.steps.summary.component import summary
 from trainyard.steps.train.component import train
 from trainyard_control.catalog.train import train_pipeline
-from trainyard_control.compiler.placement import cut_short, place
+from trainyard_control.compiler.placement import bounded_retries, place
 
 Hand = Callable[[PipelineTask, str], PipelineTask]
 
@@ -45,6 +45,7 @@ def written_with_calls(hand: Hand, deadline: int | None = None) -> list[dict[str
         gang: str = "",
         scheduled: str = "",
         again: str = "",
+        about: str = "",
     ) -> None:
         shared = {"recipe": recipe, "storage": storage, "code": code}
         run_id = dsl.PIPELINE_JOB_ID_PLACEHOLDER
@@ -192,7 +193,7 @@ def test_placing_equals_the_calls_of_kfp_in_the_body_for_every_step(
 
 
 def test_no_bound_on_all_attempts_together_ends_a_step_before_its_last_ones_timeout() -> None:
-    """Argo kills a retry once `backoffMaxDuration` is over, counted from the first attempt's start, waits for nodes included."""
+    """Argo kills a retry `backoffMaxDuration` after the first attempt's start, waits for nodes included."""
     kind = environments.load("kind")
     eager = kind.model_copy(update={"retries": {"default": 10}, "timeout_seconds": {"default": 7 * DAY}})
     spec = place(documents(train_pipeline)[0], eager).pipeline
@@ -340,14 +341,14 @@ def test_an_author_hears_that_kubeflow_ends_all_attempts_of_a_task_together() ->
 
     kind = environments.load("kind").model_copy(update={"retries": {}, "timeout_seconds": {}})
     spec, *_ = documents(own)
-    (told,) = cut_short(place(spec, kind), kind)
+    (told,) = bounded_retries(place(spec, kind), kind)
     assert told.startswith("train-own: its 2 retries end 3600 s after the first attempt began, the running one too")
     short = kind.model_copy(update={"timeout_seconds": {"default": 1000}})
-    assert cut_short(place(spec, short), short) == []
+    assert bounded_retries(place(spec, short), short) == []
     longer = kind.model_copy(update={"timeout_seconds": {"default": 1200}})
-    assert len(cut_short(place(spec, longer), longer)) == 1
+    assert len(bounded_retries(place(spec, longer), longer)) == 1
     vertex = environments.load("vertex").model_copy(update={"retries": {}})
-    assert cut_short(place(spec, vertex), vertex) == []
+    assert bounded_retries(place(spec, vertex), vertex) == []
 
 
 def test_a_volume_is_mounted_in_every_step_as_kfp_mounts_a_claim() -> None:
@@ -373,7 +374,7 @@ def with_gang(**changes: Any) -> environments.Environment:
 def test_the_launcher_of_a_gang_waits_on_the_default_pool_and_the_pipeline_carries_the_gang() -> None:
     placed = place(documents(train_pipeline)[0], with_gang())
     parameter = placed.pipeline["root"]["inputDefinitions"]["parameters"]["gang"]
-    plan = parse(parameter["defaultValue"], GangPlan, name="gang")
+    plan = parse(parameter["defaultValue"], GangSpec, name="gang")
     assert (plan.workers, plan.image, plan.pool.node_selector) == (2, "trainyard/cpu:0.1.0", {"pool": "big"})
     assert plan.timeout_seconds == 1800 and plan.secrets["AWS_SECRET_ACCESS_KEY"].key == "secretkey"
     resources = placed.pipeline["deploymentSpec"]["executors"]["exec-train"]["container"]["resources"]
@@ -442,3 +443,16 @@ def test_quantities_have_the_value_that_kfp_gives_them(cpu: str, cores: float, m
     written = spec["deploymentSpec"]["executors"]["exec-preprocess"]["container"]["resources"]
     assert written["cpuRequest"] == pytest.approx(cores)
     assert written["memoryLimit"] == pytest.approx(gigabytes)
+
+
+@pytest.mark.parametrize(("changes", "variant"), [({}, "tpu"), ({"engine": "jax"}, "jax")])
+def test_every_step_knows_the_image_that_trains_if_its_libraries_are_others(changes: Any, variant: str) -> None:
+    gke = environments.load("gke")
+    name, pool = next((name, pool) for name, pool in gke.pools.items() if pool.kind == "tpu")
+    pools = gke.pools | {name: pool.model_copy(update=changes)}
+    gke = gke.model_copy(update={"pools": pools, "placement": gke.placement | {"train": name}})
+    executors = place(documents(train_pipeline)[0], gke).pipeline["deploymentSpec"]["executors"].values()
+    trainer = {"name": "TRAINYARD_TRAINER", "value": variant}
+    assert all(trainer in each["container"]["env"] for each in executors)
+    local_libraries = place(documents(train_pipeline)[0], environments.load("kind"))
+    assert "TRAINYARD_TRAINER" not in str(local_libraries.pipeline)

@@ -12,19 +12,20 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from trainyard.contract.artifacts import Examples, ImageShape, SplitFiles, Training
+from trainyard.contract.artifacts.preprocess import Examples, ImageShape, SplitFiles
+from trainyard.contract.artifacts.train import Training
 from trainyard.errors import ConfigurationError
 from trainyard.spec import environment as environments
 from trainyard.spec import recipe as recipes
 from trainyard_control.cli.main import app
-from trainyard_control.cli.plan import hours
+from trainyard_control.cli.verbs.plan import hours
 from trainyard_control.planning import cost, data, learning, records, sites
 from trainyard_control.planning.choice import choose, usd
+from trainyard_control.planning.environment_file import set_train_pool, timeout, with_train
+from trainyard_control.planning.history import read_history
 from trainyard_control.planning.learning import Observation
-from trainyard_control.planning.memory import recall
-from trainyard_control.planning.placing import place_train, timeout, with_train
 from trainyard_control.planning.plan import Candidate, Range, candidates
-from trainyard_control.planning.roofline import Site, Work, communication_seconds, needed_bytes, step_seconds
+from trainyard_control.planning.roofline import ExampleCost, Site, communication_seconds, needed_bytes, step_seconds
 
 RESNET = cost.named("resnet50", (224, 224, 3), 1000)
 POOLS = """
@@ -34,10 +35,14 @@ storage: gs://bucket/runs
 images: {cpu: "example/cpu:1", gpu: "example/gpu:1", tpu: "example/tpu:1"}
 pools:
   cpu: {kind: cpu, machine: n1-standard-8, resources: {requests: {cpu: 6, memory: 16Gi}, limits: {memory: 16Gi}}}
-  l4: {kind: gpu, accelerator: nvidia-l4, count: 1, resources: {requests: {cpu: 6, memory: 24Gi}, limits: {memory: 24Gi}}}
-  a100: {kind: gpu, accelerator: nvidia-tesla-a100, count: 1, resources: {requests: {cpu: 6, memory: 24Gi}, limits: {memory: 24Gi}}}
-  b200: {kind: gpu, accelerator: nvidia-b200, count: 8, resources: {requests: {cpu: 6, memory: 24Gi}, limits: {memory: 24Gi}}}
-  v7: {kind: tpu, accelerator: tpu7x, topology: 2x2x1, count: 4, resources: {requests: {cpu: 6, memory: 24Gi}, limits: {memory: 24Gi}}}
+  l4: {kind: gpu, accelerator: nvidia-l4, count: 1,
+    resources: {requests: {cpu: 6, memory: 24Gi}, limits: {memory: 24Gi}}}
+  a100: {kind: gpu, accelerator: nvidia-tesla-a100, count: 1,
+    resources: {requests: {cpu: 6, memory: 24Gi}, limits: {memory: 24Gi}}}
+  b200: {kind: gpu, accelerator: nvidia-b200, count: 8,
+    resources: {requests: {cpu: 6, memory: 24Gi}, limits: {memory: 24Gi}}}
+  v7: {kind: tpu, accelerator: tpu7x, topology: 2x2x1, count: 4,
+    resources: {requests: {cpu: 6, memory: 24Gi}, limits: {memory: 24Gi}}}
 placement: {default: cpu}  # train is placed here too
 """
 IMAGENET = """
@@ -67,10 +72,11 @@ def test_published_speeds_of_resnet50_are_met_within_a_quarter(
     assert batch / step_seconds(RESNET, batch, site) == pytest.approx(published, rel=0.25)
 
 
-# Images/s of ResNet-50 over blocks of four epochs and an evaluation of 50,000 images, which counts as a third of as many.
-# Source: MLPerf Training, https://github.com/mlcommons, closed division, Google's result_0.txt of resnet: v4 of 8 chips in
-# training_results_v0.7 (tpu-v4-16-TF, batch 2048, 184.17 s a block), of 64 in v1.0 (tpu-v4-128-TF, 8192, 23.19 s), v3 of 16 in
-# v0.6 (tpu-v3-32, 4096, 164.11 s). v3 is not in the catalog: its figures are those of https://cloud.google.com/tpu/docs/v3.
+# Images/s of ResNet-50 over blocks of four epochs and an evaluation of 50,000 images, which counts as a third of as
+# many. Source: MLPerf Training, https://github.com/mlcommons, closed division, Google's result_0.txt of resnet: v4 of 8
+# chips in training_results_v0.7 (tpu-v4-16-TF, batch 2048, 184.17 s a block), of 64 in v1.0 (tpu-v4-128-TF, 8192, 23.19
+# s), v3 of 16 in v0.6 (tpu-v3-32, 4096, 164.11 s). v3 is not in the catalog: its figures are those of
+# https://cloud.google.com/tpu/docs/v3.
 V3 = Site("tpu-v3", 1, 16, 96, 123e12, 900e9, bytes_each=2, memory_bytes=32 << 30, link=340e12 / 1024, fused=True)
 
 
@@ -109,7 +115,7 @@ def test_the_batches_that_nvidia_publishes_for_a_v100_of_16_gb_fit_and_the_next_
 
 
 def test_a_ring_sends_twice_all_but_one_share_of_the_gradients() -> None:
-    work = Work(parameters=1_000_000, flops_per_example=1, activations_per_example=1, kept_per_example=1)
+    work = ExampleCost(parameters=1_000_000, flops_per_example=1, activations_per_example=1, kept_per_example=1)
     four = sites.cpu(1, 4, network=1e9)
     assert communication_seconds(work, four) == pytest.approx(2 * 3 / 4 * 4e6 / (1e9 * 0.5))
     assert communication_seconds(work, sites.cpu(1, 1, None)) == 0
@@ -180,7 +186,8 @@ def test_workers_of_one_machine_share_its_cores_and_pods_do_not(tmp_path: Path) 
 
 def write_training(root: Path, **values: object) -> None:
     training = {
-        "model": "mlp", "parameters": 1000, "steps": 10, "epochs": 1, "best_epoch": 1, "workers": 1, "devices": ["CPU:0"],
+        "model": "mlp", "parameters": 1000, "steps": 10, "epochs": 1, "best_epoch": 1, "workers": 1,
+        "devices": ["CPU:0"],
         "precision": "float32", "examples_per_second": 32000.0, "bottleneck": "compute", "step_ms": 1.0,
         "cached_step_ms": 1.0, "resumed_from": None, "history": [], "seconds": {}, "hardware": "CPU", "cores": 2,
         "flops_per_example": 1e4, "activations_per_example": 100, "finished": "2026-11-21T00:00:00+00:00",
@@ -248,8 +255,10 @@ def test_pools_without_a_price_are_ranked_by_speed_beside_the_chosen_one() -> No
     found = [pool("priced", 10, 5), pool("slow", 40, None), pool("fast", 2, None)]
     assert {each.pool: each.why for each in choose(found, None, None)} == {
         "priced": "the only pool with a price whose training takes minutes or hours",
-        "slow": "no price, 4 times slower than priced, number 2 by speed of 2 without: set price_per_hour to have its cost compared",
-        "fast": "no price, 5 times as fast as priced, number 1 by speed of 2 without: set price_per_hour to have its cost compared",
+        "slow": "no price, 4 times slower than priced, number 2 by speed of 2 without: "
+        "set price_per_hour to have its cost compared",
+        "fast": "no price, 5 times as fast as priced, number 1 by speed of 2 without: "
+        "set price_per_hour to have its cost compared",
     }
 
 
@@ -275,7 +284,7 @@ def load(tmp_path: Path) -> tuple[environments.Environment, recipes.Recipe]:
 
 def test_every_pool_is_judged_and_what_cannot_train_says_why(tmp_path: Path) -> None:
     environment, recipe = load(tmp_path)
-    known = data.Data(1_281_167, 50_000, 1000, (224, 224, 3))
+    known = data.DataSummary(1_281_167, 50_000, 1000, (224, 224, 3))
     found = {each.pool: each for each in candidates(recipe, environment, known, RESNET, [])}
     assert found["v7"].why == "images.jax is not in own.yaml" and not found["v7"].feasible
     assert (found["b200"].devices, found["b200"].cost_usd) == (8, None) and found["b200"].feasible
@@ -288,7 +297,7 @@ def test_every_pool_is_judged_and_what_cannot_train_says_why(tmp_path: Path) -> 
 
 def test_a_batch_that_is_too_large_is_told_which_parts_would_fit(tmp_path: Path) -> None:
     environment, _ = load(tmp_path)
-    known = data.Data(1_281_167, 50_000, 1000, (224, 224, 3))
+    known = data.DataSummary(1_281_167, 50_000, 1000, (224, 224, 3))
 
     def why(*settings: str) -> str:
         recipe = recipes.load(str(tmp_path / "imagenet.yaml"), [*settings])
@@ -314,7 +323,8 @@ def test_a_batch_without_equal_parts_is_no_plan(tmp_path: Path) -> None:
     for override, parts in (("train.batch_size=100", 8), ("train.accumulation_steps=4", 32)):
         recipe = recipes.load(str(tmp_path / "imagenet.yaml"), ["train.batch_size=100", override])
         found = {
-            each.pool: each for each in candidates(recipe, environment, data.Data(1, 1, 2, (224, 224, 3)), RESNET, [])
+            each.pool: each
+            for each in candidates(recipe, environment, data.DataSummary(1, 1, 2, (224, 224, 3)), RESNET, [])
         }
         assert found["b200"].why == f"train.batch_size 100 makes no {parts} equal parts; a multiple of {parts} does"
 
@@ -379,7 +389,7 @@ def test_placing_changes_one_line_and_keeps_the_comments(written: str, expected:
 
 def test_the_choice_is_written_into_the_users_environment_but_never_into_a_bundled_one(tmp_path: Path) -> None:
     load(tmp_path)
-    file = place_train(str(tmp_path / "own.yaml"), "a100", timeout_seconds=5400)
+    file = set_train_pool(str(tmp_path / "own.yaml"), "a100", timeout_seconds=5400)
     read = environments.load(str(file))
     assert read.placement == {"default": "cpu", "train": "a100"}
     assert (read.timeout_of("train"), read.timeout_of("push")) == (5400, 3600)
@@ -387,7 +397,7 @@ def test_the_choice_is_written_into_the_users_environment_but_never_into_a_bundl
     with pytest.raises(
         ConfigurationError, match=r"comes with Trainyard and is not written\. Copy .*gke.yaml to a file"
     ):
-        place_train("gke", "gpu-l4")
+        set_train_pool("gke", "gpu-l4")
 
 
 def test_a_placed_training_may_take_twice_its_high_estimate_unless_the_environment_says_how_long(
@@ -449,20 +459,20 @@ def test_the_last_preprocessing_says_how_many_examples_there_are(tmp_path: Path)
         task="classification", label="label", labels=[*"0123456789"], splits=splits, features=[], raw_features=[],  # type: ignore[arg-type]
         image=ImageShape(height=8, width=8, channels=1), quarantined=0, quarantine={}, warnings=[], fingerprint="x",
     ).write(folder)  # fmt: skip
-    found = data.find(recipe, recall(here(tmp_path), recipe).examples, None)
+    found = data.find(recipe, read_history(here(tmp_path), recipe).examples, None)
     assert (found.train, found.eval, found.image, found.origin) == (1446, 157, (8, 8, 1), "last preprocessing")
 
     (folder / "examples.json").write_text((folder / "examples.json").read_text().replace("shard_examples", "of_old"))
-    assert recall(here(tmp_path), recipe).examples is None, "what another version wrote is passed over"
+    assert read_history(here(tmp_path), recipe).examples is None, "what another version wrote is passed over"
 
 
 def test_a_bucket_that_cannot_be_read_costs_a_warning_and_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainyard_control.planning.memory.BUCKET_SECONDS", 0.05)
+    monkeypatch.setattr("trainyard_control.planning.history.BUCKET_SECONDS", 0.05)
     released = threading.Event()
     monkeypatch.setattr(
-        "trainyard_control.planning.memory.data.last_preprocessed", lambda recipe, root: released.wait(5)
+        "trainyard_control.planning.history.data.last_preprocessed", lambda recipe, root: released.wait(5)
     )
-    memory = recall(environments.load("gke"), recipes.load("digits"))
+    memory = read_history(environments.load("gke"), recipes.load("digits"))
     released.set()
     assert memory.observations == [] and "did not tell all of its runs" in memory.warning
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from trainyard.contract.gang import GangPlan, gang_plan, written
+from trainyard.contract.gang import GangSpec, gang_spec, to_parameter
 from trainyard.spec import environment as environments
 from trainyard.spec import recipe as recipes
 from trainyard.spec.documents import parse
@@ -24,26 +24,26 @@ def environment(name: str = "gke", **changes: Any) -> Environment:
     return found.model_copy(update={"pools": found.pools | {"gpu-l4": pool}})
 
 
-def container(plan: GangPlan) -> dict[str, Any]:
+def container(plan: GangSpec) -> dict[str, Any]:
     gang = pods.gang(plan, recipes.load("digits"), "run-1", OPTIONS)
     return worker_job(gang)["spec"]["template"]["spec"]["containers"][0]
 
 
 def test_a_plan_comes_through_the_pipelines_parameter_unchanged() -> None:
-    plan = gang_plan(environment())
+    plan = gang_spec(environment())
     assert plan is not None
-    assert parse(written(plan), GangPlan, name="gang") == plan
-    assert json.loads(written(plan))["pool"]["queue"] == "research"
+    assert parse(to_parameter(plan), GangSpec, name="gang") == plan
+    assert json.loads(to_parameter(plan))["pool"]["queue"] == "research"
 
 
 @pytest.mark.parametrize("name", ["local", "vertex"])
 def test_only_kubernetes_has_gangs(name: str) -> None:
-    assert gang_plan(environments.load(name)) is None
-    assert written(None) == ""
+    assert gang_spec(environments.load(name)) is None
+    assert to_parameter(None) == ""
 
 
 def test_a_pool_of_one_worker_trains_in_the_steps_own_pod() -> None:
-    assert gang_plan(environments.load("gke")) is None
+    assert gang_spec(environments.load("gke")) is None
 
 
 def test_workers_get_what_the_steps_get_and_secrets_by_reference_alone() -> None:
@@ -51,7 +51,7 @@ def test_workers_get_what_the_steps_get_and_secrets_by_reference_alone() -> None
     given = environment().model_copy(
         update={"variables": {"AWS_DEFAULT_REGION": "r"}, "secrets": {"AWS_SECRET_ACCESS_KEY": secret}}
     )
-    plan = gang_plan(given)
+    plan = gang_spec(given)
     assert plan is not None
     variables = {each["name"]: each for each in container(plan)["env"]}
     assert variables["AWS_DEFAULT_REGION"]["value"] == "r"
@@ -62,7 +62,7 @@ def test_workers_get_what_the_steps_get_and_secrets_by_reference_alone() -> None
 
 
 def test_workers_are_told_the_recipe_and_what_devices_were_promised() -> None:
-    plan = gang_plan(environment())
+    plan = gang_spec(environment())
     assert plan is not None
     variables = {each["name"]: each.get("value", "") for each in container(plan)["env"]}
     assert "name: digits" in variables["TRAINYARD_RECIPE"]
@@ -72,7 +72,7 @@ def test_workers_are_told_the_recipe_and_what_devices_were_promised() -> None:
 
 def test_a_slice_of_several_hosts_is_a_gang_of_jax_with_the_slice_to_itself() -> None:
     given = environments.load("gke")
-    plan = gang_plan(given.model_copy(update={"placement": given.placement | {"train": "v5e-16"}}))
+    plan = gang_spec(given.model_copy(update={"placement": given.placement | {"train": "v5e-16"}}))
     assert plan is not None and plan.image == "registry.example.com/trainyard/jax:0.1.0"
     job = worker_job(pods.gang(plan, recipes.load("digits"), "run-1", OPTIONS))
     spec, pod = job["spec"], job["spec"]["template"]["spec"]

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from trainyard.errors import ConfigurationError
 from trainyard.spec import environment as environments
-from trainyard.spec.pools import Pool, placement
+from trainyard.spec.hardware.pools import Pool, placement
 from trainyard_control.cli.main import app
 from trainyard_control.cluster.drafting import draft
 from trainyard_control.cluster.node_pools import Nodes, count
@@ -42,7 +42,7 @@ def node(
 
 GPU: dict[str, str] = {"nvidia.com__gpu": "1"}
 
-# Written after the platforms' documentation; sources in trainyard/spec/hardware.yaml.
+# Written after the platforms' documentation; sources in trainyard/spec/hardware/hardware.yaml.
 GKE = [
     node("cpu", {"cloud.google.com/gke-nodepool": "default-pool", TYPE: "e2-standard-8"}),
     *(
@@ -224,7 +224,8 @@ def test_pools_are_listed_with_prices_and_without_a_cluster(monkeypatch: pytest.
     assert result.exit_code == 0, result
     rows = {row["pool"]: row for row in json.loads(result.stdout)}
     assert rows["gpu-l4"] == {
-        "pool": "gpu-l4", "kind": "gpu", "machine": "g2-standard-8", "accelerator": "nvidia-l4", "count": 1, "topology": None,
+        "pool": "gpu-l4", "kind": "gpu", "machine": "g2-standard-8", "accelerator": "nvidia-l4",
+        "count": 1, "topology": None,
         "workers": 1, "spot": True, "usd_per_hour": 0.3406, "price_region": "us-central1", "price_date": "2026-11-21",
         "nodes": None,
     }  # fmt: skip

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import importlib.metadata
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
+import typer
 
 from trainyard.errors import ConfigurationError, ExitCode
-from trainyard_control.cli.main import main
+from trainyard_control.cli.main import app, main
+from trainyard_control.cli.options import Output
 
 
 @pytest.fixture
@@ -35,3 +39,29 @@ def test_a_fault_is_a_sentence_and_with_debug_a_traceback(call, capsys: pytest.C
     assert capsys.readouterr().err.startswith("✗ no recipe 'nothing'")
     with pytest.raises(ConfigurationError):
         call("--debug", "compile", "nothing")
+
+
+@pytest.mark.parametrize("verb", ["submit", "runs list", "schedule list"])
+def test_a_verb_of_clusters_asks_for_an_environment_of_one(verb: str, call, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        call(*verb.split())
+    assert end.value.code == ExitCode.CONFIGURATION
+    said = capsys.readouterr().err
+    assert "its target is local" in said and "environment of a cluster" in said
+
+
+def _options(command: Any) -> Iterator[Any]:
+    """Yield the options of `command` and of every verb below it."""
+    for inner in getattr(command, "commands", {}).values():
+        yield from _options(inner)
+    yield from (option for option in command.params if option.param_type_name == "option")
+
+
+def test_an_option_means_the_same_in_every_verb() -> None:
+    seen: dict[str, set[tuple[Any, ...]]] = {}
+    for option in _options(typer.main.get_command(app)):
+        for name in option.opts:
+            seen.setdefault(name, set()).add((option.default, option.help))
+    assert {name: meanings for name, meanings in seen.items() if len(meanings) > 1} == {}
+    assert [default for default, _ in seen["-e"]] == ["local"]
+    assert [default for default, _ in seen["-o"]] == [Output.TEXT]

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainyard.contract import version
-from trainyard.contract.champion import Champion, champion, crown
+from trainyard.contract.champion import Champion, champion, set_champion
 from trainyard.errors import DataError
 from trainyard.steps.push import versions
 from trainyard.storage.storage import File, Manifest
@@ -67,13 +67,13 @@ def test_there_is_no_champion_before_the_first_push(tmp_path: Path) -> None:
 def test_the_champion_is_found_where_its_folder_is_now(tmp_path: Path) -> None:
     (tmp_path / "before" / "3").mkdir(parents=True)
     (tmp_path / "before" / "3" / "saved_model.pb").touch()
-    crown(str(tmp_path / "before"), BEST)
+    set_champion(str(tmp_path / "before"), BEST)
     (tmp_path / "before").rename(tmp_path / "after")
     assert champion(str(tmp_path / "after")) == BEST.model_copy(update={"path": str(tmp_path / "after" / "3")})
 
 
 def test_a_pointer_to_a_version_that_is_gone_is_an_error_that_says_so(tmp_path: Path) -> None:
-    crown(str(tmp_path), BEST)
+    set_champion(str(tmp_path), BEST)
     with pytest.raises(DataError, match="points to version 3, which is not there"):
         champion(str(tmp_path))
 

@@ -126,6 +126,14 @@ def test_an_image_size_has_two_numbers_that_suit_the_network() -> None:
     assert "'cnn_small' takes images of at least 8 x 8 pixels" in faults(GOOD, ["data.image_size=[96, 4]"])
 
 
+def test_images_are_stored_small_if_their_size_is_known_and_only_then() -> None:
+    assert documents.parse(GOOD, Recipe, name="x").data.stored == "original"
+    sized = ["data.image_size=[96, 96]"]
+    assert documents.parse(GOOD, Recipe, name="x", overrides=sized).data.stored == "training_size"
+    assert documents.parse(GOOD, Recipe, name="x", overrides=[*sized, "data.store=raw"]).data.stored == "raw"
+    assert "data.store: raw needs to know the size. Give data.image_size" in faults(GOOD, ["data.store=raw"])
+
+
 def test_a_module_that_is_not_there_is_refused_with_its_line(tmp_path: Path) -> None:
     file = tmp_path / "pets.yaml"
     file.write_text(GOOD + "module: own.py\n")
@@ -195,3 +203,25 @@ def test_an_unknown_recipe_offers_the_nearest() -> None:
         recipe.load("digit")
     with pytest.raises(ConfigurationError, match="cannot be read"):
         recipe.load("nowhere/pets.yaml")
+
+
+@pytest.mark.parametrize(
+    ("override", "why"),
+    [
+        ("train.augment={crop: {scale: [0.9, 0.1]}}", "the least, 0.9, is above the greatest"),
+        ("train.augment={hue: 0.1}", "data.channels: 1 reads grey images"),
+    ],
+)
+def test_a_change_of_images_that_cannot_be_is_refused(override: str, why: str) -> None:
+    channels = ["data.channels=1"] if "hue" in override else []
+    with pytest.raises(ConfigurationError, match=why):
+        documents.parse(GOOD, Recipe, name="x", overrides=[override, *channels])
+
+
+def test_mixing_needs_images_in_pairs() -> None:
+    table = "name: a\ndata: {format: csv, path: /x.csv, features: {a: {type: numeric}}}\nmodel: {name: mlp}\n"
+    with pytest.raises(ConfigurationError, match="mixes images of two classes"):
+        documents.parse(table + "train: {augment: {mixup: 0.2}}\n", Recipe, name="x")
+    images = "name: a\ndata: {format: image_folder, path: /x}\nmodel: {name: cnn_small}\n"
+    with pytest.raises(ConfigurationError, match="in pairs"):
+        documents.parse(images + "train: {batch_size: 7, augment: {cutmix: 1}}\n", Recipe, name="x")

@@ -16,8 +16,8 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from trainyard.steps.train.gang import peers
-from trainyard.steps.train.gang.rendezvous import SILENCE_SECONDS, Line, Listening, Rendezvous, key
+from trainyard.steps.train.gang import handshake
+from trainyard.steps.train.gang.rendezvous import SILENCE_SECONDS, MessageStream, Rendezvous, StallGuard, rendezvous_key
 
 TOKEN = "of this gang"
 INFINITE = b'{"type": "ready", "worker": Infinity, "address": "a:1", "generation": 0, "token": ""}\n'
@@ -31,7 +31,7 @@ class Caller:
         if token is None:
             self._socket = socket.create_connection(("127.0.0.1", port), timeout=10)
         else:
-            self._socket = peers.call("127.0.0.1", port, key(token), 10)
+            self._socket = handshake.connect("127.0.0.1", port, rendezvous_key(token), 10)
         self._lines = self._socket.makefile("rb")
 
     def send(self, **message: Any) -> None:
@@ -119,7 +119,7 @@ def test_an_answer_that_was_overheard_opens_no_other_connection(port: int) -> No
 
         thread = threading.Thread(target=pass_on)
         thread.start()
-        peers.call("127.0.0.1", between.getsockname()[1], key(TOKEN), 10).close()
+        handshake.connect("127.0.0.1", between.getsockname()[1], rendezvous_key(TOKEN), 10).close()
         thread.join()
     again = Caller(port, token=None)
     again.write(said[0])
@@ -138,7 +138,7 @@ def test_who_stands_in_for_the_meeting_is_not_believed() -> None:
         thread = threading.Thread(target=pretend)
         thread.start()
         with pytest.raises(ConnectionRefusedError, match="not of this gang"):
-            peers.call("127.0.0.1", server.getsockname()[1], key(TOKEN), 10)
+            handshake.connect("127.0.0.1", server.getsockname()[1], rendezvous_key(TOKEN), 10)
         thread.join()
 
 
@@ -238,7 +238,7 @@ def test_other_breaks_end_the_gang_only_where_three_starts_came_no_step_further(
 class Broken(Rendezvous):
     """A meeting with a fault that nobody thought of."""
 
-    def _look_round(self) -> None:
+    def _check_members(self) -> None:
         raise RuntimeError("a fault that nobody thought of")
 
 
@@ -256,14 +256,16 @@ def test_a_meeting_that_fails_says_so_at_once_and_closes_its_door() -> None:
 
 def test_a_local_gang_listens_on_the_loopback_interface_alone(port: int) -> None:
     sockets = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
-    listening = [address for _, address, _, state, *_ in sockets if state == "0A" and address.endswith(f":{port:04X}")]
-    assert listening == [f"0100007F:{port:04X}"]
+    stall_guard = [
+        address for _, address, _, state, *_ in sockets if state == "0A" and address.endswith(f":{port:04X}")
+    ]
+    assert stall_guard == [f"0100007F:{port:04X}"]
 
 
 def test_where_the_gang_began_is_told_to_each_later_start(meeting: int) -> None:
     chief, other = Caller(meeting).ready(0), Caller(meeting).ready(1)
     first = chief.hears("start")["past"]
-    assert first["began_at"] is None and first["meet"] >= 0
+    assert first["began_at"] is None and first["spent"]["meet"] >= 0
     chief.send(type="began", generation=1, step=200, began_at=200)
     other.hears("start")
     chief.send(type="broke", generation=1, step=230, code=75, error="PeerLost", message="killed")
@@ -271,7 +273,7 @@ def test_where_the_gang_began_is_told_to_each_later_start(meeting: int) -> None:
     chief.ready(0)
     other.ready(1)
     second = chief.hears("start")["past"]
-    assert (second["began_at"], second["break"]["step"], second["meet"]) == (200, 230, first["meet"])
+    assert (second["began_at"], second["last_break"][1], second["spent"]) == (200, 230, first["spent"])
     chief.send(type="done", generation=2, step=240)
     assert other.hears("end")["code"] == 0
 
@@ -280,13 +282,13 @@ def test_silence_counts_only_while_somebody_listens(monkeypatch: pytest.MonkeyPa
     now = 100.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
     here, there = socket.socketpair()
-    line, listening = Line(here), Listening()
+    line, stall_guard = MessageStream(here), StallGuard()
     now += SILENCE_SECONDS + 30  # the machine stood still
-    listening.excuse([line])
-    assert not line.silent()
+    stall_guard.excuse([line])
+    assert not line.is_silent()
     for _ in range(int(SILENCE_SECONDS * 2)):
         now += 0.6
-        listening.excuse([line])
-    assert line.silent()
+        stall_guard.excuse([line])
+    assert line.is_silent()
     line.close()
     there.close()

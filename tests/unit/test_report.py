@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 from report_folders import SECONDS, evaluation, recipe, whole_run
 
-from trainyard.contract.artifacts import Threshold, Training, Verdict
+from trainyard.contract.artifacts.gate import Threshold, Verdict
+from trainyard.contract.artifacts.train import Training
+from trainyard.report.outputs import read
 from trainyard.report.report import Ending, render
 
 HOSTILE = [
@@ -47,7 +49,7 @@ class Page(HTMLParser):
 
 
 def rendered(folders, **more):
-    return Page(render("digits", recipe(), folders, SECONDS, **more))
+    return Page(render("digits", recipe(), read(folders), SECONDS, **more))
 
 
 def figures(page):
@@ -105,8 +107,8 @@ def test_a_best_epoch_whose_checkpoint_was_lost_is_told(tmp_path):
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_names_in_the_data_stay_text(tmp_path, text):
-    plain = render("digits", recipe(), whole_run(tmp_path / "plain"), SECONDS)
-    hostile = render(text, recipe(text), whole_run(tmp_path / "hostile", text), SECONDS, Ending(failure=text))
+    plain = render("digits", recipe(), read(whole_run(tmp_path / "plain")), SECONDS)
+    hostile = render(text, recipe(text), read(whole_run(tmp_path / "hostile", text)), SECONDS, Ending(failure=text))
     expected, found = Page(plain), Page(hostile)
     added = [tag for tag, _attributes in found.elements]
     for tag, _attributes in expected.elements:
@@ -134,7 +136,9 @@ def test_a_run_that_ended_early_shows_what_there_is(tmp_path, last):
 
 
 def test_a_scheduled_run_that_had_nothing_to_train_says_why_in_a_small_page():
-    page = render("digits", recipe(), {}, {}, Ending(not_due="version 1 stands: no condition of the schedule holds"))
+    page = render(
+        "digits", recipe(), read({}), {}, Ending(not_due="version 1 stands: no condition of the schedule holds")
+    )
     text = " ".join(Page(page).text)
     assert "Nothing to train" in text and "version 1 stands: no condition of the schedule holds" in text
     assert "Failed" not in text and "Not judged" not in text
@@ -142,7 +146,7 @@ def test_a_scheduled_run_that_had_nothing_to_train_says_why_in_a_small_page():
 
 
 def test_a_run_without_a_step_is_not_judged():
-    assert "Not judged" in " ".join(Page(render("digits", recipe(), {}, {})).text)
+    assert "Not judged" in " ".join(Page(render("digits", recipe(), read({}), {})).text)
 
 
 def test_a_refused_model_is_told_with_the_condition_that_failed(tmp_path):
@@ -156,12 +160,12 @@ def test_a_refused_model_is_told_with_the_condition_that_failed(tmp_path):
 
 def test_the_same_run_gives_the_same_bytes(tmp_path):
     folders = whole_run(tmp_path)
-    assert render("digits", recipe(), folders, SECONDS) == render("digits", recipe(), folders, SECONDS)
+    assert render("digits", recipe(), read(folders), SECONDS) == render("digits", recipe(), read(folders), SECONDS)
 
 
 def test_the_report_stays_below_three_megabytes(tmp_path):
     """plotly alone is 5 MB as text."""
-    assert len(render("digits", recipe(), whole_run(tmp_path), SECONDS)) < 3_000_000
+    assert len(render("digits", recipe(), read(whole_run(tmp_path)), SECONDS)) < 3_000_000
 
 
 def test_a_thousand_classes_keep_the_report_small(tmp_path):
@@ -170,7 +174,7 @@ def test_a_thousand_classes_keep_the_report_small(tmp_path):
     classes = [judged.classes[0].model_copy(update={"label": f"class {number}"}) for number in range(1000)]
     confusion = [[9 if row == column else int(column == 5) for column in range(1000)] for row in range(1000)]
     judged.model_copy(update={"classes": classes, "confusion": confusion}).write(tmp_path / "evaluate")
-    text = render("digits", recipe(), folders, SECONDS)
+    text = render("digits", recipe(), read(folders), SECONDS)
     assert "confusion" not in figures(Page(text))
     assert "All 1000 classes" in text and "Most frequent mistakes" in text
     assert len(text) < 3_000_000

@@ -11,9 +11,12 @@ import kfp_server_api
 import pytest
 
 from trainyard.contract import keys
-from trainyard.contract.artifacts import Evaluation, Exports, Pushed, Verdict
-from trainyard.contract.champion import EXTRA, Champion, crown
-from trainyard.contract.drift import FeatureStatistics, Statistics
+from trainyard.contract.artifacts.evaluate import Evaluation
+from trainyard.contract.artifacts.export import Exports
+from trainyard.contract.artifacts.gate import Verdict
+from trainyard.contract.artifacts.push import Pushed
+from trainyard.contract.champion import EXTRA, Champion, set_champion
+from trainyard.contract.statistics.drift import FeatureStatistics, Statistics
 from trainyard.contract.version import content
 from trainyard.errors import ConfigurationError, DataError
 from trainyard.spec import environment as environments
@@ -169,7 +172,7 @@ def test_a_run_is_due_without_a_champion_with_new_data_or_with_an_old_champion(t
     with storage.stage(str(models / "1"), producer="test") as version:
         (version / "saved_model.pb").write_text("")
     pushed = (NOW - timedelta(days=3)).isoformat()
-    crown(str(models), Champion(version=1, path="1", digest="d", metrics={}, pushed=pushed))
+    set_champion(str(models), Champion(version=1, path="1", digest="d", metrics={}, pushed=pushed))
     assert due(never) == (False, "version 1 stands: no condition of the schedule holds")
     assert due(When(champion_older_than="48h")) == (True, "version 1 was pushed 72 h ago, more than 48h")
     assert due(always)[0]
@@ -210,7 +213,7 @@ def test_drift_is_judged_when_new_data_are_counted_and_only_until_they_were_trai
         (version / "saved_model.pb").write_text("")
         (version / EXTRA).mkdir()
         counted(mean=40).write(version / EXTRA)
-    crown(str(models), Champion(version=1, path="1", digest="d", metrics={}))
+    set_champion(str(models), Champion(version=1, path="1", digest="d", metrics={}))
     assert due() == (True, "the data are new, and were not compared with those of the champion yet")
     for mean, moved in ((40.4, False), (41.0, True)):
         with storage.stage(examples, producer="test") as folder:
@@ -235,7 +238,7 @@ def test_a_champion_whose_statistics_are_missing_is_trained_again_and_one_whose_
     version = tmp_path / "models" / "1"
     (version / EXTRA).mkdir(parents=True)
     (version / "saved_model.pb").write_text("")
-    crown(str(version.parent), Champion(version=1, path="1", digest="d", metrics={}))
+    set_champion(str(version.parent), Champion(version=1, path="1", digest="d", metrics={}))
     recipe = recipes.load("digits")
 
     def due() -> tuple[bool, str]:

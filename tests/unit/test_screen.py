@@ -77,7 +77,8 @@ def test_what_stands_in_brackets_is_text_and_no_style(capsys: pytest.CaptureFixt
 def test_a_long_path_is_told_whole_in_80_columns() -> None:
     path = "/storage" + "/folder" * 20
     record = {
-        "data": dict.fromkeys(("train", "eval", "test", "quarantined"), 1), "pushed": None, "report": path, "seconds": {},
+        "data": dict.fromkeys(("train", "eval", "test", "quarantined"), 1),
+        "pushed": None, "report": path, "seconds": {},
         "train": {"examples_per_second": 1, "bottleneck": "unclear", "epochs": 1, "steps": 1, "devices": ["CPU:0"]},
     }  # fmt: skip
     lines = printed(screen._facts_of(record, recipes.load("digits")))

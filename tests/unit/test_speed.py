@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trainyard.steps.train.loop.speed import bound, split
+from trainyard.steps.train.loop.speed import bottleneck, split
 
 
 @pytest.mark.parametrize(
@@ -21,7 +21,7 @@ from trainyard.steps.train.loop.speed import bound, split
 def test_the_input_is_blamed_only_where_every_epoch_was_slower_than_every_cached_call(
     real: list[float], cached: list[float], expected: str
 ) -> None:
-    assert bound(real, cached) == expected
+    assert bottleneck(real, cached) == expected
 
 
 @pytest.mark.parametrize(("cached", "all_reduce"), [(9.0, 0.0), (9.0, 4.0), (9.0, 20.0), (30.0, 4.0)])

@@ -2,12 +2,10 @@
 
 from typing import Any
 
-import pytest
-
 from trainyard.spec import environment as environments
 from trainyard.spec.environment import Environment, Volume
 from trainyard_control.cluster.step_pods import pool_pod
-from trainyard_control.compiler import placement
+from trainyard_control.compiler.placement import place
 
 
 def main(pod: dict[str, Any]) -> dict[str, Any]:
@@ -31,27 +29,42 @@ def test_the_pod_of_a_pool_says_what_place_writes_and_what_kubeflow_adds() -> No
     assert main(pod)["image"] == "registry.example.com/trainyard/gpu:0.1.0"
     requests = {"cpu": "6", "memory": "24Gi", "nvidia.com/gpu": "1"}
     assert main(pod)["resources"] == {"requests": requests, "limits": {"memory": "24Gi", "nvidia.com/gpu": "1"}}
-    assert main(pod)["securityContext"] == {
-        "allowPrivilegeEscalation": False,
-        "capabilities": {"drop": ["ALL"]},
-        "seccompProfile": {"type": "RuntimeDefault"},
-        "runAsUser": 65532,
+    assert main(pod)["securityContext"] == {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+    assert pod["spec"]["securityContext"] == {
         "runAsNonRoot": True,
+        "runAsUser": 65532,
+        "seccompProfile": {"type": "RuntimeDefault"},
     }
 
 
-def test_a_step_that_place_gave_no_user_has_none_in_the_pod_that_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(placement, "RUN_AS_USER", None)
-    context = main(pool_pod(gke(), "gpu-l4"))["securityContext"]
-    assert "runAsNonRoot" not in context and "runAsUser" not in context
+def test_place_writes_that_pod_into_the_package() -> None:
+    volume = Volume(claim="runs", path="/mnt/runs")
+    place_of = gke(count=2, shared_memory="8Gi").model_copy(update={"volume": volume})
+    pod = pool_pod(place_of, "gpu-l4")
+    executors = {"exec-train": {"container": {"image": "trainyard/cpu"}}}
+    placed = place({"root": {}, "components": {}, "deploymentSpec": {"executors": executors}}, place_of)
+    assert placed.platform is not None
+    config = placed.platform["platforms"]["kubernetes"]["deploymentSpec"]["executors"]["exec-train"]
+    assert config["podMetadata"]["labels"] == pod["metadata"]["labels"]
+    assert config["nodeSelector"]["labels"] == pod["spec"]["nodeSelector"]
+    assert config["tolerations"] == pod["spec"]["tolerations"]
+    assert config["activeDeadlineSeconds"] == str(pod["spec"]["activeDeadlineSeconds"])
+    assert config["securityContext"] == {"runAsUser": "65532", "runAsNonRoot": True}
+    mounts = [*config["emptyDirMounts"], *config["pvcMount"]]
+    assert [each["mountPath"] for each in mounts] == [each["mountPath"] for each in main(pod)["volumeMounts"]]
+    container = placed.pipeline["deploymentSpec"]["executors"]["exec-train"]["container"]
+    assert container["image"] == main(pod)["image"]
+    wanted, requests = container["resources"], main(pod)["resources"]["requests"]
+    assert (wanted["resourceCpuRequest"], wanted["resourceMemoryRequest"]) == (requests["cpu"], requests["memory"])
+    assert wanted["accelerator"]["resourceCount"] == requests["nvidia.com/gpu"] == "2"
 
 
 def test_volumes_shared_memory_and_secrets_are_those_of_the_step() -> None:
     place = gke(count=2, shared_memory="8Gi").model_copy(update={"volume": Volume(claim="runs", path="/mnt/runs")})
     pod = pool_pod(place, "gpu-l4")
-    assert {each["name"] for each in pod["spec"]["volumes"]} == {"runs", "shared-memory"}
+    assert {each["name"] for each in pod["spec"]["volumes"]} == {"storage", "shared-memory"}
     mounts = {each["name"]: each["mountPath"] for each in main(pod)["volumeMounts"]}
-    assert mounts == {"runs": "/mnt/runs", "shared-memory": "/dev/shm"}
+    assert mounts == {"storage": "/mnt/runs", "shared-memory": "/dev/shm"}
     variables = {each["name"]: each for each in main(pool_pod(environments.load("kind"), "training"))["env"]}
     assert variables["AWS_ACCESS_KEY_ID"]["valueFrom"]["secretKeyRef"]["key"] == "accesskey"
 

@@ -1,10 +1,12 @@
 """The commit protocol: all or nothing, under kills, races, full disks and missing permissions."""
 
 import errno
+import json
 import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -132,7 +134,8 @@ def test_the_lease_is_refused_while_another_process_holds_it_and_free_after_its_
         [
             sys.executable,
             "-c",
-            f"from trainyard.storage import storage\nwith storage.lease({final!r}):\n  print('held', flush=True); input()",
+            f"from trainyard.storage import storage\nwith storage.lease({final!r}):\n"
+            "  print('held', flush=True); input()",
         ],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -184,9 +187,9 @@ with storage.stage(sys.argv[1], "test") as folder:
 
 
 def test_the_next_attempt_removes_what_killed_writers_left_and_nothing_that_a_living_one_writes(tmp_path: Path) -> None:
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     writers = {
-        name: subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path / name)], **pipes)  # type: ignore[call-overload]
+        name: subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path / name)], text=True, **pipes)
         for name in ("key", "other", "alive")
     }
     assert all(writer.stdout.readline() == "writing\n" for writer in writers.values())
@@ -236,3 +239,12 @@ def test_a_file_where_a_folder_is_needed_is_named(tmp_path: Path) -> None:
 def test_a_uri_of_another_kind_is_refused_and_not_made_a_folder_of_that_name(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="neither a folder nor a bucket"):
         storage.write_text("hdfs://cluster/pointer", "x")
+
+
+def test_the_manifest_of_a_newer_trainyard_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    with storage.stage(str(tmp_path / "out"), "test"):
+        pass
+    path = tmp_path / "out" / "manifest.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"schema_version": 2, "files": "elsewhere"}))
+    with pytest.raises(ConfigurationError, match=r"schema version 2; this one reads up to 1.*Install that Trainyard"):
+        storage.committed(str(tmp_path / "out"))

@@ -14,15 +14,16 @@ from google.cloud.aiplatform_v1 import PipelineJob
 from google.protobuf import json_format
 
 from trainyard.errors import ConfigurationError, TransientError
+from trainyard.kubernetes import client
 from trainyard.spec import environment as environments
 from trainyard.spec import recipe as recipes
 from trainyard.spec.environment import Environment
-from trainyard_control.cluster import kubernetes_api
+from trainyard_control.compiler.about import About, read
 from trainyard_control.compiler.compilation import compiled
-from trainyard_control.compiler.submission import Submission, environment_of, recipe_of, request, submission
+from trainyard_control.compiler.submission import Submission, request, submission
 from trainyard_control.compiler.vertex import job
 from trainyard_control.kubeflow.kubeflow_api import Kubeflow
-from trainyard_control.planning.expectation import expect, read
+from trainyard_control.planning.expectation import expect
 
 
 def made(environment: str | Environment = "kind", name: str = "nightly-1", *changes: str) -> Submission:
@@ -45,7 +46,7 @@ def test_equal_content_has_one_version_and_other_content_another() -> None:
     assert made().version == made(name="another").version
     assert made().version != made("kind", "nightly-1", "train.epochs=3").version
     assert made().version.startswith("kind-")
-    assert (recipe_of(made().pipeline), environment_of(made().version)) == ("digits", "kind")
+    assert made().about == About("digits", "kind")
 
 
 def test_the_request_is_one_of_kubeflows_published_types(tmp_path: Path) -> None:
@@ -53,36 +54,44 @@ def test_the_request_is_one_of_kubeflows_published_types(tmp_path: Path) -> None
     body = request(made(place), "e1", "p1", "v1")
     api = kfp_server_api.ApiClient()
     sent = json.dumps(api.sanitize_for_serialization(body))
-    read = api.deserialize(type("Response", (), {"data": sent}), "V2beta1Run")
-    assert read == body
+    answer = api.deserialize(type("Response", (), {"data": sent}), "V2beta1Run")
+    assert answer == body
+    assert read(answer.runtime_config.parameters) == About("digits", "own-cluster")
     assert json.loads(sent) == {
         "display_name": "nightly-1",
         "description": f"trainyard-digits {made(place).version}",
         "experiment_id": "e1",
         "pipeline_version_reference": {"pipeline_id": "p1", "pipeline_version_id": "v1"},
-        "runtime_config": {"parameters": {}},
+        "runtime_config": {"parameters": {"about": '{"recipe": "digits", "environment": "own-cluster"}'}},
         "service_account": "trainer",
     }
 
 
-def test_what_the_plan_expects_stands_in_the_description_and_makes_no_other_version(tmp_path: Path) -> None:
+def test_what_the_plan_expects_is_a_parameter_of_the_run_and_makes_no_other_version(tmp_path: Path) -> None:
     place = own(tmp_path, "kind", **VOLUME, placement={"default": "cpu", "train": "gang"})
     expected = expect(recipes.load("digits"), place)
     assert expected and expected.pool == "gang" and expected.speed.low < expected.speed.expected < expected.speed.high
-    what = replace(made(place), expected=expected)
-    description = request(what, "e1", "p1", "v1").description
-    assert description == f"trainyard-digits {made(place).version}; the plan expects {expected}"
-    found = read(description)
-    assert found and found.pool == "gang"
-    assert found.speed.expected == pytest.approx(expected.speed.expected, abs=0.5)  # whole numbers stand there
-    assert read(f"trainyard-digits {made(place).version}") is None
+    plain = made(place)
+    what = replace(plain, about=replace(plain.about, expected=expected))
+    body = request(what, "e1", "p1", "v1")
+    assert read(body.runtime_config.parameters) == what.about
+    assert body.description == f"trainyard-digits {plain.version}; the plan expects {expected}"
+
+
+def test_a_package_says_what_its_runs_are_for_and_a_run_of_another_tool_does_not() -> None:
+    package = next(iter(yaml.safe_load_all(made().package)))
+    parameter = package["root"]["inputDefinitions"]["parameters"]["about"]
+    assert read({"about": parameter["defaultValue"]}) == About("digits", "kind")
+    for parameters in (None, {}, {"about": ""}, {"about": "[]"}, {"about": '{"recipe": "x", "other": 1}'}):
+        assert read(parameters) is None
 
 
 def test_nothing_is_expected_where_nobody_knows_the_data(tmp_path: Path) -> None:
     place = own(tmp_path, "kind", **VOLUME)
     recipe = tmp_path / "pets.yaml"
     recipe.write_text(
-        "name: pets\ndata: {format: image_folder, path: s3://pets/images, image_size: [64, 64]}\nmodel: {name: cnn_small}\n"
+        "name: pets\ndata: {format: image_folder, path: s3://pets/images, image_size: [64, 64]}\n"
+        "model: {name: cnn_small}\n"
     )
     assert expect(recipes.load(str(recipe)), place) is None
 
@@ -113,7 +122,7 @@ def test_a_run_name_that_a_server_would_refuse_is_refused_here(name: str) -> Non
 def test_a_server_that_does_not_answer_is_named_with_exit_code_30(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kubernetes_api, "PATIENCE_SECONDS", 0)
+    monkeypatch.setattr(client, "PATIENCE_SECONDS", 0)
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))  # taken, and nobody listens
         endpoint = f"http://127.0.0.1:{nobody.getsockname()[1]}"

@@ -1,7 +1,7 @@
 """Commands that submit one name at the same moment agree on one run.
 
-The server stands for Kubeflow's in what its source says (2.17): it gives one name to any number of runs, shows a run from
-the moment that it is stored, and counts whole seconds.
+The server stands for Kubeflow's in what its source says (2.17): it gives one name to any number of runs, shows a run
+from the moment that it is stored, and counts whole seconds.
 """
 
 import threading
@@ -15,11 +15,14 @@ import pytest
 
 from trainyard.errors import ConfigurationError
 from trainyard.spec import environment as environments
+from trainyard_control.compiler.about import About
 from trainyard_control.compiler.submission import Submission
 from trainyard_control.kubeflow import submit as submitting
 from trainyard_control.kubeflow.submit import Submitted, submit
 
-WHAT = Submission("trainyard-digits", "kind-1", "package", "nightly", environments.load("kind"))
+WHAT = Submission(
+    "trainyard-digits", "kind-1", "package", "nightly", environments.load("kind"), About("digits", "kind")
+)
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 

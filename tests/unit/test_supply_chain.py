@@ -1,4 +1,4 @@
-"""What the repository hands to machines: images, manifests, workflows and our own code keep to what can be checked by reading."""
+"""What the repository hands to machines: images, manifests, workflows and code keep to what reading can check."""
 
 from __future__ import annotations
 
@@ -61,7 +61,8 @@ OURS = "trainyard (pyproject.toml)"
 
 def asked(extra: str) -> list[Requirement]:
     """What pyproject asks for with `extra`, the extras that it names of its own among them."""
-    found = list(map(Requirement, [*PROJECT["dependencies"], *PROJECT["optional-dependencies"][extra]]))
+    texts = [*PROJECT["dependencies"], *PROJECT["optional-dependencies"][extra]]
+    found = [each for each in map(Requirement, texts) if each.marker is None or each.marker.evaluate()]
     for own in [each for each in found if each.name == PROJECT["name"]]:
         found += [each for name in sorted(own.extras) for each in asked(name)]
     return [each for each in found if each.name != PROJECT["name"]]

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from trainyard.contract.artifacts import Epoch
+from trainyard.contract.artifacts.train import Epoch
 from trainyard.errors import ConfigurationError, DataError
 from trainyard.steps.train.loop.checkpoint import Checkpoints, Progress
 from trainyard.storage import storage
@@ -166,7 +166,7 @@ def test_a_checkpoint_killed_at_any_of_its_writes_leaves_those_before_whole(wher
 
 
 def save_and_die(uri: str, state: dict[str, np.ndarray], where: str, fatal: int) -> None:
-    """Save step 9 in this process, which is killed at the `fatal`th operation, or `fatal` times 4,000 bytes into a file."""
+    """Save step 9 in this process, killed at the `fatal`th operation, or `fatal` times 4,000 bytes into a file."""
     checkpoints, seen = Checkpoints(uri, "me", keep=2), 0
 
     def hook(event: str, _: object) -> None:

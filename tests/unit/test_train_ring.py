@@ -22,7 +22,7 @@ from trainyard.steps.train.engines.tensorflow.ring import Ring
 def test_every_worker_has_the_same_sums_to_the_bit(workers: int, sizes: tuple[int, ...]) -> None:
     draw = np.random.default_rng(sizes)
     given = [[draw.normal(size=size).astype(np.float32) for size in sizes] for _ in range(workers)]
-    rings = joined(workers)
+    rings = connected(workers)
     with ThreadPoolExecutor(workers) as threads:
         for _ in range(2):
             sums = list(threads.map(lambda ring, vectors: ring.sum(*vectors), rings, given))
@@ -35,9 +35,9 @@ def test_every_worker_has_the_same_sums_to_the_bit(workers: int, sizes: tuple[in
 
 
 def test_a_worker_that_is_gone_is_a_lost_peer() -> None:
-    one, other = joined(2)
-    other.after.close()
-    other.before.close()
+    one, other = connected(2)
+    other.next_worker.close()
+    other.previous_worker.close()
     with pytest.raises(PeerLost, match="worker 0: lost the connection"):
         for _ in range(3):
             one.sum(np.zeros(100_000, np.float32))
@@ -54,7 +54,7 @@ def test_strangers_at_every_port_of_the_ring_are_not_waited_for() -> None:
             idle.append(loud)
 
     before = time.monotonic()
-    one, other = joined(2, crowd)
+    one, other = connected(2, crowd)
     assert time.monotonic() - before < 5
     with ThreadPoolExecutor(2) as threads:
         sums = list(threads.map(lambda ring: ring.sum(np.ones(3, np.float32)), (one, other)))
@@ -65,12 +65,12 @@ def test_strangers_at_every_port_of_the_ring_are_not_waited_for() -> None:
 
 def test_a_worker_of_another_gang_or_of_an_earlier_ring_is_a_stranger() -> None:
     with pytest.raises(PeerLost, match="no ring with its neighbours within 0"):
-        joined(2, tokens=["one", "another"], seconds=0.3)
+        connected(2, tokens=["one", "another"], seconds=0.3)
 
 
 def test_neighbours_that_do_not_come_are_a_lost_peer() -> None:
     with pytest.raises(PeerLost, match="worker 0: no ring with its neighbours within 0"):
-        Ring.joined(0, ["127.0.0.1"] * 2, range(1), lambda said: said + np.float32(1), "token", 0.2)
+        Ring.connect(0, ["127.0.0.1"] * 2, range(1), lambda vector: vector + np.float32(1), "token", 0.2)
 
 
 def test_a_worker_with_more_than_a_thousand_open_files_waits_for_the_others() -> None:
@@ -80,8 +80,8 @@ def test_a_worker_with_more_than_a_thousand_open_files_waits_for_the_others() ->
     resource.setrlimit(resource.RLIMIT_NOFILE, (3000, hard))
     try:
         taken = [os.dup(0) for _ in range(1100)]
-        one, other = joined(2)
-        assert one.before.fileno() > 1023
+        one, other = connected(2)
+        assert one.previous_worker.fileno() > 1023
         with ThreadPoolExecutor(2) as threads:
             late = threads.submit(lambda: (time.sleep(0.05), other.sum(np.ones(1, np.float32)))[1])
             np.testing.assert_array_equal(one.sum(np.ones(1, np.float32))[0], late.result()[0])
@@ -91,7 +91,7 @@ def test_a_worker_with_more_than_a_thousand_open_files_waits_for_the_others() ->
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def joined(
+def connected(
     workers: int,
     crowd: Callable[[list[int]], None] = lambda ports: None,
     tokens: list[str] | None = None,
@@ -101,14 +101,14 @@ def joined(
     said: list[np.ndarray] = []
     barrier = threading.Barrier(workers, lambda: crowd([int(port) for port in sum(said)[:workers]]))
 
-    def agree(vector: np.ndarray) -> np.ndarray:
+    def all_reduce(vector: np.ndarray) -> np.ndarray:
         said.append(vector)
         barrier.wait(10)
         return np.sum(said, axis=0, dtype=np.float32)
 
     def join(index: int) -> Ring:
         token = tokens[index] if tokens else "of this gang"
-        return Ring.joined(index, ["127.0.0.1"] * workers, range(1), agree, token, seconds)
+        return Ring.connect(index, ["127.0.0.1"] * workers, range(1), all_reduce, token, seconds)
 
     with ThreadPoolExecutor(workers) as threads:
         return list(threads.map(join, range(workers)))

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from trainyard.contract.artifacts import Training
+from trainyard.contract.artifacts.train import Training
 from trainyard.contract.champion import Champion
-from trainyard.contract.warm_start import Plan, plan
+from trainyard.contract.warm_start import TrainingPlan, plan
 from trainyard.errors import ConfigurationError
 from trainyard.spec import recipe as recipes
 from trainyard.storage import storage
@@ -34,7 +34,7 @@ def test_only_a_warm_start_depends_on_the_champion(tmp_path: Path) -> None:
     assert plan(root, COLD, "examples", BEST) == plan(root, COLD, "examples", None)
     first = plan(root, WARM, "examples", None)
     assert first.start == "" and first.model != plan(root, COLD, "examples", None).model
-    assert plan(root, WARM, "examples", BEST) == Plan(model=f"{first.model}-from-{'a' * 16}", start="/models/3")
+    assert plan(root, WARM, "examples", BEST) == TrainingPlan(model=f"{first.model}-from-{'a' * 16}", start="/models/3")
 
 
 def test_a_model_that_became_the_champion_is_not_trained_on_with_the_same_data(tmp_path: Path) -> None:
@@ -45,7 +45,7 @@ def test_a_model_that_became_the_champion_is_not_trained_on_with_the_same_data(t
     assert plan(root, WARM, "examples", NEXT) == first
     assert plan(root, WARM, "other examples", NEXT).start == "/models/4"
     again = plan(root, WARM, "examples", NEXT, again=True)
-    assert again == Plan(model=first.model.replace("a" * 16, "b" * 16), start="/models/4")
+    assert again == TrainingPlan(model=first.model.replace("a" * 16, "b" * 16), start="/models/4")
     trained(again.model, "/models/4", "2026-03-02T03:00:00+00:00")
     assert plan(root, WARM, "examples", BEST) == again, "the newest one"
 

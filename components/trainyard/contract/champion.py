@@ -6,8 +6,8 @@ from typing import ClassVar
 
 from pydantic import ValidationError
 
-from trainyard.contract.artifacts import Part
-from trainyard.contract.drift import Statistics
+from trainyard.contract.artifacts.document import Part
+from trainyard.contract.statistics.drift import Statistics
 from trainyard.errors import DataError
 from trainyard.storage import storage
 
@@ -18,7 +18,7 @@ EXTRA = "assets.extra"
 class Champion(Part):
     """The model last pushed. path is the folder of its version, a SavedModel; metrics are those of its evaluation.
 
-    pushed: when, in UTC, or when an equal model was pushed again; '' where an older version of Trainyard wrote it.
+    pushed: when, in UTC, or when an equal model was pushed again; '' if an older version of Trainyard wrote it.
     """
 
     file: ClassVar[str] = "champion.json"
@@ -31,43 +31,48 @@ class Champion(Part):
 
 
 def champion(destination: str) -> Champion | None:
-    """Return the champion among the versions in `destination`, or None where nothing was pushed yet.
+    """Return the champion among the versions in `destination`, or None if nothing was pushed yet.
 
-    Raises `DataError` where the pointer is damaged or its version is gone.
+    Raises `DataError` if the pointer is damaged or its version is gone.
     """
     pointer = storage.join(destination, Champion.file)
     text = storage.read_text(pointer)
     if text is None:
         return None
     try:
-        found = Champion.model_validate_json(text)
+        best = Champion.model_validate_json(text)
     except ValidationError as error:
         raise DataError(f"{pointer}: not a pointer of Trainyard. Remove it; the next push writes it again.") from error
-    folder = storage.join(destination, str(found.version))
+    folder = storage.join(destination, str(best.version))
     if "saved_model.pb" not in storage.children(folder):
         raise DataError(
-            f"{pointer}: points to version {found.version}, which is not there. "
+            f"{pointer}: points to version {best.version}, which is not there. "
             "Restore the folder, or remove the pointer to go on without a champion."
         )
-    return found.model_copy(update={"path": folder})
+    return best.model_copy(update={"path": folder})
 
 
 def statistics(best: Champion) -> Statistics | None:
-    """Return the statistics of the data that `best` learnt from, or None where its version holds none.
+    """Return the statistics of the data that `best` learnt from, or None if its version holds none.
 
-    Raises `DataError` where they are damaged.
+    Raises `DataError` if they are damaged.
     """
+    return version_statistics(best.path)
+
+
+def version_statistics(folder: str) -> Statistics | None:
+    """Return the statistics that the version in `folder` holds, or None. Raises `DataError` if they are damaged."""
     name = f"{EXTRA}/{Statistics.file}"
-    content = storage.read(best.path, name)
+    content = storage.read(folder, name)
     try:
         return None if content is None else Statistics.model_validate_json(content)
     except ValidationError as error:
         raise DataError(
-            f"{storage.join(best.path, name)}: not the statistics of a data set. Remove it; the next check trains."
+            f"{storage.join(folder, name)}: not the statistics of a data set. Remove it; the next check trains."
         ) from error
 
 
-def crown(destination: str, best: Champion) -> None:
+def set_champion(destination: str, best: Champion) -> None:
     """Make `best` the champion in one step; its path is kept relative, so that `destination` can move."""
     content = best.model_copy(update={"path": str(best.version)})
     storage.write_text(storage.join(destination, Champion.file), content.model_dump_json(indent=1))

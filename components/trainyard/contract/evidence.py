@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from statistics import fmean
 
-from trainyard.contract.artifacts import Roc
+from trainyard.contract.artifacts.evaluate import Roc
 
 POINTS = 101  # chosen: as fine as the page draws
 

@@ -14,13 +14,13 @@ from trainyard.errors import ConfigurationError
 from trainyard.graph import STEPS
 from trainyard.spec.documents import Strict
 from trainyard.spec.environment import DEFAULT, Environment, SecretKey, Volume
-from trainyard.spec.hardware import Platform
-from trainyard.spec.pools import Pool
+from trainyard.spec.hardware.catalog import Platform
+from trainyard.spec.hardware.pools import Pool
 
 STEP = "train"
 
 
-class GangPlan(Strict):
+class GangSpec(Strict):
     """Pods that train together: what they run as, where, and for how long at most."""
 
     image: str
@@ -34,10 +34,10 @@ class GangPlan(Strict):
     secrets: dict[str, SecretKey] = {}
 
 
-def gang_plan(environment: Environment) -> GangPlan | None:
-    """Return the gang that trains in `environment`, or None where the train step's own pod does.
+def gang_spec(environment: Environment) -> GangSpec | None:
+    """Return the gang that trains in `environment`, or None if the train step's own pod does.
 
-    Raises `ConfigurationError` where the launcher would wait on accelerators.
+    Raises `ConfigurationError` if the launcher would wait on accelerators.
     """
     name = environment.placement.get(STEP, environment.placement.get(DEFAULT, ""))
     if environment.target != "kubeflow" or environment.pools[name].workers == 1:
@@ -45,11 +45,11 @@ def gang_plan(environment: Environment) -> GangPlan | None:
     launcher = environment.placement[DEFAULT]
     if environment.pools[launcher].kind != "cpu":
         raise ConfigurationError(
-            f"{environment.name}: placement.{DEFAULT}: '{launcher}' is a {environment.pools[launcher].kind} pool, and the "
-            f"launcher of the gang on '{name}' would wait there. Name a cpu pool."
+            f"{environment.name}: placement.{DEFAULT}: '{launcher}' is a {environment.pools[launcher].kind} pool, and "
+            f"the launcher of the gang on '{name}' would wait there. Name a cpu pool."
         )
     pool = environment.pools[name]
-    return GangPlan(
+    return GangSpec(
         image=environment.images[pool.variant],
         workers=pool.workers,
         # What does not change the gang must not change the parameter: KFP would train again.
@@ -63,6 +63,6 @@ def gang_plan(environment: Environment) -> GangPlan | None:
     )
 
 
-def written(plan: GangPlan | None) -> str:
-    """Return the parameter's text; '' where there is no gang."""
+def to_parameter(plan: GangSpec | None) -> str:
+    """Return the parameter's text; '' if there is no gang."""
     return plan.model_dump_json(by_alias=True, exclude_defaults=True) if plan else ""

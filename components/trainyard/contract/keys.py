@@ -1,7 +1,7 @@
 """Where a step's output belongs: a folder named by all that the output depends on.
 
-Equal code, recipe and inputs give the same folder, so a re-run finds what is done, resumes what is not, and two runs of
-the same thing meet in one place instead of writing two.
+Equal recipe, inputs and provenance (what computes it) give the same folder, so a re-run finds what is done, resumes
+what is not, and two runs of the same thing meet in one folder instead of writing two.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from functools import cache
 from pathlib import Path
 
 from trainyard.contract import window
-from trainyard.errors import ConfigurationError, DataError
+from trainyard.contract.provenance import provenance, recipe_module
+from trainyard.errors import DataError
 from trainyard.graph import STEPS
 from trainyard.spec.recipe import Recipe
 from trainyard.storage import listing, storage
@@ -25,10 +26,15 @@ def output_uri(root: str, recipe: Recipe, step: str, *inputs: str) -> str:
     `inputs` are what the step reads: the folders of earlier steps, which carry keys themselves, a fingerprint, or the
     champion's digest.
     """
-    sections = recipe.model_dump(mode="json", include=set(STEPS[step].sections))
-    parts = [step, code_digest(recipe.module), json.dumps(sections, sort_keys=True), *inputs]
+    parts = [step, provenance(recipe, step).digest, sections(recipe, step), *inputs]
     key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
     return storage.join(root, recipe.name, step, key)
+
+
+def sections(recipe: Recipe, step: str) -> str:
+    """Return the parts of the recipe that the output of `step` depends on, as JSON."""
+    parts = recipe.model_dump(mode="json", include=set(STEPS[step].sections))
+    return json.dumps(parts, sort_keys=True)
 
 
 def checkpoints(model: str) -> str:
@@ -47,14 +53,11 @@ def run_folder(root: str, recipe: Recipe, run_id: str) -> str:
 
 
 def code_digest(module: str | None = None) -> str:
-    """Return the SHA-256 over this package's source and the recipe's own `module`. Raises `ConfigurationError`."""
-    try:
-        own = Path(module).read_bytes() if module else b""
-    except OSError as error:
-        raise ConfigurationError(
-            f"{module}: the recipe's module cannot be read ({error.strerror}). Name a Python file in module, or leave it out."
-        ) from error
-    return hashlib.sha256(_package_digest() + own).hexdigest()
+    """Return the SHA-256 over this package's source and the recipe's own `module`. Raises `ConfigurationError`.
+
+    A pipeline and its images are held equal by it. Keys count less: see `provenance`.
+    """
+    return hashlib.sha256(_package_digest() + (recipe_module(module) if module else b"")).hexdigest()
 
 
 @cache
@@ -69,11 +72,11 @@ def _package_digest() -> bytes:
 def fingerprint(recipe: Recipe, day: str = "") -> str:
     """Return what names the state of the recipe's source without reading its records.
 
-    day: where the recipe reads a window of days, what `window.paths` takes; its days are part of the name.
+    day: if the recipe reads a window of days, what `window.paths` takes; its days are part of the name.
 
     Local files count with path, size and modification time, objects of a bucket with name, size and checksum; a bundled
-    source with its name, for its content is fixed by the locked package. Raises `DataError` where nothing matches the
-    path, days are missing or it may not be read, `TransientError` where a bucket cannot be reached.
+    source with its name, for its content is fixed by the locked package. Raises `DataError` if nothing matches the
+    path, days are missing or it may not be read, `TransientError` if a bucket cannot be reached.
     """
     if recipe.data.bundled is not None:
         return f"{recipe.data.bundled} scikit-learn {importlib.metadata.version('scikit-learn')}"
@@ -81,9 +84,9 @@ def fingerprint(recipe: Recipe, day: str = "") -> str:
     if recipe.data.window_days is None:
         entries = _list(path)
     else:
-        listed = {each: _list(place) for each, place in window.paths(recipe.data, day).items()}
-        window.require(recipe.data, ((each, len(files)) for each, files in listed.items()))
-        entries = [(f"{each}/{name}", size, state) for each, files in listed.items() for name, size, state in files]
+        listed = {date: _list(path) for date, path in window.paths(recipe.data, day).items()}
+        window.require(recipe.data, ((date, len(files)) for date, files in listed.items()))
+        entries = [(f"{date}/{name}", size, state) for date, files in listed.items() for name, size, state in files]
     if not entries:
         raise DataError(f"data.path: {path}: no files found. Correct data.path in the recipe.")
     return hashlib.sha256(json.dumps(sorted(entries)).encode()).hexdigest()

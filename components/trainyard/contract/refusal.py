@@ -1,29 +1,28 @@
-"""Why a gate refused a model, in words: the same wherever a run is told of."""
+"""Why a gate refused a model, as one sentence for every place that shows a run."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from trainyard.contract.artifacts import Threshold
+from trainyard.contract.artifacts.gate import Threshold
 
 SENTENCE = "the gate refused the model, so it is not pushed"
 
 
 def why(thresholds: Iterable[Threshold]) -> str:
-    """Return each condition that does not hold, with what was found instead."""
-    return "; ".join(_reason(each) for each in thresholds if not each.passed)
+    """Return the conditions that do not hold, with the values that were measured."""
+    return "; ".join(_reason(threshold) for threshold in thresholds if not threshold.passed)
 
 
 def of_record(record: Mapping[str, Any]) -> str:
-    """Return why the gate refused the model of the run whose run.json is `record`; '' where it blessed it or judged none."""
+    """Return why the gate refused the model of the run with the run.json `record`; '' if it did not."""
     gate = record.get("gate") or {}
     if gate.get("verdict") != "refused":
         return ""
-    known = Threshold.model_fields.keys()  # a record says the split of each besides
-    return why(
-        Threshold.model_validate({name: each[name] for name in known & each.keys()}) for each in gate["thresholds"]
-    )
+    known = Threshold.model_fields.keys()  # a record also says the split of each
+    rows = [{name: row[name] for name in known & row.keys()} for row in gate["thresholds"]]
+    return why(map(Threshold.model_validate, rows))
 
 
 def _reason(threshold: Threshold) -> str:

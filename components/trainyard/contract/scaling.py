@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trainyard.contract.artifacts import Training
+from trainyard.contract.artifacts.train import Training
 from trainyard.errors import TrainyardError
 from trainyard.storage import storage
 
@@ -23,15 +23,16 @@ class Scaling:
 
 
 def scaling(training: Training, folder: str) -> Scaling | None:
-    """Return how `training`, in `folder`, compares with a one-worker training beside it; None where there is none.
+    """Return how `training`, in `folder`, compares with a one-worker training beside it; None if there is none.
 
-    It must be of the same model, precision, engine and hardware, with an equal batch a worker or, failing that, the same batch.
+    It must be of the same model, precision, engine and hardware, with an equal batch a worker or, failing that, the
+    same batch.
     """
     if training.workers == 1:
         return None
     batch = _batch(training)
     parent, _, own = folder.rstrip("/").rpartition("/")
-    found: dict[bool, Training] = {}
+    by_batch: dict[bool, Training] = {}
     for name in storage.children(parent):
         other = None if name == own else _read(storage.join(parent, name))
         if (
@@ -40,11 +41,11 @@ def scaling(training: Training, folder: str) -> Scaling | None:
             and _alike(other, training)
             and _batch(other) in (batch, batch // training.workers)
         ):
-            found[_batch(other) != batch] = other
-    if not found:
+            by_batch[_batch(other) != batch] = other
+    if not by_batch:
         return None
-    same_part = True in found
-    one = found[same_part].examples_per_second
+    same_part = True in by_batch
+    one = by_batch[same_part].examples_per_second
     return Scaling(training.workers, training.examples_per_second / training.workers / one, one, same_part)
 
 

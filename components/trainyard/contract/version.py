@@ -14,7 +14,7 @@ _NOT_SERVED = "exports.json"
 
 
 def layout(exported: Manifest) -> dict[str, str]:
-    """Return where each exported file goes in a version's folder, as {place: name in the export's folder}.
+    """Return where each exported file goes in a version's folder, as {path: name in the export's folder}.
 
     The SavedModel is the folder itself; all else lies below `assets.extra/`.
     """
@@ -30,5 +30,5 @@ def content(exported: Manifest) -> Manifest:
     return replace(
         exported,
         producer=PRODUCER,
-        files={place: exported.files[name] for place, name in layout(exported).items()},
+        files={path: exported.files[name] for path, name in layout(exported).items()},
     )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from trainyard.contract import keys
-from trainyard.contract.artifacts import Part, Training
+from trainyard.contract.artifacts.document import Part
+from trainyard.contract.artifacts.train import Training
 from trainyard.contract.champion import Champion
 from trainyard.spec.recipe import Recipe
 from trainyard.storage import storage
@@ -11,7 +12,7 @@ from trainyard.storage import storage
 _DIGEST = 16
 
 
-class Plan(Part):
+class TrainingPlan(Part):
     """The folder of the model to be, and the version of the champion that it begins with: '' for first weights.
 
     maker: as `task.Task.maker`.
@@ -22,7 +23,7 @@ class Plan(Part):
     maker: str = ""
 
 
-def plan(root: str, recipe: Recipe, examples: str, best: Champion | None, again: bool = False) -> Plan:
+def plan(root: str, recipe: Recipe, examples: str, best: Champion | None, again: bool = False) -> TrainingPlan:
     """Return what `recipe` trains from `examples`, the output of preprocess, while `best` is the champion.
 
     With a warm start the folder is named after the champion too. A model that this recipe and code have made of these
@@ -31,13 +32,13 @@ def plan(root: str, recipe: Recipe, examples: str, best: Champion | None, again:
     """
     model = keys.output_uri(root, recipe, "train", examples)
     if recipe.train.warm_start is None:
-        return Plan(model=model)
+        return TrainingPlan(model=model)
     folder, _, name = model.rpartition("/")
-    alike = [storage.join(folder, each) for each in storage.children(folder) if each.startswith(name)]
-    done = [each for each in alike if storage.committed(each) is not None]
+    models = [storage.join(folder, child) for child in storage.children(folder) if child.startswith(name)]
+    done = [uri for uri in models if storage.committed(uri) is not None]
     if done and not again:
-        newest = max(done, key=lambda each: Training.read(each).finished)
-        return Plan(model=newest, start=Training.read(newest).warm_start)
+        newest = max(done, key=lambda uri: Training.read(uri).finished)
+        return TrainingPlan(model=newest, start=Training.read(newest).warm_start)
     if best is None:
-        return Plan(model=model)
-    return Plan(model=f"{model}-from-{best.digest[:_DIGEST]}", start=best.path)
+        return TrainingPlan(model=model)
+    return TrainingPlan(model=f"{model}-from-{best.digest[:_DIGEST]}", start=best.path)

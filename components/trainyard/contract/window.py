@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import UTC, date, datetime, timedelta
 
-from trainyard.contract.artifacts import Window
+from trainyard.contract.artifacts.preprocess import Window
 from trainyard.errors import ConfigurationError, DataError
 from trainyard.spec.recipe import Data
 
@@ -14,9 +14,9 @@ _FIRST_YEAR = 1970
 
 
 def time_of(scheduled: str) -> datetime:
-    """Return the ISO time or day `scheduled` in UTC; now where that is ''.
+    """Return the ISO time or day `scheduled` in UTC; now if that is ''.
 
-    Now too where KFP has left the pipeline's placeholder for the time as it is, as old servers do.
+    Now too if KFP has left the pipeline's placeholder for the time as it is, as old servers do.
     Raises `ConfigurationError`.
     """
     if not scheduled or scheduled.startswith("{{"):
@@ -39,27 +39,29 @@ def day_of(scheduled: str) -> str:
 def paths(data: Data, day: str) -> dict[str, str]:
     """Return the path of each of the window's days, which end the day before `day`, by the day in the order of time.
 
-    Raises `ConfigurationError` where `day` is none.
+    Raises `ConfigurationError` if `day` is none.
     """
     end = date.fromisoformat(day_of(day))
     days = [end - timedelta(days=back) for back in range(data.window_days or 0, 0, -1)]
-    return {each.isoformat(): _on(each, data.path or "") for each in days}
+    return {day.isoformat(): _on(day, data.path or "") for day in days}
 
 
 def require(data: Data, files: Iterable[tuple[str, int]]) -> Window:
-    """Return the window whose days hold so many `files`; raises `DataError` where too many of them hold none."""
+    """Return the window whose days hold so many `files`; raises `DataError` if too many of them hold none."""
     counts = dict(files)
     first, last = min(counts), max(counts)
     missing = [day for day, count in sorted(counts.items()) if not count]
     if len(missing) == len(counts):
         raise DataError(
-            f"data.path: {data.path}: no files found on any day from {first} to {last}. Correct data.path in the recipe."
+            f"data.path: {data.path}: no files found on any day from {first} to {last}. "
+            "Correct data.path in the recipe."
         )
     if len(missing) > data.max_missing_days:
         more = f" and {len(missing) - _LISTED} more" if len(missing) > _LISTED else ""
         raise DataError(
-            f"data.path: {data.path}: no files found on {len(missing)} of the {len(counts)} days from {first} to {last}: "
-            f"{', '.join(missing[:_LISTED])}{more}. data.max_missing_days allows {data.max_missing_days}. "
+            f"data.path: {data.path}: no files found on {len(missing)} of the {len(counts)} days "
+            f"from {first} to {last}: {', '.join(missing[:_LISTED])}{more}. "
+            f"data.max_missing_days allows {data.max_missing_days}. "
             "Wait for their data, or allow more."
         )
     return Window(first=first, last=last, missing=missing)

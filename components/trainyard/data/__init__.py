@@ -7,10 +7,10 @@ import sys
 os.environ.setdefault("TF_USE_LEGACY_KERAS", "0")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-# What is imported along where it is installed, for things that no step calls, is hidden while TensorFlow is imported, and
-# from nobody afterwards: scikit-learn by Keras, for its wrappers (keras 3.15, keras/src/wrappers/fixes.py; measured, a
-# quarter of TensorFlow's import time), and JAX, unless it trains, by TensorFlow, to convert its models (2.21,
-# tensorflow/lite/python/util.py).
+# TensorFlow and Keras import what they find installed, for things that no step calls. It is hidden while they are
+# imported, and from nobody afterwards: scikit-learn, which Keras takes for its wrappers (keras 3.15,
+# keras/src/wrappers/fixes.py; measured, a quarter of TensorFlow's import time), and JAX, unless it trains, which
+# TensorFlow takes to convert its models (2.21, tensorflow/lite/python/util.py).
 _unused = ["sklearn"] if os.environ.get("KERAS_BACKEND") == "jax" else ["sklearn", "jax"]
 _hidden = [name for name in _unused if name not in sys.modules]
 sys.modules.update(dict.fromkeys(_hidden))  # type: ignore[arg-type]

@@ -10,19 +10,23 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from trainyard.contract import artifacts
-from trainyard.contract.artifacts import Split
-from trainyard.data.images import decode_image
+from trainyard.contract.artifacts.document import Split
+from trainyard.contract.artifacts.preprocess import Examples
+from trainyard.data.images import decode_image, decode_pixels, encode_pixels
 from trainyard.errors import DataError, TransientError
 from trainyard.storage import cache, storage
 from trainyard.storage import manifest as manifests
 
 _DTYPES = {"float32": tf.float32, "int64": tf.int64, "string": tf.string}
+Tensors = dict[str, tf.Tensor]
+KeyedBatch = tuple[Tensors, tf.Tensor, tf.Tensor]
+"""Features, labels and keys of some examples."""
+
 _READ_AHEAD = 1 << 20  # bytes; chosen
 
 
 def open_examples(uri: str) -> ExampleFolder:
-    """Return the committed output of preprocess at `uri`. Raises `DataError` where it is missing, cut or changed.
+    """Return the committed output of preprocess at `uri`. Raises `DataError` if it is missing, cut or changed.
 
     What is wrong in a shard shows when it is read, within `reading`.
     """
@@ -31,22 +35,22 @@ def open_examples(uri: str) -> ExampleFolder:
 
 @contextmanager
 def reading(uri: str) -> Iterator[None]:
-    """Name the damaged shard of the examples at `uri` where the block meets one.
+    """Name the damaged shard of the examples at `uri` if the block meets one.
 
-    Raises `DataError`, or `TransientError` where it is a copy of a bucket's, which is then fetched anew.
+    Raises `DataError`, or `TransientError` if it is a copy of a bucket's, which is then fetched anew.
     """
     try:
         yield
     except tf.errors.DataLossError as error:
         manifest, folder = storage.require(uri, "preprocess"), Path(uri)
-        damaged = [name for name, file in manifest.files.items() if storage.measured(folder / name) != file]
+        damaged = [name for name, file in manifest.files.items() if storage.measure(folder / name) != file]
         if cache.discard(folder):
             raise TransientError(
-                f"{folder}: this machine's copy of the examples is damaged ({', '.join(damaged)}). Run the same command "
-                "again: it is fetched anew."
+                f"{folder}: this machine's copy of the examples is damaged ({', '.join(damaged)}). "
+                "Run the same command again: it is fetched anew."
             ) from error
         if damaged:
-            raise manifests.changed(manifest, damaged[0], uri) from error
+            raise manifests.changed_error(manifest, damaged[0], uri) from error
         raise DataError(
             f"{uri}: a shard was written damaged ({error.message.splitlines()[0]}). Run with --from preprocess."
         ) from error
@@ -57,7 +61,7 @@ class ExampleFolder:
 
     def __init__(self, uri: str) -> None:
         self.uri = uri
-        self.document = artifacts.Examples.read(uri)
+        self.document = Examples.read(uri)
         label = tf.float32 if self.document.task == "regression" else tf.int64
         self._label = {"label": tf.io.FixedLenFeature((), label)}
         self._features = {
@@ -75,39 +79,70 @@ class ExampleFolder:
         """Return the paths of the shards of `split`, in order."""
         return [storage.join(self.uri, file) for file in self.document.splits[split].files]
 
-    def decode(self, serialized: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-        """Return the model features and the label of one serialized tf.Example (a scalar string).
+    def parse(self, serialized: tf.Tensor) -> tuple[Tensors, tf.Tensor]:
+        """Return the model features and the labels of serialized tf.Examples, (n,) or a scalar string.
 
-        Each feature has the shape and dtype that its `artifacts.Feature` says; the label is a scalar, an int64 class id
-        or a float32 target.
+        Each feature has the shape and dtype that its `Feature` says, but an image is encoded, as its shard has it. A
+        label is an int64 class id or a float32 target.
         """
-        parsed = tf.io.parse_single_example(serialized, {**self._features, **self._label})
-        return self._model_features(parsed), parsed["label"]
+        parsed = tf.io.parse_example(serialized, {**self._features, **self._label})
+        labels = parsed.pop("label")
+        return {name.removeprefix("raw/"): values for name, values in parsed.items()}, labels
 
-    def batches(self, split: Split, batch_size: int) -> Any:
-        """Return `split` in stored order, the last batch kept: (features (n, ...) by name, labels (n,), keys (n,))."""
+    def decode(self, serialized: tf.Tensor) -> tuple[Tensors, tf.Tensor]:
+        """Return what `parse` does of one tf.Example, a scalar string, its image as uint8 in its `Feature`'s shape."""
+        features, label = self.parse(serialized)
+        return self.decode_features(features), label
+
+    def decode_features(self, features: Tensors, *, quick: bool = False) -> Tensors:
+        """Return one example's `features` as `parse` gives them, its image as uint8. quick: as of `decode_pixels`."""
+        image = self.document.image
+        return {
+            feature.name: decode_pixels(features[feature.name], image, pixels=feature.pixels, quick=quick)
+            if feature.encoded and image is not None
+            else features[feature.name]
+            for feature in self.document.features
+        }
+
+    def parsed_batches(self, split: Split, batch_size: int) -> tf.data.Dataset[tuple[Tensors, tf.Tensor]]:
+        """Return `split` in stored order as `parse` gives it."""
+        parse = tf.autograph.experimental.do_not_convert(self.parse)
+        return self._records(split).batch(batch_size).map(parse).prefetch(tf.data.AUTOTUNE)
+
+    def pixel_batches(self, split: Split, batch_size: int) -> tf.data.Dataset[tuple[Tensors, tf.Tensor]]:
+        """Return `split` in stored order as `decode` gives it."""
+        decode = tf.autograph.experimental.do_not_convert(self.decode)
+        examples = self._records(split).map(decode, num_parallel_calls=tf.data.AUTOTUNE)
+        return examples.batch(batch_size).prefetch(tf.data.AUTOTUNE)
+
+    def batches(self, split: Split, batch_size: int) -> tf.data.Dataset[KeyedBatch]:
+        """Return `split` in stored order, the last batch kept: features (n, ...) by name, labels (n,), keys (n,)."""
         spec = {**self._features, **self._label, "key": tf.io.FixedLenFeature((), tf.string)}
 
         @tf.autograph.experimental.do_not_convert
-        def decode(serialized: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor, tf.Tensor]:
-            parsed = tf.io.parse_single_example(serialized, spec)
+        def decode(serialized: tf.Tensor) -> tuple[Tensors, tf.Tensor, tf.Tensor]:
+            parsed = tf.io.parse_example(serialized, spec)
             return self._model_features(parsed), parsed["label"], parsed["key"]
 
-        records = self._records(split).map(decode, num_parallel_calls=tf.data.AUTOTUNE)
-        return records.batch(batch_size).prefetch(tf.data.AUTOTUNE)
+        records, parallel = self._records(split), tf.data.AUTOTUNE
+        if self.document.image is None:
+            return records.batch(batch_size).map(decode, num_parallel_calls=parallel).prefetch(parallel)
+        return records.map(decode, num_parallel_calls=parallel).batch(batch_size).prefetch(parallel)
 
-    def raw_batches(self, split: Split, batch_size: int) -> Any:
+    def raw_batches(self, split: Split, batch_size: int) -> tf.data.Dataset[tuple[Tensors, tf.Tensor]]:
         """Return `split` in the order and batches of `batches`: (raw features (n,) by name, labels (n,)).
 
         The raw features are what the serving signature takes: encoded images, or the columns of a row.
         """
 
         @tf.autograph.experimental.do_not_convert
-        def decode(serialized: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+        def decode(serialized: tf.Tensor) -> tuple[Tensors, tf.Tensor]:
             parsed = tf.io.parse_example(serialized, {**self._raw, **self._label})
-            return {feature.name: parsed[f"raw/{feature.name}"] for feature in self.document.raw_features}, parsed[
-                "label"
-            ]
+            raw = {feature.name: parsed[f"raw/{feature.name}"] for feature in self.document.raw_features}
+            for feature in self.document.features:
+                if feature.pixels and self.document.image is not None:
+                    raw[feature.name] = encode_pixels(raw[feature.name], self.document.image)
+            return raw, parsed["label"]
 
         return self._records(split).batch(batch_size).map(decode).prefetch(tf.data.AUTOTUNE)
 
@@ -121,13 +156,13 @@ class ExampleFolder:
         batches = list(self._records(split).batch(4096).map(decode).as_numpy_iterator())
         return np.concatenate(batches) if batches else np.zeros(0, self._label["label"].dtype.as_numpy_dtype)
 
-    def _records(self, split: Split) -> Any:
+    def _records(self, split: Split) -> tf.data.Dataset[tf.Tensor]:
         return tf.data.TFRecordDataset(self.files(split), buffer_size=_READ_AHEAD)
 
-    def _model_features(self, parsed: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    def _model_features(self, parsed: Tensors) -> Tensors:
         image = self.document.image
         return {
-            feature.name: decode_image(parsed[f"raw/{feature.name}"], image)
+            feature.name: decode_image(parsed[f"raw/{feature.name}"], image, pixels=feature.pixels)
             if feature.encoded and image is not None
             else parsed[feature.name]
             for feature in self.document.features
@@ -139,13 +174,13 @@ def load_transform(uri: str) -> Transform:
     return Transform(storage.join(uri, "transform", "transform_fn"))
 
 
-class Transform(tf.Module):  # type: ignore[misc]
+class Transform(tf.Module):
     """tf.Transform's graph as a module: attached to a serving module, it is exported with its vocabularies."""
 
     def __init__(self, saved_model: str) -> None:
         super().__init__(name="transform")
         self._loaded = tf.saved_model.load(saved_model)
 
-    def __call__(self, raw: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    def __call__(self, raw: Tensors) -> Tensors:
         """Return the model features (n, ...) of the raw features `raw`, each (n,)."""
         return dict(self._loaded.transform_fn(raw))

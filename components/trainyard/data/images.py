@@ -4,21 +4,69 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from trainyard.contract.artifacts import ImageShape
+from trainyard.contract.artifacts.preprocess import ImageShape
 
 
-def decode_image(encoded: tf.Tensor, shape: ImageShape) -> tf.Tensor:
+def decode_image(encoded: tf.Tensor, shape: ImageShape, *, pixels: bool = False) -> tf.Tensor:
     """Return the picture in the scalar string `encoded` as float32 (height, width, channels) in 0..255.
 
-    JPEG and PNG are taken; 16 bits a channel become 8. An image of another size is resized, with antialiasing where it
-    shrinks. Raises `tf.errors.InvalidArgumentError` when the graph runs on anything else.
+    JPEG and PNG are taken; 16 bits a channel become 8. An image of another size is resized, with antialiasing if it
+    shrinks. If it is `pixels`, it holds them of this shape, row by row, a byte each.
+    Raises `tf.errors.InvalidArgumentError` when the graph runs on anything else.
     """
+    size = (shape.height, shape.width)
+    if pixels:
+        return tf.cast(tf.reshape(tf.io.decode_raw(encoded, tf.uint8), (*size, shape.channels)), tf.float32)
     image = tf.io.decode_image(encoded, channels=shape.channels, expand_animations=False)
     image.set_shape((None, None, shape.channels))
-    size = (shape.height, shape.width)
     resized = tf.cond(
         tf.reduce_all(tf.equal(tf.shape(image)[:2], size)),
         lambda: tf.cast(image, tf.float32),
         lambda: tf.image.resize(image, size, antialias=True),
     )
     return tf.ensure_shape(resized, (*size, shape.channels))
+
+
+def encode_pixels(pixels: tf.Tensor, shape: ImageShape) -> tf.Tensor:
+    """Return the images whose pixels the strings (n,) hold as PNG (n,), which `decode_image` gives back unchanged."""
+    images = tf.reshape(tf.io.decode_raw(pixels, tf.uint8), (-1, shape.height, shape.width, shape.channels))
+    return tf.map_fn(lambda image: tf.io.encode_png(image, compression=1), images, fn_output_signature=tf.string)
+
+
+def decode_pixels(encoded: tf.Tensor, shape: ImageShape, *, pixels: bool = False, quick: bool = False) -> tf.Tensor:
+    """Return what `decode_image` does as uint8, a quarter of the bytes; a resized image is rounded.
+
+    quick: one that shrinks to more than half has no antialiasing, in half the time. Measured from 256 pixels to 224, a
+    value then differs by 0.6 of 255 in the mean: for training, whose images change anyway.
+    """
+    size = (shape.height, shape.width)
+    if pixels:
+        return tf.reshape(tf.io.decode_raw(encoded, tf.uint8), (*size, shape.channels))
+    image = tf.io.decode_image(encoded, channels=shape.channels, expand_animations=False)
+    image.set_shape((None, None, shape.channels))
+
+    def antialiased() -> tf.Tensor:
+        return as_pixels(tf.image.resize(image, size, antialias=True))
+
+    def resized() -> tf.Tensor:
+        if not quick:
+            return antialiased()
+        small = tf.reduce_all(tf.shape(image)[:2] < (2 * shape.height, 2 * shape.width))
+        return tf.cond(small, lambda: resize_quickly(image, size), antialiased)
+
+    same = tf.reduce_all(tf.equal(tf.shape(image)[:2], size))
+    return tf.ensure_shape(tf.cond(same, lambda: image, resized), (*size, shape.channels))
+
+
+def resize_quickly(image: tf.Tensor, size: tuple[int, int]) -> tf.Tensor:
+    """Return the uint8 `image` (height, width, channels) in another size, without antialiasing."""
+    # Measured: 0.6 of ResizeBilinear's time on uint8, 0.86 with the cast.
+    floats = tf.cast(image, tf.float32)[tf.newaxis]
+    return as_pixels(tf.raw_ops.ResizeBilinear(images=floats, size=size, half_pixel_centers=True)[0])
+
+
+def as_pixels(image: tf.Tensor) -> tf.Tensor:
+    """Return float32 values rounded to uint8, those beyond 0..255 to its ends."""
+    # Measured: 0.4 of the time of adding a half and tf.cast.
+    rounded = tf.raw_ops.QuantizeV2(input=image, min_range=0.0, max_range=255.0, T=tf.quint8, mode="MIN_FIRST")
+    return tf.bitcast(rounded[0], tf.uint8)

@@ -11,7 +11,7 @@ from trainyard.errors import ConfigurationError
 
 @cache
 def load_module(path: str) -> ModuleType:
-    """Return the recipe's module at `path`, run once. Raises `ConfigurationError` where it is missing or fails."""
+    """Return the recipe's module at `path`, run once. Raises `ConfigurationError` if it is missing or fails."""
     spec = importlib.util.spec_from_file_location("trainyard_recipe_module", path)
     if spec is None or spec.loader is None:
         raise ConfigurationError(f"{path}: not a Python file. module names a file that ends in .py.")
@@ -20,6 +20,7 @@ def load_module(path: str) -> ModuleType:
         spec.loader.exec_module(module)
     except Exception as error:
         raise ConfigurationError(
-            f"{path}: the recipe's module fails to load ({type(error).__name__}: {error}). Correct it, or leave module out."
+            f"{path}: the recipe's module fails to load ({type(error).__name__}: {error}). "
+            "Correct it, or leave module out."
         ) from error
     return module

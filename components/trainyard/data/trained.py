@@ -12,6 +12,7 @@ import keras
 import tensorflow as tf
 
 from trainyard.contract.champion import EXTRA
+from trainyard.data.examples import Tensors as Tensors
 from trainyard.errors import ConfigurationError, DataError
 from trainyard.storage import storage
 
@@ -22,13 +23,12 @@ _PUSHED = "trainyard.push"
 _FUNCTION_BY_NAME = ("builtins", "function")  # how Keras writes a function of its own, such as an activation
 
 Task = Literal["classification", "regression"]
-Tensors = dict[str, tf.Tensor]
 
 
 def load(uri: str) -> keras.Model:
     """Return the model of the train step's committed folder `uri`, in the precision it was trained in.
 
-    Raises `DataError` where the file is not the one the step wrote, `ConfigurationError` where it holds a Lambda layer
+    Raises `DataError` if the file is not the one the step wrote, `ConfigurationError` if it holds a Lambda layer
     or a class of somebody's own: such code would travel with the model and is not run here.
     """
     manifest = storage.require(uri, "train")
@@ -44,7 +44,7 @@ def load(uri: str) -> keras.Model:
 def load_pushed(folder: str) -> keras.Model:
     """Return the model.keras of the pushed version in `folder`.
 
-    Raises `ConfigurationError` where it was not exported with the version, `DataError` where it is not the file that was
+    Raises `ConfigurationError` if it was not exported with the version, `DataError` if it is not the file that was
     pushed, and as `load_file`.
     """
     manifest, name = storage.require(folder, "push"), f"{EXTRA}/{FILE}"
@@ -61,8 +61,8 @@ def load_file(path: Path) -> keras.Model:
     foreign = sorted(set(_foreign(_config(path))))
     if foreign:
         raise ConfigurationError(
-            f"{path}: holds {', '.join(foreign)}. A model that is exported consists of Keras' own layers and functions, "
-            "without Lambda. Write the layer with keras.layers or keras.ops in build_model."
+            f"{path}: holds {', '.join(foreign)}. A model that is exported consists of Keras' own layers and "
+            "functions, without Lambda. Write the layer with keras.layers or keras.ops in build_model."
         )
     try:
         return keras.models.load_model(path, compile=False, safe_mode=True)
@@ -72,7 +72,7 @@ def load_file(path: Path) -> keras.Model:
 
 
 def in_float32(model: keras.Model) -> keras.Model:
-    """Return `model` with every layer computing in float32: itself where that is so already, else a copy.
+    """Return `model` with every layer computing in float32: itself if that is so already, else a copy.
 
     Mixed precision keeps its variables in float32, so the copy loses nothing, and devices and CPU servers that know no
     bfloat16 can run it.
@@ -88,14 +88,14 @@ def in_float32(model: keras.Model) -> keras.Model:
     return copy
 
 
-def answers(model: keras.Model, task: Task) -> Callable[[Tensors], tf.Tensor]:
+def predictor(model: keras.Model, task: Task) -> Callable[[Tensors], tf.Tensor]:
     """Return a function from model features (n, ...) to float32 probabilities (n, classes), or predictions (n,)."""
 
-    def answer(features: Tensors) -> tf.Tensor:
+    def predict(features: Tensors) -> tf.Tensor:
         outputs = tf.cast(model(features, training=False), tf.float32)
         return tf.nn.softmax(outputs) if task == "classification" else tf.squeeze(outputs, axis=-1)
 
-    return answer
+    return predict
 
 
 def _config(path: Path) -> Any:

@@ -7,28 +7,24 @@ from collections.abc import Sequence
 
 import keras
 
-from trainyard.contract.artifacts import Feature
+from trainyard.contract.artifacts.preprocess import Feature
 from trainyard.errors import ConfigurationError
-from trainyard.spec.contradictions import MINIMUM_SIDE
 from trainyard.spec.feature_names import input_name
+from trainyard.spec.networks import MINIMUM_SIDE
 from trainyard.spec.recipe import Model
-
-__all__ = ["MINIMUM_SIDE", "build"]
-
-_MODULES = {"resnet50": "applications", "mobilenet_v3_small": "applications", "efficientnet_v2_b0": "applications"}
 
 
 def build(model: Model, features: Sequence[Feature], outputs: int, seed: int) -> keras.Model:
     """Return the named network with weights drawn from `seed`.
 
     It takes a dict by feature name, images float32 (batch, height, width, channels) in 0..255, and gives float32
-    (batch, outputs). Raises `ConfigurationError` where the features do not suit the network.
+    (batch, outputs). Raises `ConfigurationError` if the features do not suit the network.
     """
     if model.name is None:
         raise ConfigurationError(
             "model.name: is missing, and the recipe's module has no build_model. Give one of them."
         )
-    family = importlib.import_module(f"trainyard.models.{_MODULES.get(model.name, model.name)}")
+    family = importlib.import_module(model.network_module)
     keras.utils.set_random_seed(seed)
     if model.name in MINIMUM_SIDE:
         image = _image(model.name, features)
@@ -52,14 +48,15 @@ def _require_names(features: Sequence[Feature]) -> None:
         name = input_name(feature.name)
         if (other := names.setdefault(name.lower(), feature.name)) != feature.name:
             raise ConfigurationError(
-                f"module: '{other}' and '{feature.name}' would both be the input '{name}' of the model. Rename one of them."
+                f"module: '{other}' and '{feature.name}' would both be the input '{name}' of the model. "
+                "Rename one of them."
             )
 
 
 def _image(name: str, features: Sequence[Feature]) -> Feature:
     if len(features) != 1 or len(features[0].shape) != 3:
-        found = ", ".join(f"{feature.name} {feature.shape}" for feature in features)
-        raise ConfigurationError(f"model.name: '{name}' takes one image, the data has {found}. Name mlp or wide_deep.")
+        shapes = ", ".join(f"{feature.name} {feature.shape}" for feature in features)
+        raise ConfigurationError(f"model.name: '{name}' takes one image, the data has {shapes}. Name mlp or wide_deep.")
     height, width, _ = features[0].shape
     minimum = MINIMUM_SIDE[name]
     if min(height, width) < minimum:

@@ -9,7 +9,7 @@ from trainyard.spec.recipe import Model
 
 
 def network(model: Model, image: keras.KerasTensor, outputs: int) -> keras.KerasTensor:
-    """Return logits (batch, outputs) of pairs of convolutions, each pair halving the image until it is 4 to 7 pixels."""
+    """Return logits (batch, outputs) of pairs of convolutions; each pair halves the image, down to 4 to 7 pixels."""
     x = layers.Rescaling(1 / 255)(image)
     side, filters = min(image.shape[1:3]), 32
     while side >= 8:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import keras
 from keras import layers
 
-from trainyard.contract.artifacts import Feature
+from trainyard.contract.artifacts.preprocess import Feature
 from trainyard.spec.feature_names import input_name
 
 
@@ -20,7 +20,7 @@ def dense_vector(features: Sequence[Feature], inputs: Mapping[str, keras.KerasTe
 
 
 def numeric_vector(features: Sequence[Feature], inputs: Mapping[str, keras.KerasTensor]) -> keras.KerasTensor | None:
-    """Return float32 (batch, width) of the features without a vocabulary, or None where there is none."""
+    """Return float32 (batch, width) of the features without a vocabulary, or None if there is none."""
     parts = [
         layers.Reshape((math.prod(feature.shape),))(keras.ops.cast(inputs[feature.name], "float32"))
         for feature in features

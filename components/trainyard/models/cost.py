@@ -9,7 +9,8 @@ from typing import Any
 import keras
 
 # Chosen as usual: the backward pass takes the products of the forward pass twice, for inputs and for weights.
-# Source: A. Griewank and A. Walther, Evaluating Derivatives, 2008, chapter 4; D. Hernandez and T. Brown, arXiv:2005.04305.
+# Source: A. Griewank and A. Walther, Evaluating Derivatives, 2008, chapter 4; D. Hernandez and T. Brown,
+# arXiv:2005.04305.
 TRAINING_PASSES = 3
 # Gradients of these activations follow from their output alone: f' is a function of f.
 _BY_OUTPUT = frozenset({"relu", "relu6", "leaky_relu", "elu", "sigmoid", "tanh", "softmax"})
@@ -29,8 +30,11 @@ _LINEAR = (
 
 @dataclass(frozen=True)
 class Cost:
-    """Cost of a network, of one example: flops of a training step, forward and backward; activations, the numbers that all
-    layers put out; kept, those of them that the backward pass reads again, and which therefore stay in memory until then."""
+    """What one example costs a network.
+
+    flops: of a training step, forward and backward. activations: the numbers that all layers put out. kept: those of
+    them that the backward pass reads again, and which therefore stay in memory until then.
+    """
 
     parameters: int
     flops_per_example: float
@@ -42,8 +46,8 @@ def cost(model: keras.Model) -> Cost:
     """Return what `model` costs, from the shapes of its layers.
 
     A layer with kernels (weights of two dimensions or more) takes a multiplication and an addition a weight and output
-    position; any other takes one operation an output number. That counts convolutions and dense layers exactly, products
-    without weights (attention) not at all.
+    position; any other takes one operation an output number. That counts convolutions and dense layers exactly, and
+    products without weights (attention) not at all.
     """
     flops, activations = 0.0, 0
     for layer in _leaves(model):
@@ -55,12 +59,12 @@ def cost(model: keras.Model) -> Cost:
 
 
 def _kept(model: keras.Model) -> int:
-    """Return the numbers of one example that gradients are computed from; a tensor that several layers read counts once.
+    """Return how many numbers of one example gradients are computed from; a tensor of several readers counts once.
 
-    A gradient follows from a layer's output where _BY_OUTPUT says so, from nothing where it is _LINEAR in its inputs and
+    A gradient follows from a layer's output if _BY_OUTPUT says so, from nothing if it is _LINEAR in its inputs and
     has no weights, and otherwise from its inputs: of products, normalisations and a pooling's maximum.
     """
-    found: dict[int, int] = {}
+    sizes: dict[int, int] = {}
     for layer in _leaves(model):
         activation = getattr(getattr(layer, "activation", None), "__name__", "linear")
         tensors = [] if isinstance(layer, (*_LINEAR, *_ACTIVATIONS)) else _listed(layer.input)
@@ -68,19 +72,19 @@ def _kept(model: keras.Model) -> int:
             tensors = [*tensors, *_listed(layer.output)]
         elif activation != "linear" or isinstance(layer, _ACTIVATIONS):
             tensors = [*tensors, *_listed(layer.input)]
-        found |= {id(tensor): math.prod(size or 1 for size in tensor.shape[1:]) for tensor in tensors}
-    return sum(found.values())
+        sizes |= {id(tensor): math.prod(size or 1 for size in tensor.shape[1:]) for tensor in tensors}
+    return sum(sizes.values())
 
 
 def _leaves(model: keras.Model) -> list[keras.Layer]:
     """Return the layers that compute something, those of nested models among them."""
-    found: list[keras.Layer] = []
+    layers: list[keras.Layer] = []
     for layer in model.layers:
         if isinstance(layer, keras.Model):
-            found += _leaves(layer)
+            layers += _leaves(layer)
         elif not isinstance(layer, keras.layers.InputLayer):
-            found.append(layer)
-    return found
+            layers.append(layer)
+    return layers
 
 
 def _output_shapes(layer: keras.Layer) -> list[tuple[int, ...]]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import keras
 from keras import layers
 
-from trainyard.contract.artifacts import Feature
+from trainyard.contract.artifacts.preprocess import Feature
 from trainyard.models import columns
 from trainyard.spec.recipe import Model
 

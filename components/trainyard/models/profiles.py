@@ -6,14 +6,16 @@ The planner reads the file, because it may not load TensorFlow. Tables need none
 from __future__ import annotations
 
 import json
+from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
 import keras
 
-from trainyard.contract.artifacts import Feature
-from trainyard.models.build import MINIMUM_SIDE, build
+from trainyard.contract.artifacts.preprocess import Feature
+from trainyard.models.build import build
 from trainyard.models.cost import cost
+from trainyard.spec.networks import MINIMUM_SIDE
 from trainyard.spec.recipe import Model
 
 FILE = Path(__file__).with_name("profiles.json")
@@ -29,25 +31,21 @@ def main() -> None:
 
 
 def profile(name: str, channels: tuple[int, ...]) -> dict[str, Any]:
-    """Return the last layer's classes and inputs and, by channels and side, [parameters, operations, activations, kept]."""
-    sides = [
-        side
-        for side in SIDES
-        if max(32 if name != "cnn_small" else 8, MINIMUM_SIDE[name]) <= side <= LARGEST.get(name, 384)
-    ]
+    """Return the last layer's classes and inputs and, by channels and side, what `measure` returns."""
+    sides = [side for side in SIDES if MINIMUM_SIDE[name] <= side <= LARGEST.get(name, 384)]
     built = {count: {side: measure(name, side, count) for side in sides} for count in channels}
     keras.utils.clear_session()
+    head = _build(name, sides[0], channels[-1]).layers[-1].weights[0]
     return {
         "classes": CLASSES,
-        "head": _build(name, sides[0], channels[-1]).layers[-1].kernel.shape[0],
+        "head": head.shape[0],
         "channels": {str(count): {str(side): row for side, row in rows.items()} for count, rows in built.items()},
     }
 
 
 def measure(name: str, side: int, channels: int) -> list[float]:
     """Return [parameters, operations, activations, kept] of one network for square images and CLASSES classes."""
-    found = cost(_build(name, side, channels))
-    return [found.parameters, found.flops_per_example, found.activations_per_example, found.kept_per_example]
+    return list(astuple(cost(_build(name, side, channels))))
 
 
 def _build(name: str, side: int, channels: int) -> keras.Model:

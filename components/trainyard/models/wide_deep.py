@@ -12,7 +12,7 @@ from itertools import combinations
 import keras
 from keras import layers
 
-from trainyard.contract.artifacts import Feature
+from trainyard.contract.artifacts.preprocess import Feature
 from trainyard.models import columns, mlp
 from trainyard.spec.recipe import Model
 

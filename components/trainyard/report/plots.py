@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from trainyard.contract.artifacts import SPLITS, Evaluation, Examples, SliceMetrics, Training
+from trainyard.contract.artifacts.document import SPLITS
+from trainyard.contract.artifacts.evaluate import Evaluation, SliceMetrics
+from trainyard.contract.artifacts.preprocess import Examples
+from trainyard.contract.artifacts.train import Training
 
 Figure = dict[str, Any]
 
@@ -33,31 +36,31 @@ def figures(
     examples: Examples | None, training: Training | None, evaluation: Evaluation | None, seconds: dict[str, float]
 ) -> dict[str, Figure]:
     """Return the figures that the documents there are give, by name."""
-    found: dict[str, Figure] = {}
+    drawn: dict[str, Figure] = {}
     if examples and examples.labels:
-        found["balance"] = _balance(examples, examples.labels)
+        drawn["balance"] = _balance(examples, examples.labels)
     if training and training.history:
-        found |= {"loss": _loss(training), "metric": _metric(training, examples), "throughput": _throughput(training)}
+        drawn |= {"loss": _loss(training), "metric": _metric(training, examples), "throughput": _throughput(training)}
     if evaluation:
-        found |= _answers(evaluation)
+        drawn |= _answers(evaluation)
     if seconds:
-        found["seconds"] = _seconds(seconds)
-    return found
+        drawn["seconds"] = _seconds(seconds)
+    return drawn
 
 
 def _answers(evaluation: Evaluation) -> dict[str, Figure]:
-    found: dict[str, Figure] = {}
+    drawn: dict[str, Figure] = {}
     if 0 < len(evaluation.confusion) <= DRAWN:
-        found["confusion"] = _confusion(evaluation)
+        drawn["confusion"] = _confusion(evaluation)
     if evaluation.roc:
-        found["roc"] = _roc(evaluation)
+        drawn["roc"] = _roc(evaluation)
     if evaluation.calibration:
-        found["calibration"] = _calibration(evaluation)
+        drawn["calibration"] = _calibration(evaluation)
     if evaluation.scatter:
-        found["scatter"] = _scatter(evaluation)
+        drawn["scatter"] = _scatter(evaluation)
     if evaluation.slices:
-        found["slices"] = _slices(evaluation)
-    return found
+        drawn["slices"] = _slices(evaluation)
+    return drawn
 
 
 def _figure(data: list[Figure], x: str, y: str, height: int = 300, **layout: Any) -> Figure:
@@ -175,7 +178,7 @@ def _throughput(training: Training) -> Figure:
 
 def _confusion(evaluation: Evaluation) -> Figure:
     """Right answers and mistakes on scales of their own: a few mistakes among many right answers stay visible."""
-    labels = [plain(each.label) for each in evaluation.classes]
+    labels = [plain(metrics.label) for metrics in evaluation.classes]
     counts = evaluation.confusion
     size = len(labels)
     share = [[count / max(1, sum(row)) for count in row] for row in counts]
@@ -214,14 +217,14 @@ def _confusion(evaluation: Evaluation) -> Figure:
 def _roc(evaluation: Evaluation) -> Figure:
     curves = [
         _line(
-            each.false_positive_rate,
-            each.true_positive_rate,
-            each.label,
+            roc.false_positive_rate,
+            roc.true_positive_rate,
+            roc.label,
             f"@series{index % 10}",
             line={"width": 2},
             hovertemplate="%{x:.3f}, %{y:.3f}",
         )
-        for index, each in enumerate(evaluation.roc)
+        for index, roc in enumerate(evaluation.roc)
     ]
     chance = _line([0, 1], [0, 1], "chance", "@muted", line={"width": 1, "dash": "dot"}, hoverinfo="skip")
     return _figure(
@@ -236,14 +239,14 @@ def _roc(evaluation: Evaluation) -> Figure:
 
 def _calibration(evaluation: Evaluation) -> Figure:
     bins = evaluation.calibration
-    largest = max(each.examples for each in bins)
+    largest = max(bin.examples for bin in bins)
     points = {
         "type": "scatter",
         "mode": "markers",
-        "x": [each.confidence for each in bins],
-        "y": [each.accuracy for each in bins],
-        "text": [each.examples for each in bins],
-        "marker": {"color": "@accent", "size": [6 + 22 * (each.examples / largest) ** 0.5 for each in bins]},
+        "x": [bin.confidence for bin in bins],
+        "y": [bin.accuracy for bin in bins],
+        "text": [bin.examples for bin in bins],
+        "marker": {"color": "@accent", "size": [6 + 22 * (bin.examples / largest) ** 0.5 for bin in bins]},
         "hovertemplate": "confidence %{x:.3f}, accuracy %{y:.3f}, %{text} examples<extra></extra>",
     }
     ideal = _line([0, 1], [0, 1], "ideal", "@muted", line={"width": 1, "dash": "dot"}, hoverinfo="skip")
@@ -276,20 +279,20 @@ def _scatter(evaluation: Evaluation) -> Figure:
 def _slices(evaluation: Evaluation) -> Figure:
     shown = evaluation.slices[:SLICES]
     main = "accuracy" if evaluation.confusion else "mae"
-    names = [plain(each.name) for each in shown]
-    value = [each.metrics[main] for each in shown]
+    names = [plain(part.name) for part in shown]
+    value = [part.metrics[main] for part in shown]
     points = {
         "type": "scatter",
         "mode": "markers",
         "x": value,
         "y": names,
-        "text": [each.examples for each in shown],
+        "text": [part.examples for part in shown],
         "marker": {"color": "@accent", "size": 10},
         "error_x": {
             "type": "data",
             "symmetric": False,
-            "array": [_margin(each, main)[1] for each in shown],
-            "arrayminus": [_margin(each, main)[0] for each in shown],
+            "array": [_margin(part, main)[1] for part in shown],
+            "arrayminus": [_margin(part, main)[0] for part in shown],
             "color": "@accent",
             "thickness": 2,
             "width": 5,

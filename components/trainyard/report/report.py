@@ -1,7 +1,7 @@
 """The report of a run: one HTML file that shows its evidence, opens offline and asks nobody for anything.
 
-Everything is inside the file: styles, pictures, data and plotly. A content security policy lets only our own two scripts
-run, known by their hashes, and forbids every request, so that a class or file name of the data stays text.
+Everything is inside the file: styles, pictures, data and plotly. A content security policy lets only our own two
+scripts run, known by their hashes, and forbids every request, so that a class or file name of the data stays text.
 """
 
 from __future__ import annotations
@@ -16,22 +16,14 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import metadata
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import yaml
 
-from trainyard.contract.artifacts import (
-    EXPORTS_SPLIT,
-    Document,
-    Evaluation,
-    Examples,
-    Exports,
-    Pushed,
-    Training,
-    Verdict,
-)
+from trainyard.contract.artifacts.evaluate import Evaluation
 from trainyard.contract.scaling import scaling
 from trainyard.report import plots
+from trainyard.report.outputs import Outputs
 from trainyard.spec.gates import CLASSIFICATION_METRICS, REGRESSION_METRICS, SMALLER_IS_BETTER
 from trainyard.spec.recipe import Recipe
 from trainyard.storage import storage
@@ -56,8 +48,6 @@ _BETTER = {
     for name in (*CLASSIFICATION_METRICS, *REGRESSION_METRICS)
 }
 
-D = TypeVar("D", bound=Document)
-
 
 @dataclass(frozen=True)
 class Ending:
@@ -67,39 +57,29 @@ class Ending:
     not_due: str | None = None
 
 
-def render(
-    title: str, recipe: Recipe, folders: dict[str, str], seconds: dict[str, float], ending: Ending = Ending()
-) -> str:
-    """Return the report as one HTML document.
+def render(title: str, recipe: Recipe, outputs: Outputs, seconds: dict[str, float], ending: Ending = Ending()) -> str:
+    """Return the report as one HTML document, without the parts of steps that did not run.
 
-    folders: the committed output folder of each step by name; steps that did not run are left out, and so are their
-    parts of the report. seconds: wall time of each step.
-    Raises `DataError` where a folder holds no output of its step.
+    seconds: wall time of each step.
     """
-    examples = _read(Examples, folders, "preprocess")
-    training = _read(Training, folders, "train")
-    evaluation = _read(Evaluation, folders, "evaluate")
-    exports = _read(Exports, folders, "export")
-    figures = plots.figures(examples, training, evaluation, seconds)
+    training, evaluation = outputs.training, outputs.evaluation
+    figures = plots.figures(outputs.examples, training, evaluation, seconds)
     script = (Path(__file__).parent / "report.js").read_text(encoding="utf-8")
     page: str = _template().render(
         title=title,
         recipe=recipe,
         ending=ending,
-        status=_status(ending, evaluation, exports),
-        examples=examples,
-        quarantined=_quarantined(folders),
+        status=_status(ending, outputs),
+        examples=outputs.examples,
+        quarantined=_quarantined(outputs.folders),
         training=training,
-        scaling=scaling(training, folders["train"]) if training else None,
+        scaling=scaling(training, outputs.folders["train"]) if training else None,
         evaluation=evaluation,
-        mistakes=_mistakes(evaluation, folders),
+        mistakes=_mistakes(evaluation, outputs.folders),
         confused=_confused(evaluation),
-        gates=[
-            *([("model", evaluation.split, evaluation.gate)] if evaluation else []),
-            *([("exports", EXPORTS_SPLIT, exports.gate)] if exports else []),
-        ],
-        exports=exports,
-        pushed=_read(Pushed, folders, "push"),
+        gates=outputs.gates,
+        exports=outputs.exports,
+        pushed=outputs.pushed,
         seconds=seconds,
         environment=_environment(),
         recipe_yaml=yaml.safe_dump(recipe.model_dump(mode="json", exclude_defaults=True), sort_keys=False),
@@ -114,20 +94,13 @@ def render(
     return page
 
 
-def _read(kind: type[D], folders: dict[str, str], step: str) -> D | None:
-    return kind.read(folders[step]) if step in folders else None
-
-
-def _status(ending: Ending, evaluation: Evaluation | None, exports: Exports | None) -> str:
+def _status(ending: Ending, outputs: Outputs) -> str:
     """Return what the badge says: failed, idle, unjudged, blessed or refused."""
-    gates: list[Verdict] = [document.gate for document in (evaluation, exports) if document]
     if ending.failure:
         return "failed"
     if ending.not_due:
         return "idle"
-    if evaluation is None:
-        return "unjudged"
-    return "blessed" if all(gate.verdict == "blessed" for gate in gates) else "refused"
+    return "unjudged" if outputs.evaluation is None else outputs.verdict
 
 
 def _quarantined(folders: dict[str, str]) -> list[dict[str, str]]:
@@ -141,21 +114,21 @@ def _mistakes(evaluation: Evaluation | None, folders: dict[str, str]) -> list[di
     """Return the worst examples, each with its picture as a data URI."""
     if evaluation is None:
         return []
-    found = []
+    mistakes = []
     for mistake in evaluation.worst:
         source = None
         if mistake.picture is not None:
             content = storage.read(folders["evaluate"], mistake.picture) or b""
             source = f"data:image/png;base64,{base64.b64encode(content).decode()}"
-        found.append({**mistake.model_dump(), "source": source})
-    return found
+        mistakes.append({**mistake.model_dump(), "source": source})
+    return mistakes
 
 
 def _confused(evaluation: Evaluation | None) -> list[tuple[int, str, str]]:
     """Return the most frequent mistakes: (count, true label, predicted label), up to ten."""
     if evaluation is None:
         return []
-    labels = [each.label for each in evaluation.classes]
+    labels = [metrics.label for metrics in evaluation.classes]
     pairs = [
         (count, labels[row], labels[column])
         for row, counts in enumerate(evaluation.confusion)
@@ -166,13 +139,13 @@ def _confused(evaluation: Evaluation | None) -> list[tuple[int, str, str]]:
 
 
 def _environment() -> dict[str, str]:
-    found = {"Python": platform.python_version(), "System": f"{platform.platform()}, {os.cpu_count()} processors"}
+    versions = {"Python": platform.python_version(), "System": f"{platform.platform()}, {os.cpu_count()} processors"}
     for package in PACKAGES:
         try:
-            found[package] = metadata.version(package)
+            versions[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
             continue
-    return found
+    return versions
 
 
 @cache

@@ -4,30 +4,27 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
+from datetime import UTC, datetime
 from typing import Any
 
 from trainyard import events
 from trainyard.contract import keys
-from trainyard.contract.artifacts import (
-    EXPORTS_SPLIT,
-    Document,
-    Evaluation,
-    Examples,
-    Exports,
-    Pushed,
-    Training,
-    Verdict,
-)
+from trainyard.contract.artifacts.export import Exports
+from trainyard.contract.artifacts.preprocess import Examples
 from trainyard.errors import TrainyardError
+from trainyard.report.outputs import Outputs, read
 from trainyard.spec.recipe import Recipe
 from trainyard.storage import storage
 
-_DOCUMENTS: dict[str, type[Document]] = {
-    "preprocess": Examples,
-    "train": Training,
-    "evaluate": Evaluation,
-    "export": Exports,
-    "push": Pushed,
+_TRAINING = {
+    "steps",
+    "epochs",
+    "workers",
+    "devices",
+    "examples_per_second",
+    "bottleneck",
+    "resumed_from",
+    "warm_start",
 }
 _RECORD_BYTES = 32 << 10  # chosen: several times what a record takes
 
@@ -42,34 +39,37 @@ def write(
 ) -> tuple[dict[str, Any], str]:
     """Return the run's record (as `summarize`) and its report's HTML; run.json and report.html hold them then.
 
-    run.json also holds `ended`: at least `failure`, the sentence that the run ended with, or None, and `exit_code`; and
-    `not_due`, why a scheduled run had nothing to train, where that is so. Of a run that failed, a report or a record that
-    cannot be written is told and no more; else the run fails by it, with what raised it.
+    run.json also holds when it was written (`ended`, in UTC) and what is in `ended`: at least `failure`, the sentence
+    that the run ended with, or None, and `exit_code`; and `not_due`, why a scheduled run had nothing to train. If
+    report or record cannot be written, a run that failed already logs it, and any other fails by it, with the error
+    raised.
     """
     from trainyard.report import report  # with plotly and jinja2, which nothing else needs
 
-    failed, title = ended["failure"] is not None, f"{recipe.name} · {run_id}"
-    readable = _readable(folders) if failed else folders
+    failed = ended["failure"] is not None
     uri = storage.join(keys.run_folder(root, recipe, run_id), "report.html")
-    page, faults = "", []
-    for path in (uri, None):  # what has no room for both may have it for the record
-        try:
-            if path:
-                page = report.render(
-                    title, recipe, readable, seconds, report.Ending(ended["failure"], ended.get("not_due"))
-                )
-                storage.write_text(path, page)
-            record = summarize(recipe.name, run_id, readable, seconds, path)
-            storage.write_text(_record(root, recipe, run_id), json.dumps(record | ended, indent=1))
-            break
-        except TrainyardError as error:
-            faults.append(error)
-            with suppress(TrainyardError):
-                storage.remove(uri)
-            readable = _readable(folders)
-            if not failed:
-                ended = ended | {"failure": str(faults[0]), "exit_code": int(faults[0].exit_code)}
-    if faults and not failed:
+    page = ""
+    try:
+        outputs = read(folders, skip_unreadable=failed)
+        ending = report.Ending(ended["failure"], ended.get("not_due"))
+        page = report.render(f"{recipe.name} · {run_id}", recipe, outputs, seconds, ending)
+        storage.write_text(uri, page)
+        record = summarize(recipe.name, run_id, outputs, seconds, uri)
+        _write_record(root, recipe, run_id, record | ended)
+        return record, page
+    except TrainyardError as error:
+        faults = [error]
+    # The disk may have room for the record alone.
+    if not failed:
+        ended = ended | {"failure": str(faults[0]), "exit_code": int(faults[0].exit_code)}
+    record = summarize(recipe.name, run_id, read(folders, skip_unreadable=True), seconds, None)
+    try:
+        with suppress(TrainyardError):
+            storage.remove(uri)
+        _write_record(root, recipe, run_id, record | ended)
+    except TrainyardError as error:
+        faults.append(error)
+    if not failed:
         raise faults[0]
     for fault in faults:
         events.emit("unrecorded", reason=fault)
@@ -80,52 +80,31 @@ def _record(root: str, recipe: Recipe, run_id: str) -> str:
     return storage.join(keys.run_folder(root, recipe, run_id), "run.json")
 
 
-def _readable(folders: dict[str, str]) -> dict[str, str]:
-    """Return those of the steps' output `folders` whose documents can be read."""
-    found = {}
-    for step, uri in folders.items():
-        with suppress(TrainyardError):
-            _DOCUMENTS[step].read(uri)
-            found[step] = uri
-    return found
+def _write_record(root: str, recipe: Recipe, run_id: str, record: dict[str, Any]) -> None:
+    record = record | {"ended": datetime.now(UTC).isoformat(timespec="seconds")}
+    storage.write_text(_record(root, recipe, run_id), json.dumps(record, indent=1))
 
 
 def summarize(
-    recipe: str, run_id: str, folders: dict[str, str], seconds: dict[str, float], report: str | None
+    recipe: str, run_id: str, outputs: Outputs, seconds: dict[str, float], report: str | None
 ) -> dict[str, Any]:
-    """Return the record of the run from the steps' committed output `folders` (by step name, missing ones left out).
+    """Return the record of a run; `report` is the URI of its report.
 
     Its keys are those of `trainyard run -o json`; a part whose step did not run is None.
     """
-    examples = Examples.read(folders["preprocess"]) if "preprocess" in folders else None
-    training = Training.read(folders["train"]) if "train" in folders else None
-    evaluation = Evaluation.read(folders["evaluate"]) if "evaluate" in folders else None
-    exports = Exports.read(folders["export"]) if "export" in folders else None
-    pushed = Pushed.read(folders["push"]) if "push" in folders else None
+    training, evaluation = outputs.training, outputs.evaluation
     return {
         "recipe": recipe,
         "run_id": run_id,
-        "data": examples and _data(examples),
-        "train": training
-        and training.model_dump(
-            include={
-                "steps",
-                "epochs",
-                "workers",
-                "devices",
-                "examples_per_second",
-                "bottleneck",
-                "resumed_from",
-                "warm_start",
-            }
-        ),
+        "data": outputs.examples and _data(outputs.examples),
+        "train": training and training.model_dump(include=_TRAINING),
         "metrics": evaluation and evaluation.metrics,
-        "gate": evaluation and _gate(evaluation, exports),
-        "exports": exports and _exports(exports, folders["export"], examples),
-        "pushed": pushed and pushed.model_dump(include={"path", "version"}),
+        "gate": evaluation and _gate(outputs),
+        "exports": outputs.exports and _exports(outputs.exports, outputs),
+        "pushed": outputs.pushed and outputs.pushed.model_dump(include={"path", "version"}),
         "report": report,
         "seconds": seconds,
-        "folders": folders,
+        "folders": outputs.folders,
     }
 
 
@@ -134,21 +113,21 @@ def _data(examples: Examples) -> dict[str, Any]:
     return counts | {"quarantined": examples.quarantined, "fingerprint": examples.fingerprint}
 
 
-def _exports(exports: Exports, folder: str, examples: Examples | None) -> list[dict[str, Any]]:
+def _exports(exports: Exports, outputs: Outputs) -> list[dict[str, Any]]:
     """Return the exported files; metric says what their `accuracy` is."""
-    metric = "mae" if examples and examples.task == "regression" else "accuracy"
+    metric = "mae" if outputs.examples and outputs.examples.task == "regression" else "accuracy"
     return [
-        export.model_dump() | {"path": storage.join(folder, export.path), "metric": metric}
+        export.model_dump() | {"path": storage.join(outputs.folders["export"], export.path), "metric": metric}
         for export in exports.exports
     ]
 
 
-def _gate(evaluation: Evaluation, exports: Exports | None) -> dict[str, Any]:
-    gates: list[tuple[str, Verdict]] = [(evaluation.split, evaluation.gate)]
-    gates += [(EXPORTS_SPLIT, exports.gate)] if exports else []
+def _gate(outputs: Outputs) -> dict[str, Any]:
     return {
-        "verdict": "blessed" if all(gate.verdict == "blessed" for _, gate in gates) else "refused",
+        "verdict": outputs.verdict,
         "thresholds": [
-            threshold.model_dump() | {"split": split} for split, gate in gates for threshold in gate.thresholds
+            threshold.model_dump() | {"split": split}
+            for _, split, gate in outputs.gates
+            for threshold in gate.thresholds
         ],
     }

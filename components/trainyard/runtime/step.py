@@ -18,18 +18,20 @@ from typing import Any, NoReturn
 
 from trainyard import events
 from trainyard.contract import keys
+from trainyard.contract.origin import origin, why_again
 from trainyard.errors import ExitCode, InfrastructureError, TrainyardError, TransientError
 from trainyard.graph import ARGUMENTS, STEPS
-from trainyard.signals import told_to_stop
+from trainyard.signals import handle_sigterm
 from trainyard.spec import recipe as recipes
+from trainyard.spec.recipe import Recipe
 from trainyard.storage import disk, storage
 
 TIMEOUT_VARIABLE = "TRAINYARD_TIMEOUT_SECONDS"
-"""How long the step may run where nobody else would end it, as on Vertex AI."""
+"""How long the step may run if nobody else would end it, as on Vertex AI."""
 
 _RECORD_BYTES = 4096  # chosen: more than a sentence takes
 
-_LAST_WORD_SECONDS = 20.0  # chosen: a storage that does not answer may be why the process is ended
+_LAST_RECORD_SECONDS = 20.0  # chosen: a storage that does not answer may be why the process is ended
 
 
 def execute(run: Callable[..., None], output: str, unfetched: Collection[str] = (), **arguments: Any) -> None:
@@ -37,7 +39,7 @@ def execute(run: Callable[..., None], output: str, unfetched: Collection[str] = 
 
     `run` sees local folders: inputs in a bucket are fetched before it, those named in `unfetched` excepted; its output
     is published after it.
-    Raises what `run` raises, `TransientError` where another process is writing `output`.
+    Raises what `run` raises, `TransientError` if another process is writing `output`.
     """
     step = run.__module__.split(".")[-2]
     with storage.lease(output):
@@ -47,19 +49,29 @@ def execute(run: Callable[..., None], output: str, unfetched: Collection[str] = 
         if storage.committed(output) is not None:
             events.emit("reused", step=step, output=output)
             return
-        foretell(step, output)
+        assume_killed(step, output)
+        recipe = arguments.get("recipe")
+        made_from = origin(recipe, step, arguments) if isinstance(recipe, Recipe) else None
+        if made_from and (reason := why_again(output, made_from)):
+            events.emit("runs_again", step=step, because=reason)
         start = time.monotonic()
-        with storage.stage(output, producer=f"trainyard.{step}") as folder:
-            given = {name: value if name in unfetched else at_hand(name, value) for name, value in arguments.items()}
-            run(output=folder, **given)
+        record = made_from.model_dump() if made_from else None
+        with storage.stage(output, producer=f"trainyard.{step}", origin=record) as folder:
+            fetched = {name: local_input(name, arguments[name]) for name in arguments if name not in unfetched}
+            run(output=folder, **arguments | fetched)
         storage.remove(failure_record(output))
         events.emit("done", step=step, output=output, seconds=round(time.monotonic() - start, 2))
 
 
-def drop_checkpoints(model: str) -> None:
-    """Remove the checkpoints of train's output `model` where it is committed: nobody goes on from them any more.
+def current_output() -> str:
+    """Return the folder that this process's step is to commit, '' if none runs: its lease is held, so it is its own."""
+    return _open[-1][1]() if _open else ""
 
-    They stay where another process is writing `model` anew, and goes on from its own there.
+
+def drop_checkpoints(model: str) -> None:
+    """Remove the checkpoints of train's output `model` if it is committed: nobody goes on from them any more.
+
+    They stay if another process is writing `model` anew, and goes on from its own there.
     """
     checkpoints = keys.checkpoints(model)
     if not storage.children(checkpoints):
@@ -72,7 +84,7 @@ def drop_checkpoints(model: str) -> None:
         events.emit("warning", message=f"{checkpoints}: was not removed ({error})")
 
 
-def at_hand(name: str, value: Any) -> Any:
+def local_input(name: str, value: Any) -> Any:
     """Return the local copy of an input that is in a bucket; every other argument as it is."""
     if name in ARGUMENTS and storage.is_bucket(value):
         return str(storage.local(value, made_by=ARGUMENTS[name]))
@@ -91,7 +103,7 @@ def main(run: Callable[..., None], command_line: list[str] | None = None, unfetc
     """
     step = run.__module__.split(".")[-2]
     parser = argparse.ArgumentParser(
-        prog=f"python -m trainyard.steps.{step}", description=sys.modules[run.__module__].__doc__
+        prog=f"python -m trainyard.steps {step}", description=sys.modules[run.__module__].__doc__
     )
     for name, parameter in inspect.signature(run).parameters.items():
         option = f"--{name.replace('_', '-')}"
@@ -103,7 +115,7 @@ def main(run: Callable[..., None], command_line: list[str] | None = None, unfetc
             parser.add_argument(option, default=parameter.default)
     arguments = vars(parser.parse_args(command_line))
     output = arguments.pop("output")
-    signal.signal(signal.SIGTERM, told_to_stop)
+    signal.signal(signal.SIGTERM, handle_sigterm)
     events.emit("started", step=step)
     code: int = ExitCode.DONE
     try:
@@ -121,9 +133,9 @@ def main(run: Callable[..., None], command_line: list[str] | None = None, unfetc
 
 @contextmanager
 def recorded(step: str, output: Callable[[], str]) -> Iterator[None]:
-    """End the process with the table's exit code where the block fails, its reason recorded beside `output()`.
+    """End the process with the table's exit code if the block fails, its reason recorded beside `output()`.
 
-    So it does where the block takes longer than the environment variable TRAINYARD_TIMEOUT_SECONDS says.
+    So it does if the block takes longer than the environment variable TRAINYARD_TIMEOUT_SECONDS says.
     """
     _open.append((step, output))
     try:
@@ -137,8 +149,8 @@ def recorded(step: str, output: Callable[[], str]) -> Iterator[None]:
         _record(step, output(), code, "Interrupted", "Interrupted. Run the same command again to go on.")
         raise SystemExit(code) from error
     except Exception as error:
-        if found := disk.find_full(error):  # outside the reach of `storage.stage`
-            full = disk.full(found, Path(output()))
+        if cause := disk.disk_full_cause(error):  # outside the reach of `storage.stage`
+            full = disk.disk_full(cause, Path(output()))
             _record(step, output(), full.exit_code, type(full).__name__, str(full))
             raise SystemExit(full.exit_code) from error
         traceback.print_exc()
@@ -154,15 +166,15 @@ _open: list[tuple[str, Callable[[], str]]] = []  # the blocks of `recorded` that
 def end_with(error: TrainyardError) -> NoReturn:
     """End this process at once, from whichever of its threads, with `error` recorded as the failure of its step."""
     for step, output in _open[-1:]:
-        with storage.patience(_LAST_WORD_SECONDS):
+        with storage.deadline(_LAST_RECORD_SECONDS):
             _record(step, output(), error.exit_code, type(error).__name__, str(error))
     os._exit(error.exit_code)
 
 
-def foretell(step: str, output: str) -> None:
-    """Record beside `output` that this process was killed, which its own words, or its success, overwrite.
+def assume_killed(step: str, output: str) -> None:
+    """Record beside `output` that this process was killed; a real failure overwrites the record, success removes it.
 
-    They overwrite it on a full disk too: the room for them is kept.
+    A failure on a full disk too: room for its record is reserved.
     """
     message = (
         f"{step}: was killed without a word, as for want of memory, with its node or by a person. "

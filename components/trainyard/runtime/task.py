@@ -1,7 +1,7 @@
 """A step as a task of a pipeline: what every `component.py` does around the step's own code.
 
-KFP shows a task's exit code as 1 whatever it was and passes bulk data from task to task as URIs in parameters, so a task
-finds its own output folder, records why it failed, and notes its folder for the run's summary.
+KFP shows a task's exit code as 1 whatever it was and passes bulk data from task to task as URIs in parameters, so a
+task finds its own output folder, records why it failed, and notes its folder for the run's summary.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from trainyard import events
+from trainyard import events, uris
 from trainyard.contract import keys, warm_start
 from trainyard.contract.champion import champion
-from trainyard.contract.warm_start import Plan
+from trainyard.contract.warm_start import TrainingPlan
 from trainyard.errors import ConfigurationError, TransientError
 from trainyard.graph import STEPS, is_from
 from trainyard.runtime import step
@@ -28,7 +29,7 @@ from trainyard.storage import storage
 
 @dataclass
 class Task:
-    """One step of the run `run_id` ('' where the task must not know it, so that KFP may reuse its outputs)."""
+    """One step of the run `run_id` ('' if the task must not know it, so that KFP may reuse its outputs)."""
 
     name: str
     recipe: Recipe
@@ -66,14 +67,14 @@ class Task:
         This process takes no lease on the folder: who writes it does.
         """
         start = time.monotonic()
-        step.foretell(self.name, self.uri)
+        step.assume_killed(self.name, self.uri)
         run(recipe=self.recipe, output=self.uri, **arguments)
         if storage.committed(self.uri) is None:
             raise TransientError(f"{self.uri}: was not committed by those who should have. Run the same command again.")
         storage.remove(step.failure_record(self.uri))
         self._note(round(time.monotonic() - start, 2))
 
-    def plan_training(self, examples: str, first: str) -> Plan:
+    def plan_training(self, examples: str, first: str) -> TrainingPlan:
         """Return what train is to make of `examples`; the run's summary finds it too. `first`: as `redo`.
 
         It is no matter for train itself: what KFP uses its model again for must be known before.
@@ -91,9 +92,9 @@ class Task:
         return self.maker(uri)
 
     def redo(self, step: str, first: str, *uris: str) -> None:
-        """Remove the outputs `uris` of `step` where the run does all from the step `first` on again; '' is none.
+        """Remove the outputs `uris` of `step` if the run does all from the step `first` on again; '' is none.
 
-        Called by a step that ends before `step` begins, or by itself, so that nothing goes which this run has made and needs.
+        Called by a step that ends before `step` begins, or by itself, so that no output of this very run goes.
         """
         if is_from(step, first):
             with storage.lease(uris[0]):
@@ -102,10 +103,10 @@ class Task:
             events.emit("removed", step=step, output=uris[0], reason=f"all from {first} on is done again")
 
     def maker(self, uri: str) -> str:
-        """Return the run that made the output `uri`, or this one, which is to make it, where it is not there.
+        """Return the run that made the output `uri`, or this one, which is to make it, if it is not there.
 
-        KFP uses a task's outputs again where all that it was given is the same, for ever and without looking at them. A
-        step that is given this, too, runs again where its output is gone.
+        KFP uses a task's outputs again if all its arguments are the same, for ever and without looking at the outputs.
+        A step that takes this as an argument runs again if its output is gone.
         """
         record = f"{uri}.maker"
         if storage.committed(uri) is None:
@@ -129,6 +130,7 @@ class Task:
     def _write_note(self, name: str, note: dict[str, Any]) -> None:
         if self.run_id:
             folder = keys.run_folder(self.root, self.recipe, self.run_id)
+            note = note | {"time": datetime.now(UTC).isoformat(timespec="seconds")}
             storage.write_text(f"{folder}/{name}.json", json.dumps(note))
 
 
@@ -136,35 +138,31 @@ class Task:
 def opened(name: str, recipe: str, root: str, code: str, run_id: str = "") -> Iterator[Task]:
     """Yield the task of the step `name`; an error in the block is recorded and ends the process with its exit code.
 
-    `recipe` is the resolved recipe's YAML text. `code` is the digest of the code that compiled the pipeline, or '' where
-    that is not pinned: other code in the image is refused, for its outputs would not be what the pipeline was made for.
+    `recipe` is the resolved recipe's YAML text. `code` is the digest of the code that compiled the pipeline, or ''
+    if that is not pinned: other code in the image is refused, for the pipeline was not made for its outputs.
     """
-    root = absolute(root)
-    where = storage.join(root, name)
+    root = uris.resolve(Path(), root)
+    fallback = storage.join(root, name)
     task: Task | None = None
 
     def output() -> str:
-        return task.uri if task and task.uri else where
+        return task.uri if task and task.uri else fallback
 
     with step.recorded(name, output):
         parsed = documents.parse(recipe, Recipe, name="recipe")
         if run_id:
-            where = storage.join(keys.run_folder(root, parsed, run_id), name)
+            fallback = storage.join(keys.run_folder(root, parsed, run_id), name)
         check_code(name, code, parsed)
         task = Task(name, parsed, root, run_id)
         yield task
 
 
-def absolute(root: str) -> str:
-    """Return the storage `root` as it is where it is a URI, else as an absolute path."""
-    return root if storage.is_bucket(root) else str(Path(root).absolute())
-
-
 def check_code(name: str, code: str, recipe: Recipe) -> None:
-    """Raise `ConfigurationError` where `code` is the digest of other code than this."""
+    """Raise `ConfigurationError` if `code` is the digest of other code than this."""
     own = keys.code_digest(recipe.module)
     if code and code != own:
         raise ConfigurationError(
             f"{name}: the pipeline was compiled by code {code[:12]}, this image holds {own[:12]}. "
-            "Compile the pipeline again with the image's version, or name the image of the pipeline's version in the environment."
+            "Compile the pipeline again with the image's version, or name the image of the pipeline's version in the "
+            "environment."
         )

@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from trainyard.errors import did_you_mean
 from trainyard.spec import feature_names
 from trainyard.spec.gates import CLASSIFICATION_METRICS, REGRESSION_METRICS
+from trainyard.spec.networks import COLUMN_NETWORKS, MINIMUM_SIDE, Network
 from trainyard.spec.plain_yaml import Location
 
 if TYPE_CHECKING:
     from trainyard.spec.recipe import Recipe
-
-# Smallest side, in pixels, that still leaves one position after all strides of the network.
-MINIMUM_SIDE = {"cnn_small": 8, "alexnet": 57, "resnet50": 32, "mobilenet_v3_small": 32, "efficientnet_v2_b0": 32}
-TABLE_MODELS = ("mlp", "wide_deep")
 
 
 def of_recipe(recipe: Recipe) -> Iterator[tuple[Location, str]]:
     """Yield what no single section can know: the place of each contradiction, and why it is one."""
     yield from _model_faults(recipe)
     yield from _gate_faults(recipe)
+    yield from _augment_faults(recipe)
     data, formats = recipe.data, recipe.export.formats
     yield from ((("data", "features", name), why) for name, why in feature_names.faults(data))
+    if data.store and not data.is_image:
+        yield ("data", "store"), "is of images, not of columns. Leave it out"
+    elif data.store not in (None, "original") and data.image_size is None:
+        yield ("data", "store"), f"{data.store} needs to know the size. Give data.image_size"
     for name in recipe.evaluate.slices:
         if name not in data.features and name != data.label:
             yield ("evaluate", "slices"), f"no feature '{name}'.{did_you_mean(name, data.features)}"
@@ -49,14 +51,29 @@ def _model_faults(recipe: Recipe) -> Iterator[tuple[Location, str]]:
         if recipe.module is None:
             yield (
                 ("model", "name"),
-                f"is required unless module has a build_model. Known: {', '.join((*MINIMUM_SIDE, *TABLE_MODELS))}",
+                f"is required unless module has a build_model. Known: {', '.join(get_args(Network))}",
             )
         return
-    if (name in TABLE_MODELS) == data.is_image:
+    if (name in COLUMN_NETWORKS) == data.is_image:
         yield ("model", "name"), f"'{name}' does not take {'images' if data.is_image else 'columns'}"
     smallest = MINIMUM_SIDE.get(name, 0)
     if data.is_image and data.image_size and min(data.image_size) < smallest:
         yield ("data", "image_size"), f"'{name}' takes images of at least {smallest} x {smallest} pixels"
+
+
+def _augment_faults(recipe: Recipe) -> Iterator[tuple[Location, str]]:
+    train, data = recipe.train, recipe.data
+    options, at = train.augment, ("train", "augment")
+    for name in ("saturation", "hue"):
+        if getattr(options, name) and data.channels == 1:
+            yield (*at, name), "is of colours, and data.channels: 1 reads grey images. Leave it out"
+    for name in ("mixup", "cutmix"):
+        if not getattr(options, name):
+            continue
+        if recipe.task == "regression" or not data.is_image:
+            yield (*at, name), "mixes images of two classes: it is for the classification of images. Leave it out"
+        elif train.batch_size % (2 * train.workers * train.accumulation_steps):
+            yield (*at, name), "takes images in pairs: give each worker an even part of train.batch_size"
 
 
 def _gate_faults(recipe: Recipe) -> Iterator[tuple[Location, str]]:

@@ -18,7 +18,7 @@ from trainyard.spec.plain_yaml import MAX_BYTES, MAX_DEPTH, MAX_KEY, Location, T
 from trainyard.uris import scheme, without_secrets
 
 FOLDER = "folder"
-MAX_FAULTS = 20  # told of one document; chosen
+MAX_FAULTS = 20  # shown of one document; chosen
 _CONTRADICTION = "contradiction"
 
 _SHOWN, _LONGEST = 80, 600  # characters of a value and of a sentence in a message; chosen
@@ -30,9 +30,9 @@ class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
-def contradictory(found: Sequence[tuple[Location, str]]) -> PydanticCustomError:
-    """Return what a validator raises where parts of a document contradict each other: each part's place, and why."""
-    return PydanticCustomError(_CONTRADICTION, "contradictions", {"found": found})
+def contradictory(contradictions: Sequence[tuple[Location, str]]) -> PydanticCustomError:
+    """Return what a validator raises if parts of a document contradict each other: each part's place, and why."""
+    return PydanticCustomError(_CONTRADICTION, "contradictions", {"found": contradictions})
 
 
 T = TypeVar("T", bound=BaseModel)
@@ -50,7 +50,8 @@ def find(kind: str, name: str, bundled: Path) -> Path:
     known = sorted(path.stem for path in bundled.glob("*.yaml"))
     if name not in known:
         raise ConfigurationError(
-            f"no {kind} '{safe(name)}'. Known: {', '.join(known)}, or the path of a YAML file.{did_you_mean(name, known)}"
+            f"no {kind} '{safe(name)}'. Known: {', '.join(known)}, or the path of a YAML file."
+            f"{did_you_mean(name, known)}"
         )
     return bundled / f"{name}.yaml"
 
@@ -71,8 +72,8 @@ def parse(text: str, model: type[T], *, name: str, overrides: Sequence[str] = ()
     read = Text(text, name)
     if not read.faults and not isinstance(read.content, dict):
         kinds: dict[type, str] = {type(None): "nothing", list: "a list", str: "a text", bool: "true or false"}
-        found = kinds.get(type(read.content), "a number")
-        read.faults.append(f"{name}:1: keys with values are expected, {found} was found.")
+        kind_of_content = kinds.get(type(read.content), "a number")
+        read.faults.append(f"{name}:1: keys with values are expected, {kind_of_content} was found.")
     if read.faults:
         raise _refusal(read.faults)
     for override in overrides:
@@ -84,7 +85,7 @@ def parse(text: str, model: type[T], *, name: str, overrides: Sequence[str] = ()
 
 
 def read_text(path: Path, most: int = MAX_BYTES) -> str:
-    """Return the text of the file at `path`, which is a plain file of at most `most` bytes. Raises `ConfigurationError`."""
+    """Return the text of the plain file at `path`, of at most `most` bytes. Raises `ConfigurationError`."""
     try:
         # Without waiting: to open a pipe that nobody writes into would last for ever.
         with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as stream:
@@ -124,10 +125,10 @@ def _override(read: Text, override: str) -> None:
             break
     if not isinstance(section, dict):
         raise ConfigurationError(f"{shown}: '{dotted(parts[:-1])}' is a value and holds no keys.")
-    given = Text(value, "value")
-    if given.faults:
-        raise _refusal([f"{shown}: {safe(fault.partition(': ')[2])}" for fault in given.faults])
-    section[parts[-1]] = given.content
+    parsed = Text(value, "value")
+    if parsed.faults:
+        raise _refusal([f"{shown}: {safe(fault.partition(': ')[2])}" for fault in parsed.faults])
+    section[parts[-1]] = parsed.content
     read.origins[parts] = shown
 
 
@@ -143,9 +144,9 @@ def _one_line(text: str) -> str:
 
 def _faults(error: ValidationError, model: type[BaseModel], read: Text) -> list[str]:
     faults = []
-    for fault in _told(error):
+    for fault in _single_faults(error):
         message = fault["msg"].removeprefix("Value error, ")
-        at = fault["loc"] if fault["type"] == _CONTRADICTION else _place(fault["loc"], read.content)
+        at = fault["loc"] if fault["type"] == _CONTRADICTION else _location_in(fault["loc"], read.content)
         origin = next(read.origins[at[:n]] for n in range(len(at), -1, -1) if at[:n] in read.origins)
         if fault["type"] == "extra_forbidden":
             known = _known_keys(model, at[:-1])
@@ -166,16 +167,16 @@ def _faults(error: ValidationError, model: type[BaseModel], read: Text) -> list[
     return list(dict.fromkeys(faults))
 
 
-def _told(error: ValidationError) -> Iterator[Any]:
+def _single_faults(error: ValidationError) -> Iterator[Any]:
     """Yield the faults of `error`, each contradiction of a `contradictory` as one of its own."""
     for fault in error.errors(include_url=False):
         if fault["type"] != _CONTRADICTION:
             yield fault
-        for place, message in fault.get("ctx", {}).get("found", ()):
-            yield {"type": _CONTRADICTION, "loc": (*fault["loc"], *place), "msg": message, "input": {}}
+        for location, message in fault.get("ctx", {}).get("found", ()):
+            yield {"type": _CONTRADICTION, "loc": (*fault["loc"], *location), "msg": message, "input": {}}
 
 
-def _place(location: Location, content: Any) -> Location:
+def _location_in(location: Location, content: Any) -> Location:
     """Leave out the parts that pydantic adds for union members: they stand in no document."""
     kept: list[str | int] = []
     for index, part in enumerate(location):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Literal, Self
@@ -13,12 +12,14 @@ from pydantic import AfterValidator, Field, PrivateAttr, model_validator
 from trainyard.credentials import is_secret
 from trainyard.errors import did_you_mean
 from trainyard.graph import STEPS
-from trainyard.spec import documents, machines
+from trainyard.spec import beam, documents
+from trainyard.spec.beam import Beam, Text, Variable
 from trainyard.spec.documents import Strict
-from trainyard.spec.hardware import Name, Namespace, Platform, catalog
+from trainyard.spec.hardware import machines
+from trainyard.spec.hardware.catalog import Name, Namespace, Platform, catalog
+from trainyard.spec.hardware.pools import Pool, Variant
 from trainyard.spec.plain_yaml import Location
-from trainyard.spec.pools import Pool, Variant
-from trainyard.uris import Output, beside, is_bucket
+from trainyard.uris import Output, is_bucket, resolve
 
 BUNDLED = Path(__file__).parent.parent / "environments"
 DEFAULT = "default"
@@ -26,11 +27,10 @@ DEFAULT = "default"
 # Chosen: what a run may wait for nodes, images and others' locks beyond its steps' own time.
 WAIT_SECONDS = 86400
 LONGEST_SECONDS = (1 << 31) - 1  # what Kubeflow's field of a run's deadline holds: 68 years
-# Chosen: the pause before a first retry lets an object store's 503 pass; the longest is shorter than a gang waits for the
-# retry of its launcher (steps/train/gang/launcher_sign.py).
+# Chosen: the pause before a first retry lets an object store's 503 pass; the longest is shorter than a gang waits for
+# the retry of its launcher (steps/train/gang/launcher_heartbeat.py).
 PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 30, 600
 
-Text = Annotated[str, Field(max_length=1024, pattern=r"^[^\x00-\x1f\x7f]*$")]
 # Source: https://github.com/distribution/reference, of which this is the part that every registry takes
 Image = Annotated[
     str,
@@ -40,7 +40,6 @@ Image = Annotated[
         r"(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(@sha256:[0-9a-f]{64})?$",
     ),
 ]
-Variable = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,255}$")]
 Step = Annotated[str, Field(min_length=1, max_length=128)]
 
 
@@ -48,38 +47,15 @@ def _endpoint(url: str) -> str:
     """Refuse what no request can be sent to: a port beyond 65535, brackets that hold no address."""
     if url:
         parsed = urlsplit(url)
-        if not parsed.hostname or parsed.port == 0:  # raises where it is no number of a port
+        if not parsed.hostname or parsed.port == 0:  # raises if it is no number of a port
             raise ValueError("names no host and port")
     return url
-
-
-class Beam(Strict):
-    """How preprocessing runs."""
-
-    runner: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_.]{0,255}$")] = Field(
-        "DirectRunner", description="DirectRunner, PrismRunner, FlinkRunner, DataflowRunner …"
-    )
-    options: dict[
-        Variable,
-        Text | Annotated[int, Field(ge=-(2**53), le=2**53)] | Annotated[float, Field(ge=-1e18, le=1e18)] | bool,
-    ] = Field({}, max_length=100, description="Further options of Beam, by their own names.")
-
-    @property
-    def command_line(self) -> str:
-        """The options as Beam's command line, quoted as a shell does."""
-        words = [f"--runner={self.runner}"]
-        for name, value in self.options.items():
-            if value is True:
-                words.append(f"--{name}")
-            elif value is not False:
-                words.append(f"--{name}={value}")
-        return shlex.join(words)
 
 
 class Volume(Strict):
     """A PersistentVolumeClaim that every step and worker mounts; many nodes must be able to write it."""
 
-    claim: Name
+    claim: Name = Field(description="Name of the PersistentVolumeClaim, in the namespace of the runs.")
     path: Annotated[str, Field(max_length=1024, pattern=r"^/[^/:\x00-\x1f][^:\x00-\x1f]*$")] = Field(
         description="Folder it is mounted at, such as /mnt/runs."
     )
@@ -88,8 +64,8 @@ class Volume(Strict):
 class SecretKey(Strict):
     """One value of a Secret in the namespace of the runs; the value itself never enters a package."""
 
-    secret: Name
-    key: Annotated[str, Field(pattern=r"^[-._a-zA-Z0-9]{1,253}$")]
+    secret: Name = Field(description="Name of the Secret.")
+    key: Annotated[str, Field(pattern=r"^[-._a-zA-Z0-9]{1,253}$")] = Field(description="Key in it.")
 
 
 class ServiceAccounts(Strict):
@@ -116,13 +92,17 @@ class Kubeflow(Strict):
         "kubeflow", description="Where Kubeflow Pipelines is installed, for an empty endpoint."
     )
     token_file: Text = Field("", description="File with a bearer token; it is read again for every request.")
-    experiment: Annotated[str, Field(max_length=128, pattern=r"^[^\x00-\x1f\x7f]+$")] = "trainyard"
+    experiment: Annotated[str, Field(max_length=128, pattern=r"^[^\x00-\x1f\x7f]+$")] = Field(
+        "trainyard", description="Kubeflow's experiment that the runs are filed under."
+    )
 
 
 class Vertex(Strict):
     """The project that Vertex AI Pipelines runs in."""
 
-    project: Annotated[str, Field(pattern=r"^([a-z0-9.-]{1,253}:)?[a-z]([a-z0-9-]{0,28}[a-z0-9])?$")]
+    project: Annotated[str, Field(pattern=r"^([a-z0-9.-]{1,253}:)?[a-z]([a-z0-9-]{0,28}[a-z0-9])?$")] = Field(
+        description="Id of the Google Cloud project."
+    )
     location: Annotated[str, Field(pattern=r"^[a-z]{1,32}-[a-z]{1,32}[0-9]{1,3}$")] = Field(
         description="Region, such as europe-west4."
     )
@@ -132,13 +112,15 @@ class Vertex(Strict):
 
 
 class Environment(Strict):
-    """Where a recipe runs: on this machine (local), on Kubernetes with Kubeflow Pipelines, or on Vertex AI Pipelines."""
+    """Where a recipe runs: on this machine, on Kubernetes with Kubeflow Pipelines, or on Vertex AI Pipelines."""
 
-    target: Literal["local", "kubeflow", "vertex"]
+    target: Literal["local", "kubeflow", "vertex"] = Field(
+        description="local: this machine. kubeflow: Kubeflow Pipelines on Kubernetes. vertex: Vertex AI Pipelines."
+    )
     platform: Platform = Field("kubernetes", description="Whose labels and taints the nodes carry.")
     storage: Output = Field(description="Root of all outputs: a folder, gs://bucket/folder or s3://bucket/folder.")
     images: dict[Variant, Image] = Field(
-        {}, description="Container image of each variant that a pool needs: its kind's, or jax where JAX trains."
+        {}, description="Container image of each variant that a pool needs: its kind's, or jax if JAX trains."
     )
     beam: Beam = Beam()
     namespace: Namespace = Field("kubeflow", description="Kubernetes namespace of the runs and of what they start.")
@@ -146,7 +128,8 @@ class Environment(Strict):
     variables: dict[Variable, Annotated[str, Field(max_length=32_768)]] = Field(
         {},
         max_length=1000,
-        description="Environment variables of every step, such as AWS_ENDPOINT_URL_S3; nothing secret, for packages show them.",
+        description="Environment variables of every step, such as AWS_ENDPOINT_URL_S3."
+        " Packages show them: nothing secret.",
     )
     secrets: dict[Variable, SecretKey] = Field(
         {}, max_length=1000, description="Environment variables whose values stand in Secrets."
@@ -154,34 +137,38 @@ class Environment(Strict):
     service_accounts: ServiceAccounts = ServiceAccounts()
     run_as_user: Annotated[int, Field(ge=1, le=(1 << 31) - 1)] | None = Field(
         None,
-        description="User id that `place` gives the steps of pipelines that are not Trainyard's, with HOME=/tmp; without it theirs stay as they are.",
+        description="User id that `place` gives the steps of pipelines that are not Trainyard's, with HOME=/tmp; "
+        "without it theirs stay as they are.",
     )
     kubeflow: Kubeflow = Kubeflow()
     vertex: Vertex | None = Field(None, description="Where to submit to; compiling needs none.")
-    pools: dict[Step, Pool] = Field({}, max_length=1000)
+    pools: dict[Step, Pool] = Field({}, max_length=1000, description="Node pools, by names of your choice.")
     placement: dict[Step, Step] = Field(
         {}, max_length=1000, description="Pool of each step; default is for those that are not named."
     )
     timeout_seconds: dict[Step, Annotated[int, Field(gt=0, le=LONGEST_SECONDS)]] = Field(
         {},
         max_length=1000,
-        description="Longest time a step's pod may run, by step or default; without it 7 days for train, less for others.",
+        description="Longest time that a step's pod may run, by step or default; without it 7 days for train, less for "
+        "others.",
     )
     deadline_seconds: Annotated[int, Field(ge=0, le=LONGEST_SECONDS)] | None = Field(
         None,
-        description="Longest time that a whole run may take, waits included; without it its steps' timeouts and retries and a day, 0: any.",
+        description="Longest time that a whole run may take, waits included; 0: any. "
+        "Without it the timeouts of its steps with all retries, and a day.",
     )
     retries: dict[Step, Annotated[int, Field(ge=0, le=10)]] = Field(
         {},
         max_length=1000,
-        description="How often a failed step is started again, by step or default; without it 3 for train, 1 for others.",
+        description="How often a failed step is started again, by step or default; without it 3 for train, 0 for "
+        "summary, 1 for others.",
     )
     _name: str = PrivateAttr("environment")
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if found := list(_contradictions(self)):
-            raise documents.contradictory(found)
+        if faults := list(_contradictions(self)):
+            raise documents.contradictory(faults)
         return self
 
     @property
@@ -189,16 +176,21 @@ class Environment(Strict):
         """The environment's file, for messages."""
         return self._name
 
+    @property
+    def beam_options(self) -> str:
+        """Beam's command line for preprocess."""
+        return beam.command_line(self.beam, self.target, self.namespace, self.storage)
+
     def timeout_of(self, step: str) -> int | None:
-        """Return the longest time in seconds that a pod of `step` may run; None for a step of somebody else's pipeline."""
+        """Return the most seconds that a pod of `step` may run; None for a step of somebody else's pipeline."""
         own = self.timeout_seconds
         return own.get(step, own.get(DEFAULT, STEPS[step].timeout_seconds if step in STEPS else None))
 
     def deadline_of(self, steps: Iterable[tuple[str, int | None]]) -> int | None:
-        """Return the longest time in seconds that a run of `steps` may take, None where it may take any.
+        """Return the longest time in seconds that a run of `steps` may take, None if it may take any.
 
-        steps: every task's step and timeout. Each may use up all its retries and the pauses before them. Without a deadline
-        of the environment's own that is known for Trainyard's own steps alone: they have no loops.
+        steps: every task's step and timeout. Each may use up all its retries and the pauses before them. If the
+        environment names no deadline, one is known for Trainyard's own steps alone: they have no loops.
         """
         if self.deadline_seconds is not None:
             return self.deadline_seconds or None
@@ -220,23 +212,26 @@ class Environment(Strict):
 
 
 def pauses(retries: int) -> list[int]:
-    """Return the seconds before each of `retries`: twice the one before, or the same each time where that grows too long.
+    """Return the seconds before each of `retries`: twice the one before, or equal ones if that grows too long.
 
     Argo knows no longest pause from KFP, so there is none to stop a doubling.
+
+    >>> pauses(3)
+    [30, 60, 120]
     """
     doubled = [PAUSE_SECONDS * 2**index for index in range(retries)]
     return doubled if max(doubled, default=0) <= LONGEST_PAUSE_SECONDS else [LONGEST_PAUSE_SECONDS // 2] * retries
 
 
 def load(name: str) -> Environment:
-    """Return the environment `name` (see `documents.find`), consistent in itself, its storage absolute where it is a folder.
+    """Return the environment `name` (see `documents.find`), without contradictions; a folder as storage is absolute.
 
     Raises `ConfigurationError` with every fault.
     """
     path = documents.find("environment", name, BUNDLED)
     environment = documents.load(path, Environment)
     environment._name = path.name
-    return environment.model_copy(update={"storage": beside(Path(), environment.storage)})
+    return environment.model_copy(update={"storage": resolve(Path(), environment.storage)})
 
 
 def _contradictions(environment: Environment) -> Iterator[tuple[Location, str]]:
@@ -245,6 +240,8 @@ def _contradictions(environment: Environment) -> Iterator[tuple[Location, str]]:
     yield from _storage_faults(environment)
     yield from _target_faults(environment)
     yield from _secret_faults(environment)
+    for where, why in beam.faults(environment.beam, environment.target, environment.storage):
+        yield ("beam", *where), why
     for name, pool in environment.pools.items():
         for fault in machines.faults(pool, environment.platform):
             key, _, why = fault.partition(": ")

@@ -15,13 +15,18 @@ _DIGEST = 4  # hexadecimal digits
 
 
 def input_name(name: str) -> str:
-    """Return what the feature `name` is called as the input of a model: ASCII letters, digits and underscores, a letter first.
+    """Return the name of the feature `name` as a model's input: ASCII letters, digits, underscores, a letter first.
 
     Accents are left out. Letters of other scripts become underscores, and a digest of the name stands at its end.
+
+    >>> input_name("Größe in km/h")
+    'Gro_e_in_km_h_cf31'
     """
-    ascii_letters = "".join(each for each in unicodedata.normalize("NFKD", name) if not unicodedata.combining(each))
+    ascii_letters = "".join(
+        letter for letter in unicodedata.normalize("NFKD", name) if not unicodedata.combining(letter)
+    )
     plain = re.sub(r"\W", "_", ascii_letters, flags=re.ASCII)
-    if any(each.isalnum() and not each.isascii() for each in ascii_letters):
+    if any(letter.isalnum() and not letter.isascii() for letter in ascii_letters):
         plain += f"_{hashlib.sha256(name.encode()).hexdigest()[:_DIGEST]}"
     return plain if plain[:1].isalpha() else f"feature_{plain}"
 
@@ -41,8 +46,8 @@ def faults(data: Data) -> Iterator[tuple[str, str]]:
             if made in reserved or made.startswith(("raw/", "_")):
                 yield (
                     name,
-                    f"the name '{made}' is taken. Names differ from the label, 'label' and 'key', and begin neither with "
-                    "'_' nor 'raw/'. Rename the column",
+                    f"the name '{made}' is taken. Names differ from the label, 'label' and 'key', and begin neither "
+                    "with '_' nor 'raw/'. Rename the column",
                 )
             other = names.setdefault(input_name(made).lower(), name)
             if other != name:

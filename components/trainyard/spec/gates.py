@@ -26,11 +26,14 @@ class Gate(Strict):
     A difference is the model's value minus the champion's on the same examples; without a champion it holds.
     """
 
-    metric: Annotated[str, Field(max_length=64)]
-    min: Bound | None = None
-    max: Bound | None = None
-    min_difference: Bound | None = None
-    max_difference: Bound | None = None
+    metric: Annotated[str, Field(max_length=64)] = Field(
+        description="classification: accuracy, top5_accuracy, macro_f1, roc_auc, log_loss, calibration_error. "
+        "regression: mae, rmse, r2."
+    )
+    min: Bound | None = Field(None, description="Least value.")
+    max: Bound | None = Field(None, description="Greatest value.")
+    min_difference: Bound | None = Field(None, description="Least difference; -0.01 lets it be a point worse.")
+    max_difference: Bound | None = Field(None, description="Greatest difference, for metrics of which less is better.")
     slice: Annotated[str, Field(min_length=3, max_length=600)] | None = Field(
         None, description="Judge this slice alone, written feature=value, of a feature of evaluate.slices."
     )

@@ -1,7 +1,7 @@
 """Reads YAML as plain data: no tags, no aliases, the scalars of YAML 1.2, and limits that hold before the parser works.
 
-YAML 1.2 reads `no`, `12:30` and `2024-01-01` as the text that they look like, and `1e-3` as a number. PyYAML's own rules
-are those of YAML 1.1, where they are False, 750, a date and a text.
+YAML 1.2 reads `no`, `12:30` and `2024-01-01` as the text that they look like, and `1e-3` as a number. PyYAML's own
+rules are those of YAML 1.1, where they are False, 750, a date and a text.
 """
 
 from __future__ import annotations
@@ -87,8 +87,8 @@ class Text:
             return None
         if text in _BOOLEANS:
             return _BOOLEANS[text]
-        if found := _NOT_FINITE.fullmatch(text):
-            sign = found["infinite"]
+        if match := _NOT_FINITE.fullmatch(text):
+            sign = match["infinite"]
             return math.nan if sign is None else -math.inf if sign == "-" else math.inf
         integer = _INTEGER.fullmatch(text)
         if not integer and not _FLOAT.fullmatch(text):

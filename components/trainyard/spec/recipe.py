@@ -5,19 +5,23 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, Self, get_args
 
-from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from trainyard import uris
-from trainyard.spec import contradictions, documents
+from trainyard.errors import ConfigurationError
+from trainyard.spec import contradictions, documents, plain_yaml
+from trainyard.spec.augment import Augment
+from trainyard.spec.data_schema import PictureSchema, TableSchema, is_schema, load_schema, parse_schema
 from trainyard.spec.documents import Strict
-from trainyard.spec.drift_bounds import Bounds
 from trainyard.spec.gates import Bound, Gate
+from trainyard.spec.networks import KERAS_APPLICATIONS, Network
+from trainyard.spec.schedule import Bounds
 from trainyard.uris import Output, Source
 
 # Every number has a least and a greatest value, every text and list a greatest length: tests/unit/test_documents.py
-# holds it. Where no note says otherwise the greatest are chosen, far beyond what was ever of use.
+# holds it. If no note says otherwise the greatest are chosen, far beyond what was ever of use.
 Count = Annotated[int, Field(gt=0, le=1_000_000_000)]
 Examples = Annotated[int, Field(gt=0, le=10_000_000)]
 Epochs = Annotated[int, Field(gt=0, le=100_000)]
@@ -27,6 +31,7 @@ Pixels = Annotated[int, Field(gt=0, le=8192)]
 Units = Annotated[int, Field(gt=0, le=65_536)]
 Weight = Annotated[float, Field(ge=0, le=1e6)]
 Column = Annotated[str, Field(max_length=256, pattern=r"^[^\x00-\x1f\x7f]+$")]
+ImageStore = Literal["original", "training_size", "raw"]
 Prose = Annotated[str, Field(max_length=2000, pattern=r"^[^\x00-\x08\x0b-\x1f\x7f]*$")]
 
 
@@ -38,8 +43,11 @@ def _no_boolean(value: object) -> object:
 class Numeric(Strict):
     """A number. What is missing is imputed; the z-score, range or quantile buckets come from the training split."""
 
-    type: Literal["numeric"]
-    scale: Literal["zscore", "minmax", "buckets", "none"] = "zscore"
+    type: Literal["numeric"] = Field(description="Says that the column is a number.")
+    scale: Literal["zscore", "minmax", "buckets", "none"] = Field(
+        "zscore",
+        description="zscore: mean 0, deviation 1. minmax: 0 to 1. buckets: the id of its quantile. none: as it is.",
+    )
     buckets: Annotated[int, Field(ge=2, le=10_000)] = Field(
         10, description="Number of quantile buckets for scale: buckets."
     )
@@ -49,7 +57,7 @@ class Numeric(Strict):
 class Category(Strict):
     """A string out of a vocabulary that the training split gives."""
 
-    type: Literal["category"]
+    type: Literal["category"] = Field(description="Says that the column is a category.")
     vocabulary_size: Examples = Field(10_000, description="The most frequent values that get an id of their own.")
     min_count: Count = Field(1, description="Rarer values count as out of vocabulary.")
     oov_buckets: Examples = Field(1, description="Ids shared by the values out of vocabulary.")
@@ -58,15 +66,15 @@ class Category(Strict):
 class Date(Strict):
     """A day written YYYY-MM-DD (a time of day may follow): becomes days since 1970, month and weekday."""
 
-    type: Literal["date"]
+    type: Literal["date"] = Field(description="Says that the column is a day.")
 
 
 class SplitFractions(Strict):
     """Share of the examples of each split; an example's place depends on its content and the seed alone."""
 
-    train: Share = 0.8
-    eval: Share = 0.1
-    test: Share = 0.1
+    train: Share = Field(0.8, description="What the model and the transform learn from.")
+    eval: Share = Field(0.1, description="What chooses the best epoch, and what exports are compared on.")
+    test: Share = Field(0.1, description="What the gates judge by.")
 
     @model_validator(mode="after")
     def _sum(self) -> Self:
@@ -78,15 +86,18 @@ class SplitFractions(Strict):
 class Data(Strict):
     """Which records to read, and how."""
 
+    model_config = ConfigDict(serialize_by_alias=True)
+
     format: Literal["image_folder", "tfrecord", "csv", "tfds"] = Field(
-        description="image_folder: one folder of images a class. tfrecord: tf.Example. csv: with a header line, .gz too. tfds: a prepared TensorFlow Datasets folder."
+        description="image_folder: one folder of images a class. tfrecord: tf.Example. csv: with a header line, .gz "
+        "too. tfds: a prepared TensorFlow Datasets folder."
     )
     path: Source | None = Field(
         None, description="Folder, file or glob, local, gs:// or s3://; relative to the recipe's file."
     )
     window_days: Annotated[int, Field(gt=0, le=3660)] | None = Field(
         None,
-        description="Read so many days, the last one that before the run's (UTC); path then names one day, such as gs://b/day=%Y-%m-%d.",
+        description="Read so many days before the run's (UTC). path then names one day, such as gs://b/day=%Y-%m-%d.",
     )
     max_missing_days: Annotated[int, Field(ge=0, le=3660)] = Field(
         0, description="The run stops when more of the window's days than this hold no files."
@@ -103,11 +114,27 @@ class Data(Strict):
     image_size: Annotated[tuple[Pixels, Pixels], Field(strict=False)] | None = Field(
         None, description="Height and width that images are resized to; by default those of the first image."
     )
-    channels: Annotated[Literal[1, 3], BeforeValidator(_no_boolean)] = 3
+    channels: Annotated[Literal[1, 3], BeforeValidator(_no_boolean)] = Field(
+        3, description="Of images: 1 reads them as grey, 3 as colours."
+    )
+    store: ImageStore | None = Field(
+        None,
+        description="How images lie in the shards. original: as they came. training_size (by default if image_size is "
+        "given): larger ones shrunk to a seventh more than image_size. raw: pixels at image_size, not encoded.",
+    )
     split: SplitFractions = SplitFractions()
     max_bad_fraction: Fraction = Field(0.01, description="The run stops when more of the records than this are bad.")
     max_image_pixels: Count = Field(50_000_000, description="Larger images are quarantined from their header.")
     shard_examples: Examples = Field(4096, description="Examples a shard, about.")
+    schema_: Annotated[str, Field(min_length=1, max_length=1_000_000)] | None = Field(
+        None,
+        alias="schema",
+        description="File beside the recipe that `trainyard data schema` wrote, or what it holds: preprocess ends if "
+        "the data do not fit it.",
+    )
+    near_duplicates: bool = Field(
+        False, description="Warn of pictures that look the same and lie in different splits; some 0.5 ms a picture."
+    )
 
     @model_validator(mode="after")
     def _source(self) -> Self:
@@ -119,9 +146,19 @@ class Data(Strict):
         return self
 
     @property
+    def expected(self) -> TableSchema | PictureSchema | None:
+        """The schema that the data are compared with."""
+        return parse_schema(self.schema_, "data.schema") if self.schema_ else None
+
+    @property
     def is_image(self) -> bool:
         """Whether the examples are images: they are unless columns are named."""
         return not self.features
+
+    @property
+    def stored(self) -> ImageStore:
+        """How images lie in the shards: as `store` says, or by default."""
+        return self.store or ("training_size" if self.image_size else "original")
 
 
 def _check_window(path: str, days: int | None, format: str) -> None:
@@ -138,12 +175,20 @@ def _check_window(path: str, days: int | None, format: str) -> None:
 class Model(Strict):
     """Which network. Sizes of images and number of classes come from the data."""
 
-    name: (
-        Literal["cnn_small", "alexnet", "resnet50", "mobilenet_v3_small", "efficientnet_v2_b0", "mlp", "wide_deep"]
-        | None
-    ) = None
+    name: Network | None = Field(
+        None, description="Required unless module has a build_model. mlp and wide_deep take columns, others images."
+    )
     hidden: list[Units] = Field([64, 32], max_length=100, description="Units a layer, for mlp and wide_deep.")
-    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.2
+    dropout: Annotated[float, Field(ge=0, lt=1)] = Field(
+        0.2,
+        description="Share of the units that a step leaves out, before the last layer or after each hidden one.",
+    )
+
+    @property
+    def network_module(self) -> str:
+        """The module that builds the network."""
+        module = "applications" if self.name in KERAS_APPLICATIONS else self.name
+        return f"trainyard.models.{module}"
 
 
 class Optimizer(Strict):
@@ -152,30 +197,24 @@ class Optimizer(Strict):
     name: Literal["adamw", "sgd", "lamb", "lars"] = Field(
         "adamw", description="lamb and lars scale each weight's step by its own norm: for batches of thousands."
     )
-    learning_rate: Annotated[float, Field(ge=1e-12, le=1000)] = 1e-3
+    learning_rate: Annotated[float, Field(ge=1e-12, le=1000)] = Field(
+        1e-3, description="Peak of the schedule, after the warm-up."
+    )
     learning_rate_batch: Examples | None = Field(
         None,
         description="Batch size that learning_rate is meant for: the rate grows in proportion to train.batch_size.",
     )
-    weight_decay: Annotated[float, Field(ge=0, le=100)] = 1e-4
-    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    weight_decay: Annotated[float, Field(ge=0, le=100)] = Field(
+        1e-4, description="Of all weights but biases and normalisation."
+    )
+    momentum: Annotated[float, Field(ge=0, lt=1)] = Field(0.9, description="Of sgd and lars.")
     clip_norm: Annotated[float, Field(ge=1e-9, le=1e9)] | None = Field(1.0, description="Largest global gradient norm.")
-
-
-class Augment(Strict):
-    """Random changes to training images, each drawn from (seed, epoch, position)."""
-
-    shift: Fraction = Field(0.0, description="Largest shift as a share of the image's size.")
-    flip: bool = Field(False, description="Mirror left and right.")
-    rotate: Annotated[float, Field(ge=0, le=180)] = Field(0.0, description="Largest rotation in degrees.")
-    zoom: Annotated[float, Field(ge=0, lt=1)] = Field(0.0, description="Largest change of scale, as a share.")
-    contrast: Fraction = Field(0.0, description="Largest change of contrast, as a share.")
 
 
 class EarlyStopping(Strict):
     """Stop when the eval loss has not fallen for `patience` epochs."""
 
-    patience: Epochs
+    patience: Epochs = Field(description="Epochs without a better eval loss before the training ends.")
 
 
 class Checkpoints(Strict):
@@ -183,16 +222,17 @@ class Checkpoints(Strict):
 
     every_steps: Count | None = Field(
         None,
-        description="Steps that a kill costs at most; it saves twice as often. By default once or twice an epoch, by what that costs.",
+        description="Steps that a kill costs at most; it saves twice as often. "
+        "By default once or twice an epoch, by what that costs.",
     )
-    keep: Annotated[int, Field(ge=2, le=1000)] = 3
+    keep: Annotated[int, Field(ge=2, le=1000)] = Field(3, description="The newest so many stay, and the best one.")
 
 
 class Train(Strict):
     """The schedule. batch_size is the global batch, over all devices."""
 
-    epochs: Epochs = 10
-    batch_size: Examples = 64
+    epochs: Epochs = Field(10, description="Passes over the training split, at most.")
+    batch_size: Examples = Field(64, description="Examples that change the weights once, of all workers together.")
     workers: Annotated[int, Field(gt=0, le=1024)] = Field(
         1, description="Processes that train together; each takes its part of every batch."
     )
@@ -200,16 +240,30 @@ class Train(Strict):
         1, description="Parts of a batch that are computed one after the other, in the memory of one of them."
     )
     optimizer: Optimizer = Optimizer()
-    schedule: Literal["cosine", "constant"] = "cosine"
-    warmup_epochs: Annotated[float, Field(ge=0, le=100_000)] = 1.0
-    label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    precision: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    schedule: Literal["cosine", "constant"] = Field(
+        "cosine", description="Learning rate after the warm-up: half a cosine down to 0, or the peak throughout."
+    )
+    warmup_epochs: Annotated[float, Field(ge=0, le=100_000)] = Field(
+        1.0, description="Epochs in which the learning rate grows from 0 to its peak; parts of one are possible."
+    )
+    label_smoothing: Annotated[float, Field(ge=0, lt=1)] = Field(
+        0.0, description="classification: share of the target that all classes get in equal parts."
+    )
+    precision: Literal["auto", "float32", "bfloat16", "float16"] = Field(
+        "auto",
+        description="Type that layers compute in; weights stay float32. auto: bfloat16 on TPUs and on GPUs that have "
+        "it, float16 on older GPUs, float32 on CPUs.",
+    )
     xla: bool = Field(False, description="Compile TensorFlow's computation with XLA, as JAX and TPUs do anyway.")
     class_weights: (
         Literal["balanced"] | Annotated[dict[Column, Weight], Field(min_length=1, max_length=10_000)] | None
-    ) = None
+    ) = Field(
+        None,
+        description="classification: how much an example of a class counts in the loss, 1 if none is named. "
+        "balanced: so that every class counts the same.",
+    )
     augment: Augment = Augment()
-    early_stopping: EarlyStopping | None = None
+    early_stopping: EarlyStopping | None = Field(None, description="By default all epochs are trained.")
     checkpoints: Checkpoints = Checkpoints()
     warm_start: Literal["champion"] | None = Field(
         None, description="Begin with the weights of the model that was pushed last; the first one with its own."
@@ -220,9 +274,9 @@ class Train(Strict):
         parts = self.workers * self.accumulation_steps
         if self.batch_size % parts:
             near = parts * max(1, round(self.batch_size / parts))
-            each = "one a worker" if self.accumulation_steps == 1 else "one a worker and an accumulation step"
+            one_part = "one a worker" if self.accumulation_steps == 1 else "one a worker and an accumulation step"
             raise ValueError(
-                f"batch_size: {self.batch_size} examples make no {parts} equal parts, {each}; {near} would"
+                f"batch_size: {self.batch_size} examples make no {parts} equal parts, {one_part}; {near} would"
             )
         return self
 
@@ -232,7 +286,11 @@ class Evaluate(Strict):
 
     slices: list[Column] = Field([], max_length=100, description="Features by whose values the metrics are split.")
     bootstrap: Annotated[int, Field(gt=0, le=100_000)] = Field(1000, description="Resamples behind each interval.")
-    gates: list[Gate] = Field([], max_length=100)
+    gates: list[Gate] = Field(
+        [],
+        max_length=100,
+        description="Conditions that the model must meet, all of them, before it is exported and pushed.",
+    )
     worst: Annotated[int, Field(ge=0, le=100)] = Field(24, description="Worst examples shown in the report.")
 
 
@@ -243,7 +301,9 @@ class Export(Strict):
     """Which files leave, and how far each may be from the trained model."""
 
     formats: list[Format] = Field(
-        ["saved_model", "keras", "litert_float32", "litert_float16", "litert_int8"], max_length=5
+        ["saved_model", "keras", "litert_float32", "litert_float16", "litert_int8"],
+        max_length=len(get_args(Format)),
+        description="Files to write; saved_model must be among them, for push serves it.",
     )
     max_accuracy_drop: Annotated[float, Field(ge=0, le=100)] = Field(
         0.01, description="Largest fall of accuracy (or relative rise of the mean absolute error) of any file."
@@ -252,28 +312,37 @@ class Export(Strict):
 
 
 class Push(Strict):
-    """Where the blessed model goes: version folders below <storage>/<recipe>/models by default."""
+    """Where the blessed model goes: into a folder of versions."""
 
-    path: Output | None = Field(None, description="A folder, gs://bucket/folder or s3://bucket/folder.")
+    path: Output | None = Field(
+        None, description="A folder, gs://bucket/folder or s3://bucket/folder; by default models beside the outputs."
+    )
 
 
 class Recipe(Strict):
     """What to train: data, model, schedule, gates and exports."""
 
-    name: Annotated[str, Field(pattern=r"^[a-z]([a-z0-9-]{0,39}[a-z0-9])?$")]
-    description: Prose = ""
+    name: Annotated[str, Field(pattern=r"^[a-z]([a-z0-9-]{0,39}[a-z0-9])?$")] = Field(
+        description="Of the recipe, its folder of outputs and its pipeline: at most 41 of a to z, 0 to 9, and -."
+    )
+    description: Prose = Field("", description="For people; it changes nothing.")
     module: Annotated[str, Field(min_length=1, max_length=1024)] | None = Field(
         None, description="Python file beside the recipe with preprocessing_fn, build_model or metrics of its own."
     )
     seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = Field(1, description="Of every random draw.")
-    task: Literal["classification", "regression"] = "classification"
+    task: Literal["classification", "regression"] = Field(
+        "classification", description="classification: the label is a class. regression: it is a number."
+    )
     data: Data
     model: Model = Model()
     train: Train = Train()
     evaluate: Evaluate = Evaluate()
     export: Export = Export()
     push: Push = Push()
-    drift: Bounds = Bounds()
+    drift: Bounds = Field(
+        Bounds(),
+        description="How far data may move before a schedule with when.drift trains again, and evaluate warns.",
+    )
 
     @field_validator("module")
     @classmethod
@@ -282,14 +351,14 @@ class Recipe(Strict):
         if module is not None and folder is not None:
             if not module.endswith(".py"):
                 raise ValueError("is no Python file, whose name ends in .py")
-            if not os.path.isfile(uris.beside(folder, module)):  # noqa: PTH113 - Path's raises for a name too long
+            if not os.path.isfile(uris.resolve(folder, module)):  # noqa: PTH113 - Path's raises for a name too long
                 raise ValueError("there is no such file beside the recipe. Name a Python file")
         return module
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if found := list(contradictions.of_recipe(self)):
-            raise documents.contradictory(found)
+        if faults := list(contradictions.of_recipe(self)):
+            raise documents.contradictory(faults)
         return self
 
 
@@ -297,14 +366,30 @@ BUNDLED = Path(__file__).parent.parent / "recipes"
 
 
 def load(name: str, overrides: list[str] | None = None) -> Recipe:
-    """Return the recipe `name` (see `documents.find`) with every path in it made absolute. Raises `ConfigurationError`."""
+    """Return the recipe `name` (see `documents.find`), every path in it absolute. Raises `ConfigurationError`."""
     path = documents.find("recipe", name, BUNDLED)
     recipe = documents.load(path, Recipe, overrides or [])
     module, source, push = recipe.module, recipe.data.path, recipe.push.path
     return recipe.model_copy(
         update={
-            "module": module and uris.beside(path.parent, module),
-            "data": recipe.data.model_copy(update={"path": source and uris.beside(path.parent, source)}),
-            "push": recipe.push.model_copy(update={"path": push and uris.beside(Path(), push)}),
+            "module": module and uris.resolve(path.parent, module),
+            "data": recipe.data.model_copy(
+                update={
+                    "path": source and uris.resolve(path.parent, source),
+                    "schema_": _schema(recipe.data, path.parent),
+                }
+            ),
+            "push": recipe.push.model_copy(update={"path": push and uris.resolve(Path(), push)}),
         }
     )
+
+
+def _schema(data: Data, folder: Path) -> str | None:
+    """Return the text of the schema that `data` names or holds: a pod does not see the file."""
+    if data.schema_ is None:
+        return None
+    schema = data.expected if is_schema(data.schema_) else load_schema(Path(uris.resolve(folder, data.schema_)))
+    if schema is not None and isinstance(schema, PictureSchema) != data.is_image:
+        what = "pictures, and the schema that of a table" if data.is_image else "rows, and the schema that of pictures"
+        raise ConfigurationError(f"data.schema: the data are {what}. Name another schema.")
+    return None if schema is None else plain_yaml.dump(schema.model_dump(mode="json", exclude_none=True))

@@ -1,4 +1,4 @@
-"""What the operating system says of a file or a disk, as one sentence of ours."""
+"""Errors of the operating system about a file or a disk, as one sentence."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def os_errors(path: Path, verb: str = "written") -> Iterator[None]:
 
 @contextmanager
 def staging_errors(staging: Path, final: Path) -> Iterator[None]:
-    """As `os_errors`, where the block is a step's own code: errors that neither the disk nor `staging` causes are its own."""
+    """As `os_errors`, for a block of a step's own code: only errors of the disk or of `staging` are changed."""
     vanished = InfrastructureError(
         f"{staging}: was removed while the output was written there. Leave {staging.parent} alone, and run the same "
         "command again."
@@ -41,8 +41,8 @@ def staging_errors(staging: Path, final: Path) -> Iterator[None]:
     except TrainyardError:
         raise
     except Exception as error:
-        if found := find_full(error):
-            raise full(found, final) from error
+        if cause := disk_full_cause(error):
+            raise disk_full(cause, final) from error
         if not staging.is_dir():
             raise vanished from error
         if isinstance(error, OSError) and error.errno in (errno.EIO, *_NOT_ALLOWED):
@@ -53,17 +53,18 @@ def staging_errors(staging: Path, final: Path) -> Iterator[None]:
 
 
 def fault(error: OSError, path: Path, verb: str = "written") -> InfrastructureError:
-    """Return what `error`, met in work on `path`, means to a person."""
+    """Return the sentence about `error`, which work on `path` met."""
     where = Path(os.fsdecode(error.filename)) if isinstance(error.filename, str | bytes) else path
     reason = os.strerror(error.errno) if error.errno else str(error)
     if error.errno in _FULL:
-        return full(error, path)
+        return disk_full(error, path)
     if error.errno in _NOT_ALLOWED:
         return InfrastructureError(
             f"{where}: may not be {verb} ({reason}). Grant the permission, or name another storage in the environment."
         )
     if error.errno in (errno.ENOTDIR, errno.EEXIST):
-        in_the_way = next((each for each in (path, *path.parents) if os.path.lexists(each) and not each.is_dir()), path)
+        paths = (path, *path.parents)
+        in_the_way = next((there for there in paths if os.path.lexists(there) and not there.is_dir()), path)
         what = "a link to nothing" if in_the_way.is_symlink() and not in_the_way.exists() else "a file"
         return InfrastructureError(
             f"{in_the_way}: is {what} where a folder is needed. Remove it, or name another storage in the environment."
@@ -71,32 +72,32 @@ def fault(error: OSError, path: Path, verb: str = "written") -> InfrastructureEr
     return InfrastructureError(f"{where}: cannot be {verb} ({reason}). {_ADVICE}")
 
 
-def full(error: BaseException, path: Path) -> InfrastructureError:
-    """Return the sentence about the disk that `error` found full: that of `path`, or that of the temporary files."""
-    what = next((words for number, words in _FULL.items() if isinstance(error, OSError) and error.errno == number), "")
-    what = what or next(words for number, words in _FULL.items() if os.strerror(number) in str(error))
+def disk_full(error: BaseException, path: Path) -> InfrastructureError:
+    """Return the sentence about the full disk behind `error`: that of `path`, or that of the temporary files."""
+    number = error.errno if isinstance(error, OSError) and error.errno in _FULL else None
+    what = _FULL[number] if number else next(_FULL[code] for code in _FULL if os.strerror(code) in str(error))
     temporary = Path(tempfile.gettempdir())
     where = temporary if _has_room(path) and not _has_room(temporary) else path
     return InfrastructureError(f"{where}: the disk {what}. Free some space and run the same command again.")
 
 
-def find_full(error: BaseException) -> BaseException | None:
-    """Return what says, among `error` and what it came from, that a disk is full; libraries tell it in words alone."""
-    seen: BaseException | None = error
-    while seen is not None:
-        if isinstance(seen, OSError) and seen.errno in _FULL:
-            return seen
-        if any(os.strerror(number) in str(seen) for number in (errno.ENOSPC, errno.EDQUOT)):
-            return seen
-        seen = seen.__cause__ or seen.__context__
+def disk_full_cause(error: BaseException) -> BaseException | None:
+    """Return the error, among `error` and its causes, that reports a full disk; libraries do so in the text alone."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.errno in _FULL:
+            return cause
+        if any(os.strerror(number) in str(cause) for number in (errno.ENOSPC, errno.EDQUOT)):
+            return cause
+        cause = cause.__cause__ or cause.__context__
     return None
 
 
 def _has_room(path: Path) -> bool:
-    """Whether the disk that `path` is on, or would be, takes another file; True where that cannot be known."""
+    """Whether the disk of `path` has room for another file; True if that is unknown."""
     try:
-        there = next(each for each in (path, *path.parents) if each.exists())
-        found = os.statvfs(there)
+        existing = next(parent for parent in (path, *path.parents) if parent.exists())
+        status = os.statvfs(existing)
     except (OSError, StopIteration):
         return True
-    return found.f_bavail > 0 and (found.f_files == 0 or found.f_favail > 0)
+    return status.f_bavail > 0 and (status.f_files == 0 or status.f_favail > 0)

@@ -8,9 +8,11 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Callable, Iterator
+import stat
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from trainyard.errors import DataError, InfrastructureError, TransientError
 from trainyard.storage import disk
@@ -37,7 +39,7 @@ def require(uri: str, made_by: str) -> Manifest:
         raise DataError(f"{uri}: no committed output of the step '{made_by}'. Run with --from {made_by}.")
     paths = {name: Path(uri) / name for name in manifest.files}
     sizes = {name: path.stat().st_size for name, path in paths.items() if path.is_file()}
-    if fault := manifests.missing(manifest, sizes, uri, made_by):
+    if fault := manifests.mismatch(manifest, sizes, uri, made_by):
         raise fault
     return manifest
 
@@ -49,10 +51,14 @@ def local(uri: str, made_by: str, only: Callable[[str], bool] | None = None) -> 
     return Path(uri)
 
 
+def stream(uri: str, made_by: str, names: Collection[str]) -> None:
+    """See `storage.stream`."""
+
+
 def read(folder: str, name: str) -> bytes | None:
     """See `storage.read`."""
     content, manifest = _content(Path(folder) / name), committed(folder)
-    return content if content is None or manifest is None else manifests.checked(content, manifest, name, folder)
+    return content if content is None or manifest is None else manifests.verified(content, manifest, name, folder)
 
 
 def children(uri: str) -> list[str]:
@@ -60,6 +66,18 @@ def children(uri: str) -> list[str]:
     with os_errors(Path(uri), "read"), suppress(FileNotFoundError, NotADirectoryError):
         return sorted(path.name for path in Path(uri).iterdir() if not path.name.startswith("."))
     return []
+
+
+def sizes(uri: str) -> dict[str, int]:
+    """See `storage.sizes`."""
+    found: dict[str, int] = {}
+    with os_errors(Path(uri), "read"):
+        for path in Path(uri).rglob("*"):
+            with suppress(FileNotFoundError):  # another process has removed it meanwhile
+                status = path.lstat()
+                if not stat.S_ISDIR(status.st_mode):
+                    found[path.relative_to(uri).as_posix()] = status.st_size
+    return found
 
 
 def remove_unfinished(uri: str) -> None:
@@ -79,20 +97,25 @@ def remove_abandoned(uri: str) -> None:
             if re.fullmatch(re.escape(final.name) + "-[0-9a-f]{8}", staging.name):
                 shutil.rmtree(staging, ignore_errors=True)
             else:
-                _remove_unheld(staging)
+                _remove_unlocked(staging)
 
 
 @contextmanager
-def stage(uri: str, producer: str, last: str = "") -> Iterator[Path]:  # noqa: ARG001 - a rename shows all at once
+def stage(
+    uri: str,
+    producer: str,
+    last: str = "",  # noqa: ARG001 - a rename shows all at once
+    origin: dict[str, Any] | None = None,
+) -> Iterator[Path]:
     """See `storage.stage`."""
     final = Path(uri)
     with os_errors(final):
-        staging, lock = _held_folder(final.parent / STAGING, final.name)
+        staging, lock = _locked_folder(final.parent / STAGING, final.name)
     try:
         with staging_errors(staging, final):
             yield staging
         with os_errors(final):
-            manifest = _write_manifest(staging, producer)
+            manifest = _write_manifest(staging, producer, origin)
             publish(staging, final, manifest)
     finally:
         shutil.rmtree(staging, ignore_errors=True)
@@ -109,7 +132,7 @@ def write_text(uri: str, text: str) -> None:
             _write_new(final.with_name(f".{final.name}.{secrets.token_hex(4)}{TEMPORARY}"), final, content)
             reserved.unlink(missing_ok=True)
         except OSError as error:
-            if disk.find_full(error) is None or not _overwrite(reserved, content):
+            if disk.disk_full_cause(error) is None or not _overwrite(reserved, content):
                 raise
             reserved.replace(final)
         _sync(final.parent)
@@ -156,7 +179,8 @@ def lease(uri: str) -> Iterator[None]:
             stream.seek(0)
             owner = stream.read().strip() or "another process"
             raise TransientError(
-                f"{uri}: {owner} is writing it. Wait until it ends and run the same command again, or name another storage."
+                f"{uri}: {owner} is writing it. Wait until it ends and run the same command again, "
+                "or name another storage."
             ) from error
         with suppress(OSError):  # a full disk: the name is for the refused alone
             stream.truncate(0)
@@ -166,7 +190,7 @@ def lease(uri: str) -> Iterator[None]:
 
 
 def publish(staging: Path, final: Path, manifest: Manifest) -> None:
-    """Rename `staging` to `final`; equal content that is there already is as good. Else raises `InfrastructureError`."""
+    """Rename `staging` to `final`. Raises `InfrastructureError` if other content than that of `manifest` is there."""
     try:
         staging.rename(final)
     except OSError as error:
@@ -181,8 +205,8 @@ def publish(staging: Path, final: Path, manifest: Manifest) -> None:
     _sync(final.parent)
 
 
-def _write_manifest(staging: Path, producer: str) -> Manifest:
-    manifest = manifests.measured_folder(staging, producer)
+def _write_manifest(staging: Path, producer: str, origin: dict[str, Any] | None) -> Manifest:
+    manifest = manifests.measure_folder(staging, producer, origin)
     for path in staging.rglob("*"):
         _sync(path)
     write_text(str(staging / MANIFEST), manifest.to_json())
@@ -197,22 +221,22 @@ def _sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def _held_folder(parent: Path, name: str) -> tuple[Path, int]:
-    """Return a new folder in `parent`, and the descriptor that holds a lock on it."""
+def _locked_folder(parent: Path, name: str) -> tuple[Path, int]:
+    """Return a new folder in `parent`, and the descriptor of the lock on it."""
     while True:
         folder = parent / f"{name}-{secrets.token_hex(4)}"
         folder.mkdir(parents=True)
-        with suppress(FileNotFoundError):  # it was taken for an abandoned one before the lock was held
+        with suppress(FileNotFoundError):  # removed as abandoned before it was locked
             lock = os.open(folder, os.O_RDONLY)
-            with suppress(OSError):  # a file system that knows no locks on folders: then nobody takes it for one
+            with suppress(OSError):  # no locks on folders here, so none is removed either
                 fcntl.flock(lock, fcntl.LOCK_SH)
             if folder.is_dir():
                 return folder, lock
             os.close(lock)
 
 
-def _remove_unheld(folder: Path) -> None:
-    """Remove `folder` unless a process that lives holds a lock on it, or that cannot be known, as on NFS."""
+def _remove_unlocked(folder: Path) -> None:
+    """Remove `folder` unless a live process holds a lock on it, or locks are unknown, as on NFS."""
     with suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
         try:
@@ -223,7 +247,7 @@ def _remove_unheld(folder: Path) -> None:
 
 
 def _content(path: Path) -> bytes | None:
-    """Return what is in the file at `path`, or None where there is none."""
+    """Return the content of the file at `path`, or None if there is none."""
     with os_errors(path, "read"), suppress(FileNotFoundError, NotADirectoryError):
         return path.read_bytes()
     return None

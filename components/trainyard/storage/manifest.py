@@ -1,4 +1,4 @@
-"""What a committed folder holds: the document whose appearance publishes it."""
+"""The manifest of a committed folder: the document whose appearance publishes it."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import base64
 import hashlib
 import json
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import google_crc32c
 
-from trainyard.errors import DataError
+from trainyard.errors import ConfigurationError, DataError
 
 MANIFEST = "manifest.json"
 SCHEMA_VERSION = 1
 SELF_CHECKED = ".tfrecord"
-"""How the names of files end that hold checksums of their own, which whoever reads them checks."""
+"""The suffix of files with checksums of their own, which their readers check."""
 
 
 @dataclass(frozen=True)
@@ -35,11 +35,12 @@ class File:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a committed folder holds and who wrote it."""
+    """The files of a committed folder, the step that wrote it, and its origin: what that step says it was made from."""
 
     producer: str
     files: dict[str, File]
     schema_version: int = SCHEMA_VERSION
+    origin: dict[str, Any] = field(default_factory=dict, compare=False)
 
     @property
     def digest(self) -> str:
@@ -53,18 +54,27 @@ class Manifest:
         return sum(file.bytes for file in self.files.values())
 
     def to_json(self, **more: str) -> str:
-        """Return the document, with what is in `more` beside the manifest's own."""
+        """Return the document, with the keys of `more` beside the manifest's own."""
         return json.dumps(asdict(self) | more, indent=1, sort_keys=True)
 
 
 def parse(text: str | bytes, where: str) -> tuple[Manifest, dict[str, Any]]:
-    """Return the manifest in `text` and the whole document. Raises `DataError` where it is none."""
+    """Return the manifest in `text` and the whole document.
+
+    Raises `DataError` if it is none, `ConfigurationError` if a newer Trainyard wrote it.
+    """
     try:
         document = json.loads(text)
+        if (version := int(document["schema_version"])) > SCHEMA_VERSION:
+            raise ConfigurationError(
+                f"{where}: a newer Trainyard wrote it (schema version {version}; this one reads up to "
+                f"{SCHEMA_VERSION}). Install that Trainyard, or name another storage in the environment."
+            )
         manifest = Manifest(
             producer=document["producer"],
             files={name: File(**entry) for name, entry in document["files"].items()},
-            schema_version=document["schema_version"],
+            schema_version=version,
+            origin=document.get("origin", {}),
         )
         if wrong := [name for name in manifest.files if any(part in ("", ".", "..") for part in name.split("/"))]:
             raise ValueError(f"the name {wrong[0]!r} leads out of the folder")
@@ -76,14 +86,14 @@ def parse(text: str | bytes, where: str) -> tuple[Manifest, dict[str, Any]]:
 
 
 def text(content: bytes, where: str) -> str:
-    """Return `content` as text. Raises `DataError` where it is none."""
+    """Return `content` as text. Raises `DataError` if it is none."""
     try:
         return content.decode()
     except UnicodeDecodeError as error:
         raise DataError(f"{where}: is no UTF-8 text, so it is damaged. Remove it and run the step again.") from error
 
 
-def measured(path: Path) -> File:
+def measure(path: Path) -> File:
     """Return the size and the checksum of the local file `path`."""
     checksum = google_crc32c.Checksum()
     with path.open("rb") as stream:
@@ -92,32 +102,33 @@ def measured(path: Path) -> File:
     return File(bytes=path.stat().st_size, crc32c=checksum.hexdigest().decode())
 
 
-def measured_folder(folder: Path, producer: str) -> Manifest:
+def measure_folder(folder: Path, producer: str, origin: dict[str, Any] | None = None) -> Manifest:
     """Return the manifest of all files below `folder`."""
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
-    return Manifest(producer=producer, files={path.relative_to(folder).as_posix(): measured(path) for path in files})
+    paths = sorted(path for path in folder.rglob("*") if path.is_file())
+    files = {path.relative_to(folder).as_posix(): measure(path) for path in paths}
+    return Manifest(producer=producer, files=files, origin=origin or {})
 
 
-def checked(content: bytes, manifest: Manifest, name: str, uri: str) -> bytes:
-    """Return `content`, read as the file `name` of the folder at `uri`. Raises `DataError` where it is not what was written."""
+def verified(content: bytes, manifest: Manifest, name: str, uri: str) -> bytes:
+    """Return `content`, the file `name` of the folder at `uri`. Raises `DataError` if its checksum is another one."""
     file = manifest.files.get(name)
     if file is not None and google_crc32c.Checksum(content).hexdigest().decode() != file.crc32c:
-        raise changed(manifest, name, uri)
+        raise changed_error(manifest, name, uri)
     return content
 
 
 def verify(manifest: Manifest, folder: Path, only: Callable[[str], bool] | None = None) -> None:
-    """Raise `DataError` where a file in `folder` is not what was written; with `only` those whose names are chosen.
+    """Raise `DataError` if a file in `folder` has another checksum. only: which files are verified.
 
     Examples are left out: TFRecord holds a CRC32C of each record, and they may be more than memory can keep.
     """
     for name, file in manifest.files.items():
-        if not name.endswith(SELF_CHECKED) and (only is None or only(name)) and measured(folder / name) != file:
-            raise changed(manifest, name, str(folder))
+        if not name.endswith(SELF_CHECKED) and (only is None or only(name)) and measure(folder / name) != file:
+            raise changed_error(manifest, name, str(folder))
 
 
-def changed(manifest: Manifest, name: str, uri: str) -> DataError:
-    """Return the sentence about the file `name` of the folder at `uri` that was changed after its step had written it."""
+def changed_error(manifest: Manifest, name: str, uri: str) -> DataError:
+    """Return the error for the file `name` of the folder at `uri`, which changed after its step had written it."""
     step = manifest.producer.removeprefix("trainyard.")
     advice = (
         "Restore it, or remove champion.json to go on without a champion."
@@ -130,11 +141,11 @@ def changed(manifest: Manifest, name: str, uri: str) -> DataError:
     )
 
 
-def missing(manifest: Manifest, found: dict[str, int], uri: str, made_by: str) -> DataError | None:
-    """Return what is wrong where the sizes `found`, by name, are not those of `manifest`."""
+def mismatch(manifest: Manifest, sizes: dict[str, int], uri: str, made_by: str) -> DataError | None:
+    """Return the error for the first file whose size in `sizes` differs from the manifest's, None if there is none."""
     for name, file in manifest.files.items():
-        if found.get(name) != file.bytes:
-            size = f"{found[name]} bytes" if name in found else "missing"
+        if sizes.get(name) != file.bytes:
+            size = f"{sizes[name]} bytes" if name in sizes else "missing"
             return DataError(
                 f"{uri}/{name}: {size}, its manifest says {file.bytes}. Run with --from {made_by} to write it again."
             )

@@ -1,24 +1,25 @@
-"""Outputs that are either wholly there or not there, in folders and in buckets.
+"""Outputs in folders and in buckets, complete or not there at all.
 
-A writer fills a folder of its own; `stage` then checksums every file, writes `manifest.json` and publishes by one atomic
-operation: the rename of the folder on a file system, the creation of one marker object in a bucket. A reader opens an
-output only through its manifest, so it never sees half a result.
+A writer fills a folder of its own; `stage` then checksums every file, writes `manifest.json` and publishes by one
+atomic operation: the rename of the folder on a file system, the creation of one marker object in a bucket. A reader
+opens an output only through its manifest, so it never sees half a result.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from trainyard.errors import ConfigurationError
 from trainyard.storage import folders
-from trainyard.storage.buckets.objects import patience
-from trainyard.storage.manifest import MANIFEST, SCHEMA_VERSION, File, Manifest, measured
+from trainyard.storage.buckets.objects import deadline
+from trainyard.storage.file_stream import FileStream
+from trainyard.storage.manifest import MANIFEST, SCHEMA_VERSION, File, Manifest, measure
 from trainyard.uris import BUCKETS, is_bucket, scheme
 
-__all__ = ["MANIFEST", "SCHEMA_VERSION", "File", "Manifest", "is_bucket", "measured", "patience"]
+__all__ = ["MANIFEST", "SCHEMA_VERSION", "File", "FileStream", "Manifest", "deadline", "is_bucket", "measure"]
 
 
 class _Backend(Protocol):
@@ -27,11 +28,15 @@ class _Backend(Protocol):
     def committed(self, uri: str) -> Manifest | None: ...
     def require(self, uri: str, made_by: str) -> Manifest: ...
     def local(self, uri: str, made_by: str, only: Callable[[str], bool] | None = None) -> Path: ...
+    def stream(self, uri: str, made_by: str, names: Collection[str]) -> FileStream | None: ...
     def read(self, folder: str, name: str) -> bytes | None: ...
     def children(self, uri: str) -> list[str]: ...
+    def sizes(self, uri: str) -> dict[str, int]: ...
     def remove_unfinished(self, uri: str) -> None: ...
     def remove_abandoned(self, uri: str) -> None: ...
-    def stage(self, uri: str, producer: str, last: str = "") -> AbstractContextManager[Path]: ...
+    def stage(
+        self, uri: str, producer: str, last: str = "", origin: dict[str, Any] | None = None
+    ) -> AbstractContextManager[Path]: ...
     def write_text(self, uri: str, text: str) -> None: ...
     def reserve(self, uri: str, size: int) -> None: ...
     def read_text(self, uri: str) -> str | None: ...
@@ -45,9 +50,9 @@ def join(uri: str, *parts: str) -> str:
 
 
 def committed(uri: str) -> Manifest | None:
-    """Return the manifest of the folder at `uri`, or None where nothing was published.
+    """Return the manifest of the folder at `uri`, or None if nothing was published.
 
-    Raises `DataError` where the manifest itself cannot be read.
+    Raises `DataError` if the manifest itself cannot be read.
     """
     return _backend(uri).committed(uri)
 
@@ -55,7 +60,7 @@ def committed(uri: str) -> Manifest | None:
 def require(uri: str, made_by: str) -> Manifest:
     """Return the manifest of the committed folder at `uri`; `made_by` names the step that should have written it.
 
-    Every file's presence and size is checked. Raises `DataError` where the folder or a file is missing or cut.
+    Every file's presence and size is checked. Raises `DataError` if the folder or a file is missing or truncated.
     """
     return _backend(uri).require(uri, made_by)
 
@@ -63,26 +68,40 @@ def require(uri: str, made_by: str) -> Manifest:
 def local(uri: str, made_by: str, only: Callable[[str], bool] | None = None) -> Path:
     """Return a local folder with the files and the manifest of the committed folder at `uri`, for reading alone.
 
-    It is the folder itself, checked as by `require`, or a copy of a bucket's; every file's CRC32C is verified, that of
-    local examples excepted, whose records have their own. With `only` a copy holds, and its manifest lists, the files whose
-    names are chosen; it is never taken for the whole. Copies stay
-    in TRAINYARD_CACHE (by default below the folder for temporary files) for all processes of the machine, and go only
-    where more room is needed than TRAINYARD_CACHE_SIZE and no process that has opened them lives.
+    It is the folder itself, checked as by `require`, or a copy of a bucket's. Every file's CRC32C is verified, except
+    those of local examples, whose records have their own. only: which files a copy holds and its manifest lists; such a
+    copy is never used for the complete folder. Copies stay in TRAINYARD_CACHE (by default below the folder for
+    temporary files) for all processes of the machine. They are removed only if they exceed TRAINYARD_CACHE_SIZE, and
+    never while a process that has opened them lives.
     """
     return _backend(uri).local(uri, made_by, only)
 
 
-def read(folder: str, name: str) -> bytes | None:
-    """Return the content of the file `name` of the committed `folder`, or None where there is none.
+def stream(uri: str, made_by: str, names: Collection[str]) -> FileStream | None:
+    """Return a stream of the files `names` of the committed folder at `uri`, each verified when it has come.
 
-    Raises `DataError` where it is not what its manifest says.
+    None if all of the folder is on this machine, or in its cache. What comes stays in TRAINYARD_CACHE for all processes
+    of the machine, as long as it fits TRAINYARD_CACHE_SIZE.
+    """
+    return _backend(uri).stream(uri, made_by, names)
+
+
+def read(folder: str, name: str) -> bytes | None:
+    """Return the content of the file `name` of the committed `folder`, or None if there is none.
+
+    Raises `DataError` if it is not what its manifest says.
     """
     return _backend(folder).read(folder, name)
 
 
 def children(uri: str) -> list[str]:
-    """Return the names of the files and folders directly below `uri`, in order, those that begin with a dot left out."""
+    """Return the names of the files and folders directly below `uri`, in order, without those that begin with a dot."""
     return _backend(uri).children(uri)
+
+
+def sizes(uri: str) -> dict[str, int]:
+    """Return the size of each file below `uri` by its name there, however deep, hidden ones too."""
+    return _backend(uri).sizes(uri)
 
 
 def remove_unfinished(uri: str) -> None:
@@ -91,35 +110,36 @@ def remove_unfinished(uri: str) -> None:
 
 
 def remove_abandoned(uri: str) -> None:
-    """Remove what killed writers of `uri`, and of what lies beside it, have left; the caller holds the lease of `uri`.
+    """Remove what killed writers of `uri`, and of outputs beside it, left; the caller holds the lease of `uri`.
 
-    What a writer that lives is writing stays. In a bucket that can only be known of an output that is published: of one that
-    is not yet, what was left goes when it is.
+    What a live writer writes stays. In a bucket only the attempts of a published output can be told from those; the
+    others are removed when it is published.
     """
     _backend(uri).remove_abandoned(uri)
 
 
 @contextmanager
-def stage(uri: str, producer: str, last: str = "") -> Iterator[Path]:
+def stage(uri: str, producer: str, last: str = "", origin: dict[str, Any] | None = None) -> Iterator[Path]:
     """Yield an empty local folder whose content becomes the folder `uri` when the block ends without an error.
 
-    After an error the staging folder is removed and `uri` is as it was. When somebody published `uri` meanwhile, equal
-    content counts as success. With `last` the files lie directly below `uri` in a bucket too, for readers that know no
-    manifest; the file `last`, by which they know a whole folder, is uploaded after all others.
+    After an error the staging folder is removed and `uri` is as it was. If another writer published `uri` meanwhile,
+    equal content counts as success. With `last` the files are directly below `uri` in a bucket too, for readers that
+    know no manifest; the file `last`, by which they recognize a complete folder, is uploaded after all others. The
+    manifest records `origin`.
 
     Raises `InfrastructureError` on a full disk, a missing permission, or a different folder already at `uri`.
     """
-    with _backend(uri).stage(uri, producer, last) as folder:
+    with _backend(uri).stage(uri, producer, last, origin) as folder:
         yield folder
 
 
 def write_text(uri: str, text: str) -> None:
-    """Replace the file at `uri` by `text` in one step: readers see the old content or the new, never a mixture."""
+    """Replace the file at `uri` by `text` atomically: readers see the old content or the new, never a mixture."""
     _backend(uri).write_text(uri, text)
 
 
 def reserve(uri: str, size: int) -> None:
-    """Keep room for the next `write_text` of `uri`, up to `size` bytes, so that it succeeds on a disk that is full by then.
+    """Reserve `size` bytes for the next `write_text` of `uri`, so that it succeeds on a disk that is full by then.
 
     A bucket needs none.
     """
@@ -127,7 +147,7 @@ def reserve(uri: str, size: int) -> None:
 
 
 def read_text(uri: str) -> str | None:
-    """Return the text of the file at `uri`, or None where there is none."""
+    """Return the text of the file at `uri`, or None if there is none."""
     return _backend(uri).read_text(uri)
 
 
@@ -140,7 +160,7 @@ def remove(uri: str) -> None:
 def lease(uri: str) -> Iterator[None]:
     """Hold the right to write `uri` until the block ends; it becomes free when the process dies.
 
-    Raises `TransientError` where another process holds it: at once for a folder, within seconds for a bucket.
+    Raises `TransientError` if another process holds it: at once for a folder, within seconds for a bucket.
     """
     with _backend(uri).lease(uri):
         yield

@@ -1,4 +1,4 @@
-"""Training on a schedule: a first step on a CPU decides, and a run that has nothing to train ends there, with its summary."""
+"""Training on a schedule: a first step on a CPU decides; a run with nothing to train ends there, with its summary."""
 
 from kfp import dsl
 
@@ -17,6 +17,7 @@ def retrain_pipeline(
     gang: str = "",
     when: str = "{}",
     scheduled: str = "",
+    about: str = "",  # noqa: ARG001
 ) -> None:
     """Train as the training pipeline does, where a condition of `when` holds.
 
@@ -27,7 +28,7 @@ def retrain_pipeline(
         beam_options: Command line of Beam for preprocess.
         gang: JSON text of the gang of pods that trains. Empty: the train step's own pod does.
         when: JSON text of the schedule's conditions.
-        scheduled: As of the training pipeline.
+        scheduled, about: As of the training pipeline.
     """
     shared = {"recipe": recipe, "storage": storage, "code": code}
     run_id = dsl.PIPELINE_JOB_ID_PLACEHOLDER
@@ -48,6 +49,7 @@ def retrain_on_drift_pipeline(
     gang: str = "",
     when: str = "{}",
     scheduled: str = "",
+    about: str = "",  # noqa: ARG001
 ) -> None:
     """Train where a condition of `when` holds, drift among them: new data are preprocessed, and then decided upon.
 
@@ -58,7 +60,7 @@ def retrain_on_drift_pipeline(
         beam_options: Command line of Beam for preprocess.
         gang: JSON text of the gang of pods that trains. Empty: the train step's own pod does.
         when: JSON text of the schedule's conditions.
-        scheduled: As of the training pipeline.
+        scheduled, about: As of the training pipeline.
     """
     shared = {"recipe": recipe, "storage": storage, "code": code}
     run_id = dsl.PIPELINE_JOB_ID_PLACEHOLDER

@@ -16,6 +16,7 @@ def train_pipeline(
     gang: str = "",
     scheduled: str = "",
     again: str = "",
+    about: str = "",  # noqa: ARG001
 ) -> None:
     """Preprocess, train and evaluate; export and push what the gates bless; write the run's summary whatever happened.
 
@@ -27,6 +28,7 @@ def train_pipeline(
         gang: JSON text of the gang of pods that trains. Empty: the train step's own pod does.
         scheduled: ISO time that a window of data ends before. Empty: now. `trainyard compile` has KFP fill it in.
         again: The first step that is done again, with all after it, whatever is there. Empty: what is there is used.
+        about: JSON text of what the run is for, read by `trainyard runs` and no step.
     """
     shared = {"recipe": recipe, "storage": storage, "code": code}
     run_id = dsl.PIPELINE_JOB_ID_PLACEHOLDER

@@ -1,1 +1,1 @@
-"""The `trainyard` command, one verb a file."""
+"""The `trainyard` command: its options and screens, and in `verbs` one verb a file."""

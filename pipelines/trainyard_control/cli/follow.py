@@ -1,4 +1,4 @@
-"""Follows a run to its end: a line for every change, and the run's own exit code."""
+"""Shows the steps of a cluster's run, and follows it to its end."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ import typer
 if TYPE_CHECKING:
     from trainyard.errors import ExitCode
     from trainyard.spec.environment import Environment
-    from trainyard_control.kubeflow.run_view import RunView
+    from trainyard_control.kubeflow.run_view import RunView, StepView
+
+_MARKS = {"done": "✓", "failed": "✗", "waiting": "…", "running": "·"}
 
 
 def follow(environment: Environment, run_id: str, pending_limit: int) -> tuple[RunView, ExitCode]:
@@ -19,17 +21,16 @@ def follow(environment: Environment, run_id: str, pending_limit: int) -> tuple[R
     A step that waits for longer than `pending_limit` seconds ends the run: Kubeflow itself would let it wait for ever.
     """
     from trainyard.errors import ExitCode
-    from trainyard_control.cli.runs import line
-    from trainyard_control.cluster.durations import lasting
+    from trainyard_control.cluster.durations import duration_text
     from trainyard_control.kubeflow.runs import Runs, changes, longest_wait
 
     runs = Runs(environment)
     view = None
     try:
-        for view in changes(runs.watch(run_id), lambda step: typer.echo(line(step), err=True)):
+        for view in changes(runs.watch(run_id), lambda step: typer.echo(_line(step), err=True)):
             waiting = longest_wait(view, datetime.now(UTC))
             if waiting and waiting[0] > pending_limit and not view.over:
-                typer.echo(f"✗ {waiting[1].name} waits for {lasting(waiting[0])}: the run is ended", err=True)
+                typer.echo(f"✗ {waiting[1].name} waits for {duration_text(waiting[0])}: the run is ended", err=True)
                 runs.cancel(run_id)
                 return view, ExitCode.INFRASTRUCTURE if waiting[1].permanent else ExitCode.TRANSIENT
     except KeyboardInterrupt:
@@ -39,5 +40,19 @@ def follow(environment: Environment, run_id: str, pending_limit: int) -> tuple[R
     if view.overdue:
         runs.cancel(run_id)  # Argo ends the run's own pods, and a gang is none of them
     mark = "!" if view.refused else "✓" if view.state == "SUCCEEDED" else "✗"
-    typer.echo(f"{mark} {view.reason.rstrip('.')}. ({lasting(view.seconds)})", err=True)
+    typer.echo(f"{mark} {view.reason.rstrip('.')}. ({duration_text(view.seconds)})", err=True)
     return view, view.exit_code
+
+
+def show_steps(view: RunView, troubled_only: bool = False) -> None:
+    """Print a line a step, its earlier attempts below it."""
+    for step in view.steps:
+        if not troubled_only or step.state in ("failed", "waiting") or step.earlier:
+            typer.echo(_line(step))
+            for attempt in step.earlier:
+                typer.echo(f"    before: {attempt}")
+
+
+def _line(step: StepView) -> str:
+    """Return what is to be said of a step in one line."""
+    return f"{_MARKS[step.state]} {step.name.ljust(10)}  {step.sentence}"

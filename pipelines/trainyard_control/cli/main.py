@@ -12,10 +12,24 @@ from typing import Annotated
 import typer
 
 from trainyard.errors import ExitCode, TrainyardError
-from trainyard.signals import told_to_stop
+from trainyard.signals import handle_sigterm
 from trainyard.storage import disk
 from trainyard.uris import without_secrets
-from trainyard_control.cli import compile, doctor, explain, place, plan, pools, recipe, run, runs, schedule, submit
+from trainyard_control.cli.verbs import (
+    compile,
+    data,
+    doctor,
+    explain,
+    place,
+    plan,
+    pools,
+    prune,
+    recipe,
+    run,
+    runs,
+    schedule,
+    submit,
+)
 
 _DEBUG = "TRAINYARD_DEBUG"
 _LONGEST = 1000  # characters; chosen
@@ -38,7 +52,9 @@ app.add_typer(runs.app, name="runs")
 app.add_typer(schedule.app, name="schedule")
 app.command("plan")(plan.plan)
 app.command("pools")(pools.pools)
+app.command("prune")(prune.prune)
 app.add_typer(recipe.app, name="recipe")
+app.add_typer(data.app, name="data")
 
 
 def _version(asked: bool) -> None:
@@ -61,14 +77,14 @@ def options(
         os.environ[_DEBUG] = "1"
 
 
-def told(error: TrainyardError) -> list[str]:
-    """Return the lines of `error` as a person is told them: without the secrets of a URI, and none too long to read."""
+def readable(error: TrainyardError) -> list[str]:
+    """Return the lines of `error` without the secrets of a URI, and none too long to read."""
     return [line[:_LONGEST] for line in without_secrets(str(error)).splitlines()]
 
 
 def main() -> None:
     """Run the command line and end the process with the table's exit code."""
-    signal.signal(signal.SIGTERM, told_to_stop)
+    signal.signal(signal.SIGTERM, handle_sigterm)
     try:
         app()
     except BrokenPipeError:
@@ -83,12 +99,14 @@ def main() -> None:
 
 
 def _end(error: Exception) -> tuple[list[str], ExitCode]:
-    """Return what a person is told of `error`, and the exit code."""
+    """Return the lines to print of `error`, and the exit code."""
     if isinstance(error, TrainyardError):
-        return told(error), error.exit_code
+        return readable(error), error.exit_code
     if isinstance(error, OSError):
         return [str(disk.fault(error, Path.cwd(), "used"))], ExitCode.INFRASTRUCTURE
-    return [f"{type(error).__name__}: {error}. This is a fault of Trainyard; --debug shows where."], ExitCode.BUG
+    return [
+        f"{type(error).__name__}: {error}. This is a fault of Trainyard; `trainyard --debug` shows where."
+    ], ExitCode.BUG
 
 
 if __name__ == "__main__":

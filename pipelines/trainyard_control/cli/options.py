@@ -23,4 +23,16 @@ RecipeName = Annotated[str, typer.Argument(help="Name of a bundled recipe, or a 
 Overrides = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override one value, such as train.epochs=3.")
 ]
-OutputFormat = Annotated[Output, typer.Option("--output", "-o", help="text, or one JSON object on stdout.")]
+EnvironmentName = Annotated[
+    str,
+    typer.Option(
+        "--environment", "-e", help="Name of a bundled environment (local, kind, gke, vertex), or a YAML file."
+    ),
+]
+LOCAL = "local"  # the environment of every verb that is given none
+OutputFormat = Annotated[Output, typer.Option("--output", "-o", help="Form of the answer on stdout.")]
+PackageFile = Annotated[str, typer.Option("--to", metavar="FILE", help="File to write; - is stdout.")]
+Day = Annotated[
+    str, typer.Option("--day", help="Day of the run, YYYY-MM-DD, if the recipe reads a window of days; else today.")
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and do nothing.")]

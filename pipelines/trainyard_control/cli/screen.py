@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from trainyard.contract.artifacts import Interval
+from trainyard.contract.artifacts.gate import Interval
 from trainyard.graph import OUTPUTS
 from trainyard.spec.recipe import Recipe
 
@@ -59,6 +59,8 @@ class Screen:
         if event["event"] == "progress" and self._task is not None:
             text = " ".join([f"{event['done']}/{event['total']} {event['unit']}", *_facts(fields)])
             self._progress.update(self._task, completed=event["done"], total=event["total"], text=text)
+        elif event["event"] == "runs_again":
+            self._console.print(f"· {step.ljust(_WIDTH)}  runs again: {escape(str(event.get('because', '')))}")
         elif event["event"] == "warning":
             self._console.print(f"[yellow]![/] {step}: {escape(str(event.get('message', '')))}")
 
@@ -79,7 +81,7 @@ class Screen:
 
 
 def table_console() -> Console:
-    """Return the console that an answer's tables are printed on: stdout, of a fixed width where it is no terminal."""
+    """Return the console that an answer's tables are printed on: stdout, of a fixed width if it is no terminal."""
     console = Console(highlight=False, soft_wrap=False)
     return console if console.is_terminal else Console(highlight=False, width=_PLAIN_WIDTH)
 
@@ -133,7 +135,9 @@ def _metrics(record: dict[str, Any], intervals: dict[str, Interval]) -> Table:
 def _gates(gate: dict[str, Any]) -> list[Table]:
     """Return a table of the conditions on each split: the model's, then those of the exported files."""
     splits = dict.fromkeys(threshold["split"] for threshold in gate["thresholds"])
-    return [_gate(split, [each for each in gate["thresholds"] if each["split"] == split]) for split in splits]
+    return [
+        _gate(split, [threshold for threshold in gate["thresholds"] if threshold["split"] == split]) for split in splits
+    ]
 
 
 def _gate(split: str, thresholds: list[dict[str, Any]]) -> Table:
@@ -163,7 +167,7 @@ def _exports(exports: list[dict[str, Any]]) -> Table:
         latency = export["latency_ms"]
         table.add_row(
             export["format"],
-            _size(export["bytes"]),
+            size(export["bytes"]),
             _milliseconds(latency["p50"]),
             _milliseconds(latency["p95"]),
             f"{export['accuracy']:.4f}",
@@ -173,8 +177,9 @@ def _exports(exports: list[dict[str, Any]]) -> Table:
     return table
 
 
-def _size(size: int) -> str:
-    return f"{size / 1024:,.0f} KiB" if size < 10 << 20 else f"{size / (1 << 20):,.0f} MiB"
+def size(count: int) -> str:
+    """Return a number of bytes as a person reads it."""
+    return f"{count / 1024:,.0f} KiB" if count < 10 << 20 else f"{count / (1 << 20):,.0f} MiB"
 
 
 def _milliseconds(value: float) -> str:

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import yaml
 
 from trainyard.errors import ExitCode
+from trainyard.kubernetes import labels
+from trainyard.kubernetes.client import Manifest
 from trainyard.spec.environment import DEFAULT, Environment
-from trainyard.spec.pools import Pool, Variant
-from trainyard_control.cluster.registry import Unanswered, parse
-from trainyard_control.cluster.scheduling import misfit, places
+from trainyard.spec.hardware.pools import Pool
+from trainyard_control.cluster.scheduling import capacity, misfit
 from trainyard_control.cluster.step_pods import pool_pod
 
-Manifest = dict[str, Any]
 Verdict = Literal["good", "bad", "unknown"]
-
-_ARCHITECTURE = "kubernetes.io/arch"
 
 SEVERITY = {ExitCode.DONE: 0, ExitCode.TRANSIENT: 1, ExitCode.CONFIGURATION: 2, ExitCode.INFRASTRUCTURE: 3}
 
@@ -46,7 +44,7 @@ PERSON_NEEDS = (
 
 @dataclass(frozen=True)
 class Check:
-    """One thing looked at. code is what the run would end with where it is bad."""
+    """One thing looked at. code is what the run would end with if it is bad."""
 
     name: str
     verdict: Verdict
@@ -81,15 +79,15 @@ def worst(checks: list[Check]) -> ExitCode:
 
 def version(server: str, sdk: str) -> Check:
     """Compare the server's version with that of the compiler that wrote the package."""
-    theirs, ours = _numbers(server), _numbers(sdk)
-    if not theirs:
+    of_server, of_sdk = _numbers(server), _numbers(sdk)
+    if not of_server:
         return unknown("kubeflow version", f"the server does not say its version ('{server}'); packages are of {sdk}")
-    if theirs[0] != ours[0]:
+    if of_server[0] != of_sdk[0]:
         return bad(
             "kubeflow version",
-            f"the server is {server}, packages are of {sdk}. Upgrade Kubeflow Pipelines to {ours[0]}.x",
+            f"the server is {server}, packages are of {sdk}. Upgrade Kubeflow Pipelines to {of_sdk[0]}.x",
         )
-    if theirs < ours[:2]:
+    if of_server < of_sdk[:2]:
         return unknown(
             "kubeflow version",
             f"the server is {server}, older than the packages' {sdk}: new features may fail. "
@@ -111,7 +109,7 @@ def space(environment: Environment, multi_user: bool) -> Check:
 
 def pod_security(namespace: Manifest) -> Check:
     """Say what the namespace's Pod Security asks; steps and gangs meet 'restricted'."""
-    level = namespace["metadata"].get("labels", {}).get("pod-security.kubernetes.io/enforce")
+    level = namespace["metadata"].get("labels", {}).get(labels.POD_SECURITY)
     name = namespace["metadata"]["name"]
     if level is None:
         return unknown("pod security", f"namespace {name} enforces none; steps would pass 'restricted' too")
@@ -130,49 +128,24 @@ def image(variant: str, name: str) -> Check:
             f"'{name}' has no tag of its own: nodes would run different ones. Name a tag or a digest",
             ExitCode.CONFIGURATION,
         )
-    return good(label, name)
+    return good(label, f"{name} names one image; its registry is not asked")
 
 
-def in_registry(environment: Environment, variant: Variant, found: list[str] | Unanswered | None) -> Check:
-    """Check what the registry of the image of `variant` says: the platforms that it is there for, None where it is not."""
-    label, name = f"image {variant}", environment.images[variant]
-    if isinstance(found, Unanswered):
-        return unknown(label, f"{name}: {found}, so whether it is there is not known")
-    if found is None and parse(name).host == "docker.io":
-        return unknown(label, f"{name}: is not in docker.io; right where it was loaded onto the nodes, as kind's are")
-    if found is None:
-        return bad(label, f"{name}: is not in its registry. Push it, or correct images.{variant} in the environment")
-    if missing := [each for each in _platforms(environment, variant) if each not in found]:
-        return bad(
-            label,
-            f"{name}: is there for {', '.join(found) or 'no platform'}, and nodes are {', '.join(missing)}. "
-            "Build and push it for them",
-        )
-    return good(label, f"{name} is in its registry for {', '.join(found)}")
-
-
-def _platforms(environment: Environment, variant: Variant) -> list[str]:
-    """Return the platforms of the pools that need `variant`: as their nodeSelector says, else what the catalog's machines all are."""
-    pools = [environment.pools[name] for name in used_pools(environment)]
-    found = {f"linux/{pool.node_selector.get(_ARCHITECTURE, 'amd64')}" for pool in pools if pool.variant == variant}
-    return sorted(found) or ["linux/amd64"]
-
-
-def room(environment: Environment, name: str, nodes: list[Manifest], pods: list[Manifest] | None) -> Check:
+def pool_capacity(environment: Environment, name: str, nodes: list[Manifest], pods: list[Manifest] | None) -> Check:
     """Check that nodes of the pool exist, and say for how many pods there is room now."""
     label = f"pool {name}"
     pool = environment.pools[name]
     spec = pool_pod(environment, name)["spec"]
-    found = misfit(spec, nodes, None)
-    if found and found.kind == "label" and environment.platform != "kubernetes":
-        return unknown(label, f"{found.sentence}; right if the pool grows from zero nodes")
-    if found:
-        code = ExitCode.CONFIGURATION if found.permanent else ExitCode.TRANSIENT
-        return bad(label, found.whole.rstrip("."), code)
+    obstacle = misfit(spec, nodes, None)
+    if obstacle and obstacle.kind == "label" and environment.platform != "kubernetes":
+        return unknown(label, f"{obstacle.sentence}; right if the pool grows from zero nodes")
+    if obstacle:
+        code = ExitCode.CONFIGURATION if obstacle.permanent else ExitCode.TRANSIENT
+        return bad(label, obstacle.advice, code)
     fitting = [node for node in nodes if misfit(spec, [node], None) is None]
     if pods is None:
         return good(label, f"{len(fitting)} nodes; what is free there may not be read")
-    room_for = sum(places(spec, node, pods) for node in fitting)
+    room_for = sum(capacity(spec, node, pods) for node in fitting)
     wanted = _workers(environment, name, pool)
     if room_for < wanted:
         return unknown(
@@ -207,13 +180,13 @@ def retries(config: Manifest | None, namespace: str) -> Check:
             "retry policy", f"no ConfigMap workflow-controller-configmap in namespace {namespace} can be read"
         )
     strategy = _defaults(config).get("templateDefaults", {}).get("retryStrategy") or {}
-    meant = str(strategy.get("limit")) == "0" and strategy.get("retryPolicy") == "Always"
-    if meant and not strategy.get("expression"):
+    as_expected = str(strategy.get("limit")) == "0" and strategy.get("retryPolicy") == "Always"
+    if as_expected and not strategy.get("expression"):
         return good("retry policy", "a step's retries mean what they say, deleted pods included")
     return unknown(
         "retry policy",
-        f"the controller's templateDefaults.retryStrategy is {strategy or 'not set'}: failed steps may not be retried, and "
-        "drivers are retried over and over. Set {limit: '0', retryPolicy: Always} in workflowDefaults of "
+        f"the controller's templateDefaults.retryStrategy is {strategy or 'not set'}: failed steps may not be "
+        "retried, and drivers are retried over and over. Set {limit: '0', retryPolicy: Always} in workflowDefaults of "
         f"workflow-controller-configmap in namespace {namespace}",
     )
 
@@ -221,22 +194,23 @@ def retries(config: Manifest | None, namespace: str) -> Check:
 def deadlines(config: Manifest | None, namespace: str) -> Check:
     """Check that the workflow controller ends neither steps nor runs before their own deadlines.
 
-    A default `timeout` counts a pod's waiting too, and both of a template's end pods that have no timeout of their own. A
-    run's default holds where it has no deadline of its own.
+    A default `timeout` counts a pod's waiting too, and both of a template's end pods that have no timeout of their own.
+    A run's default holds if it has no deadline of its own.
     """
     if config is None:
         return unknown("deadlines", f"no ConfigMap workflow-controller-configmap in namespace {namespace} can be read")
     spec = _defaults(config)
     template = spec.get("templateDefaults", {})
-    found = {f"templateDefaults.{name}": template.get(name) for name in ("timeout", "activeDeadlineSeconds")}
-    found["activeDeadlineSeconds"] = spec.get("activeDeadlineSeconds")
-    if not any(found.values()):
+    timeouts = {f"templateDefaults.{name}": template.get(name) for name in ("timeout", "activeDeadlineSeconds")}
+    timeouts["activeDeadlineSeconds"] = spec.get("activeDeadlineSeconds")
+    if not any(timeouts.values()):
         return good("deadlines", "the controller has none of its own: a step's timeout and a run's deadline hold")
-    told = ", ".join(f"{name} of {value}" for name, value in found.items() if value)
+    limits = ", ".join(f"{name} of {value}" for name, value in timeouts.items() if value)
     return unknown(
         "deadlines",
-        f"the controller's workflowDefaults have {told}: longer steps or runs are ended there, their waits counted, whatever "
-        f"the environment says. Raise it in workflow-controller-configmap in namespace {namespace}, or leave it out",
+        f"the controller's workflowDefaults have {limits}: longer steps or runs are ended there, their waits counted, "
+        "whatever the environment says. "
+        f"Raise it in workflow-controller-configmap in namespace {namespace}, or leave it out",
     )
 
 
@@ -258,5 +232,5 @@ def _workers(environment: Environment, name: str, pool: Pool) -> int:
 
 
 def _numbers(text: str) -> tuple[int, ...]:
-    found = re.match(r"v?(\d+)\.(\d+)", text)
-    return (int(found[1]), int(found[2])) if found else ()
+    numbers = re.match(r"v?(\d+)\.(\d+)", text)
+    return (int(numbers[1]), int(numbers[2])) if numbers else ()

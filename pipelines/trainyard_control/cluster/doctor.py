@@ -5,16 +5,15 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 
 from trainyard.errors import ExitCode, InfrastructureError, TrainyardError
+from trainyard.kubernetes import client
+from trainyard.kubernetes.client import Cluster, Manifest
 from trainyard.spec.environment import Environment
 from trainyard.spec.recipe import Recipe
 from trainyard.storage import storage
-from trainyard_control.cluster import checks, kubernetes_api
+from trainyard_control.cluster import checks
 from trainyard_control.cluster.checks import Check, bad, good, unknown
-from trainyard_control.cluster.kubernetes_api import Kubernetes, Manifest
-from trainyard_control.cluster.registry import Unanswered, look_up
 from trainyard_control.cluster.step_pods import pool_pod
 
 _PATIENCE_SECONDS = 20.0  # chosen: what a person waits for a bucket
@@ -22,10 +21,10 @@ _ACCESS = ("AWS_", "GOOGLE_", "STORAGE_EMULATOR_HOST")  # what an environment re
 
 
 def examine(environment: Environment, recipe: Recipe | None) -> Iterator[Check]:
-    """Yield every check of the environment, and of `recipe` where it is given, as they are made."""
+    """Yield each check of the environment, and of `recipe` if there is one, as soon as it is made."""
     if recipe is not None:
         yield from _guarded("recipe", lambda: _recipe(recipe, environment))
-    yield from _images(environment)
+    yield from (checks.image(variant, name) for variant, name in environment.images.items())
     yield from _guarded("storage", lambda: _storage(environment))
     if environment.target == "kubeflow":
         yield from _guarded("kubeflow", lambda: _kubeflow(environment))
@@ -50,26 +49,6 @@ def _recipe(recipe: Recipe, environment: Environment) -> Iterator[Check]:
     yield good("recipe", f"{recipe.name} compiles for {environment.name} ({len(placed.documents)} documents)")
 
 
-def _images(environment: Environment) -> Iterator[Check]:
-    named = {variant: checks.image(variant, name) for variant, name in environment.images.items()}
-    wanted = [variant for variant, check in named.items() if not check.bad]
-    if not wanted:
-        yield from named.values()
-        return
-    with ThreadPoolExecutor(len(wanted)) as registries:
-        found = registries.map(lambda variant: _looked_up(environment.images[variant]), wanted)
-        looked_up = dict(zip(wanted, found, strict=True))
-    for variant, check in named.items():
-        yield checks.in_registry(environment, variant, looked_up[variant]) if variant in looked_up else check
-
-
-def _looked_up(image: str) -> list[str] | Unanswered | None:
-    try:
-        return look_up(image)
-    except Unanswered as unanswered:
-        return unanswered
-
-
 def _storage(environment: Environment) -> Iterator[Check]:
     root = environment.storage
     if environment.volume and not storage.is_bucket(root):
@@ -82,7 +61,7 @@ def _storage(environment: Environment) -> Iterator[Check]:
         )
         return
     probe = storage.join(root, f".doctor-{secrets.token_hex(4)}")
-    with storage.patience(_PATIENCE_SECONDS):
+    with storage.deadline(_PATIENCE_SECONDS):
         storage.write_text(probe, "probe")
         read = storage.read_text(probe)
         storage.remove(probe)
@@ -105,7 +84,7 @@ def _kubeflow(environment: Environment) -> Iterator[Check]:
 
 
 def _kubernetes(environment: Environment) -> Iterator[Check]:
-    cluster = kubernetes_api.connect(environment.namespace)
+    cluster = client.connect(environment.namespace)
     space = _allowed(cluster, f"/api/v1/namespaces/{environment.namespace}")
     if space is _REFUSED:
         yield unknown("namespace", f"{environment.namespace}: may not be read")
@@ -129,9 +108,9 @@ def _kubernetes(environment: Environment) -> Iterator[Check]:
     yield checks.deadlines(read, environment.kubeflow.namespace)
 
 
-def _rights(cluster: Kubernetes, environment: Environment) -> Iterator[Check]:
+def _rights(cluster: Cluster, environment: Environment) -> Iterator[Check]:
     """Ask the API server what the caller may do, and what the launcher's account may."""
-    missing = [_need(need) for need in checks.PERSON_NEEDS if not _may(cluster, need)]
+    missing = [_permission(need) for need in checks.PERSON_NEEDS if not _is_allowed(cluster, need)]
     if missing:
         yield bad(
             "your rights", f"you may not {', '.join(missing)} in {environment.namespace}: runs and explain need it"
@@ -146,7 +125,7 @@ def _rights(cluster: Kubernetes, environment: Environment) -> Iterator[Check]:
         yield unknown("launcher's rights", "service_accounts.run is empty: Kubeflow's own account launches the gangs")
         return
     try:
-        lacking = [_need(need) for need in checks.LAUNCHER_NEEDS if not _may(cluster, need, account)]
+        lacking = [_permission(need) for need in checks.LAUNCHER_NEEDS if not _is_allowed(cluster, need, account)]
     except InfrastructureError:
         yield unknown("launcher's rights", f"you may not ask what the account '{account}' may do")
         return
@@ -159,53 +138,50 @@ def _rights(cluster: Kubernetes, environment: Environment) -> Iterator[Check]:
         yield good("launcher's rights", f"the account '{account}' may launch gangs")
 
 
-def _objects(cluster: Kubernetes, environment: Environment) -> Iterator[Check]:
+def _objects(cluster: Cluster, environment: Environment) -> Iterator[Check]:
     """Look for what the environment names: accounts, Secrets, the volume, queues and priorities."""
     space = f"/api/v1/namespaces/{environment.namespace}"
     accounts = environment.service_accounts
     for name in dict.fromkeys(filter(None, (accounts.run, accounts.worker))):
-        yield _there(cluster, f"{space}/serviceaccounts/{name}", f"service account {name}")
+        yield _exists(cluster, f"{space}/serviceaccounts/{name}", f"service account {name}")
     for name in dict.fromkeys(source.secret for source in environment.secrets.values()):
-        yield _there(cluster, f"{space}/secrets/{name}", f"secret {name}", "; its keys are not looked at")
+        yield _exists(cluster, f"{space}/secrets/{name}", f"secret {name}", "; its keys are not looked at")
     if environment.volume:
         found = _allowed(cluster, f"{space}/persistentvolumeclaims/{environment.volume.claim}")
         yield unknown("volume", "may not be read") if found is _REFUSED else checks.claim(environment, found)
     pools = [environment.pools[name] for name in checks.used_pools(environment)]
     for queue in dict.fromkeys(pool.queue for pool in pools if pool.queue):
         path = f"/apis/kueue.x-k8s.io/v1beta1/namespaces/{environment.namespace}/localqueues/{queue}"
-        yield _there(
+        yield _exists(
             cluster,
             path,
             f"queue {queue}",
             remedy="Install Kueue and create the LocalQueue, or take it out of the pool",
         )
     for name in dict.fromkeys(pool.priority_class for pool in pools if pool.priority_class):
-        yield _there(cluster, f"/apis/scheduling.k8s.io/v1/priorityclasses/{name}", f"priority class {name}")
+        yield _exists(cluster, f"/apis/scheduling.k8s.io/v1/priorityclasses/{name}", f"priority class {name}")
 
 
-def _pools(cluster: Kubernetes, environment: Environment) -> Iterator[Check]:
+def _pools(cluster: Cluster, environment: Environment) -> Iterator[Check]:
     found = _allowed(cluster, "/api/v1/nodes")
     nodes = None if found is _REFUSED or found is None else list(found["items"])
-    everything = _allowed(cluster, "/api/v1/pods")
-    pods = None if everything is _REFUSED or everything is None else list(everything["items"])
+    pod_list = _allowed(cluster, "/api/v1/pods")
+    pods = None if pod_list is _REFUSED or pod_list is None else list(pod_list["items"])
     for name in checks.used_pools(environment):
         if nodes is None:
             yield unknown(f"pool {name}", "nodes may not be read")
         else:
-            yield checks.room(environment, name, nodes, pods)
+            yield checks.pool_capacity(environment, name, nodes, pods)
         yield from _admitted(cluster, environment, name)
 
 
-def _admitted(cluster: Kubernetes, environment: Environment, name: str) -> Iterator[Check]:
+def _admitted(cluster: Cluster, environment: Environment, name: str) -> Iterator[Check]:
     """Have the API server try a pod of the pool: Pod Security, quotas, limit ranges and webhooks all have their say."""
-    try:
-        cluster.post(f"/api/v1/namespaces/{environment.namespace}/pods?dryRun=All", pool_pod(environment, name))
-    except InfrastructureError as error:
-        said = str(error).partition("refused (")[2].rpartition("). ")[0] or str(error)
-        if "cannot create resource" in said:
-            yield unknown(f"pool {name}", "you may not try a pod there; quotas and admission are not looked at")
-        else:
-            yield bad(f"pool {name}", f"a pod of it is refused: {said}. Ask for less, or have it allowed")
+    if not _is_allowed(cluster, ("create", "", "pods", "")):
+        yield unknown(f"pool {name}", "you may not try a pod there; quotas and admission are not looked at")
+        return
+    if refusal := cluster.refusal(f"{cluster.path('pods')}?dryRun=All", pool_pod(environment, name)):
+        yield bad(f"pool {name}", f"a pod of it is refused: {refusal}. Ask for less, or have it allowed")
         return
     yield good(f"pool {name}", "the API server would take a pod of it (dry run)")
 
@@ -213,16 +189,16 @@ def _admitted(cluster: Kubernetes, environment: Environment, name: str) -> Itera
 _REFUSED: Manifest = {"refused": True}
 
 
-def _allowed(cluster: Kubernetes, path: str) -> Manifest | None:
-    """Return the object at `path`, None where there is none, `_REFUSED` where it may not be read."""
+def _allowed(cluster: Cluster, path: str) -> Manifest | None:
+    """Return the object at `path`, None if there is none, `_REFUSED` if it may not be read."""
     try:
         return cluster.get(path, metadata_only="/secrets/" in path)
     except InfrastructureError:
         return _REFUSED
 
 
-def _there(
-    cluster: Kubernetes, path: str, name: str, note: str = "", remedy: str = "Create it, or correct the environment"
+def _exists(
+    cluster: Cluster, path: str, name: str, note: str = "", remedy: str = "Create it, or correct the environment"
 ) -> Check:
     found = _allowed(cluster, path)
     if found is _REFUSED:
@@ -230,7 +206,7 @@ def _there(
     return good(name, f"is there{note}") if found else bad(name, f"is not there. {remedy}")
 
 
-def _may(cluster: Kubernetes, need: tuple[str, str, str, str], account: str = "") -> bool:
+def _is_allowed(cluster: Cluster, need: tuple[str, str, str, str], account: str = "") -> bool:
     verb, group, resource, part = need
     attributes = {
         "namespace": cluster.namespace,
@@ -248,6 +224,6 @@ def _may(cluster: Kubernetes, need: tuple[str, str, str, str], account: str = ""
     return bool(answer.get("status", {}).get("allowed"))
 
 
-def _need(need: tuple[str, str, str, str]) -> str:
+def _permission(need: tuple[str, str, str, str]) -> str:
     verb, _, resource, part = need
     return f"{verb} {resource}{part and f'/{part}'}"

@@ -1,6 +1,6 @@
 """Drafts an environment from the nodes that a cluster has: one pool a group of equal nodes, ready to be completed.
 
-Labels are those of GKE, EKS, Karpenter, AKS and the GPU operator; see trainyard/spec/hardware.yaml for their sources.
+Labels are those of GKE, EKS, Karpenter, AKS and the GPU operator; hardware.yaml names their sources.
 """
 
 from __future__ import annotations
@@ -16,15 +16,14 @@ from pydantic import ValidationError
 
 from trainyard import quantity
 from trainyard.errors import ConfigurationError
-from trainyard.spec import machines
-from trainyard.spec.hardware import Platform, catalog, hosts, named
-from trainyard.spec.pools import Pool, placement
-
-Manifest = dict[str, Any]
+from trainyard.kubernetes.client import Manifest
+from trainyard.spec.hardware import machines
+from trainyard.spec.hardware.catalog import Platform, catalog, hosts, named
+from trainyard.spec.hardware.pools import Pool, placement
 
 PRODUCT = "nvidia.com/gpu.product"
 TYPE = "node.kubernetes.io/instance-type"
-# The label that names a node's pool, by platform; the first that a node has tells its platform.
+# The label that names a node's pool, by platform; the first that a node has decides.
 GROUPS: dict[str, Platform] = {
     "cloud.google.com/gke-nodepool": "gke",
     "karpenter.sh/nodepool": "karpenter",
@@ -59,7 +58,7 @@ class Group:
 def draft(nodes: list[Manifest]) -> str:
     """Return an environment in YAML that reaches every group of `nodes`; what it cannot say stands in comments.
 
-    Raises `ConfigurationError` where no node could train.
+    Raises `ConfigurationError` if no node could train.
     """
     platform = _platform(nodes)
     pools: dict[str, Pool] = {}
@@ -85,12 +84,13 @@ def draft(nodes: list[Manifest]) -> str:
         raise ConfigurationError("\n".join(["no node of this cluster can be used.", *left_out]))
     variants = sorted({pool.variant for pool in pools.values()})
     head = [
-        "# Drafted by `trainyard pools --from-cluster`. Complete storage and images; lower requests where pods should be smaller.",
+        "# Drafted by `trainyard pools --from-cluster`. Complete storage and images; "
+        "lower requests where pods should be smaller.",
         "target: kubeflow",
         f"platform: {platform}",
         "storage: gs://change-me/trainyard   # or s3://bucket/folder",
         "images:",
-        *(f"  {each}: registry.example.com/trainyard/{each}:0.1.0   # change me" for each in variants),
+        *(f"  {variant}: registry.example.com/trainyard/{variant}:0.1.0   # change me" for variant in variants),
         "pools:",
     ]
     tail = ["placement:", *(f"  {step}: {name}" for step, name in _placement(pools).items())]
@@ -122,7 +122,7 @@ def _groups(nodes: list[Manifest]) -> Iterator[Group]:
         wanted = value or product or ("gpu" if _count(first) else "cpu")
         name = base = re.sub(r"[^a-z0-9]+", "-", wanted.lower()).strip("-") or "pool"
         while name in taken:
-            name = f"{base}-{sum(each.startswith(base) for each in taken) + 1}"
+            name = f"{base}-{sum(other.startswith(base) for other in taken) + 1}"
         taken.add(name)
         yield Group(name, {label: value} if label else {}, first, len(members))
 
@@ -162,7 +162,7 @@ def _fields(group: Group, platform: Platform) -> dict[str, Any]:
 
 
 def _gpu(node: Manifest, platform: Platform) -> str:
-    """Return the catalog's name of a node's GPU. Raises `ConfigurationError` where no label tells a known one."""
+    """Return the catalog's name of a node's GPU. Raises `ConfigurationError` if no label names a known one."""
     labels = _labels(node)
     if accelerator := labels.get("cloud.google.com/gke-accelerator"):
         return accelerator
@@ -175,18 +175,20 @@ def _gpu(node: Manifest, platform: Platform) -> str:
     short = labels.get("karpenter.k8s.aws/instance-gpu-name") or labels.get("eks.amazonaws.com/instance-gpu-name")
     memory = labels.get("karpenter.k8s.aws/instance-gpu-memory") or labels.get("eks.amazonaws.com/instance-gpu-memory")
     fitting = [
-        (each.memory_gib or 0, name) for name, each in catalog().accelerators.items() if short and each.gpu == short
+        (accelerator.memory_gib or 0, name)
+        for name, accelerator in catalog().accelerators.items()
+        if short and accelerator.gpu == short
     ]
     if fitting:
         return min(fitting, key=lambda entry: abs(entry[0] - float(memory or 0) / 1024))[1]
     raise ConfigurationError(
-        f"its GPU ({labels.get('nvidia.com/gpu.product') or short or labels.get(TYPE, 'unnamed')}) is not in the catalog"
+        f"its GPU ({labels.get(PRODUCT) or short or labels.get(TYPE, 'unnamed')}) is not in the catalog"
     )
 
 
 def _tolerations(node: Manifest, fields: dict[str, Any], platform: Platform) -> list[dict[str, str]]:
     """Return the tolerations of the node's own taints, less those that the platform's profile brings."""
-    brought = {each.key for each in placement(Pool.model_validate(fields), platform).tolerations}
+    brought = {toleration.key for toleration in placement(Pool.model_validate(fields), platform).tolerations}
     return [
         {name: taint[name] for name in ("key", "value", "effect") if taint.get(name)}
         | ({} if taint.get("value") else {"operator": "Exists"})

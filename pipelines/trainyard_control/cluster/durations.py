@@ -5,17 +5,17 @@ from __future__ import annotations
 from datetime import datetime
 
 
-def lasting(seconds: float | None) -> str:
+def duration_text(seconds: float | None) -> str:
     """Return a duration as a person reads it."""
     if seconds is None:
         return "–"
-    whole = round(seconds)
-    hours, minutes = whole // 3600, whole % 3600 // 60
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min {whole % 60} s" if minutes else f"{whole} s"
+    total = round(seconds)
+    hours, minutes = total // 3600, total % 3600 // 60
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {total % 60} s" if minutes else f"{total} s"
 
 
 def seconds_between(start: str, end: str) -> float | None:
-    """Return the seconds between two times as the Kubernetes API writes them, None where one is missing."""
+    """Return the seconds between two times as the Kubernetes API writes them, None if one is missing."""
     if not start or not end:
         return None
     return round((datetime.fromisoformat(end) - datetime.fromisoformat(start)).total_seconds(), 1)

@@ -1,53 +1,49 @@
 """Why a pod of a run waits, failed or was taken away: one sentence with the next thing to do.
 
-Pure functions over the objects of the Kubernetes API, for the pods of Kubeflow's runs and those of training gangs alike.
+Pure functions over the objects of the Kubernetes API, for the pods of Kubeflow's runs and of training gangs alike.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
 
-from trainyard import memory
+from trainyard import events, memory
 from trainyard.errors import ExitCode
-from trainyard_control.cluster.pace import last_event, verdict
+from trainyard.kubernetes import labels
+from trainyard.kubernetes.client import Manifest
+from trainyard.kubernetes.diagnosis import Diagnosis, Exit, State, Task, conditions, diagnose, one_line, task_of
+from trainyard_control.cluster.pace import verdict
 from trainyard_control.cluster.scheduling import misfit
 from trainyard_control.kubeflow import argo
 from trainyard_control.planning.expectation import Expectation
 
-Manifest = dict[str, Any]
-State = Literal["waiting", "running", "done", "failed"]
-
-STEP_LABEL = "app.kubernetes.io/component"
-POOL_LABEL = "trainyard/pool"
-USE_LABEL = "trainyard/use"
-INDEX_LABEL = "batch.kubernetes.io/job-completion-index"
-JOB_LABEL = "batch.kubernetes.io/job-name"
-_HELPERS = ("wait", "init", "argoexec-init")  # Argo's own containers beside the step's
-_LONGEST = 500  # characters of anybody else's words in a sentence
-
-ADVICE = {
-    ExitCode.USAGE: "This is a fault of Trainyard: report it with the log.",
-    ExitCode.DATA: "Mend the data or what the recipe says of them, and submit again.",
-    ExitCode.CONFIGURATION: "Correct the recipe or the environment, and submit again.",
-    ExitCode.TRANSIENT: "Submit again: what is finished is used again.",
-    ExitCode.INFRASTRUCTURE: "Provide what is missing (disk, permission or device), and submit again.",
-    ExitCode.BUG: "Read the log (trainyard runs logs); it is a fault of Trainyard or of the recipe's module.",
-    ExitCode.REFUSED: "The gate refused the model: see the report.",
-    ExitCode.PEER_LOST: "Submit again: training goes on from its last checkpoint.",
-    ExitCode.PREEMPTED: "Submit again: training goes on from its last checkpoint.",
+_ADVICE = {
+    ExitCode.USAGE: "This is a fault of Trainyard: report it with the log",
+    ExitCode.DATA: "Mend the data or what the recipe says of them, and {again}",
+    ExitCode.CONFIGURATION: "Correct the recipe or the environment, and {again}",
+    ExitCode.TRANSIENT: "{Again}: what is finished is used again",
+    ExitCode.INFRASTRUCTURE: "Provide what is missing (disk, permission or device), and {again}",
+    ExitCode.BUG: "Read the log (trainyard runs logs); it is a fault of Trainyard or of the recipe's module",
+    ExitCode.REFUSED: "The gate refused the model: see the report",
+    ExitCode.PEER_LOST: "{Again}: training goes on from its last checkpoint",
+    ExitCode.PREEMPTED: "{Again}: training goes on from its last checkpoint",
 }
+
+
+def advice(code: ExitCode, again: str = "submit again") -> str:
+    """Return what to do about a step that ended with `code`, without a full stop; again: how its run is repeated."""
+    return _ADVICE.get(code, "").format(again=again, Again=again.capitalize())
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """All that is known of one pod. nodes and pods are None where they may not be listed, expected where no plan was.
+    """All that is known of one pod. nodes and pods are None if they may not be listed, expected if there was no plan.
 
-    run_ends: when its run's own deadline is, '' without one. given_up: Argo's reason to start no further attempt. again: what
-    starts the pod's work again if it has failed, as a sentence, '' where nothing does. cancelled: it ended with its run.
+    run_ends: when its run's own deadline is, '' without one. given_up: Argo's reason to start no further attempt.
+    again: what starts the pod's work again if it has failed, as a sentence, '' if nothing does. cancelled: it ended
+    with its run.
     """
 
     pod: Manifest
@@ -64,13 +60,13 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Finding:
-    """What is to be said of one pod. code is its exit code in the one table, None while it waits, runs or is done.
+    """What `explain` finds of one pod. code is its exit code in the one table, None while it waits, runs or is done.
 
     cause is a word for programs, sentence is for people. permanent: waiting does not help. against_plan: slower or
     faster than the plan expected, '' for neither.
     """
 
-    step: str
+    task: Task
     pod: str
     state: State
     cause: str
@@ -84,39 +80,41 @@ class Finding:
     against_plan: str = ""
     facts: dict[str, str] = field(default_factory=dict)
 
+    @property
+    def step(self) -> str:
+        """What the pod works for, such as `train worker 1`."""
+        return self.task.name
+
 
 def explain(evidence: Evidence) -> Finding:
-    """Return what is to be said of the pod."""
-    pod, status = evidence.pod, evidence.pod.get("status", {})
-    labels = pod["metadata"].get("labels", {})
+    """Return state, cause and sentence of the pod."""
+    pod, diagnosis = evidence.pod, diagnose(evidence.pod)
+    over = pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
     finding = Finding(
-        step=step_of(pod),
+        task=task_of(pod),
         pod=pod["metadata"]["name"],
-        state="running",
-        cause="running",
+        state=diagnosis.state,
+        cause=diagnosis.cause,
         sentence="",
         since=str(pod["metadata"].get("creationTimestamp") or ""),
         until=_until(pod),
         node=pod["spec"].get("nodeName", ""),
-        pool=labels.get(POOL_LABEL, ""),
+        pool=pod["metadata"].get("labels", {}).get(labels.POOL, ""),
     )
-    phase = status.get("phase", "Pending")
-    if evidence.cancelled and phase in ("Succeeded", "Failed"):
+    if evidence.cancelled and over:
         return replace(finding, state="failed", cause="cancelled", sentence="was ended with its run")
-    if phase == "Succeeded":
-        return replace(finding, state="done", cause="done", sentence="done")
-    if taken := _taken_away(finding, pod):
-        return taken
-    if phase == "Failed":
-        return _failed(finding, evidence)
-    if (lost := _node_lost(finding, evidence)) is not None:
-        return lost
-    if (ended := _ended(pod)) is not None and ended[1].get("exitCode"):
-        return _failed(finding, evidence)
-    if phase == "Pending":
-        return _waiting(finding, evidence)
-    if pod["metadata"].get("deletionTimestamp"):
-        return replace(finding, cause="ending", sentence=f"is ending on {finding.node}")
+    if diagnosis.state == "done":
+        return replace(finding, sentence="done")
+    if diagnosis.disrupted:
+        return _disrupted(finding, diagnosis)
+    if not over and (lost := _node_lost(finding, evidence)) is not None:
+        return replace(lost, state="running")
+    if diagnosis.state == "failed":
+        return _failed(finding, diagnosis, evidence)
+    if diagnosis.state == "waiting":
+        return _waiting(finding, diagnosis, evidence)
+    if diagnosis.ending:
+        return replace(finding, sentence=f"is ending on {finding.node}")
     pace = verdict(evidence.log, evidence.expected)
     if pace.cause:
         sentence = f"is running on {finding.node}: {pace.sentence}"
@@ -124,11 +122,11 @@ def explain(evidence: Evidence) -> Finding:
     return replace(finding, sentence=f"is running on {finding.node}")
 
 
-def refused(step: str, name: str, events: Sequence[Manifest], message: str = "") -> Finding | None:
-    """Return why a Job or a Workflow has no pod, from its warnings or its own `message`; None where they say nothing."""
-    said = [str(each.get("message", "")) for each in events if each.get("reason") == "FailedCreate"]
-    text = _one_line(said[-1] if said else message)
-    finding = Finding(step=step, pod=name, state="waiting", cause="refused", sentence="")
+def refused(task: Task, name: str, warnings: Sequence[Manifest], message: str = "") -> Finding | None:
+    """Return why a Job or a Workflow has no pod, from its warnings or its own `message`; None if they say nothing."""
+    failures = [str(event.get("message", "")) for event in warnings if event.get("reason") == "FailedCreate"]
+    text = one_line(failures[-1] if failures else message)
+    finding = Finding(task=task, pod=name, state="waiting", cause="refused", sentence="")
     if "exceeded quota" in text:
         quota = re.search(r"exceeded quota: (\S+?), (.*)", text)
         detail = f"the ResourceQuota '{quota[1]}' ({quota[2]})" if quota else text
@@ -147,61 +145,22 @@ def refused(step: str, name: str, events: Sequence[Manifest], message: str = "")
     return replace(finding, sentence=f"has no pod: {text}")
 
 
-def step_of(pod: Manifest) -> str:
-    """Return the step that the pod works for, such as `train`, `train worker 1` of a gang, or `check 2` for its second task.
-
-    A driver of Kubeflow is `driver`.
-    """
-    labels = pod["metadata"].get("labels", {})
-    step = labels.get(STEP_LABEL)
-    if step is None:
-        return "driver" if "driver" in pod["metadata"]["name"] else str(pod["metadata"]["name"])
-    if INDEX_LABEL in labels:
-        return f"{step} worker {labels[INDEX_LABEL]}"
-    return f"{step} {labels[USE_LABEL]}" if USE_LABEL in labels else str(step)
-
-
-def main_container(pod: Manifest) -> str:
-    """Return the name of the container that does the step's work."""
-    names = [str(each["name"]) for each in pod["spec"]["containers"]]
-    return next((name for name in names if name not in _HELPERS), names[0])
-
-
-def failure_event(log: str) -> Manifest | None:
-    """Return the last `failed` event in a log, as the step said it: its code, error and message."""
-    for line in reversed(log.splitlines()):
-        at = line.find('{"event": "failed"')
-        if at >= 0:
-            try:
-                return dict(json.loads(line[at:]))
-            except ValueError:
-                continue
-        if found := re.search(r"(?:^|\s)failed step=\S+ code=(\d+) error=(\S+) message=(.*)", line):
-            return {"code": int(found[1]), "error": found[2], "message": found[3]}
-    return None
-
-
-def _failed(finding: Finding, evidence: Evidence) -> Finding:
-    status = evidence.pod["status"]
-    why, said = status.get("reason", ""), _one_line(status.get("message") or "")
-    failed = replace(finding, state="failed")
-    if why == "DeadlineExceeded":
+def _failed(failed: Finding, diagnosis: Diagnosis, evidence: Evidence) -> Finding:
+    why, message, end = diagnosis.reason, diagnosis.message, diagnosis.exit
+    if diagnosis.cause == "deadline":
         seconds = evidence.pod["spec"].get("activeDeadlineSeconds", "?")
-        sentence = (
-            f"ran for more than the {seconds} s that it may. Raise timeout_seconds.{_key(finding)} in the environment"
-        )
-        return replace(failed, cause="deadline", sentence=sentence, code=ExitCode.INFRASTRUCTURE)
-    if why.startswith("OutOf") or why in ("UnexpectedAdmissionError", "NodeAffinity", "Allocate failed"):
-        advice = evidence.again or "Submit again; if it happens again, look at the node"
-        sentence = f"was turned away by {finding.node} ({why}: {said}). {advice}"
-        return replace(failed, cause="turned-away", sentence=sentence, code=ExitCode.TRANSIENT)
-    ended = _ended(evidence.pod)
-    if ended is None:
-        sentence = f"failed ({why or 'no reason given'}: {said}). {evidence.again or 'Submit again'}"
-        return replace(failed, cause="unknown", sentence=sentence, code=ExitCode.TRANSIENT)
-    name, end = ended
-    if end.get("reason") == "OOMKilled":
-        return _out_of_memory(failed, evidence, name)
+        key = f"timeout_seconds.{failed.task.step}"
+        sentence = f"ran for more than the {seconds} s that it may. Raise {key} in the environment"
+        return replace(failed, sentence=sentence, code=ExitCode.INFRASTRUCTURE)
+    if diagnosis.cause == "turned-away":
+        next_step = evidence.again or "Submit again; if it happens again, look at the node"
+        sentence = f"was turned away by {failed.node} ({why}: {message}). {next_step}"
+        return replace(failed, sentence=sentence, code=ExitCode.TRANSIENT)
+    if end is None:
+        sentence = f"failed ({why or 'no reason given'}: {message}). {evidence.again or 'Submit again'}"
+        return replace(failed, sentence=sentence, code=ExitCode.TRANSIENT)
+    if end.out_of_memory:
+        return _out_of_memory(failed, evidence, end.container)
     if argo.ended_at_deadline(evidence.pod):
         sentence = argo.deadline_sentence(evidence.pod, evidence.run_ends)
         return replace(failed, cause="deadline", sentence=sentence, code=ExitCode.INFRASTRUCTURE)
@@ -211,82 +170,79 @@ def _failed(finding: Finding, evidence: Evidence) -> Finding:
     return exited
 
 
-def _exited(finding: Finding, end: Manifest, evidence: Evidence) -> Finding:
-    """The step's own words and code come first: Kubeflow's launcher turns every exit code into 1."""
+def _exited(finding: Finding, end: Exit, evidence: Evidence) -> Finding:
+    """The step's own sentence and code come first: Kubeflow's launcher turns every exit code into 1."""
     log = evidence.log
-    event = failure_event(log) or failure_event(end.get("message") or "")
-    number = int(event["code"]) if event else int(end["exitCode"])
+    number, message = events.failure(log) or events.failure(end.message) or (end.code, "")
     code = ExitCode(number) if number in set(ExitCode) else ExitCode.BUG
-    words = _one_line(str(event["message"])) if event else _last_line(log or end.get("message") or "")
-    if event is None and number in (128 + 9, 128 + 15):
-        advice = evidence.again or ADVICE[ExitCode.TRANSIENT].rstrip(".")
-        sentence = f"was killed (exit code {number}), perhaps by its node. {advice}"
+    if not message and number in (128 + 9, 128 + 15):
+        next_step = evidence.again or advice(ExitCode.TRANSIENT)
+        sentence = f"was killed (exit code {number}), perhaps by its node. {next_step}"
         return replace(finding, cause="killed", sentence=sentence, code=ExitCode.TRANSIENT)
     cause = code.name.lower().replace("_", "-")
-    sentence = f"ended with exit code {number} ({cause}): {words or 'it said nothing'}"
-    sentence = f"{sentence.rstrip('.')}. {evidence.again or ADVICE[code]}".rstrip(".")
-    return replace(finding, cause=cause, sentence=sentence, code=code, permanent=code not in _AGAIN)
+    text = one_line(message) or _last_line(log or end.message) or "it said nothing"
+    sentence = f"ended with exit code {number} ({cause}): {text.rstrip('.')}. {evidence.again or advice(code)}"
+    return replace(finding, cause=cause, sentence=sentence.rstrip("."), code=code, permanent=code not in _AGAIN)
 
 
 _AGAIN = (ExitCode.TRANSIENT, ExitCode.PEER_LOST, ExitCode.PREEMPTED)
 
 
 def _out_of_memory(finding: Finding, evidence: Evidence, container: str) -> Finding:
-    spec = next(each for each in evidence.pod["spec"]["containers"] if each["name"] == container)
+    spec = next(spec for spec in evidence.pod["spec"]["containers"] if spec["name"] == container)
     limit = ((spec.get("resources") or {}).get("limits") or {}).get("memory", "that of the node")
     pool = f"pools.{finding.pool}.resources" if finding.pool else "the pool's resources"
-    told = last_event(evidence.log, "progress") or {}
-    peak = told.get("peak_mib", "")
-    held = f", and it last told of {peak} MiB ({told['done']} of {told['total']} {told['unit']})" if peak else ""
+    progress = events.last(evidence.log, "progress", "peak_mib", "done", "total", "unit")
+    last, facts = "", {"limit": str(limit)}
+    if progress:
+        facts["peak_mib"] = str(progress["peak_mib"])
+        done = f"{progress['done']} of {progress['total']} {progress['unit']}"
+        last = f", and it last told of {progress['peak_mib']} MiB ({done})"
     sentence = (
-        f"was killed for memory: its limit is {limit}{held}. "
-        f"Raise {pool}.limits.memory (and requests){memory.or_less(_key(finding))}"
+        f"was killed for memory: its limit is {limit}{last}. "
+        f"Raise {pool}.limits.memory (and requests){memory.less_memory_advice(finding.task.step)}"
     )
-    facts = {"limit": str(limit)} | ({"peak_mib": str(peak)} if peak else {})
     return replace(
         finding, cause="out-of-memory", sentence=sentence, code=ExitCode.INFRASTRUCTURE, permanent=True, facts=facts
     )
 
 
 _DISRUPTIONS = {
-    "PreemptionByScheduler": ("preempted", "was preempted by a pod of higher priority"),
-    "EvictionByEvictionAPI": ("evicted", "was evicted, as by a drain of the node"),
-    "DeletionByTaintManager": ("node-lost", "was deleted, for its node got a taint that it does not tolerate"),
-    "DeletionByPodGC": ("node-lost", "was deleted, for its node is gone"),
-    "TerminationByKubelet": ("evicted", "was ended by its node"),
+    "PreemptionByScheduler": "was preempted by a pod of higher priority",
+    "EvictionByEvictionAPI": "was evicted, as by a drain of the node",
+    "DeletionByTaintManager": "was deleted, for its node got a taint that it does not tolerate",
+    "DeletionByPodGC": "was deleted, for its node is gone",
+    "TerminationByKubelet": "was ended by its node",
 }
 
 
-def _taken_away(finding: Finding, pod: Manifest) -> Finding | None:
+def _disrupted(finding: Finding, diagnosis: Diagnosis) -> Finding:
     """Return the finding of a pod that others ended: by preemption, eviction or the loss of its node."""
-    status = pod.get("status", {})
-    conditions = {each["type"]: each for each in status.get("conditions") or [] if each["status"] == "True"}
-    disruption = conditions.get("DisruptionTarget")
     on = f" on {finding.node}" if finding.node else ""
-    said = _one_line(status.get("message") or (disruption or {}).get("message") or "")
-    state: State = "failed" if status.get("phase") == "Failed" else "running"
-    if status.get("reason") == "Evicted" and "exceeds the total limit" in said:
-        sentence = f"was evicted{on}: {said}. Write less to its own disk, or raise its ephemeral-storage limit"
-        return replace(finding, state=state, cause="evicted", sentence=sentence, code=ExitCode.INFRASTRUCTURE)
-    if disruption is None and status.get("reason") not in ("Evicted", "Preempting", "NodeLost", "NodeShutdown"):
-        return None
-    cause, what = _DISRUPTIONS.get(str((disruption or {}).get("reason")), ("evicted", "was evicted"))
-    detail = f" ({said.rstrip('.')})" if said else ""
+    if diagnosis.cause == "disk":
+        sentence = (
+            f"was evicted{on}: {diagnosis.message}. Write less to its own disk, or raise its ephemeral-storage limit"
+        )
+        return replace(finding, cause="evicted", sentence=sentence, code=ExitCode.INFRASTRUCTURE)
+    detail = f" ({diagnosis.message.rstrip('.')})" if diagnosis.message else ""
     sentence = (
-        f"{what}{on}{detail}. It is started again where retries are left; training goes on from its last checkpoint"
+        f"{_DISRUPTIONS.get(diagnosis.reason, 'was evicted')}{on}{detail}. "
+        "It is started again if retries are left; training goes on from its last checkpoint"
     )
-    return replace(finding, state=state, cause=cause, sentence=sentence, code=ExitCode.TRANSIENT)
+    return replace(finding, sentence=sentence, code=ExitCode.TRANSIENT)
 
 
 def _node_lost(finding: Finding, evidence: Evidence) -> Finding | None:
-    node = next((each for each in evidence.nodes or [] if each["metadata"]["name"] == finding.node), None)
+    node = next(
+        (candidate for candidate in evidence.nodes or [] if candidate["metadata"]["name"] == finding.node), None
+    )
     if not finding.node or evidence.nodes is None:
         return None
     if node is None:
-        sentence = f"was on {finding.node}, and that node is gone. It is started again where retries are left"
+        sentence = f"was on {finding.node}, and that node is gone. It is started again if retries are left"
         return replace(finding, cause="node-lost", sentence=sentence)
-    ready = next((each for each in node["status"].get("conditions", []) if each["type"] == "Ready"), None)
-    if ready is None or ready["status"] == "True":
+    ready = {**conditions(node, "False"), **conditions(node, "Unknown")}.get("Ready")
+    if ready is None:
         return None
     since = ready.get("lastTransitionTime", "?")
     sentence = (
@@ -296,100 +252,66 @@ def _node_lost(finding: Finding, evidence: Evidence) -> Finding | None:
     return replace(finding, cause="node-lost", sentence=sentence)
 
 
-def _waiting(finding: Finding, evidence: Evidence) -> Finding:
-    status = evidence.pod.get("status", {})
-    waiting = replace(finding, state="waiting")
-    conditions = {each["type"]: each for each in status.get("conditions") or []}
-    scheduled = conditions.get("PodScheduled", {})
-    if scheduled.get("status") == "False" or not finding.node:
-        return _unscheduled(waiting, evidence, scheduled)
-    for each in [*status.get("initContainerStatuses", []), *status.get("containerStatuses", [])]:
-        state = each.get("state", {}).get("waiting") or {}
-        if sentence := _broken(str(state.get("reason", "")), each["image"], _one_line(state.get("message") or "")):
-            cause = "image" if "mage" in state["reason"] else "configuration"
-            return replace(
-                waiting,
-                cause=cause,
-                sentence=sentence,
-                permanent=True,
-                code=ExitCode.INFRASTRUCTURE,
-                since=finding.since,
-            )
-    warnings = [each for each in evidence.events if each.get("type") == "Warning"]
+def _waiting(waiting: Finding, diagnosis: Diagnosis, evidence: Evidence) -> Finding:
+    if diagnosis.cause in ("gated", "unscheduled", "scheduling"):
+        return _unscheduled(waiting, diagnosis, evidence)
+    if diagnosis.blocked:
+        code, sentence = ExitCode.INFRASTRUCTURE, _blocked(diagnosis)
+        cause = "image" if diagnosis.cause == "image" else "configuration"
+        return replace(waiting, cause=cause, sentence=sentence, permanent=True, code=code)
+    warnings = [event for event in evidence.events if event.get("type") == "Warning"]
     if warnings:
         last = warnings[-1]
-        sentence = f"cannot start on {finding.node} yet: {last.get('reason')}: {_one_line(last.get('message', ''))}"
-        return replace(waiting, cause="starting", sentence=sentence)
-    pulling = [each for each in evidence.events if each.get("reason") == "Pulling"]
-    pulled = [each for each in evidence.events if each.get("reason") == "Pulled"]
+        sentence = f"cannot start on {waiting.node} yet: {last.get('reason')}: {one_line(last.get('message', ''))}"
+        return replace(waiting, sentence=sentence)
+    pulling = [event for event in evidence.events if event.get("reason") == "Pulling"]
+    pulled = [event for event in evidence.events if event.get("reason") == "Pulled"]
     if pulling and len(pulled) < len(pulling):
-        sentence = f"{finding.node} is pulling the image ({_one_line(pulling[-1].get('message', ''))})"
+        sentence = f"{waiting.node} is pulling the image ({one_line(pulling[-1].get('message', ''))})"
         return replace(waiting, cause="pulling", sentence=sentence)
-    return replace(waiting, cause="starting", sentence=f"is starting on {finding.node}")
+    return replace(waiting, sentence=f"is starting on {waiting.node}")
 
 
-def _unscheduled(finding: Finding, evidence: Evidence, condition: Manifest) -> Finding:
-    said = _one_line(condition.get("message") or "").partition(". ")[0]
-    if condition.get("reason") == "SchedulingGated":
-        gates = ", ".join(str(each["name"]) for each in evidence.pod["spec"].get("schedulingGates", []))
-        return replace(finding, cause="gated", sentence=f"waits to be admitted ({gates})")
+def _unscheduled(finding: Finding, diagnosis: Diagnosis, evidence: Evidence) -> Finding:
+    if diagnosis.cause == "gated":
+        gates = ", ".join(str(gate["name"]) for gate in evidence.pod["spec"].get("schedulingGates", []))
+        return replace(finding, sentence=f"waits to be admitted ({gates})")
+    message = diagnosis.message
     found = misfit(evidence.pod["spec"], evidence.nodes, evidence.pods) if evidence.nodes is not None else None
     if found is None:
-        sentence = f"no node takes it: {said}" if said else "is not scheduled yet"
-        return replace(finding, cause="unschedulable" if said else "scheduling", sentence=sentence)
-    sentence = f"no node takes it: {found.whole}".rstrip(".")
+        sentence = f"no node takes it: {message}" if message else "is not scheduled yet"
+        return replace(finding, cause="unschedulable" if message else "scheduling", sentence=sentence)
     return replace(
         finding,
         cause="full" if found.kind == "full" else "unschedulable",
-        sentence=sentence,
+        sentence=f"no node takes it: {found.advice}",
         permanent=found.permanent,
-        facts={"misfit": found.kind, "scheduler": said},
+        facts={"misfit": found.kind, "scheduler": message},
     )
 
 
-def _broken(reason: str, image: str, message: str) -> str:
-    """Return the sentence of a container that waits for what does not come by itself, '' for one that just starts."""
-    if reason in ("ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "ImageInspectError"):
+def _blocked(diagnosis: Diagnosis) -> str:
+    """Return the sentence of a container that waits for what does not come by itself."""
+    reason, message = diagnosis.reason, diagnosis.message
+    if diagnosis.cause == "image":
         detail = f": {message}" if message and not message.startswith("Back-off") else ""
         return (
-            f"its image {image} cannot be had ({reason}{detail}). Push it, correct images in the environment, "
-            "or give the node the right to pull it"
+            f"its image {diagnosis.image} cannot be had ({reason}{detail}). Push it, correct images in the "
+            "environment, or give the node the right to pull it"
         )
-    if reason in ("CreateContainerConfigError", "CreateContainerError", "RunContainerError", "StartError"):
-        return f"its container cannot be made ({reason}: {message}). Create what is named there, or correct the environment"
-    if reason == "CrashLoopBackOff":
-        return f"its container ends again and again ({message}). Read the log (trainyard runs logs)"
-    return ""
-
-
-def _ended(pod: Manifest) -> tuple[str, Manifest] | None:
-    """Return the name and the end of the step's own container, or of the first other one that failed."""
-    statuses = [
-        *pod.get("status", {}).get("containerStatuses", []),
-        *pod.get("status", {}).get("initContainerStatuses", []),
-    ]
-    ends = {each["name"]: end for each in statuses if (end := each.get("state", {}).get("terminated"))}
-    main = main_container(pod)
-    if main in ends:
-        return main, ends[main]
-    return next(((name, end) for name, end in ends.items() if end.get("exitCode")), None)
+    if diagnosis.cause == "configuration":
+        remedy = "Create what is named there, or correct the environment"
+        return f"its container cannot be made ({reason}: {message}). {remedy}"
+    return f"its container ends again and again ({message}). Read the log (trainyard runs logs)"
 
 
 def _until(pod: Manifest) -> str:
     """Return when the last of the pod's containers ended, '' while one runs."""
-    states = [each.get("state", {}) for each in pod.get("status", {}).get("containerStatuses", [])]
+    states = [status.get("state", {}) for status in pod.get("status", {}).get("containerStatuses", [])]
     ends = [str(state["terminated"].get("finishedAt") or "") for state in states if state.get("terminated")]
     return max(ends, default="") if len(ends) == len(states) else ""
 
 
-def _key(finding: Finding) -> str:
-    return finding.step.partition(" ")[0]
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())[:_LONGEST]
-
-
 def _last_line(text: str) -> str:
     lines = [line for line in text.splitlines() if line.strip()]
-    return _one_line(lines[-1]) if lines else ""
+    return one_line(lines[-1]) if lines else ""

@@ -1,15 +1,14 @@
-"""A pool of an environment held against the nodes of a cluster: which could take its pods, and which have room now."""
+"""Which nodes of a cluster could take the pods of a pool, and which have room now."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
-from trainyard.spec.hardware import Platform
-from trainyard.spec.pools import Pool, placement
+from trainyard.kubernetes.client import Manifest
+from trainyard.kubernetes.pod_spec import pod_spec
+from trainyard.spec.hardware.catalog import Platform
+from trainyard.spec.hardware.pools import Pool
 from trainyard_control.cluster import scheduling
-
-Manifest = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -23,21 +22,8 @@ class Nodes:
 
 def count(pool: Pool, platform: Platform, nodes: list[Manifest], pods: list[Manifest]) -> Nodes:
     """Return how many of the cluster's `nodes` serve the pool, beside all `pods` that are there."""
-    spec = _pod(pool, platform)
+    spec = pod_spec(pool, platform)
     matching = [node for node in nodes if scheduling.takes(node, spec)]
     ready = [node for node in matching if scheduling.is_open(node)]
-    room = sum(scheduling.places(spec, node, pods) > 0 for node in ready)
+    room = sum(scheduling.capacity(spec, node, pods) > 0 for node in ready)
     return Nodes(len(matching), len(ready), room)
-
-
-def _pod(pool: Pool, platform: Platform) -> Manifest:
-    """Return the spec of one pod as the pool asks for it."""
-    needs = placement(pool, platform)
-    requests: dict[str, str] = {"cpu": pool.resources.requests.cpu, "memory": pool.resources.requests.memory}
-    if needs.resource:
-        requests[needs.resource] = str(needs.count)
-    return {
-        "nodeSelector": needs.node_selector,
-        "tolerations": [each.model_dump(exclude_none=True) for each in needs.tolerations],
-        "containers": [{"resources": {"requests": requests}}],
-    }

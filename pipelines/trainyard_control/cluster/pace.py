@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import re
 from dataclasses import dataclass
-from typing import Any
 
-from trainyard_control.cluster.durations import lasting
+from trainyard import events
+from trainyard_control.cluster.durations import duration_text
 from trainyard_control.planning.expectation import Expectation
 
 # Chosen: shares of the time from which on something is worth a person's attention. That of the input comes from a pair
@@ -16,27 +14,16 @@ _INPUT = 0.25
 _ALL_REDUCE = 0.3
 _SAVE = 0.1
 _EVAL = 0.3
-
-
-def last_event(log: str, kind: str) -> dict[str, Any] | None:
-    """Return the facts of the last event `kind` in a log, as JSON or plain text, None where there is none whole."""
-    for line in reversed(log.splitlines()):
-        at = line.find(f'{{"event": "{kind}"')
-        if at >= 0:
-            try:
-                return dict(json.loads(line[at:]))
-            except ValueError:
-                continue
-        if found := re.search(rf"(?:^|\s){kind} ((?:\w+=\S+ ?)+)$", line):
-            return dict(pair.split("=", 1) for pair in found[1].split())
-    return None
+# What a pace of this version holds at least; that of another one is passed over.
+_FIELDS = ("step", "steps", "examples_per_second", "step_ms", "rested_step_ms", "all_reduce_ms")
+_TIMES = ("save_seconds", "eval_seconds")
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What bounds a training as a word for programs and as the end of a sentence, '' where it is not known yet.
+    """What bounds a training as a word for programs and as the end of a sentence, '' if it is not known yet.
 
-    against_plan: slower or faster, where the pace lies outside what the plan expected; the sentence then says so.
+    against_plan: slower or faster, if the pace lies outside what the plan expected; the sentence then says so.
     """
 
     cause: str = ""
@@ -46,11 +33,10 @@ class Verdict:
 
 def verdict(log: str, expected: Expectation | None = None) -> Verdict:
     """Return what the newest pace in the log says, and how it stands to what the plan `expected`."""
-    told = last_event(log, "pace")
+    pace = events.last(log, "pace", *_FIELDS, *_TIMES)
     try:
-        pace = {name: float(value) for name, value in told.items() if name != "event"} if told else None
-        return _verdict(pace, expected) if pace else Verdict()
-    except (KeyError, ValueError):  # of another version
+        return _verdict({name: float(value) for name, value in pace.items()}, expected) if pace else Verdict()
+    except ValueError:  # somebody else's line
         return Verdict()
 
 
@@ -58,17 +44,17 @@ def _verdict(pace: dict[str, float], expected: Expectation | None) -> Verdict:
     speed, left = pace["examples_per_second"], pace["steps"] - pace["step"]
     outside = expected.against(speed) if expected else ""
     cause, why = _bound(pace, outside == "slower")
-    where = (
+    progress = (
         f"step {pace['step']:,.0f} of {pace['steps']:,.0f}, {speed:,.0f} examples/s, "
-        f"about {lasting(left * pace['step_ms'] / 1000)} of steps left"
+        f"about {duration_text(left * pace['step_ms'] / 1000)} of steps left"
     )
     if outside:
-        where += f"; the plan expected {expected}{', and learns from this run' if outside == 'faster' else ''}"
-    return Verdict(cause, f"{where}; {why}", outside)
+        progress += f"; the plan expected {expected}{', and learns from this run' if outside == 'faster' else ''}"
+    return Verdict(cause, f"{progress}; {why}", outside)
 
 
 def _bound(pace: dict[str, float], slower: bool) -> tuple[str, str]:
-    """Return what takes the time, and the words for it. slower: than the plan expected."""
+    """Return what takes the time, and the end of a sentence about it. slower: than the plan expected."""
     step = pace["step_ms"]
     waited = 1 - pace["rested_step_ms"] / step
     summed = pace["all_reduce_ms"] / step
@@ -76,23 +62,27 @@ def _bound(pace: dict[str, float], slower: bool) -> tuple[str, str]:
     saved, judged = (pace[f"{name}_seconds"] / max(total, 1e-9) for name in ("save", "eval"))
     if waited > _INPUT:
         return "input-bound", (
-            f"it waits for its input {waited:.0%} of each step ({step:,.1f} ms; {pace['rested_step_ms']:,.1f} after a pause). "
-            "Give it more cores (resources.requests.cpu of the pool), or lower data.image_size or train.augment"
+            f"it waits for its input {waited:.0%} of each step "
+            f"({step:,.1f} ms; {pace['rested_step_ms']:,.1f} after a pause). "
+            f"With its input there it would take {pace['examples_per_second'] / (1 - waited):,.0f} examples/s: give it "
+            f"{1 / (1 - waited):.1f} times the cores (resources.requests.cpu of the pool), or lower data.image_size or "
+            "train.augment as much"
         )
     if summed > _ALL_REDUCE:
         return "all-reduce-bound", (
             f"its workers sum gradients {summed:.0%} of each step ({pace['all_reduce_ms']:,.1f} of {step:,.1f} ms). "
-            "Raise train.batch_size (with train.accumulation_steps where that does not fit), take fewer workers, or a "
+            "Raise train.batch_size (with train.accumulation_steps if that does not fit), take fewer workers, or a "
             "pool with a faster network"
         )
     if slower:
         return "compute-bound", (
-            "it computes most of each step, so its node gives less than the plan takes it for. See what else runs there "
-            "(kubectl top pods), or correct machine and resources of the pool"
+            "it computes most of each step, so its node gives less than the plan takes it for. "
+            "See what else runs there (kubectl top pods), or correct machine and resources of the pool"
         )
     if saved > _SAVE:
         return "checkpoint-bound", (
-            f"it waits for its checkpoints {saved:.0%} of the time. Raise train.checkpoints.every_steps, or take a faster storage"
+            f"it waits for its checkpoints {saved:.0%} of the time. "
+            "Raise train.checkpoints.every_steps, or take a faster storage"
         )
     if judged > _EVAL:
         return (
@@ -100,6 +90,6 @@ def _bound(pace: dict[str, float], slower: bool) -> tuple[str, str]:
             f"it evaluates {judged:.0%} of the time. Lower data.split.eval, or raise train.batch_size",
         )
     return "compute-bound", (
-        "it computes most of the time. What is faster is a larger train.batch_size where devices have room, or "
+        "it computes most of the time. What is faster is a larger train.batch_size if devices have room, or "
         "another pool: trainyard plan"
     )

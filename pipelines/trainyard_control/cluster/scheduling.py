@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from trainyard.errors import did_you_mean
+from trainyard.kubernetes.client import Manifest
 from trainyard.quantity import in_bytes
-
-Manifest = dict[str, Any]
 
 _SHOWN = 3  # names in a sentence
 
@@ -25,11 +24,12 @@ class Misfit:
     kind: Literal["label", "nodes", "taint", "size", "full"]
     sentence: str
     remedy: str
+    hint: str = ""
 
     @property
-    def whole(self) -> str:
-        """What is wrong and what to do about it."""
-        return f"{self.sentence}{'' if self.sentence.endswith('?') else '.'} {self.remedy}"
+    def advice(self) -> str:
+        """What is wrong and what to do about it, without a full stop."""
+        return f"{self.sentence}.{self.hint} {self.remedy}"
 
     @property
     def permanent(self) -> bool:
@@ -50,12 +50,12 @@ def requests(spec: Manifest) -> dict[str, float]:
 
 
 def misfit(spec: Manifest, nodes: list[Manifest], pods: Iterable[Manifest] | None = None) -> Misfit | None:
-    """Return what keeps a pod of `spec` from every one of `nodes`; None where that is none of the things known here.
+    """Return what keeps a pod of `spec` from every one of `nodes`; None if that is none of the things known here.
 
-    `pods` are all pods of the cluster, None where they may not be listed: then a full node is not told from a free one.
+    `pods` are all pods of the cluster, None if they may not be listed: then a full node looks like a free one.
     """
     if not nodes:
-        return Misfit("nodes", "the cluster has no node", "Add nodes, or wait until the autoscaler has.")
+        return Misfit("nodes", "the cluster has no node", "Add nodes, or wait until the autoscaler has")
     fitting = nodes
     for term in _terms(spec):
         if not any(_matches(node, term) for node in nodes):
@@ -63,11 +63,11 @@ def misfit(spec: Manifest, nodes: list[Manifest], pods: Iterable[Manifest] | Non
         fitting = [node for node in fitting if _matches(node, term)]
     if not fitting:
         wanted = " and ".join(f"{key}={'|'.join(values)}" for key, _, values in _terms(spec))
-        return Misfit("label", f"no single node has {wanted}", "Correct the pool's nodeSelector, or label a node.")
+        return Misfit("label", f"no single node has {wanted}", "Correct the pool's nodeSelector, or label a node")
     open_nodes = [node for node in fitting if not _closed(node)]
     if not open_nodes:
         why = "; ".join(f"{_name(node)} {_closed(node)}" for node in fitting[:_SHOWN])
-        return Misfit("nodes", f"the nodes it may use take no pods ({why})", "Uncordon or mend them, or add nodes.")
+        return Misfit("nodes", f"the nodes it may use take no pods ({why})", "Uncordon or mend them, or add nodes")
     tolerated = [node for node in open_nodes if not _untolerated(node, spec)]
     if not tolerated:
         return _taint_misfit(open_nodes, spec)
@@ -85,7 +85,7 @@ def free(node: Manifest, pods: Iterable[Manifest]) -> dict[str, float]:
     return left
 
 
-def places(spec: Manifest, node: Manifest, pods: Iterable[Manifest]) -> int:
+def capacity(spec: Manifest, node: Manifest, pods: Iterable[Manifest]) -> int:
     """Return for how many pods of `spec` the node has room beside its `pods`."""
     left = free(node, pods)
     asked = requests(spec) | {"pods": 1.0}
@@ -102,7 +102,7 @@ def is_open(node: Manifest) -> bool:
     return not _closed(node)
 
 
-def written(resource: str, value: float) -> str:
+def amount(resource: str, value: float) -> str:
     """Return an amount of a resource as a person writes it: `2.5 cpu`, `15.9 GiB of memory`, `4 google.com/tpu`."""
     if resource in ("memory", "ephemeral-storage"):
         return f"{value / 1024**3:.3g} GiB of {resource}"
@@ -121,7 +121,9 @@ def _terms(spec: Manifest) -> list[Term]:
     choices = affinity.get("nodeSelectorTerms", [])
     if len(choices) == 1:
         expressions = choices[0].get("matchExpressions", [])
-        terms += [(each["key"], each["operator"], each.get("values") or []) for each in expressions]
+        terms += [
+            (expression["key"], expression["operator"], expression.get("values") or []) for expression in expressions
+        ]
     return terms
 
 
@@ -136,24 +138,24 @@ def _label_misfit(term: Term, nodes: list[Manifest]) -> Misfit:
     key, _, values = term
     wanted = f"{key}={'|'.join(values)}" if values else key
     labels = [node["metadata"].get("labels", {}) for node in nodes]
-    there = sorted({label[key] for label in labels if key in label})
-    if there:
-        near = did_you_mean(values[0], there) if values else ""
-        sentence = f"no node has the label {wanted}; there is {_some(there)}"
+    values_there = sorted({label[key] for label in labels if key in label})
+    if values_there:
+        near = did_you_mean(values[0], values_there) if values else ""
+        sentence = f"no node has the label {wanted}; there is {_some(values_there)}"
     else:
         near = did_you_mean(key, {name for label in labels for name in label})
         sentence = f"no node has a label {key}, and {wanted} is asked for"
-    sentence += f".{near}" if near else ""
-    return Misfit("label", sentence, "Correct the pool's accelerator, topology or nodeSelector, or add such nodes.")
+    remedy = "Correct the pool's accelerator, topology or nodeSelector, or add such nodes"
+    return Misfit("label", sentence, remedy, hint=near)
 
 
 def _taint_misfit(nodes: list[Manifest], spec: Manifest) -> Misfit:
     taints = sorted({_taint(taint) for node in nodes for taint in _untolerated(node, spec)})
-    them = _some([_name(node) for node in nodes])
+    node_names = _some([_name(node) for node in nodes])
     return Misfit(
         "taint",
-        f"{them} would do, but the pod does not tolerate the taint {_some(taints)}",
-        "Add the toleration to the pool in the environment, or take the taint off the nodes.",
+        f"{node_names} would do, but the pod does not tolerate the taint {_some(taints)}",
+        "Add the toleration to the pool in the environment, or take the taint off the nodes",
     )
 
 
@@ -163,9 +165,9 @@ def _resource_misfit(wanted: dict[str, float], nodes: list[Manifest], pods: Iter
         if value > largest:
             return Misfit(
                 "size",
-                f"it asks for {written(name, value)}, and the largest of the {len(nodes)} nodes that it may use "
-                f"has {written(name, largest)} to give",
-                "Ask for less in the pool's resources or count, or add larger nodes.",
+                f"it asks for {amount(name, value)}, and the largest of the {len(nodes)} nodes that it may use "
+                f"has {amount(name, largest)} to give",
+                "Ask for less in the pool's resources or count, or add larger nodes",
             )
     if pods is None:
         return None
@@ -179,15 +181,15 @@ def _resource_misfit(wanted: dict[str, float], nodes: list[Manifest], pods: Iter
         for name in short:
             lacking[name] = max(lacking.get(name, 0), left.get(name, 0))
     name = next(iter(lacking))
-    amount = (
-        f"it needs {written(name, wanted.get(name, 1))} and the most that is free is {written(name, lacking[name])}"
+    shortage = (
+        f"it needs {amount(name, wanted.get(name, 1))} and the most that is free is {amount(name, lacking[name])}"
     )
     holders = _holders(name, nodes, everything)
     by = f" (used by {_some(holders)})" if holders else ""
     return Misfit(
         "full",
-        f"the {len(nodes)} nodes that it may use are full: {amount}{by}",
-        "It starts when something there ends; or add nodes to the pool.",
+        f"the {len(nodes)} nodes that it may use are full: {shortage}{by}",
+        "It starts when something there ends; or add nodes to the pool",
     )
 
 
@@ -202,17 +204,19 @@ def _holders(resource: str, nodes: list[Manifest], pods: list[Manifest]) -> list
 
 
 def _closed(node: Manifest) -> str:
-    """Return why the node takes no pods at all, '' where it does."""
+    """Return why the node takes no pods at all, '' if it does."""
     if node["spec"].get("unschedulable"):
         return "is cordoned"
-    ready = next((each for each in node["status"].get("conditions", []) if each["type"] == "Ready"), None)
+    ready = next(
+        (condition for condition in node["status"].get("conditions", []) if condition["type"] == "Ready"), None
+    )
     return "" if ready is None or ready["status"] == "True" else "is not ready"
 
 
 def _untolerated(node: Manifest, spec: Manifest) -> list[Manifest]:
     tolerations = spec.get("tolerations") or []
     taints = [taint for taint in node["spec"].get("taints") or [] if taint["effect"] != "PreferNoSchedule"]
-    return [taint for taint in taints if not any(_tolerates(each, taint) for each in tolerations)]
+    return [taint for taint in taints if not any(_tolerates(toleration, taint) for toleration in tolerations)]
 
 
 def _tolerates(toleration: Manifest, taint: Manifest) -> bool:

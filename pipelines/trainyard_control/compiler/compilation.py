@@ -8,13 +8,14 @@ from typing import Any
 import yaml
 
 from trainyard.contract import keys
-from trainyard.contract.gang import gang_plan
+from trainyard.contract.gang import gang_spec
 from trainyard.contract.window import day_of
 from trainyard.errors import ConfigurationError
 from trainyard.spec import plain_yaml
 from trainyard.spec.environment import Environment
 from trainyard.spec.recipe import Recipe
 from trainyard.spec.schedule import When
+from trainyard_control.compiler.about import about
 from trainyard_control.compiler.placement import PlacedSpec, place
 
 
@@ -24,15 +25,16 @@ def compiled(
     """Return the placed training pipeline whose parameters default to `recipe` and `environment`.
 
     With `when` it is the pipeline that first looks whether a condition of a schedule holds. With `day` a window of data
-    ends before that day, and not before the one that the run is scheduled for. With `again` that step and all after it are
-    done again, whatever is there.
+    ends before that day, and not before the one that the run is scheduled for. With `again` that step and all after it
+    are done again, whatever is there.
 
-    Raises `ConfigurationError` where the recipe names what only this machine has and the environment is elsewhere, and
-    where it reads no window for `day`.
+    Raises `ConfigurationError` if the recipe names what only this machine has and the environment is elsewhere, and
+    if it reads no window for `day`.
     """
     if day and recipe.data.window_days is None:
         raise ConfigurationError(
-            f"--day {day}: {recipe.name} reads no window of days. Set data.window_days in the recipe, or leave --day out."
+            f"--day {day}: {recipe.name} reads no window of days. "
+            "Set data.window_days in the recipe, or leave --day out."
         )
     _check_portable(recipe, environment)
     _check_gang(recipe, environment)
@@ -49,7 +51,8 @@ def compiled(
         "recipe": plain_yaml.dump(recipe.model_dump(mode="json")),
         "storage": environment.storage,
         "code": keys.code_digest(recipe.module),
-        "beam_options": environment.beam.command_line,
+        "beam_options": environment.beam_options,
+        **about(recipe, environment).parameters(),
     }
     if when is not None:
         defaults["when"] = when.model_dump_json()
@@ -62,7 +65,7 @@ def compiled(
 
 
 def _fill_in_time(spec: dict[str, Any], day: str) -> None:
-    """Have the tasks of the top level get `day`, or from KFP the time of the run's schedule, for the parameter `scheduled`.
+    """Give the tasks of the top level, as `scheduled`, the `day`, or without one the time of the run's schedule.
 
     The pipelines themselves do not name the placeholder: kfp.local 2.17 stops at it.
     """
@@ -106,7 +109,7 @@ def _reachable(path: str, environment: Environment) -> bool:
 
 
 def _check_gang(recipe: Recipe, environment: Environment) -> None:
-    plan = gang_plan(environment)
+    plan = gang_spec(environment)
     if plan is None:
         return
     pods = f"{environment.name} trains in {plan.workers} pods"

@@ -1,7 +1,7 @@
 """Placement: a compiled pipeline that knows no hardware becomes one whose every step runs on the pool that suits it.
 
 It is a pure function of the compiled IR (a dict) and the environment, so it takes any pipeline that `kfp dsl compile`
-wrote. For Kubeflow the result is what the calls of kfp and kfp-kubernetes in the pipeline's body would have compiled to.
+wrote. For Kubeflow the result is what calls of kfp and kfp-kubernetes in the pipeline's body would have compiled to.
 """
 
 from __future__ import annotations
@@ -14,9 +14,12 @@ from typing import Any
 
 from trainyard import quantity
 from trainyard.contract.gang import STEP as TRAIN
-from trainyard.contract.gang import gang_plan, written
+from trainyard.contract.gang import gang_spec, to_parameter
 from trainyard.errors import ConfigurationError, did_you_mean
 from trainyard.graph import STEPS
+from trainyard.kubernetes import labels
+from trainyard.kubernetes.client import Manifest
+from trainyard.kubernetes.pod_spec import USER, pod_spec
 from trainyard.runtime.step import TIMEOUT_VARIABLE
 from trainyard.spec.environment import (
     DEFAULT,
@@ -27,14 +30,12 @@ from trainyard.spec.environment import (
     SecretKey,
     pauses,
 )
-from trainyard.spec.hardware import Toleration, catalog
-from trainyard.spec.pools import Placement, Pool, Resources, placement, promise
+from trainyard.spec.hardware.catalog import catalog
+from trainyard.spec.hardware.pools import TRAINER_VARIABLE, Pool, Resources, device_variables
 
 Spec = dict[str, Any]
 
 IMAGE = "trainyard/cpu"  # what the components are compiled with: stands for the variant that the pool's kind needs
-RUN_AS_USER = 65532  # our images' user; numeric, for Pod Security "restricted" asks the kubelet to verify it
-SHARED_MEMORY = "/dev/shm"  # noqa: S108 - a mount in the pod, not this machine's
 GANG = "gang"  # the parameter that plans a gang, of a pipeline and of its step that launches it
 LAUNCHER = Resources.model_validate(
     {"requests": {"cpu": "250m", "memory": "1Gi"}, "limits": {"memory": "1Gi"}}
@@ -63,40 +64,41 @@ def place(spec: Spec, environment: Environment, platform: Spec | None = None) ->
     environment fills in what is left open. Trainyard's own steps run as the user of its images, others as the
     environment's `run_as_user`, if it names one.
 
-    Raises `ConfigurationError` where the environment names a step that the pipeline does not have.
+    Raises `ConfigurationError` if the environment names a step that the pipeline does not have.
     """
     if environment.target == "local":
         return PlacedSpec(spec, platform)
     spec = copy.deepcopy(spec)
     steps = _container_steps(spec)
     _check_names(environment, set(steps.values()))
-    berths = {executor: _berth(spec, executor, step, environment) for executor, step in steps.items()}
-    if any(berth.launches for berth in berths.values()):
-        text = written(gang_plan(environment))
+    placements = {executor: _step_placement(spec, executor, step, environment) for executor, step in steps.items()}
+    if any(placement.launches for placement in placements.values()):
+        text = to_parameter(gang_spec(environment))
         spec["root"]["inputDefinitions"]["parameters"][GANG] |= {"defaultValue": text, "isOptional": True}
     platform = copy.deepcopy(platform or {})
     configs = platform.setdefault("platforms", {}).setdefault("kubernetes", {})
     executors = configs.setdefault("deploymentSpec", {}).setdefault("executors", {})
     containers = {executor: spec["deploymentSpec"]["executors"][executor]["container"] for executor in steps}
     known = {executor: _variables(containers[executor], executors.get(executor, {})) for executor in steps}
-    for executor, berth in berths.items():
-        _place_container(containers[executor], berth, environment, known[executor])
+    for executor, placement in placements.items():
+        _place_container(containers[executor], placement, environment, known[executor])
     for task, step in _tasks(spec, steps):
         if "retryPolicy" not in task and (retries := environment.retries_of(step)):
             task["retryPolicy"] = _retry_policy(retries, environment)
     if environment.target == "vertex":
         return PlacedSpec(spec, None)
-    for executor, berth in berths.items():
-        executors[executor] = _kubernetes(executors.get(executor, {}), berth, environment, known[executor])
-    if deadline := environment.deadline_of((berth.step, berth.seconds) for berth in berths.values()):
+    for executor, placement in placements.items():
+        executors[executor] = _kubernetes(executors.get(executor, {}), placement, environment, known[executor])
+    if deadline := environment.deadline_of((placement.step, placement.seconds) for placement in placements.values()):
         configs.setdefault("pipelineConfig", {}).setdefault("activeDeadlineSeconds", deadline)
     return PlacedSpec(spec, platform)
 
 
 @dataclass(frozen=True)
-class _Berth:
-    """Where one step's pod goes. seconds: the longest time that it may run; use: '2' for the step's second task, and so on.
+class _StepPlacement:
+    """Where one step's pod goes.
 
+    seconds: the longest time that it may run. use: '2' for the step's second task, and so on.
     ours: whether it is a step of Trainyard; launches: whether it is one that starts a gang.
     """
 
@@ -109,20 +111,20 @@ class _Berth:
     launches: bool = False
 
 
-def _berth(spec: Spec, executor: str, step: str, environment: Environment) -> _Berth:
+def _step_placement(spec: Spec, executor: str, step: str, environment: Environment) -> _StepPlacement:
     seconds = environment.timeout_of(step)
     use = executor.removeprefix(f"exec-{step}").lstrip("-")
     image = spec["deploymentSpec"]["executors"][executor]["container"]["image"]
     ours = image in (IMAGE, *environment.images.values())
-    plan = gang_plan(environment) if step == TRAIN and _takes_gang(spec, executor) else None
+    plan = gang_spec(environment) if step == TRAIN and _takes_gang(spec, executor) else None
     if plan is None:
         name = environment.placement.get(step, environment.placement[DEFAULT])
-        return _Berth(step, name, environment.pools[name], seconds, ours, use)
+        return _StepPlacement(step, name, environment.pools[name], seconds, ours, use)
     name = environment.placement[DEFAULT]
     pool = environment.pools[name].model_copy(update={"resources": LAUNCHER})
     # A queue may let a gang wait for days, and its timeout begins when it is admitted.
     longest = None if plan.pool.queue else plan.timeout_seconds + LAUNCHER_SECONDS
-    return _Berth(step, name, pool, longest, ours, use, launches=True)
+    return _StepPlacement(step, name, pool, longest, ours, use, launches=True)
 
 
 def _takes_gang(spec: Spec, executor: str) -> bool:
@@ -175,26 +177,29 @@ def _variables(container: Spec, config: Spec) -> set[str]:
 _FROM_MAPS = ("secretAsEnv", "configMapAsEnv")
 
 
-def _place_container(container: Spec, berth: _Berth, environment: Environment, known: set[str]) -> None:
-    """Give `container` image, resources and variables, as far as its author, who set the variables `known`, did not."""
+def _place_container(container: Spec, placement: _StepPlacement, environment: Environment, taken: set[str]) -> None:
+    """Give `container` image, resources and variables, as far as its author, who set the variables `taken`, did not."""
     if container["image"] == IMAGE:
-        container["image"] = environment.images[berth.pool.variant]
-    container["resources"] = _completed(container.get("resources", {}), _resources(berth.pool, environment))
-    told = promise(berth.pool) if berth.step == TRAIN else {}
-    if environment.target == "vertex" and berth.seconds:
-        told = told | {TIMEOUT_VARIABLE: str(berth.seconds)}  # it has no timeout of a task: the step ends itself
-    if environment.run_as_user and not berth.ours:
-        told = told | {"HOME": "/tmp"}  # noqa: S108 - the pod's: KFP's components install packages below it
-    variables = {**environment.variables, **told}
-    given = [{"name": name, "value": value} for name, value in variables.items() if name not in known]
-    if given:
-        container["env"] = [*container.get("env", []), *given]
+        container["image"] = environment.images[placement.pool.variant]
+    container["resources"] = _completed(container.get("resources", {}), _resources(placement.pool, environment))
+    added = device_variables(placement.pool) if placement.step == TRAIN else {}
+    trainer = environment.pools[environment.placement.get(TRAIN, environment.placement[DEFAULT])].variant
+    if placement.ours and trainer in ("tpu", "jax"):
+        added = added | {TRAINER_VARIABLE: trainer}
+    if environment.target == "vertex" and placement.seconds:
+        added = added | {TIMEOUT_VARIABLE: str(placement.seconds)}  # it has no timeout of a task: the step ends itself
+    if environment.run_as_user and not placement.ours:
+        added = added | {"HOME": "/tmp"}  # noqa: S108 - the pod's: KFP's components install packages below it
+    variables = {**environment.variables, **added}
+    missing = [{"name": name, "value": value} for name, value in variables.items() if name not in taken]
+    if missing:
+        container["env"] = [*container.get("env", []), *missing]
 
 
 def _completed(own: Spec, ours: Spec) -> Spec:
-    """Return `own` with all of `ours` about a resource that `own` says nothing of: a request fits its own limit alone."""
-    said = [sort for sort in _SORTS if any(sort in name.lower() for name in own)]
-    return own | {name: value for name, value in ours.items() if not any(sort in name.lower() for sort in said)}
+    """Return `own` with all of `ours` about a resource that `own` does not name: a request fits its own limit alone."""
+    named = [sort for sort in _SORTS if any(sort in name.lower() for name in own)]
+    return own | {name: value for name, value in ours.items() if not any(sort in name.lower() for sort in named)}
 
 
 _SORTS = ("cpu", "memory", "accelerator")
@@ -205,23 +210,23 @@ def _resources(pool: Pool, environment: Environment) -> Spec:
 
     Vertex AI knows limits only, and accelerators by names of its own.
     """
-    requests, limits = pool.resources.requests, pool.resources.limits
-    resources: Spec = {"memoryLimit": quantity.in_bytes(limits.memory) / 1e9, "resourceMemoryLimit": limits.memory}
-    if limits.cpu:
-        resources |= {"cpuLimit": quantity.in_cores(limits.cpu), "resourceCpuLimit": limits.cpu}
-    if environment.target == "vertex":
-        if pool.accelerator:
-            resources["accelerator"] = _accelerator(catalog().accelerators[pool.accelerator].vertex, pool.count)
-        return resources
-    resources |= {"cpuRequest": quantity.in_cores(requests.cpu), "resourceCpuRequest": requests.cpu}
-    resources |= {"memoryRequest": quantity.in_bytes(requests.memory) / 1e9, "resourceMemoryRequest": requests.memory}
-    needs = placement(pool, environment.platform)
-    if needs.resource:
-        resources["accelerator"] = _accelerator(needs.resource, needs.count)
+    vertex = environment.target == "vertex"
+    amounts = pod_spec(pool, environment.platform)["containers"][0]["resources"]
+    resources: Spec = {}
+    for end, bounds in (("Limit", amounts["limits"]), ("Request", {} if vertex else amounts["requests"])):
+        if "cpu" in bounds:
+            resources |= {f"cpu{end}": quantity.in_cores(bounds["cpu"]), f"resourceCpu{end}": bounds["cpu"]}
+        if "memory" in bounds:
+            in_gigabytes = quantity.in_bytes(bounds["memory"]) / 1e9
+            resources |= {f"memory{end}": in_gigabytes, f"resourceMemory{end}": bounds["memory"]}
+    if vertex and pool.accelerator:
+        resources["accelerator"] = _accelerator(catalog().accelerators[pool.accelerator].vertex, pool.count)
+    for name in () if vertex else amounts["limits"].keys() - {"cpu", "memory"}:
+        resources["accelerator"] = _accelerator(name, amounts["limits"][name])
     return resources
 
 
-def _accelerator(name: str | None, count: int) -> Spec:
+def _accelerator(name: str | None, count: int | str) -> Spec:
     return {"type": name, "count": str(count), "resourceType": name, "resourceCount": str(count)}
 
 
@@ -229,10 +234,11 @@ def _retry_policy(retries: int, environment: Environment) -> Spec:
     """As set_retry compiles. Nothing ends the attempts together but the run's own deadline.
 
     To Vertex AI `backoffMaxDuration` is the longest pause between two attempts. Kubeflow hands it to Argo as
-    `retryStrategy.backoff.maxDuration`, within which all attempts with their waits must end: no attempt is begun after it,
-    and one that runs is killed at it. Left out it is 0 there, which is no retry at all. Timeouts do not add up to such a
-    bound, for a pod may be pending for any time.
-    Source: KFP 2.17.0 argocompiler/container.go, Argo 4.0.5 operator.go (processNodeRetries), workflowpod.go (getDeadline).
+    `retryStrategy.backoff.maxDuration`, within which all attempts with their waits must end: no attempt begins after
+    it, and a running one is killed at it. Left out it is 0 there, which is no retry at all. Timeouts do not add up to
+    such a bound, for a pod may be pending for any time.
+    Source: KFP 2.17.0 argocompiler/container.go, Argo 4.0.5 operator.go (processNodeRetries) and workflowpod.go
+    (getDeadline).
     """
     waits = pauses(retries)
     bound = LONGEST_PAUSE_SECONDS if environment.target == "vertex" else LONGEST_SECONDS
@@ -244,11 +250,11 @@ def _retry_policy(retries: int, environment: Environment) -> Spec:
     }
 
 
-def cut_short(placed: PlacedSpec, environment: Environment) -> list[str]:
+def bounded_retries(placed: PlacedSpec, environment: Environment) -> list[str]:
     """Return a sentence for each task whose retries Kubeflow ends early, by the author's own retryPolicy."""
     if environment.target != "kubeflow":
         return []
-    told = []
+    sentences = []
     for task, step in _tasks(placed.pipeline, _container_steps(placed.pipeline)):
         policy = task.get("retryPolicy", {})
         retries, bound = policy.get("maxRetryCount", 0), _seconds(policy.get("backoffMaxDuration", "0s"))
@@ -256,56 +262,52 @@ def cut_short(placed: PlacedSpec, environment: Environment) -> list[str]:
         pause = sum(first * policy.get("backoffFactor", 2.0) ** index for index in range(retries))
         timeout = environment.timeout_of(step)
         if retries and (timeout is None or bound < (retries + 1) * timeout + pause) and bound < LONGEST_SECONDS:
-            told.append(
-                f"{task['taskInfo']['name']}: its {retries} retries end {bound:g} s after the first attempt began, the running "
-                f"one too. Give a longer time, as set_retry(…, backoff_max_duration='365d')"
+            sentences.append(
+                f"{task['taskInfo']['name']}: its {retries} retries end {bound:g} s after the first attempt began, "
+                f"the running one too. Give a longer time, as set_retry(…, backoff_max_duration='365d')"
             )
-    return told
+    return sentences
 
 
 def _seconds(duration: str) -> float:
     return float(duration.removesuffix("s"))
 
 
-def _kubernetes(config: Spec, berth: _Berth, environment: Environment, known: set[str]) -> Spec:
+def _kubernetes(config: Spec, placement: _StepPlacement, environment: Environment, known: set[str]) -> Spec:
     """Return the executor's platform config, as kfp-kubernetes writes it; what the author set in `config` stays."""
-    needs: Placement = placement(berth.pool, environment.platform)
+    spec = pod_spec(placement.pool, environment.platform, environment.volume)
     result = copy.deepcopy(config)
-    labels = {
-        "app.kubernetes.io/name": "trainyard",
-        "app.kubernetes.io/component": berth.step,
-        "trainyard/pool": berth.name,
-        **({"trainyard/use": berth.use} if berth.use else {}),
-    }
+    own = labels.of_step(placement.step) | {labels.POOL: placement.name}
+    if placement.use:
+        own[labels.USE] = placement.use
     metadata = result.setdefault("podMetadata", {})
-    metadata["labels"] = labels | metadata.get("labels", {})
-    if user := RUN_AS_USER if berth.ours else environment.run_as_user:
+    metadata["labels"] = own | metadata.get("labels", {})
+    if user := USER if placement.ours else environment.run_as_user:
         result.setdefault("securityContext", {"runAsUser": str(user), "runAsNonRoot": True})
-    if needs.node_selector:
+    if "nodeSelector" in spec:
         selector = result.setdefault("nodeSelector", {})
-        selector["labels"] = needs.node_selector | selector.get("labels", {})
-    for toleration in needs.tolerations:
-        _add(result, "tolerations", _toleration(toleration))
-    _mount(result, berth.pool, environment)
+        selector["labels"] = spec["nodeSelector"] | selector.get("labels", {})
+    for toleration in spec.get("tolerations", []):
+        _add(result, "tolerations", toleration)
+    _mount(result, spec)
     for variable, source in environment.secrets.items():
         if variable not in known:
             _add(result, "secretAsEnv", _secret_as_env(variable, source))
-    if berth.seconds:
-        result.setdefault("activeDeadlineSeconds", str(berth.seconds))
+    if placement.seconds:
+        result.setdefault("activeDeadlineSeconds", str(placement.seconds))
     return result
 
 
-def _mount(config: Spec, pool: Pool, environment: Environment) -> None:
-    """Mount the environment's volume and, where several GPUs of one pod talk through it, memory larger than Docker's 64 MiB."""
-    if environment.volume:
-        claim = environment.volume.claim
-        name_parameter = {"runtimeValue": {"constant": claim}}
-        mount = {"constant": claim, "pvcNameParameter": name_parameter, "mountPath": environment.volume.path}
-        _add(config, "pvcMount", mount)
+def _mount(config: Spec, spec: Manifest) -> None:
+    """Mount the volumes of the pod `spec`, unless the author has mounted one at the same path."""
     taken = {mount.get("mountPath") for mount in config.get("emptyDirMounts", [])}
-    if pool.kind == "gpu" and pool.count > 1 and SHARED_MEMORY not in taken:
-        shared = {"volumeName": "shared-memory", "mountPath": SHARED_MEMORY, "medium": "Memory"}
-        _add(config, "emptyDirMounts", shared | {"sizeLimit": pool.shared_memory})
+    for volume, mount in zip(spec["volumes"], spec["containers"][0]["volumeMounts"], strict=True):
+        path = mount["mountPath"]
+        if claim := volume.get("persistentVolumeClaim", {}).get("claimName"):
+            name_parameter = {"runtimeValue": {"constant": claim}}
+            _add(config, "pvcMount", {"constant": claim, "pvcNameParameter": name_parameter, "mountPath": path})
+        elif path not in taken:
+            _add(config, "emptyDirMounts", {"volumeName": volume["name"], "mountPath": path, **volume["emptyDir"]})
 
 
 def _add(config: Spec, section: str, entry: Spec) -> None:
@@ -322,7 +324,3 @@ def _secret_as_env(variable: str, source: SecretKey) -> Spec:
         "keyToEnv": [{"secretKey": source.key, "envVar": variable}],
         "optional": False,
     }
-
-
-def _toleration(toleration: Toleration) -> Spec:
-    return toleration.model_dump(exclude_none=True)

@@ -21,7 +21,7 @@ def job(what: Submission, credentials: Any = None) -> Any:
             "vertex: the package google-cloud-aiplatform is missing. Install trainyard[vertex]."
         ) from error
 
-    settings = place(what.environment)
+    settings = settings_of(what.environment)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "pipeline.yaml"
         file.write_text(what.package, encoding="utf-8")
@@ -42,7 +42,7 @@ def send(what: Submission) -> tuple[str, bool]:
     from google.api_core import exceptions
     from google.auth.exceptions import GoogleAuthError
 
-    settings = place(what.environment)
+    settings = settings_of(what.environment)
     try:
         made = job(what)
         made.submit(service_account=settings.service_account or None)
@@ -60,8 +60,8 @@ def send(what: Submission) -> tuple[str, bool]:
     return str(made.resource_name), False
 
 
-def place(environment: Environment) -> Vertex:
-    """Return the project and region. Raises `ConfigurationError` where the environment names none."""
+def settings_of(environment: Environment) -> Vertex:
+    """Return the project and region. Raises `ConfigurationError` if the environment names none."""
     if environment.vertex is None:
         raise ConfigurationError(
             f"{environment.name}: vertex: is required to submit. Name the project and the location."

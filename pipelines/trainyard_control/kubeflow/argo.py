@@ -9,23 +9,23 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
+from trainyard.kubernetes import labels
+from trainyard.kubernetes.client import Manifest
+from trainyard.kubernetes.pod_spec import variable
 from trainyard_control.cluster.durations import seconds_between
 
-Manifest = dict[str, Any]
-
-# What to do where Argo took backoffMaxDuration for the time of all attempts together, as its maxDuration is.
+# What to do if Argo took backoffMaxDuration for the time of all attempts together, as its maxDuration is.
 BOUND = (
-    "all attempts of a step must end within the backoffMaxDuration of its retryPolicy, counted from the first one's start. "
-    "Place or compile the pipeline again, for this version sets no such bound, or raise it in set_retry"
+    "all attempts of a step must end within the backoffMaxDuration of its retryPolicy, counted from the first one's "
+    "start. Place or compile the pipeline again, for this version sets no such bound, or raise it in set_retry"
 )
-_DEADLINE = "Step exceeded its deadline"  # the last words of the container `wait` that ended the others
+_DEADLINE = "Step exceeded its deadline"  # what the container `wait` wrote that ended the others
 _OUT_OF_TIME = ("Max duration limit exceeded", "Backoff would exceed max duration limit")
 
 
 def run_ends(workflow: Manifest) -> str:
-    """Return when Argo ends the run, as it writes that time into pods; '' where there is no deadline or it has not begun."""
+    """Return when Argo ends the run, as it writes that time into pods; '' without a deadline, or before it begins."""
     seconds, started = workflow["spec"].get("activeDeadlineSeconds"), workflow.get("status", {}).get("startedAt")
     if not seconds or not started:
         return ""
@@ -52,13 +52,13 @@ def cancelled(workflow: Manifest) -> bool:
 
 def cancelled_nodes(workflows: Iterable[Manifest]) -> set[str]:
     """Return the nodes that ended because their run was asked to end, whatever their pods say: one may end with 0."""
-    nodes = [each.get("status", {}).get("nodes") or {} for each in workflows if cancelled(each)]
-    return {name for each in nodes for name, node in each.items() if node.get("message") == _DEADLINE}
+    nodes = [workflow.get("status", {}).get("nodes") or {} for workflow in workflows if cancelled(workflow)]
+    return {name for of_run in nodes for name, node in of_run.items() if node.get("message") == _DEADLINE}
 
 
 def given_up(workflows: Iterable[Manifest]) -> dict[str, str]:
     """Return, by the node of a step's last attempt, what Argo says of there being no further one."""
-    nodes = [node for each in workflows for node in (each.get("status", {}).get("nodes") or {}).values()]
+    nodes = [node for workflow in workflows for node in (workflow.get("status", {}).get("nodes") or {}).values()]
     return {
         node["children"][-1]: str(node.get("message", ""))
         for node in nodes
@@ -86,25 +86,25 @@ def ran_out_of_time(message: str) -> bool:
 
 def node_of(pod: Manifest) -> str:
     """Return the id of the Workflow's node that the pod is, '' for a pod of no Workflow."""
-    return str((pod["metadata"].get("annotations") or {}).get("workflows.argoproj.io/node-id", ""))
+    return str((pod["metadata"].get("annotations") or {}).get(labels.NODE_ID, ""))
 
 
 def is_retry(pod: Manifest) -> bool:
     """Return whether the pod is a second or later attempt, by the number that ends its node's name."""
-    name = (pod["metadata"].get("annotations") or {}).get("workflows.argoproj.io/node-name", "")
+    name = (pod["metadata"].get("annotations") or {}).get(labels.NODE_NAME, "")
     return bool(re.search(r"\([1-9]\d*\)$", name))
 
 
 def ended_at_deadline(pod: Manifest) -> bool:
     """Return whether Argo's own container ended the step's at a deadline."""
-    for each in pod.get("status", {}).get("containerStatuses", []):
-        if each["name"] == "wait":
-            return str((each.get("state", {}).get("terminated") or {}).get("message") or "").strip() == _DEADLINE
+    for status in pod.get("status", {}).get("containerStatuses", []):
+        if status["name"] == "wait":
+            return str((status.get("state", {}).get("terminated") or {}).get("message") or "").strip() == _DEADLINE
     return False
 
 
 def deadline_sentence(pod: Manifest, run_ends: str) -> str:
-    """Say at which deadline Argo ended the pod: its run's, `run_ends`, or a retry's, when its step's attempts took too long."""
+    """Return at which deadline Argo ended the pod: its run's, `run_ends`, or that of all attempts of its step."""
     time = deadline_of(pod)
     if time == run_ends or not (run_ends or is_retry(pod)):
         return f"was ended at {time}, the deadline of its run. Raise deadline_seconds in the environment"
@@ -112,6 +112,5 @@ def deadline_sentence(pod: Manifest, run_ends: str) -> str:
 
 
 def deadline_of(pod: Manifest) -> str:
-    """Return the time at which Argo ends the pod, '' where it never does."""
-    variables = [each for container in pod["spec"]["containers"] for each in container.get("env") or []]
-    return next((str(each.get("value", "")) for each in variables if each["name"] == "ARGO_DEADLINE"), "")
+    """Return the time at which Argo ends the pod, '' if it never does."""
+    return variable(pod["spec"], "ARGO_DEADLINE")

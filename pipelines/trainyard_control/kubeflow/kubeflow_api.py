@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.errors import ConfigurationError, InfrastructureError, TransientError
+from trainyard.kubernetes import client
+from trainyard.kubernetes.client import CALL_SECONDS, message, patient, reason
 from trainyard.spec.environment import Environment
-from trainyard_control.cluster import kubernetes_api
-from trainyard_control.cluster.kubernetes_api import CALL_SECONDS, message, patient, reason
 
 SERVICE = "ml-pipeline"
 _PORT = 8888
@@ -26,8 +26,8 @@ _OWN_TOKEN = "/var/run/secrets/kubeflow/pipelines/token"  # noqa: S105 - a path,
 class Kubeflow:
     """The Kubeflow Pipelines of an environment.
 
-    Raises `TransientError` where it cannot be reached or is busy, `InfrastructureError` where it refuses the caller,
-    `ConfigurationError` where it refuses what is asked.
+    Raises `TransientError` if it cannot be reached or is busy, `InfrastructureError` if it refuses the caller,
+    `ConfigurationError` if it refuses what is asked.
     """
 
     def __init__(self, environment: Environment) -> None:
@@ -37,7 +37,7 @@ class Kubeflow:
         self._environment = environment
         self.configuration = _configuration(environment)
         api = kfp_server_api.ApiClient(self.configuration)
-        self._serialize = api.sanitize_for_serialization
+        self._api = api
         self._health = kfp_server_api.HealthzServiceApi(api)
         self._pipelines = kfp_server_api.PipelineServiceApi(api)
         self._upload = kfp_server_api.PipelineUploadServiceApi(api)
@@ -60,7 +60,7 @@ class Kubeflow:
         return bool(self._healthz().get("multi_user"))
 
     def experiment(self) -> str:
-        """Return the id of the environment's experiment, made where it is missing."""
+        """Return the id of the environment's experiment, made if it is missing."""
         name = self._settings.experiment
 
         def make() -> Any:
@@ -70,7 +70,7 @@ class Kubeflow:
         return str(self._ensured(self._experiment, make).experiment_id)
 
     def find_experiment(self) -> str | None:
-        """Return the id of the environment's experiment, None where there is none yet."""
+        """Return the id of the environment's experiment, None if there is none yet."""
         found = self._experiment()
         return str(found.experiment_id) if found else None
 
@@ -101,7 +101,7 @@ class Kubeflow:
         return self._write(self._runs.run_service_create_run, run=run)
 
     def run(self, run_id: str) -> Any:
-        """Return the run, with its tasks. Raises `ConfigurationError` where there is none."""
+        """Return the run, with its tasks. Raises `ConfigurationError` if there is none."""
         return self._read(self._runs.run_service_get_run, run_id=run_id)
 
     def find_runs(self, name: str) -> list[Any]:
@@ -147,20 +147,13 @@ class Kubeflow:
         call = self._recurring.recurring_run_service_delete_recurring_run
         self._write(call, recurring_run_id=recurring_run)
 
-    def names(self, pipeline_id: str, version_id: str) -> tuple[str, str]:
-        """Return the names of a pipeline and of its version."""
-        call = self._pipelines.pipeline_service_get_pipeline_version
-        version = self._read(call, pipeline_id=pipeline_id, pipeline_version_id=version_id)
-        pipeline = self._read(self._pipelines.pipeline_service_get_pipeline, pipeline_id=pipeline_id)
-        return str(pipeline.display_name), str(version.display_name)
-
     @property
     def _settings(self) -> Any:
         return self._environment.kubeflow
 
     @property
     def _multi_user_namespace(self) -> str:
-        """The namespace that lists are confined to: an installation for several users asks for one, others refuse it."""
+        """The namespace of lists: an installation for several users asks for one, others refuse it."""
         if self._namespace is None:
             self._namespace = self._environment.namespace if self.multi_user() else ""
         return self._namespace
@@ -170,7 +163,7 @@ class Kubeflow:
         return self._first(call, "experiments", {"display_name": self._settings.experiment})
 
     def _pipeline(self, name: str) -> str:
-        """Return the id of the pipeline `name`, made where it is missing."""
+        """Return the id of the pipeline `name`, made if it is missing."""
         call = self._pipelines.pipeline_service_list_pipelines
 
         def make() -> Any:
@@ -219,20 +212,20 @@ class Kubeflow:
         predicates = [
             self._kfp.V2beta1Predicate(operation=operation, key=key, string_value=value) for key, value in equal.items()
         ]
-        return json.dumps(self._serialize(self._kfp.V2beta1Filter(predicates=predicates)))
+        return json.dumps(self._api.sanitize_for_serialization(self._kfp.V2beta1Filter(predicates=predicates)))
 
     def _read(self, call: Callable[..., Any], **arguments: Any) -> Any:
-        return self._call(call, CALL_SECONDS, True, arguments)
+        return self._call(call, CALL_SECONDS, client.PATIENCE_SECONDS, arguments)
 
     def _write(self, call: Callable[..., Any], seconds: int = CALL_SECONDS, **arguments: Any) -> Any:
-        return self._call(call, seconds, False, arguments)
+        return self._call(call, seconds, 0, arguments)
 
-    def _call(self, call: Callable[..., Any], seconds: int, retry: bool, arguments: dict[str, Any]) -> Any:
+    def _call(self, call: Callable[..., Any], seconds: int, patience: float, arguments: dict[str, Any]) -> Any:
         from urllib3.exceptions import HTTPError
 
         refused = self._kfp.ApiException
         try:
-            return patient(lambda: call(_request_timeout=seconds, **arguments), refused, (HTTPError, OSError), retry)
+            return patient(lambda: call(_request_timeout=seconds, **arguments), patience)
         except refused as error:
             raise self._refused(call.__name__, error) from error
         except (HTTPError, OSError) as error:
@@ -242,23 +235,24 @@ class Kubeflow:
             ) from error
 
     def _refused(self, what: str, error: Any) -> Exception:
-        said = message(error)
+        text = message(error)
         if error.status in (401, 403):
             return InfrastructureError(
-                f"kubeflow: {self.host}: refused ({error.status}: {said}). Renew the token, or ask for the "
-                f"permission in namespace '{self._environment.namespace}' (kubeflow.token_file, namespace in the environment)."
+                f"kubeflow: {self.host}: refused ({error.status}: {text}). Renew the token, or ask for the "
+                f"permission in namespace '{self._environment.namespace}' "
+                "(kubeflow.token_file, namespace in the environment)."
             )
         if error.status == 404:
             return ConfigurationError(
-                f"kubeflow: {self.host}: {said}. Check the name or id, kubeflow.endpoint and the namespace."
+                f"kubeflow: {self.host}: {text}. Check the name or id, kubeflow.endpoint and the namespace."
             )
         if error.status in (400, 409):
-            return ConfigurationError(f"kubeflow: {what}: refused ({said}).")
-        return TransientError(f"kubeflow: {self.host}: {error.status} ({said}). Run the same command again.")
+            return ConfigurationError(f"kubeflow: {what}: refused ({text}).")
+        return TransientError(f"kubeflow: {self.host}: {error.status} ({text}). Run the same command again.")
 
 
 def _configuration(environment: Environment) -> Any:
-    """Return where the API is and with what credentials: given, in this cluster, or through the Kubernetes API server."""
+    """Return address and credentials of the API: as configured, of this cluster, or through Kubernetes' API server."""
     import kfp_server_api
 
     settings = environment.kubeflow
@@ -272,7 +266,7 @@ def _configuration(environment: Environment) -> Any:
     else:
         from kubernetes import config
 
-        kubernetes_api.configure(configuration, config)
+        client.configure(configuration, config)
         path = f"api/v1/namespaces/{settings.namespace}/services/{SERVICE}:{_PORT}/proxy"
         configuration.host = f"{configuration.host.rstrip('/')}/{path}"
     if token:

@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from trainyard.errors import ConfigurationError, TrainyardError
+from trainyard.kubernetes import client
 from trainyard.spec import recipe as recipes
 from trainyard.spec.environment import Environment
-from trainyard_control.cluster import kubernetes_api
 from trainyard_control.compiler.compilation import compiled
 from trainyard_control.compiler.submission import Submission, submission
 from trainyard_control.kubeflow.kubeflow_api import Kubeflow
@@ -24,19 +24,20 @@ class Schedules:
     def __init__(self, environment: Environment) -> None:
         if environment.target != "kubeflow":
             raise ConfigurationError(
-                f"{environment.name}: its target is {environment.target}. Schedules are made on Kubeflow only."
+                f"{environment.name}: its target is {environment.target}. Schedules are made on Kubeflow only. "
+                "Name an environment of a cluster."
             )
         self.environment = environment
         self.server = Kubeflow(environment)
 
-    def there(self, schedule: str = "") -> list[Recurring]:
-        """Return what the server holds of `schedule`, or all that any schedule file made, where it is ''."""
+    def existing(self, schedule: str = "") -> list[Recurring]:
+        """Return what the server holds of `schedule`, or all that any schedule file made, if it is ''."""
         experiment = self.server.find_experiment()
         found = self.server.recurring_runs(experiment) if experiment else []
         return [
-            self._recurring(each)
-            for each in found
-            if belongs(str(each.display_name), schedule or str(each.display_name).rpartition(".")[0])
+            self._recurring(run)
+            for run in found
+            if belongs(str(run.display_name), schedule or str(run.display_name).rpartition(".")[0])
         ]
 
     def perform(self, action: Action, schedule: Schedule | None = None, what: Submission | None = None) -> None:
@@ -51,21 +52,22 @@ class Schedules:
             self.server.create_recurring(body)
 
     def check_time_zone(self, schedule: Schedule) -> None:
-        """Raise `ConfigurationError` where the server's schedules are not in the schedule's time zone.
+        """Raise `ConfigurationError` if the server's schedules are not in the schedule's time zone.
 
         Its zone is one for all, set at installation; an offset would be wrong for half the year. Source:
         CRON_SCHEDULE_TIMEZONE in kubeflow/pipelines backend/src/crd/controller/scheduledworkflow/util/const.go
         """
         namespace = self.environment.kubeflow.namespace
         try:
-            found = kubernetes_api.connect(namespace).get(f"/api/v1/namespaces/{namespace}/configmaps/{_ZONES}")
+            found = client.connect(namespace).get(f"/api/v1/namespaces/{namespace}/configmaps/{_ZONES}")
         except TrainyardError:
             found = None
         zone = ((found or {}).get("data") or {}).get("cronScheduleTimezone", "UTC")
         if schedule.time_zone != zone:
             raise ConfigurationError(
-                f"{schedule.name}: time_zone: the server's schedules are in {zone}, and {schedule.time_zone} is asked for. "
-                f"Write the hours of {zone}, or set cronScheduleTimezone in the ConfigMap {_ZONES} of {namespace}."
+                f"{schedule.name}: time_zone: the server's schedules are in {zone}, "
+                f"and {schedule.time_zone} is asked for. Write the hours of {zone}, "
+                f"or set cronScheduleTimezone in the ConfigMap {_ZONES} of {namespace}."
             )
 
     def _recurring(self, found: Any) -> Recurring:
@@ -102,7 +104,7 @@ def request(schedule: Schedule, action: Action, what: Submission, experiment: st
         pipeline_version_reference=kfp.V2beta1PipelineVersionReference(
             pipeline_id=pipeline, pipeline_version_id=version
         ),
-        runtime_config=kfp.V2beta1RuntimeConfig(parameters={}),
+        runtime_config=kfp.V2beta1RuntimeConfig(parameters=what.about.parameters()),
         service_account=what.environment.service_accounts.run or None,
         trigger=kfp.V2beta1Trigger(cron_schedule=trigger),
         max_concurrency=str(schedule.max_concurrency),

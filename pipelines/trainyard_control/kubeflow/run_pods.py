@@ -6,67 +6,63 @@ from collections.abc import Sequence
 
 from trainyard.contract.gang import STEP as TRAIN
 from trainyard.errors import InfrastructureError
+from trainyard.kubernetes import labels
+from trainyard.kubernetes.client import JOBS, Cluster, Manifest
+from trainyard.kubernetes.diagnosis import Task, conditions, main_container, task_of
+from trainyard.kubernetes.pod_spec import variable
+from trainyard.steps.train.gang import settings
 from trainyard_control.cluster.explanation import (
-    JOB_LABEL,
     Evidence,
     Finding,
-    Manifest,
     explain,
-    main_container,
     refused,
-    step_of,
 )
-from trainyard_control.cluster.kubernetes_api import Kubernetes
 from trainyard_control.kubeflow import argo
 from trainyard_control.planning.expectation import Expectation
 
-RUN_LABEL = "pipeline/runid"
 _LOG_LINES = 200  # chosen: a Python traceback and the lines around it
-_JOBS = "apis/batch/v1"
 _WORKFLOWS = "apis/argoproj.io/v1alpha1"
 
 
-def workflows(cluster: Kubernetes, run_id: str) -> list[Manifest]:
+def workflows(cluster: Cluster, run_id: str) -> list[Manifest]:
     """Return the Workflow of the run, as long as Argo keeps it."""
-    return cluster.items("workflows", selector=f"{RUN_LABEL}={run_id}", group=_WORKFLOWS)
+    return cluster.items("workflows", selector=f"{labels.KUBEFLOW_RUN}={run_id}", group=_WORKFLOWS)
 
 
-def gangs(cluster: Kubernetes, owners: list[Manifest]) -> list[Manifest]:
+def gangs(cluster: Cluster, owners: list[Manifest]) -> list[Manifest]:
     """Return the Jobs that belong to any of `owners`."""
-    uids = {each["metadata"]["uid"] for each in owners}
-    jobs = cluster.items("jobs", selector="app.kubernetes.io/name=trainyard", group=_JOBS)
-    return [job for job in jobs if uids & {each["uid"] for each in job["metadata"].get("ownerReferences") or []}]
+    uids = {owner["metadata"]["uid"] for owner in owners}
+    jobs = cluster.items("jobs", selector=f"{labels.APPLICATION}=trainyard", group=JOBS)
+    return [job for job in jobs if uids & {owner["uid"] for owner in job["metadata"].get("ownerReferences") or []}]
 
 
-def pods_of_run(cluster: Kubernetes, run_id: str) -> list[Manifest]:
+def pods_of_run(cluster: Cluster, run_id: str) -> list[Manifest]:
     """Return the run's pods, those of its gangs included, oldest first."""
-    own = cluster.items("pods", selector=f"{RUN_LABEL}={run_id}")
+    own = cluster.items("pods", selector=f"{labels.KUBEFLOW_RUN}={run_id}")
     for job in gangs(cluster, [*workflows(cluster, run_id), *own]):
         own += pods_of_job(cluster, job["metadata"]["name"])
     return sorted(own, key=lambda pod: str(pod["metadata"]["creationTimestamp"]))
 
 
-def pods_of_job(cluster: Kubernetes, job: str) -> list[Manifest]:
+def pods_of_job(cluster: Cluster, job: str) -> list[Manifest]:
     """Return the pods of one Job."""
-    return cluster.items("pods", selector=f"batch.kubernetes.io/job-name={job}")
+    return cluster.items("pods", selector=f"{labels.JOB}={job}")
 
 
-def launcher_sign(job: Manifest) -> str:
-    """Return where the launcher of the gang `job` leaves its sign of life, '' where it leaves none."""
-    containers = job["spec"]["template"]["spec"]["containers"]
-    variables = [each for container in containers for each in container.get("env") or []]
-    return next((str(each.get("value", "")) for each in variables if each["name"] == "TRAINYARD_LAUNCHER_SIGN"), "")
+def launcher_heartbeat(job: Manifest) -> str:
+    """Return the URI of the heartbeat of the gang's launcher, '' if it has none."""
+    return variable(job["spec"]["template"]["spec"], settings.LAUNCHER_HEARTBEAT)
 
 
 def evidence(
-    cluster: Kubernetes,
+    cluster: Cluster,
     pods: list[Manifest],
     expected: Expectation | None = None,
     workflows: Sequence[Manifest] = (),
     jobs: Sequence[Manifest] = (),
 ) -> list[Evidence]:
     """Return all that the cluster says of each of `pods`, as far as the caller may read it."""
-    ends = next((text for each in workflows if (text := argo.run_ends(each))), "")
+    ends = next((text for workflow in workflows if (text := argo.run_ends(workflow))), "")
     given_up = argo.given_up(workflows)
     replaced = {_name(job) for job in jobs if _replaces(job)}
     retried, cancelled = argo.retried(workflows), argo.cancelled_nodes(workflows)
@@ -91,68 +87,68 @@ def evidence(
 
 
 def findings(
-    cluster: Kubernetes,
+    cluster: Cluster,
     pods: list[Manifest],
     jobs: list[Manifest],
     expected: Expectation | None = None,
     workflows: Sequence[Manifest] = (),
 ) -> list[Finding]:
-    """Return what is to be said of every pod, and of every Job of `jobs` that has fewer pods than it should."""
-    found = [explain(each) for each in evidence(cluster, pods, expected, workflows, jobs)]
+    """Return a finding of every pod, and of every Job of `jobs` that has fewer pods than it should."""
+    found = [explain(pod_evidence) for pod_evidence in evidence(cluster, pods, expected, workflows, jobs)]
     for job in jobs:
         name = _name(job)
-        if sum(name == pod["metadata"]["labels"].get(JOB_LABEL) for pod in pods) < int(
+        if sum(name == pod["metadata"]["labels"].get(labels.JOB) for pod in pods) < int(
             job["spec"].get("parallelism", 1)
         ):
-            missing = refused(step_of(job), name, _events(cluster, job["metadata"]["uid"]))
+            missing = refused(task_of(job), name, _events(cluster, job["metadata"]["uid"]))
             found += [missing] if missing else []
     return found
 
 
-def held_up(workflows: list[Manifest]) -> list[Finding]:
+def uncreated_steps(workflows: list[Manifest]) -> list[Finding]:
     """Return what Argo says of steps whose pods it could not create, such as an exceeded quota."""
     found = []
     for workflow in workflows:
         for node in (workflow.get("status", {}).get("nodes") or {}).values():
             if node.get("type") == "Pod" and node.get("phase") == "Pending" and node.get("message"):
                 name = str(node.get("displayName", node.get("templateName", "step")))
-                told = refused(name, name, (), str(node["message"]))
-                found += [told] if told and told.cause in ("quota", "pod-security") else []
+                finding = refused(Task(name), name, (), str(node["message"]))
+                found += [finding] if finding and finding.cause in ("quota", "pod-security") else []
     return found
 
 
 def _again(pod: Manifest, jobs: set[str], nodes: set[str]) -> str:
     """Return what starts the failed pod's work again: its gang's Job, of `jobs`, or Argo, of whose `nodes` it is."""
-    if pod["metadata"].get("labels", {}).get(JOB_LABEL) in jobs:
+    if pod["metadata"].get("labels", {}).get(labels.JOB) in jobs:
         return "Its Job replaces it, and training goes on from its last checkpoint"
     return "It is tried again" if argo.node_of(pod) in nodes else ""
 
 
 def _replaces(job: Manifest) -> bool:
-    """Return whether the Job makes a new pod where one fails: it does until it has ended itself."""
-    ended = {each["type"] for each in job.get("status", {}).get("conditions") or [] if each["status"] == "True"}
-    return not job["metadata"].get("deletionTimestamp") and not ended & {"Failed", "FailureTarget", "Complete"}
+    """Return whether the Job makes a new pod if one fails: it does until it has ended itself."""
+    ended = conditions(job).keys() & {"Failed", "FailureTarget", "Complete"}
+    return not job["metadata"].get("deletionTimestamp") and not ended
 
 
 def _name(thing: Manifest) -> str:
     return str(thing["metadata"]["name"])
 
 
-def _events(cluster: Kubernetes, uid: str) -> list[Manifest]:
+def _events(cluster: Cluster, uid: str) -> list[Manifest]:
     events = cluster.items("events", fields=f"involvedObject.uid={uid}")
-    return sorted(events, key=lambda each: str(each.get("lastTimestamp") or each.get("eventTime") or ""))
+    return sorted(events, key=lambda event: str(event.get("lastTimestamp") or event.get("eventTime") or ""))
 
 
-def _log(cluster: Kubernetes, pod: Manifest) -> str:
+def _log(cluster: Cluster, pod: Manifest) -> str:
     """Return the end of the log of a pod that trains, or whose step has ended badly, '' for any other."""
-    states = [each.get("state", {}) for each in pod.get("status", {}).get("containerStatuses", [])]
-    trains = step_of(pod).partition(" ")[0] == TRAIN and any("running" in state for state in states)
+    states = [status.get("state", {}) for status in pod.get("status", {}).get("containerStatuses", [])]
+    trains = task_of(pod).step == TRAIN and any("running" in state for state in states)
     if not trains and not any((state.get("terminated") or {}).get("exitCode") for state in states):
         return ""
     return cluster.log(pod["metadata"]["name"], main_container(pod), _LOG_LINES)
 
 
-def _allowed(cluster: Kubernetes, path: str) -> list[Manifest] | None:
+def _allowed(cluster: Cluster, path: str) -> list[Manifest] | None:
     try:
         found = cluster.get(path)
     except InfrastructureError:  # a user of one namespace may not read the whole cluster

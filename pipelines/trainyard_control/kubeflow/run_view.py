@@ -1,8 +1,7 @@
-"""A run as a person looks at it: its state, its steps with their pods, and what is to be said of each."""
+"""A run as a person looks at it: its state, and its steps with their pods, causes and sentences."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
@@ -11,6 +10,7 @@ from typing import Any
 from trainyard.contract import refusal
 from trainyard.errors import ExitCode
 from trainyard.graph import CHECK, OUTPUTS, SUMMARY
+from trainyard.kubernetes.diagnosis import Task
 from trainyard_control.cluster.durations import seconds_between
 from trainyard_control.cluster.explanation import Finding
 
@@ -18,14 +18,14 @@ OVER = frozenset({"SUCCEEDED", "FAILED", "CANCELED", "SKIPPED"})
 _ROUTINE = ("done", "running", "starting", "pulling", "scheduling", "ending")
 _STATES = {"RUNNING": "running", "SUCCEEDED": "done", "SKIPPED": "done", "FAILED": "failed", "CANCELED": "failed"}
 # A run for drift checks a second time, what it has preprocessed.
-_ORDER = {name: index for index, name in enumerate([CHECK, OUTPUTS[0], f"{CHECK} 2", *OUTPUTS[1:], SUMMARY])}
+_TASKS = (Task(CHECK), Task(OUTPUTS[0]), Task(CHECK, use="2"), *map(Task, OUTPUTS[1:]), Task(SUMMARY))
 
 
 @dataclass(frozen=True)
 class StepView:
     """One step (or worker of a gang) by its newest pod; attempts counts its pods."""
 
-    name: str
+    task: Task
     state: str
     sentence: str
     cause: str
@@ -41,12 +41,23 @@ class StepView:
     output: str = ""
     against_plan: str = ""
 
+    @property
+    def name(self) -> str:
+        """What it is called, such as `train` or `train worker 1`."""
+        return self.task.name
+
+    def document(self) -> dict[str, Any]:
+        """Return the step as JSON has it."""
+        fields = asdict(self)
+        del fields["task"]
+        return {"name": self.name} | fields
+
 
 @dataclass(frozen=True)
 class RunView:
-    """One run. record is its run.json, None where that is not written yet or not readable from here.
+    """One run. record is its run.json, None if that is not written yet or not readable from here.
 
-    overdue: the deadline in seconds that ended it, None where none did.
+    overdue: the deadline in seconds that ended it, None if none did.
     """
 
     run_id: str
@@ -83,7 +94,7 @@ class RunView:
 
     @property
     def refused(self) -> str:
-        """Why the gate refused the model of a run that has ended; '' where it did not."""
+        """Why the gate refused the model of a run that has ended; '' if it did not."""
         if self.state != "SUCCEEDED":
             return ""
         if self.record:
@@ -110,9 +121,9 @@ class RunView:
             )
         if self.over and self.record and self.record.get("failure"):
             return f"{self.name}: {str(self.record['failure']).rstrip('.')}"
-        telling = [step for step in self.steps if step.state in ("failed", "waiting")]
-        if telling:
-            first = min(telling, key=_began)
+        troubled = [step for step in self.steps if step.state in ("failed", "waiting")]
+        if troubled:
+            first = min(troubled, key=_began)
             return f"{first.name} {first.sentence}"
         running = [step for step in self.steps if step.state == "running"]
         if running:
@@ -130,33 +141,39 @@ class RunView:
     def document(self) -> dict[str, Any]:
         """Return the run as JSON has it."""
         code = int(self.exit_code) if self.over else None
-        return asdict(self) | {"reason": self.reason, "refused": bool(self.refused), "exit_code": code}
+        return asdict(self) | {
+            "steps": [step.document() for step in self.steps],
+            "reason": self.reason,
+            "refused": bool(self.refused),
+            "exit_code": code,
+        }
 
 
 def steps(findings: Iterable[Finding], now: datetime) -> tuple[StepView, ...]:
-    """Return the steps that `findings` tell of, in the pipeline's order; drivers are left out unless they hold it up."""
-    by_step: dict[str, list[Finding]] = {}
-    for finding in sorted(findings, key=lambda each: each.since):
-        if finding.step != "driver" or finding.state == "failed" or finding.cause not in _ROUTINE:
-            by_step.setdefault(finding.step, []).append(finding)
-    views = [_step(name, found, now) for name, found in by_step.items()]
-    return tuple(sorted(views, key=_place))
+    """Return the steps of `findings` in the pipeline's order; drivers are left out unless they hold it up."""
+    by_task: dict[Task, list[Finding]] = {}
+    for finding in sorted(findings, key=lambda finding: finding.since):
+        if finding.task.step != "driver" or finding.state == "failed" or finding.cause not in _ROUTINE:
+            by_task.setdefault(finding.task, []).append(finding)
+    views = [_step(task, found, now) for task, found in by_task.items()]
+    return tuple(sorted(views, key=_order))
 
 
 def steps_of_tasks(tasks: Iterable[Any], now: datetime) -> tuple[StepView, ...]:
-    """Return the steps as Kubeflow's own API tells of them, for who may not read the pods: states without reasons."""
+    """Return the steps as Kubeflow's own API has them, for those who may not read pods: states without reasons."""
     found = {}
     for task in tasks:
-        name = re.sub(r"-(\d+)$", r" \1", str(task.display_name))
+        name, _, use = str(task.display_name).partition("-")  # as KFP calls the second task of one component
+        known = Task(name, use)
         state = _STATES.get(str(task.state), "waiting")
-        if name not in _ORDER:
+        if known not in _TASKS:
             continue
         start, end = _text(task.start_time), _text(task.end_time)
-        said = " ".join(str(task.error.message).split()) if task.error and task.error.message else ""
-        found[name] = StepView(
-            name=name,
+        message = " ".join(str(task.error.message).split()) if task.error and task.error.message else ""
+        found[known] = StepView(
+            task=known,
             state=state,
-            sentence=said or f"is {str(task.state).lower()} by Kubeflow, which says no more",
+            sentence=message or f"is {str(task.state).lower()} by Kubeflow, which says no more",
             cause=str(task.state).lower(),
             pod="",
             node="",
@@ -167,26 +184,28 @@ def steps_of_tasks(tasks: Iterable[Any], now: datetime) -> tuple[StepView, ...]:
             code=None,
             permanent=False,
         )
-    return tuple(found[name] for name in sorted(found, key=lambda each: _ORDER[each]))
+    return tuple(found[known] for known in sorted(found, key=_TASKS.index))
 
 
-def with_podless(found: tuple[StepView, ...], told: tuple[StepView, ...]) -> tuple[StepView, ...]:
-    """Return the steps `found` by their pods, and of those that Kubeflow told of the ones that are done without any.
+def with_podless(found: tuple[StepView, ...], by_task: tuple[StepView, ...]) -> tuple[StepView, ...]:
+    """Return the steps `found` by their pods, and of Kubeflow's `by_task` those that are done without a pod.
 
-    All that Kubeflow told of where no pod was found.
+    If no pod is left, all of Kubeflow's.
     """
     if not found:
-        return told
-    known = {view.name.partition(" worker")[0] for view in found}
+        return by_task
+    known = {replace(view.task, worker="") for view in found}
     sentence = "done, and has no pod: an earlier run's output was taken, or the pod is gone"
-    rest = [replace(view, sentence=sentence) for view in told if view.cause == "succeeded" and view.name not in known]
-    return tuple(sorted([*found, *rest], key=_place))
+    rest = [
+        replace(view, sentence=sentence) for view in by_task if view.cause == "succeeded" and view.task not in known
+    ]
+    return tuple(sorted([*found, *rest], key=_order))
 
 
-def _step(name: str, found: list[Finding], now: datetime) -> StepView:
+def _step(task: Task, found: list[Finding], now: datetime) -> StepView:
     newest = found[-1]
     return StepView(
-        name=name,
+        task=task,
         state=newest.state,
         sentence=newest.sentence,
         cause=newest.cause,
@@ -199,7 +218,7 @@ def _step(name: str, found: list[Finding], now: datetime) -> StepView:
         code=newest.code,
         permanent=newest.permanent,
         against_plan=newest.against_plan,
-        earlier=tuple(f"{each.pod} {each.sentence}" for each in found[:-1] if each.state == "failed"),
+        earlier=tuple(f"{finding.pod} {finding.sentence}" for finding in found[:-1] if finding.state == "failed"),
     )
 
 
@@ -208,8 +227,9 @@ def with_outputs(views: tuple[StepView, ...], folders: dict[str, str]) -> tuple[
     return tuple(replace(view, output=folders.get(view.name, "")) for view in views)
 
 
-def _place(step: StepView) -> tuple[int, str]:
-    return _ORDER.get(step.name.partition(" worker")[0], len(_ORDER)), step.name
+def _order(step: StepView) -> tuple[int, str]:
+    task = replace(step.task, worker="")
+    return _TASKS.index(task) if task in _TASKS else len(_TASKS), step.name
 
 
 def _began(step: StepView) -> str:

@@ -11,12 +11,13 @@ from datetime import UTC, datetime
 from typing import Any
 
 from trainyard.errors import ConfigurationError, InfrastructureError, TrainyardError, TransientError, did_you_mean
+from trainyard.kubernetes import client
+from trainyard.kubernetes.client import JOBS, Manifest
+from trainyard.kubernetes.diagnosis import main_container, task_of
 from trainyard.spec.environment import Environment
 from trainyard.storage import storage
-from trainyard_control.cluster import kubernetes_api
-from trainyard_control.cluster.explanation import Finding, main_container, step_of
-from trainyard_control.cluster.kubernetes_api import Manifest
-from trainyard_control.compiler.submission import environment_of, recipe_of
+from trainyard_control.cluster.explanation import Finding
+from trainyard_control.compiler import about
 from trainyard_control.kubeflow import argo, run_pods
 from trainyard_control.kubeflow.kubeflow_api import Kubeflow
 from trainyard_control.kubeflow.run_view import (
@@ -28,7 +29,6 @@ from trainyard_control.kubeflow.run_view import (
     with_outputs,
     with_podless,
 )
-from trainyard_control.planning import expectation
 
 _POLL_SECONDS = 3.0  # chosen: two servers are asked, and a step takes ten seconds at least
 _ENDING = OVER | {"CANCELING"}
@@ -42,17 +42,17 @@ class Runs:
     def __init__(self, environment: Environment) -> None:
         if environment.target != "kubeflow":
             raise ConfigurationError(
-                f"{environment.name}: its target is {environment.target}. Runs are looked after on Kubeflow only."
+                f"{environment.name}: its target is {environment.target}. Runs are looked after on Kubeflow only. "
+                "Name an environment of a cluster with -e."
             )
         self.environment = environment
         self.server = Kubeflow(environment)
-        self._names: dict[tuple[str, str], tuple[str, str]] = {}
-        self._cluster: kubernetes_api.Kubernetes | None = None
+        self._cluster: client.Cluster | None = None
 
     @property
-    def cluster(self) -> kubernetes_api.Kubernetes:
+    def cluster(self) -> client.Cluster:
         """The cluster that the pods are in."""
-        self._cluster = self._cluster or kubernetes_api.connect(self.environment.namespace)
+        self._cluster = self._cluster or client.connect(self.environment.namespace)
         return self._cluster
 
     def newest(self, count: int, everything: bool) -> list[RunView]:
@@ -73,11 +73,12 @@ class Runs:
             return str(self.server.run(name).run_id)
         names = [str(run.display_name) for run in known]
         raise ConfigurationError(
-            f"no run '{name}' at {self.server.host}. Newest: {', '.join(names[:5]) or 'none'}.{did_you_mean(name, names)}"
+            f"no run '{name}' at {self.server.host}. Newest: {', '.join(names[:5]) or 'none'}."
+            f"{did_you_mean(name, names)}"
         )
 
     def view(self, run_id: str) -> RunView:
-        """Return the run with its steps, and its record where that can be read from here.
+        """Return the run with its steps, and its record if that can be read from here.
 
         Whoever may not read the pods sees the states that Kubeflow knows.
         """
@@ -90,8 +91,8 @@ class Runs:
         except (ConfigurationError, InfrastructureError):
             found = ()
         # Pods are gone an hour after the run, by Argo's default, and a step that its cache answers has none at all.
-        told = steps_of_tasks((run.run_details and run.run_details.task_details) or [], now)
-        found = with_podless(found, told)
+        by_task = steps_of_tasks((run.run_details and run.run_details.task_details) or [], now)
+        found = with_podless(found, by_task)
         record, folder = self._record(view, run_id)
         views = with_outputs(found, (record or {}).get("folders", {}))
         facts = view.facts | ({"folder": folder} if folder else {})
@@ -100,42 +101,44 @@ class Runs:
     def _findings(self, run: Any, workflows: list[Manifest]) -> list[Finding]:
         pods = run_pods.pods_of_run(self.cluster, str(run.run_id))
         jobs = run_pods.gangs(self.cluster, [*workflows, *pods])
-        found = run_pods.findings(self.cluster, pods, jobs, expectation.read(run.description or ""), workflows)
-        return found + run_pods.held_up(workflows)
+        purpose = _about(run)
+        expected = purpose.expected if purpose else None
+        found = run_pods.findings(self.cluster, pods, jobs, expected, workflows)
+        return found + run_pods.uncreated_steps(workflows)
 
     def log(self, run_id: str, step: str, tail: int | None) -> str:
-        """Return the newest log of `step`; where it trains in a gang, that of the gang's worker 0."""
+        """Return the newest log of `step`; if it trains in a gang, that of the gang's worker 0."""
         pods = run_pods.pods_of_run(self.cluster, run_id)
-        names = [step_of(pod) for pod in pods]
-        wanted = f"{step} worker 0" if f"{step} worker 0" in names else step
-        newest = next((pod for pod in reversed(pods) if step_of(pod) == wanted), None)
-        if newest is None:
-            known = sorted({name for name in names if name != "driver"})
+        tasks = [task_of(pod) for pod in pods]
+        chief = [pod for pod, task in zip(pods, tasks, strict=True) if task.step == step and task.worker == "0"]
+        found = chief or [pod for pod, task in zip(pods, tasks, strict=True) if task.name == step]
+        if not found:
+            known = sorted({task.name for task in tasks} - {"driver"})
             raise ConfigurationError(
                 f"run {run_id}: no pod of step '{step}'. There are: {', '.join(known) or 'none any more'}."
                 f"{did_you_mean(step, known)}"
             )
-        return self.cluster.log(newest["metadata"]["name"], main_container(newest), tail)
+        return self.cluster.log(found[-1]["metadata"]["name"], main_container(found[-1]), tail)
 
     def cancel(self, run_id: str) -> None:
-        """The run, its pods and the gangs that it started are gone. Raises `TransientError` where they do not end."""
+        """The run, its pods and the gangs that it started are gone. Raises `TransientError` if they do not end."""
         self._terminate(run_id)
         deadline = time.monotonic() + _GONE_SECONDS
-        signs: set[str] = set()
+        heartbeats: set[str] = set()
         while True:
             # Argo kills a launcher without letting it remove its gang, so that is done here.
             pods = run_pods.pods_of_run(self.cluster, run_id)
             owners = [*run_pods.workflows(self.cluster, run_id), *pods]
             jobs = run_pods.gangs(self.cluster, owners)
-            signs |= {sign for job in jobs if (sign := run_pods.launcher_sign(job))}
+            heartbeats |= {uri for job in jobs if (uri := run_pods.launcher_heartbeat(job))}
             for job in jobs:
                 if not job["metadata"].get("deletionTimestamp"):
-                    self.cluster.delete(_job_path(job))
+                    self.cluster.delete(self.cluster.path("jobs", _name(job), JOBS))
             alive = [_name(pod) for pod in pods if pod["status"].get("phase") not in ("Succeeded", "Failed")]
             state = self._state(run_id)
             if not jobs and not alive and state in OVER:
-                _forget(signs)
-                with suppress(TrainyardError, OSError), storage.patience(_NOTE_SECONDS):
+                _forget(heartbeats)
+                with suppress(TrainyardError, OSError), storage.deadline(_NOTE_SECONDS):
                     storage.write_text(self._note(self.server.run(run_id)), datetime.now(UTC).isoformat())
                 return
             if time.monotonic() > deadline:
@@ -176,16 +179,16 @@ class Runs:
             time.sleep(_POLL_SECONDS)
 
     def _bare(self, run: Any) -> RunView:
-        pipeline, version = self._names_of(run)
-        created = _written(run.created_at)
+        purpose = _about(run)
+        created = _iso_time(run.created_at)
         end = run.finished_at if run.finished_at and run.finished_at.year > 1970 else None
         last = end or datetime.now(UTC)
         return RunView(
             run_id=str(run.run_id),
             name=str(run.display_name),
             state=self._outcome(run),
-            recipe=recipe_of(pipeline),
-            environment=environment_of(version),
+            recipe=purpose.recipe if purpose else "–",
+            environment=purpose.environment if purpose else "–",
             created=created,
             seconds=round((last - run.created_at).total_seconds(), 1) if run.created_at else None,
             error=str(run.error.message) if run.error and run.error.message else "",
@@ -194,39 +197,28 @@ class Runs:
     def _outcome(self, run: Any) -> str:
         """Return the run's state. Kubeflow has FAILED for one that was cancelled within a step with retries.
 
-        That it was asked to end stands in its history, unless it was over before Kubeflow looked; then in its Workflow, as
-        long as Argo keeps that, and in the note that `cancel` left.
+        That it was asked to end stands in its history, unless it was over before Kubeflow looked; then in its Workflow,
+        as long as Argo keeps that, and in the note that `cancel` left.
         """
         state = str(run.state)
-        if state != "FAILED" or any(str(each.state) == "CANCELING" for each in run.state_history or []):
+        if state != "FAILED" or any(str(status.state) == "CANCELING" for status in run.state_history or []):
             return "CANCELED" if state == "FAILED" else state
         with suppress(TrainyardError, OSError):
-            if any(argo.cancelled(each) for each in run_pods.workflows(self.cluster, str(run.run_id))):
+            if any(argo.cancelled(workflow) for workflow in run_pods.workflows(self.cluster, str(run.run_id))):
                 return "CANCELED"
-        with suppress(TrainyardError, OSError), storage.patience(_NOTE_SECONDS):
+        with suppress(TrainyardError, OSError), storage.deadline(_NOTE_SECONDS):
             return "CANCELED" if storage.read_text(self._note(run)) is not None else state
         return state
 
     def _note(self, run: Any) -> str:
         """Return where `cancel` notes that it ended the run."""
-        recipe = recipe_of(self._names_of(run)[0])
-        return storage.join(self.environment.storage, recipe, "runs", str(run.run_id), "cancelled")
-
-    def _names_of(self, run: Any) -> tuple[str, str]:
-        """Return the names of the run's pipeline and version, which carry recipe and environment."""
-        reference = run.pipeline_version_reference
-        if reference is None or not reference.pipeline_id:
-            return "–", "–"
-        key = (str(reference.pipeline_id), str(reference.pipeline_version_id))
-        if key not in self._names:
-            try:
-                self._names[key] = self.server.names(*key)
-            except ConfigurationError:  # the pipeline was deleted, the run was not
-                self._names[key] = ("–", "–")
-        return self._names[key]
+        purpose = _about(run)
+        return storage.join(
+            self.environment.storage, purpose.recipe if purpose else "–", "runs", str(run.run_id), "cancelled"
+        )
 
     def _record(self, view: RunView, run_id: str) -> tuple[dict[str, Any] | None, str]:
-        """Return the run's run.json and its folder; None where the storage cannot be read from here."""
+        """Return the run's run.json and its folder; None if the storage cannot be read from here."""
         folder = storage.join(self.environment.storage, view.recipe, "runs", run_id)
         try:
             text = storage.read_text(storage.join(folder, "run.json"))
@@ -235,23 +227,30 @@ class Runs:
             return None, folder
 
 
-def _forget(signs: set[str]) -> None:
-    """Remove what the launchers of ended gangs left beside their checkpoints, as far as the storage is in reach from here."""
-    for sign in signs:
+def _about(run: Any) -> about.About | None:
+    return about.read(run.runtime_config.parameters if run.runtime_config else None)
+
+
+def _forget(heartbeats: set[str]) -> None:
+    """Remove what the launchers of ended gangs left beside their checkpoints, if the storage is in reach from here."""
+    for uri in heartbeats:
         with suppress(TrainyardError, OSError):
-            storage.remove(sign.rpartition("/")[0])
+            storage.remove(uri.rpartition("/")[0])
 
 
-def changes(views: Iterator[RunView], say: Callable[[StepView], None]) -> Iterator[RunView]:
-    """Yield `views` on, and tell `say` of every step whose sentence is new; while it runs, whose cause is, or its pace beside the plan."""
-    said: dict[str, tuple[str, ...]] = {}
+def changes(views: Iterator[RunView], report: Callable[[StepView], None]) -> Iterator[RunView]:
+    """Yield `views` on, and call `report` with every step whose sentence is new.
+
+    While a step runs, only another cause or another pace beside the plan is news.
+    """
+    reported: dict[str, tuple[str, ...]] = {}
     for view in views:
         for step in view.steps:
             running = step.state == "running"
             news = (step.pod, step.cause, step.against_plan) if running else (step.pod, step.sentence)
-            if said.get(step.name) != news:
-                said[step.name] = news
-                say(step)
+            if reported.get(step.name) != news:
+                reported[step.name] = news
+                report(step)
         yield view
 
 
@@ -262,16 +261,12 @@ def longest_wait(view: RunView, now: datetime) -> tuple[float, StepView] | None:
         for step in view.steps
         if step.state == "waiting" and step.since
     ]
-    return max(waiting, key=lambda each: each[0], default=None)
-
-
-def _job_path(job: Manifest) -> str:
-    return f"/apis/batch/v1/namespaces/{job['metadata']['namespace']}/jobs/{_name(job)}"
+    return max(waiting, key=lambda wait: wait[0], default=None)
 
 
 def _name(thing: Manifest) -> str:
     return str(thing["metadata"]["name"])
 
 
-def _written(time_of: datetime | None) -> str:
+def _iso_time(time_of: datetime | None) -> str:
     return time_of.astimezone(UTC).isoformat(timespec="seconds") if time_of else ""

@@ -34,7 +34,9 @@ _Name = Annotated[str, Field(max_length=1024, pattern=r"^[^\x00-\x1f\x7f]+$")]
 class Schedule(Strict):
     """When a recipe runs in an environment."""
 
-    name: Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]{0,40}[a-z0-9])?$")]
+    name: Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]{0,40}[a-z0-9])?$")] = Field(
+        description="Of the schedule at the server, and the beginning of its runs' names."
+    )
     recipe: _Name = Field(description="Name of a bundled recipe, or a file beside this one.")
     environment: _Name = Field(description="Name of an environment, or a file beside this one.")
     overrides: list[_Name] = Field(
@@ -76,7 +78,7 @@ def _values(name: str, field: str) -> set[int]:
     values: set[int] = set()
     for part in field.split(","):
         found = re.fullmatch(r"(?:\*|([0-9]{1,2})(?:-([0-9]{1,2}))?)(?:/([0-9]{1,2}))?", part)
-        first, last, step = (int(each) if each else None for each in found.groups()) if found else (None, None, 0)
+        first, last, step = (int(number) if number else None for number in found.groups()) if found else (None, None, 0)
         # As the server reads it, 5/10 is 5-59/10.
         end = last if last is not None else high if first is None or step else first
         start = low if first is None else first
@@ -114,7 +116,7 @@ class Action:
 
 
 def load(path: Path) -> Schedule:
-    """Return the schedule in `path`, its recipe and environment found beside it where they are files."""
+    """Return the schedule in `path`, its recipe and environment found beside it if they are files."""
     found = documents.load(path, Schedule)
     beside = {
         key: str(path.parent / value)
@@ -126,8 +128,8 @@ def load(path: Path) -> Schedule:
 
 def digest(schedule: Schedule, package: str, account: str) -> str:
     """Return what names this very schedule with this very package."""
-    said = schedule.model_dump(mode="json", exclude={"recipe", "environment", "overrides"})
-    content = json.dumps([said, account], sort_keys=True) + package
+    fields = schedule.model_dump(mode="json", exclude={"recipe", "environment", "overrides"})
+    content = json.dumps([fields, account], sort_keys=True) + package
     return hashlib.sha256(content.encode()).hexdigest()[:_DIGEST]
 
 
@@ -139,26 +141,29 @@ def belongs(name: str, schedule: str) -> bool:
 def plan(wanted: str, paused: bool, there: list[Recurring], now: datetime) -> list[Action]:
     """Return what makes `wanted` the one schedule among `there`, none of whose ticks runs twice or is left out.
 
-    It is enabled, or disabled where it is `paused`; '' wants none. The new one starts where the old one stopped: after its newest run, at most SETTLE ago, for a tick that the old one
-    was about to run when it was disabled would otherwise be nobody's.
+    It is enabled, or disabled if it is `paused`; '' wants none. The new one starts where the old one stopped: after its
+    newest run, at most SETTLE ago, for a tick that the old one was about to run when it was disabled would otherwise be
+    nobody's.
     """
-    keeper = next((each for each in there if each.name == wanted and each.enabled is not paused), None)
-    others = [each for each in there if each is not keeper]
-    actions = [Action("disable", each.name, each.id) for each in others if each.enabled]
+    keeper = next((schedule for schedule in there if schedule.name == wanted and schedule.enabled is not paused), None)
+    others = [schedule for schedule in there if schedule is not keeper]
+    actions = [Action("disable", schedule.name, schedule.id) for schedule in others if schedule.enabled]
     if keeper:
         actions.append(Action("keep", keeper.name, keeper.id, why="unchanged, paused" if paused else "unchanged"))
     elif wanted and paused:
         actions.append(Action("create", wanted, start=now, why="paused: it runs nothing until paused is taken out"))
     elif wanted:
-        stopped = [max(each.last or each.created, now - SETTLE) for each in others if each.enabled]
+        stopped = [max(schedule.last or schedule.created, now - SETTLE) for schedule in others if schedule.enabled]
         actions.append(Action("create", wanted, start=max(stopped, default=now)))
-    for each in others:
-        if each.running:
+    for schedule in others:
+        if schedule.running:
             actions.append(
-                Action("keep", each.name, each.id, why="disabled; a run of it goes on, and would end with it")
+                Action("keep", schedule.name, schedule.id, why="disabled; a run of it goes on, and would end with it")
             )
         else:
-            actions.append(Action("delete", each.name, each.id, why="its runs stay listed, their pods and logs go"))
+            actions.append(
+                Action("delete", schedule.name, schedule.id, why="its runs stay listed, their pods and logs go")
+            )
     return actions
 
 

@@ -1,7 +1,7 @@
 """Submits a run exactly once: names are looked up before anything is made, and once more after it.
 
-Kubeflow gives one name to any number of runs, and an id of one's own is no lock: server 2.17 starts the second workflow before
-its database refuses the second run. So those who made one at the same moment agree on which one stays.
+Kubeflow gives one name to any number of runs, and an id of one's own is no lock: server 2.17 starts the second workflow
+before its database refuses the second run. So those who made one at the same moment agree on which one stays.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _POLL_SECONDS = 0.5
 
 @dataclass(frozen=True)
 class Submitted:
-    """A run at the server; attached where it had been submitted before."""
+    """A run at the server; attached if it had been submitted before."""
 
     run_id: str
     name: str
@@ -29,10 +29,10 @@ class Submitted:
 
 
 def submit(what: Submission, server: Kubeflow) -> Submitted:
-    """Return the one run of that name: new, or found where it is going on or has succeeded.
+    """Return the one run of that name: new, or found if it is going on or has succeeded.
 
     After a failed or cancelled one of that name a new one is made; what the old one finished is used again. When an
-    answer is lost on its way, the run is looked up. Raises `ConfigurationError` where a run of that name is of other
+    answer is lost on its way, the run is looked up. Raises `ConfigurationError` if a run of that name is of other
     content.
     """
     pipeline, version = server.upload(what.pipeline, what.version, what.package)
@@ -60,7 +60,7 @@ def _made(server: Kubeflow, what: Submission, pipeline: str, version: str) -> An
 
 
 def _stays(server: Kubeflow, made: Any, name: str) -> bool:
-    """Return whether `made` is the run of that name that stays, where other commands made one at the same moment.
+    """Return whether `made` is the run of that name that stays, if other commands made one at the same moment.
 
     The oldest stays: its maker waits until the others are withdrawn. One that is not had been looked for before `made`
     was there to be seen, so nobody will withdraw it, and `made` gives way.
@@ -81,7 +81,7 @@ def _going(server: Kubeflow, name: str) -> list[Any]:
 
 
 def _age(run: Any) -> tuple[Any, str]:
-    """Return what the runs of one name are put in order by; the server counts whole seconds."""
+    """Return what orders the runs of one name; the server counts in seconds."""
     return run.created_at, str(run.run_id)
 
 

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import json
 
+from trainyard import events
 from trainyard.contract import refusal
 from trainyard.errors import ConfigurationError, ExitCode, did_you_mean
 from trainyard.graph import OUTPUTS
 from trainyard.storage import storage
-from trainyard_control.cluster.explanation import ADVICE, failure_event
+from trainyard_control.cluster.explanation import advice
 from trainyard_control.cluster.pace import verdict
 
 
 def explain_folder(root: str, run: str) -> tuple[str, ExitCode]:
-    """Return one sentence on the run `run` below the storage `root`, the newest where it is '', and its exit code.
+    """Return one sentence on the run `run` below the storage `root`, the newest if it is '', and its exit code.
 
-    Raises `ConfigurationError` where there is no such run.
+    Raises `ConfigurationError` if there is no such run.
     """
     folders = {name: folder for name, folder in sorted(_runs(root))}
     if not folders or (run and run not in folders):
@@ -23,19 +24,19 @@ def explain_folder(root: str, run: str) -> tuple[str, ExitCode]:
         raise ConfigurationError(f"no run '{run or 'at all'}' in {root}. There: {newest}.{did_you_mean(run, folders)}")
     name = run or list(folders)[-1]
     text = storage.read_text(storage.join(folders[name], "run.json"))
-    written = json.loads(text) if text else {}
-    if written and not written.get("failure") and not written.get("exit_code"):
-        refused = refusal.of_record(written)
+    record = json.loads(text) if text else {}
+    if record and not record.get("failure") and not record.get("exit_code"):
+        refused = refusal.of_record(record)
         ended = f"has ended: {refusal.SENTENCE} ({refused})" if refused else "has succeeded"
-        return f"{name} {ended}. Report: {written['report']}", ExitCode.DONE
-    sentence, code = _failure(name, folders[name], str(written.get("failure") or ""), written.get("exit_code"))
-    return f"{sentence} Report: {written['report']}" if written.get("report") else sentence, code
+        return f"{name} {ended}. Report: {record['report']}", ExitCode.DONE
+    sentence, code = _failure(name, folders[name], str(record.get("failure") or ""), record.get("exit_code"))
+    return f"{sentence} Report: {record['report']}" if record.get("report") else sentence, code
 
 
 def _runs(root: str) -> list[tuple[str, str]]:
     """Return (name, folder) of every run of every recipe."""
-    places = [storage.join(root, recipe, "runs") for recipe in storage.children(root) if not recipe.startswith(".")]
-    return [(name, storage.join(place, name)) for place in places for name in storage.children(place)]
+    parents = [storage.join(root, recipe, "runs") for recipe in storage.children(root)]
+    return [(name, storage.join(parent, name)) for parent in parents for name in storage.children(parent)]
 
 
 def _failure(name: str, folder: str, sentence: str, number: int | None) -> tuple[str, ExitCode]:
@@ -47,14 +48,14 @@ def _failure(name: str, folder: str, sentence: str, number: int | None) -> tuple
     event = None
     if steps:
         log = storage.join(folder, f"{steps[-1]}.log")
-        event = failure_event(storage.read_text(log) or "")
+        event = events.failure(storage.read_text(log) or "")
         if event:
-            sentence, number = str(event["message"]), int(event["code"])
+            number, sentence = event
         if not sentence:
             pace = verdict(storage.read_text(log) or "").sentence
-            going = f" ({pace})" if pace else ""
-            return f"{name} is in {steps[-1]}{going}, or was killed there; log: {log}", ExitCode.TRANSIENT
+            pace_note = f" ({pace})" if pace else ""
+            return f"{name} is in {steps[-1]}{pace_note}, or was killed there; log: {log}", ExitCode.TRANSIENT
     code = ExitCode(number) if number in set(ExitCode) else ExitCode.BUG
-    advice = ADVICE.get(code, "").replace("submit again", "run again").replace("Submit again", "Run again")
     where = f" in {steps[-1]}" if event else ""
-    return f"{name} failed{where}: {sentence.rstrip('.')}. {advice}".strip(), code
+    parts = [f"{name} failed{where}: {sentence.rstrip('.')}", advice(code, "run again")]
+    return ". ".join(filter(None, parts)) + ".", code

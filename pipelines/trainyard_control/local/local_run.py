@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import tempfile
 import time
@@ -12,9 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Protocol, Self
 
-from trainyard import errors, memory, processes
+from trainyard import child_process, errors, events, memory
 from trainyard.contract import keys, warm_start
-from trainyard.contract.artifacts import Evaluation, Exports
+from trainyard.contract.artifacts.evaluate import Evaluation
+from trainyard.contract.artifacts.export import Exports
 from trainyard.contract.champion import champion
 from trainyard.contract.window import day_of
 from trainyard.errors import ExitCode, TrainyardError
@@ -29,13 +29,13 @@ from trainyard_control.local.step_process import step_process
 
 
 class Listener(Protocol):
-    """Is told what happens while a run goes on."""
+    """Receives what happens in a run."""
 
     def step_started(self, step: str) -> None:
         """A step begins."""
 
     def step_event(self, step: str, event: dict[str, Any]) -> None:
-        """The step said one thing (see `trainyard.events`)."""
+        """The step wrote an event (see `trainyard.events`)."""
 
     def step_ended(self, step: str, seconds: float, reused: bool) -> None:
         """The step's output is there."""
@@ -46,7 +46,10 @@ class Listener(Protocol):
 
 @dataclass
 class LocalRun:
-    """A run and what is known of it so far. `folders` and `seconds` grow step by step. day: as `window.day_of` reads it."""
+    """A run and what is known of it so far; `folders` and `seconds` grow step by step.
+
+    day: as `window.day_of` reads it. unfinished: the output that a step is writing, by step.
+    """
 
     recipe: Recipe
     environment: Environment
@@ -55,6 +58,7 @@ class LocalRun:
     listener: Listener
     day: str = ""
     folders: dict[str, str] = field(default_factory=dict)
+    unfinished: dict[str, str] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     startup_seconds: dict[str, float] = field(default_factory=dict)
 
@@ -72,7 +76,7 @@ class LocalRun:
         return plain_yaml.dump(self.recipe.model_dump(mode="json"))
 
     def execute(self) -> None:
-        """Run what is not done yet. A step that the gate leaves out is told to the listener.
+        """Run what is not done yet. The listener receives the steps that the gate leaves out.
 
         Raises the error class of the step that failed, with its sentence.
         """
@@ -109,7 +113,8 @@ class LocalRun:
         if step == "train":
             arguments["checkpoints"] = keys.checkpoints(output)
         if step == "preprocess":
-            arguments |= {"beam-options": self.environment.beam.command_line, "day": self.day}
+            arguments |= {"beam-options": self.environment.beam_options, "day": self.day}
+        self.unfinished = {step: output}
         if is_from(step, self.from_step):
             with storage.lease(output):
                 for uri in (output, *(uri for name, uri in arguments.items() if name == "checkpoints")):
@@ -121,41 +126,40 @@ class LocalRun:
             self._process(step, output, arguments)
         if step == "train":
             steps.drop_checkpoints(output)
-        self.folders[step] = output
+        self.folders[step], self.unfinished = output, {}
         self.seconds[step] = round(time.monotonic() - start, 2)
         self.listener.step_ended(step, self.seconds[step], reused)
         return output
 
     def _process(self, step: str, output: str, arguments: dict[str, str]) -> None:
-        failure: dict[str, Any] = {}
-        killed, peak = memory.kills(), 0
+        failure: tuple[int, str] | None = None
+        killed, peak = memory.oom_kills(), 0
         start = time.monotonic()
         with (
-            self._workplace(step) as (recipe, log),
+            self._step_files(step) as (recipe, log),
             step_process(step, {"recipe": recipe, **arguments, "output": output}) as running,
         ):
-            for line in running.lines:
+            for line in running.child.lines:
                 log.write(line)
-                event = _event(line)
+                event = events.parse(line)
                 peak = max(peak, memory.peak_mib(running.child.pid))
                 if event.get("event") == "started":
                     self.startup_seconds[step] = round(time.monotonic() - start, 2)
-                elif event.get("event") == "failed":
-                    failure = event
+                failure = events.failure(line) or failure
                 if event:
                     self.listener.step_event(step, event)
             code = running.wait()
-        if running.told_to_stop.is_set() or code in (ExitCode.PREEMPTED, -signal.SIGTERM):
+        if running.stop_requested.is_set() or code in (ExitCode.PREEMPTED, -signal.SIGTERM):
             raise errors.Preempted(f"{step}: told to stop (SIGTERM). Run the same command again to go on.")
         if code in (ExitCode.INTERRUPTED, -signal.SIGINT):
             raise KeyboardInterrupt
-        if code == -signal.SIGKILL and memory.kills() > killed:
-            raise errors.InfrastructureError(f"{step}: was killed {memory.told(peak, step)}.")
+        if code == -signal.SIGKILL and memory.oom_kills() > killed:
+            raise errors.InfrastructureError(f"{step}: was killed {memory.oom_message(peak, step)}.")
         if code or storage.committed(output) is None:
             raise self._error(step, code, failure)
 
     @contextmanager
-    def _workplace(self, step: str) -> Iterator[tuple[str, _Log]]:
+    def _step_files(self, step: str) -> Iterator[tuple[str, _Log]]:
         """Yield the local path of the recipe, and the step's log, which is in the run's folder when the block ends."""
         bucket = storage.is_bucket(self._folder)
         with disk.os_errors(Path(tempfile.gettempdir())):
@@ -175,20 +179,14 @@ class LocalRun:
             if lines.fault:
                 self.listener.step_event(step, {"event": "warning", "message": f"its log ends early: {lines.fault}"})
 
-    def _error(self, step: str, code: int, failure: dict[str, Any]) -> TrainyardError:
+    def _error(self, step: str, code: int, failure: tuple[int, str] | None) -> TrainyardError:
         log = storage.join(self._folder, f"{step}.log")
-        known = {kind.__name__: kind for kind in TrainyardError.__subclasses__()}
-        if failure.get("error") in known:
-            return known[failure["error"]](failure["message"])
-        if code == -signal.SIGKILL:
-            return errors.TransientError(
-                f"{step}: was killed (SIGKILL). Run the same command again to go on; log: {log}."
-            )
-        if code == processes.LOST:
-            return errors.TransientError(
-                f"{step}: was killed, or the fork server that had started it. Run the same command again to go on; log: {log}."
-            )
-        sentence = failure.get("message") or f"{step}: ended with exit status {code} and no committed output"
+        if failure and failure[0] != ExitCode.BUG:
+            return errors.from_code(*failure)
+        if code in (-signal.SIGKILL, child_process.LOST):
+            how = child_process.describe_exit(code)
+            return errors.TransientError(f"{step}: {how}. Run the same command again to go on; log: {log}.")
+        sentence = failure[1] if failure else f"{step}: ended with exit status {code} and no committed output"
         return TrainyardError(f"{sentence}. This is a fault of Trainyard or of the recipe's module; log: {log}.")
 
 
@@ -227,10 +225,3 @@ class _Log:
             action()
         except OSError as error:
             self.fault = self.fault or disk.fault(error, self.path)
-
-
-def _event(line: str) -> dict[str, Any]:
-    try:
-        return json.loads(line) if line.startswith('{"event"') else {}
-    except ValueError:
-        return {}

@@ -1,26 +1,22 @@
 """Starts a step as a process of its own out of one that has TensorFlow imported already.
 
-Importing TensorFlow takes 3 to 6 seconds, and four of the five steps need it. Python's fork server imports it once a run,
-before any of its threads exist, and every step is forked from there: measured, 0.05 s instead of 5.
+Importing TensorFlow takes 3 to 6 seconds, and four of the five steps need it. Python's fork server imports it once a
+run, before any of its threads exist, and every step is forked from there: measured, 0.05 s instead of 5.
 """
 
 from __future__ import annotations
 
 import importlib
-import multiprocessing
 import os
 import signal
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from multiprocessing import Pipe, connection
 from pathlib import Path
-from types import FrameType
-from typing import IO
 
-from trainyard import processes
+from trainyard.child_process import ChildProcess, prepare_fork_server
+from trainyard.signals import on_sigterm
 
 _GRACE_SECONDS = 15  # chosen: what a Spot node on GKE gives
 _IMPORTED_ONCE = ["trainyard.data", "tensorflow", "keras"]
@@ -28,17 +24,13 @@ _IMPORTED_ONCE = ["trainyard.data", "tensorflow", "keras"]
 
 @dataclass(frozen=True)
 class Running:
-    """A step at work: what it writes to stdout and stderr, line by line, and its exit status.
+    """A step at work. stop_requested: set once this process got SIGTERM, which it passes on."""
 
-    told_to_stop: set once this process got SIGTERM, which it passes on.
-    """
-
-    lines: IO[str]
-    child: processes.Child
-    told_to_stop: threading.Event = field(default_factory=threading.Event)
+    child: ChildProcess
+    stop_requested: threading.Event = field(default_factory=threading.Event)
 
     def wait(self) -> int:
-        """Return the exit status once the step has ended; as `processes.Child.code`."""
+        """Return the exit status once the step has ended; as `ChildProcess.code`."""
         self.child.join()
         return self.child.code or 0
 
@@ -49,39 +41,32 @@ def step_process(step: str, options: dict[str, str]) -> Iterator[Running]:
 
     Ctrl-C and SIGTERM of this process go on to the step, and nothing of it runs on when the block ends.
     """
-    children: list[processes.Child] = []
-    told_to_stop = threading.Event()
+    children: list[ChildProcess] = []
+    stop_requested = threading.Event()
 
-    def pass_on(_signal: int, _frame: FrameType | None) -> None:
-        if not told_to_stop.is_set():  # `timeout` sends it twice
-            told_to_stop.set()
+    def pass_on() -> None:
+        if not stop_requested.is_set():  # `timeout` sends it twice
+            stop_requested.set()
             for child in children:
                 child.terminate()
 
-    main_thread = threading.current_thread() is threading.main_thread()
-    # Before the step starts: else a signal in between would leave it running.
-    previous = signal.signal(signal.SIGTERM, pass_on) if main_thread else None
-    try:
-        reader, writer = Pipe(duplex=False)
-        _start_server()
-        command_line = [f"--{name}={value}" for name, value in options.items()]
-        children.append(processes.Child(_step, (step, command_line, writer), step))
-        if told_to_stop.is_set():
-            children[0].terminate()
-        writer.close()
-        with os.fdopen(os.dup(reader.fileno()), encoding="utf-8", errors="replace") as lines:
-            yield Running(lines, children[0], told_to_stop)
-    except BaseException:
-        for child in children:
-            child.interrupt()
-        raise
-    finally:
-        for child in children:
-            child.join(_GRACE_SECONDS)
-            child.kill()
-        reader.close()
-        if main_thread:
-            signal.signal(signal.SIGTERM, previous)
+    # Around the start of the step: else a signal in between would leave it running.
+    with on_sigterm(pass_on):
+        try:
+            _start_server()
+            command_line = [f"--{name}={value}" for name, value in options.items()]
+            children.append(ChildProcess(_step, (step, command_line), step, signal.SIGTERM))
+            if stop_requested.is_set():
+                children[0].terminate()
+            with children[0].lines:
+                yield Running(children[0], stop_requested)
+        except BaseException:
+            for child in children:
+                child.interrupt()
+            raise
+        finally:
+            for child in children:
+                child.kill(_GRACE_SECONDS)
 
 
 def _start_server() -> None:
@@ -90,26 +75,14 @@ def _start_server() -> None:
     try:
         with Path(os.devnull).open("w") as nowhere:
             os.dup2(nowhere.fileno(), 2)
-        processes.prepare(_IMPORTED_ONCE)
+        prepare_fork_server(_IMPORTED_ONCE)
     finally:
         os.dup2(stderr, 2)
         os.close(stderr)
 
 
-def _step(step: str, command_line: list[str], writer: connection.Connection) -> None:
-    """In the new process: run the step as `python -m trainyard.<step>` would, its output going into the pipe."""
-    os.dup2(writer.fileno(), sys.stdout.fileno())
-    os.dup2(writer.fileno(), sys.stderr.fileno())
-    writer.close()
+def _step(step: str, command_line: list[str]) -> None:
+    """Run the step in the new process as `python -m trainyard.steps.<step>` would."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    os.environ["TRAINYARD_EVENTS"] = "json"
-    threading.Thread(target=_end_with_parent, daemon=True).start()
     module = importlib.import_module(f"trainyard.steps.{step}.run")
     importlib.import_module("trainyard.runtime.step").main(module.run, command_line)
-
-
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        connection.wait([parent.sentinel])
-        os.kill(os.getpid(), signal.SIGTERM)

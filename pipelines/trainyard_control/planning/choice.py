@@ -11,77 +11,79 @@ from trainyard_control.planning.sites import HERE
 ALIKE = 1.05  # chosen: a pool that is faster by less is no reason to take more devices
 
 
-def choose(found: list[Candidate], deadline: float | None, budget: float | None) -> list[Candidate]:
+def choose(candidates: list[Candidate], deadline: float | None, budget: float | None) -> list[Candidate]:
     """Return the candidates with at most one chosen: the cheapest that meets deadline (hours) and budget (USD).
 
-    Without them the cheapest whose training takes minutes or hours, else the fastest. A pool without a known price is taken
-    only where no pool with one will do, and never against a budget; those without are ranked by their speed.
+    Without them the cheapest whose training takes minutes or hours, else the fastest. A pool without a known price is
+    taken only if no pool with one will do, and never against a budget; those without are ranked by their speed.
     """
-    able = [each for each in found if each.feasible]
-    meeting = [each for each in able if not _objection(each, deadline, budget)]
-    quick = [each for each in meeting if each.duration in ("minutes", "hours")]
+    feasible = [candidate for candidate in candidates if candidate.feasible]
+    within_limits = [candidate for candidate in feasible if not _objection(candidate, deadline, budget)]
+    within_a_day = [candidate for candidate in within_limits if candidate.duration in ("minutes", "hours")]
     if deadline is not None or budget is not None:
-        best, why = _cheapest(meeting), f"{_of('cheapest', meeting)} within {_limits(deadline, budget)}"
-    elif quick:
-        best, why = _cheapest(quick), f"{_of('cheapest', quick)} whose training takes minutes or hours"
+        best, why = _cheapest(within_limits), f"{_of('cheapest', within_limits)} within {_limits(deadline, budget)}"
+    elif within_a_day:
+        best, why = _cheapest(within_a_day), f"{_of('cheapest', within_a_day)} whose training takes minutes or hours"
     else:
-        best, why = _fastest(meeting), f"{_of('fastest', meeting)}; none takes less than a day"
+        best, why = _fastest(within_limits), f"{_of('fastest', within_limits)}; none takes less than a day"
     if best and best.cost_usd is None:
-        why = _of("fastest", meeting) + ("" if best.pool == HERE else "; it has no price")
-    unpriced = sorted((each for each in able if each.cost_usd is None), key=_hours)
-    return [_judged(each, best, why, deadline, budget, unpriced) for each in found]
+        why = _of("fastest", within_limits) + ("" if best.pool == HERE else "; it has no price")
+    unpriced = sorted((candidate for candidate in feasible if candidate.cost_usd is None), key=_hours)
+    return [_judged(candidate, best, why, deadline, budget, unpriced) for candidate in candidates]
 
 
 def _judged(
-    each: Candidate,
+    candidate: Candidate,
     best: Candidate | None,
     why: str,
     deadline: float | None,
     budget: float | None,
     unpriced: list[Candidate],
 ) -> Candidate:
-    if not each.feasible:
-        return each
-    if each is best:
-        late = deadline is not None and each.hours is not None and each.hours.high > deadline
-        reasons = [why, "may miss the deadline" if late else "", each.why]
-        return replace(each, chosen=True, why="; ".join(filter(None, reasons)))
-    against = _objection(each, deadline, budget) or _against(each, best, unpriced)
-    return replace(each, why="; ".join(filter(None, [against, each.why])))
+    if not candidate.feasible:
+        return candidate
+    if candidate is best:
+        late = deadline is not None and candidate.hours is not None and candidate.hours.high > deadline
+        reasons = [why, "may miss the deadline" if late else "", candidate.why]
+        return replace(candidate, chosen=True, why="; ".join(filter(None, reasons)))
+    against = _objection(candidate, deadline, budget) or _against(candidate, best, unpriced)
+    return replace(candidate, why="; ".join(filter(None, [against, candidate.why])))
 
 
-def _objection(each: Candidate, deadline: float | None, budget: float | None) -> str:
+def _objection(candidate: Candidate, deadline: float | None, budget: float | None) -> str:
     """Return why the candidate does not meet the limits, or an empty string."""
-    if deadline is not None and _hours(each) > deadline:
-        return f"takes {_number(_hours(each))} h, the deadline is {deadline:g} h"
-    if budget is not None and each.cost_usd is None:
+    if deadline is not None and _hours(candidate) > deadline:
+        return f"takes {_number(_hours(candidate))} h, the deadline is {deadline:g} h"
+    if budget is not None and candidate.cost_usd is None:
         return "no price, so the budget cannot be held: set price_per_hour"
-    if budget is not None and each.cost_usd is not None and each.cost_usd > budget:
-        return f"costs {usd(each.cost_usd)} USD, the budget is {budget:g}"
+    if budget is not None and candidate.cost_usd is not None and candidate.cost_usd > budget:
+        return f"costs {usd(candidate.cost_usd)} USD, the budget is {budget:g}"
     return ""
 
 
-def _against(each: Candidate, best: Candidate | None, unpriced: list[Candidate]) -> str:
+def _against(candidate: Candidate, best: Candidate | None, unpriced: list[Candidate]) -> str:
     if best is None:
         return ""
-    if each.cost_usd is None:
-        speed = _speed(each, best)
+    if candidate.cost_usd is None:
+        speed = _speed(candidate, best)
         if best.cost_usd is None:  # nothing has a price where this was taken: speed alone decides
             return speed
-        rank = f", number {unpriced.index(each) + 1} by speed of {len(unpriced)} without" if len(unpriced) > 1 else ""
+        rank = (
+            f", number {unpriced.index(candidate) + 1} by speed of {len(unpriced)} without" if len(unpriced) > 1 else ""
+        )
         return f"no price, {speed}{rank}: set price_per_hour to have its cost compared"
-    if best.cost_usd is not None and each.cost_usd >= best.cost_usd:
-        faster = _hours(best) / _hours(each)
-        return f"costs {usd(each.cost_usd - best.cost_usd)} USD more" + (
+    if best.cost_usd is not None and candidate.cost_usd >= best.cost_usd:
+        faster = _hours(best) / _hours(candidate)
+        return f"costs {usd(candidate.cost_usd - best.cost_usd)} USD more" + (
             f", {faster:.1f} times as fast" if faster > 1.05 else ""
         )
     return "cheaper, but slower"
 
 
-def _speed(each: Candidate, best: Candidate) -> str:
-    times = _hours(best) / _hours(each)
+def _speed(candidate: Candidate, best: Candidate) -> str:
+    times = _hours(best) / _hours(candidate)
     if 1 / ALIKE <= times <= ALIKE:
-        return f"about as fast as {best.pool}" + (" with more devices" if each.devices > best.devices else "")
+        return f"about as fast as {best.pool}" + (" with more devices" if candidate.devices > best.devices else "")
     return (
         f"{times:.3g} times as fast as {best.pool}" if times > 1 else f"{1 / times:.3g} times slower than {best.pool}"
     )
@@ -96,7 +98,7 @@ def _cheapest(pools: Iterable[Candidate]) -> Candidate | None:
     """Return the cheapest with a known price, else the fastest."""
     pools = list(pools)
     if priced := _priced(pools):
-        return min(priced, key=lambda each: (each.cost_usd or 0.0, _hours(each)))
+        return min(priced, key=lambda candidate: (candidate.cost_usd or 0.0, _hours(candidate)))
     return _fastest(pools)
 
 
@@ -104,20 +106,22 @@ def _fastest(pools: list[Candidate]) -> Candidate | None:
     """Return the fastest; of those that are about as fast, the one with the fewest devices."""
     most = ALIKE * min(map(_hours, pools), default=0.0)
     return min(
-        (each for each in pools if _hours(each) <= most), key=lambda each: (each.devices, _hours(each)), default=None
+        (candidate for candidate in pools if _hours(candidate) <= most),
+        key=lambda candidate: (candidate.devices, _hours(candidate)),
+        default=None,
     )
 
 
 def _priced(pools: Iterable[Candidate]) -> list[Candidate]:
-    return [each for each in pools if each.cost_usd is not None]
+    return [candidate for candidate in pools if candidate.cost_usd is not None]
 
 
 def _number(hours: float) -> str:
     return f"{hours:,.0f}" if hours >= 100 else f"{hours:.3g}"
 
 
-def _hours(each: Candidate) -> float:
-    return each.hours.expected if each.hours else float("inf")
+def _hours(candidate: Candidate) -> float:
+    return candidate.hours.expected if candidate.hours else float("inf")
 
 
 def _of(adjective: str, pools: list[Candidate]) -> str:

@@ -1,4 +1,4 @@
-"""What one example costs the recipe's network, without loading TensorFlow where the network is a named one."""
+"""What one example costs the recipe's network, without loading TensorFlow if the network is a named one."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from trainyard.errors import ConfigurationError
 from trainyard.spec import plain_yaml
 from trainyard.spec.recipe import Recipe
 from trainyard.storage import storage
-from trainyard_control.planning.data import Data
-from trainyard_control.planning.roofline import Work
+from trainyard_control.planning.data import DataSummary
+from trainyard_control.planning.roofline import ExampleCost
 
 _PASSES = 3  # as trainyard.models.cost counts: forward, and twice that backward
 _COUNTS = "parameters, operations, activations, kept"  # what a remembered cost holds
 _CACHE = Path("~/.cache/trainyard/costs").expanduser()
 
 
-def of_recipe(recipe: Recipe, data: Data) -> Work:
+def of_recipe(recipe: Recipe, data: DataSummary) -> ExampleCost:
     """Return what an example costs. The recipe's own network is built once in a process of its own, and remembered."""
     if recipe.model.name is None:
         return _own(recipe, data)
@@ -35,8 +35,8 @@ def of_recipe(recipe: Recipe, data: Data) -> Work:
     return named(recipe.model.name, data.image, data.classes)
 
 
-def named(name: str, image: tuple[int, int, int], classes: int) -> Work:
-    """Return the cost of the image network `name`, between the measured sizes in proportion to a power of the pixels."""
+def named(name: str, image: tuple[int, int, int], classes: int) -> ExampleCost:
+    """Return the cost of the image network `name`; between measured sizes it follows a power of the pixels."""
     profile = _profiles()[name]
     channels = profile["channels"].get(str(image[2])) or profile["channels"]["3"]
     rows = sorted((int(side) ** 2, row) for side, row in channels.items())
@@ -52,7 +52,7 @@ def named(name: str, image: tuple[int, int, int], classes: int) -> Work:
     parameters, flops, activations, kept = (a ** (1 - share) * b**share for a, b in zip(low, high, strict=True))
     more = profile["head"] * (classes - profile["classes"])
     outputs = activations + classes - profile["classes"]
-    return Work(round(parameters + more), flops + 2 * _PASSES * more, outputs, kept)
+    return ExampleCost(round(parameters + more), flops + 2 * _PASSES * more, outputs, kept)
 
 
 @cache
@@ -61,7 +61,7 @@ def _profiles() -> Any:
     return json.loads(text)
 
 
-def _table(recipe: Recipe, data: Data) -> Work:
+def _table(recipe: Recipe, data: DataSummary) -> ExampleCost:
     """Return about what mlp and wide_deep cost: their matrices, embeddings and one number an input and output."""
     sizes = [feature.vocabulary_size or 0 for feature in data.features]
     # The widths of trainyard.models.columns.
@@ -74,10 +74,10 @@ def _table(recipe: Recipe, data: Data) -> Work:
     tables = sum(size * width for size, width in zip(sizes, widths, strict=True))
     wide = sum(sizes) * data.classes if recipe.model.name == "wide_deep" else 0
     numbers = float(sum(layers))
-    return Work(matrices + sum(layers[1:]) + tables + wide, 2.0 * _PASSES * matrices, 2 * numbers, numbers)
+    return ExampleCost(matrices + sum(layers[1:]) + tables + wide, 2.0 * _PASSES * matrices, 2 * numbers, numbers)
 
 
-def _own(recipe: Recipe, data: Data) -> Work:
+def _own(recipe: Recipe, data: DataSummary) -> ExampleCost:
     """Return the cost of build_model's network, from the cache or by building it, which takes TensorFlow's import."""
     module = Path(recipe.module or "")
     features = json.dumps([feature.model_dump() for feature in data.features])
@@ -91,7 +91,7 @@ def _own(recipe: Recipe, data: Data) -> Work:
             )
         cached = _built(recipe, features, data.classes)
         storage.write_text(str(_CACHE / f"{key}.json"), cached)
-    return Work(*json.loads(cached))
+    return ExampleCost(*json.loads(cached))
 
 
 def _built(recipe: Recipe, features: str, classes: int) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from trainyard.contract import keys
-from trainyard.contract.artifacts import Examples, Feature
+from trainyard.contract.artifacts.preprocess import Examples, Feature
 from trainyard.errors import ConfigurationError, TrainyardError
 from trainyard.spec.recipe import Date, Numeric, Recipe
 from trainyard.storage import storage
@@ -22,7 +22,7 @@ MEMORY_BYTES = 512 << 20
 
 
 @dataclass(frozen=True)
-class Data:
+class DataSummary:
     """The examples of a recipe. image is (height, width, channels); origin says how the number was found."""
 
     train: int
@@ -35,30 +35,30 @@ class Data:
     @property
     def streamed(self) -> bool:
         """Whether the training images are decoded again in every epoch."""
-        return self.image is not None and 4 * self.train * self.image[0] * self.image[1] * self.image[2] > MEMORY_BYTES
+        return self.image is not None and self.train * self.image[0] * self.image[1] * self.image[2] > MEMORY_BYTES
 
 
-def find(recipe: Recipe, document: Examples | None, examples: int | None) -> Data:
+def find(recipe: Recipe, document: Examples | None, examples: int | None) -> DataSummary:
     """Return what is known of the recipe's data: of its last preprocessing, `document`, else from the source itself.
 
-    examples: number of training examples, instead of what is found. Raises `ConfigurationError` where it stays unknown.
+    examples: number of training examples, instead of what is found. Raises `ConfigurationError` if it stays unknown.
     """
     if document is not None:
         counts = {split: files.examples for split, files in document.splits.items()}
         shape = document.image
         image = (shape.height, shape.width, shape.channels) if shape else None
         classes = len(document.labels) if document.labels else 1
-        found = Data(counts["train"], counts["eval"], classes, image, document.features, "last preprocessing")
+        known = DataSummary(counts["train"], counts["eval"], classes, image, document.features, "last preprocessing")
     else:
-        found = _from_source(recipe, examples)
+        known = _from_source(recipe, examples)
     if examples is None:
-        return found
-    scale = examples / max(1, found.train)
-    return Data(examples, round(found.eval * scale), found.classes, found.image, found.features, "--examples")
+        return known
+    scale = examples / max(1, known.train)
+    return DataSummary(examples, round(known.eval * scale), known.classes, known.image, known.features, "--examples")
 
 
 def last_preprocessed(recipe: Recipe, root: str) -> Examples | None:
-    """Return the manifest that this very source gave, else the newest that any gave, None where there is none."""
+    """Return the manifest that this very source gave, else the newest that any gave, None if there is none."""
     folder = storage.join(root, recipe.name, "preprocess")
     uris = [storage.join(folder, key) for key in storage.children(folder)]
     if not uris:
@@ -78,7 +78,7 @@ def last_preprocessed(recipe: Recipe, root: str) -> Examples | None:
     return None
 
 
-def _from_source(recipe: Recipe, examples: int | None) -> Data:
+def _from_source(recipe: Recipe, examples: int | None) -> DataSummary:
     data = recipe.data
     total, classes, origin = (*_BUNDLED[data.bundled], "bundled") if data.bundled else _counted(recipe, examples)
     image = None
@@ -92,11 +92,13 @@ def _from_source(recipe: Recipe, examples: int | None) -> Data:
         image = (*size, data.channels)
     classes = classes if recipe.task == "classification" else 1
     features = [Feature(name="image", dtype="float32", shape=image, encoded=True)] if image else _columns(recipe)
-    return Data(round(total * data.split.train), round(total * data.split.eval), classes, image, features, origin)
+    return DataSummary(
+        round(total * data.split.train), round(total * data.split.eval), classes, image, features, origin
+    )
 
 
 def _counted(recipe: Recipe, examples: int | None) -> tuple[int, int, str]:
-    """Return the records of a local source, its classes (two where they are not told), and how they were counted."""
+    """Return the records of a local source, its classes (two if they are not told), and how they were counted."""
     path = recipe.data.path or ""
     if recipe.data.format == "image_folder" and "://" not in path and Path(path).is_dir():
         files = [file for file in Path(path).rglob("*") if file.suffix.lower() in _IMAGES]

@@ -1,8 +1,7 @@
-"""What the plan expects of a run's training: written into the run's description, where `explain` finds it again."""
+"""What the plan expects of a run's training, which `explain` compares with what the training does."""
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Literal
 
@@ -11,15 +10,13 @@ from trainyard.errors import TrainyardError
 from trainyard.spec.environment import DEFAULT, Environment
 from trainyard.spec.recipe import Recipe
 from trainyard_control.planning import cost, data
-from trainyard_control.planning.memory import recall
+from trainyard_control.planning.history import read_history
 from trainyard_control.planning.plan import Range, candidates
-
-_WRITTEN = re.compile(r"([\d.,]+) \(([\d.,]+)–([\d.,]+)\) examples/s on pool (\S+)$")
 
 
 @dataclass(frozen=True)
 class Expectation:
-    """The examples a second of a training on `pool`, within their 80 % interval. As text it can be read again."""
+    """The examples a second of a training on `pool`, within their 80 % interval."""
 
     pool: str
     speed: Range
@@ -34,25 +31,16 @@ class Expectation:
 
 
 def expect(recipe: Recipe, environment: Environment) -> Expectation | None:
-    """Return what `trainyard plan` says of the pool that train is placed on, None where it cannot tell."""
+    """Return what `trainyard plan` says of the pool that train is placed on, None if it cannot tell."""
     pool = environment.placement.get(TRAIN, environment.placement.get(DEFAULT))
-    past = recall(environment, recipe)
+    past = read_history(environment, recipe)
     try:
         known = data.find(recipe, past.examples, None)
-        found = candidates(recipe, environment, known, cost.of_recipe(recipe, known), past.observations)
+        forecasts = candidates(recipe, environment, known, cost.of_recipe(recipe, known), past.observations)
     except TrainyardError:  # such as a bucket that was never preprocessed: nobody knows how many examples it holds
         return None
-    speed = next((each.examples_per_second for each in found if each.pool == pool), None)
+    speed = next((candidate.examples_per_second for candidate in forecasts if candidate.pool == pool), None)
     return Expectation(pool, speed) if pool and speed else None
-
-
-def read(text: str) -> Expectation | None:
-    """Return the expectation that `text` ends with, None where it ends with none."""
-    found = _WRITTEN.search(text)
-    if found is None:
-        return None
-    expected, low, high = (float(found[index].replace(",", "")) for index in (1, 2, 3))
-    return Expectation(found[4], Range(low, expected, high))
 
 
 def _number(value: float) -> str:

@@ -1,7 +1,7 @@
 """What recorded runs teach: a factor on the predicted step time of this hardware and this model, and how sure it is.
 
-The logarithm of (measured / predicted) step time is taken as the sum of what is particular to the hardware, to the model on
-it, and to the single run, each normal. The prior says zero; records shrink it towards what they show.
+The logarithm of (measured / predicted) step time is taken as the sum of what is particular to the hardware, to the
+model on it, and to the single run, each normal. The prior says zero; records shrink it towards what they show.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ class Factor:
     high: float
 
 
-def factor(hardware: str, model: str, seen: Iterable[Observation]) -> Factor:
+def factor(hardware: str, model: str, observations: Iterable[Observation]) -> Factor:
     """Return what the observations `seen` say of `model` on `hardware`."""
     groups: dict[str, list[float]] = defaultdict(list)
-    for each in seen:
-        if each.hardware == hardware:
-            groups[each.model].append(math.log(each.ratio))
+    for observation in observations:
+        if observation.hardware == hardware:
+            groups[observation.model].append(math.log(observation.ratio))
     mean, variance = 0.0, HARDWARE[_prior(hardware)] ** 2
     for other, logs in groups.items():
         if other != model:
@@ -55,13 +55,13 @@ def factor(hardware: str, model: str, seen: Iterable[Observation]) -> Factor:
     return Factor(math.exp(mean), math.exp(mean - spread), math.exp(mean + spread))
 
 
-def past_errors(model: str, hardware: str, seen: Sequence[Observation]) -> list[float]:
-    """Return, oldest first, the relative error of the speed that would have been predicted before each run of the model."""
-    ordered = sorted(seen, key=lambda each: each.finished)
+def past_errors(model: str, hardware: str, observations: Sequence[Observation]) -> list[float]:
+    """Return, oldest first, the relative error of the speed predicted before each run of the model."""
+    ordered = sorted(observations, key=lambda observation: observation.finished)
     errors = []
-    for index, each in enumerate(ordered):
-        if (each.model, each.hardware) == (model, hardware):
-            errors.append(each.ratio / factor(hardware, model, ordered[:index]).expected - 1)
+    for index, observation in enumerate(ordered):
+        if (observation.model, observation.hardware) == (model, hardware):
+            errors.append(observation.ratio / factor(hardware, model, ordered[:index]).expected - 1)
     return errors
 
 
@@ -71,7 +71,7 @@ def _prior(hardware: str) -> str:
     return "CPU" if hardware == "CPU" else "tpu" if hardware.startswith("tpu") else "gpu"
 
 
-def _update(mean: float, variance: float, seen: float, noise: float) -> tuple[float, float]:
+def _update(mean: float, variance: float, value: float, noise: float) -> tuple[float, float]:
     """Return mean and variance of a normal distribution after a value `seen` with the variance `noise`."""
     gain = variance / (variance + noise)
-    return mean + gain * (seen - mean), (1 - gain) * variance
+    return mean + gain * (value - mean), (1 - gain) * variance

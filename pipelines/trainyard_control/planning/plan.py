@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from trainyard.errors import ConfigurationError
-from trainyard.spec import machines
 from trainyard.spec.environment import Environment
-from trainyard.spec.pools import Pool, placement
+from trainyard.spec.hardware import machines
+from trainyard.spec.hardware.pools import Pool, placement
 from trainyard.spec.recipe import Recipe
 from trainyard_control.planning import learning, sites
-from trainyard_control.planning.data import Data
+from trainyard_control.planning.data import DataSummary
 from trainyard_control.planning.learning import Observation
-from trainyard_control.planning.roofline import Site, Work, most_bytes, needed_bytes, step_seconds
+from trainyard_control.planning.roofline import ExampleCost, Site, most_bytes, needed_bytes, step_seconds
 
 Class = Literal["minutes", "hours", "days", "week", "month"]
 
@@ -27,7 +27,7 @@ ADVICE: dict[Class, str] = {
     "week": "slow",
     "month": "don't",
 }
-# Seconds before the first step. Import, build and compilation: measured here on the bundled recipes. A pod: DESIGN's 12 to 20 s.
+# Seconds before the first step. Import, build and compilation: measured here on the bundled recipes. A pod: 12 to 20 s.
 START_SECONDS = 10
 POD_SECONDS = 20
 # An evaluation pass computes forward only: a third of the operations of a training step.
@@ -47,7 +47,7 @@ class Range:
 
 @dataclass(frozen=True)
 class Candidate:
-    """What the training would take on one pool; None where it cannot run there, or where no price is known."""
+    """What the training would take on one pool; None if it cannot run there, or if no price is known."""
 
     pool: str
     workers: int
@@ -87,21 +87,29 @@ class Candidate:
 
 
 def candidates(
-    recipe: Recipe, environment: Environment, data: Data, work: Work, seen: list[Observation]
+    recipe: Recipe, environment: Environment, data: DataSummary, work: ExampleCost, observations: list[Observation]
 ) -> list[Candidate]:
     """Return what the training would take on each pool of the environment, or on this machine; none is chosen yet."""
     if environment.target == "local":
         site = sites.here(recipe)
-        return [_predicted(Candidate(sites.HERE, site.workers, site.replicas), site, recipe, data, work, seen)]
-    return [_on_pool(name, pool, recipe, environment, data, work, seen) for name, pool in environment.pools.items()]
+        return [_predicted(Candidate(sites.HERE, site.workers, site.replicas), site, recipe, data, work, observations)]
+    return [
+        _on_pool(name, pool, recipe, environment, data, work, observations) for name, pool in environment.pools.items()
+    ]
 
 
 def _on_pool(
-    name: str, pool: Pool, recipe: Recipe, environment: Environment, data: Data, work: Work, seen: list[Observation]
+    name: str,
+    pool: Pool,
+    recipe: Recipe,
+    environment: Environment,
+    data: DataSummary,
+    work: ExampleCost,
+    observations: list[Observation],
 ) -> Candidate:
     needs, vertex = placement(pool, environment.platform), environment.target == "vertex"  # which knows machines alone
     machine = machines.machine_of(pool, environment.platform)
-    found = Candidate(
+    candidate = Candidate(
         pool=name,
         workers=pool.workers,
         devices=pool.workers * (pool.count or 1),
@@ -110,52 +118,60 @@ def _on_pool(
         selector=() if vertex else tuple(f"{key}={value}" for key, value in needs.node_selector.items()),
         tolerations=()
         if vertex
-        else tuple(dict.fromkeys(_written(each.key, each.value, each.effect) for each in needs.tolerations)),
+        else tuple(dict.fromkeys(_written(taint.key, taint.value, taint.effect) for taint in needs.tolerations)),
     )
     if pool.variant not in environment.images:
-        return replace(found, why=f"images.{pool.variant} is not in {environment.name}")
+        return replace(candidate, why=f"images.{pool.variant} is not in {environment.name}")
     try:
         site = sites.of_pool(recipe, environment, pool)
     except ConfigurationError as error:
-        return replace(found, why=str(error))
-    return _predicted(found, site, recipe, data, work, seen, pods=True)
+        return replace(candidate, why=str(error))
+    return _predicted(candidate, site, recipe, data, work, observations, pods=True)
 
 
 def _predicted(
-    found: Candidate, site: Site, recipe: Recipe, data: Data, work: Work, seen: list[Observation], pods: bool = False
+    candidate: Candidate,
+    site: Site,
+    recipe: Recipe,
+    data: DataSummary,
+    work: ExampleCost,
+    observations: list[Observation],
+    pods: bool = False,
 ) -> Candidate:
     batch, slices = recipe.train.batch_size, recipe.train.accumulation_steps
     if batch % (parts := site.replicas * slices):
-        return replace(found, why=f"train.batch_size {batch} makes no {parts} equal parts; a multiple of {parts} does")
+        return replace(
+            candidate, why=f"train.batch_size {batch} makes no {parts} equal parts; a multiple of {parts} does"
+        )
     needed, most = needed_bytes(work, batch, site, slices), most_bytes(work, batch, site, slices)
     if site.memory_bytes and needed > site.memory_bytes:
         least = f"{_gib(needed)} GiB a device, of {_gib(site.memory_bytes)}"
-        return replace(found, why=f"needs at least {least}; {_smaller_parts(work, batch, site)}")
+        return replace(candidate, why=f"needs at least {least}; {_smaller_parts(work, batch, site)}")
     notes = []
     if site.memory_bytes and most > site.memory_bytes and not (site.fused or recipe.train.xla):
         notes.append(
-            f"needs {_gib(needed)} to {_gib(most)} GiB a device, of {_gib(site.memory_bytes)}: set train.xla, and raise "
-            "train.accumulation_steps if its memory runs out"
+            f"needs {_gib(needed)} to {_gib(most)} GiB a device, of {_gib(site.memory_bytes)}: set train.xla, and "
+            "raise train.accumulation_steps if its memory runs out"
         )
     model = recipe.model.name or recipe.name
-    learned = learning.factor(site.hardware, model, seen)
+    learned = learning.factor(site.hardware, model, observations)
     base = step_seconds(work, batch, site, slices)
     ceiling = _ceiling(data, site)
     speeds = [min(batch / (base * factor), ceiling) for factor in (learned.high, learned.expected, learned.low)]
     speed = Range(*speeds)
-    hours = Range(*(_hours(recipe, data, each, pods) for each in reversed(speeds)))
+    hours = Range(*(_hours(recipe, data, rate, pods) for rate in reversed(speeds)))
     return replace(
-        found,
+        candidate,
         feasible=True,
         examples_per_second=speed,
         hours=hours,
-        cost_usd=hours.expected * found.workers * found.price.usd_per_hour if found.price else None,
-        errors=tuple(learning.past_errors(model, site.hardware, seen)),
+        cost_usd=hours.expected * candidate.workers * candidate.price.usd_per_hour if candidate.price else None,
+        errors=tuple(learning.past_errors(model, site.hardware, observations)),
         why="; ".join(["bound by decoding on the CPU", *notes] if speed.expected == ceiling else notes),
     )
 
 
-def _smaller_parts(work: Work, batch: int, site: Site) -> str:
+def _smaller_parts(work: ExampleCost, batch: int, site: Site) -> str:
     """Return what makes the batch fit: the fewest parts of it that do, or else more devices."""
     for parts in range(2, batch // site.replicas + 1):
         if batch % (parts * site.replicas) == 0 and needed_bytes(work, batch, site, parts) <= (site.memory_bytes or 0):
@@ -167,14 +183,14 @@ def _gib(size: float) -> str:
     return f"{size / (1 << 30):.0f}"
 
 
-def _ceiling(data: Data, site: Site) -> float:
-    """Return the examples a second that the cores can decode; without a limit where the data are decoded but once."""
+def _ceiling(data: DataSummary, site: Site) -> float:
+    """Return the examples a second that the cores can decode; without a limit if the data are decoded but once."""
     if not data.streamed or data.image is None:
         return math.inf
     return site.workers * site.cores * DECODED_PIXELS / (data.image[0] * data.image[1])
 
 
-def _hours(recipe: Recipe, data: Data, speed: float, pods: bool) -> float:
+def _hours(recipe: Recipe, data: DataSummary, speed: float, pods: bool) -> float:
     batch = recipe.train.batch_size
     steps = math.ceil(data.train / batch) + EVAL_SHARE * math.ceil(data.eval / batch)
     start = START_SECONDS + (POD_SECONDS if pods else 0)

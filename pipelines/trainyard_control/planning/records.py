@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trainyard.contract.artifacts import Training
+from trainyard.contract.artifacts.train import Training
 from trainyard.errors import TrainyardError
-from trainyard.spec.hardware import named
+from trainyard.spec.hardware.catalog import named
 from trainyard.storage import storage
 from trainyard_control.planning import sites
 from trainyard_control.planning.learning import Observation
-from trainyard_control.planning.roofline import Site, Work, communication_seconds, step_seconds
+from trainyard_control.planning.roofline import ExampleCost, Site, communication_seconds, step_seconds
 
 MOST = 200  # chosen: recorded runs read from one storage, the last by name
 
 
 def observations(root: str, one_machine: bool) -> Iterator[Observation]:
-    """Yield what the trainings committed below the storage `root` teach. Raises where a bucket cannot be read.
+    """Yield what the trainings committed below the storage `root` teach. Raises if a bucket cannot be read.
 
     one_machine: the workers of a gang shared the cores that each of them saw.
     """
@@ -30,7 +30,7 @@ def observations(root: str, one_machine: bool) -> Iterator[Observation]:
 
 
 def _observed(uri: str, one_machine: bool) -> Iterator[Observation]:
-    """Yield what one training teaches; nothing where it is unfinished, or of a time before it recorded its cost."""
+    """Yield what one training teaches; nothing if it is unfinished, or of a time before it recorded its cost."""
     try:
         training = Training.read(uri)
     except TrainyardError:
@@ -41,7 +41,7 @@ def _observed(uri: str, one_machine: bool) -> Iterator[Observation]:
     activations = training.activations_per_example
     # A training of an earlier version did not count what is kept; then about what all layers put out is.
     kept = training.kept_per_example or activations
-    work = Work(training.parameters, training.flops_per_example, activations, kept)
+    work = ExampleCost(training.parameters, training.flops_per_example, activations, kept)
     batch = round(training.examples_per_second * training.step_ms / 1000)
     predicted = step_seconds(work, batch, site) - communication_seconds(work, site)
     measured = (training.step_ms - training.all_reduce_ms) / 1000
@@ -50,7 +50,7 @@ def _observed(uri: str, one_machine: bool) -> Iterator[Observation]:
 
 
 def _site(training: Training, one_machine: bool) -> Site | None:
-    """Return where it ran, None where the catalog does not know the device, or where no pool trains so: JAX on CPUs."""
+    """Return where it ran, None if the catalog does not know the device, or if no pool trains so: JAX on CPUs."""
     if training.hardware == "CPU":
         if training.engine != "tensorflow":
             return None

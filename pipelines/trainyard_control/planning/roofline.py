@@ -1,6 +1,7 @@
 """The time of one training step: what the hardware at its peak would need, divided by what it delivers of that.
 
-A device computes and moves memory at once, so the slower of the two counts; then replicas sum their gradients in a ring.
+A device computes and moves memory at once, so the slower of the two counts; then replicas sum their gradients in a
+ring.
 """
 
 from __future__ import annotations
@@ -10,16 +11,17 @@ from dataclasses import dataclass
 # Times that an activation crosses the memory in a step: written and read going forward, read going backward, and its
 # gradient written and read.
 ACTIVATION_PASSES = 5
-# Times that a weight (float32) does: read twice, its gradient written and read, two moments of the optimizer read and written.
+# Times that a weight (float32) does: read twice, its gradient written and read, two moments of the optimizer read and
+# written.
 WEIGHT_PASSES = 8
-# What the published runs below deliver of the roofline, their geometric mean (0.54): images/s of ResNet-50 at 224 pixels on
-# one V100 (float32 412, mixed 1270) and one A100 (TF32 909, mixed 2375), batch 128 and 256.
+# What the published runs below deliver of the roofline, their geometric mean (0.54): images/s of ResNet-50 at 224
+# pixels on one V100 (float32 412, mixed 1270) and one A100 (TF32 909, mixed 2375), batch 128 and 256.
 # Source: NVIDIA DeepLearningExamples, TensorFlow/Classification/ConvNets/resnet50v1.5, training performance results.
 # TPUs are given the same value: it was not fitted to theirs, and meets them (tests/unit/test_planning.py names them).
 DEVICE_UTILISATION = 0.54
 # Measured here: mobilenet_v3_small and cnn_small on two cores, see docs/benchmarks.md.
 CPU_UTILISATION = 0.6
-# Seconds of a step that no size explains. CPU: measured here on the smallest network; others: chosen, no device was at hand.
+# Seconds of a step that no size explains. CPU: measured here on the smallest network; others: chosen, without a device.
 CPU_OVERHEAD = 0.0006
 DEVICE_OVERHEAD = 0.003
 # Chosen: the share of a network's bandwidth that a ring of gradients over it gets.
@@ -27,7 +29,7 @@ NETWORK_SHARE = 0.5
 
 
 @dataclass(frozen=True)
-class Work:
+class ExampleCost:
     """What one example costs a network; operations are those of a whole step, forward and backward.
 
     activations: the numbers that its layers put out; kept: those of them that the backward pass reads.
@@ -44,10 +46,10 @@ class Site:
     """Where a training runs: `devices` a worker, and what each delivers at its peak, in operations and bytes a second.
 
     link: bytes a second that a device sends to the others of its worker, or of its slice; network: those that a worker
-    sends to others, None where none are between workers. memory_bytes: of one device, None where it does not limit.
-    fused: XLA computes normalisations, activations and sums within the products before and after them, as it does on TPUs,
-    so that what is written to memory is what the backward pass reads. A GPU's products are calls of a library, which read
-    and write whole tensors.
+    sends to others, None if there is none between workers. memory_bytes: of one device, None if it does not limit.
+    fused: XLA computes normalisations, activations and sums within the products before and after them, as it does on
+    TPUs, so that what is written to memory is what the backward pass reads. A GPU's products are calls of a library,
+    which read and write whole tensors.
     """
 
     hardware: str
@@ -73,25 +75,25 @@ class Site:
         return self.hardware == "CPU"
 
 
-def step_seconds(work: Work, batch: int, site: Site, slices: int = 1) -> float:
+def step_seconds(work: ExampleCost, batch: int, site: Site, slices: int = 1) -> float:
     """Return the seconds that a step over `batch` examples takes, before anything was learned from runs.
 
     slices: parts of the batch that are computed one after the other before their gradients are summed.
     """
-    each = batch / slices / site.replicas
-    compute = each * work.flops_per_example / site.flops
+    examples = batch / slices / site.replicas
+    compute = examples * work.flops_per_example / site.flops
     written = work.kept_per_example if site.fused else work.activations_per_example
-    moved = each * written * ACTIVATION_PASSES * site.bytes_each
+    moved = examples * written * ACTIVATION_PASSES * site.bytes_each
     memory = (moved + work.parameters * 4 * WEIGHT_PASSES) / site.memory_bandwidth
     overhead, utilisation = (CPU_OVERHEAD, CPU_UTILISATION) if site.cpu else (DEVICE_OVERHEAD, DEVICE_UTILISATION)
     return slices * (overhead + max(compute, memory) / utilisation) + communication_seconds(work, site)
 
 
-def communication_seconds(work: Work, site: Site) -> float:
+def communication_seconds(work: ExampleCost, site: Site) -> float:
     """Return the seconds of summing the gradients over all replicas.
 
-    A ring over n members sends 2 (n - 1) / n of the bytes over each link. Source: P. Patarasuk and X. Yuan, Bandwidth optimal
-    all-reduce algorithms for clusters of workstations, 2009. First the devices of a worker, then the workers.
+    A ring over n members sends 2 (n - 1) / n of the bytes over each link. Source: P. Patarasuk and X. Yuan, Bandwidth
+    optimal all-reduce algorithms for clusters of workstations, 2009. First the devices of a worker, then the workers.
     """
     size, seconds = 4.0 * work.parameters, 0.0
     if site.link and site.replicas > 1 and site.network is None:
@@ -103,7 +105,7 @@ def communication_seconds(work: Work, site: Site) -> float:
     return seconds
 
 
-def needed_bytes(work: Work, batch: int, site: Site, slices: int = 1) -> float:
+def needed_bytes(work: ExampleCost, batch: int, site: Site, slices: int = 1) -> float:
     """Return the memory that a device must have at least: what the backward pass reads, and weights with gradients and
     two moments.
 
@@ -112,12 +114,12 @@ def needed_bytes(work: Work, batch: int, site: Site, slices: int = 1) -> float:
     return _held_bytes(work.kept_per_example, work, batch, site, slices)
 
 
-def most_bytes(work: Work, batch: int, site: Site, slices: int = 1) -> float:
-    """Return the memory that a device takes where nothing is fused and every layer's output is held."""
+def most_bytes(work: ExampleCost, batch: int, site: Site, slices: int = 1) -> float:
+    """Return the memory that a device takes if nothing is fused and every layer's output is held."""
     return _held_bytes(work.activations_per_example, work, batch, site, slices)
 
 
-def _held_bytes(numbers: float, work: Work, batch: int, site: Site, slices: int) -> float:
+def _held_bytes(numbers: float, work: ExampleCost, batch: int, site: Site, slices: int) -> float:
     activations = batch / slices / site.replicas * numbers * site.bytes_each
     return activations + (16.0 if slices == 1 else 20.0) * work.parameters
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from trainyard import quantity
 from trainyard.errors import ConfigurationError
-from trainyard.spec import machines
 from trainyard.spec.environment import Environment
-from trainyard.spec.hardware import catalog, named
-from trainyard.spec.pools import Pool
+from trainyard.spec.hardware import machines
+from trainyard.spec.hardware.catalog import catalog, named
+from trainyard.spec.hardware.pools import Pool
 from trainyard.spec.recipe import Recipe
 from trainyard_control.planning.roofline import Site
 
@@ -21,13 +21,15 @@ _DRIVER = Path("/proc/driver/nvidia/gpus")
 
 
 def of_pool(recipe: Recipe, environment: Environment, pool: Pool) -> Site:
-    """Return what the pool's workers deliver. Raises `ConfigurationError` where the catalog does not say."""
-    found = machines.machine_of(pool, environment.platform)
-    asked = quantity.in_cores(pool.resources.limits.cpu or pool.resources.requests.cpu)
+    """Return what the pool's workers deliver. Raises `ConfigurationError` if the catalog does not say."""
+    machine = machines.machine_of(pool, environment.platform)
+    cores_wanted = quantity.in_cores(pool.resources.limits.cpu or pool.resources.requests.cpu)
     cores = (
-        asked if pool.resources.limits.cpu or found is None else machines.allocatable(found[1], environment.platform)[0]
+        cores_wanted
+        if pool.resources.limits.cpu or machine is None
+        else machines.allocatable(machine[1], environment.platform)[0]
     )
-    gbit = found[1].network_gbit if found else None
+    gbit = machine[1].network_gbit if machine else None
     network = (gbit * 1e9 / 8 if gbit else UNKNOWN_NETWORK) if pool.workers > 1 else None
     if pool.accelerator is None:
         return cpu(cores, pool.workers, network)
@@ -38,7 +40,7 @@ def of_pool(recipe: Recipe, environment: Environment, pool: Pool) -> Site:
 
 
 def here(recipe: Recipe) -> Site:
-    """Return what this machine delivers: its GPUs where a driver shows them, else its cores."""
+    """Return what this machine delivers: its GPUs if a driver shows them, else its cores."""
     cores = len(os.sched_getaffinity(0))
     names = [named(product) for product in _gpus()]
     if names and names[0]:
@@ -61,7 +63,7 @@ def cpu(cores: float, workers: int, network: float | None) -> Site:
 
 
 def device(precision: str, name: str, devices: int, workers: int, cores: float, network: float | None) -> Site:
-    """Return `workers` workers with `devices` accelerators each. Raises `ConfigurationError` where no figures are known."""
+    """Return `workers` workers with `devices` accelerators each. Raises `ConfigurationError` without figures."""
     known = catalog().accelerators[name]
     tpu = known.kind == "tpu"
     mixed = precision != "float32"

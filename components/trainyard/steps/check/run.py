@@ -5,9 +5,11 @@ from __future__ import annotations
 from datetime import datetime
 
 from trainyard.contract import keys, warm_start
-from trainyard.contract.artifacts import Evaluation, Exports, Pushed
+from trainyard.contract.artifacts.evaluate import Evaluation
+from trainyard.contract.artifacts.export import Exports
+from trainyard.contract.artifacts.push import Pushed
 from trainyard.contract.champion import Champion, champion, statistics
-from trainyard.contract.drift import Statistics, drift
+from trainyard.contract.statistics.drift import Statistics, drift
 from trainyard.contract.version import content
 from trainyard.spec.recipe import Recipe
 from trainyard.spec.schedule import When
@@ -20,7 +22,7 @@ def run(recipe: Recipe, root: str, destination: str, when: When, now: datetime, 
     """Return whether to go on, and why, in a sentence. `destination` is the folder of the pushed versions, `now`
     the time in UTC that the run is for.
 
-    `examples` is the output of preprocess for the data as they are now. Where it is not known and drift is a condition,
+    `examples` is the output of preprocess for the data as they are now. If it is not known and drift is a condition,
     data that nobody has counted yet are a reason to go on: to preprocess, and to look again.
 
     Reads no record of the data and writes nothing. Raises as `keys.fingerprint`.

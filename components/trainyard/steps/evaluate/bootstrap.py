@@ -9,8 +9,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from trainyard.contract.artifacts import Interval
-from trainyard.steps.evaluate.metrics import Answers, Floats, Statistic, Task, statistics
+from trainyard.contract.artifacts.gate import Interval
+from trainyard.steps.evaluate.metrics import Floats, Predictions, Statistic, Task, statistics
 
 CONFIDENCE = 0.95
 
@@ -19,27 +19,29 @@ CELLS = 2_000_000
 
 
 def intervals(
-    task: Task, answers: Answers, metrics: Mapping[str, float], resamples: int, seed: int
+    task: Task, predictions: Predictions, metrics: Mapping[str, float], resamples: int, seed: int
 ) -> dict[str, Interval]:
-    """Return the 95 % interval of each of `metrics`, which `measure` gave for `answers`; equal seeds give equal ones.
+    """Return the 95 % interval of each of `metrics`, which `measure` gave for `predictions`; equal for equal seeds.
 
     A metric whose resamples all agree (an AUC of 1) gets none: they do not say how sure it is.
     """
-    wanted = {name: statistic for name, statistic in statistics(task, answers).items() if name in metrics}
-    drawn = resample(wanted, len(answers.labels), resamples, seed)
-    found = {name: _interval(name, metrics[name], len(answers.labels), draws) for name, draws in drawn.items()}
-    return {name: interval for name, interval in found.items() if interval is not None}
+    wanted = {name: statistic for name, statistic in statistics(task, predictions).items() if name in metrics}
+    drawn = resample(wanted, len(predictions.labels), resamples, seed)
+    bounds = {name: _interval(name, metrics[name], len(predictions.labels), draws) for name, draws in drawn.items()}
+    return {name: interval for name, interval in bounds.items() if interval is not None}
 
 
-def difference(task: Task, metric: str, ours: Answers, theirs: Answers, resamples: int, seed: int) -> Interval | None:
-    """Return the interval of `metric` of ours minus theirs; both answered the same examples in the same order.
+def difference(
+    task: Task, metric: str, candidate: Predictions, champion: Predictions, resamples: int, seed: int
+) -> Interval | None:
+    """Return the interval of `metric` of the candidate minus the champion, over the same examples in the same order.
 
     Each resample draws the same examples for both, so that what is hard for both does not widen the interval.
     """
-    count = len(ours.labels)
-    own = resample({metric: statistics(task, ours)[metric]}, count, resamples, seed)[metric]
-    other = resample({metric: statistics(task, theirs)[metric]}, count, resamples, seed)[metric]
-    return percentiles(own - other)
+    count = len(candidate.labels)
+    candidate_draws = resample({metric: statistics(task, candidate)[metric]}, count, resamples, seed)[metric]
+    champion_draws = resample({metric: statistics(task, champion)[metric]}, count, resamples, seed)[metric]
+    return percentiles(candidate_draws - champion_draws)
 
 
 def resample(statistics: Mapping[str, Statistic], examples: int, resamples: int, seed: int) -> dict[str, Floats]:
@@ -55,7 +57,7 @@ def resample(statistics: Mapping[str, Statistic], examples: int, resamples: int,
 
 
 def percentiles(draws: Floats) -> Interval | None:
-    """Return the central 95 % of `draws`, those that are undefined left out; None where none is left."""
+    """Return the central 95 % of `draws`, those that are undefined left out; None if none is left."""
     defined = draws[np.isfinite(draws)]
     if len(defined) == 0:
         return None
@@ -72,15 +74,15 @@ def _interval(metric: str, value: float, examples: int, draws: Floats) -> Interv
     if metric in ("accuracy", "top5_accuracy") and value in (0, 1):
         return _all_alike(value, examples)
     if metric == "calibration_error":
-        # A resample repeats examples, which moves the accuracy of a bin away from its confidence: the error of resamples
-        # is larger than that of the examples by about as much as the examples' is than the truth's.
+        # A resample repeats examples, which moves the accuracy of a bin away from its confidence: the error of a
+        # resample is larger than that of the examples by about as much as the examples' is than the truth's.
         draws = np.maximum(draws - (np.mean(draws) - value), 0)
-    found = percentiles(draws)
-    return None if found is not None and found.low == found.high else found
+    interval = percentiles(draws)
+    return None if interval is not None and interval.low == interval.high else interval
 
 
 def _all_alike(value: float, examples: int) -> Interval:
-    """Return the exact interval of a share that is 0 or 1 in all resamples too, which says nothing about how sure it is.
+    """Return the exact interval of a share of 0 or 1: its resamples all agree, and do not say how sure it is.
 
     Source: Clopper and Pearson, The Use of Confidence or Fiducial Limits, Biometrika 26, 1934.
     """

@@ -26,7 +26,7 @@ def evaluate(
 
     with task.opened("evaluate", recipe, storage, code, run_id) as this:
         from trainyard.contract import evidence
-        from trainyard.contract.artifacts import Evaluation
+        from trainyard.contract.artifacts.evaluate import Evaluation
         from trainyard.contract.champion import champion
 
         best = champion(this.destination)
@@ -40,7 +40,7 @@ def evaluate(
         for name, value in judged.metrics.items():
             metrics.log_metric(name, value)
         if judged.classes:
-            confusion.log_confusion_matrix([each.label for each in judged.classes], judged.confusion)
+            confusion.log_confusion_matrix([item.label for item in judged.classes], judged.confusion)
         if judged.roc:
             roc.log_roc_curve(*evidence.mean_roc(judged.roc))
         Path(evaluation).write_text(folder, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""What the report draws of a model's answers: confusion, ROC curves, calibration, predictions against targets."""
+"""What the report draws of a model's predictions: confusion, ROC curves, calibration, scatter against the targets."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn import metrics as sklearn_metrics
 
-from trainyard.contract.artifacts import ClassMetrics, Confidence, Roc
-from trainyard.steps.evaluate.metrics import Answers, confidence_bins
+from trainyard.contract.artifacts.evaluate import ClassMetrics, Confidence, Roc
+from trainyard.steps.evaluate.metrics import Predictions, confidence_bins
 
 CURVES = 20
 """Classes that get a ROC curve; of more, those with the smallest area. Chosen for a readable plot."""
@@ -21,10 +21,10 @@ SCATTER = 1000
 """Examples in the plot of predictions against targets. Chosen."""
 
 
-def class_metrics(answers: Answers, labels: list[str]) -> list[ClassMetrics]:
-    """Return precision, recall and F1 of each class in id order; 0 where a class was never found or has no examples."""
+def class_metrics(predictions: Predictions, labels: list[str]) -> list[ClassMetrics]:
+    """Return precision, recall and F1 of each class in id order; 0 if a class was never found or has no examples."""
     precision, recall, f1, support = sklearn_metrics.precision_recall_fscore_support(
-        answers.labels, answers.predicted, labels=np.arange(len(labels)), zero_division=0
+        predictions.labels, predictions.predicted, labels=np.arange(len(labels)), zero_division=0
     )
     return [
         ClassMetrics(
@@ -38,50 +38,52 @@ def class_metrics(answers: Answers, labels: list[str]) -> list[ClassMetrics]:
     ]
 
 
-def confusion(answers: Answers, classes: int) -> list[list[int]]:
+def confusion(predictions: Predictions, classes: int) -> list[list[int]]:
     """Return how many examples of class i (row) were taken for class j (column)."""
-    matrix = sklearn_metrics.confusion_matrix(answers.labels, answers.predicted, labels=np.arange(classes))
+    matrix = sklearn_metrics.confusion_matrix(predictions.labels, predictions.predicted, labels=np.arange(classes))
     return [[int(count) for count in row] for row in matrix]
 
 
-def roc_curves(answers: Answers, labels: list[str]) -> list[Roc]:
-    """Return one class against the rest for each class that has examples and is not alone; for two, the second class."""
-    present = np.unique(answers.labels)
+def roc_curves(predictions: Predictions, labels: list[str]) -> list[Roc]:
+    """Return one class against the rest, for each class that has examples; of two classes, for the second alone."""
+    present = np.unique(predictions.labels)
     if len(present) < 2:
         return []
-    chosen = [1] if len(labels) == 2 else _hardest(answers, present)
-    return [_curve(answers, label, labels[label]) for label in chosen]
+    chosen = [1] if len(labels) == 2 else _hardest(predictions, present)
+    return [_curve(predictions, label, labels[label]) for label in chosen]
 
 
-def calibration(answers: Answers) -> list[Confidence]:
+def calibration(predictions: Predictions) -> list[Confidence]:
     """Return the bins of confidence that have examples, in rising order."""
-    bins, confidence, right = confidence_bins(answers)
+    bins, confidence, right = confidence_bins(predictions)
     return [
         Confidence(
-            confidence=float(confidence[bins == place].mean()),
-            accuracy=float(right[bins == place].mean()),
-            examples=int((bins == place).sum()),
+            confidence=float(confidence[bins == bin].mean()),
+            accuracy=float(right[bins == bin].mean()),
+            examples=int((bins == bin).sum()),
         )
-        for place in np.unique(bins)
+        for bin in np.unique(bins)
     ]
 
 
-def scatter(answers: Answers, seed: int) -> list[tuple[float, float]]:
+def scatter(predictions: Predictions, seed: int) -> list[tuple[float, float]]:
     """Return (target, prediction) of up to 1,000 examples drawn by `seed`."""
-    count = len(answers.labels)
+    count = len(predictions.labels)
     chosen = np.sort(np.random.default_rng(seed).permutation(count)[:SCATTER])
-    return [(float(answers.labels[index]), float(answers.outputs[index])) for index in chosen]
+    return [(float(predictions.labels[index]), float(predictions.outputs[index])) for index in chosen]
 
 
-def _hardest(answers: Answers, present: NDArray[Any]) -> list[int]:
+def _hardest(predictions: Predictions, present: NDArray[Any]) -> list[int]:
     if len(present) <= CURVES:
         return [int(label) for label in present]
-    areas = [sklearn_metrics.roc_auc_score(answers.labels == label, answers.outputs[:, label]) for label in present]
-    return sorted(int(present[place]) for place in np.argsort(areas, kind="stable")[:CURVES])
+    areas = [
+        sklearn_metrics.roc_auc_score(predictions.labels == label, predictions.outputs[:, label]) for label in present
+    ]
+    return sorted(int(present[index]) for index in np.argsort(areas, kind="stable")[:CURVES])
 
 
-def _curve(answers: Answers, label: int, name: str) -> Roc:
-    false, true, threshold = sklearn_metrics.roc_curve(answers.labels == label, answers.outputs[:, label])
+def _curve(predictions: Predictions, label: int, name: str) -> Roc:
+    false, true, threshold = sklearn_metrics.roc_curve(predictions.labels == label, predictions.outputs[:, label])
     kept = np.unique(np.linspace(0, len(false) - 1, POINTS).round().astype(np.int64))
     return Roc(
         label=name,

@@ -1,4 +1,4 @@
-"""Decides whether a model may be pushed: the recipe's conditions against what was measured. Pure: no files, no model."""
+"""Decides whether a model may be pushed: the recipe's conditions against what was measured, without files or model."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from trainyard.contract.artifacts import Interval, Threshold, Verdict
+from trainyard.contract.artifacts.gate import Interval, Threshold, Verdict
 from trainyard.errors import did_you_mean
 from trainyard.spec.gates import Gate
 
@@ -24,7 +24,7 @@ class Subject:
 
 @dataclass(frozen=True)
 class Measured:
-    """This model's value and the champion's on the same examples; difference is the interval of the first less the second."""
+    """This model's value and the champion's on the same examples; difference is the interval of value - champion."""
 
     value: float
     interval: Interval | None
@@ -43,9 +43,9 @@ class Champion:
 def judge(
     gates: Sequence[Gate], measured: Mapping[Subject, Measured], slices: Sequence[str], champion: Champion
 ) -> Verdict:
-    """Return the verdict: blessed where every condition holds.
+    """Return the verdict: blessed if every condition holds.
 
-    What was not measured, or is not a number, refuses, with the reason as the threshold's note. A difference holds where
+    What was not measured, or is not a number, refuses, with the reason as the threshold's note. A difference holds if
     there is no champion. `slices` are the names of the slices that have examples.
     """
     thresholds = [_judge(gate, measured.get(Subject(gate.metric, gate.slice)), slices, champion) for gate in gates]
@@ -53,18 +53,18 @@ def judge(
     return Verdict(verdict="blessed" if passed else "refused", thresholds=thresholds)
 
 
-def _judge(gate: Gate, found: Measured | None, slices: Sequence[str], champion: Champion) -> Threshold:
+def _judge(gate: Gate, measured: Measured | None, slices: Sequence[str], champion: Champion) -> Threshold:
     if gate.slice is not None and gate.slice not in slices:
         known = f" Slices: {', '.join(slices[:20])}." if slices else " Name its feature in evaluate.slices."
         return _failed(
             gate, f"No example of the split is in the slice '{gate.slice}'.{did_you_mean(gate.slice, slices)}{known}"
         )
-    if found is None or not math.isfinite(found.value):
-        what = "is not a number" if found else "is not defined"
-        where = f"the slice '{gate.slice}'" if gate.slice else "the split"
-        return _failed(gate, f"{gate.metric} {what} on {where}. Remove the condition, or mend what makes it so.")
+    if measured is None or not math.isfinite(measured.value):
+        what = "is not a number" if measured else "is not defined"
+        scope = f"the slice '{gate.slice}'" if gate.slice else "the split"
+        return _failed(gate, f"{gate.metric} {what} on {scope}. Remove the condition, or mend what makes it so.")
     if not _is_difference(gate):
-        return _threshold(gate, found.value, found.interval)
+        return _threshold(gate, measured.value, measured.interval)
     if not champion.present:
         return Threshold(
             name=_name(gate),
@@ -74,11 +74,11 @@ def _judge(gate: Gate, found: Measured | None, slices: Sequence[str], champion: 
             passed=True,
             note="There is no champion yet, so there is nothing to be worse than.",
         )
-    if champion.fault or found.champion is None or not math.isfinite(found.champion):
+    if champion.fault or measured.champion is None or not math.isfinite(measured.champion):
         fault = champion.fault or f"the champion's {gate.metric} is not defined."
         return _failed(gate, f"The champion cannot be compared: {fault}")
-    threshold = _threshold(gate, found.value - found.champion, found.difference)
-    return threshold.model_copy(update={"champion": found.champion})
+    threshold = _threshold(gate, measured.value - measured.champion, measured.difference)
+    return threshold.model_copy(update={"champion": measured.champion})
 
 
 def _threshold(gate: Gate, value: float, interval: Interval | None) -> Threshold:
@@ -93,10 +93,10 @@ def _failed(gate: Gate, note: str) -> Threshold:
 
 
 def _name(gate: Gate) -> str:
-    place = f" [{gate.slice}]" if gate.slice is not None else ""
+    scope = f" [{gate.slice}]" if gate.slice is not None else ""
     left = f"{gate.metric} - champion" if _is_difference(gate) else gate.metric
     comparison = ">=" if gate.min is not None or gate.min_difference is not None else "<="
-    return f"{left}{place} {comparison} {_bound(gate):g}"
+    return f"{left}{scope} {comparison} {_bound(gate):g}"
 
 
 def _bound(gate: Gate) -> float:

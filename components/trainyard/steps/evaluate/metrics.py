@@ -1,6 +1,6 @@
-"""What a model's answers are worth: each metric as one number, and as a statistic that the bootstrap can resample.
+"""What a model's predictions are worth: each metric as one number, and as a statistic that the bootstrap can resample.
 
-Both forms are given for the same examples: `measure` calls scikit-learn where it has the metric, `statistics` repeats
+Both forms are given for the same examples: `measure` calls scikit-learn if it has the metric, `statistics` repeats
 the metric for many sets of weights at once, which scikit-learn cannot. A test holds them together.
 """
 
@@ -23,8 +23,8 @@ CALIBRATION_BINS = 15
 
 
 @dataclass(frozen=True)
-class Answers:
-    """The model's answers to n examples, in any order.
+class Predictions:
+    """The model's predictions for n examples, in any order.
 
     labels: (n,) int64 class ids, or float32 targets. outputs: (n, columns) float32 probabilities, of which the columns
     behind the last class id belong to classes that no example has; or (n,) float32 predictions.
@@ -55,60 +55,60 @@ class Answers:
         result = -np.log(np.clip(right.astype(np.float64), epsilon, 1 - epsilon))
         return result
 
-    def take(self, chosen: NDArray[Any]) -> Answers:
-        """Return the answers to the `chosen` examples: a mask (n,) or indices."""
-        return Answers(self.labels[chosen], self.outputs[chosen])
+    def take(self, chosen: NDArray[Any]) -> Predictions:
+        """Return the predictions for the `chosen` examples: a mask (n,) or indices."""
+        return Predictions(self.labels[chosen], self.outputs[chosen])
 
 
-def measure(task: Task, answers: Answers) -> dict[str, float]:
+def measure(task: Task, predictions: Predictions) -> dict[str, float]:
     """Return every metric that is defined for these examples; one that is not (AUC of one class) is left out.
 
     Smaller is better for log_loss, calibration_error, mae and rmse, larger for the others. macro_f1 and roc_auc are
     means over the classes that have examples.
     """
-    values = _regression(answers) if task == "regression" else _classification(answers)
+    values = _regression(predictions) if task == "regression" else _classification(predictions)
     return {name: float(value) for name, value in values.items() if np.isfinite(value)}
 
 
-def statistics(task: Task, answers: Answers) -> dict[str, Statistic]:
+def statistics(task: Task, predictions: Predictions) -> dict[str, Statistic]:
     """Return the metrics of `measure` as functions of weights.
 
     Each maps weights (resamples, n), how often a resample holds each example, to the metric of each resample
-    (resamples,), NaN where it is undefined.
+    (resamples,), NaN if it is undefined.
     """
-    return _regression_statistics(answers) if task == "regression" else _classification_statistics(answers)
+    return _regression_statistics(predictions) if task == "regression" else _classification_statistics(predictions)
 
 
-def confidence_bins(answers: Answers) -> tuple[NDArray[np.int64], Floats, Floats]:
+def confidence_bins(predictions: Predictions) -> tuple[NDArray[np.int64], Floats, Floats]:
     """Return each example's bin, confidence and correctness: bins of equal width over the highest probability."""
-    confidence = answers.outputs.max(axis=1).astype(np.float64)
+    confidence = predictions.outputs.max(axis=1).astype(np.float64)
     bins = np.minimum((confidence * CALIBRATION_BINS).astype(np.int64), CALIBRATION_BINS - 1)
-    return bins, confidence, (answers.predicted == answers.labels).astype(np.float64)
+    return bins, confidence, (predictions.predicted == predictions.labels).astype(np.float64)
 
 
-def _regression(answers: Answers) -> dict[str, float]:
-    pair = answers.labels, answers.outputs
+def _regression(predictions: Predictions) -> dict[str, float]:
+    pair = predictions.labels, predictions.outputs
     return {
         "mae": sklearn_metrics.mean_absolute_error(*pair),
         "rmse": sklearn_metrics.root_mean_squared_error(*pair),
-        "r2": sklearn_metrics.r2_score(*pair) if len(answers.labels) > 1 else np.nan,
+        "r2": sklearn_metrics.r2_score(*pair) if len(predictions.labels) > 1 else np.nan,
     }
 
 
-def _classification(answers: Answers) -> dict[str, float]:
-    labels, outputs = answers.labels, answers.outputs
+def _classification(predictions: Predictions) -> dict[str, float]:
+    labels, outputs = predictions.labels, predictions.outputs
     present = np.unique(labels)
     everything = np.ones((1, len(labels)))
     values = {
-        "accuracy": sklearn_metrics.accuracy_score(labels, answers.predicted),
+        "accuracy": sklearn_metrics.accuracy_score(labels, predictions.predicted),
         "macro_f1": sklearn_metrics.f1_score(
-            labels, answers.predicted, labels=present, average="macro", zero_division=0
+            labels, predictions.predicted, labels=present, average="macro", zero_division=0
         ),
-        "log_loss": np.mean(answers.losses),
-        "calibration_error": _calibration_error(answers)(everything)[0],
+        "log_loss": np.mean(predictions.losses),
+        "calibration_error": _calibration_error(predictions)(everything)[0],
     }
     if outputs.shape[1] > 5:
-        values["top5_accuracy"] = np.mean(_in_top5(answers))
+        values["top5_accuracy"] = np.mean(_in_top5(predictions))
     if len(present) > 1:
         values["roc_auc"] = np.mean(
             [sklearn_metrics.roc_auc_score(labels == label, outputs[:, label]) for label in present]
@@ -116,9 +116,9 @@ def _classification(answers: Answers) -> dict[str, float]:
     return values
 
 
-def _regression_statistics(answers: Answers) -> dict[str, Statistic]:
-    errors = answers.outputs.astype(np.float64) - answers.labels
-    labels = answers.labels - np.mean(answers.labels, dtype=np.float64)  # the spread below keeps its digits
+def _regression_statistics(predictions: Predictions) -> dict[str, Statistic]:
+    errors = predictions.outputs.astype(np.float64) - predictions.labels
+    labels = predictions.labels - np.mean(predictions.labels, dtype=np.float64)  # the spread below keeps its digits
 
     def r2(weights: Floats) -> Floats:
         count = weights.sum(axis=1)
@@ -133,21 +133,21 @@ def _regression_statistics(answers: Answers) -> dict[str, Statistic]:
     }
 
 
-def _classification_statistics(answers: Answers) -> dict[str, Statistic]:
-    right = (answers.predicted == answers.labels).astype(np.float64)
-    losses = answers.losses
-    found: dict[str, Statistic] = {
+def _classification_statistics(predictions: Predictions) -> dict[str, Statistic]:
+    right = (predictions.predicted == predictions.labels).astype(np.float64)
+    losses = predictions.losses
+    metrics: dict[str, Statistic] = {
         "accuracy": lambda weights: _mean(weights, right),
-        "macro_f1": _macro_f1(answers),
+        "macro_f1": _macro_f1(predictions),
         "log_loss": lambda weights: _mean(weights, losses),
-        "calibration_error": _calibration_error(answers),
+        "calibration_error": _calibration_error(predictions),
     }
-    if answers.outputs.shape[1] > 5:
-        top = _in_top5(answers)
-        found["top5_accuracy"] = lambda weights: _mean(weights, top)
-    if len(np.unique(answers.labels)) > 1:
-        found["roc_auc"] = _roc_auc(answers)
-    return found
+    if predictions.outputs.shape[1] > 5:
+        top = _in_top5(predictions)
+        metrics["top5_accuracy"] = lambda weights: _mean(weights, top)
+    if len(np.unique(predictions.labels)) > 1:
+        metrics["roc_auc"] = _roc_auc(predictions)
+    return metrics
 
 
 def _mean(weights: Floats, values: Floats) -> Floats:
@@ -155,39 +155,39 @@ def _mean(weights: Floats, values: Floats) -> Floats:
     return result
 
 
-def _in_top5(answers: Answers) -> Floats:
+def _in_top5(predictions: Predictions) -> Floats:
     """Whether the label is among the five most probable classes; the lower id goes first among equals, as in argmax."""
-    best = np.argsort(-answers.outputs, axis=1, kind="stable")[:, :5]
-    result: Floats = (best == answers.labels[:, None]).any(axis=1).astype(np.float64)
+    best = np.argsort(-predictions.outputs, axis=1, kind="stable")[:, :5]
+    result: Floats = (best == predictions.labels[:, None]).any(axis=1).astype(np.float64)
     return result
 
 
-def _macro_f1(answers: Answers) -> Statistic:
-    columns = answers.outputs.shape[1]
-    is_actual = _members(answers.labels, columns)
-    is_found = _members(answers.predicted, columns)
-    is_both = is_actual * is_found
+def _macro_f1(predictions: Predictions) -> Statistic:
+    columns = predictions.outputs.shape[1]
+    is_actual = _members(predictions.labels, columns)
+    is_predicted = _members(predictions.predicted, columns)
+    is_both = is_actual * is_predicted
 
     def macro_f1(weights: Floats) -> Floats:
-        actual, found, both = weights @ is_actual, weights @ is_found, weights @ is_both
-        f1 = 2 * both / np.maximum(actual + found, 1)
+        actual, predicted, both = weights @ is_actual, weights @ is_predicted, weights @ is_both
+        f1 = 2 * both / np.maximum(actual + predicted, 1)
         result: Floats = (f1 * (actual > 0)).sum(axis=1) / (actual > 0).sum(axis=1)
         return result
 
     return macro_f1
 
 
-def _calibration_error(answers: Answers) -> Statistic:
+def _calibration_error(predictions: Predictions) -> Statistic:
     """Expected calibration error: the mean distance of accuracy from confidence, over bins of confidence.
 
     Source: Guo et al., On Calibration of Modern Neural Networks, 2017, equation 3.
     """
-    bins, confidence, right = confidence_bins(answers)
+    bins, confidence, right = confidence_bins(predictions)
     gaps = _members(bins, CALIBRATION_BINS) * (right - confidence)[:, None]
     return lambda weights: np.abs(weights @ gaps).sum(axis=1) / weights.sum(axis=1)
 
 
-def _roc_auc(answers: Answers) -> Statistic:
+def _roc_auc(predictions: Predictions) -> Statistic:
     """Mean over the classes of the area under one-against-the-rest curves, to first order in the weights.
 
     An area is the mean of each positive's placement among the negatives, and also that of each negative's among the
@@ -195,10 +195,10 @@ def _roc_auc(answers: Answers) -> Statistic:
     Source: DeLong, DeLong and Clarke-Pearson, Comparing the Areas under Two or More Correlated Receiver Operating
     Characteristic Curves, Biometrics 44, 1988.
     """
-    classes = np.unique(answers.labels)
-    is_positive = _members(answers.labels, answers.outputs.shape[1])[:, classes]
+    classes = np.unique(predictions.labels)
+    is_positive = _members(predictions.labels, predictions.outputs.shape[1])[:, classes]
     placements = np.stack(
-        [_placements(answers.outputs[:, label], answers.labels == label) for label in classes], axis=1
+        [_placements(predictions.outputs[:, label], predictions.labels == label) for label in classes], axis=1
     )
     of_positives = placements * is_positive
     of_negatives = placements - of_positives
@@ -230,6 +230,6 @@ def _placements(scores: Floats, positive: NDArray[np.bool_]) -> Floats:
 
 
 def _members(groups: NDArray[np.int64], count: int) -> Floats:
-    """Return 1 where an example (row) is in a group (column), else 0: (n, count) float64."""
+    """Return 1 if an example (row) is in a group (column), else 0: (n, count) float64."""
     result: Floats = (groups[:, None] == np.arange(count)).astype(np.float64)
     return result

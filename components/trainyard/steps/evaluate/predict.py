@@ -1,39 +1,45 @@
-"""Answers of the trained model and of the champion to the same examples in the same order."""
+"""Predictions of the trained model and of the champion for the same examples in the same order."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
 from trainyard import events
-from trainyard.contract.artifacts import Split
+from trainyard.contract.artifacts.document import Split
 from trainyard.data import trained
-from trainyard.data.examples import ExampleFolder
+from trainyard.data.examples import ExampleFolder, KeyedBatch
 from trainyard.errors import DataError
-from trainyard.steps.evaluate.metrics import Answers, Floats
+from trainyard.steps.evaluate.metrics import Floats, Predictions
 from trainyard.storage import storage
 
+if TYPE_CHECKING:
+    from tensorflow import _ConcreteFunction
 
-def model_answers(folder: str, examples: ExampleFolder, split: Split, batches: Any) -> tuple[Answers, NDArray[Any]]:
-    """Return the answers of the model in train's output `folder` to `split`, and the examples' keys (n,) bytes.
+
+def model_predictions(
+    folder: str, examples: ExampleFolder, split: Split, batches: tf.data.Dataset[KeyedBatch]
+) -> tuple[Predictions, NDArray[Any]]:
+    """Return the predictions of the model in train's output `folder` for `split`, and the examples' keys (n,) bytes.
 
     `batches` is the dataset `examples.batches(split, …)`.
 
-    Raises as `trained.load`, and `DataError` where the split is empty, or an answer is not finite.
+    Raises as `trained.load`, and `DataError` if the split is empty, or a prediction is not finite.
     """
-    answer = tf.function(
-        trained.answers(trained.load(folder), examples.document.task), autograph=False, reduce_retracing=True
+    predict = tf.function(
+        trained.predictor(trained.load(folder), examples.document.task), autograph=False, reduce_retracing=True
     )
     labels, outputs, keys = [], [], []
     total = examples.document.splits[split].examples
     done = 0
     for features, label, key in batches:
-        outputs.append(answer(features).numpy())
+        outputs.append(predict(features).numpy())
         labels.append(label.numpy())
         keys.append(key.numpy())
         done += len(keys[-1])
@@ -41,13 +47,13 @@ def model_answers(folder: str, examples: ExampleFolder, split: Split, batches: A
             events.progress(done, total, "examples")
     if not keys:
         raise DataError(f"{examples.uri}: the split '{split}' holds no examples to judge. Give it a fraction above 0.")
-    found = Answers(np.concatenate(labels), np.concatenate(outputs))
-    _require_finite(found.outputs, folder)
-    return found, np.concatenate(keys)
+    predictions = Predictions(np.concatenate(labels), np.concatenate(outputs))
+    _require_finite(predictions.outputs, folder)
+    return predictions, np.concatenate(keys)
 
 
-def champion_answers(folder: str, examples: ExampleFolder, split: Split, batch_size: int) -> Answers:
-    """Return the answers of the SavedModel `folder` to the raw features of `split`, through its serving signature.
+def champion_predictions(folder: str, examples: ExampleFolder, split: Split, batch_size: int) -> Predictions:
+    """Return the predictions of the SavedModel `folder` for the raw features of `split`, through its serving signature.
 
     Its classes are matched with ours by name: probabilities (n, classes + 1), the last column the highest of the
     classes that we do not have; a class that it does not have gets 0.
@@ -64,11 +70,11 @@ def champion_answers(folder: str, examples: ExampleFolder, split: Split, batch_s
     for raw, label in examples.raw_batches(split, batch_size):
         outputs.append(signature(**{name: raw[feature] for name, feature in names.items()})[output].numpy())
         labels.append(label.numpy())
-    found = np.concatenate(outputs)
-    _require_finite(found, folder)
+    predictions = np.concatenate(outputs)
+    _require_finite(predictions, folder)
     if examples.document.labels is not None:
-        found = _by_our_labels(folder, found, examples.document.labels)
-    return Answers(np.concatenate(labels), found)
+        predictions = _in_label_order(folder, predictions, examples.document.labels)
+    return Predictions(np.concatenate(labels), predictions)
 
 
 def _require_finite(outputs: Floats, folder: str) -> None:
@@ -80,7 +86,7 @@ def _require_finite(outputs: Floats, folder: str) -> None:
         )
 
 
-def _signature(folder: str) -> Any:
+def _signature(folder: str) -> _ConcreteFunction:
     try:
         loaded = tf.saved_model.load(folder)
     except (OSError, ValueError, tf.errors.OpError) as error:
@@ -90,7 +96,7 @@ def _signature(folder: str) -> Any:
     return loaded.signatures["serving_default"]
 
 
-def _inputs(folder: str, signature: Any, examples: ExampleFolder) -> dict[str, str]:
+def _inputs(folder: str, signature: _ConcreteFunction, examples: ExampleFolder) -> dict[str, str]:
     """Return which raw feature each input takes. Exports name inputs in letters, digits and underscores alone."""
     raw = {feature.name: feature for feature in examples.document.raw_features}
     plain = {re.sub(r"\W", "_", name, flags=re.ASCII): name for name in raw}
@@ -105,19 +111,20 @@ def _inputs(folder: str, signature: Any, examples: ExampleFolder) -> dict[str, s
     return {name: feature for name, feature in names.items() if feature is not None}
 
 
-def _by_our_labels(folder: str, outputs: Floats, ours: list[str]) -> Floats:
+def _in_label_order(folder: str, outputs: Floats, labels: list[str]) -> Floats:
     text = storage.read_text(storage.join(folder, "labels.txt"))
-    theirs = text.removesuffix("\n").split("\n") if text is not None else []
-    if len(theirs) != outputs.shape[1]:
+    champion_labels = text.removesuffix("\n").split("\n") if text is not None else []
+    if len(champion_labels) != outputs.shape[1]:
         raise DataError(
-            f"{Path(folder) / 'labels.txt'}: {len(theirs)} labels for {outputs.shape[1]} outputs. One label a line is expected."
+            f"{Path(folder) / 'labels.txt'}: {len(champion_labels)} labels for {outputs.shape[1]} outputs. "
+            "One label a line is expected."
         )
-    result = np.zeros((len(outputs), len(ours) + 1), np.float32)
-    for column, label in enumerate(theirs):
-        place = ours.index(label) if label in ours else len(ours)
-        result[:, place] = np.maximum(result[:, place], outputs[:, column])
+    result = np.zeros((len(outputs), len(labels) + 1), np.float32)
+    for column, label in enumerate(champion_labels):
+        target = labels.index(label) if label in labels else len(labels)
+        result[:, target] = np.maximum(result[:, target], outputs[:, column])
     return result
 
 
-def _listed(names: Any) -> str:
+def _listed(names: Iterable[str]) -> str:
     return ", ".join(f"'{name}'" for name in names) or "none"

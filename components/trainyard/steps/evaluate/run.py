@@ -9,15 +9,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainyard import events
-from trainyard.contract.artifacts import Evaluation, Interval, Split
+from trainyard.contract.artifacts.document import Split
+from trainyard.contract.artifacts.evaluate import Evaluation
+from trainyard.contract.artifacts.gate import Interval
 from trainyard.data.examples import ExampleFolder, open_examples, reading
 from trainyard.errors import DataError
 from trainyard.spec.recipe import Recipe
-from trainyard.steps.evaluate import curves, own_metrics
+from trainyard.steps.evaluate import curves, custom_metrics
 from trainyard.steps.evaluate.bootstrap import difference, intervals
+from trainyard.steps.evaluate.drifted import drifted, judge_drift
 from trainyard.steps.evaluate.gate import Champion, Measured, Subject, judge
-from trainyard.steps.evaluate.metrics import Answers, measure
-from trainyard.steps.evaluate.predict import champion_answers, model_answers
+from trainyard.steps.evaluate.metrics import Predictions, measure
+from trainyard.steps.evaluate.predict import champion_predictions, model_predictions
 from trainyard.steps.evaluate.slices import Columns, slice_masks, slice_metrics
 from trainyard.steps.evaluate.worst import worst_examples
 from trainyard.storage import storage
@@ -31,108 +34,118 @@ def run(recipe: Recipe, examples: str, model: str, output: Path, champion: str =
     """Write the evaluation of train's output `model` on the test split of preprocess' output `examples`.
 
     `champion` is the folder (or its URI) of the SavedModel last pushed, judged on the same examples, or empty. Writes
-    `artifacts.Evaluation` and the files that it names. A refused model is no error: the verdict says so.
+    `Evaluation` and the files that it names. A refused model is no error: the verdict says so.
     """
     with reading(examples):
         _evaluate(recipe, examples, model, output, champion)
 
 
-def _evaluate(recipe: Recipe, examples: str, model: str, output: Path, champion: str) -> None:
+def _evaluate(recipe: Recipe, examples: str, model: str, output: Path, champion_uri: str) -> None:
     folder = open_examples(examples)
     batch_size = recipe.train.batch_size
     batches = folder.batches(SPLIT, batch_size)
-    ours, keys = model_answers(model, folder, SPLIT, batches)
-    theirs, state = _champion(champion, folder, batch_size)
-    masks = slice_masks(recipe, *_columns(recipe, folder, ours), folder.document.labels)
-    metrics, bounds = _metrics(recipe, ours)
-    measured = _measured(recipe, ours, theirs, masks)
-    verdict = judge(recipe.evaluate.gates, measured, list(masks), state)
+    candidate, keys = model_predictions(model, folder, SPLIT, batches)
+    champion, status = _champion(champion_uri, folder, batch_size)
+    masks = slice_masks(recipe, *_columns(recipe, folder, candidate), folder.document.labels)
+    metrics, bounds = _metrics(recipe, candidate)
+    measured = _measured(recipe, candidate, champion, masks)
+    moved = drifted(recipe, examples, champion_uri)
+    verdict = judge_drift(judge(recipe.evaluate.gates, measured, list(masks), status), moved, recipe.drift)
     labels = folder.document.labels
     evaluation = Evaluation(
         split=SPLIT,
         examples=len(keys),
         metrics=metrics,
         intervals=bounds,
-        classes=curves.class_metrics(ours, labels) if labels else [],
-        confusion=curves.confusion(ours, len(labels)) if labels else [],
-        roc=curves.roc_curves(ours, labels) if labels else [],
-        slices=slice_metrics(recipe, masks, ours),
-        worst=worst_examples(recipe.evaluate.worst, ours, keys, folder.document, batches, output),
-        champion=champion or None,
+        classes=curves.class_metrics(candidate, labels) if labels else [],
+        confusion=curves.confusion(candidate, len(labels)) if labels else [],
+        roc=curves.roc_curves(candidate, labels) if labels else [],
+        slices=slice_metrics(recipe, masks, candidate),
+        worst=worst_examples(recipe.evaluate.worst, candidate, keys, folder.document, batches, output),
+        champion=champion_uri or None,
         gate=verdict,
-        champion_metrics=measure(recipe.task, theirs) if theirs else {},
-        calibration=curves.calibration(ours) if labels else [],
-        scatter=[] if labels else curves.scatter(ours, recipe.seed),
+        champion_metrics=measure(recipe.task, champion) if champion else {},
+        drift=moved,
+        calibration=curves.calibration(candidate) if labels else [],
+        scatter=[] if labels else curves.scatter(candidate, recipe.seed),
     )
     evaluation.write(output)
     (output / "verdict.json").write_text(verdict.model_dump_json(indent=1), encoding="utf-8")
     np.savez_compressed(
-        output / "predictions.npz", keys=keys.astype(np.bytes_), labels=ours.labels, outputs=ours.outputs
+        output / "predictions.npz", keys=keys.astype(np.bytes_), labels=candidate.labels, outputs=candidate.outputs
     )
     events.emit("evaluated", examples=len(keys), verdict=verdict.verdict, **metrics)
 
 
-def _champion(uri: str, examples: ExampleFolder, batch_size: int) -> tuple[Answers | None, Champion]:
+def _champion(uri: str, examples: ExampleFolder, batch_size: int) -> tuple[Predictions | None, Champion]:
     if not uri:
         return None, Champion(present=False)
     try:
         folder = str(storage.local(uri, made_by="push"))
-        return champion_answers(folder, examples, SPLIT, batch_size), Champion(present=True)
+        return champion_predictions(folder, examples, SPLIT, batch_size), Champion(present=True)
     except DataError as error:
         events.emit("champion_not_comparable", reason=error)
         return None, Champion(present=True, fault=str(error))
 
 
-def _metrics(recipe: Recipe, ours: Answers) -> tuple[dict[str, float], dict[str, Interval]]:
+def _metrics(recipe: Recipe, candidate: Predictions) -> tuple[dict[str, float], dict[str, Interval]]:
     resamples = recipe.evaluate.bootstrap
-    metrics = measure(recipe.task, ours)
-    bounds = intervals(recipe.task, ours, metrics, resamples, recipe.seed)
-    own = own_metrics.find(recipe.module) if recipe.module else None
-    if own is not None:
-        values, own_bounds = own_metrics.measure(own, ours, resamples, recipe.seed)
-        metrics, bounds = {**metrics, **values}, {**bounds, **own_bounds}
+    metrics = measure(recipe.task, candidate)
+    bounds = intervals(recipe.task, candidate, metrics, resamples, recipe.seed)
+    custom = custom_metrics.find(recipe.module) if recipe.module else None
+    if custom is not None:
+        values, custom_bounds = custom_metrics.measure(custom, candidate, resamples, recipe.seed)
+        metrics, bounds = {**metrics, **values}, {**bounds, **custom_bounds}
     return metrics, bounds
 
 
-def _measured(recipe: Recipe, ours: Answers, theirs: Answers | None, masks: Masks) -> dict[Subject, Measured]:
+def _measured(
+    recipe: Recipe, candidate: Predictions, champion: Predictions | None, masks: Masks
+) -> dict[Subject, Measured]:
     """Return what the recipe's gates are about, as far as it is defined."""
-    found: dict[Subject, Measured] = {}
+    measured: dict[Subject, Measured] = {}
     for gate in recipe.evaluate.gates:
         subject = Subject(gate.metric, gate.slice)
-        if subject in found or (gate.slice is not None and gate.slice not in masks):
+        if subject in measured or (gate.slice is not None and gate.slice not in masks):
             continue
         mask = masks[gate.slice] if gate.slice is not None else None
-        here = ours if mask is None else ours.take(mask)
-        there = theirs if mask is None or theirs is None else theirs.take(mask)
-        measured = _measure(recipe, gate.metric, here, there)
-        if measured is not None:
-            found[subject] = measured
-    return found
+        candidate_part = candidate if mask is None else candidate.take(mask)
+        champion_part = champion if mask is None or champion is None else champion.take(mask)
+        values = _measure(recipe, gate.metric, candidate_part, champion_part)
+        if values is not None:
+            measured[subject] = values
+    return measured
 
 
-def _measure(recipe: Recipe, metric: str, ours: Answers, theirs: Answers | None) -> Measured | None:
+def _measure(recipe: Recipe, metric: str, candidate: Predictions, champion: Predictions | None) -> Measured | None:
     resamples, seed = recipe.evaluate.bootstrap, recipe.seed
-    value = measure(recipe.task, ours).get(metric)
+    value = measure(recipe.task, candidate).get(metric)
     if value is None:
         return None
-    interval = intervals(recipe.task, ours, {metric: value}, resamples, seed).get(metric)
-    if theirs is None:
+    interval = intervals(recipe.task, candidate, {metric: value}, resamples, seed).get(metric)
+    if champion is None:
         return Measured(value, interval)
-    champion = measure(recipe.task, theirs).get(metric)
-    return Measured(value, interval, champion, difference(recipe.task, metric, ours, theirs, resamples, seed))
+    champion_value = measure(recipe.task, champion).get(metric)
+    return Measured(
+        value, interval, champion_value, difference(recipe.task, metric, candidate, champion, resamples, seed)
+    )
 
 
-def _columns(recipe: Recipe, examples: ExampleFolder, ours: Answers) -> tuple[Columns, Columns]:
-    """Return the columns that slices are made of: of the judged split, and of the training split where they are numbers."""
+def _columns(recipe: Recipe, examples: ExampleFolder, candidate: Predictions) -> tuple[Columns, Columns]:
+    """Return the columns that slices are made of: of the judged split, and the numbers of the training split."""
     label = recipe.data.label
-    raw = {each.name: each.dtype for each in examples.document.raw_features if each.name in recipe.evaluate.slices}
-    here = _raw(examples, SPLIT, [name for name in raw if name != label])
+    raw = {
+        feature.name: feature.dtype
+        for feature in examples.document.raw_features
+        if feature.name in recipe.evaluate.slices
+    }
+    judged = _raw(examples, SPLIT, [name for name in raw if name != label])
     train = _raw(examples, "train", [name for name, dtype in raw.items() if name != label and dtype != "string"])
     if label in recipe.evaluate.slices:
-        here[label] = ours.labels
+        judged[label] = candidate.labels
         if recipe.task == "regression":
             train[label] = examples.labels("train")
-    return here, train
+    return judged, train
 
 
 def _raw(examples: ExampleFolder, split: Split, names: list[str]) -> dict[str, NDArray[Any]]:

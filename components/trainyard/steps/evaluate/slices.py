@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainyard.contract.artifacts import SliceMetrics
+from trainyard.contract.artifacts.evaluate import SliceMetrics
 from trainyard.errors import ConfigurationError, did_you_mean
 from trainyard.spec.recipe import Date, Recipe
 from trainyard.steps.evaluate.bootstrap import intervals
-from trainyard.steps.evaluate.metrics import Answers, measure
+from trainyard.steps.evaluate.metrics import Predictions, measure
 
 MAIN_METRIC = {"classification": "accuracy", "regression": "mae"}
 
@@ -34,9 +34,9 @@ def slice_masks(
 ) -> dict[str, NDArray[np.bool_]]:
     """Return the examples of each slice by its name, such as `sex=female` or `age=[30.5, 42.0)`: masks (n,).
 
-    `columns` are the split's raw features and its label by name, each (n,); `train_columns` those of the training split,
-    whose quantiles bound the bins of a number, for numbers alone. `labels` are the classes' names in id order. A missing value (an empty
-    string, NaN) is a slice of its own, a date counts by month. Raises `ConfigurationError` where a feature is not there.
+    `columns` are the split's raw features and its label by name, each (n,); `train_columns` the numbers of the training
+    split, whose quantiles bound the bins. `labels` are the classes' names in id order. A missing value (an empty
+    string, NaN) is a slice of its own, a date counts by month. Raises `ConfigurationError` if a feature is not there.
     """
     masks: dict[str, NDArray[np.bool_]] = {}
     for feature in recipe.evaluate.slices:
@@ -47,26 +47,30 @@ def slice_masks(
             )
         values = columns[feature]
         if labels is not None and feature == recipe.data.label:
-            found = _by_value(np.array(labels, dtype=object)[values])
+            named_masks = _by_value(np.array(labels, dtype=object)[values])
         elif values.dtype.kind in "if":
-            found = _by_number(values, train_columns[feature])
+            named_masks = _by_number(values, train_columns[feature])
         else:
             is_date = isinstance(recipe.data.features.get(feature), Date)
-            found = _by_value(np.array([_text(value)[: 7 if is_date else None] for value in values], dtype=object))
-        masks.update({f"{feature}={name}": mask for name, mask in found if mask.any()})
+            named_masks = _by_value(
+                np.array([_text(value)[: 7 if is_date else None] for value in values], dtype=object)
+            )
+        masks.update({f"{feature}={name}": mask for name, mask in named_masks if mask.any()})
     return masks
 
 
-def slice_metrics(recipe: Recipe, masks: Mapping[str, NDArray[np.bool_]], answers: Answers) -> list[SliceMetrics]:
+def slice_metrics(
+    recipe: Recipe, masks: Mapping[str, NDArray[np.bool_]], predictions: Predictions
+) -> list[SliceMetrics]:
     """Return the metrics of each slice, with the interval of accuracy or mean absolute error."""
     main = MAIN_METRIC[recipe.task]
-    found = []
+    slices = []
     for name, mask in masks.items():
-        part = answers.take(mask)
+        part = predictions.take(mask)
         metrics = measure(recipe.task, part)
         bounds = intervals(recipe.task, part, {main: metrics[main]}, recipe.evaluate.bootstrap, recipe.seed)
-        found.append(SliceMetrics(name=name, examples=int(mask.sum()), metrics=metrics, interval=bounds.get(main)))
-    return found
+        slices.append(SliceMetrics(name=name, examples=int(mask.sum()), metrics=metrics, interval=bounds.get(main)))
+    return slices
 
 
 def _text(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""The examples that the model got most wrong, as pictures where they are images."""
+"""The examples that the model got most wrong, as pictures if they are images."""
 
 from __future__ import annotations
 
@@ -6,32 +6,35 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 from numpy.typing import NDArray
 from PIL import Image
 
-from trainyard.contract.artifacts import Examples, Mistake
-from trainyard.steps.evaluate.metrics import Answers, Floats
+from trainyard.contract.artifacts.evaluate import Mistake
+from trainyard.contract.artifacts.preprocess import Examples
+from trainyard.data.examples import KeyedBatch
+from trainyard.steps.evaluate.metrics import Floats, Predictions
 
 FOLDER = "worst"
 
 SIDES = (112, 224)
-"""Smallest and largest longer side of a picture in pixels: an 8-pixel digit is enlarged, a photograph shrunk. Chosen."""
+"""Bounds of a picture's longer side in pixels: an 8-pixel digit is enlarged, a photograph shrunk. Chosen."""
 
 
 def worst_examples(
     count: int,
-    answers: Answers,
+    predictions: Predictions,
     keys: NDArray[Any],
     examples: Examples,
-    batches: Any,
+    batches: tf.data.Dataset[KeyedBatch],
     folder: Path,
 ) -> list[Mistake]:
     """Return the `count` examples of the largest loss, worst first; writes worst/00.png … below `folder` for images.
 
-    `batches` is the dataset of (features, labels, keys) that the answers are to. The pictures are what the model saw:
+    `batches` is the dataset of (features, labels, keys) that was predicted. The pictures are what the model saw:
     decoded and resized.
     """
-    losses = answers.losses
+    losses = predictions.losses
     order = np.argsort(-losses, kind="stable")[:count]
     images = _images(examples, batches, order)
     if images:
@@ -45,8 +48,8 @@ def worst_examples(
         mistakes.append(
             Mistake(
                 key=keys[index].decode("utf-8", "replace"),
-                label=_name(answers.labels[index], examples.labels),
-                predicted=_name(_predicted(answers, index), examples.labels),
+                label=_name(predictions.labels[index], examples.labels),
+                predicted=_name(_predicted(predictions, index), examples.labels),
                 loss=float(losses[index]),
                 picture=picture,
             )
@@ -54,20 +57,22 @@ def worst_examples(
     return mistakes
 
 
-def _images(examples: Examples, batches: Any, wanted: NDArray[np.int64]) -> dict[int, NDArray[np.float32]]:
-    """Return the wanted examples' pictures by place in the split; none where the examples are no images."""
+def _images(
+    examples: Examples, batches: tf.data.Dataset[KeyedBatch], wanted: NDArray[np.int64]
+) -> dict[int, NDArray[np.float32]]:
+    """Return the wanted examples' pictures by place in the split; none if the examples are no images."""
     feature = next((feature.name for feature in examples.features if feature.encoded), None)
     if feature is None or len(wanted) == 0:
         return {}
-    found: dict[int, NDArray[np.float32]] = {}
+    images: dict[int, NDArray[np.float32]] = {}
     first = 0
     for features, label, _key in batches:
-        here = wanted[(wanted >= first) & (wanted < first + len(label))]
-        found.update({int(index): features[feature][index - first].numpy() for index in here})
+        in_batch = wanted[(wanted >= first) & (wanted < first + len(label))]
+        images.update({int(index): features[feature][index - first].numpy() for index in in_batch})
         first += len(label)
-        if len(found) == len(wanted):
+        if len(images) == len(wanted):
             break
-    return found
+    return images
 
 
 def _picture(pixels: Floats) -> Image.Image:
@@ -81,8 +86,8 @@ def _picture(pixels: Floats) -> Image.Image:
     return image
 
 
-def _predicted(answers: Answers, index: int) -> float:
-    return float(answers.outputs[index] if answers.outputs.ndim == 1 else np.argmax(answers.outputs[index]))
+def _predicted(predictions: Predictions, index: int) -> float:
+    return float(predictions.outputs[index] if predictions.outputs.ndim == 1 else np.argmax(predictions.outputs[index]))
 
 
 def _name(value: float, labels: list[str] | None) -> str:

@@ -21,7 +21,7 @@ def export(
     from trainyard.runtime import task
 
     with task.opened("export", recipe, storage, code) as this:
-        from trainyard.contract.artifacts import Exports
+        from trainyard.contract.artifacts.export import Exports
 
         folder = this.output(examples, model)
         if this.unfinished():
@@ -29,9 +29,9 @@ def export(
 
             this.execute(run, examples=examples, model=model)
         exports = Exports.read(folder)
-        for each in exports.exports:
-            metrics.log_metric(f"{each.format}_accuracy_difference", each.accuracy_difference)
-            metrics.log_metric(f"{each.format}_p50_ms", each.latency_ms.p50)
-            metrics.log_metric(f"{each.format}_bytes", each.bytes)
+        for file in exports.exports:
+            metrics.log_metric(f"{file.format}_accuracy_difference", file.accuracy_difference)
+            metrics.log_metric(f"{file.format}_p50_ms", file.latency_ms.p50)
+            metrics.log_metric(f"{file.format}_bytes", file.bytes)
         Path(exported).write_text(folder, encoding="utf-8")
         return exports.gate.verdict

@@ -6,15 +6,18 @@ import json
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from ai_edge_litert.interpreter import Interpreter
 
-from trainyard.contract.artifacts import Examples
+from trainyard.contract.artifacts.preprocess import Examples
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.export import signature
 from trainyard.storage import storage
+
+if TYPE_CHECKING:
+    from ai_edge_litert.interpreter import _TensorDetails
 
 FILE = "preprocessing.json"
 VOCABULARIES = "vocabularies"
@@ -28,11 +31,11 @@ def write(recipe: Recipe, document: Examples, examples: str, files: Sequence[Pat
     number of ids), the `raw_features` that the transform makes them from, the `image` (height, width, channels, range)
     and the `vocabularies`: files below `vocabularies/`, where the line number, counted from 0, is the id. `transform`
     says whose that is: `columns` (each raw feature has the `column` of the recipe and what was `learned`,
-    `contract.artifacts.Column`), `image`, or `module`, the recipe's own function, of which nothing is known here. `train` is
-    the mean, std, min and max of a number on the training split, to six digits. `files` says of each LiteRT file what it
-    takes and gives itself: dtype and shape, and for integers that stand for real numbers their scale and zero point,
-    real = (integer - zero_point) * scale. Of single training examples it
-    holds no more than a number's extremes and quantiles and a category's values.
+    `contract.artifacts.preprocess.Column`), `image`, or `module`, the recipe's own function, of which nothing is known
+    here. `train` is the mean, std, min and max of a number on the training split, to six digits. `files` says of
+    each LiteRT file what it takes and gives itself: dtype and shape, and for integers that stand for real numbers
+    their scale and zero point, real = (integer - zero_point) * scale. Of single training examples it holds no more
+    than a number's extremes and quantiles and a category's values.
     """
     if document.labels is not None:
         signature.write_labels(document.labels, folder)
@@ -84,10 +87,10 @@ def _border(path: Path) -> dict[str, Any]:
     interpreter.allocate_tensors()
     runner = interpreter.get_signature_runner()
     sides = {"inputs": runner.get_input_details(), "outputs": runner.get_output_details()}
-    return {side: {name: _tensor(details) for name, details in found.items()} for side, found in sides.items()}
+    return {side: {name: _tensor(details) for name, details in tensors.items()} for side, tensors in sides.items()}
 
 
-def _tensor(details: dict[str, Any]) -> dict[str, Any]:
+def _tensor(details: _TensorDetails) -> dict[str, Any]:
     scale, zero_point = details["quantization"]
     real = {"scale": float(scale), "zero_point": int(zero_point)} if scale else {}
     return {"dtype": np.dtype(details["dtype"]).name, "shape": [int(size) for size in details["shape"]], **real}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trainyard.contract.artifacts import Threshold, Verdict
+from trainyard.contract.artifacts.gate import Threshold, Verdict
 from trainyard.data.trained import Task
 from trainyard.steps.export.parity import Measured
 
@@ -18,13 +18,13 @@ _EXACT = ("saved_model", "keras")
 
 def judge(measured: Sequence[Measured], task: Task, max_accuracy_drop: float) -> Verdict:
     """Return the verdict over all files; each must hold every threshold that applies to its format."""
-    thresholds = [_accuracy(file, task, max_accuracy_drop) for file in measured]
-    thresholds += [_skew(file, task) for file in measured if file.export.format in _EXACT]
+    thresholds = [_metric_threshold(file, task, max_accuracy_drop) for file in measured]
+    thresholds += [_skew_threshold(file, task) for file in measured if file.export.format in _EXACT]
     passed = all(threshold.passed for threshold in thresholds)
     return Verdict(verdict="blessed" if passed else "refused", thresholds=thresholds)
 
 
-def _accuracy(file: Measured, task: Task, drop: float) -> Threshold:
+def _metric_threshold(file: Measured, task: Task, drop: float) -> Threshold:
     export = file.export
     if task == "classification":
         # a hair of slack: 0.99 - 1.0 is -0.010000000000000009 in floating point
@@ -36,7 +36,7 @@ def _accuracy(file: Measured, task: Task, drop: float) -> Threshold:
             interval=None,
             passed=passed,
         )
-    rise = export.accuracy_difference / max(file.trained, 1e-12)
+    rise = export.accuracy_difference / max(file.trained_metric, 1e-12)
     return Threshold(
         name=f"{export.format} mae / trained - 1 <= {drop:g}",
         value=rise,
@@ -46,7 +46,7 @@ def _accuracy(file: Measured, task: Task, drop: float) -> Threshold:
     )
 
 
-def _skew(file: Measured, task: Task) -> Threshold:
+def _skew_threshold(file: Measured, task: Task) -> Threshold:
     difference = "max |probability - trained|" if task == "classification" else "max |prediction - trained| / largest"
     return Threshold(
         name=f"{file.export.format} {difference} <= {MAX_SKEW:g}",

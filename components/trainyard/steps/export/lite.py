@@ -1,17 +1,18 @@
-"""LiteRT files for phones, single-board computers and Edge TPUs, and how they answer.
+"""LiteRT files for phones, single-board computers and Edge TPUs, and how they predict.
 
 A device model takes what the transform gives (numbers, or the picture's pixels), because string vocabularies have no
 LiteRT operation; `device.py` writes down what the device does before. Every file takes one example: batch 1 keeps all
 shapes static, which the Edge TPU compiler and the GPU delegates ask for.
 
 float32   the trained weights.
-float16   weights stored in 16 bits, computed in float32 where the device has nothing better.
+float16   weights stored in 16 bits, computed in float32 if the device has nothing better.
 int8      weights and activations in integers, calibrated on training examples. For images the input and output are
           int8 too, so that no floating-point operation is left: what edgetpu_compiler takes. Columns keep float32 and
           int64 at the border, for each would otherwise need its own scale on the device, and operations without an
           integer kernel stay in float32.
 
-Source: https://ai.google.dev/edge/litert/models/post_training_quantization and https://coral.ai/docs/edgetpu/models-intro.
+Source: https://ai.google.dev/edge/litert/models/post_training_quantization
+and https://coral.ai/docs/edgetpu/models-intro.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
@@ -30,13 +31,16 @@ import tensorflow as tf
 from ai_edge_litert.interpreter import Interpreter
 from tensorflow.lite.python.convert_phase import ConverterError
 
-from trainyard.contract.artifacts import Examples
+from trainyard.contract.artifacts.preprocess import Examples
 from trainyard.data.examples import ExampleFolder
-from trainyard.data.trained import Tensors, answers
+from trainyard.data.trained import Tensors, predictor
 from trainyard.errors import ConfigurationError
 from trainyard.spec.feature_names import input_name
+from trainyard.spec.recipe import Format
 
-LiteFormat = Literal["litert_float32", "litert_float16", "litert_int8"]
+if TYPE_CHECKING:
+    from ai_edge_litert.interpreter import _TensorDetails
+
 Array = np.ndarray[Any, np.dtype[Any]]
 
 _INTERPRETERS = 4  # at most so many at once, for each holds its own copy of the packed weights; chosen
@@ -47,14 +51,14 @@ class LiteConverter:
 
     def __init__(self, model: keras.Model, folder: ExampleFolder, calibration_examples: int) -> None:
         document = folder.document
-        answer = answers(model, document.task)
+        predict = predictor(model, document.task)
         output = "probabilities" if document.task == "classification" else "prediction"
         self._folder = folder
         self._calibration_examples = calibration_examples
         self._module = tf.Module()
         self._module.model_variables = [variable.value for variable in model.weights]
         self._function = tf.function(
-            lambda features: {output: answer(features)}, autograph=False
+            lambda features: {output: predict(features)}, autograph=False
         ).get_concrete_function(
             {
                 feature.name: tf.TensorSpec((1, *feature.shape), feature.dtype, name=input_name(feature.name))
@@ -62,8 +66,8 @@ class LiteConverter:
             }
         )
 
-    def convert(self, format: LiteFormat) -> bytes:
-        """Return the content of the .tflite file. Raises `ConfigurationError` where LiteRT cannot express the model."""
+    def convert(self, format: Format) -> bytes:
+        """Return the content of the .tflite file. Raises `ConfigurationError` if LiteRT cannot express the model."""
         converter = tf.lite.TFLiteConverter.from_concrete_functions([self._function], self._module)
         if format != "litert_float32":
             converter.optimizations = [tf.lite.Optimize.DEFAULT]
@@ -95,11 +99,15 @@ class LiteConverter:
         )
         taken = records.take(self._calibration_examples).map(self._folder.decode).batch(1)
         for features, _label in taken.as_numpy_iterator():
-            yield {input_name(name): value for name, value in features.items()}
+            # Images come as uint8, as training takes them.
+            yield {
+                input_name(feature.name): features[feature.name].astype(feature.dtype)
+                for feature in self._folder.document.features
+            }
 
 
 class LiteModel:
-    """A LiteRT file, ready to answer; several interpreters share the work of a batch."""
+    """A LiteRT file, ready to predict; several interpreters share the work of a batch."""
 
     def __init__(self, path: Path, document: Examples) -> None:
         self._cells = [_Interpreter.open(path, document) for _ in range(min(_INTERPRETERS, os.cpu_count() or 1))]
@@ -110,13 +118,13 @@ class LiteModel:
         arrays = {name: np.asarray(value) for name, value in features.items()}
         count = len(next(iter(arrays.values())))
         if count == 1:
-            return self._cells[0].answer(arrays)
+            return self._cells[0].predict(arrays)
         parts = [part for part in np.array_split(np.arange(count), len(self._cells)) if len(part)]
         chunks = [{name: array[part] for name, array in arrays.items()} for part in parts]
-        return np.concatenate(list(self._pool.map(lambda cell, chunk: cell.answer(chunk), self._cells, chunks)))
+        return np.concatenate(list(self._pool.map(lambda cell, chunk: cell.predict(chunk), self._cells, chunks)))
 
     def ready(self, features: Tensors, _raw: Tensors) -> Callable[[], object]:
-        """Return the call that answers one example, (1, ...), whose tensors are quantized already."""
+        """Return the call that predicts one example, (1, ...), whose tensors are quantized already."""
         cell = self._cells[0]
         inputs = cell.inputs_of({name: np.asarray(value) for name, value in features.items()})
         return lambda: cell.invoke(inputs, 0)
@@ -127,8 +135,8 @@ class _Interpreter:
     """One single-threaded interpreter with the places of its tensors by feature name."""
 
     interpreter: Interpreter
-    inputs: dict[str, dict[str, Any]]
-    output: dict[str, Any]
+    inputs: dict[str, _TensorDetails]
+    output: _TensorDetails
 
     @classmethod
     def open(cls, path: Path, document: Examples) -> _Interpreter:
@@ -140,8 +148,8 @@ class _Interpreter:
         used = {name: inputs[taken] for name, taken in names.items() if taken in inputs}
         return cls(interpreter, used, next(iter(runner.get_output_details().values())))
 
-    def answer(self, features: dict[str, Array]) -> Array:
-        """Return the answers (n, ...) of `features` (n, ...), one example after the other."""
+    def predict(self, features: dict[str, Array]) -> Array:
+        """Return the predictions (n, ...) for `features` (n, ...), one example after the other."""
         inputs = self.inputs_of(features)
         count = len(next(iter(features.values())))
         results = np.empty((count, *self.output["shape"][1:]), self.output["dtype"])
@@ -154,15 +162,15 @@ class _Interpreter:
         return [(details["index"], _quantize(features[name], details)) for name, details in self.inputs.items()]
 
     def invoke(self, inputs: list[tuple[int, Array]], row: int) -> Array:
-        """Return the answer (1, ...) to one row, in the dtype that the file gives."""
+        """Return the prediction (1, ...) for one row, in the dtype that the file gives."""
         for index, values in inputs:
             self.interpreter.set_tensor(index, values[row : row + 1])
         self.interpreter.invoke()
-        answer: Array = self.interpreter.get_tensor(self.output["index"])
-        return answer
+        predict: Array = self.interpreter.get_tensor(self.output["index"])
+        return predict
 
 
-def _quantize(values: Array, details: dict[str, Any]) -> Array:
+def _quantize(values: Array, details: _TensorDetails) -> Array:
     scale, zero_point = details["quantization"]
     if details["dtype"] != np.int8 or not scale:
         return values.astype(details["dtype"], copy=False)
@@ -170,7 +178,7 @@ def _quantize(values: Array, details: dict[str, Any]) -> Array:
     return quantized
 
 
-def _dequantize(values: Array, details: dict[str, Any]) -> Array:
+def _dequantize(values: Array, details: _TensorDetails) -> Array:
     scale, zero_point = details["quantization"]
     if details["dtype"] != np.int8 or not scale:
         return values.astype(np.float32, copy=False)

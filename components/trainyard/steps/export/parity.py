@@ -1,4 +1,4 @@
-"""Does each exported file answer like the model that was trained, how fast, and how large is it?"""
+"""Does each exported file predict like the model that was trained, how fast, and how large is it?"""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ from typing import Any
 import numpy as np
 
 from trainyard import events
-from trainyard.contract.artifacts import Export, Latency
+from trainyard.contract.artifacts.export import Export, Latency
 from trainyard.data.examples import ExampleFolder
 from trainyard.data.trained import Task, Tensors
 from trainyard.errors import DataError
 
 Array = np.ndarray[Any, np.dtype[Any]]
-Answer = Callable[[Tensors, Tensors], Array]
+Predictor = Callable[[Tensors, Tensors], Array]
 """(model features (n, ...), raw features (n,)) -> probabilities (n, classes) or predictions (n,), float32"""
 
 _IMAGE_BATCH, _ROW_BATCH = 64, 1024  # examples at once: bounds the memory of 224-pixel images to 40 MB; chosen
-_TELL_SECONDS = 0.5
+_PROGRESS_SECONDS = 0.5
 _WARM_UP_CALLS, _CALLS, _CALL_SECONDS = 10, 200, 1.0  # chosen: enough for a 95th percentile, one second a format
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """An exported file and how it answers.
+    """An exported file and how it predicts.
 
     ready: makes of one example, ready as the file takes it, the call whose latency is measured.
     """
 
     format: str
     path: Path
-    answer: Answer
+    predict: Predictor
     ready: Callable[[Tensors, Tensors], Callable[[], object]]
 
 
@@ -45,27 +45,29 @@ class Candidate:
 class Measured:
     """The figures of one exported file.
 
-    skew: largest difference to the trained model computed in float32, as a share of its largest output where that is
+    skew: largest difference to the trained model computed in float32, as a share of its largest output if that is
     above 1 (probabilities never are); `export` compares with the trained model in the precision it was trained in.
-    trained: the trained model's accuracy, or its mean absolute error.
+    trained_metric: the trained model's accuracy, or its mean absolute error.
     """
 
     export: Export
     skew: float
-    trained: float
+    trained_metric: float
 
 
-def measure(candidates: Sequence[Candidate], trained: Answer, float32: Answer, folder: ExampleFolder) -> list[Measured]:
+def measure(
+    candidates: Sequence[Candidate], trained: Predictor, float32: Predictor, folder: ExampleFolder
+) -> list[Measured]:
     """Return the figures of every candidate on the whole eval split, in their order.
 
     trained, float32: the trained model in its own precision and in float32.
-    Raises `DataError` where an answer is not a number.
+    Raises `DataError` if a prediction is not a number.
     """
     task = folder.document.task
     totals = {candidate.format: _Totals() for candidate in candidates}
     reference = _Totals()
     first: tuple[Tensors, Tensors] | None = None
-    told = time.monotonic()
+    reported_at = time.monotonic()
     for features, raw, labels in _batches(folder):
         first = first or (_one(features), _one(raw))
         expected = trained(features, raw)
@@ -73,10 +75,10 @@ def measure(candidates: Sequence[Candidate], trained: Answer, float32: Answer, f
         reference.add("the trained model", expected, expected, exact, labels, task)
         for candidate in candidates:
             totals[candidate.format].add(
-                candidate.format, candidate.answer(features, raw), expected, exact, labels, task
+                candidate.format, candidate.predict(features, raw), expected, exact, labels, task
             )
-        if time.monotonic() - told > _TELL_SECONDS:
-            told = time.monotonic()
+        if time.monotonic() - reported_at > _PROGRESS_SECONDS:
+            reported_at = time.monotonic()
             events.progress(reference.examples, folder.document.splits["eval"].examples, "examples")
     if first is None:
         raise DataError(f"{folder.uri}: the eval split is empty. Run with --from preprocess.")
@@ -103,7 +105,7 @@ def latency(call: Callable[[], object]) -> Latency:
 
 @dataclass
 class _Totals:
-    """Sums over the batches: correct answers, or absolute errors, and the largest differences."""
+    """Sums over the batches: correct predictions, or absolute errors, and the largest differences."""
 
     examples: int = 0
     score: float = 0.0
@@ -139,7 +141,7 @@ def _measured(candidate: Candidate, totals: _Totals, reference: _Totals, millise
         max_abs_difference=totals.difference,
         latency_ms=milliseconds,
     )
-    return Measured(export=export, skew=totals.difference_in_float32 / totals.largest, trained=reference.mean)
+    return Measured(export=export, skew=totals.difference_in_float32 / totals.largest, trained_metric=reference.mean)
 
 
 def _batches(folder: ExampleFolder) -> Iterator[tuple[Tensors, Tensors, Array]]:

@@ -11,14 +11,15 @@ import keras
 import tensorflow as tf
 
 from trainyard import events
-from trainyard.contract.artifacts import Examples, Exports
-from trainyard.contract.drift import Statistics
+from trainyard.contract.artifacts.export import Exports
+from trainyard.contract.artifacts.preprocess import Examples
+from trainyard.contract.statistics.drift import Statistics
 from trainyard.data import trained
 from trainyard.data.examples import ExampleFolder, load_transform, open_examples, reading
 from trainyard.spec.recipe import Format, Recipe
 from trainyard.steps.export import device, gate, parity, signature
 from trainyard.steps.export.lite import LiteConverter, LiteModel
-from trainyard.steps.export.parity import Answer, Candidate
+from trainyard.steps.export.parity import Candidate, Predictor
 from trainyard.storage import storage
 
 _PATHS: dict[Format, str] = {
@@ -53,8 +54,8 @@ def _export(recipe: Recipe, examples: str, model: str, output: Path) -> None:
 
     start = time.monotonic()
     document = folder.document
-    reference = _keras_answer(network, document)
-    exact = reference if float32 is network else _keras_answer(float32, document)
+    reference = _keras_predictor(network, document)
+    exact = reference if float32 is network else _keras_predictor(float32, document)
     candidates = [_candidate(format, output / _PATHS[format], document) for format in _formats(recipe)]
     measured = parity.measure(candidates, reference, exact, folder)
     verdict = gate.judge(measured, recipe.task, recipe.export.max_accuracy_drop)
@@ -91,30 +92,30 @@ def _candidate(format: Format, path: Path, document: Examples) -> Candidate:
         lite = LiteModel(path, document)
         return Candidate(format, path, lite, lite.ready)
     if format == "saved_model":
-        answer = _saved_model_answer(path, document)
+        predict = _saved_model_predictor(path, document)
     else:
-        answer = _keras_answer(trained.load_file(path), document)
-    return Candidate(format, path, answer, lambda features, raw: lambda: answer(features, raw))
+        predict = _keras_predictor(trained.load_file(path), document)
+    return Candidate(format, path, predict, lambda features, raw: lambda: predict(features, raw))
 
 
-def _keras_answer(model: keras.Model, document: Examples) -> Answer:
+def _keras_predictor(model: keras.Model, document: Examples) -> Predictor:
     specification = {
         feature.name: tf.TensorSpec((None, *feature.shape), feature.dtype) for feature in document.features
     }
-    answer: Callable[..., tf.Tensor] = tf.function(
-        trained.answers(model, document.task), input_signature=[specification], autograph=False
+    predict: Callable[..., tf.Tensor] = tf.function(
+        trained.predictor(model, document.task), input_signature=[specification], autograph=False
     )
-    return lambda features, _raw: answer(features).numpy()
+    return lambda features, _raw: predict(features).numpy()
 
 
-def _saved_model_answer(path: Path, document: Examples) -> Answer:
+def _saved_model_predictor(path: Path, document: Examples) -> Predictor:
     loaded = tf.saved_model.load(str(path))
     output = "probabilities" if document.task == "classification" else "prediction"
 
-    def answer(_features: trained.Tensors, raw: trained.Tensors) -> parity.Array:
+    def predict(_features: trained.Tensors, raw: trained.Tensors) -> parity.Array:
         serve = loaded.signatures[signature.RAW]  # through `loaded`, for it keeps the variables alive
         inputs = {signature.input_name(name): value for name, value in raw.items()}
         outputs: parity.Array = serve(**inputs)[output].numpy()
         return outputs
 
-    return answer
+    return predict

@@ -12,18 +12,19 @@ import keras
 import tensorflow as tf
 from tensorflow.core.protobuf.fingerprint_pb2 import FingerprintDef
 
-from trainyard.contract.artifacts import Examples, RawFeature
-from trainyard.data.trained import Tensors, answers
+from trainyard.contract.artifacts.preprocess import Examples, RawFeature
+from trainyard.data.examples import Transform
+from trainyard.data.trained import Tensors, predictor
 from trainyard.spec.feature_names import input_name as input_name
 
 RAW = "serving_default"
 SERIALIZED = "serving_examples"
 LABELS = "labels.txt"
 
-_MISSING = {"float32": float("nan"), "string": ""}
+_MISSING: dict[str, float | str] = {"float32": float("nan"), "string": ""}
 
 
-def save(model: keras.Model, transform: tf.Module, document: Examples, folder: Path) -> None:
+def save(model: keras.Model, transform: Transform, document: Examples, folder: Path) -> None:
     """Write the SavedModel `folder`, loadable by plain TensorFlow, with labels.txt beside saved_model.pb.
 
     Signatures:
@@ -52,19 +53,19 @@ def write_labels(labels: Sequence[str], folder: Path) -> None:
     (folder / LABELS).write_text("".join(f"{label}\n" for label in labels), encoding="utf-8")
 
 
-class _Serving(tf.Module):  # type: ignore[misc]
+class _Serving(tf.Module):
     """Holds what the signatures need: variables and transform are tracked, the Keras object itself is not saved."""
 
-    def __init__(self, model: keras.Model, transform: tf.Module, document: Examples) -> None:
+    def __init__(self, model: keras.Model, transform: Transform, document: Examples) -> None:
         super().__init__()
         self.transform = transform
         self.model_variables = [variable.value for variable in model.weights]
-        answer = answers(model, document.task)
+        predict = predictor(model, document.task)
         labels = document.labels
         specification = {feature.name: _parsing(feature) for feature in document.raw_features}
 
         def respond(raw: Tensors) -> Tensors:
-            outputs = answer(self.transform(raw))
+            outputs = predict(self.transform(raw))
             if labels is None:
                 return {"prediction": outputs}
             ids = tf.argmax(outputs, axis=-1, output_type=tf.int64)

@@ -1,32 +1,41 @@
-"""The first pipeline: reads, checks and splits the records, and counts what the run is judged by."""
+"""The first pipeline: reads, checks and splits the records, and counts what the run is judged by.
+
+The records go in tasks: a file of many, or so many images. A task leaves its rows in parts and, last and under its
+final name at once, a document of what it found. The results are merged in the order of the tasks, so that they do not
+depend on who did which.
+"""
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field
+from pathlib import Path
 
 import apache_beam as beam
-import tensorflow as tf
-from apache_beam.io.filesystem import CompressionTypes
-from apache_beam.io.filesystems import FileSystems
+import numpy as np
+import pyarrow as pa
+from pydantic import ConfigDict, TypeAdapter
 
-from trainyard.contract.artifacts import SPLITS, Part, Quarantined, Split, Window
+from trainyard.contract.artifacts.document import SPLITS, Part, Split
+from trainyard.contract.artifacts.preprocess import Quarantined, Window
 from trainyard.errors import ConfigurationError, DataError
+from trainyard.quality.schema.conformity import Conformity
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.preprocess import progress
-from trainyard.steps.preprocess.facts.summary import SplitSummary, Summarize
+from trainyard.steps.preprocess.facts import near_duplicates
+from trainyard.steps.preprocess.facts.expectation import conformity
+from trainyard.steps.preprocess.facts.near_duplicates import with_looks
+from trainyard.steps.preprocess.facts.summary import SplitSummary, Summary
+from trainyard.steps.preprocess.parts import BUCKETS, PartFile, PartWriter, buckets, finished, fixed_bytes
 from trainyard.steps.preprocess.readers.files import Files
-from trainyard.steps.preprocess.readers.records import Record, Value
-from trainyard.steps.preprocess.readers.sources import BAD, FATAL, GOOD, ReadRecords
+from trainyard.steps.preprocess.readers.sources import Fatal, Reader
 from trainyard.steps.preprocess.readers.tfds import Dataset
 from trainyard.steps.preprocess.runner import pipeline
-from trainyard.steps.preprocess.split import assign_split, order_key
+from trainyard.steps.preprocess.split import assign
 
 _EXAMPLES_SHOWN = 5
-_KINDS = ("split", "bad", "fatal", "repeated")
+_IMAGES = 512  # chosen: images a task, some seconds of work
+_DIGESTS = 1 << 24  # chosen: digests of 8 bytes that are compared at once
 
 
 class Repeated(Part):
@@ -42,144 +51,171 @@ class Repeated(Part):
 class Collected:
     """What the first pipeline found.
 
-    records: the pattern of its TFRecord files, for the second pipeline. left_out: the files that are not of the format.
+    folder, parts: if the rows are, for the second one. left_out: the files that are not of the format.
     """
 
-    records: str
+    folder: str
+    parts: list[PartFile]
     splits: dict[Split, SplitSummary]
     bad: list[Quarantined]
     repeated: list[Repeated]
     window: Window | None = None
     left_out: tuple[str, ...] = ()
+    conformity: Conformity = field(default_factory=Conformity)
+    near: tuple[str, ...] = ()
+
+
+@dataclass
+class _Found:
+    """What one task found; fatal: the sentences of files that are wrong as a whole."""
+
+    __pydantic_config__ = ConfigDict(ser_json_inf_nan="constants")
+
+    parts: list[PartFile] = field(default_factory=list)
+    splits: dict[Split, Summary] = field(default_factory=dict)
+    bad: list[Quarantined] = field(default_factory=list)
+    fatal: list[str] = field(default_factory=list)
+    conformity: Conformity = field(default_factory=Conformity)
+
+
+_FOUND = TypeAdapter(_Found)
 
 
 def collect(recipe: Recipe, files: Files, dataset: Dataset | None, work: str, beam_options: str) -> Collected:
     """Leave every good record below the folder `work` and return what was counted.
 
-    Raises `DataError` that names the file where one is wrong as a whole, `ConfigurationError` where the workers do not
+    Raises `DataError` that names the file if one is wrong as a whole, `ConfigurationError` if the workers do not
     see `work`.
     """
-    with progress.told(1, len(files.paths), "files"), pipeline(beam_options) as root:
-        read = root | ReadRecords(recipe, files, dataset)
-        placed = read[GOOD] | "Place" >> beam.ParDo(_Place(recipe))
-        splits = (
-            placed
-            | "Facts" >> beam.Map(lambda item: (item.split, (item.record, item.order, item.digest)))
-            | "Summarize" >> beam.CombinePerKey(Summarize(recipe.data.label if recipe.task == "regression" else None))
-            | "Split" >> beam.Map(lambda item: ("split", f"{item[0]}\0{item[1].model_dump_json()}"))
-        )
-        repeated = (
-            placed
-            | "Content"
-            >> beam.Map(lambda item: (item.record.content, (item.record.source, item.record.label, item.split)))
-            | "Equal" >> beam.GroupByKey()
-            | "Repeated" >> beam.FlatMap(_repeated)
-        )
-        bad = read[BAD] | "Bad" >> beam.Map(lambda item: ("bad", item.model_dump_json()))
-        fatal = read[FATAL] | "Fatal" >> beam.Map(lambda sentence: ("fatal", json.dumps(sentence)))
-        _ = (
-            (splits, repeated, bad, fatal)
-            | "Findings" >> beam.Flatten()
-            | "By kind" >> beam.GroupByKey()
-            | "Report" >> beam.Map(_write_lines, work)
-        )
-        _ = (
-            placed
-            | "Serialize" >> beam.Map(_serialize)
-            | "Keep" >> beam.io.WriteToTFRecord(f"{work}/records", file_name_suffix=".tfrecord")
-        )
-    _require_shared(work, beam_options)
-    found = _read_findings(work)
-    bad = sorted((*files.bad, *found.bad), key=lambda item: (item.source, item.reason))
-    return replace(found, bad=bad, window=files.window, left_out=files.left_out)
-
-
-@dataclass(frozen=True)
-class _Placed:
-    record: Record
-    split: Split
-    order: str
-    digest: int
-
-
-class _Place(beam.DoFn):  # type: ignore[misc]
-    def __init__(self, recipe: Recipe) -> None:
-        self._seed = recipe.seed
-        self._fractions = recipe.data.split
-
-    def process(self, record: Record) -> Iterator[_Placed]:
-        """Yield the record with its split."""
-        digest = hashlib.sha256(record.content + record.label.encode()).digest()
-        yield _Placed(
-            record,
-            assign_split(record.content, self._seed, self._fractions),
-            order_key(record.content, record.source, self._seed),
-            int.from_bytes(digest, "big"),
-        )
-
-
-def _repeated(group: tuple[bytes, Iterable[tuple[str, str, Split]]]) -> Iterator[tuple[str, str]]:
-    members = sorted(group[1])
-    if len(members) > 1:
-        labels = sorted({label for _, label, _ in members})
-        sources = [source for source, _, _ in members[:_EXAMPLES_SHOWN]]
-        found = Repeated(split=members[0][2], times=len(members), labels=labels, sources=sources)
-        yield "repeated", found.model_dump_json()
-
-
-def _serialize(placed: _Placed) -> bytes:
-    """Return the record as a tf.Example: the raw features by name, and `_split`, `_order`, `_label` and `_source`."""
-    own = {
-        "_split": placed.split,
-        "_order": placed.order,
-        "_label": placed.record.label,
-        "_source": placed.record.source,
-    }
-    features = {name: _feature(value) for name, value in {**placed.record.raw, **own}.items()}
-    return bytes(tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString(deterministic=True))
-
-
-def _feature(value: Value) -> Any:
-    if isinstance(value, float):
-        return tf.train.Feature(float_list=tf.train.FloatList(value=[value]))
-    encoded = value if isinstance(value, bytes) else str(value).encode()
-    return tf.train.Feature(bytes_list=tf.train.BytesList(value=[encoded]))
-
-
-def _write_lines(group: tuple[str, Iterable[str]], work: str) -> None:
-    kind, lines = group
-    with FileSystems.create(f"{work}/{kind}.txt", compression_type=CompressionTypes.UNCOMPRESSED) as stream:
-        stream.write("\n".join(sorted(lines)).encode())
-
-
-def _require_shared(work: str, beam_options: str) -> None:
-    if not FileSystems.match([f"{work}/records*"])[0].metadata_list:
-        raise ConfigurationError(
-            f"beam options '{beam_options}': nothing of what the workers wrote is in {work}. "
-            "They must see this folder under the same name: mount one volume on all of them, or use DirectRunner."
-        )
-
-
-def _read_findings(work: str) -> Collected:
-    lines = {kind: _lines(f"{work}/{kind}.txt") for kind in _KINDS}
-    if lines["fatal"]:
-        raise DataError("\n".join(map(json.loads, lines["fatal"][:_EXAMPLES_SHOWN])))
-    splits = dict(line.split("\0", 1) for line in lines["split"])
+    size = _IMAGES if recipe.data.format == "image_folder" else 1
+    tasks = [
+        (number, files.paths[start : start + size]) for number, start in enumerate(range(0, len(files.paths), size))
+    ]
+    with progress.reported(1, len(files.paths), "files"), pipeline(beam_options) as root:
+        # Spreads the tasks over the workers as Reshuffle does, but in the same order each time.
+        spread = root | "Tasks" >> beam.Create(tasks) | "Spread" >> beam.GroupByKey()
+        _ = spread | "Collect" >> beam.ParDo(_Collect(recipe, Reader(recipe, files, dataset), work))
+    found = [_read_found(_document(work, number), beam_options) for number, _ in tasks]
+    fatal = sorted(sentence for each in found for sentence in each.fatal)
+    if fatal:
+        raise DataError("\n".join(fatal[:_EXAMPLES_SHOWN]))
+    parts = [part for each in found for part in each.parts]
+    bad = (*files.bad, *(item for each in found for item in each.bad))
     return Collected(
-        records=f"{work}/records*",
-        splits={
-            split: SplitSummary.model_validate_json(splits[split]) if split in splits else SplitSummary()
-            for split in SPLITS
-        },
-        bad=[Quarantined.model_validate_json(line) for line in lines["bad"]],
-        repeated=sorted(
-            (Repeated.model_validate_json(line) for line in lines["repeated"]), key=lambda item: item.sources
-        ),
+        folder=work,
+        parts=parts,
+        splits={split: _summary(split, found, parts, work) for split in SPLITS},
+        bad=sorted(bad, key=lambda item: (item.source, item.reason)),
+        repeated=sorted(_repeated(parts, work), key=lambda item: item.sources),
+        window=files.window,
+        left_out=files.left_out,
+        conformity=_conformity(found),
+        near=tuple(near_duplicates.warnings(parts, work)) if recipe.data.near_duplicates else (),
     )
 
 
-def _lines(path: str) -> list[str]:
-    if not FileSystems.exists(path):
-        return []
-    with FileSystems.open(path, compression_type=CompressionTypes.UNCOMPRESSED) as stream:
-        return str(stream.read().decode()).split("\n")
+class _Collect(beam.DoFn):
+    def __init__(self, recipe: Recipe, reader: Reader, work: str) -> None:
+        self._recipe, self._reader, self._work = recipe, reader, work
+        self._target = recipe.data.label if recipe.task == "regression" else None
+        self._looks = recipe.data.near_duplicates and recipe.data.is_image
+
+    def process(self, task: tuple[int, Iterable[list[str]]]) -> Iterator[None]:
+        """Do a task. Raises `TransientError` if a bucket does not answer any more."""
+        number, [paths] = task
+        final = _document(self._work, number)
+        if final.exists():  # done by an attempt of the runner that it took for lost
+            return
+        writer, found = PartWriter(Path(self._work), f"{number:06}"), _Found()
+        for item in self._reader.read(paths):
+            if isinstance(item, Fatal):
+                found.fatal.append(item.sentence)
+            elif isinstance(item, Quarantined):
+                found.bad.append(item)
+            else:
+                item = with_looks(item) if self._looks else item
+                rows, digests = assign(item, self._recipe.seed, self._recipe.data.split)
+                for split, digest in digests.items():
+                    found.splits.setdefault(split, Summary()).merge(Summary(digests=f"{digest:x}"))
+                self._count(found, writer.add(rows))
+                found.conformity.merge(conformity(item, self._recipe.data))
+        self._count(found, writer.flush())
+        found.parts = writer.parts
+        with finished(final) as temporary:
+            temporary.write_bytes(_FOUND.dump_json(found))
+        yield from ()
+
+    def _count(self, found: _Found, slices: Iterator[tuple[Split, pa.RecordBatch]]) -> None:
+        for split, rows in slices:
+            found.splits[split].merge(Summary.of(rows, self._target))
+
+
+def _conformity(found: list[_Found]) -> Conformity:
+    together = Conformity()
+    for each in found:
+        together.merge(each.conformity)
+    return together
+
+
+def _document(work: str, number: int) -> Path:
+    return Path(work) / f"{number:06}.json"
+
+
+def _read_found(document: Path, beam_options: str) -> _Found:
+    try:
+        return _FOUND.validate_json(document.read_bytes())
+    except FileNotFoundError as error:
+        raise ConfigurationError(
+            f"beam options '{beam_options}': what the workers wrote is not in {document.parent}. "
+            "They must see this folder under the same name: mount one volume on all of them, or use DirectRunner."
+        ) from error
+
+
+def _summary(split: Split, found: list[_Found], parts: list[PartFile], work: str) -> SplitSummary:
+    summary = Summary()
+    for each in found:
+        if split in each.splits:
+            summary.merge(each.splits[split])
+    counts = np.zeros(BUCKETS, np.int64)
+    for part in parts:
+        if part.rows[split]:
+            counts += np.bincount(buckets(part.split(work, split)), minlength=BUCKETS)
+    return summary.document({int(bucket): int(counts[bucket]) for bucket in np.flatnonzero(counts)})
+
+
+def _repeated(parts: list[PartFile], work: str) -> list[Repeated]:
+    """Return the groups of rows of equal content, found by the first 8 bytes of the digests, a share at a time."""
+    shares = 1 + sum(sum(part.rows.values()) for part in parts) // _DIGESTS
+    groups: dict[bytes, list[tuple[str, str, Split]]] = {}
+    for share in range(shares):
+        suspects = _equal_digests(parts, work, shares, share)
+        if not len(suspects):
+            continue
+        for part in parts:
+            rows = part.open(work)
+            digests = _digests(rows)
+            splits = [split for split in SPLITS for _ in range(part.rows[split])]
+            for row in np.flatnonzero(np.isin(digests, suspects)).tolist():
+                member = (rows["source"][row].as_py(), rows["label"][row].as_py(), splits[row])
+                groups.setdefault(rows["content"][row].as_py(), []).append(member)
+    return [_group(sorted(members)) for members in groups.values() if len(members) > 1]
+
+
+def _equal_digests(parts: list[PartFile], work: str, shares: int, share: int) -> np.ndarray:
+    columns = (_digests(part.open(work)) for part in parts)
+    chosen = [column[column % np.uint64(shares) == share] for column in columns]
+    digests = np.sort(np.concatenate(chosen or [np.zeros(0, np.uint64)]))
+    return np.unique(digests[1:][digests[1:] == digests[:-1]])
+
+
+def _digests(rows: pa.RecordBatch) -> np.ndarray:
+    return fixed_bytes(rows["content"])[:, :8].copy().view(np.uint64)[:, 0]
+
+
+def _group(members: list[tuple[str, str, Split]]) -> Repeated:
+    return Repeated(
+        split=members[0][2],
+        times=len(members),
+        labels=sorted({label for _, label, _ in members}),
+        sources=[source for source, _, _ in members[:_EXAMPLES_SHOWN]],
+    )

@@ -23,7 +23,7 @@ def preprocess(
     from trainyard.runtime import task
 
     with task.opened("preprocess", recipe, storage, code, run_id) as this:
-        from trainyard.contract.artifacts import Examples
+        from trainyard.contract.artifacts.preprocess import Examples
         from trainyard.contract.window import day_of
 
         day = day_of(scheduled)

@@ -11,59 +11,62 @@ from google.protobuf import text_format
 from tensorflow_transform.tf_metadata import schema_utils
 
 from trainyard import events
-from trainyard.contract.artifacts import SPLITS, Column, Examples, Feature, ImageShape, RawFeature, Split, SplitFiles
+from trainyard.contract.artifacts.document import SPLITS, Split
+from trainyard.contract.artifacts.preprocess import Column, Examples, Feature, ImageShape, RawFeature, SplitFiles
 from trainyard.errors import ConfigurationError
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.preprocess.collect import Collected
 from trainyard.steps.preprocess.facts import quality
 from trainyard.steps.preprocess.shards import shard_name
 from trainyard.steps.preprocess.transforming.features import known_sizes
-from trainyard.steps.preprocess.transforming.transform import Plan
+from trainyard.steps.preprocess.transforming.transform import TransformSettings
 
 
 def write_description(
     recipe: Recipe,
     collected: Collected,
-    plan: Plan,
+    settings: TransformSettings,
     image: ImageShape | None,
     columns: dict[str, Column],
     output: Path,
 ) -> None:
     """Write examples.json, schema.pbtxt, labels.txt, statistics.json and quarantine.jsonl into `output`.
 
-    columns: what the transform learned, by raw feature, where it is that by type of column.
+    columns: what the transform learned, by raw feature, if it is that by type of column.
     """
-    labels = list(plan.label_ids) if plan.label_ids is not None else None
-    found = quality.warnings(collected)
+    labels = list(settings.label_ids) if settings.label_ids is not None else None
+    warnings = quality.warnings(collected)
     document = Examples(
         task=recipe.task,
         label=recipe.data.label,
         labels=labels,
-        splits={split: _split_files(split, collected, plan, labels) for split in SPLITS},
-        features=_features(recipe, plan, output),
+        splits={split: _split_files(split, collected, settings, labels) for split in SPLITS},
+        features=_features(recipe, settings, output),
         raw_features=[
             RawFeature(name=name, dtype=spec.dtype.name, learned=columns.get(name))
-            for name, spec in plan.raw_spec.items()
+            for name, spec in settings.raw_spec.items()
         ],
         image=image,
         quarantined=len(collected.bad),
         quarantine=dict(sorted(Counter(item.reason for item in collected.bad).items())),
-        warnings=found,
+        warnings=warnings,
         fingerprint=quality.fingerprint(collected),
         window=collected.window,
     )
     document.write(output)
-    for warning in found:
+    for warning in warnings:
         events.emit("warning", message=warning)
     (output / "labels.txt").write_text("".join(f"{label}\n" for label in labels or []), encoding="utf-8")
-    schema = schema_utils.schema_from_feature_spec(plan.raw_spec)
+    schema = schema_utils.schema_from_feature_spec(settings.raw_spec)
     (output / "schema.pbtxt").write_text(text_format.MessageToString(schema), encoding="utf-8")
     quality.write_statistics(collected, output)
     quality.write_quarantine(collected, output)
 
 
-def _split_files(split: Split, collected: Collected, plan: Plan, labels: list[str] | None) -> SplitFiles:
-    summary, layout = collected.splits[split], plan.layouts[split]
+def _split_files(
+    split: Split, collected: Collected, settings: TransformSettings, labels: list[str] | None
+) -> SplitFiles:
+    summary, layout = collected.splits[split], settings.layouts[split]
     return SplitFiles(
         examples=summary.examples,
         files=[f"examples/{shard_name(split, index, layout.shards)}" for index in range(layout.shards)],
@@ -72,7 +75,7 @@ def _split_files(split: Split, collected: Collected, plan: Plan, labels: list[st
     )
 
 
-def _features(recipe: Recipe, plan: Plan, output: Path) -> list[Feature]:
+def _features(recipe: Recipe, settings: TransformSettings, output: Path) -> list[Feature]:
     """Return the features of the transform graph, by name."""
     transformed = tft.TFTransformOutput(str(output / "transform"))
     domains = {feature.name: feature.int_domain for feature in transformed.transformed_metadata.schema.feature}
@@ -92,7 +95,8 @@ def _features(recipe: Recipe, plan: Plan, output: Path) -> list[Feature]:
                 dtype=spec.dtype.name,
                 shape=tuple(spec.shape),
                 vocabulary_size=size if spec.dtype == tf.int64 else None,
-                encoded=not plan.materialize,
+                encoded=not settings.materialize,
+                pixels=not settings.materialize and recipe.data.stored == "raw",
             )
         )
     return features

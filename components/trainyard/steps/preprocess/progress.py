@@ -1,4 +1,4 @@
-"""How far preprocessing is and what memory it took, every few seconds: a process that is killed leaves no other word."""
+"""Logs the progress and memory of preprocessing every few seconds: a process that is killed leaves no other trace."""
 
 from __future__ import annotations
 
@@ -19,38 +19,38 @@ _lock = threading.Lock()
 _counted: Counter[Unit] = Counter()
 
 
-def count(unit: Unit) -> None:
-    """Take note of one more `unit` that is done: in the step's own process where its runner works there, else in vain."""
+def count(unit: Unit, more: int = 1) -> None:
+    """Count so many `more` of `unit` done. It shows only if Beam's runner works in the step's own process."""
     with _lock:
-        _counted[unit] += 1
+        _counted[unit] += more
 
 
 @contextmanager
-def told(pipeline: int, total: int, unit: Unit) -> Iterator[None]:
-    """Write a line every few seconds while the block goes on, and one at its end: how many of `total` units are done.
+def reported(pipeline: int, total: int, unit: Unit) -> Iterator[None]:
+    """Log every few seconds while the block runs, and at its end, how many of `total` units are done.
 
-    The block is the first or the second `pipeline` of the step; while nothing was counted, as where workers elsewhere
-    do it, the line tells how many of these are done.
+    The block is the first or the second `pipeline` of the step. If nothing was counted, because workers elsewhere do
+    the work, the number of finished pipelines is logged instead.
     """
     with _lock:
         _counted.clear()
     over = threading.Event()
 
-    def tell() -> None:
+    def report() -> None:
         while not over.wait(SECONDS):
-            _tell(pipeline - 1, total, unit)
+            _report(pipeline - 1, total, unit)
 
-    teller = threading.Thread(target=tell, daemon=True, name="progress")
-    teller.start()
+    reporter = threading.Thread(target=report, daemon=True, name="progress")
+    reporter.start()
     try:
         yield
     finally:
         over.set()
-        teller.join()
-    _tell(pipeline, total, unit)
+        reporter.join()
+    _report(pipeline, total, unit)
 
 
-def _tell(pipelines: int, total: int, unit: Unit) -> None:
+def _report(pipelines: int, total: int, unit: Unit) -> None:
     with _lock:
         counts = dict(_counted)
     # A bundle that Beam does again is counted again.

@@ -8,13 +8,15 @@ from pathlib import Path
 
 import trainyard.data  # noqa: F401 - first: sets what TensorFlow reads while it is imported
 from trainyard import events, globs
-from trainyard.contract.artifacts import SPLITS, ImageShape
+from trainyard.contract.artifacts.document import SPLITS
+from trainyard.contract.artifacts.preprocess import ImageShape
 from trainyard.contract.window import day_of
 from trainyard.errors import ConfigurationError
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.preprocess.collect import Collected, collect
 from trainyard.steps.preprocess.describe import write_description
 from trainyard.steps.preprocess.facts import quality
+from trainyard.steps.preprocess.facts.expectation import require_fitting
 from trainyard.steps.preprocess.readers.bundled import write_breast_cancer, write_digits
 from trainyard.steps.preprocess.readers.files import find_files
 from trainyard.steps.preprocess.readers.tfds import read_dataset
@@ -26,7 +28,7 @@ from trainyard.steps.preprocess.transforming.features import (
     raw_spec,
 )
 from trainyard.steps.preprocess.transforming.module import load_preprocessing
-from trainyard.steps.preprocess.transforming.transform import Plan, transform
+from trainyard.steps.preprocess.transforming.transform import TransformSettings, transform
 
 _BATCH_ROWS, _BATCH_IMAGES = 1000, 64  # chosen: a batch of decoded images stays below 100 MB at 224 x 224
 
@@ -35,7 +37,7 @@ def run(recipe: Recipe, output: Path, beam_options: str = "", day: str = "") -> 
     """Read, check, split and transform the recipe's data into example shards with their transform graph.
 
     beam_options are Beam's own, such as `--runner=PrismRunner`; by default the pipelines run in this process.
-    day: where the recipe reads a window of days, the day after its last one, YYYY-MM-DD; today in UTC by default.
+    day: if the recipe reads a window of days, the day after its last one, YYYY-MM-DD; today in UTC by default.
     """
     start = time.monotonic()
     _require_literal(output)
@@ -44,27 +46,33 @@ def run(recipe: Recipe, output: Path, beam_options: str = "", day: str = "") -> 
     collected = _collect(recipe, work, beam_options, day_of(day))
     collected_at = time.monotonic()
     quality.require_usable(collected, recipe)
-    own = load_preprocessing(recipe.module)
+    require_fitting(collected.conformity, recipe.data)
+    custom = load_preprocessing(recipe.module)
+    if custom is not None and recipe.data.stored == "raw":
+        raise ConfigurationError(
+            "data.store: raw leaves the module's preprocessing_fn no encoded images. Use original or training_size."
+        )
     image = _image_shape(collected, recipe)
     default = image_preprocessing(image) if image else column_preprocessing(recipe.data)
     labels = quality.class_names(collected) if recipe.task == "classification" else None
-    plan = Plan(
-        records=collected.records,
+    settings = TransformSettings(
+        folder=collected.folder,
+        parts=collected.parts,
         raw_spec=raw_spec(recipe.data),
-        preprocessing_fn=own or default,
-        materialize=own is not None or image is None,
+        preprocessing_fn=custom or default,
+        materialize=custom is not None or image is None,
         label_ids={name: index for index, name in enumerate(labels)} if labels is not None else None,
         layouts={split: plan_layout(collected.splits[split], recipe.data.shard_examples) for split in SPLITS},
         examples=sum(collected.splits[split].examples for split in SPLITS),
         batch_size=_BATCH_IMAGES if image else _BATCH_ROWS,
         beam_options=beam_options,
     )
-    shards = sum(layout.shards for layout in plan.layouts.values())
-    events.emit("transforming", shards=shards, classes=len(labels or []), own_preprocessing_fn=own is not None)
-    transform(plan, output, str(work / "transform"))
-    by_column = own is None and image is None
+    shards = sum(layout.shards for layout in settings.layouts.values())
+    events.emit("transforming", shards=shards, classes=len(labels or []), own_preprocessing_fn=custom is not None)
+    transform(settings, output, str(work / "transform"))
+    by_column = custom is None and image is None
     columns = learned_columns(recipe.data, output / "transform" / "transform_fn") if by_column else {}
-    write_description(recipe, collected, plan, image, columns, output)
+    write_description(recipe, collected, settings, image, columns, output)
     shutil.rmtree(work)
     events.emit(
         "preprocessed",
@@ -76,8 +84,8 @@ def run(recipe: Recipe, output: Path, beam_options: str = "", day: str = "") -> 
 def _require_literal(output: Path) -> None:
     if globs.literal(str(output)) != str(output):
         raise ConfigurationError(
-            f"{output}: holds one of the characters * ? [, which Beam takes for a pattern in the name of what it writes. "
-            "Name a storage without them."
+            f"{output}: holds one of the characters * ? [, which Beam takes for a pattern in the name of what it "
+            "writes. Name a storage without them."
         )
 
 

@@ -1,4 +1,4 @@
-"""Where the Beam pipelines run: in this process, or on the runner that the environment names."""
+"""If the Beam pipelines run: in this process, or on the runner that the environment names."""
 
 from __future__ import annotations
 
@@ -9,34 +9,37 @@ import re
 import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import apache_beam as beam
 import grpc  # type: ignore[import-untyped]
-from apache_beam.options.pipeline_options import PipelineOptions, SetupOptions, StandardOptions
+from apache_beam.options.pipeline_options import GoogleCloudOptions, PipelineOptions, SetupOptions, StandardOptions
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from apache_beam.runners.portability.job_server import JobServer
 from apache_beam.runners.portability.portable_runner import JobServiceHandle, PortableRunner
+from apache_beam.runners.runner import PipelineRunner
 
 from trainyard.errors import ConfigurationError, TransientError
+from trainyard.runtime import step
+from trainyard.steps.preprocess.jobs import Jobs, job_name
 
 _UNREACHABLE = re.compile(r"TransientError: (.+?)(?: \[while running|$|\\n)", re.MULTILINE)
 _OF_THE_MACHINE = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS)
 
 
 @contextmanager
-def pipeline(beam_options: str) -> Iterator[Any]:
+def pipeline(beam_options: str) -> Iterator[beam.Pipeline]:
     """Yield a pipeline that runs when the block ends, on the runner that `beam_options` names.
 
     beam_options are Beam's own command line options, such as `--runner=PrismRunner`. Without a runner, or with
-    DirectRunner, it runs in this process. Raises `ConfigurationError` where there is no such runner, `TransientError`
-    where a worker could not reach the source, and `OSError` where it met a full disk or a missing permission.
+    DirectRunner, it runs in this process. Raises `ConfigurationError` if there is no such runner, `TransientError`
+    if a worker could not reach the source, and `OSError` if it met a full disk or a missing permission.
     """
     logging.getLogger("apache_beam").setLevel(logging.ERROR)
     root = _pipeline(beam_options)
-    servers = _adapt(root.runner, beam_options)
+    jobs = Jobs()
+    servers = _adapt(root.runner, beam_options, jobs)
     try:
-        with root:
+        with jobs.cancelled_on_error(), root:
             yield root
     except TransientError as error:  # from this process, with the transform's name at the end
         raise TransientError(str(error).partition(" [while running")[0]) from error
@@ -50,7 +53,7 @@ def pipeline(beam_options: str) -> Iterator[Any]:
             server.stop()
 
 
-def _pipeline(beam_options: str) -> Any:
+def _pipeline(beam_options: str) -> beam.Pipeline:
     try:
         options = _options(beam_options)
         # Beam's DirectRunner would first try to download and start the Prism binary.
@@ -69,8 +72,8 @@ def _options(beam_options: str) -> PipelineOptions:
     return options
 
 
-def _adapt(runner: Any, beam_options: str) -> list[JobServer]:
-    """Return the list that the job servers started by `runner` will be in; where one does not start, say so as ours."""
+def _adapt(runner: PipelineRunner, beam_options: str, jobs: Jobs) -> list[JobServer]:
+    """Return the list that `runner` adds the job servers to that it starts; record its jobs, make its errors ours."""
     servers: list[JobServer] = []
     if isinstance(runner, PortableRunner):
         default, create = runner.default_job_server, runner.create_job_service
@@ -81,7 +84,8 @@ def _adapt(runner: Any, beam_options: str) -> list[JobServer]:
 
         def create_job_service(options: PipelineOptions) -> JobServiceHandle:
             try:
-                return _without_deadline(create(options))
+                name = _name_job(options)
+                return jobs.record(_without_deadline(create(options)), name)
             except grpc.FutureTimeoutError as error:
                 raise TransientError(
                     f"beam options '{beam_options}': the job server does not answer. Check its address and the network."
@@ -93,17 +97,26 @@ def _adapt(runner: Any, beam_options: str) -> list[JobServer]:
     return servers
 
 
+def _name_job(options: PipelineOptions) -> str:
+    """Name the job after the step's output and return the name, '' if the environment names it or no step runs."""
+    cloud, output = options.view_as(GoogleCloudOptions), step.current_output()
+    if cloud.job_name or not output:
+        return ""
+    cloud.job_name = job_name(output)
+    return str(cloud.job_name)
+
+
 def _without_deadline(service: JobServiceHandle) -> JobServiceHandle:
     """Have `service` follow a job for as long as it takes.
 
-    job_server_timeout is meant for single answers, and stays in force for those that come before the job starts. But where
-    a job's id is that of its preparation, as on Prism, Beam 2.77 makes it the deadline of the streams of states and
-    messages too (`JobServiceHandle.run` in portable_runner.py), and with them of the whole pipeline: 300 s by default.
-    The step as a whole has a deadline of its own.
+    job_server_timeout is meant for single answers, and stays in force for those before the job starts. But if a job's
+    id is that of its preparation, as on Prism, Beam 2.77 makes it the deadline of the streams of states and messages
+    too (`JobServiceHandle.run` in portable_runner.py), and with them of the pipeline: 300 s by default. The step has a
+    deadline of its own.
     """
     run = service.run
 
-    def run_without_deadline(preparation_id: str) -> Any:
+    def run_without_deadline(preparation_id: str) -> tuple[str, Iterator[object], Iterator[object]]:
         service.timeout = None  # gRPC's word for none
         return run(preparation_id)
 
@@ -118,14 +131,14 @@ def _wrong(beam_options: str, reason: str) -> ConfigurationError:
 
 
 def _raise_of_the_source(error: RuntimeError) -> None:
-    """Raise `TransientError` where a worker could not reach the source: Beam hands its errors on as text."""
+    """Raise `TransientError` if a worker could not reach the source: Beam hands its errors on as text."""
     sentence = _UNREACHABLE.search(str(error))
     if sentence:
         raise TransientError(sentence[1]) from error
 
 
 def _raise_of_the_machine(error: RuntimeError) -> None:
-    """Raise `OSError` where a worker met one."""
+    """Raise `OSError` if a worker met one."""
     for number in _OF_THE_MACHINE:
         if os.strerror(number) in str(error):
             raise OSError(number, os.strerror(number)) from error

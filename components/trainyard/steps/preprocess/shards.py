@@ -1,21 +1,26 @@
-"""How a split is laid out in TFRecord shards of even size, and how one shard is written."""
+"""How a split is laid out in TFRecord shards of even size, and how one shard is read and written."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
 import tensorflow as tf
 
-from trainyard.contract.artifacts import Split
+from trainyard.contract.artifacts.document import Split
 from trainyard.steps.preprocess.facts.summary import SplitSummary
+from trainyard.steps.preprocess.parts import BUCKETS, PartFile, finished, fixed_bytes, rows_between
+
+_IMAGE = "raw/image"
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the shards of a split begin: shard i takes the buckets of order keys from starts[i] on.
+    """If the shards of a split begin: shard i takes the buckets of order keys from starts[i] on.
 
     examples: how many each shard holds.
     """
@@ -27,6 +32,10 @@ class Layout:
     def shards(self) -> int:
         """Number of shards."""
         return len(self.starts)
+
+    def buckets(self, shard: int) -> tuple[int, int]:
+        """Return the first bucket of `shard`, and the one after its last."""
+        return self.starts[shard], [*self.starts, BUCKETS][shard + 1]
 
 
 def plan_layout(summary: SplitSummary, shard_examples: int) -> Layout:
@@ -47,14 +56,30 @@ def shard_name(split: Split, index: int, shards: int) -> str:
     return f"{split}-{index:05}-of-{shards:05}.tfrecord"
 
 
-def write_shard(
-    group: tuple[tuple[Split, int], Iterable[tuple[str, bytes]]], folder: str, layouts: dict[Split, Layout]
-) -> None:
-    """Write the examples of one shard into `folder`, sorted by their order key; written again, it is the same file."""
-    (split, index), examples = group
-    final = Path(folder) / shard_name(split, index, layouts[split].shards)
-    temporary = final.with_suffix(".part")
-    with tf.io.TFRecordWriter(str(temporary)) as writer:
-        for _, serialized in sorted(examples):
+def read_shard(
+    parts: Iterable[PartFile], folder: str, split: Split, buckets: tuple[int, int], batch_size: int
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of one shard, sorted by their order key. No more encoded images are copied than a batch holds."""
+    slices = rows_between(parts, folder, split, *buckets)
+    if not slices:
+        return
+    names = [name for name in slices[0].schema.names if name != _IMAGE]
+    rows = pa.Table.from_batches([each.select(names) for each in slices]).combine_chunks()
+    keys = np.concatenate([fixed_bytes(each["order"]) for each in slices]).copy().view(">u8")
+    order = np.lexsort((keys[:, 1], keys[:, 0]))
+    of_slice = np.repeat(np.arange(len(slices)), [len(each) for each in slices])
+    of_row = np.concatenate([np.arange(len(each)) for each in slices])
+    for start in range(0, len(order), batch_size):
+        chosen = order[start : start + batch_size]
+        batch = rows.take(pa.array(chosen)).combine_chunks().to_batches()[0]
+        if _IMAGE in slices[0].schema.names:
+            images = [slices[of_slice[row]][_IMAGE][of_row[row]].as_py() for row in chosen]
+            batch = batch.append_column(_IMAGE, pa.array(images, pa.binary()))
+        yield batch
+
+
+def write_shard(examples: Iterable[bytes], final: Path) -> None:
+    """Write the serialized `examples` of one shard; written again, it is the same file."""
+    with finished(final) as temporary, tf.io.TFRecordWriter(str(temporary)) as writer:
+        for serialized in examples:
             writer.write(serialized)
-    temporary.replace(final)

@@ -1,24 +1,45 @@
-"""Where an example belongs: a pure function of its content and the seed, so that nothing moves when data are added."""
+"""If an example belongs: a pure function of its content and the seed, so that nothing moves when data are added."""
 
 from __future__ import annotations
 
 import hashlib
 
-from trainyard.contract.artifacts import Split
+import numpy as np
+import pyarrow as pa
+
+from trainyard.contract.artifacts.document import SPLITS, Split
 from trainyard.spec.recipe import SplitFractions
+
+
+def assign(batch: pa.RecordBatch, seed: int, fractions: SplitFractions) -> tuple[pa.RecordBatch, dict[Split, int]]:
+    """Return the rows with their `split` (int8, its number in `SPLITS`) and `order` (binary(16)).
+
+    And the sum of the digests of each split's rows, label included, modulo 2^256: no order changes it.
+    """
+    contents, sources, labels = (batch[name].to_pylist() for name in ("content", "source", "label"))
+    splits = [assign_split(content, seed, fractions) for content in contents]
+    orders = [order_key(content, source, seed) for content, source in zip(contents, sources, strict=True)]
+    digests = dict.fromkeys(SPLITS, 0)
+    for split, content, label in zip(splits, contents, labels, strict=True):
+        digests[split] += int.from_bytes(hashlib.sha256(content + label.encode()).digest(), "big")
+    numbers = {split: number for number, split in enumerate(SPLITS)}
+    placed = batch.append_column("split", pa.array(np.array([numbers[split] for split in splits], np.int8)))
+    return placed.append_column("order", pa.array(orders, pa.binary(16))), {
+        split: digest % 2**256 for split, digest in digests.items()
+    }
 
 
 def assign_split(content: bytes, seed: int, fractions: SplitFractions) -> Split:
     """Return the split of the example with the digest `content`; equal content always meets in one split."""
-    place = _uniform(b"split", seed, content)
-    if place < fractions.train:
+    draw = _uniform(b"split", seed, content)
+    if draw < fractions.train:
         return "train"
-    return "eval" if place < fractions.train + fractions.eval else "test"
+    return "eval" if draw < fractions.train + fractions.eval else "test"
 
 
-def order_key(content: bytes, source: str, seed: int) -> str:
+def order_key(content: bytes, source: str, seed: int) -> bytes:
     """Return the key by which the examples of a split are sorted: a shuffle that only content, name and seed decide."""
-    return hashlib.sha256(f"order\0{seed}\0{source}\0".encode() + content).hexdigest()[:32]
+    return hashlib.sha256(f"order\0{seed}\0{source}\0".encode() + content).digest()[:16]
 
 
 def _uniform(purpose: bytes, seed: int, content: bytes) -> float:

@@ -7,8 +7,11 @@ from pathlib import Path
 
 from trainyard import events
 from trainyard.contract import refusal, version
-from trainyard.contract.artifacts import Evaluation, Exports, Pushed, Verdict
-from trainyard.contract.champion import Champion, crown
+from trainyard.contract.artifacts.evaluate import Evaluation
+from trainyard.contract.artifacts.export import Exports
+from trainyard.contract.artifacts.gate import Verdict
+from trainyard.contract.artifacts.push import Pushed
+from trainyard.contract.champion import Champion, set_champion
 from trainyard.errors import GateRefused
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.push import versions
@@ -23,7 +26,7 @@ def run(recipe: Recipe, evaluation: str, exported: str, output: Path, destinatio
     written again. Only the newest counts: a server loads the highest number, so an older model that is pushed again
     becomes a new version. With `dry_run` `destination` is not touched, and `output` says what would be done.
 
-    Raises `GateRefused` where a gate refused the model, `TransientError` while another push writes to `destination`.
+    Raises `GateRefused` if a gate refused the model, `TransientError` while another push writes to `destination`.
     """
     storage.require(evaluation, "evaluate")
     manifest = storage.require(exported, "export")
@@ -38,7 +41,7 @@ def run(recipe: Recipe, evaluation: str, exported: str, output: Path, destinatio
             pushed = _plan(manifest, destination)
             if not pushed.already:
                 versions.publish(exported, manifest, destination, pushed.version)
-            crown(
+            set_champion(
                 destination,
                 Champion(
                     version=pushed.version,

@@ -1,11 +1,12 @@
 """The folder that a server polls: numbered versions, each of them whole from the moment it can be seen.
 
 TensorFlow Serving lists the folder again and again, takes every child whose name is a number for a version, and loads
-the highest. Names that are no numbers, such as `.staging`, `champion.json` and the lock, mean nothing to it, and neither
-does a version's `assets.extra/`.
+the highest. Names that are no numbers, such as `.staging`, `champion.json` and the lock, mean nothing to it, nor does a
+version's `assets.extra/`.
 
 On a file system a version appears whole, by a rename. A bucket has none, so there saved_model.pb comes after all other
-files: a server that looks in between finds no SavedModel yet and, by its own default, tries again each minute, five times.
+files: a server that looks in between finds no SavedModel yet and, by its own default, tries again each minute, five
+times.
 
 Source: tensorflow_serving/model_servers/main.cc (max_num_load_retries, load_retry_interval_micros),
 tensorflow_serving/sources/storage_path/file_system_storage_path_source.cc and the SavedModel layout at
@@ -41,11 +42,11 @@ def holds(destination: str, version: int, digest: str) -> bool:
 def publish(exported: str, manifest: Manifest, destination: str, version: int) -> None:
     """Leave the export in the folder `exported` as `version` in `destination`; nobody sees a part of it.
 
-    Raises `DataError` where a file is not the one that its manifest tells of, `InfrastructureError` as `storage.stage`.
+    Raises `DataError` if a file is not the one that its manifest tells of, `InfrastructureError` as `storage.stage`.
     """
     with storage.stage(storage.join(destination, str(version)), producer=PRODUCER, last=_SERVED) as folder:
-        for place, name in layout(manifest).items():
-            _copy(Path(exported) / name, folder / place, manifest.files[name])
+        for target, name in layout(manifest).items():
+            _copy(Path(exported) / name, folder / target, manifest.files[name])
 
 
 def _copy(source: Path, target: Path, expected: File) -> None:

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from trainyard.contract import keys
-from trainyard.contract.artifacts import Evaluation
+from trainyard.contract.artifacts.evaluate import Evaluation
 from trainyard.graph import CHECK, OUTPUTS
 from trainyard.report.summary import write
 from trainyard.runtime.step import failure_record
@@ -48,7 +48,7 @@ def _outputs(root: str, recipe: Recipe, noted: dict[str, str]) -> dict[str, str]
 
 
 def _failure(missing: list[str], folder: str, message: str, state: str) -> dict[str, Any]:
-    """Return the sentence of the step that failed, its name and exit code; the sentence is KFP's where no step left one."""
+    """Return the sentence of the step that failed, its name and exit code; KFP's sentence if no step left one."""
     failure: dict[str, Any] = {"failure": None, "failed_step": None, "exit_code": 0}
     if state == "SUCCEEDED":
         return failure

@@ -1,1 +1,1 @@
-"""Step 2: examples to a trained model, by a loop of its own over tf.distribute, resumed exactly where it was stopped."""
+"""Step 2: examples to a trained model, by a loop over TensorFlow or JAX that resumes exactly where it was stopped."""

@@ -21,20 +21,20 @@ def train(
     from trainyard.runtime import step, task
 
     with task.opened("train", recipe, storage, code) as this:
-        from trainyard.contract.artifacts import Training
-        from trainyard.contract.warm_start import Plan
+        from trainyard.contract.artifacts.train import Training
+        from trainyard.contract.warm_start import TrainingPlan
 
-        planned = Plan.model_validate_json(plan)
-        model = this.output_at(planned.model)
-        given = {"examples": examples, "checkpoints": keys.checkpoints(model), "start": planned.start}
+        warm_start = TrainingPlan.model_validate_json(plan)
+        model = this.output_at(warm_start.model)
+        inputs = {"examples": examples, "checkpoints": keys.checkpoints(model), "start": warm_start.start}
         if this.unfinished() and gang:
             from trainyard.steps.train.gang.pods.pods import run_in_pods
 
-            this.delegate(run_in_pods, plan=gang, code=code, **given)
+            this.delegate(run_in_pods, plan=gang, code=code, **inputs)
         elif this.unfinished():
             from trainyard.steps.train.run import run
 
-            this.execute(run, **given)
+            this.execute(run, **inputs)
         step.drop_checkpoints(model)
         training = Training.read(model)
         best = next(epoch for epoch in training.history if epoch.epoch == training.best_epoch)

@@ -10,53 +10,61 @@ from pathlib import Path
 
 from trainyard import events
 from trainyard.spec.recipe import Recipe
-from trainyard.steps.train import promise
 from trainyard.steps.train.engines import engine
+from trainyard.steps.train.expected_devices import check_devices
 from trainyard.storage import storage
 
 
 def run(recipe: Recipe, examples: str, checkpoints: str, output: Path, start: str = "") -> None:
-    """Leave model.keras, training.json and tensorboard/ in `output`, going on from `checkpoints` where there are any.
+    """Leave model.keras, training.json and tensorboard/ in `output`, resuming from `checkpoints` if there are any.
 
     start: the version of a pushed model (its folder, or URI) whose weights come first; '' for weights of its own.
-    Several workers train as processes of their own on this machine; so does JAX, for a process has one engine, and this
-    one may have TensorFlow's already.
+    Several workers train as processes of their own on this machine; so does JAX, because a process has one engine, and
+    this one may have TensorFlow's already.
     """
-    promise.check()
-    if recipe.train.workers == 1 and engine.chosen() == "tensorflow":
-        join(recipe, examples, checkpoints, output, start=start)
+    check_devices()
+    if recipe.train.workers == 1 and engine.engine_name() == "tensorflow":
+        train_in_process(recipe, examples, checkpoints, output, start=start)
         return
-    from trainyard.steps.train.gang import gang
+    from trainyard.steps.train.gang import local_gang
 
-    gang.run(recipe, examples, checkpoints, output, start)
+    local_gang.run(recipe, examples, checkpoints, output, start)
 
 
-def join(recipe: Recipe, examples: str, checkpoints: str, output: Path, past: str = "", start: str = "") -> None:
-    """Train in this process, alone or as the worker that TF_CONFIG says, and leave what `run` does.
+def train_in_process(
+    recipe: Recipe, examples: str, checkpoints: str, output: Path, past: str = "", start: str = ""
+) -> None:
+    """Train in this process, alone or as the worker that TF_CONFIG names, and leave what `run` does.
 
-    examples: also in a bucket, of which a worker fetches the shards that it reads. past: what the gang has survived
-    before this start, as `goodput.Past` reads it. start: as `run`.
+    examples: if they are in a bucket, a worker fetches the shards that it reads. past: the gang's restarts before this
+    start, as JSON of `goodput.Past`. start: as `run`.
     """
     os.environ.setdefault("TF_USE_LEGACY_KERAS", "0")
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    before_import, began = time.perf_counter(), time.monotonic()
+    start_of_import, started = time.perf_counter(), time.monotonic()
     # Here and not above: --help and compilation must not load TensorFlow, and its seconds are counted.
     engine.prepare()
     from trainyard.steps.train import session
-    from trainyard.steps.train.gang.place import place
+    from trainyard.steps.train.gang.rank import current_rank
     from trainyard.steps.train.input import input as training_input
+    from trainyard.steps.train.input.feed import Feed
     from trainyard.steps.train.loop.goodput import Past
 
-    imported = time.perf_counter() - before_import
-    before = Past.parse(past) if past else Past(started=began)
-    before.spent["import"] = imported
+    import_seconds = time.perf_counter() - start_of_import
+    gang_past = Past.model_validate_json(past) if past else Past(started=started)
+    gang_past.spent["import"] = import_seconds
     manifest = storage.require(examples, made_by="preprocess")
-    needed = training_input.needed(recipe, examples, place())
-    examples = str(storage.local(examples, made_by="preprocess", only=needed))
+    streamed = training_input.streamed_files(recipe, examples, current_rank())
+    stream = storage.stream(examples, "preprocess", streamed) if streamed else None
+    needed_files = training_input.needed_files(recipe, examples, current_rank(), streamed=stream is not None)
+    examples = str(storage.local(examples, made_by="preprocess", only=needed_files))
+    feed = Feed(stream, examples) if stream else None
     champion = str(storage.local(start, made_by="push")) if start else ""
-    with storage.lease(checkpoints) if place().chief else nullcontext():
-        document = session.train(recipe, examples, checkpoints, _identity(recipe, manifest), output, before, champion)
-    seconds = {"import": round(imported, 3), **document.seconds}
+    with storage.lease(checkpoints) if current_rank().chief else nullcontext(), stream or nullcontext():
+        document = session.train(
+            recipe, examples, checkpoints, _identity(recipe, manifest), output, gang_past, champion, feed
+        )
+    seconds = {"import": round(import_seconds, 3), **document.seconds}
     document.model_copy(update={"seconds": seconds, "warm_start": start}).write(output)
     events.emit(
         "trained",
@@ -70,7 +78,7 @@ def join(recipe: Recipe, examples: str, checkpoints: str, output: Path, past: st
 
 
 def _identity(recipe: Recipe, examples: storage.Manifest) -> str:
-    """Return what a checkpoint must have been made with to be gone on from: the same recipe and the same examples.
+    """Return what a checkpoint must have been made with to be resumed: the same recipe and the same examples.
 
     The number of workers is left out: it changes no batch.
     """

@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 import statistics
 import time
+from contextlib import nullcontext
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import keras
 import tensorflow as tf
 
 from trainyard import events
-from trainyard.contract.artifacts import Epoch, Training
+from trainyard.contract.artifacts.train import Device, Epoch, Training
 from trainyard.data.examples import ExampleFolder, open_examples, reading
 from trainyard.errors import ConfigurationError, PeerLost
 from trainyard.models.cost import cost
@@ -22,14 +24,15 @@ from trainyard.steps.train.engines import engine as engines
 from trainyard.steps.train.engines.engine import Engine, Steps
 from trainyard.steps.train.engines.network import deployable, network, target_moments
 from trainyard.steps.train.engines.objective import Classification, Objective, Regression
-from trainyard.steps.train.gang import launcher_sign
-from trainyard.steps.train.gang.place import Place, place
-from trainyard.steps.train.input.input import Input, Share, class_weights
-from trainyard.steps.train.loop import goodput, speed, watchdog
+from trainyard.steps.train.gang import launcher_heartbeat
+from trainyard.steps.train.gang.rank import Rank, current_rank
+from trainyard.steps.train.input.feed import Feed
+from trainyard.steps.train.input.input import Input, LocalReplicas, class_weights
+from trainyard.steps.train.loop import goodput, speed
 from trainyard.steps.train.loop.checkpoint import Checkpoints
 from trainyard.steps.train.loop.goodput import Past
 from trainyard.steps.train.loop.loop import Loop
-from trainyard.steps.train.loop.watchdog import Watchdog
+from trainyard.steps.train.loop.watchdog import Watchdog, training_watchdog
 
 
 def train(
@@ -40,31 +43,34 @@ def train(
     output: Path,
     past: Past | None = None,
     champion: str = "",
+    feed: Feed | None = None,
 ) -> Training:
     """Write model.keras and tensorboard/ into `output` and return the evidence, without the import's seconds.
 
-    Goes on from the newest checkpoint below `checkpoints` that was made with the same `identity`; where there is none,
-    begins with the weights in the folder `champion` of a pushed version, if one is given. Where TF_CONFIG
-    describes a gang, all its workers must call this; those that are not the chief leave no model.
-    Raises `PeerLost` where one of them is gone.
+    Resumes from the newest checkpoint below `checkpoints` that was made with the same `identity`. Without one it begins
+    with the weights in the folder `champion` of a pushed version, if there is one. If TF_CONFIG describes a gang, all
+    its workers must call this; the chief alone leaves a model. feed: brings the shards that are not in `examples`.
+    Raises `PeerLost` if one of the workers is gone.
     """
-    start, here, engine = time.perf_counter(), place(), engines.engine()
-    dog = watchdog.for_training(here)
+    start, rank, engine = time.perf_counter(), current_rank(), engines.create_engine()
+    watchdog = training_watchdog(rank)
     try:
-        with dog.watching(), reading(examples):
-            return _train(engine, dog, recipe, examples, checkpoints, identity, output, past or Past(), champion)
+        with watchdog.watching(), reading(examples), feed.errors(watchdog.note_progress) if feed else nullcontext():
+            return _train(
+                engine, watchdog, recipe, examples, checkpoints, identity, output, past or Past(), champion, feed
+            )
     except Exception as error:
-        if here.workers == 1 or not engine.lost_a_worker(error):
+        if rank.workers == 1 or not engine.is_peer_loss(error):
             raise
         raise PeerLost(
-            f"worker {here.index} of {here.workers}: lost another worker after {time.perf_counter() - start:.1f} s "
+            f"worker {rank.index} of {rank.workers}: lost another worker after {time.perf_counter() - start:.1f} s "
             f"({type(error).__name__}). Start all of them again."
         ) from error
 
 
 def _train(
     engine: Engine,
-    dog: Watchdog,
+    watchdog: Watchdog,
     recipe: Recipe,
     examples: str,
     checkpoints: str,
@@ -72,47 +78,35 @@ def _train(
     output: Path,
     past: Past,
     champion: str,
+    feed: Feed | None,
 ) -> Training:
-    start, here = time.perf_counter(), place()
-    engine.check()
-    engine.join()
-    joined = time.perf_counter() - start
-    measured = engine.probe()
-    probed = time.perf_counter() - start - joined
+    rank = current_rank()
+    measured, seconds = _start(engine)
+    start = time.perf_counter()
     folder = open_examples(examples)
     document = folder.document
     targets = target_moments(folder.labels("train")) if document.task == "regression" else (0.0, 1.0)
     precision = engine.precision(recipe.train)
-    data, steps = prepared(recipe, folder, engine, targets, precision)
+    data, steps = prepare(recipe, folder, engine, targets, precision, feed)
     if champion:
-        warm_start.begin_with(champion, steps.model, examples, document.labels)
-    events.emit(
-        "training",
-        model=steps.model.name,
-        parameters=steps.model.count_params(),
-        devices=",".join(engine.devices()),
-        worker=here.index,
-        workers=here.workers,
-        replicas=data.share.replicas,
-        precision=precision,
-        examples=document.splits["train"].examples,
-        steps_per_epoch=data.steps_per_epoch,
-        seconds_to_build=round(time.perf_counter() - start, 2),
-    )
-    seconds = {"join": joined, "probe": probed, "build": time.perf_counter() - start - joined - probed}
+        warm_start.load_champion(champion, steps.model, examples, document.labels)
+    seconds["build"] = time.perf_counter() - start
+    _emit_training(steps, data, engine, rank, precision, sum(seconds.values()))
     writer = tf.summary.create_file_writer(str(output / "tensorboard"))
-    saved = Checkpoints(checkpoints, identity, recipe.train.checkpoints.keep, writes=here.chief)
-    loop = Loop(recipe.train, steps, data, saved, lambda epoch: _write_summary(writer, epoch), here, past.went_on, dog)
+    saved = Checkpoints(checkpoints, identity, recipe.train.checkpoints.keep, writes=rank.chief)
+    on_epoch = partial(_write_summary, writer)
+    loop = Loop(recipe.train, steps, data, saved, on_epoch, rank, past.note_new_steps, watchdog)
     try:
         loop.run()
     finally:
         writer.close()
     training = _finish(recipe, loop, engine, output, seconds, targets, precision)
     engine.leave()
-    split = past.split(training.steps, training.step_ms / 1000, training.seconds, launcher_sign.queued())
+    queue = launcher_heartbeat.read_queue_seconds()
+    split = past.split(training.steps, training.step_ms / 1000, training.seconds, queue)
     return training.model_copy(
         update={
-            "engine": engines.chosen(),
+            "engine": engines.engine_name(),
             "measured": measured,
             "versions": engine.versions(),
             "restarts": past.restarts,
@@ -122,24 +116,57 @@ def _train(
     )
 
 
-def _share(recipe: Recipe, replicas: int, place: Place) -> Share:
-    """Return this process's part of each batch. Raises `ConfigurationError` where the replicas' would be unequal."""
+def _start(engine: Engine) -> tuple[list[Device], dict[str, float]]:
+    """Start the devices; return what each of them delivers, and the seconds that joining and probing took."""
+    start = time.perf_counter()
+    engine.check()
+    engine.join()
+    joined = time.perf_counter()
+    measured = engine.probe()
+    return measured, {"join": joined - start, "probe": time.perf_counter() - joined}
+
+
+def _emit_training(steps: Steps, data: Input, engine: Engine, rank: Rank, precision: str, seconds: float) -> None:
+    events.emit(
+        "training",
+        model=steps.model.name,
+        parameters=steps.model.count_params(),
+        devices=",".join(engine.devices()),
+        worker=rank.index,
+        workers=rank.workers,
+        replicas=data.replicas.total,
+        precision=precision,
+        examples=data.folder.document.splits["train"].examples,
+        steps_per_epoch=data.steps_per_epoch,
+        seconds_to_build=round(seconds, 2),
+    )
+
+
+def _local_replicas(recipe: Recipe, replicas: int, rank: Rank) -> LocalReplicas:
+    """Return the replicas of this process. Raises `ConfigurationError` if their shares of a batch are unequal."""
     parts = replicas * recipe.train.accumulation_steps
     if recipe.train.batch_size % parts:
         raise ConfigurationError(
             f"train.batch_size: {recipe.train.batch_size} examples make no {parts} equal parts, one a device and "
             f"accumulation step. Give a multiple of {parts}."
         )
-    local = replicas // place.workers
-    return Share(replicas, place.index * local, local)
+    rows = recipe.train.batch_size // parts
+    if recipe.train.augment.mixes and rows % 2:
+        raise ConfigurationError(
+            f"train.augment: mixup and cutmix take images in pairs, and a device has {rows} of train.batch_size "
+            f"{recipe.train.batch_size}. Give a multiple of {2 * parts}, or leave them out."
+        )
+    local = replicas // rank.workers
+    return LocalReplicas(replicas, rank.index * local, local)
 
 
-def prepared(
+def prepare(
     recipe: Recipe,
     folder: ExampleFolder,
     engine: Engine,
     targets: tuple[float, float],
     precision: str,
+    feed: Feed | None = None,
 ) -> tuple[Input, Steps]:
     """Return the batches of a run and its steps with their first weights, nothing traced yet.
 
@@ -147,7 +174,7 @@ def prepared(
     """
     document = folder.document
     weights = class_weights(recipe, document.labels, document.splits["train"].class_counts)
-    data = Input(recipe, folder, weights, _share(recipe, engine.replicas, place()))
+    data = Input(recipe, folder, weights, _local_replicas(recipe, engine.replicas, current_rank()), feed)
     objective: Objective = Regression(targets[1])
     if document.task == "classification":
         objective = Classification(len(document.labels or []), recipe.train.label_smoothing)
@@ -171,7 +198,7 @@ def _finish(
 ) -> Training:
     calls, epochs = loop.cached_step_seconds(), loop.step_seconds
     cached, real = statistics.median(calls), statistics.fmean(epochs)
-    here, replicas = loop.place, loop.data.share.replicas
+    rank, replicas = loop.rank, loop.data.replicas.total
     all_reduce = loop.all_reduce_seconds() if replicas > 1 else 0.0
     best = loop.restore_best()
     model = loop.steps.model
@@ -185,17 +212,17 @@ def _finish(
         steps=loop.history[-1].step,
         epochs=len(loop.history),
         best_epoch=best.epoch,
-        workers=here.workers,
+        workers=rank.workers,
         devices=engine.devices(),
         precision=precision,
         examples_per_second=loop.data.batch_size / real,
-        bottleneck=speed.bound(epochs, calls),
+        bottleneck=speed.bottleneck(epochs, calls),
         step_ms=1000 * real,
         cached_step_ms=1000 * cached,
         step_range_ms=[round(1000 * end, 3) for end in (min(epochs), max(epochs))],
         cached_step_range_ms=[round(1000 * end, 3) for end in (min(calls), max(calls))],
         replicas=replicas,
-        worker_examples_per_second=loop.data.batch_size / real / here.workers,
+        worker_examples_per_second=loop.data.batch_size / real / rank.workers,
         all_reduce_ms=1000 * all_reduce,
         gradient_bytes=loop.steps.gradient_bytes if replicas > 1 else 0,
         hardware=engine.hardware(),

@@ -15,25 +15,25 @@ _PUSHED_VOCABULARIES = f"{EXTRA}/vocabularies/"
 _ADVICE = "Leave train.warm_start out of the recipe to train from first weights."
 
 
-def begin_with(champion: str, model: keras.Model, examples: str, labels: list[str] | None) -> None:
-    """Give `model` the weights of the pushed version in the folder `champion`; those of a dropout's draws stay its own.
+def load_champion(champion: str, model: keras.Model, examples: str, labels: list[str] | None) -> None:
+    """Give `model` the weights of the pushed version in the folder `champion`; the state of dropout stays its own.
 
-    Raises `ConfigurationError` where the weights would mean something else here: the classes (`labels`, those of
-    `examples`), the vocabularies or the model's variables are not the same. Raises as `trained.load_pushed`.
+    Raises `ConfigurationError` if the weights would mean something else here: if the classes (`labels`, those of
+    `examples`), the vocabularies or the model's variables differ. Raises as `trained.load_pushed`.
     """
     _require_same_ids(champion, examples, labels)
-    theirs = {each.path: each for each in trained.load_pushed(champion).weights}
-    ours = {each.path: each for each in model.weights}
-    for name in sorted(ours.keys() | theirs.keys()):
-        here, there = (tuple(found[name].shape) if name in found else "missing" for found in (ours, theirs))
-        if here != there:
+    pushed = {variable.path: variable for variable in trained.load_pushed(champion).weights}
+    own = {variable.path: variable for variable in model.weights}
+    for name in sorted(own.keys() | pushed.keys()):
+        shape, pushed_shape = (tuple(of[name].shape) if name in of else "missing" for of in (own, pushed))
+        if shape != pushed_shape:
             raise ConfigurationError(
-                f"train.warm_start: {champion} is another model: its variable '{name}' is {there}, and {here} in this "
-                f"one. {_ADVICE}"
+                f"train.warm_start: {champion} is another model: its variable '{name}' is {pushed_shape}, and "
+                f"{shape} in this one. {_ADVICE}"
             )
-    for name, variable in ours.items():
-        variable.assign(theirs[name].numpy())
-    events.emit("warm_start", champion=champion, variables=len(ours))
+    for name, variable in own.items():
+        variable.assign(pushed[name].numpy())
+    events.emit("warm_start", champion=champion, variables=len(own))
 
 
 def _require_same_ids(champion: str, examples: str, labels: list[str] | None) -> None:
@@ -42,12 +42,12 @@ def _require_same_ids(champion: str, examples: str, labels: list[str] | None) ->
         changed = sorted({*before} ^ {*(labels or [])})
         which = f"'{changed[0]}' is only in one of them" if changed else "their order changed"
         raise ConfigurationError(
-            f"train.warm_start: {champion} tells apart {len(before)} classes, the data have {len(labels or [])} ({which}). "
-            f"{_ADVICE}"
+            f"train.warm_start: {champion} tells apart {len(before)} classes, the data have {len(labels or [])} "
+            f"({which}). {_ADVICE}"
         )
-    there = _files(champion, "push", _PUSHED_VOCABULARIES)
-    here = _files(examples, "preprocess", _VOCABULARIES)
-    changed = sorted(name for name in there.keys() | here.keys() if there.get(name) != here.get(name))
+    pushed = _files(champion, "push", _PUSHED_VOCABULARIES)
+    own = _files(examples, "preprocess", _VOCABULARIES)
+    changed = sorted(name for name in pushed.keys() | own.keys() if pushed.get(name) != own.get(name))
     if changed:
         raise ConfigurationError(
             f"train.warm_start: the vocabulary '{changed[0]}' is another one than that of {champion} ({len(changed)} "

@@ -1,9 +1,10 @@
 """The right to write one output in a bucket, for one process at a time.
 
-The holder replaces the lease's object again and again. Who wants it watches the object: while its version moves, somebody
-holds it; when it has not moved for `TAKE_SECONDS` by the watcher's own clock, its holder is dead and it is replaced. No
-clock of another machine is asked. Every replacement is made for the version that was seen, so that of several takers one
-succeeds; a holder that was overtaken, because it stood still, is stopped as soon as it notices.
+The holder renews the lease by replacing its object. A process that wants the lease watches the object's version: while
+it changes, the holder lives; once it has not changed for `TAKEOVER_SECONDS` by the watcher's own clock, the holder is
+dead and the watcher replaces the object. No clock of another machine is read. Every replacement is conditional on the
+version seen, so one of several watchers wins. A holder that stood still and was replaced is stopped as soon as it
+notices.
 """
 
 from __future__ import annotations
@@ -20,25 +21,25 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from trainyard import events
+from trainyard.child_process import start_time
 from trainyard.errors import TrainyardError, TransientError
-from trainyard.processes import started
-from trainyard.pulse import Pulse
+from trainyard.heartbeat import Heartbeat
 from trainyard.storage.buckets import stores
 from trainyard.storage.buckets.objects import ABSENT, Changed, ObjectStore
 
 RENEW_SECONDS = 5.0  # chosen
-TAKE_SECONDS = 30.0  # chosen: six renewals that did not come
+TAKEOVER_SECONDS = 30.0  # chosen: six missed renewals
 _POLL_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
 class _Holder:
-    """The content of a lease's object: who holds it, and how often it was renewed. Nobody where `id` is empty."""
+    """The content of a lease's object: its holder, and the number of renewals. An empty `id` is no holder."""
 
     id: str
-    host: str = field(default_factory=lambda: f"{socket.gethostname()} {_boot()}")
+    host: str = field(default_factory=lambda: f"{socket.gethostname()} {_machine()}")
     process: int = field(default_factory=os.getpid)
-    started: str = field(default_factory=lambda: started(os.getpid()))
+    started: str = field(default_factory=lambda: start_time(os.getpid()))
     renewed: int = 0
 
     @property
@@ -47,32 +48,32 @@ class _Holder:
 
     @property
     def dead(self) -> bool:
-        """Whether it was a process of this very machine that is no more, or one whose other lease did not move; else unknown."""
+        """Whether it is known to be dead: it ran on this machine and has ended, or another lease of it expired."""
         here = self.host == _Holder("").host
-        return self.owner in _dead or (here and bool(self.started) and started(self.process) != self.started)
+        return self.owner in _dead_owners or (here and bool(self.started) and start_time(self.process) != self.started)
 
     @property
     def owner(self) -> tuple[str, int, str]:
-        """The process that holds it, which may hold others too."""
+        """The process that holds the lease; it may hold others too."""
         return self.host, self.process, self.started
 
 
-_dead: set[tuple[str, int, str]] = set()  # holders whom this process has watched for long enough
+_dead_owners: set[tuple[str, int, str]] = set()  # whose leases have expired while this process watched
 
 
 @contextmanager
 def lease(uri: str) -> Iterator[None]:
-    """See `storage.lease`: one that a killed process held is free after `TAKE_SECONDS`, on its own machine at once."""
-    store, name = stores.place(uri)
+    """See `storage.lease`: after a kill it is free at once on the same machine, elsewhere after `TAKEOVER_SECONDS`."""
+    store, name = stores.locate(uri)
     folder, _, leaf = name.rpartition("/")
     name = f"{folder}/.{leaf}.lease".lstrip("/")
     holder = _Holder(secrets.token_hex(8))
-    held = _Renewal(store, name, uri, holder, _take(store, name, uri, holder))
-    held.start()
+    renewal = _Renewal(store, name, uri, holder, _acquire(store, name, uri, holder))
+    renewal.start()
     try:
         yield
     finally:
-        held.release()
+        renewal.release()
 
 
 class _Renewal:
@@ -82,27 +83,27 @@ class _Renewal:
         self._store, self._name, self._uri = store, name, uri
         self._holder, self._version = holder, version
         self._lost = False
-        self._pulse = Pulse(f"{uri}: its lease was not renewed", RENEW_SECONDS, self._renew)
+        self._heartbeat = Heartbeat(f"{uri}: its lease was not renewed", RENEW_SECONDS, self._renew)
 
     def start(self) -> None:
-        """Renew from now on until released."""
-        self._pulse.start()
+        """Renew until released."""
+        self._heartbeat.start()
 
     def _renew(self) -> None:
-        """Renew once. Where another process has taken the lease, this one is told to stop (SIGTERM)."""
+        """Renew once. If another process has taken the lease, stop this one (SIGTERM)."""
         try:
             self._replace(replace(self._holder, renewed=self._holder.renewed + 1))
         except Changed:
             self._lost = True
-            self._pulse.stop()
-            with suppress(Exception):  # who reads it may be gone
+            self._heartbeat.stop()
+            with suppress(Exception):  # its reader may be gone
                 events.emit("lease_lost", uri=self._uri, reason="this process stood still, and another one took over")
             os.kill(os.getpid(), signal.SIGTERM)
 
     def release(self) -> None:
-        """Leave the lease to whoever wants it. Its object stays, empty of a holder: to delete it could hit another's."""
-        self._pulse.stop()
-        self._pulse.join()
+        """Free the lease. Its object stays, without a holder: deleting it could delete another process's lease."""
+        self._heartbeat.stop()
+        self._heartbeat.join()
         if not self._lost:
             try:
                 self._replace(replace(self._holder, id=""))
@@ -114,21 +115,20 @@ class _Renewal:
         self._holder = holder
 
 
-def _take(store: ObjectStore, name: str, uri: str, holder: _Holder) -> str:
-    """Return the version of the lease's object that is ours now. Raises `TransientError` where another holds it."""
+def _acquire(store: ObjectStore, name: str, uri: str, holder: _Holder) -> str:
+    """Return the version of the object that names `holder` now. Raises `TransientError` if another process holds it."""
     try:
         return store.write(name, holder.content, match=ABSENT)
     except Changed:
         pass
     seen, since = "", time.monotonic()
     while True:
-        found = store.read(name)
-        content, version = found if found else (b"", ABSENT)
+        content, version = store.read(name) or (b"", ABSENT)
         other = _parse(content)
-        stands_still = version == seen and time.monotonic() - since > TAKE_SECONDS
-        if other is None or not other.id or other.dead or stands_still:
-            if other is not None and other.started and stands_still:
-                _dead.add(other.owner)
+        expired = version == seen and time.monotonic() - since > TAKEOVER_SECONDS
+        if other is None or not other.id or other.dead or expired:
+            if other is not None and other.started and expired:
+                _dead_owners.add(other.owner)
             try:
                 return store.write(name, holder.content, match=version)
             except Changed:
@@ -136,7 +136,8 @@ def _take(store: ObjectStore, name: str, uri: str, holder: _Holder) -> str:
         if seen not in ("", version):
             who = f"process {other.process} on {other.host.split()[0]}" if other else "another process"
             raise TransientError(
-                f"{uri}: {who} is writing it. Wait until it ends and run the same command again, or name another storage."
+                f"{uri}: {who} is writing it. Wait until it ends and run the same command again, "
+                "or name another storage."
             )
         if not seen:
             seen, since = version, time.monotonic()
@@ -151,8 +152,8 @@ def _parse(content: bytes) -> _Holder | None:
         return None
 
 
-def _boot() -> str:
-    """Return what tells this start of this machine, and this container's numbers of processes, from all others."""
+def _machine() -> str:
+    """Return an id of this boot of this machine and of this container's process namespace, '' if unknown."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip() + str(Path("/proc/self/ns/pid").readlink())
     except OSError:

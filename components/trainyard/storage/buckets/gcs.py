@@ -8,7 +8,7 @@ from typing import Any
 
 from trainyard.errors import InfrastructureError
 from trainyard.storage.buckets import objects
-from trainyard.storage.buckets.objects import Fault, Kind, Listing, Object, ObjectStore, words
+from trainyard.storage.buckets.objects import Fault, Kind, Listing, Object, ObjectStore, one_line
 from trainyard.storage.manifest import File
 
 _RETRIED = (408, 429, 500, 502, 503, 504)
@@ -39,7 +39,7 @@ class CloudStorage(ObjectStore):
 
         if isinstance(error, RetryError) and isinstance(error.cause, Exception):
             return self._fault(error.cause)
-        reason = words(getattr(error, "message", None) or error)
+        reason = one_line(getattr(error, "message", None) or error)
         code = int(getattr(error, "code", 0) or getattr(getattr(error, "response", None), "status_code", 0) or 0)
         if isinstance(error, GoogleAuthError):
             kind = Kind.TRANSIENT if isinstance(error, TransportError) else Kind.REFUSED
@@ -94,14 +94,16 @@ class CloudStorage(ObjectStore):
             path,
             content_type="application/octet-stream",
             checksum="crc32c",
-            retry=DEFAULT_RETRY.with_timeout(self.deadline_seconds).with_delay(initial=0.2, maximum=15.0),
+            retry=DEFAULT_RETRY.with_timeout(self.deadline_seconds).with_delay(
+                initial=objects.FIRST_PAUSE, maximum=objects.LONGEST_PAUSE
+            ),
             timeout=objects.TIMEOUT_SECONDS,
         )
         if blob.crc32c != file.base64:
             raise InfrastructureError(f"{path}: was changed while it was uploaded. Run the same command again.")
 
     def _page(self, prefix: str, deep: bool, token: str) -> Listing:
-        found = _client().list_blobs(
+        blobs = _client().list_blobs(
             self.bucket,
             prefix=prefix or None,
             delimiter=None if deep else "/",
@@ -111,8 +113,8 @@ class CloudStorage(ObjectStore):
             retry=None,
             timeout=objects.TIMEOUT_SECONDS,
         )
-        listed = [Object(blob.name, blob.size, blob.crc32c) for blob in next(found.pages)]
-        return Listing(listed, sorted(found.prefixes), found.next_page_token or "")
+        listed = [Object(blob.name, blob.size, blob.crc32c) for blob in next(blobs.pages)]
+        return Listing(listed, sorted(blobs.prefixes), blobs.next_page_token or "")
 
     def _delete(self, name: str) -> None:
         self._blob(name).delete(retry=None, timeout=objects.TIMEOUT_SECONDS)

@@ -1,12 +1,11 @@
-"""Object stores behind one small class: one way of trying again, and one sentence for each fault.
+"""Object stores behind one small class, with one retry and one sentence for every fault.
 
-An implementation (`gcs`, `s3`) makes single requests and says what an error of its client means. Everything else, the
-retries, the deadline and the messages, is here once.
+An implementation (`gcs`, `s3`) makes single requests and classifies the errors of its client. The retries, the deadline
+and the messages are here.
 """
 
 from __future__ import annotations
 
-import random
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
@@ -20,19 +19,20 @@ from typing import TypeVar
 
 from trainyard import events
 from trainyard.errors import InfrastructureError, TransientError
+from trainyard.retry import retry
 from trainyard.storage.manifest import File
 
 ABSENT = ""
 """The version of an object that is not there."""
 
-SAID_SECONDS = 5.0  # chosen: after which a person is told that requests are tried again
+WARN_SECONDS = 5.0  # chosen: after which a warning says that requests are tried again
 DEADLINE_SECONDS = 300.0  # chosen: a store that fails a fifth of all requests for five minutes is outlived
 PAGE_OBJECTS = 1000  # specified: the most that both stores list at once
 TIMEOUT_SECONDS = (5.0, 60.0)  # chosen: to connect, and between two packets
-_FIRST_WAIT, _LONGEST_WAIT = 0.2, 15.0  # seconds between two tries, doubled each time; chosen
+FIRST_PAUSE, LONGEST_PAUSE = 0.2, 15.0  # seconds between two requests, doubled each time; chosen
 
 T = TypeVar("T")
-_patience: ContextVar[float | None] = ContextVar("patience", default=None)
+_deadline: ContextVar[float | None] = ContextVar("deadline", default=None)
 
 
 class Kind(Enum):
@@ -49,14 +49,14 @@ class Kind(Enum):
 
 @dataclass(frozen=True)
 class Fault:
-    """What went wrong with one request, and the store's own words."""
+    """What went wrong with one request, and the store's message."""
 
     kind: Kind
     reason: str
 
 
 class StoreError(Exception):
-    """The cause of an error of ours: what the store said."""
+    """The cause of an error of ours: the fault that the store reported."""
 
     def __init__(self, fault: Fault) -> None:
         super().__init__(fault.reason)
@@ -68,7 +68,7 @@ class Missing(Exception):
 
 
 class PastEnd(Exception):
-    """The object ends before what was asked for."""
+    """The object ends before the requested range."""
 
 
 class Changed(Exception):
@@ -77,7 +77,7 @@ class Changed(Exception):
 
 @dataclass(frozen=True)
 class Object:
-    """One object: its name in the bucket, its size, and what the store names its content by (CRC32C or ETag)."""
+    """One object: its name in the bucket, its size, and the store's checksum of its content (CRC32C or ETag)."""
 
     name: str
     bytes: int
@@ -86,9 +86,9 @@ class Object:
 
 @dataclass(frozen=True)
 class Listing:
-    """The objects below a prefix, and the folders, each with a slash at its end, where only one level was asked for.
+    """The objects below a prefix, and, of a listing of one level, the folders, whose names end in a slash.
 
-    next: what the next page is asked for with, '' after the last one.
+    next: the token of the next page, '' after the last one.
     """
 
     objects: list[Object]
@@ -97,14 +97,14 @@ class Listing:
 
 
 class ObjectStore(ABC):
-    """One bucket. Each method is tried again while it makes sense, up to `deadline_seconds` in all.
+    """One bucket. Every method is tried again after transient faults, for `deadline_seconds` in all.
 
-    All raise `TransientError` where the store does not answer in time, `InfrastructureError` where it refuses or the
+    All raise `TransientError` if the store does not answer in time, `InfrastructureError` if it refuses or the
     bucket is missing.
     """
 
     role: str
-    """What to grant where access is refused."""
+    """What to grant if access is refused."""
 
     def __init__(self, root: str, deadline_seconds: float | None) -> None:
         self.root = root
@@ -113,102 +113,108 @@ class ObjectStore(ABC):
 
     @property
     def deadline_seconds(self) -> float:
-        """How long a request is tried again."""
-        return self._deadline_seconds or _patience.get() or DEADLINE_SECONDS
+        """How long a request is tried again after transient faults."""
+        return self._deadline_seconds or _deadline.get() or DEADLINE_SECONDS
 
     def read(self, name: str) -> tuple[bytes, str] | None:
-        """Return the content and the version of a small object, or None where there is none."""
+        """Return the content and the version of a small object, or None if there is none."""
         try:
-            return self.tried(name, "read", lambda: self._read(name))
+            return self.retried(name, "read", lambda: self._read(name))
         except Missing:
             return None
 
     def read_range(self, name: str, start: int, length: int) -> bytes:
         """Return `length` bytes from `start` on. Raises `Missing`."""
 
-        def whole() -> bytes:
+        def read() -> bytes:
             content = self._read_range(name, start, length)
             if len(content) != length:
                 raise ConnectionError(f"{len(content)} of {length} bytes came")
             return content
 
-        return self.tried(name, "read", whole)
+        return self.retried(name, "read", read)
 
     def read_up_to(self, name: str, start: int, length: int) -> bytes:
         """Return `length` bytes from `start` on, or what there is up to the object's end. Raises `Missing`."""
         try:
-            return self.tried(name, "read", lambda: self._read_range(name, start, length))
+            return self.retried(name, "read", lambda: self._read_range(name, start, length))
         except PastEnd:
             return b""
 
     def write(self, name: str, content: bytes, match: str | None = None) -> str:
         """Write a small object and return its version.
 
-        match: the version that it must have now, `ABSENT` for none, or None for any. Raises `Changed` where it has
+        match: the version that it must have now, `ABSENT` for none, or None for any. Raises `Changed` if it has
         another; then nothing was written. Content that is written with a `match` must differ from everybody else's.
         """
         try:
-            return self._made(name, lambda: self._write(name, content, match))
+            return self._retried_write(name, lambda: self._write(name, content, match))
         except Changed:
             # The answer to an earlier try may have been lost, and the write been done.
-            found = self.read(name) if match is not None else None
-            if found is None or found[0] != content:
+            stored = self.read(name) if match is not None else None
+            if stored is None or stored[0] != content:
                 raise
-            return found[1]
+            return stored[1]
 
     def upload(self, name: str, path: Path, file: File) -> None:
-        """Leave the local file at `path` as the object `name`, whose checksum the store has confirmed.
+        """Upload the local file at `path` as the object `name`, whose checksum the store confirms.
 
-        Raises `InfrastructureError` where the local file is not `file` any more.
+        Raises `InfrastructureError` if the local file is not `file` any more.
         """
-        self._made(name, lambda: self._upload(name, path, file))
+        self._retried_write(name, lambda: self._upload(name, path, file))
 
     def list(self, prefix: str, deep: bool = True) -> Listing:
-        """Return all objects whose names begin with `prefix`, or those up to the next slash and the folders behind it.
+        """Return all objects whose names begin with `prefix`, or only those of one level, and its folders.
 
-        A page that fails is asked for again by itself, and the deadline is each page's own.
+        Every page is tried again by itself, with a deadline of its own.
         """
-        found, token = Listing([], []), ""
+        listing, token = Listing([], []), ""
         while True:
             try:
-                page = self.tried(prefix, "list", partial(self._page, prefix, deep, token))
+                page = self.retried(prefix, "list", partial(self._page, prefix, deep, token))
             except Missing as error:
                 raise self._no_bucket(str(error)) from StoreError(Fault(Kind.NO_BUCKET, str(error)))
-            found.objects.extend(page.objects)
-            found.folders.extend(page.folders)
+            listing.objects.extend(page.objects)
+            listing.folders.extend(page.folders)
             token = page.next
             if not token:
-                return found
+                return listing
 
     def delete(self, name: str) -> None:
-        """Remove the object; one that is not there is none to remove."""
+        """Remove the object if there is one."""
         try:
-            self.tried(name, "delete", lambda: self._delete(name))
+            self.retried(name, "delete", lambda: self._delete(name))
         except Missing:
             return
 
-    def tried(self, name: str, verb: str, call: Callable[[], T]) -> T:
-        """Return what `call` returns, after as many tries as it takes. Raises `Missing` and `Changed` at once."""
-        start, wait = time.monotonic(), _FIRST_WAIT
+    def retried(self, name: str, verb: str, call: Callable[[], T]) -> T:
+        """Return what `call` returns, tried again after transient faults. Raises `Missing` and `Changed` at once."""
         known: tuple[type[Exception], ...] = (ConnectionError, *self.errors())
-        while True:
-            try:
-                return call()
-            except known as error:
-                fault = self._fault(error)
-                passed = time.monotonic() - start
-                pause = wait * random.uniform(0.5, 1.5)  # noqa: S311 - jitter
-                if fault.kind is not Kind.TRANSIENT or passed + pause > self.deadline_seconds:
-                    raise self._error(fault, name, verb, passed) from StoreError(fault)
-            if passed > SAID_SECONDS > passed - wait:
-                until = f"trying until {self.deadline_seconds:.0f} s have passed"
-                events.emit("warning", message=f"{self.root}/{name}: cannot be reached ({fault.reason}); {until}")
-            time.sleep(pause)
-            wait = min(2 * wait, _LONGEST_WAIT)
+        start, seconds, warned = time.monotonic(), self.deadline_seconds, False
 
-    def _made(self, name: str, call: Callable[[], T]) -> T:
+        def warn(error: Exception, passed: float) -> None:
+            nonlocal warned
+            if passed > WARN_SECONDS and not warned:
+                warned = True
+                reason, until = self._fault(error).reason, f"trying until {seconds:.0f} s have passed"
+                events.emit("warning", message=f"{self.root}/{name}: cannot be reached ({reason}); {until}")
+
         try:
-            return self.tried(name, "write", call)
+            return retry(
+                call,
+                lambda error: isinstance(error, known) and self._fault(error).kind is Kind.TRANSIENT,
+                seconds=seconds,
+                first_pause=FIRST_PAUSE,
+                longest_pause=LONGEST_PAUSE,
+                on_retry=warn,
+            )
+        except known as error:
+            fault = self._fault(error)
+            raise self._error(fault, name, verb, time.monotonic() - start) from StoreError(fault)
+
+    def _retried_write(self, name: str, call: Callable[[], T]) -> T:
+        try:
+            return self.retried(name, "write", call)
         except Missing as error:
             raise self._no_bucket(str(error)) from error
 
@@ -242,7 +248,7 @@ class ObjectStore(ABC):
 
     @abstractmethod
     def errors(self) -> tuple[type[Exception], ...]:
-        """Return the errors of the client that `_fault` understands; all others are ours and not tried again."""
+        """Return the errors of the client that `_fault` classifies; all others are ours and not tried again."""
 
     @abstractmethod
     def _fault(self, error: Exception) -> Fault:
@@ -268,15 +274,15 @@ class ObjectStore(ABC):
 
 
 @contextmanager
-def patience(seconds: float) -> Iterator[None]:
-    """Have requests of this thread given up after `seconds` while the block runs: a person waits for the answer."""
-    token = _patience.set(seconds)
+def deadline(seconds: float) -> Iterator[None]:
+    """Have requests of this thread fail after `seconds` while the block runs: a person waits for the answer."""
+    token = _deadline.set(seconds)
     try:
         yield
     finally:
-        _patience.reset(token)
+        _deadline.reset(token)
 
 
-def words(error: BaseException) -> str:
+def one_line(error: BaseException) -> str:
     """Return the message of `error` in one line of at most 300 characters."""
     return " ".join(str(error).split())[:300] or type(error).__name__

@@ -18,7 +18,7 @@ import google_crc32c
 
 from trainyard.errors import InfrastructureError
 from trainyard.storage.buckets import objects
-from trainyard.storage.buckets.objects import ABSENT, Changed, Fault, Kind, Listing, Object, ObjectStore, words
+from trainyard.storage.buckets.objects import ABSENT, Changed, Fault, Kind, Listing, Object, ObjectStore, one_line
 from trainyard.storage.manifest import File
 
 PART_BYTES = 16 << 20  # chosen: of a file that is uploaded in parts
@@ -59,9 +59,9 @@ class S3(ObjectStore):
         )
 
         if isinstance(error, ClientError):
-            told = error.response.get("Error", {})
-            return Fault(_kind(error.response), f"{told.get('Code', '')}: {told.get('Message', '')}"[:300])
-        reason = words(error)
+            detail = error.response.get("Error", {})
+            return Fault(_kind(error.response), f"{detail.get('Code', '')}: {detail.get('Message', '')}"[:300])
+        reason = one_line(error)
         broken = (ConnectionError, HTTPClientError, IncompleteReadError, ResponseStreamingError)
         if isinstance(error, BotoCoreError) and not isinstance(error, broken):
             return Fault(Kind.REFUSED, reason)  # no credentials, an endpoint that is no URL …
@@ -87,16 +87,16 @@ class S3(ObjectStore):
         return str(answer["ETag"])
 
     def _require_conditions(self, name: str, content: bytes) -> None:
-        """Raise `InfrastructureError` where the server overlooks conditions: two writers could then both win.
+        """Raise `InfrastructureError` if the server ignores conditions: two writers could then both win.
 
-        Asked once a process, with an object that was just written under a condition.
+        Checked once a process, with an object that was just written under a condition.
         """
         for header, condition in (
             ("If-None-Match", {"IfNoneMatch": "*"}),
             ("If-Match", {"IfMatch": '"00000000000000000000000000000000"'}),
         ):
             try:
-                self.tried(name, "write", partial(self._put_again, name, content, condition))
+                self.retried(name, "write", partial(self._put_again, name, content, condition))
             except Changed:
                 continue
             raise InfrastructureError(
@@ -124,15 +124,15 @@ class S3(ObjectStore):
         target = {"Bucket": self.bucket, "Key": name}
         upload = _client().create_multipart_upload(**target, ChecksumAlgorithm="CRC32C")["UploadId"]
         try:
-            whole = google_crc32c.Checksum()
+            total = google_crc32c.Checksum()
             parts: list[dict[str, Any]] = []
             with path.open("rb") as stream:
                 while content := stream.read(size):
-                    whole.update(content)
+                    total.update(content)
                     number = len(parts) + 1
                     send = partial(self._upload_part, target, upload, number, content)
-                    parts.append(self.tried(name, "write", send))
-            if whole.hexdigest().decode() != file.crc32c:
+                    parts.append(self.retried(name, "write", send))
+            if total.hexdigest().decode() != file.crc32c:
                 raise _was_changed(path)
             answer = _client().complete_multipart_upload(**target, UploadId=upload, MultipartUpload={"Parts": parts})
             if "ETag" not in answer:  # S3 may answer 200 with an error in it
@@ -156,7 +156,7 @@ class S3(ObjectStore):
         return {"PartNumber": number, "ETag": answer["ETag"]} | ({"ChecksumCRC32C": checksum} if confirmed else {})
 
     def _confirm(self, name: str, answer: dict[str, Any], content: bytes, checksum: str) -> None:
-        """Raise what has the upload done again where the server has stored something else."""
+        """Raise a transient error if the server stored other content, so that the upload is tried again."""
         if answer.get("ChecksumCRC32C") == checksum or answer["ETag"].strip('"') == _md5(content):
             return
         if self._read(name)[0] != content:
@@ -165,9 +165,9 @@ class S3(ObjectStore):
     def _page(self, prefix: str, deep: bool, token: str) -> Listing:
         options = ({} if deep else {"Delimiter": "/"}) | ({"ContinuationToken": token} if token else {})
         page = _client().list_objects_v2(Bucket=self.bucket, Prefix=prefix, MaxKeys=objects.PAGE_OBJECTS, **options)
-        found = [Object(item["Key"], item["Size"], item["ETag"]) for item in page.get("Contents", [])]
+        listed = [Object(item["Key"], item["Size"], item["ETag"]) for item in page.get("Contents", [])]
         folders = [item["Prefix"] for item in page.get("CommonPrefixes", [])]
-        return Listing(found, folders, page.get("NextContinuationToken", ""))
+        return Listing(listed, folders, page.get("NextContinuationToken", ""))
 
     def _delete(self, name: str) -> None:
         _client().delete_object(Bucket=self.bucket, Key=name)
@@ -175,12 +175,12 @@ class S3(ObjectStore):
 
 @cache
 def _client() -> Any:
-    """Return the process's client. What is no address of Amazon's is asked for `host/bucket`, not for `bucket.host`."""
+    """Return the process's client. Other servers than Amazon's are addressed by `host/bucket`, not by `bucket.host`."""
     import boto3
     from botocore.config import Config
 
     connect, read = objects.TIMEOUT_SECONDS
-    # Botocore's own checksums (CRC32, in a trailer) are not known to every server; ours are given with each request.
+    # Not every server knows botocore's own checksums (CRC32, in a trailer); every request carries ours.
     settings = Config(
         connect_timeout=connect,
         read_timeout=read,

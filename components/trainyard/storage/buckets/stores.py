@@ -20,15 +20,16 @@ def split(uri: str) -> tuple[str, str]:
     return f"{scheme}://{bucket}", name
 
 
-def place(uri: str) -> tuple[ObjectStore, str]:
-    """Return the bucket and the name in it of an output at `uri`.
+def locate(uri: str) -> tuple[ObjectStore, str]:
+    """Return the bucket of an output at `uri`, and its name there.
 
-    Raises `ConfigurationError` for a whole bucket, and for a name that goes up, has empty parts or ends in a slash.
+    Raises `ConfigurationError` for a bucket itself, and for a name that goes up, has empty parts or ends in a slash.
     """
     root, name = split(uri)
     if not name or any(part in ("", ".", "..") for part in name.split("/")):
         raise ConfigurationError(
-            f"{uri}: is no place for outputs. A folder below the bucket is expected, without '..', '.' and '//'. Correct it."
+            f"{uri}: is no place for outputs. A folder below the bucket is expected, without '..', '.' and '//'. "
+            "Correct it."
         )
     return store(root), name
 

@@ -1,4 +1,4 @@
-"""Moves many files between a local folder and a bucket at one time, and verifies each of them."""
+"""Moves many files between a local folder and a bucket in parallel, and verifies every one of them."""
 
 from __future__ import annotations
 
@@ -11,30 +11,39 @@ from typing import Any
 from trainyard import events
 from trainyard.errors import DataError
 from trainyard.storage.buckets.objects import ObjectStore
-from trainyard.storage.manifest import File, Manifest, measured
+from trainyard.storage.manifest import File, Manifest, measure
 
-THREADS = 8  # chosen: one request waits for the network while another is copied
+THREADS = 8  # chosen: one request waits for the network while another copies
 RANGE_BYTES = 16 << 20  # chosen: what one request reads, so that a lost one costs little
 
 
 def upload(store: ObjectStore, prefix: str, folder: Path, files: dict[str, File]) -> None:
-    """Leave each of `files` below `folder` as the object `prefix` + its name, confirmed by the store."""
+    """Upload `files` below `folder` as the objects `prefix` + their names, confirmed by the store."""
     in_parallel(lambda name: store.upload(prefix + name, folder / name, files[name]), files)
 
 
 def download(store: ObjectStore, prefix: str, manifest: Manifest, folder: Path) -> None:
-    """Leave the files of `manifest` in `folder`, whose objects are `prefix` + their names, verified.
+    """Download the files of `manifest`, whose objects are `prefix` + their names, into `folder`, and verify them.
 
-    Raises `Missing` where one is gone, `DataError` where one is not what its manifest says.
+    Raises `Missing` if one is gone, `DataError` if one is not what its manifest says.
     """
     for name, file in manifest.files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("wb") as stream:
             stream.truncate(file.bytes)
-    pieces = [(name, start) for name, file in manifest.files.items() for start in range(0, file.bytes, RANGE_BYTES)]
-    in_parallel(lambda piece: _fetch(store, prefix, folder, manifest, *piece), pieces)
-    in_parallel(lambda name: _verify(store, prefix, folder, manifest, name), manifest.files)
+    pieces = [(name, start) for name, file in manifest.files.items() for start in _starts(file)]
+    in_parallel(
+        lambda piece: _fetch(store, prefix + piece[0], folder / piece[0], manifest.files[piece[0]], piece[1]), pieces
+    )
+    in_parallel(lambda name: _verify(store, prefix + name, folder / name, manifest.files[name]), manifest.files)
+
+
+def download_file(store: ObjectStore, name: str, path: Path, file: File) -> None:
+    """Download the object `name` into the file at `path`, which has its size, and verify it. Raises as `download`."""
+    for start in _starts(file):
+        _fetch(store, name, path, file, start)
+    _verify(store, name, path, file)
 
 
 def delete(store: ObjectStore, names: Iterable[str]) -> None:
@@ -43,7 +52,7 @@ def delete(store: ObjectStore, names: Iterable[str]) -> None:
 
 
 def in_parallel(call: Callable[[Any], None], items: Iterable[Any]) -> None:
-    """Call `call` with each of `items`, several at a time. The first error ends it, and calls not begun are left out."""
+    """Call `call` with every one of `items`, several at a time. The first error cancels the calls not yet begun."""
     with ThreadPoolExecutor(THREADS, "transfer") as pool:
         futures = [pool.submit(call, item) for item in items]
         try:
@@ -54,9 +63,13 @@ def in_parallel(call: Callable[[Any], None], items: Iterable[Any]) -> None:
             raise
 
 
-def _fetch(store: ObjectStore, prefix: str, folder: Path, manifest: Manifest, name: str, start: int) -> None:
-    content = store.read_range(prefix + name, start, min(RANGE_BYTES, manifest.files[name].bytes - start))
-    descriptor = os.open(folder / name, os.O_WRONLY)
+def _starts(file: File) -> range:
+    return range(0, file.bytes, RANGE_BYTES)
+
+
+def _fetch(store: ObjectStore, name: str, path: Path, file: File, start: int) -> None:
+    content = store.read_range(name, start, min(RANGE_BYTES, file.bytes - start))
+    descriptor = os.open(path, os.O_WRONLY)
     try:
         view = memoryview(content)
         while view:
@@ -66,16 +79,15 @@ def _fetch(store: ObjectStore, prefix: str, folder: Path, manifest: Manifest, na
         os.close(descriptor)
 
 
-def _verify(store: ObjectStore, prefix: str, folder: Path, manifest: Manifest, name: str) -> None:
-    """Raise `DataError` where the file is not what its manifest says, after it was fetched once more."""
-    expected = manifest.files[name]
-    if measured(folder / name) == expected:
+def _verify(store: ObjectStore, name: str, path: Path, expected: File) -> None:
+    """Raise `DataError` if the file is not what its manifest says, after it was fetched once more."""
+    if measure(path) == expected:
         return
-    events.emit("warning", message=f"{store.root}/{prefix}{name}: came damaged, it is fetched again.")
-    for start in range(0, expected.bytes, RANGE_BYTES):
-        _fetch(store, prefix, folder, manifest, name, start)
-    if measured(folder / name) != expected:
+    events.emit("warning", message=f"{store.root}/{name}: came damaged, it is fetched again.")
+    for start in _starts(expected):
+        _fetch(store, name, path, expected, start)
+    if measure(path) != expected:
         raise DataError(
-            f"{store.root}/{prefix}{name}: its content differs from its manifest's checksum. "
+            f"{store.root}/{name}: its content differs from its manifest's checksum. "
             "Run the step again that wrote it (--from)."
         )

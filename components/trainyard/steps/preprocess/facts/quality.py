@@ -6,8 +6,8 @@ import hashlib
 from collections import Counter
 from pathlib import Path
 
-from trainyard.contract.artifacts import SPLITS, Split
-from trainyard.contract.drift import FeatureStatistics, Statistics
+from trainyard.contract.artifacts.document import SPLITS, Split
+from trainyard.contract.statistics.drift import FeatureStatistics, Statistics
 from trainyard.errors import DataError
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.preprocess.collect import Collected
@@ -16,9 +16,9 @@ _SHOWN = 5
 
 
 def require_usable(collected: Collected, recipe: Recipe) -> None:
-    """Return where the examples can be trained on and judged.
+    """Refuse examples that cannot be trained on and judged.
 
-    Raises `DataError` with the counts where too many records are bad, a split is empty, a column of the training split
+    Raises `DataError` with the counts if too many records are bad, a split is empty, a column of the training split
     holds nothing, or (classification) there is one class, a class with one example, or a class that a split lacks.
     """
     _require_few_bad(collected, recipe)
@@ -36,7 +36,7 @@ def require_usable(collected: Collected, recipe: Recipe) -> None:
 
 
 def class_names(collected: Collected) -> list[str]:
-    """Return the classes of the training split in the order of their ids: by number where all are numbers, else by name."""
+    """Return the classes of the training split in the order of their ids: by number if all are numbers, or by name."""
     names = list(collected.splits["train"].labels)
     if all(name.isdecimal() and name.isascii() for name in names):
         return sorted(names, key=lambda name: (int(name), name))
@@ -44,33 +44,34 @@ def class_names(collected: Collected) -> list[str]:
 
 
 def warnings(collected: Collected) -> list[str]:
-    """Return what does not stop the run but is worth a look: repeated examples, files that are not read, contradicting labels."""
-    found = []
-    again = sum(group.times - 1 for group in collected.repeated)
-    if again:
+    """Return what is worth a look but does not stop the run: repeats, contradicting labels, files that are not read."""
+    warnings = []
+    repeats = sum(group.times - 1 for group in collected.repeated)
+    if repeats:
         first = collected.repeated[0]
-        found.append(
-            f"{again} examples repeat another one (kept, and in the same split), such as {' = '.join(first.sources)}."
+        warnings.append(
+            f"{repeats} examples repeat another one (kept, and in the same split), such as {' = '.join(first.sources)}."
         )
     if collected.window and collected.window.missing:
         missing = collected.window.missing
         more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
-        found.append(
+        warnings.append(
             f"{len(missing)} days from {collected.window.first} to {collected.window.last} hold no files: "
             f"{', '.join(missing[:_SHOWN])}{more}."
         )
     if collected.left_out:
         names = collected.left_out
         more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-        found.append(
+        warnings.append(
             f"{len(names)} files are not of the data's format, and not read: {', '.join(names[:_SHOWN])}{more}."
         )
+    warnings += collected.near
     conflicts = [group for group in collected.repeated if len(group.labels) > 1]
     for group in conflicts[:_SHOWN]:
-        found.append(f"equal examples with different labels {', '.join(group.labels)}: {', '.join(group.sources)}.")
+        warnings.append(f"equal examples with different labels {', '.join(group.labels)}: {', '.join(group.sources)}.")
     if len(conflicts) > _SHOWN:
-        found.append(f"{len(conflicts) - _SHOWN} more groups of equal examples with different labels.")
-    return found
+        warnings.append(f"{len(conflicts) - _SHOWN} more groups of equal examples with different labels.")
+    return warnings
 
 
 def fingerprint(collected: Collected) -> str:
@@ -110,7 +111,8 @@ def _require_few_bad(collected: Collected, recipe: Recipe) -> None:
         examples = "; ".join(f"{item.source} ({item.reason}: {item.detail})" for item in collected.bad[:_SHOWN])
         raise DataError(
             f"data: {bad} of {total} records are bad ({bad / total:.2%}): {counts}. "
-            f"data.max_bad_fraction allows {recipe.data.max_bad_fraction:.2%}. Such as {examples}. Repair or remove them."
+            f"data.max_bad_fraction allows {recipe.data.max_bad_fraction:.2%}. Such as {examples}. "
+            "Repair or remove them."
         )
 
 
@@ -143,5 +145,6 @@ def _require_classes(collected: Collected) -> None:
             counts = ", ".join(f"{other} {collected.splits[other].labels.get(name, 0)}" for other in SPLITS)
             raise DataError(
                 f"data.split: the split '{split}' has no example of class '{name}' ({counts}; {len(lacking)} classes "
-                "lack there). Every split needs every class. Add examples, give the split a larger fraction, or take another seed."
+                "lack there). Every split needs every class. Add examples, give the split a larger fraction, or take "
+                "another seed."
             )

@@ -1,26 +1,28 @@
-"""Counts and statistics of a split, gathered in one pass and mergeable, so that any number of workers can share it."""
+"""Counts and statistics of a split, gathered part by part and mergeable, so that any number of workers can share it."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-import apache_beam as beam
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
-from trainyard.contract.artifacts import Part
-from trainyard.steps.preprocess.readers.records import Record
+from trainyard.contract.artifacts.document import Part
+from trainyard.contract.statistics.histogram import Histogram
+from trainyard.quality.tables import bins
 
-BUCKETS = 1 << 16  # chosen: shards differ by less than 1 in 65,536 of a split
 _DISTINCT = 10_000  # chosen: values a feature whose counts are kept exactly
 _TOP = 20
+_BINS, _DRAWN = 256, 64  # chosen: bins of a histogram while counting, and in the document
 
 
 @dataclass
 class Numbers:
-    """Running mean and spread. Source: Chan, Golub, LeVeque (1979), the pairwise update of the sum of squares."""
+    """Mean and spread. Source: Chan, Golub, LeVeque (1979), the pairwise update of the sum of squares."""
 
     count: int = 0
     missing: int = 0
@@ -28,13 +30,20 @@ class Numbers:
     squares: float = 0.0
     low: float = math.inf
     high: float = -math.inf
+    histogram: Histogram | None = None
 
-    def add(self, value: float) -> None:
-        """Count `value`, NaN as missing."""
-        if math.isnan(value):
-            self.missing += 1
-        else:
-            self.merge(Numbers(1, 0, value, 0.0, value, value))
+    @classmethod
+    def of(cls, values: np.ndarray) -> Numbers:
+        """Return those of `values` (n,), NaN counted as missing."""
+        known = values[~np.isnan(values)]
+        missing = len(values) - len(known)
+        if not len(known):
+            return cls(missing=missing)
+        with np.errstate(over="ignore", invalid="ignore"):  # values of 1e300 have a spread that float64 does not hold
+            mean = float(known.mean())
+            squares = float(np.square(known - mean).sum())
+        low, high = float(known.min()), float(known.max())
+        return cls(len(known), missing, mean, squares, low, high, bins.counted(known, _BINS))
 
     def merge(self, other: Numbers) -> None:
         """Count all that `other` counted."""
@@ -46,13 +55,18 @@ class Numbers:
             self.squares += other.squares + delta * delta * self.count * other.count / count
             self.count = count
             self.low, self.high = min(self.low, other.low), max(self.high, other.high)
+            if self.histogram is None or other.histogram is None:
+                self.histogram = self.histogram or other.histogram
+            else:
+                self.histogram = bins.merged(self.histogram, other.histogram, _BINS)
 
-    def document(self) -> dict[str, float | int | None]:
+    def document(self) -> dict[str, Any]:
         """Return the statistics to six digits: the rest depends on the order of the additions."""
         std = math.sqrt(self.squares / self.count) if self.count else None
         values = {"mean": self.mean, "std": std, "min": self.low, "max": self.high} if self.count else {}
         rounded = {name: float(f"{value:.6g}") for name, value in values.items() if value is not None}
-        return {"count": self.count, "missing": self.missing, **rounded}
+        drawn = {"histogram": self.histogram.limited(_DRAWN).model_dump()} if self.histogram else {}
+        return {"count": self.count, "missing": self.missing, **rounded, **drawn}
 
 
 @dataclass
@@ -62,13 +76,13 @@ class Texts:
     missing: int = 0
     values: Counter[str] = field(default_factory=Counter)
 
-    def add(self, value: str) -> None:
-        """Count `value`, the empty text as missing."""
-        if value:
-            self.values[value] += 1
-            self._forget()
-        else:
-            self.missing += 1
+    @classmethod
+    def of(cls, values: pa.Array) -> Texts:
+        """Return those of `values`, the empty text counted as missing."""
+        texts = cls(values=_counts(values))
+        texts.missing = texts.values.pop("", 0)
+        texts._forget()
+        return texts
 
     def merge(self, other: Texts) -> None:
         """Count all that `other` counted."""
@@ -108,87 +122,60 @@ class SplitSummary(Part):
 
 @dataclass
 class Summary:
-    """A `SplitSummary` in the making."""
+    """A `SplitSummary` in the making; digests in hexadecimal."""
 
     examples: int = 0
     labels: Counter[str] = field(default_factory=Counter)
-    features: dict[str, Numbers | Texts] = field(default_factory=dict)
-    buckets: Counter[int] = field(default_factory=Counter)
+    numbers: dict[str, Numbers] = field(default_factory=dict)
+    texts: dict[str, Texts] = field(default_factory=dict)
     first: tuple[str, int, int] | None = None
-    digests: int = 0
+    digests: str = "0"
 
-
-class Summarize(beam.CombineFn):  # type: ignore[misc]
-    """Combines (record, order key, digest) into a `Summary`."""
-
-    def __init__(self, target: str | None) -> None:
-        """`target` names the number to predict, for regression."""
-        self._target = target
-
-    def create_accumulator(self) -> Summary:
-        """Return a summary of nothing."""
-        return Summary()
-
-    def add_input(self, summary: Summary, element: tuple[Record, str, int]) -> Summary:
-        """Return `summary` with one record more."""
-        record, order, digest = element
-        summary.examples += 1
-        summary.digests = (summary.digests + digest) % 2**256
-        summary.buckets[bucket(order)] += 1
-        if self._target is not None:
-            _numbers(summary, self._target).add(float(record.label))
+    @classmethod
+    def of(cls, rows: pa.RecordBatch, target: str | None) -> Summary:
+        """Return that of `rows`; `target` names the number to predict, for regression."""
+        summary = cls(examples=len(rows))
+        if target is None:
+            summary.labels = _counts(rows["label"])
         else:
-            summary.labels[record.label] += 1
-        for name, value in (*record.raw.items(), *record.measures.items()):
-            if isinstance(value, str):
-                _texts(summary, name).add(value)
-            elif not isinstance(value, bytes):
-                _numbers(summary, name).add(value)
-        if record.measures:
-            size = (record.source, int(record.measures["height"]), int(record.measures["width"]))
-            summary.first = min(summary.first or size, size)
+            summary.numbers[target] = Numbers.of(np.array([float(label) for label in rows["label"].to_pylist()]))
+        for column in rows.schema:
+            kind, _, name = column.name.partition("/")
+            if kind in ("raw", "measure") and pa.types.is_floating(column.type):
+                summary.numbers[name] = Numbers.of(rows[column.name].to_numpy(zero_copy_only=False))
+            elif kind == "raw" and pa.types.is_string(column.type):
+                summary.texts[name] = Texts.of(rows[column.name])
+        if "measure/height" in rows.schema.names and len(rows):
+            first = pc.index(rows["source"], pc.min(rows["source"])).as_py()
+            height, width = (int(rows[f"measure/{side}"][first].as_py()) for side in ("height", "width"))
+            summary.first = (rows["source"][first].as_py(), height, width)
         return summary
 
-    def merge_accumulators(self, summaries: Iterable[Summary]) -> Summary:
-        """Return one summary of all."""
-        merged = Summary()
-        for summary in summaries:
-            merged.examples += summary.examples
-            merged.labels.update(summary.labels)
-            merged.buckets.update(summary.buckets)
-            merged.digests = (merged.digests + summary.digests) % 2**256
-            merged.first = min(filter(None, (merged.first, summary.first)), default=None)
-            for name, statistics in summary.features.items():
-                if isinstance(statistics, Numbers):
-                    _numbers(merged, name).merge(statistics)
-                else:
-                    _texts(merged, name).merge(statistics)
-        return merged
+    def merge(self, other: Summary) -> None:
+        """Count all that `other` counted."""
+        self.examples += other.examples
+        self.labels.update(other.labels)
+        self.digests = f"{(int(self.digests, 16) + int(other.digests, 16)) % 2**256:x}"
+        self.first = min(filter(None, (self.first, other.first)), default=None)
+        for name, numbers in other.numbers.items():
+            self.numbers.setdefault(name, Numbers()).merge(numbers)
+        for name, texts in other.texts.items():
+            self.texts.setdefault(name, Texts()).merge(texts)
 
-    def extract_output(self, summary: Summary) -> SplitSummary:
+    def document(self, buckets: dict[int, int]) -> SplitSummary:
         """Return the summary as its document."""
+        statistics = {name: numbers.document() for name, numbers in self.numbers.items()}
+        statistics |= {name: texts.document() for name, texts in self.texts.items()}
         return SplitSummary(
-            examples=summary.examples,
-            labels=dict(sorted(summary.labels.items())),
-            statistics={name: statistics.document() for name, statistics in sorted(summary.features.items())},
-            buckets=dict(sorted(summary.buckets.items())),
-            first=summary.first,
-            digests=f"{summary.digests:064x}",
+            examples=self.examples,
+            labels=dict(sorted(self.labels.items())),
+            statistics=dict(sorted(statistics.items())),
+            buckets=buckets,
+            first=self.first,
+            digests=f"{int(self.digests, 16):064x}",
         )
 
 
-def bucket(order: str) -> int:
-    """Return which of the `BUCKETS` equal ranges of order keys `order` (in hexadecimal) lies in."""
-    return int(order[:4], 16)
-
-
-def _numbers(summary: Summary, name: str) -> Numbers:
-    statistics = summary.features.setdefault(name, Numbers())
-    assert isinstance(statistics, Numbers)  # noqa: S101 - a feature's type is the recipe's
-    return statistics
-
-
-def _texts(summary: Summary, name: str) -> Texts:
-    statistics = summary.features.setdefault(name, Texts())
-    assert isinstance(statistics, Texts)  # noqa: S101 - a feature's type is the recipe's
-    return statistics
+def _counts(values: pa.Array) -> Counter[str]:
+    counted = pc.value_counts(values)
+    return Counter(dict(zip(counted.field("values").to_pylist(), counted.field("counts").to_pylist(), strict=True)))

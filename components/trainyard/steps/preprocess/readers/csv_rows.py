@@ -1,81 +1,172 @@
-"""Reads CSV files row by row (RFC 4180, header line, gzip too)."""
+"""Reads CSV files (RFC 4180, header line, gzip too) in batches, with one judge for what goes by column and by row."""
 
 from __future__ import annotations
 
+import codecs
 import csv
-import io
 import re
 from collections import Counter
 from collections.abc import Iterator
-from typing import IO, cast
+from typing import IO
 
-from trainyard.contract.artifacts import Quarantined
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import csv as pa_csv
+
+from trainyard.contract.artifacts.preprocess import Quarantined
 from trainyard.errors import did_you_mean
 from trainyard.spec.recipe import Recipe
+from trainyard.steps.preprocess.readers.columns import ColumnJudge
+from trainyard.steps.preprocess.readers.csv_blocks import Ahead, Block, plain_block
 from trainyard.steps.preprocess.readers.files import open_file
-from trainyard.steps.preprocess.readers.records import BadRecord, BadSource, Record
+from trainyard.steps.preprocess.readers.records import MOST_ROWS, BadRecord, BadSource, Record, in_batches
 from trainyard.steps.preprocess.readers.rows import check_row
 
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 _MAX_CELL = 1 << 20  # characters; chosen: a longer one is a lost quote
 _MAX_ROW = 16 << 20  # characters; chosen: room for a million columns
+_FIRST_BYTES = 1 << 16  # of the first block; chosen: enough to see how long rows are
+_MOST_BYTES = 4 << 20  # of a block; chosen: numbers of one digit take four times that as doubles
+_ODD_BYTES = 1 << 12  # chosen: how much goes row by row before the next block is tried
+_FEW_ROWS = 96  # measured: fewer are judged sooner row by row
 _NOT_TEXT = re.compile("[\0\udc80-\udcff]")
 
 
-def read_csv(path: str, name: str, recipe: Recipe) -> Iterator[Record | Quarantined]:
-    """Yield the rows of the file at `path`, or why one is bad; `name` stands for the file in messages.
+def read_csv_batches(path: str, name: str, recipe: Recipe) -> Iterator[pa.RecordBatch | Quarantined]:
+    """Yield the rows of the file at `path` in batches, and why one is bad; `name` stands for the file in messages.
 
-    Raises `BadSource` with row and column where the file is not UTF-8 (a byte-order mark is accepted) or its header
-    lacks or repeats a column. Row 1 is the header.
+    Plain blocks of rows go through Arrow, others row by row. Raises `BadSource` with row and column if the file is not
+    UTF-8 (a byte-order mark is accepted) or its header lacks or repeats a column. Row 1 is the header.
     """
-    csv.field_size_limit(_MAX_CELL)
     with open_file(path) as stream:
-        rows = _numbered(_text(stream, name), name)
-        _, cells = next(rows, (1, []))
-        header = [cell.strip() for cell in cells]
-        _check_header(header, name, recipe)
-        for number, row in rows:
+        table = _Table(stream, name, recipe)
+        block_bytes, odd_bytes = _FIRST_BYTES, _ODD_BYTES
+        while content := table.ahead.peek(block_bytes):
+            ends = len(content) < block_bytes
+            block = table.plain_block(content, ends=ends)
+            if block.rows >= _FEW_ROWS:
+                yield from table.by_column(block)
+                odd_bytes = _ODD_BYTES
+                block_bytes = min(block.size * MOST_ROWS // block.rows + _FIRST_BYTES, _MOST_BYTES)
+            elif not (block.odd or ends) and block_bytes < _MOST_BYTES:
+                block_bytes = min(8 * block_bytes, _MOST_BYTES)
+            else:
+                yield from in_batches(table.records(odd_bytes), recipe.data)
+                odd_bytes = min(2 * odd_bytes, _FIRST_BYTES)
+
+
+def read_csv(path: str, name: str, recipe: Recipe) -> Iterator[Record | Quarantined]:
+    """Yield what `read_csv_batches` does, row by row."""
+    with open_file(path) as stream:
+        table = _Table(stream, name, recipe)
+        while table.ahead.peek(1):
+            yield from table.records(1)
+
+
+class _Table:
+    """A file behind its header: `ahead` are its bytes."""
+
+    def __init__(self, stream: IO[bytes], name: str, recipe: Recipe) -> None:
+        csv.field_size_limit(_MAX_CELL)
+        self.ahead = Ahead(stream)
+        if self.ahead.peek(2) in _UTF16:
+            raise BadSource(f"{name}: row 1: is UTF-16. UTF-8 is expected. Save the file as UTF-8.")
+        if self.ahead.peek(3) == codecs.BOM_UTF8:
+            self.ahead.skip(3)
+        self._name, self._data, self._regression = name, recipe.data, recipe.task == "regression"
+        self._judge = ColumnJudge(recipe.data, regression=self._regression)
+        self._lines = _Lines(self.ahead)
+        self._reader = csv.reader(self._lines, strict=True)
+        self._number = 0
+        self._header = [cell.strip() for cell in self._next() or []]
+        _check_header(self._header, name, recipe)
+
+    def plain_block(self, content: bytes, *, ends: bool) -> Block:
+        """Return the plain rows that `content`, the next bytes, begins with."""
+        return plain_block(
+            content, columns=len(self._header), most_rows=MOST_ROWS, most_row_bytes=min(_MAX_CELL, _MAX_ROW), ends=ends
+        )
+
+    def by_column(self, block: Block) -> Iterator[pa.RecordBatch | Quarantined]:
+        """Yield the rows of `block`, the next ones."""
+        first = self._number + 1
+        self._number += block.rows
+        self.ahead.skip(block.size)
+        bad = {place: self._ragged(first + place, cells) for place, cells in block.ragged}
+        if block.good.size:
+            sources = pc.binary_join_element_wise(
+                f"{self._name}:", pc.cast(pa.array(first + block.good), pa.string()), ""
+            )
+            batch, quarantined = self._judge.check(self._columns(block), sources)
+            bad |= {int(block.good[place]): item for place, item in quarantined.items()}
+            if batch.num_rows:
+                yield batch
+        yield from (item for _, item in sorted(bad.items()))
+
+    def records(self, size: int) -> Iterator[Record | Quarantined]:
+        """Yield the rows of the next `size` bytes."""
+        end = self.ahead.taken + size
+        while self.ahead.taken < end and (row := self._next()) is not None:
             if row:
-                _check_text(row, header, f"{name}: row {number}")
-                yield _record(row, header, f"{name}:{number}", recipe)
+                _check_text(row, self._header, f"{self._name}: row {self._number}")
+                yield self._record(row)
 
-
-def _text(stream: IO[bytes], name: str) -> io.TextIOWrapper:
-    buffered = io.BufferedReader(cast(io.RawIOBase, stream))
-    if buffered.peek(2)[:2] in _UTF16:
-        raise BadSource(f"{name}: row 1: is UTF-16. UTF-8 is expected. Save the file as UTF-8.")
-    return io.TextIOWrapper(buffered, encoding="utf-8-sig", errors="surrogateescape", newline="")
-
-
-def _numbered(text: io.TextIOWrapper, name: str) -> Iterator[tuple[int, list[str]]]:
-    """Yield the rows, each with its number: that of a record, which may span lines."""
-    lines = _Lines(text)
-    reader = csv.reader(lines, strict=True)
-    number = 0
-    while True:
-        number += 1
-        lines.row = 0
+    def _next(self) -> list[str] | None:
+        """Return the next row, empty if it is blank. Its number is that of a record, which may span lines."""
+        self._number += 1
+        self._lines.row = 0
         try:
-            row = next(reader)
-        except StopIteration:
-            return
+            return next(self._reader, None)
         except csv.Error as error:
-            raise BadSource(f"{name}: row {number}: not valid CSV ({error}). Quote cells as RFC 4180 says.") from error
-        yield number, row
+            raise BadSource(
+                f"{self._name}: row {self._number}: not valid CSV ({error}). Quote cells as RFC 4180 says."
+            ) from error
+
+    def _record(self, row: list[str]) -> Record | Quarantined:
+        if len(row) != len(self._header):
+            return self._ragged(self._number, len(row))
+        source = f"{self._name}:{self._number}"
+        named = dict(zip(self._header, row, strict=True))
+        try:
+            return check_row(named, source, self._data, regression=self._regression)
+        except BadRecord as error:
+            return Quarantined(source=source, reason=error.reason, detail=error.detail)
+
+    def _ragged(self, number: int, cells: int) -> Quarantined:
+        detail = f"{cells} cells, the header has {len(self._header)}"
+        return Quarantined(source=f"{self._name}:{number}", reason="ragged_row", detail=detail)
+
+    def _columns(self, block: Block) -> dict[str, pa.Array]:
+        """Return the cells of the recipe's columns."""
+        places = {name: self._header.index(name) for name in (*self._data.features, self._data.label)}
+        wanted = [str(place) for place in places.values()]
+        # A mark that is no first character of the file is one of a cell, but Arrow leaves it out of any first row.
+        content = b"\n" + block.content if block.content.startswith(codecs.BOM_UTF8) else block.content
+        table = pa_csv.read_csv(
+            pa.BufferReader(content),
+            pa_csv.ReadOptions(
+                use_threads=False, block_size=len(content) + 1, column_names=[*map(str, range(len(self._header)))]
+            ),
+            pa_csv.ParseOptions(newlines_in_values=True),
+            pa_csv.ConvertOptions(
+                check_utf8=False, column_types=dict.fromkeys(wanted, pa.string()), include_columns=wanted
+            ),
+        ).combine_chunks()
+        return {name: table.column(str(place)).chunk(0) for name, place in places.items()}
 
 
 class _Lines:
     """The lines of a text, none of them read further than a row may be long; `row` counts the characters of one."""
 
-    def __init__(self, text: io.TextIOWrapper) -> None:
-        self._text = text
+    def __init__(self, ahead: Ahead) -> None:
+        self._ahead = ahead
         self.row = 0
 
     def __iter__(self) -> Iterator[str]:
         return self
 
     def __next__(self) -> str:
-        line = self._text.readline(_MAX_ROW + 1 - self.row)
+        line = self._ahead.readline(_MAX_ROW - self.row).decode("utf-8", "surrogateescape")
         self.row += len(line)
         if self.row > _MAX_ROW:
             raise csv.Error(f"longer than {_MAX_ROW} characters")
@@ -114,13 +205,3 @@ def _check_text(row: list[str], header: list[str], where: str) -> None:
                 f"{column}: is not UTF-8, {cell.encode('utf-8', 'surrogateescape')[:40]!r} was found. "
                 "Save the file as UTF-8 (it looks like Latin-1)."
             )
-
-
-def _record(row: list[str], header: list[str], source: str, recipe: Recipe) -> Record | Quarantined:
-    try:
-        if len(row) != len(header):
-            raise BadRecord("ragged_row", f"{len(row)} cells, the header has {len(header)}")
-        named = dict(zip(header, row, strict=True))
-        return check_row(named, source, recipe.data, regression=recipe.task == "regression")
-    except BadRecord as error:
-        return Quarantined(source=source, reason=error.reason, detail=error.detail)

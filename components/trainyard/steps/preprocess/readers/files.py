@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import fnmatch
-import gzip
-import io
-import os
-import stat
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import IO, cast
+from typing import IO
 
 from trainyard.contract import window
-from trainyard.contract.artifacts import Quarantined, Window
+from trainyard.contract.artifacts.preprocess import Quarantined, Window
 from trainyard.errors import DataError
 from trainyard.spec.recipe import Data
 from trainyard.steps.preprocess.readers.records import BadRecord
 from trainyard.storage import listing
-from trainyard.storage.buckets import buckets
+from trainyard.storage.buckets import bucket_source
 from trainyard.storage.listing import SourceFile
+from trainyard.storage.source_stream import open_file as open_file
 from trainyard.uris import is_bucket
 
 _PATTERNS = {
@@ -38,7 +35,7 @@ _BYTES_PER_PIXEL = 4  # chosen: 8 bits a channel and an alpha channel, not compr
 class Files:
     """The files of a source: absolute paths in order, all below `root`; in a window of days, below a root a day.
 
-    bad: the images that must not be opened, and why. left_out: the names of other files that lie there and are not read.
+    bad: the images that must not be opened, and why. left_out: the names of other files, which are not read.
     """
 
     root: str
@@ -63,14 +60,14 @@ def relative(path: str, root: str) -> str:
 
 
 def find_files(data: Data, path: str, day: str = "") -> Files:
-    """Return the files that `path` (a folder, a file or a glob, local, gs:// or s3://) stands for, hidden ones left out.
+    """Return the files of `path`: a folder, a file or a glob, local, gs:// or s3://. Hidden files are left out.
 
-    Where `data` is a window of days, it is that before `day`. Raises `DataError` where there are none, where they cannot
-    be listed, or where a file of many records is none that can be read; `TransientError` where a bucket cannot be reached.
+    If `data` is a window of days, it ends before `day`. Raises `DataError` if there are none, if they cannot be listed,
+    or if a file of many records cannot be read; `TransientError` if a bucket cannot be reached.
     """
     if data.window_days is not None:
         return _in_window(data, day)
-    files = _found(data, path)
+    files = _listed(data, path)
     if not files.paths and not files.bad:
         wanted = " or ".join(_PATTERNS[data.format])
         raise DataError(f"data.path: {path}: no files found. Looked for {wanted}. Correct data.path in the recipe.")
@@ -78,10 +75,10 @@ def find_files(data: Data, path: str, day: str = "") -> Files:
 
 
 def _in_window(data: Data, day: str) -> Files:
-    found = {each: _found(data, path) for each, path in window.paths(data, day).items()}
-    days = window.require(data, ((each, len(files.paths) + len(files.bad)) for each, files in found.items()))
+    by_day = {date: _listed(data, path) for date, path in window.paths(data, day).items()}
+    days = window.require(data, ((date, len(files.paths) + len(files.bad)) for date, files in by_day.items()))
     root = (data.path or "").partition("%")[0].rpartition("/")[0]
-    filled = [files for files in found.values() if files.paths or files.bad]
+    filled = [files for files in by_day.values() if files.paths or files.bad]
     bad = [item.model_copy(update={"source": _from(root, day, item.source)}) for day in filled for item in day.bad]
     return Files(
         root,
@@ -89,7 +86,7 @@ def _in_window(data: Data, day: str) -> Files:
         roots=tuple(dict.fromkeys(files.root for files in filled)),
         window=days,
         bad=tuple({item.source: item for item in bad}.values()),
-        left_out=tuple(dict.fromkeys(_from(root, files, name) for files in found.values() for name in files.left_out)),
+        left_out=tuple(dict.fromkeys(_from(root, files, name) for files in by_day.values() for name in files.left_out)),
     )
 
 
@@ -97,9 +94,9 @@ def _from(root: str, files: Files, name: str) -> str:
     return relative(f"{files.root.rstrip('/')}/{name}", root)
 
 
-def _found(data: Data, path: str) -> Files:
+def _listed(data: Data, path: str) -> Files:
     listed = listing.list_files(path)
-    wanted = [file for file in listed.files if not listed.whole or _is_wanted(file.name, data)]
+    wanted = [file for file in listed.files if not listed.is_folder or _is_wanted(file.name, data)]
     bad = [file for file in (_limited(file, data) for file in wanted) if file.reason]
     if bad and data.format != "image_folder":
         raise DataError(_refusal(path, bad))
@@ -145,30 +142,13 @@ def image_limit(data: Data) -> int:
     return data.max_image_pixels * _BYTES_PER_PIXEL + _SLACK
 
 
-def too_many_bytes(found: int, limit: int) -> BadRecord:
+def too_many_bytes(size: int, limit: int) -> BadRecord:
     """Return why something of `found` bytes is not read."""
-    return BadRecord("too_many_bytes", f"{found} bytes, at most {limit} are taken (by data.max_image_pixels)")
-
-
-def open_file(path: str) -> IO[bytes]:
-    """Return the bytes of `path`, gunzipped where the name ends in .gz; a cut or broken archive raises while reading.
-
-    Raises `OSError` where it is no regular file (any more): opening a named pipe would wait for its writer for ever.
-    """
-    stream = buckets.open_object(path) if is_bucket(path) else _open_regular(path)
-    return cast(IO[bytes], io.BufferedReader(gzip.GzipFile(fileobj=stream))) if path.endswith(".gz") else stream
-
-
-def _open_regular(path: str) -> IO[bytes]:
-    file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    if not stat.S_ISREG(os.fstat(file).st_mode):
-        os.close(file)
-        raise OSError(f"{path}: is no regular file")
-    return io.BufferedReader(io.FileIO(file))
+    return BadRecord("too_many_bytes", f"{size} bytes, at most {limit} are taken (by data.max_image_pixels)")
 
 
 def read_at_most(stream: IO[bytes], limit: int) -> bytes | None:
-    """Return all bytes of `stream`, or None where it has more than `limit`."""
+    """Return all bytes of `stream`, or None if it has more than `limit`."""
     content = bytearray()
     while chunk := stream.read(min(_CHUNK, limit + 1 - len(content))):
         content += chunk
@@ -178,9 +158,9 @@ def read_at_most(stream: IO[bytes], limit: int) -> bytes | None:
 
 
 def read_text(path: str, limit: int = 64 << 20) -> str | None:
-    """Return the text of the file at `path`, or None where there is none. Raises `DataError` where it is no such text."""
+    """Return the text of the file at `path`, or None if there is none. Raises `DataError` if it is no such text."""
     try:
-        if is_bucket(path) and not buckets.list_objects(path).objects:
+        if is_bucket(path) and not bucket_source.list_objects(path).objects:
             return None
         with open_file(path) as stream:
             content = read_at_most(stream, limit)

@@ -1,10 +1,22 @@
-"""What flows through the Beam pipeline: a good record, a bad one, and the fault that makes a whole source unusable."""
+"""What flows through the Beam pipeline: good records, a bad one, and the fault that makes a whole source unusable."""
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
+import pyarrow as pa
+
+from trainyard.spec.recipe import Data, Numeric
+
+MOST_ROWS = 4096  # of a batch; chosen: what costs once a batch is then little, and a batch of tables has 1 MiB
+MOST_BYTES = 16 << 20  # of a batch of more than one row; chosen
+_DIGEST_BYTES = 32
+_MEASURES = ("height", "width", "bytes")
+
+_Other = TypeVar("_Other")
 Value = float | int | str | bytes
 
 
@@ -39,8 +51,60 @@ class BadSource(Exception):
 
 def content_digest(raw: dict[str, Value]) -> bytes:
     """Return the SHA-256 over the raw features, whatever their order."""
-    digest = hashlib.sha256()
-    for name, value in sorted(raw.items()):
-        encoded = value if isinstance(value, bytes) else repr(value).encode()
-        digest.update(f"{name}\0{len(encoded)}\0".encode() + encoded)
-    return digest.digest()
+    return hashlib.sha256(b"".join(digest_part(name, value) for name, value in sorted(raw.items()))).digest()
+
+
+def digest_part(name: str, value: Value) -> bytes:
+    """Return what the digest of a record takes of its feature `name`."""
+    encoded = value if isinstance(value, bytes) else repr(value).encode()
+    return f"{name}\0{len(encoded)}\0".encode() + encoded
+
+
+def batch_schema(data: Data) -> pa.Schema:
+    """Return the columns of a batch of records: source, label, content, `raw/<feature>` and `measure/<name>`.
+
+    A number is a double, NaN if it is missing; a text or a day is a string; an encoded image is binary.
+    """
+    raw = {name: pa.float64() if isinstance(kind, Numeric) else pa.string() for name, kind in data.features.items()}
+    measures = _MEASURES if data.is_image else ()
+    return pa.schema(
+        [
+            ("source", pa.string()),
+            ("label", pa.string()),
+            ("content", pa.binary(_DIGEST_BYTES)),
+            *((f"raw/{name}", kind) for name, kind in (raw or {"image": pa.binary()}).items()),
+            *((f"measure/{name}", pa.float64()) for name in measures),
+        ]
+    )
+
+
+def record_batch(records: Sequence[Record], data: Data) -> pa.RecordBatch:
+    """Return `records` as a batch of the schema `batch_schema`."""
+    schema = batch_schema(data)
+    columns: dict[str, list[Value]] = {
+        "source": [record.source for record in records],
+        "label": [record.label for record in records],
+        "content": [record.content for record in records],
+    }
+    for name in schema.names[len(columns) :]:
+        kind, _, key = name.partition("/")
+        columns[name] = [record.raw[key] if kind == "raw" else record.measures[key] for record in records]
+    return pa.RecordBatch.from_pydict(columns, schema=schema)
+
+
+def in_batches(items: Iterable[Record | _Other], data: Data) -> Iterator[pa.RecordBatch | _Other]:
+    """Yield the records of `items` in batches, and what is no record as it comes."""
+    held: list[Record] = []
+    held_bytes = 0
+    for item in items:
+        if not isinstance(item, Record):
+            yield item
+            continue
+        size = sum(len(value) if isinstance(value, str | bytes) else 8 for value in item.raw.values())
+        if held and (len(held) == MOST_ROWS or held_bytes + size > MOST_BYTES):
+            yield record_batch(held, data)
+            held, held_bytes = [], 0
+        held.append(item)
+        held_bytes += size
+    if held:
+        yield record_batch(held, data)

@@ -4,75 +4,75 @@ from __future__ import annotations
 
 import gzip
 import zlib
-from collections.abc import Iterator
-from dataclasses import replace
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
-import apache_beam as beam
-from apache_beam import pvalue
+import pyarrow as pa
 
-from trainyard.contract.artifacts import Quarantined
+from trainyard.contract.artifacts.preprocess import Quarantined
 from trainyard.errors import DataError
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.preprocess import progress
-from trainyard.steps.preprocess.readers.csv_rows import read_csv
+from trainyard.steps.preprocess.readers.csv_rows import read_csv_batches
 from trainyard.steps.preprocess.readers.files import Files, image_limit, open_file, read_at_most
 from trainyard.steps.preprocess.readers.images import image_record
-from trainyard.steps.preprocess.readers.records import BadRecord, BadSource, Record
+from trainyard.steps.preprocess.readers.records import BadRecord, BadSource, Record, in_batches
 from trainyard.steps.preprocess.readers.rows import check_label
-from trainyard.steps.preprocess.readers.tf_examples import read_tf_examples
+from trainyard.steps.preprocess.readers.tf_examples import read_tf_batches
 from trainyard.steps.preprocess.readers.tfds import Dataset
-from trainyard.storage.buckets import buckets
+from trainyard.storage.buckets import bucket_source
 
-BAD, FATAL, GOOD = "bad", "fatal", "good"
-
-
-class ReadRecords(beam.PTransform):  # type: ignore[misc]
-    """Reads the files of a source into three outputs: `GOOD` (`Record`), `BAD` (`Quarantined`), `FATAL` (sentences)."""
-
-    def __init__(self, recipe: Recipe, files: Files, dataset: Dataset | None) -> None:
-        super().__init__()
-        self._read = _Read(recipe, files, dataset)
-        self._paths = files.paths
-
-    def expand(self, pipeline: beam.Pipeline) -> Any:
-        """Return the outputs by tag."""
-        # Spreads the files over the workers as Reshuffle does, but in the same order each time.
-        named = pipeline | "Files" >> beam.Create([(path, None) for path in self._paths])
-        files = named | "Spread" >> beam.GroupByKey() | "Paths" >> beam.Keys()
-        return files | "Read" >> beam.ParDo(self._read).with_outputs(BAD, FATAL, main=GOOD)
+_Item = TypeVar("_Item")
 
 
-class _Read(beam.DoFn):  # type: ignore[misc]
+@dataclass(frozen=True)
+class Fatal:
+    """A file is wrong as a whole: the sentence that the run ends with."""
+
+    sentence: str
+
+
+class Reader:
+    """Reads files of a source into batches of rows."""
+
     def __init__(self, recipe: Recipe, files: Files, dataset: Dataset | None) -> None:
         self._recipe = recipe
         self._root = replace(files, paths=[], bad=(), left_out=())
         self._dataset = dataset
 
-    def process(self, path: str) -> Iterator[Any]:
-        """Yield what the file at `path` holds. Raises `TransientError` where a bucket does not answer any more."""
+    def read(self, paths: Sequence[str]) -> Iterator[pa.RecordBatch | Quarantined | Fatal]:
+        """Yield what the files at `paths` hold. Raises `TransientError` if a bucket does not answer any more."""
+        for item in self._images(paths) if self._recipe.data.format == "image_folder" else self._files(paths):
+            progress.count("records", len(item) if isinstance(item, pa.RecordBatch) else 1)
+            yield item
+
+    def _images(self, paths: Sequence[str]) -> Iterator[pa.RecordBatch | Quarantined | Fatal]:
+        return in_batches((item for path in paths for item in self._guarded(path, self._image)), self._recipe.data)
+
+    def _files(self, paths: Sequence[str]) -> Iterator[pa.RecordBatch | Quarantined | Fatal]:
+        for path in paths:
+            yield from self._guarded(path, self._rows)
+
+    def _guarded(self, path: str, read: Callable[[str, str], Iterator[_Item]]) -> Iterator[_Item | Fatal]:
         name = self._root.name(path)
         try:
-            with buckets.faults(path):
-                for item in self._items(path, name):
-                    progress.count("records")
-                    yield item if isinstance(item, Record) else pvalue.TaggedOutput(BAD, item)
+            with bucket_source.source_errors(path):
+                yield from read(path, name)
         except (BadSource, DataError) as error:
-            yield pvalue.TaggedOutput(FATAL, str(error))
+            yield Fatal(str(error))
         except (OSError, EOFError, zlib.error, gzip.BadGzipFile) as error:
-            yield pvalue.TaggedOutput(
-                FATAL, f"{name}: cannot be read ({error}). Check its permissions, or copy it again from its origin."
-            )
+            yield Fatal(f"{name}: cannot be read ({error}). Check its permissions, or copy it again from its origin.")
         progress.count("files")
 
-    def _items(self, path: str, name: str) -> Iterator[Record | Quarantined]:
-        if self._recipe.data.format == "image_folder":
-            label, slash, _ = self._root.name_in_day(path).partition("/")
-            yield _read_image(path, name, label if slash else None, self._recipe)
-        elif self._recipe.data.format == "csv":
-            yield from read_csv(path, name, self._recipe)
-        else:
-            yield from read_tf_examples(path, name, self._recipe, self._dataset)
+    def _image(self, path: str, name: str) -> Iterator[Record | Quarantined]:
+        label, slash, _ = self._root.name_in_day(path).partition("/")
+        yield _read_image(path, name, label if slash else None, self._recipe)
+
+    def _rows(self, path: str, name: str) -> Iterator[pa.RecordBatch | Quarantined]:
+        if self._recipe.data.format == "csv":
+            return read_csv_batches(path, name, self._recipe)
+        return read_tf_batches(path, name, self._recipe, self._dataset)
 
 
 def _read_image(path: str, name: str, label: str | None, recipe: Recipe) -> Record | Quarantined:

@@ -2,46 +2,175 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 import tensorflow as tf
 from google.protobuf.message import DecodeError
+from tfx_bsl.coders.example_coder import ExamplesToRecordBatchDecoder
 
-from trainyard.contract.artifacts import Quarantined
+from trainyard.contract.artifacts.preprocess import Quarantined
 from trainyard.spec.recipe import Data, Recipe
+from trainyard.steps.preprocess.readers.columns import ColumnJudge, Mask, number_texts
 from trainyard.steps.preprocess.readers.files import image_limit, open_file
 from trainyard.steps.preprocess.readers.images import image_record
-from trainyard.steps.preprocess.readers.records import BadRecord, BadSource, Record
+from trainyard.steps.preprocess.readers.records import MOST_ROWS, BadRecord, BadSource, Record, in_batches
 from trainyard.steps.preprocess.readers.rows import check_label, check_row
 from trainyard.steps.preprocess.readers.tfds import Dataset
 from trainyard.steps.preprocess.readers.tfrecord import read_records
 
 _MAX_COLUMNS = 16 << 20  # bytes of an example without its image; chosen
+_GROUP_BYTES = 4 << 20  # judged at once; chosen
+_FEW_EXAMPLES = 96  # as for rows of CSV files
 _IMAGE_NAMES = ("image/encoded", "image")
 
 
-def read_tf_examples(path: str, name: str, recipe: Recipe, dataset: Dataset | None) -> Iterator[Record | Quarantined]:
-    """Yield the examples of the file at `path`, or why one is bad; `name` stands for the file in messages.
+def read_tf_batches(
+    path: str, name: str, recipe: Recipe, dataset: Dataset | None
+) -> Iterator[pa.RecordBatch | Quarantined]:
+    """Yield the examples of the file at `path` in batches, and why one is bad; `name` stands for the file in messages.
 
-    With a TFDS `dataset`, integer labels get their names. Raises `BadSource` where the file is corrupt or holds another
+    With a TFDS `dataset`, integer labels get their names. Raises `BadSource` if the file is corrupt or holds another
     number of records than the data set's own description says.
     """
+    examples = _examples(path, name, recipe, dataset)
+    if recipe.data.is_image:
+        yield from in_batches((_item(example, recipe, dataset) for example in examples), recipe.data)
+    else:
+        judge = _Judge(recipe, dataset)
+        for group in _grouped(examples):
+            yield from judge.items(group)
+
+
+def read_tf_examples(path: str, name: str, recipe: Recipe, dataset: Dataset | None) -> Iterator[Record | Quarantined]:
+    """Yield what `read_tf_batches` does, one by one."""
+    return (_item(example, recipe, dataset) for example in _examples(path, name, recipe, dataset))
+
+
+@dataclass(frozen=True)
+class _Example:
+    source: str
+    serialized: bytes | BadRecord
+
+
+def _examples(path: str, name: str, recipe: Recipe, dataset: Dataset | None) -> Iterator[_Example]:
     number = 0
     with open_file(path) as stream:
         for serialized in read_records(stream, name, _limit(recipe.data)):
             number += 1
-            source = f"{name}:{number}"
-            try:
-                if isinstance(serialized, BadRecord):
-                    raise serialized
-                yield _record(serialized, source, recipe, dataset)
-            except BadRecord as error:
-                yield Quarantined(source=source, reason=error.reason, detail=error.detail)
+            yield _Example(f"{name}:{number}", serialized)
     if dataset is not None and number != dataset.records[name]:
         raise BadSource(
             f"{name}: {number} records, dataset_info.json counts {dataset.records[name]}. Prepare it again."
         )
+
+
+def _grouped(examples: Iterable[_Example]) -> Iterator[list[_Example]]:
+    """Yield the examples in groups of at most `MOST_ROWS`, and of one or `_GROUP_BYTES`."""
+    group: list[_Example] = []
+    group_bytes = 0
+    for example in examples:
+        size = 0 if isinstance(example.serialized, BadRecord) else len(example.serialized)
+        if group and (len(group) == MOST_ROWS or group_bytes + size > _GROUP_BYTES):
+            yield group
+            group, group_bytes = [], 0
+        group.append(example)
+        group_bytes += size
+    if group:
+        yield group
+
+
+class _Judge:
+    """Judges examples of named columns, many at once."""
+
+    def __init__(self, recipe: Recipe, dataset: Dataset | None) -> None:
+        self._recipe, self._dataset = recipe, dataset
+        self._columns = ColumnJudge(recipe.data, regression=recipe.task == "regression")
+        self._decoder = ExamplesToRecordBatchDecoder()
+
+    def items(self, group: list[_Example]) -> Iterator[pa.RecordBatch | Quarantined]:
+        """Yield the good examples of `group` as batches, and the bad ones in order."""
+        if len(group) < _FEW_EXAMPLES:
+            yield from in_batches((_item(example, self._recipe, self._dataset) for example in group), self._recipe.data)
+            return
+        try:
+            texts, odd = self._texts([_serialized(example) for example in group])
+        except (BadRecord, RuntimeError, pa.ArrowInvalid):  # one of them is no example, or of other types than others
+            yield from self.items(group[: len(group) // 2])
+            yield from self.items(group[len(group) // 2 :])
+            return
+        plain = np.flatnonzero(~odd)
+        taken = pa.array(plain)
+        sources = pa.array([example.source for example in group], pa.string()).take(taken)
+        batch, found = self._columns.check({name: column.take(taken) for name, column in texts.items()}, sources)
+        bad = {int(plain[place]): item for place, item in found.items()}
+        for place in np.flatnonzero(odd).tolist():
+            item = _item(group[place], self._recipe, self._dataset)
+            if isinstance(item, Record):
+                raise AssertionError(f"{item.source}: a column of it is odd, the example is not")
+            bad[place] = item
+        if batch.num_rows:
+            yield batch
+        yield from (item for _, item in sorted(bad.items()))
+
+    def _texts(self, serialized: list[bytes]) -> tuple[dict[str, pa.Array], Mask]:
+        """Return the columns of the recipe as texts, and which examples must be judged alone."""
+        decoded = self._decoder.DecodeBatch(serialized)
+        odd = np.zeros(len(serialized), np.bool_)
+        texts = {}
+        for name in _wanted(self._recipe):
+            texts[name], several = _column_texts(decoded, name)
+            odd |= several
+        label = self._recipe.data.label
+        if self._dataset is not None and self._dataset.label_names is not None:
+            texts[label] = self._label_names(texts[label], label)
+            odd |= texts[label].is_null().to_numpy(zero_copy_only=False).astype(np.bool_)
+        return texts, odd
+
+    def _label_names(self, ids: pa.Array, name: str) -> pa.Array:
+        """Return the names of the labels, null of one that has none."""
+        encoded = ids.dictionary_encode()
+        names: list[str | None] = []
+        for label in encoded.dictionary.to_pylist():
+            try:
+                names.append(_label_name(label, name, self._dataset))
+            except BadRecord:
+                names.append(None)
+        return pa.array(names, pa.string()).take(encoded.indices)
+
+
+def _serialized(example: _Example) -> bytes:
+    if isinstance(example.serialized, BadRecord):
+        raise example.serialized
+    return example.serialized
+
+
+def _column_texts(decoded: pa.RecordBatch, name: str) -> tuple[pa.Array, Mask]:
+    """Return the one value of each example as `_text` does, and which examples have several."""
+    rows = decoded.num_rows
+    place = decoded.schema.get_field_index(name)
+    if place < 0 or decoded.column(place).null_count == rows:
+        return pa.array([""] * rows, pa.string()), np.zeros(rows, np.bool_)
+    lists = decoded.column(place)
+    counts = pc.fill_null(pc.list_value_length(lists), 0).to_numpy().astype(np.int64)
+    starts = np.array(lists.offsets.to_numpy())[:-1]
+    values = lists.values.take(pa.array(starts, mask=counts == 0))
+    if pa.types.is_floating(values.type):
+        numbers = values.to_numpy(zero_copy_only=False).astype(np.float64)
+        texts = pc.if_else(values.is_null(), "", number_texts(numbers))
+    else:
+        texts = pc.fill_null(pc.cast(values, pa.string()), "")
+    return texts, counts > 1
+
+
+def _item(example: _Example, recipe: Recipe, dataset: Dataset | None) -> Record | Quarantined:
+    try:
+        return _record(_serialized(example), example.source, recipe, dataset)
+    except BadRecord as error:
+        return Quarantined(source=example.source, reason=error.reason, detail=error.detail)
 
 
 def _limit(data: Data) -> int:
@@ -77,7 +206,7 @@ def _label_name(label: str, name: str, dataset: Dataset | None) -> str:
     return dataset.label_names[int(label)]
 
 
-def _image(features: Mapping[str, Any], names: tuple[str, ...]) -> bytes:
+def _image(features: Mapping[str, tf.train.Feature], names: tuple[str, ...]) -> bytes:
     for name in names:
         if name in features and features[name].bytes_list.value:
             return bytes(features[name].bytes_list.value[0])
@@ -86,8 +215,8 @@ def _image(features: Mapping[str, Any], names: tuple[str, ...]) -> bytes:
     )
 
 
-def _text(feature: Any, name: str) -> str:
-    """Return the one value of a tf.train.Feature as text, empty where it has none."""
+def _text(feature: tf.train.Feature, name: str) -> str:
+    """Return the one value of a tf.train.Feature as text, empty if it has none."""
     kind = feature.WhichOneof("kind")
     values = getattr(feature, kind).value if kind else ()
     if len(values) > 1:

@@ -38,7 +38,8 @@ class _Described(BaseModel):
             first = error.errors(include_url=False, include_input=False)[0]
             where = "".join(f"{part}: " for part in first["loc"])
             raise DataError(
-                f"{root}/{name}: {where}{first['msg']}. It is not what TensorFlow Datasets writes. Prepare the data set again."
+                f"{root}/{name}: {where}{first['msg']}. It is not what TensorFlow Datasets writes. "
+                "Prepare the data set again."
             ) from error
 
 
@@ -62,7 +63,7 @@ class _Info(_Described):
 def read_dataset(data: Data, files: Files) -> Dataset:
     """Return the description of the TFDS folder that holds `files`.
 
-    Raises `DataError` where it has no features.json, lacks the label, or lacks shards that dataset_info.json counts.
+    Raises `DataError` if it has no features.json, lacks the label, or lacks shards that dataset_info.json counts.
     Source: tensorflow_datasets/core/features/features_dict.py and splits.py (the `shardLengths` of each split).
     """
     content = _Features.read(files.root, "features.json").featuresDict.features
@@ -84,7 +85,7 @@ def read_dataset(data: Data, files: Files) -> Dataset:
 
 
 def _lines(text: str) -> list[str]:
-    """Return the lines of `text`; of all that Python takes for a line's end, a label may hold what is not LF or CR LF."""
+    """Return the lines of `text`, which end in LF or CR LF: a label may hold what else Python splits at."""
     return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
 
 
@@ -104,9 +105,9 @@ def _shard_records(info: _Info, files: Files) -> dict[str, int]:
                 "Prepare the data set again."
             )
         records[name] = lengths[match[1]][int(match[3])]
-    found, expected = len(records), sum(map(len, lengths.values()))
-    if found != expected:
+    count, expected = len(records), sum(map(len, lengths.values()))
+    if count != expected:
         raise DataError(
-            f"{files.root}: {found} shards found, dataset_info.json counts {expected}. Prepare the data set again."
+            f"{files.root}: {count} shards found, dataset_info.json counts {expected}. Prepare the data set again."
         )
     return records

@@ -19,7 +19,7 @@ _CHUNK = 1 << 20
 def read_records(stream: IO[bytes], name: str, limit: int) -> Iterator[bytes | BadRecord]:
     """Yield the records of one TFRecord file, and for one of more than `limit` bytes, passed over, why it is not read.
 
-    Raises `BadSource` that names file and record where a checksum differs, those of what is passed over included.
+    Raises `BadSource` that names file and record if a checksum differs, those of what is passed over included.
     Source: tensorflow/core/lib/io/record_writer.h: uint64 length, masked crc32c of it, data, masked crc32c of them.
     """
     number = 0
@@ -34,12 +34,12 @@ def read_records(stream: IO[bytes], name: str, limit: int) -> Iterator[bytes | B
         data: bytes | BadRecord
         if length > limit:
             data = too_many_bytes(length, limit)
-            found, crc = _passed_over(stream, length)
+            size, crc = _passed_over(stream, length)
         else:
             data = stream.read(length)
-            found, crc = len(data), google_crc32c.value(data)
+            size, crc = len(data), google_crc32c.value(data)
         footer = stream.read(4)
-        if found < length or len(footer) < 4:
+        if size < length or len(footer) < 4:
             raise BadSource(f"{where}: the file ends inside it. Copy the file again from its origin.")
         if _masked(crc) != struct.unpack("<I", footer)[0]:
             raise BadSource(f"{where}: its bytes do not match their checksum. Copy the file again from its origin.")
@@ -48,10 +48,10 @@ def read_records(stream: IO[bytes], name: str, limit: int) -> Iterator[bytes | B
 
 def _passed_over(stream: IO[bytes], length: int) -> tuple[int, int]:
     """Read `length` bytes and forget them: return how many there are, and their checksum."""
-    found, crc = 0, 0
-    while found < length and (chunk := stream.read(min(_CHUNK, length - found))):
-        found, crc = found + len(chunk), google_crc32c.extend(crc, chunk)
-    return found, crc
+    size, crc = 0, 0
+    while size < length and (chunk := stream.read(min(_CHUNK, length - size))):
+        size, crc = size + len(chunk), google_crc32c.extend(crc, chunk)
+    return size, crc
 
 
 def _masked(crc: int) -> int:

@@ -11,8 +11,8 @@ _DATE = r"\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])([T ].*)?"
 
 
 class Calendar:
-    """A batch of dates (n,): `days` since 1970-01-01 (float64, NaN where missing), `month` 1..12 and `weekday` 1..7
-    from Monday (int64, 0 where missing). What does not look like YYYY-MM-DD counts as missing.
+    """A batch of dates (n,): `days` since 1970-01-01 (float64, NaN if missing), `month` 1..12 and `weekday` 1..7
+    from Monday (int64, 0 if missing). What does not look like YYYY-MM-DD counts as missing.
     """
 
     def __init__(self, texts: tf.Tensor) -> None:

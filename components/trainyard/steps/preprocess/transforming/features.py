@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import tensorflow as tf
 import tensorflow_transform as tft
 
-from trainyard.contract.artifacts import Column, ImageShape, Unknown
+from trainyard.contract.artifacts.preprocess import Column, ImageShape, Unknown
 from trainyard.data.images import decode_image
 from trainyard.spec.feature_names import date_names
 from trainyard.spec.recipe import Category, Data, Date, Numeric
@@ -21,7 +20,7 @@ Tensors = dict[str, tf.Tensor]
 MISSING = "[missing]"
 
 
-def raw_spec(data: Data) -> dict[str, Any]:
+def raw_spec(data: Data) -> dict[str, tf.io.FixedLenFeature]:
     """Return the parsing specification of the raw features, each a scalar: what the serving signature takes."""
     if data.is_image:
         return {"image": tf.io.FixedLenFeature((), tf.string)}
@@ -32,7 +31,7 @@ def raw_spec(data: Data) -> dict[str, Any]:
 
 
 def image_preprocessing(shape: ImageShape) -> Callable[[Tensors], Tensors]:
-    """Return the transform of images: decode and resize, (n,) strings to float32 (n, height, width, channels) in 0..255."""
+    """Return the transform of images: from (n,) strings to float32 (n, height, width, channels) in 0..255."""
 
     def preprocessing_fn(inputs: Tensors) -> Tensors:
         signature = tf.TensorSpec((shape.height, shape.width, shape.channels), tf.float32)

@@ -18,20 +18,22 @@ _NAMED = re.compile(rf"(?:.*/)?{_SCOPE}/([0-9a-f]+)/(\w+)")
 
 
 def read_back(saved_model: Path) -> dict[str, dict[str, Any]]:
-    """Return by column what the transform graph `saved_model` computes with: each number, or list of numbers, by name."""
+    """Return by column what the transform graph `saved_model` computes with: numbers and lists of them, by name."""
     function = tf.saved_model.load(str(saved_model)).transform_fn
     constants = function.captured_inputs
-    places = function.inputs[len(function.inputs) - len(constants) :]
-    given = {
-        place.name: constant.numpy()
-        for place, constant in zip(places, constants, strict=True)
+    inputs = function.inputs[len(function.inputs) - len(constants) :]
+    feeds = {
+        tensor.name: constant.numpy()
+        for tensor, constant in zip(inputs, constants, strict=True)
         if constant.dtype != tf.resource
     }
-    found = {name: re.fullmatch(_NAMED, name) for name in (each.name for each in function.graph.get_operations())}
-    named = {f"{name}:0": match.groups() for name, match in found.items() if match}
+    matches = {
+        name: re.fullmatch(_NAMED, name) for name in (operation.name for operation in function.graph.get_operations())
+    }
+    learned = {f"{name}:0": match.groups() for name, match in matches.items() if match}
     columns: dict[str, dict[str, Any]] = {}
     with tf.compat.v1.Session(graph=function.graph) as session:
-        for (column, what), value in zip(named.values(), session.run(list(named), given), strict=True):
+        for (column, what), value in zip(learned.values(), session.run(list(learned), feeds), strict=True):
             columns.setdefault(bytes.fromhex(column).decode(), {})[what] = value.tolist()
     return columns
 
@@ -50,7 +52,7 @@ class Learned:
         self._columns = {name: tf.cast(values, tf.float64) for name, values in columns.items()}
 
     def filled(self, name: str, impute: Literal["mean", "median"] | float) -> tf.Tensor:
-        """Return the column with its mean, its median or a number where it is missing.
+        """Return the column with its mean, its median or a number if it is missing.
 
         Of an even number of values the median is one of the middle two.
         """

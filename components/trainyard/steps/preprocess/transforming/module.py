@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import tensorflow as tf
 
@@ -14,19 +13,19 @@ Preprocessing = Callable[[dict[str, tf.Tensor]], dict[str, tf.Tensor]]
 
 
 def load_preprocessing(module: str | None) -> Preprocessing | None:
-    """Return the `preprocessing_fn` of the Python file `module`, or None where it has none.
+    """Return the `preprocessing_fn` of the Python file `module`, or None if it has none.
 
-    Its outputs become float32 and int64. Raises `ConfigurationError` where the file or the function fails, or where an
+    Its outputs become float32 and int64. Raises `ConfigurationError` if the file or the function fails, or if an
     output is no dense tensor of numbers.
     """
-    own = getattr(load_module(module), "preprocessing_fn", None) if module is not None else None
-    if own is None:
+    custom = getattr(load_module(module), "preprocessing_fn", None) if module is not None else None
+    if custom is None:
         return None
     where = f"module: {module}: preprocessing_fn"
 
     def preprocessing_fn(inputs: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         try:
-            outputs = dict(own(inputs))
+            outputs = dict(custom(inputs))
         except Exception as error:
             raise ConfigurationError(f"{where}: fails ({type(error).__name__}: {error}). Correct it.") from error
         return {name: _number(value, f"{where}: the output '{name}'") for name, value in outputs.items()}
@@ -34,7 +33,7 @@ def load_preprocessing(module: str | None) -> Preprocessing | None:
     return preprocessing_fn
 
 
-def _number(value: Any, where: str) -> tf.Tensor:
+def _number(value: object, where: str) -> tf.Tensor:
     if isinstance(value, tf.Tensor) and value.shape.rank and value.shape[1:].is_fully_defined():
         if value.dtype.is_floating:
             return tf.cast(value, tf.float32)

@@ -5,16 +5,19 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
+
+if TYPE_CHECKING:
+    from tensorflow.core.protobuf.saved_model_pb2 import _NodeDef
 
 
 def make_reproducible(saved_model: Path, work: str) -> None:
     """Rewrite the folder `saved_model` so that equal content gives equal bytes; `work` is the run's temporary folder.
 
     tf.Transform names each lookup table after the temporary file of its vocabulary, and tables of one name are one
-    table in a process. So the path becomes the digest of all vocabularies: two models share a table only where it is
+    table in a process. So the path becomes the digest of all vocabularies: two models share a table only if it is
     the same. `fingerprint.pb` holds a random number and nothing that loading needs.
     """
     digest = hashlib.sha256()
@@ -30,7 +33,7 @@ def make_reproducible(saved_model: Path, work: str) -> None:
     (saved_model / "fingerprint.pb").unlink(missing_ok=True)
 
 
-def _nodes(model: SavedModel) -> Iterator[Any]:
+def _nodes(model: SavedModel) -> Iterator[_NodeDef]:
     for graph in (meta_graph.graph_def for meta_graph in model.meta_graphs):
         yield from graph.node
         for function in graph.library.function:

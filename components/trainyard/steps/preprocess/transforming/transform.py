@@ -2,41 +2,45 @@
 
 from __future__ import annotations
 
-import bisect
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING
 
 import apache_beam as beam
+import numpy as np
+import pyarrow as pa
 import tensorflow as tf
 import tensorflow_transform.beam as tft_beam
 from tensorflow_transform.tf_metadata import schema_utils
 from tfx_bsl.public.tfxio import RecordBatchToExamplesEncoder, TFExampleBeamRecord
 
-from trainyard.contract.artifacts import Split
+from trainyard.contract.artifacts.document import Split
+from trainyard.data.examples import Transform
 from trainyard.steps.preprocess import progress
-from trainyard.steps.preprocess.facts.summary import bucket
+from trainyard.steps.preprocess.parts import PartFile, remove_unfinished
 from trainyard.steps.preprocess.runner import pipeline
-from trainyard.steps.preprocess.shards import Layout, write_shard
+from trainyard.steps.preprocess.shards import Layout, read_shard, shard_name, write_shard
 from trainyard.steps.preprocess.transforming.reproducible import make_reproducible
 
-_RECORD = "_record"
+if TYPE_CHECKING:
+    from tfx_bsl.public.tfxio import TensorAdapterConfig
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class TransformSettings:
     """What the second pipeline does.
 
-    records: the pattern of the first one's output. raw_spec: parsing specification of the raw features. materialize:
+    folder, parts: where the first one left the rows. raw_spec: parsing specification of the raw features. materialize:
     whether the shards hold the transformed features, or (default images) only the raw ones. label_ids: class id by
     name, None for regression. examples: those of all splits. batch_size: examples that tf.Transform takes at once; left
     to Beam it would follow the machine's speed, and the last digit of a mean with it.
     """
 
-    records: str
-    raw_spec: dict[str, Any]
+    folder: str
+    parts: list[PartFile]
+    raw_spec: dict[str, tf.io.FixedLenFeature]
     preprocessing_fn: Callable[[dict[str, tf.Tensor]], dict[str, tf.Tensor]]
     materialize: bool
     label_ids: dict[str, int] | None
@@ -46,82 +50,126 @@ class Plan:
     beam_options: str
 
 
-def transform(plan: Plan, output: Path, work: str) -> None:
+def transform(settings: TransformSettings, output: Path, work: str) -> None:
     """Write the transform graph and the example shards below `output`; `work` takes what is temporary."""
-    (output / "examples").mkdir()
-    schema = schema_utils.schema_from_feature_spec(plan.raw_spec)
-    tfxio = TFExampleBeamRecord(
-        physical_format="tfrecord", telemetry_descriptors=["trainyard"], schema=schema, raw_record_column_name=_RECORD
-    )
-    config = tfxio.TensorAdapterConfig()
-    passthrough = {_RECORD}
+    with progress.reported(2, settings.examples, "examples"):
+        _analyze(settings, output, work)
+        make_reproducible(output / "transform" / "transform_fn", work)
+        _write(settings, output)
+
+
+def _analyze(settings: TransformSettings, output: Path, work: str) -> None:
+    config = _adapter(settings.raw_spec)
+    # The default transform of images learns nothing, so it needs none.
+    parts = [part for part in settings.parts if part.rows["train"]] if settings.materialize else []
     with (
         warnings.catch_warnings(),
-        progress.told(2, plan.examples, "examples"),
-        pipeline(plan.beam_options) as root,
-        tft_beam.Context(temp_dir=work, passthrough_keys=passthrough, force_tf_compat_v1=False),
+        pipeline(settings.beam_options) as root,
+        tft_beam.Context(temp_dir=work, force_tf_compat_v1=False),
     ):
         # tf.Transform divides 0 by 0 when it merges two empty batches, and takes 0 for it.
         warnings.filterwarnings("ignore", category=RuntimeWarning, module="tensorflow_transform")
-        records = root | "Read" >> beam.io.ReadFromTFRecord(plan.records)
-        train = records | "Train" >> beam.Filter(_is_train) | "Train batches" >> tfxio.BeamSource(plan.batch_size)
-        transform_fn = (train, config) | tft_beam.AnalyzeDataset(plan.preprocessing_fn)
+        spread = root | "Parts" >> beam.Create(list(enumerate(parts))) | "Spread" >> beam.GroupByKey()
+        train = spread | "Train batches" >> beam.ParDo(_ReadTrain(settings, config.arrow_schema))
+        transform_fn = (train, config) | tft_beam.AnalyzeDataset(settings.preprocessing_fn)
         _ = transform_fn | tft_beam.WriteTransformFn(str(output / "transform"))
-        if plan.materialize:
-            batches = records | "Batches" >> tfxio.BeamSource(plan.batch_size)
-            transformed, _ = ((batches, config), transform_fn) | tft_beam.TransformDataset(output_record_batches=True)
-            examples = transformed | "Encode" >> beam.FlatMap(_encode)
-        else:
-            examples = records | "As they are" >> beam.Map(lambda record: (record, b""))
-        _ = (
-            examples
-            | "Finish" >> beam.ParDo(_Finish(plan))
-            | "By shard" >> beam.GroupByKey()
-            | "Write" >> beam.Map(write_shard, str(output / "examples"), plan.layouts)
+
+
+def _adapter(raw_spec: dict[str, tf.io.FixedLenFeature]) -> TensorAdapterConfig:
+    schema = schema_utils.schema_from_feature_spec(raw_spec)
+    source = TFExampleBeamRecord(physical_format="tfrecord", telemetry_descriptors=["trainyard"], schema=schema)
+    return source.TensorAdapterConfig()
+
+
+class _ReadTrain(beam.DoFn):
+    def __init__(self, settings: TransformSettings, schema: pa.Schema) -> None:
+        self._folder, self._batch_size, self._schema = settings.folder, settings.batch_size, schema
+
+    def process(self, numbered: tuple[int, Iterable[PartFile]]) -> Iterator[pa.RecordBatch]:
+        """Yield the training rows of a part in batches, as tf.Transform takes them."""
+        _, [part] = numbered
+        rows = part.split(self._folder, "train")
+        for start in range(0, len(rows), self._batch_size):
+            batch = rows.slice(start, self._batch_size)
+            columns = [_lists(batch[f"raw/{column.name}"], column.type) for column in self._schema]
+            yield pa.RecordBatch.from_arrays(columns, schema=self._schema)
+
+
+def _lists(values: pa.Array, kind: pa.DataType) -> pa.LargeListArray:
+    """Return a list of one value for each of `values`."""
+    offsets = np.arange(len(values) + 1, dtype=np.int64)
+    return pa.LargeListArray.from_arrays(offsets, values.cast(kind.value_type, safe=False))
+
+
+def _write(settings: TransformSettings, output: Path) -> None:
+    (output / "examples").mkdir()
+    shards = [(split, shard) for split, layout in settings.layouts.items() for shard in range(layout.shards)]
+    with pipeline(settings.beam_options) as root:
+        spread = root | "Shards" >> beam.Create([(shard, None) for shard in shards]) | "Spread" >> beam.GroupByKey()
+        _ = spread | "Write" >> beam.ParDo(_WriteShard(settings, output))
+    remove_unfinished(output / "examples")
+
+
+class _WriteShard(beam.DoFn):
+    """Makes the final examples of a shard: transformed and raw features, label and key."""
+
+    def __init__(self, settings: TransformSettings, output: Path) -> None:
+        self._folder, self._parts, self._layouts = settings.folder, settings.parts, settings.layouts
+        self._raw_names, self._label_ids = list(settings.raw_spec), settings.label_ids
+        self._batch_size, self._materialize, self._output = settings.batch_size, settings.materialize, output
+
+    def setup(self) -> None:
+        """Load the transform graph, once a worker."""
+        saved_model = str(self._output / "transform" / "transform_fn")
+        self._transform = Transform(saved_model) if self._materialize else None
+
+    def process(self, keyed: tuple[tuple[Split, int], object]) -> Iterator[None]:
+        """Write one shard."""
+        split, shard = keyed[0]
+        layout = self._layouts[split]
+        batches = read_shard(self._parts, self._folder, split, layout.buckets(shard), self._batch_size)
+        final = self._output / "examples" / shard_name(split, shard, layout.shards)
+        write_shard((example for batch in batches for example in self._examples(batch)), final)
+        yield from ()
+
+    def _examples(self, batch: pa.RecordBatch) -> Iterator[bytes]:
+        raw = {name: batch[f"raw/{name}"] for name in self._raw_names}
+        raw = {
+            name: values.cast(pa.float32(), safe=False) if pa.types.is_floating(values.type) else values
+            for name, values in raw.items()
+        }
+        columns = (
+            _features(self._transform({name: _tensor(values) for name, values in raw.items()}))
+            if self._transform
+            else {}
         )
-    make_reproducible(output / "transform" / "transform_fn", work)
+        columns |= {f"raw/{name}": _single(values) for name, values in raw.items()}
+        columns["label"] = _single(self._labels(batch["label"]))
+        columns["key"] = _single(batch["source"])
+        for serialized in RecordBatchToExamplesEncoder().encode(pa.RecordBatch.from_pydict(columns)):
+            progress.count("examples")
+            # The encoder writes the features in an order of its own, another one each time.
+            yield tf.train.Example.FromString(serialized).SerializeToString(deterministic=True)
 
-
-def _is_train(record: bytes) -> bool:
-    return bool(tf.train.Example.FromString(record).features.feature["_split"].bytes_list.value[0] == b"train")
-
-
-def _encode(batch: tuple[Any, dict[str, Any]]) -> Iterator[tuple[bytes, bytes]]:
-    """Yield (collected record, transformed features as a tf.Example) of each row."""
-    table, _ = batch
-    column = table.schema.get_field_index(_RECORD)
-    records = [row[0] for row in table.column(column).to_pylist()]
-    features = table.select([name for name in table.schema.names if name != _RECORD])
-    yield from zip(records, RecordBatchToExamplesEncoder().encode(features), strict=True)
-
-
-class _Finish(beam.DoFn):  # type: ignore[misc]
-    """Makes the final example of a record: transformed and raw features, label and key."""
-
-    def __init__(self, plan: Plan) -> None:
-        self._raw_names = list(plan.raw_spec)
-        self._label_ids = plan.label_ids
-        self._layouts = plan.layouts
-
-    def process(self, pair: tuple[bytes, bytes]) -> Iterator[tuple[tuple[Split, int], tuple[str, bytes]]]:
-        """Yield ((split, shard), (order key, serialized example))."""
-        record, transformed = pair
-        collected = tf.train.Example.FromString(record).features.feature
-        example = tf.train.Example.FromString(transformed)
-        features = example.features.feature
-        for name in self._raw_names:
-            features[f"raw/{name}"].CopyFrom(collected[name])
-        label = _text(collected["_label"])
+    def _labels(self, labels: pa.Array) -> pa.Array:
         if self._label_ids is None:
-            features["label"].float_list.value.append(float(label))
-        else:
-            features["label"].int64_list.value.append(self._label_ids[label])
-        progress.count("examples")
-        features["key"].CopyFrom(collected["_source"])
-        split, order = cast(Split, _text(collected["_split"])), _text(collected["_order"])
-        shard = bisect.bisect_right(self._layouts[split].starts, bucket(order)) - 1
-        yield (split, shard), (order, bytes(example.SerializeToString(deterministic=True)))
+            return pa.array([float(label) for label in labels.to_pylist()], pa.float32())
+        return pa.array([self._label_ids[label] for label in labels.to_pylist()], pa.int64())
 
 
-def _text(feature: Any) -> str:
-    return str(feature.bytes_list.value[0].decode())
+def _tensor(values: pa.Array) -> tf.Tensor:
+    return tf.constant(values.to_numpy(zero_copy_only=False))
+
+
+def _features(tensors: Mapping[str, tf.Tensor]) -> dict[str, pa.Array]:
+    columns: dict[str, pa.Array] = {}
+    for name, tensor in tensors.items():
+        values = tensor.numpy()
+        offsets = np.arange(len(values) + 1, dtype=np.int32) * (values.size // max(1, len(values)))
+        columns[name] = pa.ListArray.from_arrays(offsets, pa.array(values.reshape(-1)))
+    return columns
+
+
+def _single(values: pa.Array) -> pa.ListArray:
+    texts = values.cast(pa.binary()) if pa.types.is_string(values.type) else values
+    return pa.ListArray.from_arrays(np.arange(len(values) + 1, dtype=np.int32), texts)

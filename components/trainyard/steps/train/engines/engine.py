@@ -1,6 +1,6 @@
 """The framework that trains: TensorFlow, or JAX on the chips for which TensorFlow has no build.
 
-A process has one of them, and has it before it imports Keras, whose layers then compute in it. Everything around the
+A process has one of them, chosen before it imports Keras, whose layers then compute in it. Everything around the
 steps is the same for both: input, checkpoints, schedule, gang, evidence, and a model.keras that evaluation and export
 open with TensorFlow.
 """
@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Protocol, cast, get_args
 
 import numpy as np
 
-from trainyard.contract.artifacts import Device
+from trainyard.contract.artifacts.train import Device
 from trainyard.errors import ConfigurationError
-from trainyard.spec.pools import ENGINE_VARIABLE, EngineName
+from trainyard.spec.hardware.pools import ENGINE_VARIABLE, EngineName
 from trainyard.spec.recipe import Train
 
 if TYPE_CHECKING:
@@ -51,19 +51,19 @@ class Steps(Protocol):
         """Bytes that each replica sends and receives the sum of, each step."""
 
     def distributed(self, dataset: Any) -> Iterable[Any]:
-        """Return the elements of a tf.data.Dataset of `Input`, one a local replica, as `train` and `evaluate` take them."""
+        """Return the elements of a data set of `Input`, one a local replica, as `train` and `evaluate` take them."""
 
-    def train(self, batches: Any, count: int, said: Sequence[float]) -> list[float]:
-        """Take `count` steps on the next of `batches`, and return the mean of what all workers `said`.
+    def train(self, batches: Any, count: int, worker_values: Sequence[float]) -> list[float]:
+        """Take `count` steps on the next of `batches`, and return the mean of all workers' `worker_values`.
 
-        Every worker must ask for the same count. Raises `MemoryError` where a device has too little.
+        Every worker must ask for the same count. Raises `MemoryError` if a device has too little.
         """
 
     def evaluate(self, batches: Any, count: int, totals: np.ndarray) -> np.ndarray:
-        """Return `totals`, float32 (3,), and on top of it loss, metric and weight summed over the next `count` batches."""
+        """Return `totals`, float32 (3,), plus loss, metric and weight summed over the next `count` batches."""
 
-    def mean(self, said: Sequence[float]) -> list[float]:
-        """Return the mean over the workers of what they `said`."""
+    def mean(self, worker_values: Sequence[float]) -> list[float]:
+        """Return the mean over the workers of their `worker_values`."""
 
     def all_reduce(self, count: int) -> None:
         """Do nothing but sum a vector of the gradients' size over the replicas, `count` times."""
@@ -74,11 +74,11 @@ class Steps(Protocol):
     def arrays(self) -> dict[str, np.ndarray]:
         """Return every variable's value by a name that is stable over processes, and the same in both engines.
 
-        Later steps leave it as it is.
+        Later steps do not change it.
         """
 
     def load(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Set every variable, those of `model` too, to what `arrays` gave for it."""
+        """Set every variable, those of `model` too, to its value in `arrays`."""
 
 
 class Engine(Protocol):
@@ -87,12 +87,12 @@ class Engine(Protocol):
     replicas: int
 
     def check(self) -> None:
-        """Return where the promised devices are listed; raises `InfrastructureError` else. It starts no device."""
+        """Raise `InfrastructureError` if the expected devices are not listed. It starts no device."""
 
     def join(self) -> None:
         """Start the devices and meet the gang's other workers, without a deadline.
 
-        Raises `InfrastructureError` where the promised devices cannot be started.
+        Raises `InfrastructureError` if the expected devices cannot be started.
         """
 
     def leave(self) -> None:
@@ -108,7 +108,7 @@ class Engine(Protocol):
         """Return float32, bfloat16 or float16: the recipe's, or the fastest that the device does well."""
 
     def probe(self) -> list[Device]:
-        """Return what each device of this process computes and copies in a second, and say it."""
+        """Return, and emit, what each device of this process computes and copies in a second."""
 
     def versions(self) -> dict[str, str]:
         """Return the versions of what drives the devices."""
@@ -118,36 +118,36 @@ class Engine(Protocol):
     ) -> Steps:
         """Return the steps of the model that `build` returns, with its first weights, nothing traced yet."""
 
-    def lost_a_worker(self, error: Exception) -> bool:
-        """Whether `error`, raised in training, is what the loss of another worker looks like."""
+    def is_peer_loss(self, error: Exception) -> bool:
+        """Whether `error`, raised in training, is what the loss of another worker raises."""
 
 
-def chosen() -> EngineName:
-    """Return the engine that TRAINYARD_ENGINE names, tensorflow where it names none.
+def engine_name() -> EngineName:
+    """Return the engine that TRAINYARD_ENGINE names, by default tensorflow.
 
-    Raises `ConfigurationError` where there is no such engine, or JAX is not installed.
+    Raises `ConfigurationError` if there is no such engine, or JAX is not installed.
     """
     name = os.environ.get(ENGINE_VARIABLE) or "tensorflow"
     if name == "jax" and find_spec("jax") is None:
         raise ConfigurationError(f"{ENGINE_VARIABLE}: JAX is not installed here. Name the image jax, or leave it out.")
-    for known in get_args(EngineName):
-        if name == known:
-            return cast(EngineName, known)
+    for known_name in get_args(EngineName):
+        if name == known_name:
+            return cast(EngineName, known_name)
     raise ConfigurationError(f"{ENGINE_VARIABLE}: no engine '{name}'. Known: {', '.join(get_args(EngineName))}.")
 
 
 def prepare() -> list[str]:
-    """Have Keras compute in the chosen engine where this process imports it from now on; return what to import for that."""
+    """Have Keras compute in the chosen engine if it is not imported yet; return the modules to import for that."""
     common = ["trainyard.data", "tensorflow", "keras", "trainyard.steps.train.session"]
-    if chosen() == "tensorflow":
+    if engine_name() == "tensorflow":
         return [*common, "trainyard.steps.train.engines.tensorflow.tensorflow_engine"]
     os.environ["KERAS_BACKEND"] = "jax"
     return [*common, "trainyard.steps.train.engines.jax.jax_engine"]
 
 
-def engine() -> Engine:
+def create_engine() -> Engine:
     """Return the chosen engine, nothing of it started."""
-    if chosen() == "jax":
+    if engine_name() == "jax":
         from trainyard.steps.train.engines.jax.jax_engine import JaxEngine
 
         return JaxEngine()

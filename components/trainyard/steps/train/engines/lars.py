@@ -1,4 +1,4 @@
-"""Layer-wise adaptive rate scaling: momentum SGD for batches of thousands of examples, where one rate fits no two layers."""
+"""Layer-wise adaptive rate scaling: momentum SGD with a learning rate a layer, for batches of thousands of examples."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from typing import Any
 
 import keras
 from keras import ops
+from keras.optimizers.schedules import LearningRateSchedule
 
 TRUST = 0.001
 """The share of a layer's norm that one step may change at a learning rate of 1. Source: You et al. 2017, section 5."""
 
 
-class LARS(keras.optimizers.Optimizer):  # type: ignore[misc]
+class LARS(keras.optimizers.Optimizer):
     """Momentum SGD whose rate is scaled in each weight by trust * |w| / (|gradient| + decay * |w|).
 
     What `exclude_from_weight_decay` names neither decays nor is scaled.
@@ -19,18 +20,22 @@ class LARS(keras.optimizers.Optimizer):  # type: ignore[misc]
     algorithm 1.
     """
 
-    def __init__(self, learning_rate: Any, momentum: float, decay: float, **options: Any) -> None:
-        super().__init__(learning_rate=learning_rate, name="lars", **options)
+    def __init__(
+        self, learning_rate: LearningRateSchedule, momentum: float, decay: float, clip_norm: float | None
+    ) -> None:
+        super().__init__(learning_rate=learning_rate, name="lars", global_clipnorm=clip_norm)
         self.momentum = momentum
         self.decay = decay
 
-    def build(self, variables: list[Any]) -> None:
+    def build(self, variables: list[keras.Variable]) -> None:
         """Make one momentum a variable."""
         if not self.built:
             super().build(variables)
             self.momentums = self.add_optimizer_variables(variables, "momentum")
 
-    def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+    def update_step(
+        self, gradient: keras.KerasTensor, variable: keras.Variable, learning_rate: keras.KerasTensor
+    ) -> None:
         """Change `variable` and its momentum by one step along `gradient`."""
         rate = ops.cast(learning_rate, variable.dtype)
         step = ops.cast(gradient, variable.dtype)
@@ -49,5 +54,5 @@ class LARS(keras.optimizers.Optimizer):  # type: ignore[misc]
         return {**super().get_config(), "momentum": self.momentum, "decay": self.decay}
 
 
-def _norm(values: Any) -> Any:
+def _norm(values: keras.KerasTensor | keras.Variable) -> keras.KerasTensor:
     return ops.sqrt(ops.sum(ops.square(values)))

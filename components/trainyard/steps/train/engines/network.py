@@ -7,23 +7,23 @@ import math
 import keras
 import numpy as np
 
-from trainyard.contract.artifacts import Examples
+from trainyard.contract.artifacts.preprocess import Examples
 from trainyard.data.module import load_module
 from trainyard.errors import ConfigurationError
 from trainyard.models.build import build
 from trainyard.spec.recipe import Recipe
-from trainyard.steps.train.engines.tensorflow.strategy import computing_in
+from trainyard.steps.train.engines.tensorflow.strategy import precision_policy
 
 
 def network(recipe: Recipe, document: Examples, targets: tuple[float, float], precision: str) -> keras.Model:
     """Return the recipe's model with its first weights, equal for equal arguments.
 
     targets: mean and standard deviation of the training targets; a regression starts there, so that the network itself
-    learns numbers of about 1. Raises `ConfigurationError` where the recipe's build_model does not keep the convention.
+    learns numbers of about 1. Raises `ConfigurationError` if the recipe's build_model does not keep the convention.
     """
     outputs = len(document.labels) if document.labels else 1
-    with computing_in(precision):
-        model = _named_or_own(recipe, document, outputs)
+    with precision_policy(precision):
+        model = _build_model(recipe, document, outputs)
         if document.task == "regression":
             mean, deviation = targets
             scaled = keras.layers.Rescaling(deviation, offset=mean, dtype="float32", name="target_unit")(model.output)
@@ -37,35 +37,35 @@ def deployable(model: keras.Model, recipe: Recipe, document: Examples, targets: 
         return model
     weights = model.get_weights()
     keras.utils.clear_session(free_memory=False)
-    twin = network(recipe, document, targets, "float32")
-    twin.set_weights(weights)
-    return twin
+    float32_model = network(recipe, document, targets, "float32")
+    float32_model.set_weights(weights)
+    return float32_model
 
 
-def shorten_memory(model: keras.Model, steps: int) -> None:
+def limit_batch_norm_momentum(model: keras.Model, steps: int) -> None:
     """Let the moving statistics of every BatchNormalization follow a training that calls it `steps` times.
 
     A moving average with momentum m remembers 1 / (1 - m) calls. Networks made for ImageNet have 0.99 or 0.999; after a
-    few hundred steps their statistics would still be those of the start, and evaluation no better than chance. The memory
-    is limited to a tenth of the training (chosen); a long one keeps the network's own.
+    few hundred steps their statistics would still be those of the start, and evaluation no better than chance. The
+    memory is limited to a tenth of the training (chosen); a long one keeps the network's own.
     """
-    longest = 1 - 10 / max(steps, 20)
+    limit = 1 - 10 / max(steps, 20)
     for layer in model.layers:
         if isinstance(layer, keras.layers.BatchNormalization):
-            layer.momentum = min(layer.momentum, longest)
+            layer.momentum = min(layer.momentum, limit)
 
 
 def target_moments(labels: np.ndarray) -> tuple[float, float]:
-    """Return mean and standard deviation of the training targets; 1 where they are all the same."""
+    """Return mean and standard deviation of the training targets; 1 if they are all the same."""
     return float(labels.mean(dtype=np.float64)), float(labels.std(dtype=np.float64)) or 1.0
 
 
-def _named_or_own(recipe: Recipe, document: Examples, outputs: int) -> keras.Model:
+def _build_model(recipe: Recipe, document: Examples, outputs: int) -> keras.Model:
     if recipe.model.name is not None or recipe.module is None:
         model = build(recipe.model, document.features, outputs, recipe.seed)
         train = recipe.train
         steps = train.epochs * math.ceil(document.splits["train"].examples / train.batch_size)
-        shorten_memory(model, steps * train.accumulation_steps)
+        limit_batch_norm_momentum(model, steps * train.accumulation_steps)
         return model
     build_model = getattr(load_module(recipe.module), "build_model", None)
     if build_model is None:
@@ -74,9 +74,9 @@ def _named_or_own(recipe: Recipe, document: Examples, outputs: int) -> keras.Mod
             "Write build_model(features, outputs) -> keras.Model, or set model.name."
         )
     keras.utils.set_random_seed(recipe.seed)
-    model = build_model(document.features, outputs)
-    _check(recipe.module, model, document, outputs)
-    return model
+    own: keras.Model = build_model(document.features, outputs)
+    _check(recipe.module, own, document, outputs)
+    return own
 
 
 def _check(module: str, model: keras.Model, document: Examples, outputs: int) -> None:
@@ -86,7 +86,7 @@ def _check(module: str, model: keras.Model, document: Examples, outputs: int) ->
             f"{module}: build_model returned {type(model).__name__}. "
             f"Return a functional keras.Model whose inputs are a dict of {', '.join(names)}."
         )
-    if sorted(model.input) != names or tuple(model.output.shape) != (None, outputs):
+    if sorted(model.input) != names or list(model.output.shape) != [None, outputs]:
         raise ConfigurationError(
             f"{module}: build_model's model maps {', '.join(sorted(model.input))} to {tuple(model.output.shape)}. "
             f"It must map {', '.join(names)} to (None, {outputs})."

@@ -3,31 +3,42 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, TypeVar
 
 from keras import ops
+
+if TYPE_CHECKING:
+    import jax
+    import tensorflow as tf
+
+Tensor = TypeVar("Tensor", "tf.Tensor", "jax.Array")
+"""Of the engine that trains."""
 
 
 @dataclass(frozen=True)
 class Classification:
-    """Cross-entropy over `classes`; the metric is the accuracy. Labels are int64 (batch,)."""
+    """Cross-entropy over `classes`; the metric is the accuracy. Labels are int64 (batch,).
+
+    Those of mixed images are targets, float32 (batch, classes), of which training alone has any.
+    """
 
     classes: int
     smoothing: float
 
-    def train_loss(self, outputs: Any, labels: Any) -> Any:
+    def train_loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
         """Return float32 (batch,), the label's share `smoothing` spread over all classes.
 
         Source: C. Szegedy et al., Rethinking the Inception Architecture, arXiv:1512.00567, section 7.
         """
-        targets = (1 - self.smoothing) * ops.one_hot(labels, self.classes) + self.smoothing / self.classes
+        targets = labels if len(labels.shape) == 2 else ops.one_hot(labels, self.classes)
+        targets = (1 - self.smoothing) * targets + self.smoothing / self.classes
         return ops.categorical_crossentropy(targets, outputs, from_logits=True)
 
-    def eval_loss(self, outputs: Any, labels: Any) -> Any:
+    def eval_loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
         """Return float32 (batch,) without smoothing: the log loss."""
         return ops.sparse_categorical_crossentropy(labels, outputs, from_logits=True)
 
-    def metric(self, outputs: Any, labels: Any) -> Any:
+    def metric(self, outputs: Tensor, labels: Tensor) -> Tensor:
         """Return float32 (batch,): 1 where the largest logit is the label's."""
         return ops.cast(ops.equal(ops.argmax(outputs, axis=-1), ops.cast(labels, "int32")), "float32")
 
@@ -38,13 +49,13 @@ class Regression:
 
     deviation: float
 
-    def train_loss(self, outputs: Any, labels: Any) -> Any:
+    def train_loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
         """Return float32 (batch,) of float32 outputs (batch, 1) and labels (batch,)."""
         return ops.square((outputs[:, 0] - labels) / self.deviation)
 
     eval_loss = train_loss
 
-    def metric(self, outputs: Any, labels: Any) -> Any:
+    def metric(self, outputs: Tensor, labels: Tensor) -> Tensor:
         """Return float32 (batch,)."""
         return ops.abs(outputs[:, 0] - labels)
 

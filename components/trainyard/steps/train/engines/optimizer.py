@@ -12,7 +12,7 @@ from trainyard.spec.recipe import Train
 from trainyard.steps.train.engines.lars import LARS
 
 
-class Schedule(keras.optimizers.schedules.LearningRateSchedule):  # type: ignore[misc]
+class Schedule(keras.optimizers.schedules.LearningRateSchedule):
     """Linear warm-up from nothing to the peak, then half a cosine to zero or the constant peak, times `scale`.
 
     Source of the cosine: I. Loshchilov, F. Hutter, SGDR, 2017, arXiv:1608.03983, equation 5 with one period; of the
@@ -20,54 +20,56 @@ class Schedule(keras.optimizers.schedules.LearningRateSchedule):  # type: ignore
     """
 
     def __init__(self, train: Train, steps_per_epoch: int) -> None:
-        self.peak = peak(train)
+        self.peak_learning_rate = peak_learning_rate(train)
         self.total = train.epochs * steps_per_epoch
         self.warmup = min(round(train.warmup_epochs * steps_per_epoch), self.total - 1)
         self.cosine = train.schedule == "cosine"
         # A variable, so that the cut after a divergence needs no new graph.
         self.scale = keras.Variable(1.0, trainable=False, name="learning_rate_scale")
 
-    def __call__(self, step: Any) -> Any:
+    def __call__(self, step: keras.KerasTensor) -> keras.KerasTensor:
         """Return the float32 learning rate of the update number `step`, counted from 0."""
         step = ops.cast(step, "float32")
-        warm = (step + 1) / max(1, self.warmup)
+        warming = (step + 1) / max(1, self.warmup)
         done = (step - self.warmup) / max(1, self.total - self.warmup)
-        after = 0.5 * (1 + ops.cos(math.pi * done)) if self.cosine else ops.ones_like(step)
-        return self.peak * self.scale * ops.where(step < self.warmup, warm, after)
+        decayed = 0.5 * (1 + ops.cos(math.pi * done)) if self.cosine else ops.ones_like(step)
+        return self.peak_learning_rate * self.scale * ops.where(step < self.warmup, warming, decayed)
 
     def get_config(self) -> dict[str, Any]:
         """Return what Keras asks of every schedule; the optimizer is never saved with the model."""
         return {}
 
 
-def peak(train: Train) -> float:
-    """Return the learning rate after the warm-up: the recipe's, in proportion to the batch where it names one for it.
+def peak_learning_rate(train: Train) -> float:
+    """Return the learning rate after the warm-up: the recipe's, in proportion to the batch if it names one for it.
 
     Source: P. Goyal et al., Accurate, Large Minibatch SGD, 2017, arXiv:1706.02677, section 2.1 (linear scaling rule).
     """
-    chosen = train.optimizer
-    return chosen.learning_rate * train.batch_size / (chosen.learning_rate_batch or train.batch_size)
+    settings = train.optimizer
+    return settings.learning_rate * train.batch_size / (settings.learning_rate_batch or train.batch_size)
 
 
-def optimizer(train: Train, schedule: Schedule, float16: bool, summed: bool = False) -> keras.optimizers.Optimizer:
+def optimizer(
+    train: Train, schedule: Schedule, float16: bool, gradients_summed: bool = False
+) -> keras.optimizers.Optimizer:
     """Return the recipe's optimizer, not built; with `float16` it scales the loss and skips overflowing steps.
 
-    summed: the gradients that it is given are summed over the replicas already. By itself it would sum them after it
-    has clipped each replica's own (keras 3.15, optimizer.py), which no single worker would do.
+    gradients_summed: they are summed over the replicas already. By itself the optimizer would sum them after it has
+    clipped each replica's own (keras 3.15, optimizer.py), which no single worker would do.
 
     Biases and normalization weights do not decay (source: T. He et al., Bag of Tricks, arXiv:1812.01187, section 3.1).
     """
-    chosen = train.optimizer
-    options: dict[str, Any] = {"weight_decay": chosen.weight_decay or None, "global_clipnorm": chosen.clip_norm}
-    if chosen.name == "sgd":
-        made = keras.optimizers.SGD(schedule, momentum=chosen.momentum, **options)
-    elif chosen.name == "lars":
-        made = LARS(schedule, momentum=chosen.momentum, decay=chosen.weight_decay, global_clipnorm=chosen.clip_norm)
-    elif chosen.name == "lamb":
-        made = keras.optimizers.Lamb(schedule, **options)
+    settings = train.optimizer
+    options: dict[str, Any] = {"weight_decay": settings.weight_decay or None, "global_clipnorm": settings.clip_norm}
+    if settings.name == "sgd":
+        result: keras.optimizers.Optimizer = keras.optimizers.SGD(schedule, momentum=settings.momentum, **options)
+    elif settings.name == "lars":
+        result = LARS(schedule, momentum=settings.momentum, decay=settings.weight_decay, clip_norm=settings.clip_norm)
+    elif settings.name == "lamb":
+        result = keras.optimizers.Lamb(schedule, **options)
     else:
-        made = keras.optimizers.AdamW(schedule, **{**options, "weight_decay": chosen.weight_decay})
-    if summed:
-        made._all_reduce_sum_gradients = list
-    made.exclude_from_weight_decay(var_names=["bias", "gamma", "beta"])
-    return keras.optimizers.LossScaleOptimizer(made) if float16 else made
+        result = keras.optimizers.AdamW(schedule, **{**options, "weight_decay": settings.weight_decay})
+    if gradients_summed:
+        result._all_reduce_sum_gradients = list
+    result.exclude_from_weight_decay(var_names=["bias", "gamma", "beta"])
+    return keras.optimizers.LossScaleOptimizer(result) if float16 else result

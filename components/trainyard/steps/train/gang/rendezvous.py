@@ -1,9 +1,9 @@
-"""Where the supervisors of a gang meet: worker 0's keeps the list, all start together, and all hear when one is lost.
+"""The rendezvous of a gang's supervisors: worker 0's keeps the list, all start together, and learn when one is lost.
 
-Who calls proves first that it knows the gang's token (`peers`); nothing of anybody else is read. Messages are JSON objects,
-a line each, over one TCP connection a supervisor. A supervisor says `ready` (with the address that its TensorFlow will
-listen on), `beat`, `began`, `broke`, `recovered` and `done`; it hears `start`, `stop`, `beat` and `end`. Who says anything
-else, whatever it is, is cut off, and nobody else notices more than that one worker is lost.
+A client proves first that it knows the gang's token (`handshake`); nothing of any other is read. Messages are JSON
+objects, one a line, over one TCP connection a supervisor. A supervisor sends `ready` (with the address that its
+TensorFlow will listen on), `beat`, `began`, `broke`, `recovered` and `done`; it receives `start`, `stop`, `beat` and
+`end`. Who sends anything else is cut off, and the others notice no more than that one worker is lost.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from typing import Any
 
 from trainyard import events
 from trainyard.errors import ExitCode
-from trainyard.steps.train.gang import peers
+from trainyard.steps.train.gang import handshake
 
-BEAT_SECONDS = 1.0
-"""Chosen: how often each side says that it is there."""
+HEARTBEAT_SECONDS = 1.0
+"""Chosen: how often each side sends `beat`."""
 SILENCE_SECONDS = 10.0
-"""Chosen: a side that says nothing for so long is taken for dead, frozen or cut off."""
-_FRUITLESS = 3  # chosen: starts in a row without one new step before the gang gives up
-_STARVED = 2  # chosen: the second kill for want of memory ends the gang: started unchanged, it would be killed again
-_FOR_GOOD = {int(code) for code in ExitCode} - {0, ExitCode.TRANSIENT, ExitCode.PEER_LOST, ExitCode.PREEMPTED}
+"""Chosen: a side that sends nothing for so long is taken for dead, frozen or cut off."""
+_MAX_STARTS_WITHOUT_STEP = 3  # chosen: starts in a row without one new step before the gang gives up
+_MAX_OOM_KILLS = 2  # chosen: an unchanged gang that is started again would be killed again
+_FINAL_CODES = {int(code) for code in ExitCode} - {0, ExitCode.TRANSIENT, ExitCode.PEER_LOST, ExitCode.PREEMPTED}
 _MAX_LINE = 1 << 20
-_LARGEST = 1 << 53  # of the whole numbers in a message
+_MAX_NUMBER = 1 << 53  # of the whole numbers in a message
 _STALL_SECONDS = 1.0  # chosen: a turn of this side's own loop that took longer is this side's fault
 
 Message = dict[str, Any]
 
 
-class Line:
+class MessageStream:
     """One side of a connection: whole messages in, whole messages out."""
 
     def __init__(self, connection: socket.socket) -> None:
@@ -46,15 +46,15 @@ class Line:
         connection.setblocking(False)
         self.socket = connection
         self._sending = threading.Lock()
-        self.heard = time.monotonic()
-        self._rest = b""
+        self.last_received = time.monotonic()
+        self._partial = b""
 
     def fileno(self) -> int:
         """Return the descriptor to wait on."""
         return self.socket.fileno()
 
     def send(self, kind: str, **fields: Any) -> bool:
-        """Send a message; return False where the other side is gone or no longer reads."""
+        """Send a message; return False if the other side is gone or no longer reads."""
         try:
             with self._sending:
                 self._out.sendall(json.dumps({"type": kind, **fields}).encode() + b"\n")
@@ -63,30 +63,30 @@ class Line:
         return True
 
     def receive(self) -> list[Message] | None:
-        """Return what has come since the last call, or None where the other side has closed or talks nonsense."""
+        """Return what has come since the last call, or None if the other side has closed or sends no messages."""
         try:
             data = self.socket.recv(1 << 16)
         except BlockingIOError:
             return []
         except OSError:
             return None
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        if not data or len(self._rest) > _MAX_LINE:
+        *lines, self._partial = (self._partial + data).split(b"\n")
+        if not data or len(self._partial) > _MAX_LINE:
             return None
-        self.heard = time.monotonic()
+        self.last_received = time.monotonic()
         try:
             messages = [json.loads(line) for line in lines]
         except (ValueError, RecursionError):
             return None
         return messages if all(isinstance(message, dict) and "type" in message for message in messages) else None
 
-    def silent(self) -> bool:
-        """Whether the other side has said nothing for too long."""
-        return time.monotonic() - self.heard > SILENCE_SECONDS
+    def is_silent(self) -> bool:
+        """Whether the other side has sent nothing for too long."""
+        return time.monotonic() - self.last_received > SILENCE_SECONDS
 
     def excuse(self, seconds: float) -> None:
-        """Take `seconds` in which this side did not listen (a paused machine, a stalled process) off the silence."""
-        self.heard += seconds
+        """Take `seconds` in which this side did not read (a paused machine, a stalled process) off the silence."""
+        self.last_received += seconds
 
     def close(self) -> None:
         """Close the connection."""
@@ -94,46 +94,37 @@ class Line:
         self.socket.close()
 
 
-class Listening:
-    """Knows when this side itself stood still: silence is held against the others only while somebody listened."""
+class StallGuard:
+    """Knows when this side itself stood still: the others' silence counts only while this side read."""
 
     def __init__(self) -> None:
         self._last = time.monotonic()
 
-    def excuse(self, lines: list[Line]) -> None:
-        """Excuse `lines` from the time since the last call, where that was a stall; call it once a turn."""
+    def excuse(self, streams: list[MessageStream]) -> None:
+        """Take the time since the last call off the silence of `streams` if it was a stall; call it once a turn."""
         now = time.monotonic()
         if now - self._last > _STALL_SECONDS:
-            for line in lines:
-                line.excuse(now - self._last)
+            for stream in streams:
+                stream.excuse(now - self._last)
         self._last = now
 
 
-def key(token: str) -> bytes:
-    """Return what the supervisors of the gang with `token` know each other by."""
-    return peers.key(token, b"rendezvous")
+def rendezvous_key(token: str) -> bytes:
+    """Return the key of the handshake between the supervisors of the gang with `token`."""
+    return handshake.derive_key(token, b"rendezvous")
 
 
 @dataclass
 class _Member:
-    line: Line
+    stream: MessageStream
     address: str | None = None
-
-
-@dataclass
-class _Break:
-    """What ended the last generation: why, after which step, at which time.monotonic()."""
-
-    reason: str
-    step: int
-    at: float
 
 
 @dataclass
 class Rendezvous:
     """The meeting point of `workers` supervisors at host:port, in a thread of its own until the gang has ended.
 
-    on_failure: called in that thread where it ends for any other reason, which is a fault of Trainyard.
+    on_failure: called in that thread if it ends for any other reason, which is a fault of Trainyard.
     """
 
     host: str
@@ -143,144 +134,144 @@ class Rendezvous:
     token: str
     on_failure: Callable[[], None]
     _members: dict[int, _Member] = field(default_factory=dict)
-    _arrivals: list[Line] = field(default_factory=list)
+    _unidentified: list[MessageStream] = field(default_factory=list)
     _generation: int = 0
     _running: bool = False
     _waiting_since: float = field(default_factory=time.monotonic)
     _started: float = field(default_factory=time.monotonic)
-    _met: float = 0.0
+    _met_at: float = 0.0
     _began_at: int | None = None
-    _told: float = 0.0
+    _beat_at: float = 0.0
     _step: int = 0
     _step_at_start: int = 0
-    _fruitless: int = 0
-    _starved: int = 0
-    _break: _Break | None = None
+    _starts_without_step: int = 0
+    _oom_kills: int = 0
+    _last_break: tuple[str, int, float] | None = None
     _restarts: list[Message] = field(default_factory=list)
     _end: Message | None = None
 
     def open(self) -> threading.Thread:
         """Listen on the port and return the thread, already started, that ends with the gang."""
-        door = peers.Door(peers.listen(self.host, self.port), key(self.token))
-        thread = threading.Thread(target=self._run, args=(door,), daemon=True, name="rendezvous")
+        acceptor = handshake.Acceptor(handshake.listen(self.host, self.port), rendezvous_key(self.token))
+        thread = threading.Thread(target=self._run, args=(acceptor,), daemon=True, name="rendezvous")
         thread.start()
         return thread
 
-    def _run(self, door: peers.Door) -> None:
+    def _run(self, acceptor: handshake.Acceptor) -> None:
         try:
-            self._serve(door)
-        except Exception:  # noqa: BLE001 - whatever it is: without the meeting the gang would wait for nothing
+            self._serve(acceptor)
+        except Exception:  # noqa: BLE001 - whatever it is: without the rendezvous the gang would wait for nothing
             traceback.print_exc()
             self.on_failure()
         finally:
-            door.close()
+            acceptor.close()
 
-    def _serve(self, door: peers.Door) -> None:
-        listening = Listening()
+    def _serve(self, acceptor: handshake.Acceptor) -> None:
+        stall_guard = StallGuard()
         while self._end is None:
-            lines = {line.socket: line for line in self._lines()}
-            readable = connection.wait([*door.sockets(), *lines], timeout=0.2)
-            listening.excuse([*lines.values()])
-            self._arrivals += [Line(arrived) for arrived in door.let_in(readable)]
-            for each, line in lines.items():
-                if each in readable:
-                    self._hear(line)
-            self._look_round()
-        for line in self._lines():
-            line.send(**{"kind": "end", **self._end})
+            streams = {stream.socket: stream for stream in self._streams()}
+            readable = connection.wait([*acceptor.sockets(), *streams], timeout=0.2)
+            stall_guard.excuse([*streams.values()])
+            self._unidentified += [MessageStream(client) for client in acceptor.accept(readable)]
+            for client, stream in streams.items():
+                if client in readable:
+                    self._receive(stream)
+            self._check_members()
+        for stream in self._streams():
+            stream.send(**{"kind": "end", **self._end})
 
-    def _lines(self) -> list[Line]:
-        return [*self._arrivals, *(member.line for member in self._members.values())]
+    def _streams(self) -> list[MessageStream]:
+        return [*self._unidentified, *(member.stream for member in self._members.values())]
 
-    def _hear(self, line: Line) -> None:
-        messages = line.receive()
+    def _receive(self, stream: MessageStream) -> None:
+        messages = stream.receive()
         if messages is None:
-            self._lose(line, "the connection to it is closed")
+            self._drop(stream, "the connection to it is closed")
             return
         try:
             for message in messages:
-                self._take(line, message)
-        except Exception:  # noqa: BLE001 - whatever a connection says costs that connection alone
-            self._lose(line, "it said what no supervisor says")
+                self._handle(stream, message)
+        except Exception:  # noqa: BLE001 - whatever a connection sends costs that connection alone
+            self._drop(stream, "it said what no supervisor says")
 
-    def _take(self, line: Line, message: Message) -> None:
+    def _handle(self, stream: MessageStream, message: Message) -> None:
         kind = message["type"]
         if kind == "ready":
-            self._join(line, message)
+            self._handle_ready(stream, message)
             return
-        if line in self._arrivals:
+        if stream in self._unidentified:
             raise ValueError(kind)
-        self._step = max(self._step, _whole(message.get("step", 0)))
+        self._step = max(self._step, _natural_number(message.get("step", 0)))
         if message.get("generation") != self._generation or not self._running:
             return
         if kind == "done":
             self._end = {"code": 0, "error": "", "message": ""}
         elif kind == "began":
-            self._began_at = _whole(message["began_at"])
+            self._began_at = _natural_number(message["began_at"])
         elif kind == "recovered":
             self._restarts.append(dict(message["restart"]))
-            self._break = None
+            self._last_break = None
         elif kind == "broke":
-            self._broke(message)
+            self._handle_break(message)
 
-    def _join(self, line: Line, message: Message) -> None:
-        worker, generation = _whole(message["worker"]), _whole(message["generation"])
+    def _handle_ready(self, stream: MessageStream, message: Message) -> None:
+        worker, generation = _natural_number(message["worker"]), _natural_number(message["generation"])
         address = str(message["address"])
-        if worker >= self.workers or any(m.line is line for w, m in self._members.items() if w != worker):
+        if worker >= self.workers or any(m.stream is stream for w, m in self._members.items() if w != worker):
             raise ValueError(worker)
-        if line in self._arrivals:
-            self._arrivals.remove(line)
-        before = self._members.get(worker)
-        if before is not None and before.line is not line:
-            self._lose(before.line, "it was started again")
-        self._members[worker] = _Member(line, address)
+        if stream in self._unidentified:
+            self._unidentified.remove(stream)
+        previous = self._members.get(worker)
+        if previous is not None and previous.stream is not stream:
+            self._drop(previous.stream, "it was started again")
+        self._members[worker] = _Member(stream, address)
         self._generation = max(self._generation, generation)
 
-    def _lose(self, line: Line, why: str) -> None:
-        line.close()
-        if line in self._arrivals:
-            self._arrivals.remove(line)
-        for worker in [worker for worker, member in self._members.items() if member.line is line]:
+    def _drop(self, stream: MessageStream, reason: str) -> None:
+        stream.close()
+        if stream in self._unidentified:
+            self._unidentified.remove(stream)
+        for worker in [worker for worker, member in self._members.items() if member.stream is stream]:
             del self._members[worker]
-            self._stop(f"worker {worker} is lost: {why}")
+            self._stop(f"worker {worker} is lost: {reason}")
 
-    def _broke(self, message: Message) -> None:
-        code, error, text = _whole(message["code"]), str(message["error"]), str(message["message"])
+    def _handle_break(self, message: Message) -> None:
+        code, error, text = _natural_number(message["code"]), str(message["error"]), str(message["message"])
         grace_seconds = float(message.get("grace_seconds", 0.0))
-        if code in _FOR_GOOD:
+        if code in _FINAL_CODES:
             self._end = {"code": code, "error": error, "message": text}
             return
-        self._fruitless = self._fruitless + 1 if self._step <= self._step_at_start else 0
-        self._starved += bool(message.get("out_of_memory"))
-        if self._starved >= _STARVED:
-            text = f"train: gave up after {self._starved} kills for want of memory. {text}"
+        self._starts_without_step = self._starts_without_step + 1 if self._step <= self._step_at_start else 0
+        self._oom_kills += bool(message.get("out_of_memory"))
+        if self._oom_kills >= _MAX_OOM_KILLS:
+            text = f"train: gave up after {self._oom_kills} kills for want of memory. {text}"
             self._end = {"code": int(ExitCode.INFRASTRUCTURE), "error": "InfrastructureError", "message": text}
-        elif self._fruitless >= _FRUITLESS:
-            text = f"train: gave up after {self._fruitless} starts without a new step. {text}"
+        elif self._starts_without_step >= _MAX_STARTS_WITHOUT_STEP:
+            text = f"train: gave up after {self._starts_without_step} starts without a new step. {text}"
             self._end = {"code": int(ExitCode.TRANSIENT), "error": "TransientError", "message": text}
         else:
             self._stop(text, grace_seconds)
 
     def _stop(self, reason: str, grace_seconds: float = 0.0) -> None:
-        """Have every worker's training process stopped, and wait for all of them again."""
+        """Stop every worker's training process, and wait for all workers again."""
         if not self._running:
             return
         self._running, self._waiting_since = False, time.monotonic()
-        if self._break is None:
-            self._break = _Break(reason, self._step, time.monotonic())
+        if self._last_break is None:
+            self._last_break = (reason, self._step, time.monotonic())
         events.emit("restarting", generation=self._generation + 1, step=self._step, reason=reason)
         for member in self._members.values():
             member.address = None
-            member.line.send("stop", grace_seconds=grace_seconds)
+            member.stream.send("stop", grace_seconds=grace_seconds)
 
-    def _look_round(self) -> None:
-        for line in self._lines():
-            if line.silent():
-                self._lose(line, f"no word from it for {SILENCE_SECONDS:g} s")
-            elif time.monotonic() - self._told > BEAT_SECONDS:
-                line.send("beat")
-        if time.monotonic() - self._told > BEAT_SECONDS:
-            self._told = time.monotonic()
+    def _check_members(self) -> None:
+        for stream in self._streams():
+            if stream.is_silent():
+                self._drop(stream, f"no word from it for {SILENCE_SECONDS:g} s")
+            elif time.monotonic() - self._beat_at > HEARTBEAT_SECONDS:
+                stream.send("beat")
+        if time.monotonic() - self._beat_at > HEARTBEAT_SECONDS:
+            self._beat_at = time.monotonic()
         if self._running or self._end:
             return
         missing = [w for w in range(self.workers) if w not in self._members or self._members[w].address is None]
@@ -297,19 +288,18 @@ class Rendezvous:
     def _start(self) -> None:
         self._generation += 1
         self._running, self._step_at_start = True, self._step
-        self._met = self._met or time.monotonic()
-        past: Message = {"started": self._started, "meet": self._met - self._started, "began_at": self._began_at}
-        past |= {"restarts": self._restarts, "break": None}
-        if self._break is not None:
-            past["break"] = {"reason": self._break.reason, "step": self._break.step, "at": self._break.at}
+        self._met_at = self._met_at or time.monotonic()
+        spent = {"meet": self._met_at - self._started}
+        past: Message = {"started": self._started, "began_at": self._began_at, "spent": spent}
+        past |= {"restarts": self._restarts, "last_break": self._last_break}
         addresses = [self._members[worker].address for worker in range(self.workers)]
         events.emit("started_together", workers=self.workers, generation=self._generation)
         for member in self._members.values():
-            member.line.send("start", generation=self._generation, addresses=addresses, past=past)
+            member.stream.send("start", generation=self._generation, addresses=addresses, past=past)
 
 
-def _whole(value: object) -> int:
-    """Return the whole number `value`, 0 or more. Raises ValueError where it is anything else."""
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < _LARGEST:
+def _natural_number(value: object) -> int:
+    """Return the whole number `value`, 0 or more. Raises ValueError if it is anything else."""
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < _MAX_NUMBER:
         raise ValueError(value)
     return value

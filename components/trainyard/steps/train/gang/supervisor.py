@@ -1,14 +1,13 @@
-"""Keeps one worker of a gang training: `python -m trainyard.steps.train.gang.supervisor`, one in each pod or local process.
+"""Keeps one worker of a gang training: `python -m trainyard.steps.train.gang.supervisor`, one a pod or local worker.
 
-It starts the training process together with all the others, and when any of them is lost it stops its own at once, meets
-the others again and starts it from the last committed checkpoint. It needs no TensorFlow itself; a fork server beside it
+It starts the training process together with all the others. When any of them is lost, it stops its own at once, waits
+for the others and starts it from the last committed checkpoint. It needs no TensorFlow itself; a fork server beside it
 imports TensorFlow, or JAX, once, so that a restart does not pay for it.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
 import signal
@@ -16,33 +15,32 @@ import sys
 import threading
 import time
 from dataclasses import dataclass
-from multiprocessing import Pipe, connection
+from multiprocessing import connection
 from types import FrameType
 from typing import Any, NoReturn
 
-from trainyard import events, memory, processes
+from trainyard import child_process, events
 from trainyard.errors import ConfigurationError, ExitCode, TrainyardError
 from trainyard.steps.train.engines import engine
-from trainyard.steps.train.gang import peers, rendezvous
-from trainyard.steps.train.gang.launcher_sign import Lookout
-from trainyard.steps.train.gang.rendezvous import BEAT_SECONDS, Line, Listening, Message, Rendezvous
-from trainyard.steps.train.gang.worker import ALIVE, Start
-from trainyard.steps.train.gang.worker import main as train
+from trainyard.steps.train.gang import handshake, rendezvous, settings
+from trainyard.steps.train.gang.launcher_heartbeat import LauncherMonitor
+from trainyard.steps.train.gang.rendezvous import HEARTBEAT_SECONDS, Message, MessageStream, Rendezvous, StallGuard
+from trainyard.steps.train.gang.training_process import TrainingProcess
+from trainyard.steps.train.gang.worker import WorkerStart
 from trainyard.steps.train.loop.watchdog import call_seconds
 from trainyard.storage import storage
 
 _GRACE_SECONDS = 10.0  # chosen: what a checkpoint may take after SIGTERM; a Spot node gives 15
 _CALL_SECONDS = 2.0  # chosen: for one call of worker 0's supervisor, which is tried again
-_PORTS = 8  # chosen: TensorFlow takes the first free port of so many behind the rendezvous port
-HEAP = {"MALLOC_ARENA_MAX": "1", "MALLOC_TRIM_THRESHOLD_": "4000000000", "MALLOC_MMAP_THRESHOLD_": "33554432"}
-"""One heap that gives nothing back: else a step's gradients take memory that the kernel clears anew, 0.2 of a ResNet-50's step."""
+HEAP_VARIABLES = {"MALLOC_ARENA_MAX": "1", "MALLOC_TRIM_THRESHOLD_": "4000000000", "MALLOC_MMAP_THRESHOLD_": "33554432"}
+"""One heap that gives nothing back: else the kernel clears the memory of each step's gradients, 0.2 of ResNet-50's."""
 
 
 @dataclass(frozen=True)
 class Membership:
     """Which worker this is, where all supervisors are (host:port by worker), and how long to wait.
 
-    token: what the gang's own supervisors know each other by.
+    token: the secret of the gang, by which its supervisors know each other.
     """
 
     worker: int
@@ -53,24 +51,25 @@ class Membership:
 
     @classmethod
     def from_environment(cls) -> Membership:
-        """Read TRAINYARD_WORKERS and its companions. Raises `ConfigurationError` where they do not fit together."""
-        addresses = [each for each in os.environ.get("TRAINYARD_WORKERS", "").split(",") if each]
-        index = os.environ.get("TRAINYARD_WORKER_INDEX", "")
-        if not index.isdigit() or int(index) >= len(addresses) or not all(":" in each for each in addresses):
+        """Read TRAINYARD_WORKERS and its companions. Raises `ConfigurationError` if they do not fit together."""
+        addresses = [address for address in os.environ.get(settings.WORKERS, "").split(",") if address]
+        index = os.environ.get(settings.WORKER_INDEX, "")
+        if not index.isdigit() or int(index) >= len(addresses) or not all(":" in address for address in addresses):
             raise ConfigurationError(
                 f"TRAINYARD_WORKERS, TRAINYARD_WORKER_INDEX: {','.join(addresses)!r} has no worker {index!r}. "
                 "Give host:port for each worker, with commas between, and the index of this one, from 0."
             )
-        deadline = float(os.environ.get("TRAINYARD_START_DEADLINE_SECONDS", "300"))
-        token = os.environ.get("TRAINYARD_GANG_TOKEN", "")
+        deadline = float(os.environ.get(settings.START_DEADLINE_SECONDS, "300"))
+        token = os.environ.get(settings.GANG_TOKEN, "")
         if not token:
             raise ConfigurationError(
-                "TRAINYARD_GANG_TOKEN: is not set. Give all workers of the gang the same random text: they know each other by it."
+                "TRAINYARD_GANG_TOKEN: is not set. Give all workers of the gang the same random text: "
+                "they know each other by it."
             )
         return cls(int(index), addresses, token, deadline, call_seconds())
 
     @property
-    def meeting(self) -> tuple[str, int]:
+    def rendezvous(self) -> tuple[str, int]:
         """Host and port of worker 0's supervisor."""
         host, _, port = self.addresses[0].rpartition(":")
         return host, int(port)
@@ -82,21 +81,21 @@ class Supervisor:
     def __init__(self, membership: Membership, options: dict[str, str]) -> None:
         self.membership = membership
         self.options = options
-        self._training: _Training | None = None
-        self._lookout = Lookout()
-        self._told_to_stop = 0.0
+        self._training: TrainingProcess | None = None
+        self._launcher = LauncherMonitor()
+        self._stop_requested_at = 0.0
         self._generation = 0
         self._step = 0
 
     def run(self) -> int:
         """Keep the worker training until the whole gang has ended."""
         signal.signal(signal.SIGTERM, self._on_sigterm)
-        threading.Thread(target=_warm_up, daemon=True).start()
+        threading.Thread(target=_preload, daemon=True).start()
         meeting = None
         if self.membership.worker == 0:
             workers, deadline = len(self.membership.addresses), self.membership.deadline_seconds
             meeting = Rendezvous(
-                *self.membership.meeting, workers, deadline, self.membership.token, _end_without_meeting
+                *self.membership.rendezvous, workers, deadline, self.membership.token, _exit_after_failed_rendezvous
             ).open()
         try:
             code = self._work()
@@ -109,211 +108,139 @@ class Supervisor:
     def _work(self) -> int:
         """Go on over lost connections to worker 0; return the exit code."""
         while True:
-            line = self._connect()
-            if isinstance(line, int):
-                return line
+            stream = self._connect()
+            if isinstance(stream, int):
+                return stream
             try:
-                code = self._converse(line)
+                code = self._follow_rendezvous(stream)
             finally:
-                line.close()
+                stream.close()
             if code is not None:
                 return code
             events.emit("warning", message=f"worker {self.membership.worker}: lost worker 0's supervisor.")
             self._stop_training()
 
-    def _connect(self) -> Line | int:
-        """Return the line to worker 0's supervisor, or the exit code where there is none in time or no need of one."""
-        key, problem = rendezvous.key(self.membership.token), ""
+    def _connect(self) -> MessageStream | int:
+        """Return the connection to worker 0's supervisor, or the exit code if it does not come or is not needed."""
+        key, problem = rendezvous.rendezvous_key(self.membership.token), ""
         start = time.monotonic()
         # Its own deadline is a little longer than the rendezvous', which knows better who is missing.
         while time.monotonic() - start < self.membership.deadline_seconds + 2:
-            if self._told_to_stop:
+            if self._stop_requested_at:
                 return ExitCode.PREEMPTED
             if storage.committed(self.options["output"]) is not None:
                 return ExitCode.DONE
             try:
-                line = Line(peers.call(*self.membership.meeting, key, _CALL_SECONDS))
+                stream = MessageStream(handshake.connect(*self.membership.rendezvous, key, _CALL_SECONDS))
             except OSError as error:
                 problem = str(error)
                 time.sleep(0.2)
                 continue
-            self._say_ready(line)
-            return line
+            self._send_ready(stream)
+            return stream
         text = (
             f"train: worker {self.membership.worker} is waiting for worker 0 of {len(self.membership.addresses)} "
             f"({self.membership.addresses[0]}: {problem}) for {self.membership.deadline_seconds:g} s, the deadline. "
             "Look why it does not start, or run the same command again."
         )
-        return _failed(ExitCode.TRANSIENT, "TransientError", text)
+        return _emit_failure(ExitCode.TRANSIENT, "TransientError", text)
 
-    def _say_ready(self, line: Line) -> None:
+    def _send_ready(self, stream: MessageStream) -> None:
         host, _, port = self.membership.addresses[self.membership.worker].rpartition(":")
         address = f"{host}:{_free_port(int(port) + 1)}"
-        line.send("ready", worker=self.membership.worker, address=address, generation=self._generation)
+        stream.send("ready", worker=self.membership.worker, address=address, generation=self._generation)
 
-    def _converse(self, line: Line) -> int | None:
-        """Do what worker 0's supervisor says; return the exit code, or None where it is lost."""
-        threading.Thread(target=self._beat, args=(line,), daemon=True).start()
-        listening = Listening()
+    def _follow_rendezvous(self, stream: MessageStream) -> int | None:
+        """Do what worker 0's supervisor asks for; return the exit code, or None if it is lost."""
+        threading.Thread(target=self._send_heartbeats, args=(stream,), daemon=True).start()
+        stall_guard = StallGuard()
         while True:
-            waited_for: list[Any] = [line]
+            sources: list[Any] = [stream]
             if self._training:
-                waited_for.append(self._training.child.sentinel)
-            connection.wait(waited_for, timeout=0.2)
-            listening.excuse([line])
-            messages = line.receive()
-            if messages is None or line.silent():
+                sources.append(self._training.child.sentinel)
+            connection.wait(sources, timeout=0.2)
+            stall_guard.excuse([stream])
+            messages = stream.receive()
+            if messages is None or stream.is_silent():
                 return None
             for message in messages:
-                code = self._obey(message, line)
+                code = self._handle(message, stream)
                 if code is not None:
                     return code
-            if self._told_to_stop and self._may_leave():
+            if self._stop_requested_at and self._may_exit():
                 # The chief may still be saving the step at which all of them have stopped.
                 text = f"worker {self.membership.worker} was told to stop"
-                self._say(
-                    line,
-                    "broke",
-                    code=int(ExitCode.PEER_LOST),
-                    error="PeerLost",
-                    message=text,
-                    grace_seconds=_GRACE_SECONDS,
-                )
+                self._send_break(stream, ExitCode.PEER_LOST, "PeerLost", text, grace_seconds=_GRACE_SECONDS)
                 return ExitCode.PREEMPTED
-            if self.membership.worker == 0 and self._lookout.gone():
+            if self.membership.worker == 0 and self._launcher.is_lost():
                 text = "train: nobody waits for this gang any more: its launcher has given no sign of life"
-                self._say(line, "broke", code=int(ExitCode.INTERRUPTED), error="Interrupted", message=text)
-            self._watch(line)
+                self._send_break(stream, ExitCode.INTERRUPTED, "Interrupted", text)
+            self._check_training(stream)
 
-    def _obey(self, message: Message, line: Line) -> int | None:
+    def _handle(self, message: Message, stream: MessageStream) -> int | None:
         kind = message["type"]
-        if kind == "start" and not self._told_to_stop:
+        if kind == "start" and not self._stop_requested_at:
             self._generation = int(message["generation"])
-            start = Start(self.membership.worker, message["addresses"], self.options, json.dumps(message["past"]))
-            self._training = _Training(start)
+            start = WorkerStart(self.membership.worker, message["addresses"], self.options, json.dumps(message["past"]))
+            self._training = TrainingProcess(start)
         elif kind == "stop":
             self._stop_training(message["grace_seconds"])
-            if not self._told_to_stop:
-                self._say_ready(line)
+            if not self._stop_requested_at:
+                self._send_ready(stream)
         elif kind == "end":
             self._stop_training()
-            return _failed(message["code"], message["error"], message["message"]) if message["code"] else 0
+            return _emit_failure(message["code"], message["error"], message["message"]) if message["code"] else 0
         return None
 
-    def _watch(self, line: Line) -> None:
-        """Tell the others where the training process has ended or stands still."""
+    def _check_training(self, stream: MessageStream) -> None:
+        """Tell the others if the training process has ended or stands still."""
         training = self._training
         if training is None:
             return
-        for kind, news in training.news():
-            self._say(line, kind, **news)
+        for kind, fields in training.take_messages():
+            self._send(stream, kind, **fields)
         self._step = max(self._step, training.step)
         if not training.child.is_alive():
             self._training = None
             training.end()
-            code = training.child.code or 0
-            if code == 0 or storage.committed(self.options["output"]) is not None:
-                self._say(line, "done")
+            if not training.child.code or storage.committed(self.options["output"]) is not None:
+                self._send(stream, "done")
             else:
-                self._say(line, "broke", **_broken(self.membership.worker, code, training))
-        elif training.quiet_seconds() > self.membership.stall_seconds:
+                self._send(stream, "broke", **training.break_message(self.membership.worker))
+        elif training.silent_seconds() > self.membership.stall_seconds:
             self._training = None
             training.dump()
             training.end()
             text = f"worker {self.membership.worker} made no progress for {self.membership.stall_seconds:g} s"
-            self._say(line, "broke", code=int(ExitCode.PEER_LOST), error="PeerLost", message=text)
+            self._send_break(stream, ExitCode.PEER_LOST, "PeerLost", text)
 
-    def _beat(self, line: Line) -> None:
-        """Say that this worker is there until the line is closed, in a thread: a first start waits for TensorFlow."""
-        while line.send("beat", generation=self._generation, step=self._step):
-            time.sleep(BEAT_SECONDS)
+    def _send_heartbeats(self, stream: MessageStream) -> None:
+        """Send `beat` until the connection is closed, in a thread: a first start waits for TensorFlow."""
+        while stream.send("beat", generation=self._generation, step=self._step):
+            time.sleep(HEARTBEAT_SECONDS)
 
-    def _say(self, line: Line, kind: str, **fields: Any) -> None:
-        line.send(kind, generation=self._generation, step=self._step, **fields)
+    def _send(self, stream: MessageStream, kind: str, **fields: Any) -> None:
+        stream.send(kind, generation=self._generation, step=self._step, **fields)
 
-    def _may_leave(self) -> bool:
+    def _send_break(self, stream: MessageStream, code: int, error: str, message: str, **fields: Any) -> None:
+        self._send(stream, "broke", code=int(code), error=error, message=message, **fields)
+
+    def _may_exit(self) -> bool:
         """Whether the training process has saved and ended after SIGTERM, or has had its time."""
         training = self._training
         if training is None or not training.child.is_alive():
             return True
-        return time.monotonic() - self._told_to_stop > _GRACE_SECONDS
+        return time.monotonic() - self._stop_requested_at > _GRACE_SECONDS
 
     def _stop_training(self, grace_seconds: float = 0.0) -> None:
         if self._training is not None:
             training, self._training = self._training, None
-            training.child.join(grace_seconds)
-            training.end()
+            training.end(grace_seconds)
 
     def _on_sigterm(self, _signal: int, _frame: FrameType | None) -> None:
-        self._told_to_stop = self._told_to_stop or time.monotonic()
+        self._stop_requested_at = self._stop_requested_at or time.monotonic()
         if self._training is not None:
             self._training.child.terminate()
-
-
-class _Training:
-    """The training process at work. What it writes goes to stderr; its events say how far it is."""
-
-    def __init__(self, start: Start) -> None:
-        reader, writer = Pipe(duplex=False)
-        self.child = processes.Child(train, (start, writer), "training")
-        writer.close()
-        self.step = 0
-        self.failure: Message = {}
-        self.peak_mib = 0
-        self._out_of_memory = memory.kills()
-        self._heard = time.monotonic()
-        self._news: list[tuple[str, Message]] = []
-        self._reader = threading.Thread(target=self._read, args=(reader,), daemon=True)
-        self._reader.start()
-
-    def news(self) -> list[tuple[str, Message]]:
-        """Return what it has told of its beginning and its recovery since the last call, as messages by kind."""
-        told, self._news = self._news, []
-        return told
-
-    def quiet_seconds(self) -> float:
-        """Seconds since it said anything; takes note of its memory as well."""
-        self.peak_mib = max(self.peak_mib, memory.peak_mib(self.child.pid))
-        return time.monotonic() - self._heard
-
-    def out_of_memory(self) -> bool:
-        """Whether the kernel has killed something of this container for want of memory since the start."""
-        return memory.kills() > self._out_of_memory
-
-    def dump(self) -> None:
-        """Have it write every thread's stack."""
-        if self.child.is_alive():
-            os.kill(self.child.pid, signal.SIGUSR1)
-            time.sleep(1)
-
-    def end(self) -> None:
-        """Leave no process behind and nothing of its last words unread."""
-        self.child.kill()
-        self._reader.join(timeout=2)
-
-    def _read(self, reader: connection.Connection) -> None:
-        with os.fdopen(os.dup(reader.fileno()), encoding="utf-8", errors="replace") as lines:
-            reader.close()
-            for line in lines:
-                self._heard = time.monotonic()
-                if line.startswith(ALIVE):
-                    continue
-                sys.stderr.write(line)
-                sys.stderr.flush()
-                # A line that only looks like an event of ours was printed by a recipe's module.
-                with contextlib.suppress(Exception):
-                    self._note(json.loads(line) if line.startswith('{"event"') else {})
-
-    def _note(self, event: Message) -> None:
-        kind = event.pop("event", "")
-        if kind == "progress":
-            self.step = max(self.step, int(event["done"]))
-        elif kind == "recovered":
-            self._news.append((kind, {"restart": event}))
-        elif kind == "began":
-            self._news.append((kind, {"began_at": int(event["began_at"])}))
-        elif kind == "failed":
-            self.failure = {"error": str(event["error"]), "message": str(event["message"])}
 
 
 def main() -> None:
@@ -326,64 +253,48 @@ def main() -> None:
 
 
 def supervise(options: dict[str, str]) -> NoReturn:
-    """Supervise this process's worker; `options` are those of `train.run.join`. Ends with the gang's exit code."""
-    # The supervisor follows its training process by its events.
-    os.environ["TRAINYARD_EVENTS"] = "json"
+    """Supervise this process's worker, with the `options` of `train_in_process`; end with the gang's exit code."""
     try:
         membership = Membership.from_environment()
-        engine.chosen()
+        engine.engine_name()
     except ConfigurationError as error:
-        sys.exit(_failed(ExitCode.CONFIGURATION, "ConfigurationError", str(error)))
+        sys.exit(_emit_failure(ExitCode.CONFIGURATION, "ConfigurationError", str(error)))
     try:
         code = Supervisor(membership, options).run()
     except TrainyardError as error:
-        code = _failed(error.exit_code, type(error).__name__, str(error))
+        code = _emit_failure(error.exit_code, type(error).__name__, str(error))
     sys.stderr.flush()
     os._exit(int(code))
 
 
-def _broken(worker: int, code: int, training: _Training) -> Message:
-    """Return the message about a training process that ended with `code`."""
-    known = code in {int(each) for each in ExitCode}
-    if training.failure:
-        return {"code": code if known else int(ExitCode.PEER_LOST), **training.failure}
-    if code == -signal.SIGKILL:
-        starved = training.out_of_memory()
-        text = f"worker {worker}'s training process was killed by SIGKILL. Its peak memory was {training.peak_mib} MiB"
-        if starved:
-            text = f"worker {worker}'s training process was killed {memory.told(training.peak_mib, 'train')}"
-        return {"code": int(ExitCode.PEER_LOST), "error": "PeerLost", "message": text, "out_of_memory": starved}
-    how = f"ended with {signal.Signals(-code).name}" if code < 0 else f"ended with exit status {code}"
-    if code == processes.LOST:
-        how = "was killed, or the fork server that had started it"
-    text = f"worker {worker}'s training process {how}"
-    return {"code": code if known else int(ExitCode.PEER_LOST), "error": "PeerLost", "message": text}
-
-
-def _failed(code: int, error: str, message: str) -> int:
+def _emit_failure(code: int, error: str, message: str) -> int:
     events.emit("failed", step="train", code=int(code), error=error, message=message)
     return int(code)
 
 
-def _end_without_meeting() -> None:
-    """End this process at once: started again, it opens another meeting, to which the others come."""
-    _failed(ExitCode.PEER_LOST, "PeerLost", "train: the meeting of the gang broke off, its traceback is in the log")
+def _exit_after_failed_rendezvous() -> None:
+    """End this process at once: started again, it opens another rendezvous, to which the others come."""
+    _emit_failure(
+        ExitCode.PEER_LOST, "PeerLost", "train: the meeting of the gang broke off, its traceback is in the log"
+    )
     os._exit(ExitCode.PEER_LOST)
 
 
 def _free_port(first: int) -> int:
     """Return the first port from `first` on that nobody listens on."""
-    for port in range(first, first + _PORTS):
-        if peers.is_free(port):
+    for port in range(first, first + settings.PORT_RANGE):
+        if handshake.is_free(port):
             return port
-    raise ConfigurationError(f"TRAINYARD_WORKERS: ports {first} to {first + _PORTS - 1} are all taken. Name others.")
+    raise ConfigurationError(
+        f"TRAINYARD_WORKERS: ports {first} to {first + settings.PORT_RANGE - 1} are all taken. Name others."
+    )
 
 
-def _warm_up() -> None:
-    """Have the fork server import what trains while the others are waited for."""
-    for name, value in HEAP.items():
+def _preload() -> None:
+    """Have the fork server import what trains while this process waits for the others."""
+    for name, value in HEAP_VARIABLES.items():
         os.environ.setdefault(name, value)
-    processes.prepare(engine.prepare())
+    child_process.prepare_fork_server(engine.prepare())
 
 
 if __name__ == "__main__":

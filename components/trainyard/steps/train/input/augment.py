@@ -1,53 +1,94 @@
-"""Random changes to a batch of training images, all in one resampling.
+"""Random changes to training images on their way to the device: a window of the picture, mirrored, resampled.
 
-The draws are a pure function of (seed, step, position in the global batch), so a resumed run sees the images that the
-lost one would have seen, and so do the replicas of a gang.
+Every draw is a pure function of (seed, step, position in the global batch), so a resumed run sees the images that the
+lost one would have seen, and so do the replicas of a gang. Images are uint8; what changes their colours, or mixes two,
+comes after (`on_device`).
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
+import numpy as np
 import tensorflow as tf
 
-from trainyard.spec.recipe import Augment
+from trainyard.data.images import as_pixels
+from trainyard.spec.augment import Augment
+from trainyard.steps.train.input import crop, rand_augment
+
+# A kind of draws has a salt of its own, so that naming one change does not move the draws of another.
+CROP, RAND_AUGMENT, COLOR, MIX = 1, 2, 3, 4
 
 
-def drawn(seed: int, step: tf.Tensor, batch_size: int, first: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
-    """Return float32 (count, 6) in -1..1: the draws of `count` examples from number `first` of the global batch on.
+@dataclass(frozen=True)
+class Draws:
+    """Draws of `count` examples from number `first` of global batch `step` on, of `batch_size`."""
 
-    step: int64 scalar, the global step that draws.
-    """
-    return tf.random.stateless_uniform((batch_size, 6), seed=[seed, step], minval=-1.0)[first : first + count]
+    seed: int
+    step: tf.Tensor
+    batch_size: int
+    first: tf.Tensor
+    count: int
+
+    def uniform(self, width: int, salt: int = 0) -> tf.Tensor:
+        """Return float32 (count, width) in -1..1; other numbers for each `salt`."""
+        drawn = tf.random.stateless_uniform((self.batch_size, width), seed=self._seed(salt), minval=-1.0)
+        return drawn[self.first : self.first + self.count]
+
+    def beta(self, alpha: float, salt: int) -> tf.Tensor:
+        """Return float32 (count,) in 0..1, from Beta(alpha, alpha)."""
+        drawn = tf.random.stateless_gamma((self.batch_size, 2), seed=self._seed(salt), alpha=alpha)
+        # Both are 0 if alpha is very small: then neither has a share.
+        share = tf.math.divide_no_nan(drawn[:, 0], tf.reduce_sum(drawn, axis=1))
+        return share[self.first : self.first + self.count]
+
+    def _seed(self, salt: int) -> tf.Tensor:
+        seed = tf.stack([np.int64(self.seed), self.step])
+        return tf.random.fold_in(seed, salt) if salt else seed
 
 
-def augment(images: tf.Tensor, options: Augment, draws: tf.Tensor) -> tf.Tensor:
-    """Return `images`, float32 (batch, height, width, channels) in 0..255, changed as `options` allow.
+def changes_each(options: Augment) -> bool:
+    """Whether an image is changed on its own, before it is in a batch: measured, a mirror image costs a fifth so."""
+    return bool(options.crop or options.rand_augment or (options.flip and not options.resamples))
+
+
+def each_draws(options: Augment, draws: Draws) -> tf.Tensor:
+    """Return float32 (count, n): what `window` and `augment_each` take, a row an image."""
+    count = rand_augment.DRAWS * options.rand_augment.operations if options.rand_augment else 0
+    parts = [draws.uniform(6), draws.uniform(crop.DRAWS, CROP), draws.uniform(count, RAND_AUGMENT)]
+    return tf.concat(parts, axis=1)
+
+
+def window_draws(draws: tf.Tensor) -> tf.Tensor:
+    """Return of a row of `each_draws` what `crop` takes."""
+    return draws[6 : 6 + crop.DRAWS]
+
+
+def augment_each(image: tf.Tensor, options: Augment, draws: tf.Tensor) -> tf.Tensor:
+    """Return `image` (height, width, channels) changed as `options` allow, by a row of `each_draws`."""
+    if options.flip and not options.resamples:
+        image = tf.cond(draws[4] < 0, lambda: tf.reverse(image, axis=[1]), lambda: image)
+    if options.rand_augment:
+        image = rand_augment.rand_augment(image, options.rand_augment, draws[6 + crop.DRAWS :])
+    return image
+
+
+def resample(images: tf.Tensor, options: Augment, draws: tf.Tensor) -> tf.Tensor:
+    """Return `images`, (batch, height, width, channels), shifted, mirrored, turned and zoomed as `options` allow.
 
     draws: float32 (batch, 6) in -1..1. What comes in from outside the image repeats its border.
     """
-    if options.shift or options.rotate or options.zoom:
-        images = _resample(images, options, draws)
-    elif options.flip:
-        images = tf.where(draws[:, 4, None, None, None] < 0, tf.reverse(images, axis=[2]), images)
-    if options.contrast:
-        mean = tf.reduce_mean(images, axis=[1, 2, 3], keepdims=True)
-        factor = 1 + options.contrast * draws[:, 5, None, None, None]
-        images = tf.clip_by_value((images - mean) * factor + mean, 0.0, 255.0)
-    return images
-
-
-def _resample(images: tf.Tensor, options: Augment, draws: tf.Tensor) -> tf.Tensor:
     height, width = images.shape[1], images.shape[2]
-    transforms = affine(options, draws, height, width)
-    return tf.raw_ops.ImageProjectiveTransformV3(
-        images=images,
-        transforms=transforms,
+    resampled = tf.raw_ops.ImageProjectiveTransformV3(
+        images=tf.cast(images, tf.float32),
+        transforms=affine(options, draws, height, width),
         output_shape=[height, width],
         fill_value=0.0,
         interpolation="BILINEAR",
         fill_mode="NEAREST",
     )
+    return as_pixels(resampled) if images.dtype == tf.uint8 else resampled
 
 
 def affine(options: Augment, draws: tf.Tensor, height: int, width: int) -> tf.Tensor:

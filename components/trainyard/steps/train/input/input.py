@@ -1,58 +1,68 @@
 """Training batches whose content is a pure function of (seed, step), and the batches of the eval split.
 
-A batch is (features, labels (batch,), weights float32 (batch,)) of static shape. The last batch of an epoch is filled
-up with examples of weight zero, so that every example counts exactly once an epoch. Each replica of a gang takes its own
-part of every global batch, so the global batches are the same for any number of replicas; where gradients are accumulated,
-its part of each of the slices that a global batch comes in. A split that memory does not hold is read in lanes, by each replica
-those that its part comes from.
+A batch is (features, labels (batch,), weights float32 (batch,)) of static shape. Images are uint8: `on_device` makes
+floats of them, and changes them by the draws that came along. Labels of mixed images are targets, float32 (batch,
+classes). The last batch of an epoch is padded
+with examples of weight zero, so that every example counts exactly once an epoch. If gradients are accumulated, a global
+batch comes in micro-batches; else it is the only one. Each replica of a gang takes its own rows of every micro-batch,
+so the global batches are the same for any number of replicas. A split that does not fit in memory is read in lanes;
+each replica reads those that its rows come from.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import tensorflow as tf
 
 from trainyard import events
-from trainyard.contract.artifacts import Split
-from trainyard.data.examples import ExampleFolder
+from trainyard.contract.artifacts.document import Split
+from trainyard.data.examples import ExampleFolder, Tensors
 from trainyard.errors import ConfigurationError, did_you_mean
 from trainyard.spec.recipe import Recipe
-from trainyard.steps.train.gang.place import Place
-from trainyard.steps.train.input.augment import augment, drawn
-from trainyard.steps.train.input.lanes import PARALLEL, Lanes, count_lanes, plain
+from trainyard.steps.train.gang.rank import Rank
+from trainyard.steps.train.input import augment, crop, mixing, on_device
+from trainyard.steps.train.input.augment import Draws
+from trainyard.steps.train.input.feed import Feed
+from trainyard.steps.train.input.lanes import PARALLEL, Lanes, count_lanes, no_autograph
 from trainyard.storage import storage
 
-# Chosen: a split whose decoded features take less than this is held in memory.
+# Chosen: a split whose decoded features take less than this is held in memory. The same on every machine, for the order
+# of the batches depends on it.
 MEMORY_BYTES = 512 << 20
 
-Batch = tuple[dict[str, tf.Tensor], tf.Tensor, tf.Tensor]
+Batch = tuple[Tensors, tf.Tensor, tf.Tensor]
+_Key = tuple[tf.Tensor, tf.Tensor]  # number of the micro-batch, replica
+_KeyedBatch = tuple[tf.Tensor, tf.Tensor, Tensors, tf.Tensor, tf.Tensor]
+_Rows = tf.data.Dataset[tuple[Tensors, tf.Tensor]]
 
 
 @dataclass(frozen=True)
-class Share:
-    """Which replicas of the gang this process feeds: `local` ones from number `first` on, of `replicas` in all."""
+class LocalReplicas:
+    """The replicas that this process feeds: `count` of them from number `first` on, of `total` in the gang."""
 
-    replicas: int = 1
+    total: int = 1
     first: int = 0
-    local: int = 1
+    count: int = 1
 
 
 @dataclass(frozen=True)
 class Input:
     """The batches of one run.
 
-    class_weights: (classes,) float32, or None where each example counts the same.
-    share: a slice takes `share.local` elements of each data set here, one a replica.
+    class_weights: (classes,) float32, or None if all examples count the same.
+    replicas: a micro-batch takes `replicas.count` elements of a data set, one a replica.
+    feed: brings the shards of a split that does not fit in memory; None if they are there.
     """
 
     recipe: Recipe
     folder: ExampleFolder
     class_weights: np.ndarray | None
-    share: Share = Share()
+    replicas: LocalReplicas = LocalReplicas()
+    feed: Feed | None = None
 
     @property
     def batch_size(self) -> int:
@@ -60,183 +70,330 @@ class Input:
         return self.recipe.train.batch_size
 
     @property
-    def _slices(self) -> int:
-        """Slices of a global batch, which are computed one after the other."""
+    def _micro_batches(self) -> int:
+        """Micro-batches of a global batch, which are computed one after the other."""
         return self.recipe.train.accumulation_steps
 
     @property
-    def _slice_size(self) -> int:
-        """Examples a slice, over all replicas."""
-        return self.batch_size // self._slices
+    def _micro_batch_size(self) -> int:
+        """Examples a micro-batch, over all replicas."""
+        return self.batch_size // self._micro_batches
 
     @property
-    def _slices_per_epoch(self) -> int:
-        return self.steps_per_epoch * self._slices
+    def _micro_batches_per_epoch(self) -> int:
+        return self.steps_per_epoch * self._micro_batches
 
     @property
     def steps_per_epoch(self) -> int:
         """Batches that hold every training example once."""
         return math.ceil(self._count("train") / self.batch_size)
 
-    def train(self, start: int) -> tf.data.Dataset:
-        """Return this process's parts of the slices from step `start` on; a batch's weights add up to 1 over the gang.
+    def train(self, start: int) -> tf.data.Dataset[Batch]:
+        """Return this process's rows of the micro-batches from step `start` on, a replica at a time.
 
-        With `class_weights` their mean over the examples is what adds up to 1.
+        A global batch's weights add up to 1; with `class_weights` their mean over the examples does.
         """
-        begin = start * self._slices
-        parts = self._parts(begin, self.recipe.train.epochs * self._slices_per_epoch)
-        if self._fits("train"):
-            held = _Held.read(self.folder, "train")
-            batches = parts.map(
-                plain(lambda number, replica: (number, replica, *self._drawn(held, number, replica))), **PARALLEL
-            )
-        else:
-            batches = self._streamed(parts, begin)
-        return batches.map(plain(self._finish), **PARALLEL).prefetch(tf.data.AUTOTUNE)
+        first = start * self._micro_batches
+        keys = self._keys(first, self.recipe.train.epochs * self._micro_batches_per_epoch)
+        batches = self._shuffled_batches(keys) if self._fits("train") else self._streamed_batches(keys, first)
+        return batches.map(no_autograph(self._augment_and_weigh), **PARALLEL).prefetch(tf.data.AUTOTUNE)
 
     @property
     def evaluation_steps(self) -> int:
-        """Slices that hold every eval example once."""
-        return math.ceil(self._count("eval") / self._slice_size)
+        """Micro-batches that hold every eval example once."""
+        return math.ceil(self._count("eval") / self._micro_batch_size)
 
-    def evaluation(self) -> tf.data.Dataset:
-        """Return this process's parts of the eval split in stored order; weights are 1, and 0 for what fills it up."""
-        part = self._part("eval")
-        parts = self._parts(0, self.evaluation_steps)
+    def evaluation(self) -> tf.data.Dataset[Batch]:
+        """Return this process's rows of the eval split in stored order; weights are 1, and 0 for padding."""
+        size = self._replica_batch_size("eval")
+        keys = self._keys(0, self.evaluation_steps)
         if self._fits("eval"):
-            held = _Held.read(self.folder, "eval")
-            batches = parts.map(plain(lambda number, replica: self._stored(held, number, replica, part)), **PARALLEL)
+            examples = _InMemory.read(self.folder, "eval", encoded=False)
+
+            @no_autograph
+            def stored(number: tf.Tensor, replica: tf.Tensor) -> Batch:
+                return self._stored_batch(examples, number, replica, size)
+
+            batches = keys.map(stored, **PARALLEL)
         else:
             lanes = self._lanes("eval")
-            rows = self._decoded(lanes.stored(*self._rows("eval")), part)
-            batches = tf.data.Dataset.zip(parts, rows).map(
-                plain(lambda place, batch: (*batch, lanes.real(place[0], place[1] * part, part)))
+            rows = self._decoded(lanes.stored(*self._rows("eval")), size)
+            batches = tf.data.Dataset.zip(keys, rows).map(
+                no_autograph(lambda key, batch: (*batch, lanes.example_mask(key[0], key[1] * size, size)))
             )
         return batches.prefetch(tf.data.AUTOTUNE)
 
     def shards(self, split: Split) -> list[str]:
         """Return the paths of the shards of `split` that this process reads."""
-        return self.folder.files(split) if self._fits(split) else self._lanes(split).touched(*self._rows(split))
+        return self.folder.files(split) if self._fits(split) else self._lanes(split).files_of_rows(*self._rows(split))
 
-    def _parts(self, start: int, end: int) -> tf.data.Dataset:
-        """Return (number, replica) of this process's parts of the slices from `start` to `end`, both int64."""
-        local = self.share.local
+    def streamed_shards(self) -> list[str]:
+        """Return the paths of the shards that this process reads bit by bit, epoch after epoch."""
+        splits: tuple[Split, ...] = ("train", "eval")
+        return [path for split in splits if not self._fits(split) for path in self.shards(split)]
+
+    def _keys(self, start: int, end: int) -> tf.data.Dataset[_Key]:
+        """Return (number, replica) of each micro-batch from `start` to `end` and local replica, both int64."""
+        local = self.replicas.count
         return tf.data.Dataset.range(start * local, end * local).map(
-            plain(lambda part: (part // local, self.share.first + part % local))
+            no_autograph(lambda key: (key // local, self.replicas.first + key % local))
         )
 
-    def _drawn(self, held: _Held, number: tf.Tensor, replica: tf.Tensor) -> Batch:
-        """Return the part of `replica` in slice `number`: a part of the epoch's own permutation of the split."""
-        epoch, position = number // self._slices_per_epoch, number % self._slices_per_epoch
-        part = self._part("train")
-        places = position * self._slice_size + replica * part + tf.range(part, dtype=tf.int64)
+    def _shuffled_batches(self, keys: tf.data.Dataset[_Key]) -> tf.data.Dataset[_KeyedBatch]:
+        """Return (number, replica, features, labels, example_mask) of `keys`, of a split that is held in memory."""
+        examples = _InMemory.read(self.folder, "train", encoded=self._cuts_encoded)
+
+        @no_autograph
+        def shuffled(number: tf.Tensor, replica: tf.Tensor) -> _KeyedBatch:
+            indices, example_mask = self._shuffled_rows(number, replica)
+            return number, replica, *examples.rows(indices), example_mask
+
+        if not self._changes_each:
+            return keys.map(shuffled, **PARALLEL)
+        indices = keys.map(no_autograph(lambda *key: self._shuffled_rows(*key)[0])).unbatch()
+        rows = self._changed(indices, examples.rows, keys, self._replica_batch_size("train"))
+        return tf.data.Dataset.zip(keys, rows).map(
+            no_autograph(lambda key, batch: (*key, *batch, self._shuffled_rows(*key)[1]))
+        )
+
+    def _shuffled_rows(self, number: tf.Tensor, replica: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return which examples are the rows of `replica` in micro-batch `number`, and float32 0 for padding, else 1.
+
+        Each epoch has a permutation of the split of its own.
+        """
+        epoch, position = number // self._micro_batches_per_epoch, number % self._micro_batches_per_epoch
+        size = self._replica_batch_size("train")
+        positions = position * self._micro_batch_size + replica * size + tf.range(size, dtype=tf.int64)
         count = self._count("train")
-        chosen = tf.random.experimental.index_shuffle(
-            places % count, seed=tf.stack([np.int64(self.recipe.seed), epoch]), max_index=count - 1
+        indices = tf.random.experimental.index_shuffle(
+            positions % count, seed=tf.stack([np.int64(self.recipe.seed), epoch]), max_index=count - 1
         )
-        features = {name: tf.gather(values, chosen) for name, values in held.features.items()}
-        return features, tf.gather(held.labels, chosen), tf.cast(places < count, tf.float32)
+        return indices, tf.cast(positions < count, tf.float32)
 
-    def _stored(self, held: _Held, number: tf.Tensor, replica: tf.Tensor, part: int) -> Batch:
-        """Return the `part` examples of `replica` in slice `number` of the eval split, in stored order."""
-        places = (number * self.share.replicas + replica) * part + tf.range(part, dtype=tf.int64)
+    def _stored_batch(self, examples: _InMemory, number: tf.Tensor, replica: tf.Tensor, size: int) -> Batch:
+        """Return the `size` examples of `replica` in micro-batch `number` of the eval split, in stored order."""
+        positions = (number * self.replicas.total + replica) * size + tf.range(size, dtype=tf.int64)
         count = self._count("eval")
-        again = places % count
-        features = {name: tf.gather(values, again) for name, values in held.features.items()}
-        return features, tf.gather(held.labels, again), tf.cast(places < count, tf.float32)
+        return *examples.rows(positions % count), tf.cast(positions < count, tf.float32)
 
-    def _streamed(self, parts: tf.data.Dataset, start: int) -> tf.data.Dataset:
-        """Return (number, replica, features, labels, real) of `parts`, which begin with slice `start`."""
-        lanes, rows, part = self._lanes("train"), self._rows("train"), self._part("train")
-        events.emit("streaming", split="train", lanes=lanes.count, files=len(lanes.touched(*rows)), of=len(lanes.files))
-        first, skipped = divmod(start, self._slices_per_epoch)
+    def _streamed_batches(self, keys: tf.data.Dataset[_Key], start: int) -> tf.data.Dataset[_KeyedBatch]:
+        """Return (number, replica, features, labels, example_mask) of `keys`, which begin with micro-batch `start`."""
+        lanes, rows, size = self._lanes("train"), self._rows("train"), self._replica_batch_size("train")
+        files = lanes.files_of_rows(*rows)
+        events.emit("streaming", split="train", lanes=lanes.count, files=len(files), of=len(lanes.files))
+        first, skipped = divmod(start, self._micro_batches_per_epoch)
+        if self.feed is not None:
+            self.feed.follow(self._reading_order(lanes, first), lanes.count)
 
-        def epoch(number: tf.Tensor) -> tf.data.Dataset:
+        def epoch(number: tf.Tensor) -> tf.data.Dataset[tf.Tensor]:
             begin = tf.where(number == first, np.int64(skipped), np.int64(0))
             return lanes.shuffled(*rows, self.recipe.seed, number, begin)
 
-        records = tf.data.Dataset.range(first, self.recipe.train.epochs).flat_map(plain(epoch))
+        records = tf.data.Dataset.range(first, self.recipe.train.epochs).flat_map(no_autograph(epoch))
+        if self.feed is not None:
+            records = self.feed.with_threads(records, lanes.count)
 
-        return tf.data.Dataset.zip(parts, self._decoded(records, part)).map(
-            plain(
-                lambda place, batch: (
-                    *place,
+        return tf.data.Dataset.zip(keys, self._training_rows(records, keys, size)).map(
+            no_autograph(
+                lambda key, batch: (
+                    *key,
                     *batch,
-                    lanes.real(place[0] % self._slices_per_epoch, place[1] * part, part),
+                    lanes.example_mask(key[0] % self._micro_batches_per_epoch, key[1] * size, size),
                 )
             )
         )
 
-    def _lanes(self, split: Split) -> Lanes:
-        """Return the lanes of a streamed split: of eval one a replica, for the order of its sums is nobody's matter."""
-        files, held = self.folder.files(split), self.folder.document.splits[split].shard_examples
-        if split == "eval":
-            return Lanes(files, held, self.share.replicas, self._part(split), self.evaluation_steps)
-        count = count_lanes(self._slice_size, len(files))
-        return Lanes(files, held, count, self._slice_size // count, self._slices_per_epoch)
+    def _reading_order(self, lanes: Lanes, first: int) -> Iterator[list[str]]:
+        """Yield the shards in the order in which each epoch from `first` on opens them, those of eval at its end."""
+        evaluated = [] if self._fits("eval") else self.shards("eval")
+        for epoch in range(first, self.recipe.train.epochs):
+            yield lanes.reading_order(*self._rows("train"), self.recipe.seed, epoch) + evaluated
 
-    def _part(self, split: Split) -> int:
-        """Return how many rows of a slice each replica takes: of eval no more than the split needs."""
-        rows = min(self._slice_size, self._count("eval")) if split == "eval" else self._slice_size
-        return math.ceil(rows / self.share.replicas)
+    def _lanes(self, split: Split) -> Lanes:
+        """Return the lanes of a streamed split: of eval one a replica, for the order of its sums does not matter."""
+        files, counts = self.folder.files(split), self.folder.document.splits[split].shard_examples
+        if split == "eval":
+            rows = self._replica_batch_size(split)
+            return Lanes(files, counts, self.replicas.total, rows, self.evaluation_steps, self.feed)
+        count = count_lanes(self._micro_batch_size, len(files))
+        rows = self._micro_batch_size // count
+        return Lanes(files, counts, count, rows, self._micro_batches_per_epoch, self.feed)
+
+    def _replica_batch_size(self, split: Split) -> int:
+        """Return how many rows of a micro-batch each replica takes: of eval no more than the split needs."""
+        rows = min(self._micro_batch_size, self._count("eval")) if split == "eval" else self._micro_batch_size
+        return math.ceil(rows / self.replicas.total)
 
     def _rows(self, split: Split) -> tuple[int, int]:
-        """Return the first row of a slice that this process takes, and the one after its last."""
-        part = self._part(split)
-        return self.share.first * part, (self.share.first + self.share.local) * part
+        """Return the first row of a micro-batch that this process takes, and the one after its last."""
+        size = self._replica_batch_size(split)
+        return self.replicas.first * size, (self.replicas.first + self.replicas.count) * size
 
-    def _decoded(self, records: tf.data.Dataset, part: int) -> tf.data.Dataset:
-        """Return (features, labels) of the serialized `records`, `part` at a time."""
-        return records.map(plain(self.folder.decode), **PARALLEL).batch(part, drop_remainder=True)
+    def _decoded(self, records: tf.data.Dataset[tf.Tensor], size: int) -> _Rows:
+        """Return (features, labels) of the serialized `records`, `size` at a time."""
+        if self.folder.document.image is None:
+            # A call for all rows instead of one for each.
+            return records.batch(size, drop_remainder=True).map(no_autograph(self.folder.parse), **PARALLEL)
+        return records.map(no_autograph(self.folder.decode), **PARALLEL).batch(size, drop_remainder=True)
 
-    def _finish(
-        self, number: tf.Tensor, replica: tf.Tensor, features: dict[str, tf.Tensor], labels: tf.Tensor, real: tf.Tensor
+    def _training_rows(self, records: tf.data.Dataset[tf.Tensor], keys: tf.data.Dataset[_Key], size: int) -> _Rows:
+        """Return what `_decoded` does, each image changed on its own by the draws of `keys`."""
+        if not self._changes_each:
+            if self.folder.document.image is None:
+                return self._decoded(records, size)
+            return records.map(no_autograph(self._decode_quickly), **PARALLEL).batch(size, drop_remainder=True)
+        return self._changed(records, self.folder.parse if self._cuts_encoded else self._decode_quickly, keys, size)
+
+    def _decode_quickly(self, record: tf.Tensor) -> tuple[Tensors, tf.Tensor]:
+        """Return (features, label) of a serialized example, its image as uint8."""
+        features, label = self.folder.parse(record)
+        return self.folder.decode_features(features, quick=True), label
+
+    @property
+    def _changes_each(self) -> bool:
+        return bool(self._pictures) and augment.changes_each(self.recipe.train.augment)
+
+    @property
+    def _cuts_encoded(self) -> bool:
+        """Whether windows are cut out of encoded pictures, which may be larger than the model's."""
+        encoded = any(feature.encoded and not feature.pixels for feature in self.folder.document.features)
+        return encoded and self.recipe.train.augment.crop is not None
+
+    @property
+    def _pictures(self) -> dict[str, tuple[int, int, int]]:
+        """The shapes of the features that are images, by their names."""
+        found = {}
+        for feature in self.folder.document.features:
+            if len(feature.shape) == 3:
+                found[feature.name] = (feature.shape[0], feature.shape[1], feature.shape[2])
+        return found
+
+    def _changed(
+        self,
+        examples: tf.data.Dataset[tf.Tensor],
+        load: Callable[[tf.Tensor], tuple[Tensors, tf.Tensor]],
+        keys: tf.data.Dataset[_Key],
+        size: int,
+    ) -> _Rows:
+        """Return what `load` makes of `examples`, each image changed by the draws of `keys`, `size` at a time."""
+
+        @no_autograph
+        def draws(number: tf.Tensor, replica: tf.Tensor) -> tf.Tensor:
+            return augment.each_draws(self.recipe.train.augment, self._draws(number, replica))
+
+        @no_autograph
+        def changed(example: tf.Tensor, row: tf.Tensor) -> tuple[Tensors, tf.Tensor]:
+            features, label = load(example)
+            return {name: self._changed_value(name, value, row) for name, value in features.items()}, label
+
+        rows = tf.data.Dataset.zip(examples, keys.map(draws).unbatch())
+        return rows.map(changed, **PARALLEL).batch(size, drop_remainder=True)
+
+    def _changed_value(self, name: str, value: tf.Tensor, row: tf.Tensor) -> tf.Tensor:
+        """Return an example's feature changed by its `row` of draws, if it is an image."""
+        if name not in self._pictures:
+            return value
+        options, shape = self.recipe.train.augment, self.folder.document.image
+        if options.crop is not None:
+            where = augment.window_draws(row)
+            if value.dtype == tf.string and shape is not None:
+                value = crop.decode_window(value, shape, options.crop, where)
+            else:
+                value = crop.cut_window(value, *self._pictures[name][:2], options.crop, where)
+        return augment.augment_each(value, options, row)
+
+    def _draws(self, number: tf.Tensor, replica: tf.Tensor) -> Draws:
+        """Return the draws of the rows of `replica` in micro-batch `number`."""
+        step, micro_batch = number // self._micro_batches, number % self._micro_batches
+        size = self._replica_batch_size("train")
+        first = tf.cast(micro_batch * self._micro_batch_size + replica * size, tf.int32)
+        return Draws(self.recipe.seed, step, self.batch_size, first, size)
+
+    def _augment_and_weigh(
+        self,
+        number: tf.Tensor,
+        replica: tf.Tensor,
+        features: dict[str, tf.Tensor],
+        labels: tf.Tensor,
+        example_mask: tf.Tensor,
     ) -> Batch:
-        step, place = number // self._slices, number % self._slices
-        options = self.recipe.train.augment
-        if options.model_dump() != type(options)().model_dump():
-            first = tf.cast(place * self._slice_size + replica * self._part("train"), tf.int32)
-            for feature in self.folder.document.features:
-                if len(feature.shape) == 3:
-                    draws = drawn(self.recipe.seed, step, self.batch_size, first, tf.shape(labels)[0])
-                    features[feature.name] = augment(features[feature.name], options, draws)
-        before = step % self.steps_per_epoch * self.batch_size
-        weights = real / tf.cast(tf.minimum(np.int64(self.batch_size), self._count("train") - before), tf.float32)
+        step, options, draws = number // self._micro_batches, self.recipe.train.augment, self._draws(number, replica)
+        preceding = step % self.steps_per_epoch * self.batch_size
+        examples = tf.minimum(np.int64(self.batch_size), self._count("train") - preceding)
+        weights = example_mask / tf.cast(examples, tf.float32)
+        if options.resamples:
+            moved = {name: augment.resample(features[name], options, draws.uniform(6)) for name in self._pictures}
+            features = {**features, **moved}
+        if self._pictures and options.on_device:
+            height, width, _ = next(iter(self._pictures.values()))
+            device = mixing.device_draws(options, draws, height, width)
+            features = {**features, on_device.DRAWS: device}
+            if options.mixes:
+                share = mixing.mixed_share(device, height, width)
+                targets, counts = mixing.mix_targets(labels, share, self._classes, self._weight_of_class)
+                return features, targets, weights * counts
         if self.class_weights is not None:
             weights *= tf.gather(self.class_weights, labels)
         return features, labels, weights
+
+    @property
+    def _classes(self) -> int:
+        return len(self.folder.document.labels or [])
+
+    @property
+    def _weight_of_class(self) -> np.ndarray:
+        """How much an example of each class counts, float32 (classes,)."""
+        return np.ones(self._classes, np.float32) if self.class_weights is None else self.class_weights
 
     def _count(self, split: Split) -> int:
         return self.folder.document.splits[split].examples
 
     def _fits(self, split: Split) -> bool:
-        bytes_each: int = sum(math.prod(f.shape) * tf.as_dtype(f.dtype).size for f in self.folder.document.features)
-        return self._count(split) * bytes_each <= MEMORY_BYTES
+        features = self.folder.document.features
+        example_bytes: int = sum(
+            math.prod(each.shape) * (1 if each.encoded else tf.as_dtype(each.dtype).size) for each in features
+        )
+        return self._count(split) * example_bytes <= MEMORY_BYTES
 
 
-def needed(recipe: Recipe, examples: str, place: Place) -> Callable[[str], bool] | None:
-    """Return which files of the preprocess output `examples` the worker at `place` reads; None where it is all of them."""
+def streamed_files(recipe: Recipe, examples: str, rank: Rank) -> set[str]:
+    """Return which files of the preprocess output `examples` the worker `rank` reads bit by bit, epoch after epoch.
+
+    None of a regression, whose targets' mean is that of all examples.
+    """
     folder = ExampleFolder(examples)
-    if place.workers == 1 or folder.document.task == "regression":  # whose targets' mean is that of all
+    if folder.document.task == "regression":
+        return set()
+    data = Input(recipe, folder, None, LocalReplicas(rank.workers, rank.index))
+    return {path.removeprefix(storage.join(examples, "")) for path in data.streamed_shards()}
+
+
+def needed_files(recipe: Recipe, examples: str, rank: Rank, streamed: bool = False) -> Callable[[str], bool] | None:
+    """Return which files of the preprocess output `examples` the worker `rank` reads; None if it reads all of them.
+
+    streamed: without those of `streamed_files`.
+    """
+    folder = ExampleFolder(examples)
+    if not streamed and (rank.workers == 1 or folder.document.task == "regression"):  # its targets' mean is that of all
         return None
-    data = Input(recipe, folder, None, Share(place.workers, place.index))
+    data = Input(recipe, folder, None, LocalReplicas(rank.workers, rank.index))
     shards = {storage.join(examples, file) for split in folder.document.splits.values() for file in split.files}
-    unread = shards.difference(data.shards("train"), data.shards("eval"))
-    return lambda name: storage.join(examples, name) not in unread
+    read = {*data.shards("train"), *data.shards("eval")}.difference(data.streamed_shards() if streamed else ())
+    return lambda name: storage.join(examples, name) not in shards - read
 
 
 def class_weights(recipe: Recipe, labels: Sequence[str] | None, counts: Sequence[int] | None) -> np.ndarray | None:
-    """Return one float32 weight a class, or None where the recipe asks for none.
+    """Return one float32 weight a class, or None if the recipe asks for none.
 
     balanced: examples / (classes * examples of the class), so that the weights' mean over the examples is 1.
-    Raises `ConfigurationError` where a weight is given for a label that the data does not have.
+    Raises `ConfigurationError` for a weight of a label that the data does not have.
     """
     wanted = recipe.train.class_weights
     if wanted is None or labels is None or counts is None:
         return None
     if wanted == "balanced":
-        each = np.asarray(counts, np.float64)
-        return np.asarray(each.sum() / (len(each) * np.maximum(each, 1)), np.float32)
+        examples = np.asarray(counts, np.float64)
+        return np.asarray(examples.sum() / (len(examples) * np.maximum(examples, 1)), np.float32)
     unknown = [name for name in wanted if name not in labels]
     if unknown:
         raise ConfigurationError(
@@ -247,17 +404,23 @@ def class_weights(recipe: Recipe, labels: Sequence[str] | None, counts: Sequence
 
 
 @dataclass(frozen=True)
-class _Held:
-    """A split in memory, in stored order."""
+class _InMemory:
+    """A split in memory, in stored order: images as uint8, or encoded."""
 
-    features: dict[str, tf.Tensor]
+    features: Tensors
     labels: tf.Tensor
 
     @classmethod
-    def read(cls, folder: ExampleFolder, split: Split) -> _Held:
-        parts = [(features, labels) for features, labels, _ in folder.batches(split, 1024)]
-        names = parts[0][0]
+    def read(cls, folder: ExampleFolder, split: Split, encoded: bool) -> _InMemory:
+        batches = list(folder.parsed_batches(split, 1024) if encoded else folder.pixel_batches(split, 1024))
+        names = batches[0][0]
         return cls(
-            features={name: tf.concat([features[name] for features, _ in parts], axis=0) for name in names},
-            labels=tf.concat([labels for _, labels in parts], axis=0),
+            features={name: tf.concat([features[name] for features, _ in batches], axis=0) for name in names},
+            labels=tf.concat([labels for _, labels in batches], axis=0),
+        )
+
+    def rows(self, indices: tf.Tensor) -> tuple[Tensors, tf.Tensor]:
+        """Return features and labels of the examples `indices`, a vector or a scalar."""
+        return {name: tf.gather(values, indices) for name, values in self.features.items()}, tf.gather(
+            self.labels, indices
         )

@@ -15,7 +15,8 @@ import numpy as np
 from pydantic import ValidationError
 
 from trainyard import events
-from trainyard.contract.artifacts import Document, Epoch, Rollback
+from trainyard.contract.artifacts.document import Document
+from trainyard.contract.artifacts.train import Epoch, Rollback
 from trainyard.errors import ConfigurationError, DataError
 from trainyard.storage import storage
 
@@ -38,7 +39,7 @@ class Progress(Document):
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint that was read back whole."""
+    """A complete checkpoint, read back."""
 
     progress: Progress
     arrays: dict[str, np.ndarray]
@@ -75,30 +76,30 @@ class Checkpoints:
         return sorted(int(name) for name in names if name.isdigit())
 
     def latest(self, expected: Arrays) -> Checkpoint | None:
-        """Return the newest whole checkpoint of this very run, or None; what is skipped is told as a warning.
+        """Return the newest complete checkpoint of this very run, or None; a skipped one is a warning.
 
-        Raises `ConfigurationError` where a checkpoint holds other variables than `expected`: another model's.
+        Raises `ConfigurationError` if a checkpoint holds other variables than `expected`: another model's.
         """
         for step in reversed(self.steps()):
             try:
-                found = self.read(step)
+                checkpoint = self.read(step)
             except DataError as error:
                 events.emit(
                     "warning", message=f"{self._path(step)}: skipped for the one before, if there is one ({error})"
                 )
                 continue
-            _check_variables(self._path(step), found.arrays, expected)
-            if found.progress.identity == self.identity:
-                self._look_for_best(found.progress.history)
-                return found
+            _check_variables(self._path(step), checkpoint.arrays, expected)
+            if checkpoint.progress.identity == self.identity:
+                self._check_best(checkpoint.progress.history)
+                return checkpoint
             events.emit(
                 "warning",
                 message=f"{self._path(step)}: skipped, it was made with another recipe or other examples.",
             )
         return None
 
-    def _look_for_best(self, history: list[Epoch]) -> None:
-        """Tell where the best epoch's checkpoint is lost, and remove a damaged one: another becomes the one to keep."""
+    def _check_best(self, history: list[Epoch]) -> None:
+        """Warn if the best epoch's checkpoint is lost, and remove a damaged one: another becomes the one to keep."""
         best = best_epoch(history)
         if best is None or not self._writes:
             return
@@ -107,10 +108,10 @@ class Checkpoints:
             storage.local(path, made_by="train")
         except DataError as error:
             storage.remove(path)
-            events.emit("warning", message=f"{lost_best(best)} ({error})")
+            events.emit("warning", message=f"{lost_best_message(best)} ({error})")
 
     def read(self, step: int) -> Checkpoint:
-        """Return the checkpoint of `step`. Raises `DataError` where it is missing, cut or corrupt."""
+        """Return the checkpoint of `step`. Raises `DataError` if it is missing, cut or corrupt."""
         path = self._path(step)
         try:
             folder = storage.local(path, made_by="train")
@@ -135,25 +136,25 @@ class Checkpoints:
 
 
 def best_epoch(history: list[Epoch]) -> Epoch | None:
-    """Return the epoch of the smallest eval loss, the first of equals, or None where none has ended."""
+    """Return the epoch of the smallest eval loss, the first of equals, or None if none has ended."""
     return min(history, key=lambda epoch: epoch.eval_loss, default=None)
 
 
-def lost_best(best: Epoch) -> str:
+def lost_best_message(best: Epoch) -> str:
     """Return the sentence about the best epoch, whose checkpoint is gone."""
     return (
-        f"the checkpoint of epoch {best.epoch}, the best one (eval loss {best.eval_loss:.6g}), is lost, so the model is that "
-        "of another epoch. Run with --from train to have it again"
+        f"the checkpoint of epoch {best.epoch}, the best one (eval loss {best.eval_loss:.6g}), is lost, so the model "
+        "is that of another epoch. Run with --from train to have it again"
     )
 
 
-def _check_variables(path: str, found: Arrays, expected: Arrays) -> None:
-    faults = [f"{name} is missing" for name in expected if name not in found]
-    faults += [f"{name} is not known" for name in found if name not in expected]
+def _check_variables(path: str, arrays: Arrays, expected: Arrays) -> None:
+    faults = [f"{name} is missing" for name in expected if name not in arrays]
+    faults += [f"{name} is not known" for name in arrays if name not in expected]
     faults += [
-        f"{name} is {found[name].shape} instead of {value.shape}"
+        f"{name} is {arrays[name].shape} instead of {value.shape}"
         for name, value in expected.items()
-        if name in found and found[name].shape != value.shape
+        if name in arrays and arrays[name].shape != value.shape
     ]
     if faults:
         more = f" and {len(faults) - 5} more" if len(faults) > 5 else ""

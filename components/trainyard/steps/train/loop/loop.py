@@ -1,59 +1,50 @@
-"""The training loop: a small state machine over (step, history), so that a run goes on from wherever it was stopped."""
+"""The training loop: a small state machine over (step, history), so that a run resumes from wherever it was stopped."""
 
 from __future__ import annotations
 
 import math
-import signal
-import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from types import FrameType
 from typing import Any
 
 import numpy as np
 
 from trainyard import events
-from trainyard.contract.artifacts import Epoch, Rollback
-from trainyard.errors import (
-    ConfigurationError,
-    DataError,
-    PeerLost,
-    Preempted,
-    TrainyardError,
-)
+from trainyard.contract.artifacts.train import Epoch, Rollback
+from trainyard.errors import ConfigurationError, DataError, PeerLost, Preempted, TrainyardError
+from trainyard.signals import on_sigterm
 from trainyard.spec.recipe import Train
 from trainyard.steps.train.engines.engine import Steps
-from trainyard.steps.train.gang.place import Place
+from trainyard.steps.train.gang.rank import Rank
 from trainyard.steps.train.input.input import Input
-from trainyard.steps.train.loop.checkpoint import Checkpoint, Checkpoints, Progress, best_epoch, lost_best
-from trainyard.steps.train.loop.pace import Pace
+from trainyard.steps.train.loop.checkpoint import Checkpoint, Checkpoints, Progress, best_epoch, lost_best_message
+from trainyard.steps.train.loop.checkpoint_writer import CheckpointWriter
+from trainyard.steps.train.loop.progress import ProgressReporter
+from trainyard.steps.train.loop.save_schedule import SaveSchedule
 from trainyard.steps.train.loop.speed import Speed
 from trainyard.steps.train.loop.watchdog import Watchdog
-from trainyard.steps.train.loop.writer import Writer
 
-# Chosen: seconds of work a compiled call, after which the loss is checked and a signal is heard.
+# Chosen: seconds of work a compiled call, after which the loss and signals are checked.
 CALL_SECONDS = 0.25
 CACHED_CALLS = 5  # chosen: enough to show by how much they differ, a second or so
-# Chosen: where the recipe names no interval, a checkpoint within an epoch is not closer to another than that.
-CHECKPOINT_SECONDS = 30.0
 # Chosen: the learning rate of the one retry after a divergence, as a share of the recipe's.
 RETRY_SCALE = 0.1
 # Chosen: how long the last checkpoint waits for one under way, out of the 10 s that SIGTERM gives.
 LAST_WAIT_SECONDS = 5.0
-# Chosen: how long the input may get ahead, to see what a step takes without a wait for it.
-LONGEST_PAUSE_SECONDS = 3.0
+# Chosen: how long the input may get ahead, to measure a step without a wait for it.
+MAX_PAUSE_SECONDS = 3.0
 
 
 class Loop:
-    """Trains to the end of the schedule or to the early stop; `history` then tells each epoch.
+    """Trains to the end of the schedule or to the early stop; `history` then has the evidence of each epoch.
 
-    The workers of a gang run the same loop in step: whatever decides its course is the same on each, or is agreed upon
-    in the call itself. The chief alone writes.
+    The workers of a gang run the same loop in step: all that decides its course is equal on all of them, or is agreed
+    upon in the call itself. The chief alone writes.
 
-    on_start: called once new steps are taken, with the step that they went on from.
-    on_epoch: called with each epoch's evidence, those of a resumed run's past included.
+    on_start: called once new steps are taken, with the step that they resumed from.
+    on_epoch: called with each epoch's evidence, those before a resume included.
     """
 
     def __init__(
@@ -63,17 +54,17 @@ class Loop:
         data: Input,
         checkpoints: Checkpoints,
         on_epoch: Callable[[Epoch], None],
-        place: Place,
+        rank: Rank,
         on_start: Callable[[int], None],
         watchdog: Watchdog,
     ) -> None:
-        self.place = place
+        self.rank = rank
         self.on_start = on_start
         self.settings = train
         self.steps = steps
         self.data = data
         self.checkpoints = checkpoints
-        self.writer = Writer(checkpoints)
+        self.writer = CheckpointWriter(checkpoints)
         self.watchdog = watchdog
         self.on_epoch = on_epoch
         self.total = train.epochs * data.steps_per_epoch
@@ -84,16 +75,16 @@ class Loop:
         self._dataset: Any = None
         self._batches: Any = None
         self._evaluation: Any = None
-        self._saved = -1
-        self._seconds_since_saved = self._seconds_apart = 0.0
+        self._saves = SaveSchedule(train.checkpoints, data.steps_per_epoch)
         self._call_steps = 1
-        self._speed = Speed(data)
-        self._pace = Pace(steps, data, self._speed, self.total, self.seconds)
-        self._told_to_stop = False
+        self._speed = Speed(data.batch_size)
+        self._reporter = ProgressReporter(steps, data, self._speed, self.total, self.seconds)
+        self._stop_requested = False
 
     def run(self) -> None:
-        """Train. Raises `DataError` where the loss is not finite twice, `Preempted` after a last checkpoint."""
-        with self._hearing_sigterm(), self._finishing_writes():
+        """Train. Raises `DataError` if the loss is not finite twice, `Preempted` after a last checkpoint."""
+        # A gang goes on to its end: a worker that left now would leave the others waiting.
+        with on_sigterm(self._request_stop, restore=self.rank.workers == 1), self._finishing_writes():
             self._resume()
             while not self._finished():
                 step, length = self.steps.step, self.data.steps_per_epoch
@@ -101,28 +92,28 @@ class Loop:
                     self._end_epoch(step)
                 else:
                     self._advance(step)
-                if self._told_to_stop and self.place.workers == 1:
+                if self._stop_requested and self.rank.workers == 1:
                     self._stop_together()
 
     def cached_step_seconds(self) -> list[float]:
         """Return the seconds a step takes on one batch over and over, in calls as long as those of the training.
 
-        A call costs time of its own, so that only calls of one length compare. The weights are spoiled by it.
+        A call costs time of its own, so that only calls of one length compare. It spoils the weights.
         """
         with self._clock("bottleneck"):
             dataset = self._dataset or self.data.train(0)
-            batch = iter(self.steps.distributed(dataset.take(self.data.share.local).cache().repeat()))
+            batch = iter(self.steps.distributed(dataset.take(self.data.replicas.count).cache().repeat()))
             count = max(1, min(self._call_steps, self.data.steps_per_epoch))  # the same on all workers
             self._take(batch, count)
-            found = []
+            seconds = []
             for _ in range(CACHED_CALLS):
                 start = time.perf_counter()
                 self._take(batch, count)
-                found.append((time.perf_counter() - start) / count)
-            return found
+                seconds.append((time.perf_counter() - start) / count)
+            return seconds
 
     def all_reduce_seconds(self, count: int = 10) -> float:
-        """Return the seconds that the gradients' sum over the replicas alone takes, the mean of `count`."""
+        """Return the seconds that an all-reduce of the gradients alone takes, the mean of `count`."""
         with self._clock("bottleneck"):
             self.steps.all_reduce(1)
             start = time.perf_counter()
@@ -130,7 +121,7 @@ class Loop:
             return (time.perf_counter() - start) / count
 
     def restore_best(self) -> Epoch:
-        """Set the weights to those of the epoch with the smallest eval loss whose checkpoint is whole; return it."""
+        """Set the weights to those of the epoch with the smallest eval loss whose checkpoint is complete; return it."""
         with self._clock("checkpoint"):
             best = best_epoch(self.history)
             for epoch in sorted(self.history, key=lambda epoch: epoch.eval_loss):
@@ -138,45 +129,45 @@ class Loop:
                     self.steps.load(self.checkpoints.read(epoch.step).arrays)
                     return epoch
                 except DataError as error:
-                    if epoch is best and self.place.chief:
-                        events.emit("warning", message=f"{lost_best(epoch)} ({error})")
+                    if epoch is best and self.rank.chief:
+                        events.emit("warning", message=f"{lost_best_message(epoch)} ({error})")
         raise DataError(f"{self.checkpoints.uri}: no whole checkpoint of any epoch is left. Remove it and train again.")
 
     @property
     def step_seconds(self) -> list[float]:
         """Seconds a step took in each epoch, the first calls of each process left out."""
-        return self._speed.step_seconds(self.history)
+        return [self.data.batch_size / epoch.examples_per_second for epoch in self.history]
 
     def _resume(self) -> None:
-        found = self._newest()
-        if found is None:
+        checkpoint = self._newest()
+        if checkpoint is None:
             self._save(0)
         else:
-            self.resumed_from = found.progress.step
-            self._load(found)
+            self.resumed_from = checkpoint.progress.step
+            self._load(checkpoint)
             events.emit("resumed", step=self.resumed_from, steps=self.total)
         for epoch in self.history:
             self.on_epoch(epoch)
 
     def _newest(self) -> Checkpoint | None:
-        """Return the newest whole checkpoint, which is the same one on every worker."""
+        """Return the newest complete checkpoint, which is the same one on every worker."""
         with self._clock("checkpoint"):
             self.writer.wait()
-            self.steps.mean([0.0])  # Nobody looks before the chief has written.
-            found = self.checkpoints.latest(self.steps.arrays())
-            step = 0 if found is None else found.progress.step
+            self.steps.mean([0.0])  # Nobody reads before the chief has written.
+            checkpoint = self.checkpoints.latest(self.steps.arrays())
+            step = checkpoint.progress.step if checkpoint else 0
             agreed = self.steps.mean([step])[0]
         if agreed != step:
             raise PeerLost(
-                f"worker {self.place.index} found the checkpoint of step {step}, others found another one. Start again."
+                f"worker {self.rank.index} found the checkpoint of step {step}, others found another one. Start again."
             )
-        return found
+        return checkpoint
 
-    def _load(self, found: Checkpoint) -> None:
-        self.steps.load(found.arrays)
-        self.history = list(found.progress.history)
-        self.rollbacks = list(found.progress.rollbacks)
-        self._saved, self._seconds_since_saved = found.progress.step, 0.0
+    def _load(self, checkpoint: Checkpoint) -> None:
+        self.steps.load(checkpoint.arrays)
+        self.history = list(checkpoint.progress.history)
+        self.rollbacks = list(checkpoint.progress.rollbacks)
+        self._saves.note_saved(checkpoint.progress.step)
         self._batches = None
 
     def _finished(self) -> bool:
@@ -191,84 +182,69 @@ class Loop:
             with self._clock("input"):
                 self._dataset = self.data.train(step)
                 self._batches = iter(self.steps.distributed(self._dataset))
-        length, due = self.data.steps_per_epoch, self._due(step)
+        length, due = self.data.steps_per_epoch, self._saves.next_step(step)
         count = min(self._call_steps, length - step % length, due - step)
-        look = self._pace.looks()
-        if look:
-            count = self._pause(count)
+        probed = self._reporter.is_probe_call()
+        if probed:
+            count = self._let_input_get_ahead(count)
         try:
             stop = self._timed_call(count)
         except KeyboardInterrupt:
             self._save_last()
             raise
-        if look:
-            self._pace.rested_step_seconds = self._speed.last_step_seconds
+        if probed:
+            self._reporter.prefetched_step_seconds = self._speed.last_step_seconds
         self.writer.check()
         if not math.isfinite(self.steps.loss_sum):
-            self._diverged("training loss")
+            self._roll_back("training loss")
             return
         if stop:
             self._stop_together()
         done = step + count
-        self._tell(done, at_once=done == due)
-        if done == due and done % length and self._pays():
+        self._report_progress(done, at_once=done == due)
+        if done == due and done % length and self._saves.is_worthwhile():
             self._save(done)
 
-    def _due(self, step: int) -> int:
-        """Return the step of the next checkpoint within the epoch, beyond the epoch where none is left.
-
-        Half an interval after the last one, by default half an epoch: while one is written, the one before it, which is
-        committed, is at most an interval old.
-        """
-        length, every = self.data.steps_per_epoch, self.settings.checkpoints.every_steps
-        due = self._saved + (max(1, every // 2) if every else (length + 1) // 2)
-        return due if due > step else step + length
-
-    def _pays(self) -> bool:
-        """Whether a checkpoint within the epoch is worth its cost: one of the recipe's always, one by default where what
-        the last one cost is at most `writer.SHARE` of the steps since.
-
-        The workers agree: `_timed_call` has them all know the chief's cost and their common speed.
-        """
-        apart = max(CHECKPOINT_SECONDS, self._seconds_apart)
-        return bool(self.settings.checkpoints.every_steps) or self._seconds_since_saved >= apart
-
-    def _pause(self, count: int) -> int:
+    def _let_input_get_ahead(self, count: int) -> int:
         """Let the input get ahead; return how many of `count` steps then show the speed without a wait for it.
 
-        All workers of a gang do so in the same call. A second pipeline would say the same at twice the memory.
+        All workers of a gang do so in the same call. A second pipeline would need twice the memory.
         """
-        each = self._speed.step_seconds_so_far
-        if self.data.share.replicas > 1 and not self._pace.all_reduce_seconds:
-            self._pace.all_reduce_seconds = self.all_reduce_seconds(3)
+        step_seconds = self._speed.step_seconds_so_far
+        if self.data.replicas.total > 1 and not self._reporter.all_reduce_seconds:
+            self._reporter.all_reduce_seconds = self.all_reduce_seconds(3)
         with self._clock("bottleneck"):
-            time.sleep(min(LONGEST_PAUSE_SECONDS, max(0.5, 4 * each)))
+            time.sleep(min(MAX_PAUSE_SECONDS, max(0.5, 4 * step_seconds)))
         return min(count, 2)
 
     def _timed_call(self, count: int) -> bool:
-        """Take `count` steps and return whether a worker was told to stop."""
+        """Take `count` steps and return whether a worker is to stop."""
         start = time.perf_counter()
-        each, stop, apart = self._take(
-            self._batches, count, self._speed.last_step_seconds, float(self._told_to_stop), self.writer.seconds_apart
+        step_seconds, stop, interval = self._take(
+            self._batches,
+            count,
+            self._speed.last_step_seconds,
+            float(self._stop_requested),
+            self.writer.min_interval_seconds,
         )
         seconds = time.perf_counter() - start
         self.seconds["compile" if self._speed.cold else "step"] += seconds
         if self._speed.cold:
             self.on_start(self.resumed_from or 0)
         self._speed.add(count, seconds)
-        if self.place.workers == 1:
-            each = self._speed.last_step_seconds
-        if each:
-            self._call_steps = max(1, round(CALL_SECONDS / each))
-        self._seconds_since_saved += count * each
-        self._seconds_apart = apart * self.place.workers  # the chief's: the others write nothing
+        if self.rank.workers == 1:
+            step_seconds = self._speed.last_step_seconds
+        if step_seconds:
+            self._call_steps = max(1, round(CALL_SECONDS / step_seconds))
+        # The mean over the workers, of whom the chief alone writes.
+        self._saves.note_steps(count * step_seconds, interval * self.rank.workers)
         return stop > 0
 
-    def _take(self, batches: Any, count: int, *said: float) -> list[float]:
-        """Take `count` steps and return the means over the workers of the three numbers that they `said`, or 0."""
+    def _take(self, batches: Any, count: int, *worker_values: float) -> list[float]:
+        """Take `count` steps and return the means over the workers of their three `worker_values`, or 0."""
         try:
             with self.watchdog.call("train"):
-                return self.steps.train(batches, count, [*said, 0.0, 0.0, 0.0][:3])
+                return self.steps.train(batches, count, [*worker_values, 0.0, 0.0, 0.0][:3])
         except MemoryError as error:
             raise ConfigurationError(
                 f"train.batch_size: {self.settings.batch_size} examples do not fit the device's memory "
@@ -278,7 +254,7 @@ class Loop:
     def _end_epoch(self, step: int) -> None:
         loss, metric = self._evaluate(step)
         if not math.isfinite(loss):
-            self._diverged("eval loss")
+            self._roll_back("eval loss")
             return
         rate, seconds = self._speed.end_epoch()
         epoch = Epoch(
@@ -308,7 +284,7 @@ class Loop:
                 with self.watchdog.call("evaluate"):
                     totals = self.steps.evaluate(batches, count, totals)
                 left -= count
-                self._tell(step)
+                self._report_progress(step)
             loss, metric, weight = (float(value) for value in totals)
         return loss / weight, metric / weight
 
@@ -318,7 +294,7 @@ class Loop:
             start = time.perf_counter()
             bad = self.steps.not_finite()
             if bad is None:
-                if self.place.chief:
+                if self.rank.chief:
                     self.writer.wait()
                     arrays = self.steps.arrays()
                     # Compiling the test, at a process's first one, does not count.
@@ -326,9 +302,9 @@ class Loop:
                     self.writer.save(self._progress(step), arrays, waited)
                     if self.settings.checkpoints.every_steps == 1:  # there is no half of it
                         self.writer.wait()
-                self._saved, self._seconds_since_saved = step, 0.0
+                self._saves.note_saved(step)
                 return True
-        self._diverged(bad)
+        self._roll_back(bad)
         return False
 
     def _progress(self, step: int) -> Progress:
@@ -337,35 +313,21 @@ class Loop:
         )
 
     def _save_last(self) -> None:
-        """Save where the process was told to stop, unless nothing is new or nothing good is there."""
+        """Save because the process is to stop, unless nothing is new or a variable is not finite."""
         step = self.steps.step
-        if not self.place.chief:
+        if not self.rank.chief:
             return
         if not self.writer.wait(LAST_WAIT_SECONDS):
-            events.emit(
-                "warning",
-                message=f"the checkpoint of step {self._saved} is still being written: step {step} is not saved.",
-            )
-        elif step > self._saved and self.steps.not_finite() is None:
+            saved = self._saves.saved_step
+            text = f"the checkpoint of step {saved} is still being written: step {step} is not saved."
+            events.emit("warning", message=text)
+        elif step > self._saves.saved_step and self.steps.not_finite() is None:
             self.checkpoints.save(self._progress(step), self.steps.arrays())
             events.emit("saved", step=step)
 
-    def _stop_later(self, _signal: int, _frame: FrameType | None) -> None:
-        """Have the loop stop after the next call: in the middle of one, the others of a gang would wait for ever."""
-        self._told_to_stop = True
-
-    @contextmanager
-    def _hearing_sigterm(self) -> Iterator[None]:
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        before = signal.signal(signal.SIGTERM, self._stop_later)
-        try:
-            yield
-        finally:
-            # A gang goes on to its end: one that left now would leave the others waiting.
-            if self.place.workers == 1:
-                signal.signal(signal.SIGTERM, before)
+    def _request_stop(self) -> None:
+        """Stop after the next call: in the middle of one, the others of a gang would wait for ever."""
+        self._stop_requested = True
 
     @contextmanager
     def _finishing_writes(self) -> Iterator[None]:
@@ -381,11 +343,11 @@ class Loop:
 
     def _stop_together(self) -> None:
         self._save_last()
-        if self._told_to_stop:
+        if self._stop_requested:
             raise Preempted("told to stop (SIGTERM). Run the same command again to go on.")
         raise PeerLost("another worker was told to stop. Start again when it is back.")
 
-    def _diverged(self, what: str) -> None:
+    def _roll_back(self, what: str) -> None:
         """Go back to the last checkpoint with a smaller learning rate, once; raises `DataError` the second time."""
         step = self.steps.step
         if self.steps.scale != 1.0:
@@ -394,18 +356,18 @@ class Loop:
                 f"learning rate {self.settings.optimizer.learning_rate:g}. Lower train.optimizer.learning_rate, set "
                 "train.optimizer.clip_norm, or look for NaN and extreme values in the data."
             )
-        good = self._newest()
-        if good is None:
+        checkpoint = self._newest()
+        if checkpoint is None:
             raise DataError(f"train: {what} is not finite at step {step}, and no checkpoint is left to go back to.")
-        rollback = Rollback(what=what, step=step, back_to=good.progress.step, learning_rate_scale=RETRY_SCALE)
+        rollback = Rollback(what=what, step=step, back_to=checkpoint.progress.step, learning_rate_scale=RETRY_SCALE)
         events.emit("diverged", **rollback.model_dump())
-        self._load(good)
+        self._load(checkpoint)
         self.rollbacks.append(rollback)
         self.steps.scale = RETRY_SCALE
 
-    def _tell(self, done: int, at_once: bool = False) -> None:
-        self.watchdog.alive()
-        self._pace.tell(done, at_once)
+    def _report_progress(self, done: int, at_once: bool = False) -> None:
+        self.watchdog.note_progress()
+        self._reporter.report(done, at_once)
 
     @contextmanager
     def _clock(self, name: str) -> Iterator[None]:

@@ -5,12 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
-
-from trainyard.contract.artifacts import Epoch
-
-if TYPE_CHECKING:
-    from trainyard.steps.train.input.input import Input
+from typing import Literal
 
 # Chosen: real batches slower than a cached one by more than this say that the input is the bottleneck.
 INPUT_BOUND = 1.2
@@ -19,8 +14,8 @@ INPUT_BOUND = 1.2
 class Speed:
     """Examples a second, without the first call of a process, which compiles."""
 
-    def __init__(self, data: Input) -> None:
-        self._batch = data.batch_size
+    def __init__(self, batch_size: int) -> None:
+        self._batch = batch_size
         self.cold = True
         self.last_step_seconds = 0.0
         self._steps = 0
@@ -36,7 +31,7 @@ class Speed:
 
     @property
     def step_seconds_so_far(self) -> float:
-        """Mean seconds a step in this epoch, or of the last call where it has just begun."""
+        """Mean seconds a step in this epoch, or of the last call if it has just begun."""
         return self._seconds / self._steps if self._steps else self.last_step_seconds
 
     def add(self, steps: int, seconds: float) -> None:
@@ -55,13 +50,9 @@ class Speed:
         self._steps, self._seconds, self._epoch_start = 0, 0.0, now
         return result
 
-    def step_seconds(self, history: list[Epoch]) -> list[float]:
-        """Return the mean seconds a step of each epoch of `history`."""
-        return [self._batch / epoch.examples_per_second for epoch in history]
 
-
-def bound(real: Sequence[float], cached: Sequence[float]) -> Literal["input", "compute", "unclear"]:
-    """Return what the steps wait for, by the seconds a step of each epoch and of each call on a cached batch.
+def bottleneck(real: Sequence[float], cached: Sequence[float]) -> Literal["input", "compute", "unclear"]:
+    """Return what limits the steps, by the seconds a step of each epoch and of each call on a cached batch.
 
     unclear: they are slower on real batches, but both differ so much, as on a busy machine, that they overlap.
     """

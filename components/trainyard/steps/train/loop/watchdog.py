@@ -1,7 +1,8 @@
 """Ends a training process that stands still, so that whoever started it can start it again.
 
-What is watched are the calls that train and evaluate, each against what such a call may take. The first of a kind traces and
-compiles, and a start, a checkpoint or an export take as long as the machine and the storage do: they have hours.
+What is watched are the calls that train and evaluate, each against what such a call may take. The first of a kind
+traces and compiles, and a start, a checkpoint or an export take as long as the machine and the storage do: they have
+hours.
 """
 
 from __future__ import annotations
@@ -16,34 +17,34 @@ from contextlib import contextmanager
 
 from trainyard.errors import PeerLost, TransientError
 from trainyard.runtime.step import end_with
-from trainyard.steps.train.gang.place import Place
+from trainyard.steps.train.gang.rank import Rank
 
-_LOOKS = 10  # chosen: how often the clock is looked at within the allowed time
+_CHECKS_PER_LIMIT = 10  # chosen: how often the clock is read within the allowed time
 _CALL_SECONDS = 300.0  # chosen: calls are cut to a quarter of a second, or to one step
 _OTHER_SECONDS = 3600.0  # chosen: the largest network here compiles in a minute
 
 
 def call_seconds() -> float:
-    """Return how long a call may take that this process has made before: TRAINYARD_STALL_SECONDS."""
+    """Return how long any but the first call of a kind may take: TRAINYARD_STALL_SECONDS."""
     return float(os.environ.get("TRAINYARD_STALL_SECONDS", _CALL_SECONDS))
 
 
-def for_training(place: Place) -> Watchdog:
-    """Return the watchdog of this process's training, which ends the process: for its supervisor, or its caller, to try again."""
+def training_watchdog(rank: Rank) -> Watchdog:
+    """Return the watchdog of this process's training. It ends the process; its supervisor or caller tries again."""
     seconds = call_seconds()
     others = max(seconds, float(os.environ.get("TRAINYARD_COMPILE_SECONDS", _OTHER_SECONDS)))
 
     def stalled(allowed: float) -> None:
-        who = f"worker {place.index} made" if place.workers > 1 else "train:"
+        who = f"worker {rank.index} made" if rank.workers > 1 else "train:"
         text = f"{who} no progress for {allowed:g} s; every thread's stack is in the log. Run the same command again."
         # Its main thread hangs in a call that nothing interrupts.
-        end_with(PeerLost(text) if place.workers > 1 else TransientError(text))
+        end_with(PeerLost(text) if rank.workers > 1 else TransientError(text))
 
     return Watchdog(seconds, others, stalled)
 
 
 class Watchdog:
-    """Looks on from a thread of its own while `watching`.
+    """Watches the calls of a training from a thread of its own, while `watching`.
 
     seconds: what a `call` may take, but for the first of its kind, which may take `other_seconds` as all else.
     """
@@ -51,28 +52,28 @@ class Watchdog:
     def __init__(self, seconds: float, other_seconds: float, on_stall: Callable[[float], None]) -> None:
         self._seconds, self._other_seconds = seconds, other_seconds
         self._on_stall = on_stall
-        self._known: set[str] = set()
+        self._compiled: set[str] = set()
         self._now = (time.monotonic(), other_seconds)
 
-    def alive(self) -> None:
-        """Take note of progress."""
+    def note_progress(self) -> None:
+        """Note that there was progress."""
         self._now = (time.monotonic(), self._now[1])
 
     @contextmanager
     def call(self, kind: str) -> Iterator[None]:
         """Watch over one call of this `kind`."""
-        self._now = (time.monotonic(), self._seconds if kind in self._known else self._other_seconds)
+        self._now = (time.monotonic(), self._seconds if kind in self._compiled else self._other_seconds)
         try:
             yield
         finally:
-            self._known.add(kind)
+            self._compiled.add(kind)
             self._now = (time.monotonic(), self._other_seconds)
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Write every thread's stack and call `on_stall` where the block makes no progress for the time that is allowed."""
+        """Write every thread's stack and call `on_stall` if the block makes no progress in the time that is allowed."""
         done = threading.Event()
-        self.alive()
+        self.note_progress()
         threading.Thread(target=self._watch, args=(done,), daemon=True, name="watchdog").start()
         try:
             yield
@@ -80,7 +81,7 @@ class Watchdog:
             done.set()
 
     def _watch(self, done: threading.Event) -> None:
-        while not done.wait(self._seconds / _LOOKS):
+        while not done.wait(self._seconds / _CHECKS_PER_LIMIT):
             since, allowed = self._now
             if time.monotonic() - since > allowed:
                 faulthandler.dump_traceback(sys.__stderr__ or sys.stderr, all_threads=True)

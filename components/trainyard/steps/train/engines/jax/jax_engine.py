@@ -5,26 +5,27 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from typing import Protocol
 
 import jax
 import jax.numpy as jnp
-import jaxlib
 import keras
 import numpy as np
 import tensorflow as tf
 from jax.sharding import Mesh
+from jaxlib.version import __version__ as jaxlib_version
 
-from trainyard.contract.artifacts import Device
+from trainyard.contract.artifacts.train import Device
 from trainyard.errors import ConfigurationError, InfrastructureError
-from trainyard.spec.pools import ENGINE_VARIABLE
+from trainyard.spec.hardware.pools import ENGINE_VARIABLE
 from trainyard.spec.recipe import Train
 from trainyard.steps.train.engines import probe
 from trainyard.steps.train.engines.jax.jax_steps import AXIS, JaxSteps
 from trainyard.steps.train.engines.objective import Objective
 from trainyard.steps.train.engines.optimizer import Schedule, optimizer
-from trainyard.steps.train.gang import peers
-from trainyard.steps.train.gang.place import place
-from trainyard.steps.train.promise import missing, promised
+from trainyard.steps.train.expected_devices import devices_error, expected_devices
+from trainyard.steps.train.gang import handshake
+from trainyard.steps.train.gang.rank import current_rank
 
 # How the errors begin that a lost worker causes: the statuses that TensorFlow gives then, and with gloo UNKNOWN.
 _PEER_ERRORS = (
@@ -42,83 +43,84 @@ class JaxEngine:
     """The engine of TPU slices of several hosts, and of TPUs that TensorFlow has no build for; of CPUs for tests.
 
     A gang's processes see all of its devices, so batch statistics, dropout and gradients are those of the global batch
-    without a word of ours.
+    without any code of ours.
     """
 
     replicas = 1
 
     def check(self) -> None:
-        """Do nothing: JAX lists devices by starting them, see `join`. Raises `ConfigurationError` where they are GPUs."""
-        promise = promised()
-        if promise is not None and promise.kind != "tpu":
+        """Raise `ConfigurationError` if GPUs are expected. JAX lists devices by starting them: see `join`."""
+        expected = expected_devices()
+        if expected is not None and expected.kind != "tpu":
             raise ConfigurationError(
-                f"{ENGINE_VARIABLE}: JAX trains on TPUs here, and the pool promised {promise}. Leave the variable out."
+                f"{ENGINE_VARIABLE}: JAX trains on TPUs here, and the pool promised {expected}. Leave the variable out."
             )
 
     def join(self) -> None:
         """Start the devices; the gang's chief is JAX's coordinator, at its address of TF_CONFIG."""
-        here, promise = place(), promised()
-        if promise is not None:
-            # By itself JAX would take the CPU where a TPU does not start; of a list it wants all, and takes the first.
-            jax.config.update("jax_platforms", f"{promise.kind},cpu")
-        if here.workers > 1:
+        rank, expected = current_rank(), expected_devices()
+        if expected is not None:
+            # By itself JAX would take the CPU if a TPU does not start; of a list it wants all, and takes the first.
+            jax.config.update("jax_platforms", f"{expected.kind},cpu")
+        if rank.workers > 1:
             # On CPUs; those of a TPU go over its own links. Its preemption service would take SIGTERM from the loop.
             jax.config.update("jax_cpu_collectives_implementation", "gloo")
             jax.config.update("jax_enable_preemption_service", False)
-            chief = json.loads(os.environ["TF_CONFIG"])["cluster"]["worker"][0]
+            chief: str = json.loads(os.environ["TF_CONFIG"])["cluster"]["worker"][0]
             # By itself its coordinator would listen on every interface.
-            bind = chief if peers.is_loopback(chief.rpartition(":")[0]) else None
+            bind = chief if handshake.is_loopback(chief.rpartition(":")[0]) else None
             jax.distributed.initialize(
-                chief, here.workers, here.index, cluster_detection_method="deactivate", coordinator_bind_address=bind
+                chief, rank.workers, rank.index, cluster_detection_method="deactivate", coordinator_bind_address=bind
             )
         try:
-            found = jax.local_devices()
+            devices = _local_devices()
         except RuntimeError as error:
-            if promise is None:
+            if expected is None:
                 raise
             text = str(error).partition("\n")[0]
-            raise missing(promise, f"JAX {jax.__version__} could not start them ({text})") from error
-        if promise is not None and len(found) % promise.count:  # one or two cores a chip
-            raise missing(promise, f"JAX {jax.__version__} lists {len(found)} cores")
-        if jax.process_index() != here.index or jax.process_count() != here.workers:
+            raise devices_error(expected, f"JAX {jax.__version__} could not start them ({text})") from error
+        if expected is not None and len(devices) % expected.count:  # one or two cores a chip
+            raise devices_error(expected, f"JAX {jax.__version__} lists {len(devices)} cores")
+        if jax.process_index() != rank.index or jax.process_count() != rank.workers:
             raise InfrastructureError(
-                f"devices: this is worker {here.index} of {here.workers}, and its devices are those of process "
-                f"{jax.process_index()} of {jax.process_count()}. TPU_WORKER_ID and TPU_WORKER_HOSTNAMES come from GKE, in the "
-                "order of the Job's indices: look at the pod."
+                f"devices: this is worker {rank.index} of {rank.workers}, and its devices are those of process "
+                f"{jax.process_index()} of {jax.process_count()}. TPU_WORKER_ID and TPU_WORKER_HOSTNAMES come from "
+                "GKE, in the order of the Job's indices: look at the pod."
             )
         self.replicas = jax.device_count()
 
     def leave(self) -> None:
         """Wait for the others and go: a worker whose coordinator is gone would abort."""
-        if place().workers > 1:
+        if current_rank().workers > 1:
             jax.distributed.shutdown()
 
     def devices(self) -> list[str]:
         """Return the names of this process's devices that train."""
-        return [f"{device.platform.upper()}:{number}" for number, device in enumerate(jax.local_devices())]
+        return [f"{device.platform.upper()}:{number}" for number, device in enumerate(_local_devices())]
 
     def hardware(self) -> str:
         """Return what one of the devices is."""
-        promise, device = promised(), jax.local_devices()[0]
-        return promise.accelerator if promise else "CPU" if device.platform == "cpu" else device.device_kind
+        expected, device = expected_devices(), _local_devices()[0]
+        return expected.accelerator if expected else "CPU" if device.platform == "cpu" else device.device_kind
 
     def precision(self, train: Train) -> str:
         """Return the recipe's precision, by itself bfloat16 on a TPU; raises `ConfigurationError` for float16."""
         if train.precision == "float16":
             raise ConfigurationError(
-                "train.precision: float16 needs a loss that is scaled, and JAX does not do that here. Use bfloat16 or float32."
+                "train.precision: float16 needs a loss that is scaled, and JAX does not do that here. "
+                "Use bfloat16 or float32."
             )
-        return _native_type() if train.precision == "auto" else train.precision
+        return _native_precision() if train.precision == "auto" else train.precision
 
     def probe(self) -> list[Device]:
         """Measure each device."""
-        found = [_measured(name, device) for name, device in zip(self.devices(), jax.local_devices(), strict=True)]
-        return probe.said(found, self.versions())
+        devices = [_measured(name, device) for name, device in zip(self.devices(), _local_devices(), strict=True)]
+        return probe.report(devices, self.versions())
 
     def versions(self) -> dict[str, str]:
         """Return the versions of JAX, of what it was built with, and of TensorFlow, which reads the examples."""
-        known = {"jax": jax.__version__, "jaxlib": jaxlib.__version__, "tensorflow": tf.version.VERSION}
-        return known | {"platform": jax.local_devices()[0].client.platform_version.partition("\n")[0]}
+        versions = {"jax": jax.__version__, "jaxlib": jaxlib_version, "tensorflow": tf.version.VERSION}
+        return versions | {"platform": jax.local_devices()[0].client.platform_version.partition("\n")[0]}
 
     def steps(
         self, build: Callable[[], keras.Model], train: Train, steps_per_epoch: int, objective: Objective, precision: str
@@ -126,28 +128,43 @@ class JaxEngine:
         """Return the steps of the model that `build` returns, every device with all of its variables."""
         del precision  # float16, which alone would change the optimizer, is refused
         model, schedule = build(), Schedule(train, steps_per_epoch)
-        chosen = optimizer(train, schedule, float16=False)
-        chosen.build(model.trainable_variables)
-        # Worker by worker, as `Share` counts the replicas.
+        keras_optimizer = optimizer(train, schedule, float16=False)
+        keras_optimizer.build(model.trainable_variables)
+        # Worker by worker, as `LocalReplicas` counts them.
         devices = sorted(jax.devices(), key=lambda device: (device.process_index, device.id))
-        return JaxSteps(Mesh(np.array(devices), (AXIS,)), model, chosen, schedule, objective, train.accumulation_steps)
+        mesh = Mesh(np.array(devices), (AXIS,))
+        return JaxSteps(mesh, model, keras_optimizer, schedule, objective, train.augment, train.accumulation_steps)
 
-    def lost_a_worker(self, error: Exception) -> bool:
+    def is_peer_loss(self, error: Exception) -> bool:
         """Whether XLA says that a sum, or the coordinator, did not answer."""
         return isinstance(error, jax.errors.JaxRuntimeError) and str(error).startswith(_PEER_ERRORS)
 
 
-def _native_type() -> str:
-    return "bfloat16" if jax.local_devices()[0].platform == "tpu" else "float32"
+class _Device(Protocol):
+    """What is used of jax.Device, whose types JAX 0.10 does not publish."""
+
+    platform: str
+    device_kind: str
+
+    def memory_stats(self) -> dict[str, int] | None: ...
 
 
-def _measured(name: str, device: jax.Device) -> Device:
+def _local_devices() -> list[_Device]:
+    devices: list[_Device] = jax.local_devices()
+    return devices
+
+
+def _native_precision() -> str:
+    return "bfloat16" if _local_devices()[0].platform == "tpu" else "float32"
+
+
+def _measured(name: str, device: _Device) -> Device:
     """Return what `probe.probe` returns of one device."""
     kind = name.partition(":")[0]
     edge, size = probe.SIZES[kind]
     with jax.default_device(device):
-        matrix = jax.random.normal(jax.random.key(1), (edge, edge), _native_type()) / edge**0.5
-        products = probe.per_second(jax.jit(lambda x: matrix @ x), matrix, jax.block_until_ready)
-        copies = probe.per_second(jax.jit(lambda x: x + 1.0), jnp.zeros(size // 4), jax.block_until_ready)
+        matrix = jax.random.normal(jax.random.key(1), (edge, edge), _native_precision()) / edge**0.5
+        products = probe.calls_per_second(jax.jit(lambda x: matrix @ x), matrix, jax.block_until_ready)
+        copies = probe.calls_per_second(jax.jit(lambda x: x + 1.0), jnp.zeros(size // 4), jax.block_until_ready)
     memory = (device.memory_stats() or {}).get("bytes_limit", 0)
-    return probe.delivered(name, kind if kind == "CPU" else device.device_kind, memory, products, copies)
+    return probe.device_record(name, kind if kind == "CPU" else device.device_kind, memory, products, copies)

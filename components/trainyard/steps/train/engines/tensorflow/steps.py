@@ -10,28 +10,31 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from trainyard.steps.train.engines.names import LOSS_SUM, SCALE, STEP, named_variables
+from trainyard.spec.augment import Augment
 from trainyard.steps.train.engines.objective import Objective
 from trainyard.steps.train.engines.optimizer import Schedule
-from trainyard.steps.train.engines.tensorflow.sums import Sums
+from trainyard.steps.train.engines.tensorflow.all_reduce import AllReduce
+from trainyard.steps.train.engines.variable_names import LOSS_SUM, SCALE, STEP, named_variables
+from trainyard.steps.train.input import on_device
 from trainyard.steps.train.input.input import Batch
 
 # AutoGraph converts the loops over steps alone: nothing in a step branches on tensors.
 _plain = tf.autograph.experimental.do_not_convert
 
 
-PARCEL_BYTES = 4 << 20
-"""Chosen: gradients are collected up to this size before they are summed over the replicas."""
+GRADIENT_BUCKET_BYTES = 4 << 20
+"""Chosen: gradients are collected up to this size before an all-reduce."""
 
 
 class TensorFlowSteps:
     """Model, optimizer and the loop's own variables on the devices of a strategy.
 
-    Variables change only inside `train`, so between two calls they are the state after a whole number of steps, whatever
-    signal arrived meanwhile.
+    Variables change only inside `train`, so between two calls they are the state after a whole number of steps,
+    whatever signal arrived meanwhile.
 
-    slices: elements of the batches that make a step, each a part of its global batch. xla: compile what computes
-    loss and gradients; in it must be no sum over the replicas.
+    augment: what is changed in the images of training on the device. micro_batches: elements of the batches that make a
+    step. xla: compile what computes loss and gradients; it must hold
+    no all-reduce.
     """
 
     def __init__(
@@ -41,24 +44,32 @@ class TensorFlowSteps:
         optimizer: keras.optimizers.Optimizer,
         schedule: Schedule,
         objective: Objective,
-        sums: Sums,
-        slices: int,
+        all_reduce: AllReduce,
+        augment: Augment,
+        micro_batches: int,
         xla: bool,
     ) -> None:
         self.strategy = strategy
         self.model = model
         self.optimizer = optimizer
         self.objective = objective
-        self._sum = sums
+        self._all_reduce_vectors = all_reduce
+        self._augment = augment
         self._step = tf.Variable(0, dtype=tf.int64, trainable=False)
         self._loss_sum = tf.Variable(0.0, dtype=tf.float32, trainable=False)
         self._scale = schedule.scale
-        self._slices = slices
+        self._micro_batches = micro_batches
         self._loss_and_gradients = (
-            tf.function(self._computed, autograph=False, jit_compile=True) if xla else self._computed
+            tf.function(self._replica_loss_and_gradients, autograph=False, jit_compile=True)
+            if xla
+            else self._replica_loss_and_gradients
         )
-        # Each replica's own sums over the slices before the last: the loss, then the gradients.
-        self._held = [_held(()), *(_held(each.shape) for each in model.trainable_variables)] if slices > 1 else []
+        # Each replica's own sums over the micro-batches before a step's last: the loss, then the gradients.
+        self._accumulators = (
+            [_accumulator(()), *(_accumulator(variable.shape) for variable in model.trainable_variables)]
+            if micro_batches > 1
+            else []
+        )
 
     @property
     def step(self) -> int:
@@ -88,56 +99,56 @@ class TensorFlowSteps:
         """The learning rate of the next step."""
         return float(self.optimizer.learning_rate)
 
-    def distributed(self, dataset: tf.data.Dataset) -> Iterable[Any]:
+    def distributed(self, dataset: tf.data.Dataset[Batch]) -> Iterable[Batch]:
         """Return the elements of `dataset`, one a local replica."""
-        distributed: Iterable[Any] = self.strategy.distribute_datasets_from_function(lambda _: dataset)
+        distributed: Iterable[Batch] = self.strategy.distribute_datasets_from_function(lambda _: dataset)
         return distributed
 
-    def train(self, batches: Any, count: int, said: Sequence[float]) -> list[float]:
-        """Take `count` steps and return the mean of what all workers `said`."""
+    def train(self, batches: Any, count: int, worker_values: Sequence[float]) -> list[float]:
+        """Take `count` steps and return the mean of all workers' `worker_values`."""
         try:
-            mean = self._train(batches, tf.constant(count, tf.int64), tf.constant(said, tf.float32))
+            mean = self._train(batches, tf.constant(count, tf.int64), tf.constant(worker_values, tf.float32))
         except tf.errors.ResourceExhaustedError as error:
             raise MemoryError(error.message.splitlines()[0]) from error
-        return [float(each) for each in mean]
+        return [float(value) for value in mean]
 
     def evaluate(self, batches: Any, count: int, totals: np.ndarray) -> np.ndarray:
-        """Return `totals` and on top of it loss, metric and weight summed over the next `count` batches."""
+        """Return `totals` plus loss, metric and weight summed over the next `count` batches."""
         return np.asarray(self._evaluate(batches, tf.constant(count, tf.int64), tf.constant(totals)))
 
-    def mean(self, said: Sequence[float]) -> list[float]:
-        """Return the mean over the workers of what they `said`."""
-        return [float(each) for each in self._mean(tf.constant(said, tf.float32))]
+    def mean(self, worker_values: Sequence[float]) -> list[float]:
+        """Return the mean over the workers of their `worker_values`."""
+        return [float(value) for value in self._mean(tf.constant(worker_values, tf.float32))]
 
     def all_reduce(self, count: int) -> None:
         """Sum a vector of the gradients' size over the replicas `count` times."""
         self._all_reduce(tf.zeros((self.gradient_bytes // 4,)), tf.constant(count, tf.int64))
 
     @tf.function
-    def _train(self, iterator: Any, count: tf.Tensor, said: tf.Tensor) -> tf.Tensor:
-        """Take `count` (int64 scalar) steps and return the mean of what the workers `said`, float32 (n,)."""
+    def _train(self, iterator: Any, count: tf.Tensor, worker_values: tf.Tensor) -> tf.Tensor:
+        """Take `count` (int64 scalar) steps and return the mean of all workers' `worker_values`, float32 (n,)."""
         for _ in tf.range(count):
-            if self._slices > 1:
-                for _ in tf.range(self._slices - 1):
-                    self.strategy.run(_plain(self._replica_slice), args=(next(iterator),))
+            if self._micro_batches > 1:
+                for _ in tf.range(self._micro_batches - 1):
+                    self.strategy.run(_plain(self._accumulate), args=(next(iterator),))
             losses = self.strategy.run(_plain(self._replica_step), args=(next(iterator),))
             # The gang's loss in every replica: one of them is enough.
             self._loss_sum.assign_add(self.strategy.experimental_local_results(losses)[0])
             self._step.assign_add(1)
-        # After the steps: where the sums go over a ring, all workers must ask for them in one order.
+        # After the steps: all workers must call a ring's all-reduce in one order.
         with tf.control_dependencies([tf.identity(self._step)]):
-            return self._mean(tf.identity(said))
+            return self._mean(tf.identity(worker_values))
 
     @tf.function
     def _all_reduce(self, vector: tf.Tensor, count: tf.Tensor) -> None:
         for _ in tf.range(count):
-            self.strategy.run(_plain(self._sum), args=([vector],))
+            self.strategy.run(_plain(self._all_reduce_vectors), args=([vector],))
 
     @tf.function
-    def _mean(self, said: tf.Tensor) -> tf.Tensor:
+    def _mean(self, worker_values: tf.Tensor) -> tf.Tensor:
         if self.strategy.num_replicas_in_sync == 1:
-            return said
-        (sums,) = self.strategy.run(_plain(self._sum), args=([said],))
+            return worker_values
+        (sums,) = self.strategy.run(_plain(self._all_reduce_vectors), args=([worker_values],))
         return self.strategy.experimental_local_results(sums)[0] / self.strategy.num_replicas_in_sync
 
     @tf.function
@@ -154,25 +165,28 @@ class TensorFlowSteps:
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Return every variable's value by a name that is stable over processes; later steps leave it as it is."""
-        # No copy: TensorFlow gives a variable new memory where its value is held elsewhere.
+        # No copy: TensorFlow gives a variable new memory if its value is in use elsewhere.
         values = {name: tf.convert_to_tensor(variable) for name, variable in self._variables().items()}
         return {name: np.asarray(memoryview(value)) for name, value in values.items()}
 
     def not_finite(self) -> str | None:
         """Return the name of the first variable that holds NaN or infinity, or None."""
         fine = self._finite().numpy()
-        return next((name for name, each in zip(self._variables(), fine, strict=True) if not each), None)
+        return next((name for name, finite in zip(self._variables(), fine, strict=True) if not finite), None)
 
     @tf.function
     def _finite(self) -> tf.Tensor:
         """Return bool (variables,): whether each variable is finite, in the order of `_variables`."""
         values = [tf.convert_to_tensor(variable) for variable in self._variables().values()]
         return tf.stack(
-            [tf.reduce_all(tf.math.is_finite(each)) if each.dtype.is_floating else tf.constant(True) for each in values]
+            [
+                tf.reduce_all(tf.math.is_finite(value)) if value.dtype.is_floating else tf.constant(True)
+                for value in values
+            ]
         )
 
     def load(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Set every variable to what `arrays` gave for it."""
+        """Set every variable to its value in `arrays`."""
         for name, variable in self._variables().items():
             variable.assign(arrays[name])
 
@@ -181,74 +195,81 @@ class TensorFlowSteps:
         return named | {STEP: self._step, LOSS_SUM: self._loss_sum, SCALE: self._scale}
 
     def _replica_step(self, batch: Batch) -> tf.Tensor:
-        """Apply one update, after a step's last slice, and return the gang's loss."""
-        loss, *gradients = self._loss_and_gradients(batch)
-        if self._held:
-            loss, *gradients = [
-                None if each is None else each + held for held, each in zip(self._held, [loss, *gradients], strict=True)
+        """Apply one update, after a step's last micro-batch, and return the gang's loss."""
+        loss, gradients = self._loss_and_gradients(batch)
+        if self._accumulators:
+            loss = loss + self._accumulators[0]
+            gradients = [
+                None if value is None else value + accumulator
+                for accumulator, value in zip(self._accumulators[1:], gradients, strict=True)
             ]
-            for held in self._held:
-                held.assign(tf.zeros(held.shape))
+            for accumulator in self._accumulators:
+                accumulator.assign(tf.zeros(accumulator.shape))
         if self.strategy.num_replicas_in_sync > 1:
-            gradients, loss = self._summed(gradients, loss)
+            gradients, loss = self._all_reduced_gradients(gradients, loss)
         self.optimizer.apply_gradients(zip(gradients, self.model.trainable_variables, strict=True))
         return loss
 
-    def _replica_slice(self, batch: Batch) -> None:
-        """Add what one slice before a step's last gives to what is held."""
-        for held, each in zip(self._held, self._loss_and_gradients(batch), strict=True):
-            if each is not None:
-                held.assign_add(each)
+    def _accumulate(self, batch: Batch) -> None:
+        """Add the loss and the gradients of a micro-batch before a step's last to the accumulators."""
+        loss, gradients = self._loss_and_gradients(batch)
+        for accumulator, value in zip(self._accumulators, [loss, *gradients], strict=True):
+            if value is not None:
+                accumulator.assign_add(value)
 
-    def _computed(self, batch: Batch) -> list[Any]:
-        """Return this replica's part of a slice's loss, and of its gradients, None for a variable without one.
+    def _replica_loss_and_gradients(self, batch: Batch) -> tuple[tf.Tensor, list[tf.Tensor | None]]:
+        """Return this replica's part of a micro-batch's loss, and of its gradients, None for a variable without one.
 
-        The weights carry the division by the global batch, so the parts add up to the whole batch's.
+        The weights carry the division by the global batch, so the parts add up to the global batch's.
         """
         features, labels, weights = batch
+        features = on_device.augment(features, self._augment)
         variables = self.model.trainable_variables
         with tf.GradientTape() as tape:
             outputs = self.model(features, training=True)
             loss = tf.reduce_sum(weights * self.objective.train_loss(outputs, labels))
             if self.model.losses:
-                loss += tf.add_n(self.model.losses) / (self.strategy.num_replicas_in_sync * self._slices)
+                loss += tf.add_n(self.model.losses) / (self.strategy.num_replicas_in_sync * self._micro_batches)
             scaled = self.optimizer.scale_loss(loss)
-        # An embedding's comes as slices, whose norm is wrong where an id is there twice.
+        # An embedding's comes as slices, whose norm is wrong if an id is there twice.
         gradients = tape.gradient(scaled, variables)
-        return [loss, *(None if each is None else tf.convert_to_tensor(each) for each in gradients)]
+        return loss, [None if value is None else tf.convert_to_tensor(value) for value in gradients]
 
-    def _summed(self, gradients: list[Any], loss: tf.Tensor) -> tuple[list[Any], tf.Tensor]:
+    def _all_reduced_gradients(
+        self, gradients: list[tf.Tensor | None], loss: tf.Tensor
+    ) -> tuple[list[tf.Tensor | None], tf.Tensor]:
         """Return the sums over all replicas of `gradients` and `loss`.
 
-        They travel in few parcels. The last layers' gradients, known first, go first.
+        They travel in few buckets. The last layers' gradients, known first, go first.
         """
-        known = [(i, each) for i, each in enumerate(gradients) if each is not None]
-        sums, parcel, size = list(gradients), [(-1, loss)], 0
-        total = loss
-        for i, each in reversed(known):
-            parcel.append((i, each))
-            size += each.shape.num_elements() * 4
-            if size < PARCEL_BYTES and i != known[0][0]:
+        present = [(i, gradient) for i, gradient in enumerate(gradients) if gradient is not None]
+        sums, total, size = list(gradients), loss, 0
+        bucket = [(-1, loss)]
+        for i, gradient in reversed(present):
+            bucket.append((i, gradient))
+            size += gradient.shape.num_elements() * 4
+            if size < GRADIENT_BUCKET_BYTES and i != present[0][0]:
                 continue
-            for (number, _), value in zip(parcel, self._sum([each for _, each in parcel]), strict=True):
+            reduced = self._all_reduce_vectors([vector for _, vector in bucket])
+            for (number, _), value in zip(bucket, reduced, strict=True):
                 if number < 0:
                     total = value
                 else:
                     sums[number] = value
-            parcel, size = [], 0
+            bucket, size = [], 0
         return sums, total
 
     def _replica_sums(self, batch: Batch) -> tf.Tensor:
         """Return float32 (3,): loss, metric and weight summed over this replica's examples."""
         features, labels, weights = batch
-        outputs = self.model(features, training=False)
+        outputs = self.model(on_device.as_floats(features), training=False)
         loss = tf.reduce_sum(weights * self.objective.eval_loss(outputs, labels))
         metric = tf.reduce_sum(weights * self.objective.metric(outputs, labels))
         return tf.stack([loss, metric, tf.reduce_sum(weights)])
 
 
-def _held(shape: tuple[int, ...]) -> tf.Variable:
-    """Return a variable of zeros of which each replica has its own."""
+def _accumulator(shape: tuple[int, ...]) -> tf.Variable:
+    """Return a variable of zeros, of which each replica has its own."""
     on_read = tf.VariableSynchronization.ON_READ
     return tf.Variable(
         tf.zeros(shape), trainable=False, synchronization=on_read, aggregation=tf.VariableAggregation.SUM

@@ -9,37 +9,37 @@ import keras
 import tensorflow as tf
 
 from trainyard.spec.recipe import Train
-from trainyard.steps.train.gang.place import place
-from trainyard.steps.train.promise import Promise, missing, promised
+from trainyard.steps.train.expected_devices import ExpectedDevices, devices_error, expected_devices
+from trainyard.steps.train.gang.rank import current_rank
 
 _POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mixed_float16"}
 
 
-def strategy() -> tf.distribute.Strategy:
+def create_strategy() -> tf.distribute.Strategy:
     """Return the strategy over the gang's devices; waits for every worker of it, without a deadline.
 
-    Several workers: gradients over gRPC in a ring, or over NCCL where there are GPUs. One worker: mirrored over its
-    GPUs, or its logical CPUs, where there is more than one; else one device. Where the pool promised TPUs: over the cores
-    of this host. Raises `InfrastructureError` where those cannot be started.
+    Several workers: gradients over gRPC in a ring, or over NCCL on GPUs. One worker: mirrored over its
+    GPUs, or its logical CPUs, if there are several; else one device. If TPUs are expected: over the cores
+    of this host. Raises `InfrastructureError` if those cannot be started.
     """
-    promise = promised()
-    if promise is not None and promise.kind == "tpu":
-        return _tpu_strategy(promise)
+    expected = expected_devices()
+    if expected is not None and expected.kind == "tpu":
+        return _tpu_strategy(expected)
     gpus = tf.config.list_physical_devices("GPU")
-    if place().workers > 1:
+    if current_rank().workers > 1:
         kinds = tf.distribute.experimental.CommunicationImplementation
         options = tf.distribute.experimental.CommunicationOptions(implementation=kinds.NCCL if gpus else kinds.RING)
-        made = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
+        result: tf.distribute.Strategy = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
     elif len(tf.config.list_logical_devices("GPU" if gpus else "CPU")) > 1:
-        made = tf.distribute.MirroredStrategy([f"/{name}" for name in devices()])
+        result = tf.distribute.MirroredStrategy([f"/{name}" for name in devices()])
     else:
         return tf.distribute.get_strategy()
     # The input never ends early: without this each step would ask every worker whether it still has a batch.
-    made.extended.experimental_enable_get_next_as_optional = False
-    return made
+    result.extended.experimental_enable_get_next_as_optional = False
+    return result
 
 
-def _tpu_strategy(promise: Promise) -> tf.distribute.Strategy:
+def _tpu_strategy(expected: ExpectedDevices) -> tf.distribute.Strategy:
     """Return the strategy over the TPUs of this very host, started.
 
     Source: https://cloud.google.com/tpu/docs/run-calculation-tensorflow (`tpu="local"`).
@@ -48,26 +48,26 @@ def _tpu_strategy(promise: Promise) -> tf.distribute.Strategy:
         resolver = tf.distribute.cluster_resolver.TPUClusterResolver.connect("local")
     except (tf.errors.OpError, RuntimeError, ValueError) as error:
         text = str(error).partition("\n")[0]
-        raise missing(promise, f"TensorFlow {tf.version.VERSION} could not start them ({text})") from error
-    found = len(tf.config.list_logical_devices("TPU"))
-    if not found or found % promise.count:  # one or two cores a chip
-        raise missing(promise, f"TensorFlow {tf.version.VERSION} lists {found} cores")
+        raise devices_error(expected, f"TensorFlow {tf.version.VERSION} could not start them ({text})") from error
+    cores = len(tf.config.list_logical_devices("TPU"))
+    if not cores or cores % expected.count:  # one or two cores a chip
+        raise devices_error(expected, f"TensorFlow {tf.version.VERSION} lists {cores} cores")
     return tf.distribute.TPUStrategy(resolver)
 
 
 def devices() -> list[str]:
     """Return the names of the devices that train, such as CPU:0."""
     kinds = ("TPU", "GPU", "CPU")
-    found = next(devices for kind in kinds if (devices := tf.config.list_logical_devices(kind)))
-    own = f"/task:{place().index}/"
-    return [d.name.split("/device:")[1] for d in found if "/task:" not in d.name or own in d.name]
+    logical_devices = next(devices for kind in kinds if (devices := tf.config.list_logical_devices(kind)))
+    own_task = f"/task:{current_rank().index}/"
+    return [d.name.split("/device:")[1] for d in logical_devices if "/task:" not in d.name or own_task in d.name]
 
 
 def hardware() -> str:
     """Return what one of the devices that train is, such as NVIDIA L4, or CPU."""
-    promise = promised()
-    if promise is not None and promise.kind == "tpu":
-        return promise.accelerator
+    expected = expected_devices()
+    if expected is not None and expected.kind == "tpu":
+        return expected.accelerator
     gpus = tf.config.list_physical_devices("GPU")
     return str(tf.config.experimental.get_device_details(gpus[0]).get("device_name", "GPU")) if gpus else "CPU"
 
@@ -75,13 +75,13 @@ def hardware() -> str:
 def precision(train: Train) -> str:
     """Return float32, bfloat16 or float16: the recipe's, or the fastest that this device does well.
 
-    auto: bfloat16 on a TPU, and on a GPU that has it (compute capability 8), float16 on an older one, float32 on a CPU, where
-    bfloat16 was measured slower without AMX and gains little on small networks with it.
+    auto: bfloat16 on a TPU, and on a GPU that has it (compute capability 8), float16 on an older one, float32 on a CPU,
+    where bfloat16 was measured slower without AMX and gains little on small networks with it.
     """
-    return native_type() if train.precision == "auto" else train.precision
+    return native_precision() if train.precision == "auto" else train.precision
 
 
-def native_type() -> str:
+def native_precision() -> str:
     """Return the type that the devices compute fastest in, as `precision` does."""
     if tf.config.list_logical_devices("TPU"):
         return "bfloat16"
@@ -93,11 +93,11 @@ def native_type() -> str:
 
 
 @contextmanager
-def computing_in(name: str) -> Iterator[None]:
+def precision_policy(name: str) -> Iterator[None]:
     """Let layers built in the block compute in precision `name`; their weights stay float32."""
-    before = keras.config.dtype_policy()
+    previous = keras.config.dtype_policy()
     keras.config.set_dtype_policy(_POLICIES[name])
     try:
         yield
     finally:
-        keras.config.set_dtype_policy(before)
+        keras.config.set_dtype_policy(previous)

@@ -7,12 +7,12 @@ from collections.abc import Callable
 
 from trainyard import events
 from trainyard.errors import ConfigurationError, InfrastructureError, Preempted, TransientError
+from trainyard.kubernetes import labels
+from trainyard.kubernetes.client import JOBS, Cluster, Manifest
+from trainyard.kubernetes.diagnosis import conditions
 from trainyard.steps.train.gang.pods import outcome
-from trainyard.steps.train.gang.pods.cluster import Cluster
 from trainyard.steps.train.gang.pods.job import (
-    PLAN_ANNOTATION,
     Gang,
-    Manifest,
     Owner,
     headless_service,
     network_policy,
@@ -31,17 +31,17 @@ def launch(gang: Gang, cluster: Cluster, launcher: str = "", on_start: Callable[
     """The gang has run and every worker ended well; its Job, pods, Service and NetworkPolicy are gone.
 
     `launcher` names the pod that this process runs in, '' outside the cluster. A Job that an earlier launcher of the
-    same run and step left is gone on with. On an error, and when this process is told to stop, the gang is told to stop
-    and waited for. It stays, for a successor to find, where the launcher's own pod goes and its run stays, and where the API
-    server does not answer: it ends by itself where nobody comes.
+    same run and step left is watched on. On an error, and when this process gets SIGTERM, the gang is told to stop
+    and waited for. It stays, for a successor to find, if the launcher's own pod goes and its run stays, and if the API
+    server does not answer: it ends by itself if nobody comes.
 
-    on_start: called once with the seconds from the Job's creation to worker 0's start, also where an earlier launcher
+    on_start: called once with the seconds from the Job's creation to worker 0's start, also if an earlier launcher
     created it.
 
-    Raises the error that ended the gang, by its exit code; `TransientError` where a worker was not running for
-    `gang.start_deadline_seconds`, `InfrastructureError` where it never can.
+    Raises the error that ended the gang, by its exit code; `TransientError` if a worker was not running for
+    `gang.pool.start_deadline_seconds`, `InfrastructureError` if it never can.
     """
-    own = cluster.pod(launcher) if launcher else None
+    own = cluster.get(cluster.path("pods", launcher)) if launcher else None
     log = WorkerLog(cluster)
     left, job = "", None
     try:
@@ -50,11 +50,11 @@ def launch(gang: Gang, cluster: Cluster, launcher: str = "", on_start: Callable[
         while not watch.finished(job["metadata"]["uid"], log):
             time.sleep(_POLL_SECONDS)
     except TransientError:
-        left = _NO_ANSWER if cluster.silent else ""
+        left = _NO_ANSWER if cluster.unreachable else ""
         raise
     except Preempted:
         left = _why_left(cluster, own) if own else ""
-        job = job or cluster.job(gang.name)  # it may have been created just before the signal came
+        job = job or _job(gang, cluster)  # it may have been created just before the signal came
         raise
     finally:
         if left:
@@ -65,7 +65,7 @@ def launch(gang: Gang, cluster: Cluster, launcher: str = "", on_start: Callable[
 
 
 class _Watch:
-    """Looks at the gang again and again, says what changed, and raises what went wrong."""
+    """Looks at the gang again and again, reports what changed, and raises what went wrong."""
 
     def __init__(self, gang: Gang, cluster: Cluster, on_start: Callable[[float], None] | None) -> None:
         self._gang = gang
@@ -73,14 +73,14 @@ class _Watch:
         self._on_start = on_start
         self._start = time.monotonic()
         self._missing_since: dict[int, float] = {}
-        self._said: dict[str, object] = {}
+        self._reported: dict[str, object] = {}
 
     def finished(self, uid: str, log: WorkerLog) -> bool:
         """Return whether the gang is done. Raises as `launch`."""
-        job = self._cluster.job(self._gang.name)
+        job = _job(self._gang, self._cluster)
         if job is None or job["metadata"]["uid"] != uid:
             raise TransientError(f"{self._gang.name}: somebody else deleted the Job. Run the same command again.")
-        pods = self._cluster.pods(self._gang.name)
+        pods = self._cluster.items("pods", f"{labels.JOB}={self._gang.name}")
         workers = outcome.workers(self._gang.workers, pods)
         if workers[0].state in ("running", "done", "failed"):
             log.follow(workers[0].pod)
@@ -96,26 +96,27 @@ class _Watch:
         return False
 
     def _report(self, job: Manifest, workers: list[Worker]) -> None:
-        missing = next((each for each in workers if each.state not in ("running", "done")), None)
+        missing = next((worker for worker in workers if worker.state not in ("running", "done")), None)
         state: dict[str, object] = {
             "job": self._gang.name,
             "workers": len(workers),
-            "running": sum(each.state == "running" for each in workers),
-            "done": sum(each.state == "done" for each in workers),
+            "running": sum(worker.state == "running" for worker in workers),
+            "done": sum(worker.state == "done" for worker in workers),
         }
         if outcome.suspended(job):
-            state["waiting"] = f"to be admitted by queue '{self._gang.queue}'"
+            state["waiting"] = f"to be admitted by queue '{self._gang.pool.queue}'"
         elif missing:
             state["waiting"] = outcome.missing(self._gang, missing)
-        if state != self._said:
+        if state != self._reported:
             events.emit("gang", **state, seconds=round(time.monotonic() - self._start, 1))
-            self._said = state
+            self._reported = state
 
     def _check_deadlines(self, job: Manifest, workers: list[Worker]) -> None:
         """A worker may be missing for so long; the wait for a queue's admission does not count."""
         now = time.monotonic()
-        gone = [] if outcome.suspended(job) else [each for each in workers if each.state not in ("running", "done")]
-        self._missing_since = {each.index: self._missing_since.get(each.index, now) for each in gone}
+        admitted = [] if outcome.suspended(job) else workers
+        gone = [worker for worker in admitted if worker.state not in ("running", "done")]
+        self._missing_since = {worker.index: self._missing_since.get(worker.index, now) for worker in gone}
         for worker in gone:
             waited = now - self._missing_since[worker.index]
             if worker.broken and waited > _BROKEN_SECONDS:
@@ -123,7 +124,7 @@ class _Watch:
                     f"{self._gang.name}: {outcome.missing(self._gang, worker)} for {round(waited)} s. "
                     "Correct the image in the environment, or what the pod needs to start it."
                 )
-            if waited > self._gang.start_deadline_seconds:
+            if waited > self._gang.pool.start_deadline_seconds:
                 raise TransientError(
                     f"{self._gang.name}: {outcome.missing(self._gang, self._explained(worker))} for {round(waited)} s. "
                     "Free or add nodes of the pool, or correct its nodeSelector, tolerations and resources; "
@@ -131,44 +132,49 @@ class _Watch:
                 )
 
     def _explained(self, worker: Worker) -> Worker:
-        """A worker without a pod has no words of its own: the Job's warnings say why its pod was refused."""
-        warnings = self._cluster.warnings(self._gang.name) if worker.state == "absent" else []
-        return Worker(worker.index, worker.state, reason=f"no pod: {warnings[-1]}") if warnings else worker
+        """A worker without a pod has no reason of its own: the Job's warnings say why its pod was refused."""
+        if worker.state != "absent":
+            return worker
+        fields = f"involvedObject.kind=Job,involvedObject.name={self._gang.name},type=Warning"
+        warnings = self._cluster.items("events", fields=fields)
+        last = max(warnings, key=lambda event: str(event.get("lastTimestamp")), default=None)
+        return Worker(worker.index, worker.state, reason=f"no pod: {last.get('message')}") if last else worker
 
 
 def _create_or_attach(gang: Gang, cluster: Cluster, owner: Owner | None) -> Manifest:
     """Return the gang's only Job, with its Service, made now unless it is there. One on its way out is waited for."""
     wanted = worker_job(gang, owner)
-    deadline = time.monotonic() + gang.grace_seconds + _GONE_SECONDS
+    deadline = time.monotonic() + gang.pool.grace_seconds + _GONE_SECONDS
     while True:
-        job = cluster.create_job(wanted)
+        job = cluster.create("jobs", wanted)
         how = "created" if job else "attached"
-        job = job or cluster.job(gang.name)
+        job = job or _job(gang, cluster)
         if job is not None and not job["metadata"].get("deletionTimestamp"):
             break
         if time.monotonic() > deadline:
             raise TransientError(f"{gang.name}: an earlier gang of this run does not end. Run the same command again.")
         time.sleep(_POLL_SECONDS)
-    if (
-        job["metadata"].get("annotations", {}).get(PLAN_ANNOTATION)
-        != wanted["metadata"]["annotations"][PLAN_ANNOTATION]
-    ):
+    if job["metadata"].get("annotations", {}).get(labels.PLAN) != wanted["metadata"]["annotations"][labels.PLAN]:
         raise ConfigurationError(
             f"{gang.name}: a Job of this run and step exists that was made by another plan. "
             f"Delete it (kubectl delete job {gang.name}) or give the run a name of its own."
         )
-    cluster.create_network_policy(network_policy(gang, job["metadata"]["uid"]))
-    cluster.create_service(headless_service(gang, job["metadata"]["uid"]))
+    cluster.create("networkpolicies", network_policy(gang, job["metadata"]["uid"]))
+    cluster.create("services", headless_service(gang, job["metadata"]["uid"]))
     events.emit("launched", job=gang.name, how=how, workers=gang.workers)
     return job
+
+
+def _job(gang: Gang, cluster: Cluster) -> Manifest | None:
+    return cluster.get(cluster.path("jobs", gang.name, JOBS))
 
 
 def _remove(gang: Gang, cluster: Cluster, uid: str) -> None:
     """The Job, its pods and what it owns are gone, or the story says that they are not."""
     start = time.monotonic()
-    cluster.delete_job(gang.name, uid)
-    while (job := cluster.job(gang.name)) is not None and job["metadata"]["uid"] == uid:
-        if time.monotonic() - start > gang.grace_seconds + _GONE_SECONDS:
+    cluster.delete(cluster.path("jobs", gang.name, JOBS), uid)
+    while (job := _job(gang, cluster)) is not None and job["metadata"]["uid"] == uid:
+        if time.monotonic() - start > gang.pool.grace_seconds + _GONE_SECONDS:
             events.emit("gang_remains", job=gang.name, reason="its pods do not end; they go with their nodes")
             return
         time.sleep(_POLL_SECONDS)
@@ -177,13 +183,13 @@ def _remove(gang: Gang, cluster: Cluster, uid: str) -> None:
 
 def _owner(pod: Manifest) -> Owner:
     """Return what owns the launcher's pod (a KFP run's Workflow), so that the gang outlives a restart; else the pod."""
-    for each in pod["metadata"].get("ownerReferences") or []:
-        return Owner(api_version=each["apiVersion"], kind=each["kind"], name=each["name"], uid=each["uid"])
+    for owner in pod["metadata"].get("ownerReferences") or []:
+        return Owner(api_version=owner["apiVersion"], kind=owner["kind"], name=owner["name"], uid=owner["uid"])
     return Owner(api_version="v1", kind="Pod", name=pod["metadata"]["name"], uid=pod["metadata"]["uid"])
 
 
 def _why_left(cluster: Cluster, own: Manifest) -> str:
-    """Return why the gang outlives this launcher, whose pod is `own` and which was told to stop; '' where it does not."""
+    """Return why the gang outlives this launcher, whose pod is `own` and which got SIGTERM; '' if it does not."""
     try:
         return "the launcher's pod goes, its run stays" if _is_moved(cluster, own) else ""
     except TransientError:
@@ -191,17 +197,15 @@ def _why_left(cluster: Cluster, own: Manifest) -> str:
 
 
 def _is_moved(cluster: Cluster, own: Manifest) -> bool:
-    """Return whether `own`, the launcher's pod, goes and its run stays: for a drain, a preemption, or because it is deleted.
+    """Return whether `own`, the launcher's pod, goes and its run stays: by a drain, a preemption or a deletion.
 
-    Who cancels a run of Argo ends the processes in its pods and deletes none. One deleted by force, as with a node that is
-    lost, is gone at once; if its run is deleted too, so is the gang, by its ownerReference.
+    Who cancels a run of Argo ends the processes in its pods and deletes none. One deleted by force, as with a node that
+    is lost, is gone at once; if its run is deleted too, so is the gang, by its ownerReference.
     """
-    name, uid = own["metadata"]["name"], own["metadata"]["uid"]
-    pod = cluster.pod(name)
-    if pod is None or pod["metadata"]["uid"] != uid:
+    pod = cluster.get(cluster.path("pods", own["metadata"]["name"]))
+    if pod is None or pod["metadata"]["uid"] != own["metadata"]["uid"]:
         return True
-    conditions = pod.get("status", {}).get("conditions") or []
-    if any(each["type"] == "DisruptionTarget" and each["status"] == "True" for each in conditions):
+    if "DisruptionTarget" in conditions(pod):
         return True
     metadata = pod.get("metadata", {})
     return bool(metadata.get("deletionTimestamp") and metadata.get("ownerReferences"))

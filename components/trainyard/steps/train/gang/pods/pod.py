@@ -1,4 +1,4 @@
-"""What runs in each pod of a gang: `python -m trainyard.steps.train.gang.pods.pod`, which becomes the worker's supervisor.
+"""What runs in each pod of a gang, as a program, and becomes the worker's supervisor.
 
 It checks what the launcher cannot see from where it is: that the node has the pool's devices, and the image the
 pipeline's code.
@@ -14,8 +14,8 @@ from pathlib import Path
 from trainyard.runtime import step, task
 from trainyard.spec import documents
 from trainyard.spec.recipe import Recipe
-from trainyard.steps.train import promise
-from trainyard.steps.train.gang import supervisor
+from trainyard.steps.train.expected_devices import check_devices
+from trainyard.steps.train.gang import settings, supervisor
 
 
 def main() -> None:
@@ -26,9 +26,9 @@ def main() -> None:
     options = vars(parser.parse_args())
     code = options.pop("code")
     with step.recorded("train", lambda: options["output"]):
-        promise.check()
-        text = os.environ.get("TRAINYARD_RECIPE", "")
-        task.check_code("train", code, documents.parse(text, Recipe, name="TRAINYARD_RECIPE"))
+        check_devices()
+        text = os.environ.get(settings.RECIPE, "")
+        task.check_code("train", code, documents.parse(text, Recipe, name=settings.RECIPE))
     path = Path(tempfile.mkdtemp()) / "recipe.yaml"
     path.write_text(text, encoding="utf-8")
     supervisor.supervise({"recipe": str(path), **options})

@@ -1,23 +1,26 @@
-"""Trains in a gang of pods: what the train step's own process does where its environment's pool has several workers."""
+"""Trains in a gang of pods: what the train step's own process does if its environment's pool has several workers."""
 
 from __future__ import annotations
 
 import os
 import signal
 import socket
+from functools import partial
 
-from trainyard.contract.gang import GangPlan
-from trainyard.signals import told_to_stop
+from trainyard import events
+from trainyard.contract.gang import GangSpec
+from trainyard.kubernetes import labels
+from trainyard.kubernetes.client import Cluster, connect
+from trainyard.signals import handle_sigterm
 from trainyard.spec import documents, plain_yaml
-from trainyard.spec.pools import placement, promise
+from trainyard.spec.hardware.pools import device_variables
 from trainyard.spec.recipe import Recipe
-from trainyard.steps.train.gang import launcher_sign
-from trainyard.steps.train.gang.pods.cluster import Cluster, connect
+from trainyard.steps.train.gang import launcher_heartbeat, settings
 from trainyard.steps.train.gang.pods.job import Gang
 from trainyard.steps.train.gang.pods.launch import launch
 
-# Labels of a pod that say which run it belongs to: of Kubeflow Pipelines, and of Argo alone.
-_RUN_LABELS = ("pipeline/runid", "workflows.argoproj.io/workflow")
+_PATIENCE_SECONDS = 120  # chosen: an API server that is restarted or replaced is back by then
+_REMEDY = "Bind the Role of k8s/base/gang-rbac.yaml to the service account that the step runs as."
 
 
 def run_in_pods(
@@ -25,34 +28,42 @@ def run_in_pods(
 ) -> None:
     """Worker 0 of a gang of pods has committed `output`; nothing else of the gang is left.
 
-    plan: JSON text of a `GangPlan`. code: what the workers' image must hold, as `task.opened` reads it. start: as
+    plan: JSON text of a `GangSpec`. code: what the workers' image must hold, as `task.opened` reads it. start: as
     `train.run.run`. A SIGTERM to this process ends the gang too (see `launch`). Raises as `launch`.
     """
-    parsed = documents.parse(plan, GangPlan, name="gang")
-    signal.signal(signal.SIGTERM, told_to_stop)
-    cluster = connect()
+    parsed = documents.parse(plan, GangSpec, name="gang")
+    signal.signal(signal.SIGTERM, handle_sigterm)
+    cluster = launchers_cluster()
     own = os.environ.get("KFP_POD_NAME") or socket.gethostname()
     options = {"code": code, "examples": examples, "checkpoints": checkpoints, "start": start, "output": output}
-    sign = launcher_sign.sign(checkpoints)
+    heartbeat = launcher_heartbeat.heartbeat_uri(checkpoints)
     planned = gang(parsed, recipe, f"{run_name(cluster, own)}-{output.rpartition('/')[2]}", options)
-    with launcher_sign.given(sign):
-        launch(planned, cluster, own, on_start=lambda seconds: launcher_sign.note_queue(sign, seconds))
-    launcher_sign.forget(sign)
+    with launcher_heartbeat.beating(heartbeat):
+        launch(planned, cluster, own, partial(launcher_heartbeat.write_queue_seconds, heartbeat))
+    launcher_heartbeat.remove(heartbeat)
+
+
+def launchers_cluster() -> Cluster:
+    """Return the launcher's own cluster and namespace, which it needs for hours and so waits for longer."""
+    return connect(
+        patience_seconds=_PATIENCE_SECONDS,
+        on_retry=lambda problem: events.emit("unreachable", problem=problem),
+        remedy=_REMEDY,
+    )
 
 
 def run_name(cluster: Cluster, pod: str) -> str:
-    """Return the name of the run that the pod belongs to; its own name where it belongs to none.
+    """Return the name of the run that the pod belongs to; its own name if it belongs to none.
 
     It is read from the pod and is no parameter of the step: KFP would take each run's training for another one.
     """
-    labels = ((cluster.pod(pod) or {}).get("metadata") or {}).get("labels") or {}
-    return next((str(labels[name]) for name in _RUN_LABELS if labels.get(name)), pod)
+    marks = (cluster.get(cluster.path("pods", pod)) or {}).get("metadata", {}).get("labels") or {}
+    return str(marks.get(labels.KUBEFLOW_RUN) or marks.get(labels.WORKFLOW) or pod)
 
 
-def gang(plan: GangPlan, recipe: Recipe, run: str, options: dict[str, str]) -> Gang:
-    """Return the gang of `plan` for one output of one run; `options` are those of `python -m trainyard.steps.train.gang.pods.pod`."""
-    pool = plan.pool
-    sign = {"TRAINYARD_LAUNCHER_SIGN": launcher_sign.sign(options["checkpoints"])}
+def gang(plan: GangSpec, recipe: Recipe, run: str, options: dict[str, str]) -> Gang:
+    """Return the gang of `plan` for one output of one run; `options` are those of the program `pod`."""
+    heartbeat = {settings.LAUNCHER_HEARTBEAT: launcher_heartbeat.heartbeat_uri(options["checkpoints"])}
     text = plain_yaml.dump(recipe.model_dump(mode="json"))
     return Gang(
         run=f"{recipe.name}-{run}",
@@ -64,17 +75,11 @@ def gang(plan: GangPlan, recipe: Recipe, run: str, options: dict[str, str]) -> G
             *(f"--{name}={value}" for name, value in options.items()),
         ),
         workers=plan.workers,
-        placement=placement(pool, plan.platform),
-        resources=pool.resources,
-        environment={**plan.variables, **promise(pool), **sign, "TRAINYARD_RECIPE": text},
+        pool=plan.pool,
+        platform=plan.platform,
+        environment={**plan.variables, **device_variables(plan.pool), **heartbeat, settings.RECIPE: text},
         secrets=plan.secrets,
         volume=plan.volume,
         service_account=plan.service_account,
-        priority_class=pool.priority_class,
-        queue=pool.queue,
-        shared_memory=pool.shared_memory,
-        ephemeral_storage=pool.ephemeral_storage,
-        grace_seconds=pool.grace_seconds,
-        start_deadline_seconds=pool.start_deadline_seconds,
         timeout_seconds=plan.timeout_seconds,
     )

@@ -11,15 +11,15 @@ from kubernetes import client
 from urllib3.exceptions import HTTPError
 
 from trainyard import events
-from trainyard.steps.train.gang.pods.cluster import Cluster
-from trainyard.steps.train.gang.pods.job import CONTAINER
+from trainyard.kubernetes.client import Cluster
+from trainyard.kubernetes.diagnosis import CONTAINER
 
 _AGAIN_SECONDS = 1.0  # chosen: pause before a log that broke off is opened again
 _LAST_LINES_SECONDS = 5.0  # chosen: how long the end of a run waits for the last lines
 
 
 class WorkerLog:
-    """Writes to stderr what the pod last given to `follow` logs: each line once, however often the stream breaks off."""
+    """Writes to stderr what the followed pod logs: each line once, however often the stream breaks off."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -47,7 +47,7 @@ class WorkerLog:
             since = round(time.monotonic() - opened) + 2 if last else None
             opened = time.monotonic()
             try:
-                for stamp, line in _lines(self._cluster.log(pod, CONTAINER, since)):
+                for stamp, line in _lines(self._cluster.follow_log(pod, CONTAINER, since)):
                     if stamp > last:
                         last, opened = stamp, time.monotonic()
                         events.write(line)
@@ -64,10 +64,10 @@ class WorkerLog:
 
 
 def _lines(pieces: Iterator[bytes]) -> Iterator[tuple[str, str]]:
-    """Yield (time, text) of every whole line. The kubelet writes times of equal width, so they compare as text."""
+    """Yield (time, text) of every complete line. The kubelet writes times of equal width, so they compare as text."""
     rest = b""
     for piece in pieces:
-        *whole, rest = (rest + piece).split(b"\n")
-        for line in whole:
+        *lines, rest = (rest + piece).split(b"\n")
+        for line in lines:
             stamp, _, text = line.decode(errors="replace").partition(" ")
             yield stamp, text

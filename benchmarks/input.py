@@ -1,0 +1,152 @@
+"""The input of a training against bare libjpeg-turbo and NumPy: images a CPU-second of the whole process.
+
+    python -m benchmarks.input
+
+The pictures are smooth noise of the size of photographs' files. What is measured of Trainyard is all of its input, from
+the shard's record to the uint8 batch; of the bare loops the decoding, cutting, mirroring and copying into the batch.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import trainyard.data  # noqa: F401 - first: sets what TensorFlow reads while it is imported
+
+# isort: split
+
+import numpy as np
+import simplejpeg
+import tensorflow as tf
+from PIL import Image
+
+from benchmarks import random_images
+from trainyard.data.examples import ExampleFolder, open_examples
+from trainyard.spec.recipe import Recipe
+from trainyard.steps.train.input import input as training_input
+from trainyard.steps.train.input.input import Input
+
+SIZE, STORED, BATCH, EPOCHS, ROUNDS = 224, 256, 64, 12, 2
+"""Pixels of the model's side and of a picture's that windows are cut out of; images a batch; the best of two rounds."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """Images a CPU-second of one kind of input, ours and that of a bare loop."""
+
+    work: str
+    ours: float
+    against: str
+    bare: float
+
+
+def measure(images: int = 512) -> list[Row]:
+    """Return the rows, all measured in this process one after another."""
+    with tempfile.TemporaryDirectory() as folder:
+        small, large = (
+            open_examples(random_images.write_photographs(f"{folder}/{side}", side, SIZE, images))
+            for side in (SIZE, STORED)
+        )
+        encoded = {side: _encoded(data) for side, data in ((SIZE, small), (STORED, large))}
+        draw = np.random.default_rng(1)
+        flips, offsets = draw.random(images) < 0.5, draw.integers(0, STORED - SIZE + 1, (images, 2))
+        window = {"crop": {"scale": [0.5, 1.0]}, "flip": True}
+        raw = draw.integers(0, 256, (images, SIZE, SIZE, 3), np.uint8)
+        decoded = _rate(images, lambda: _decode(encoded[SIZE], flips, None))
+        cut = _rate(images, lambda: _decode(encoded[STORED], flips, offsets))
+        resized = _rate(images, lambda: _decode(encoded[STORED], flips, offsets, resize=True))
+        copied = _rate(images, lambda: _copy(raw, flips))
+        turned = {"shift": 0.1, "rotate": 10}
+        return [
+            Row("JPEG, decode", _ours(small, {}, 0), "decode + copy", _rate(images, lambda: _decode(encoded[SIZE]))),
+            Row("JPEG, mirror", _ours(small, {"flip": True}, 0), "decode + mirror", decoded),
+            Row("JPEG, random window resized, mirror", _ours(large, window, 0), "decode + cut + mirror", cut),
+            Row("JPEG, random window resized, mirror", _ours(large, window, 0), "the same by Pillow", resized),
+            Row("JPEG of 256, mirror", _ours(large, {"flip": True}, 0), "the same by Pillow", resized),
+            Row("memory, mirror", _ours(small, {"flip": True}), "copy + mirror", copied),
+            Row("memory, shift, turn", _ours(small, turned), "copy + mirror", copied),
+            Row("memory, RandAugment", _ours(small, {"rand_augment": {}}), "copy + mirror", copied),
+        ]
+
+
+def section(rows: list[Row]) -> str:
+    """Return the part of the page."""
+    lines = "\n".join(
+        f"| {row.work} | {row.ours:.0f} | {row.against} | {row.bare:.0f} | {row.ours / row.bare:.2f} |" for row in rows
+    )
+    return f"""Images of {SIZE} x {SIZE} a CPU-second, from the shards (or the memory) to uint8 batches of {BATCH};
+windows are cut out of pictures of {STORED} x {STORED}. The bare loops: simplejpeg (libjpeg-turbo) and NumPy.
+
+| work | Trainyard | against | bare | ratio |
+| --- | ---: | --- | ---: | ---: |
+{lines}"""
+
+
+def _ours(folder: ExampleFolder, augment: dict[str, Any], memory_bytes: int = 4 << 30) -> float:
+    recipe = Recipe.model_validate(
+        {
+            "name": "t",
+            "data": {"format": "image_folder", "path": "/nowhere"},
+            "model": {"name": "cnn_small"},
+            "train": {"epochs": EPOCHS, "batch_size": BATCH, "augment": augment},
+        }
+    )
+    training_input.MEMORY_BYTES = memory_bytes
+    data = Input(recipe, folder, None)
+    batches = data.train(0)
+
+    def all_epochs() -> None:  # to the end: what was prepared ahead is counted, and nothing else
+        for _ in batches:
+            pass
+
+    return _rate(recipe.train.epochs * data.steps_per_epoch * BATCH, all_epochs)
+
+
+def _rate(images: int, work: Callable[[], None]) -> float:
+    work()
+    best = float("inf")
+    for _ in range(ROUNDS):
+        start = time.process_time()
+        work()
+        best = min(best, time.process_time() - start)
+    return images / best
+
+
+def _encoded(folder: ExampleFolder) -> list[bytes]:
+    batches = folder.raw_batches("train", BATCH).as_numpy_iterator()
+    return [each for features, _ in batches for each in features["image"]]
+
+
+def _decode(
+    encoded: list[bytes],
+    flips: np.ndarray | None = None,
+    offsets: np.ndarray | None = None,
+    resize: bool = False,
+) -> None:
+    batch = np.empty((BATCH, SIZE, SIZE, 3), np.uint8)
+    for number, each in enumerate(encoded):
+        image = simplejpeg.decode_jpeg(each)
+        if offsets is not None:
+            top, left = offsets[number]
+            if resize:
+                side = SIZE - SIZE // 8
+                box = (left, top, left + side, top + side)
+                image = np.asarray(Image.fromarray(image).resize((SIZE, SIZE), Image.Resampling.BILINEAR, box=box))
+            else:
+                image = image[top : top + SIZE, left : left + SIZE]
+        batch[number % BATCH] = image[:, ::-1] if flips is not None and flips[number] else image
+
+
+def _copy(images: np.ndarray, flips: np.ndarray) -> None:
+    batch = np.empty((BATCH, SIZE, SIZE, 3), np.uint8)
+    for number, image in enumerate(images):
+        batch[number % BATCH] = image[:, ::-1] if flips[number] else image
+
+
+if __name__ == "__main__":
+    tf.config.set_visible_devices([], "GPU")
+    print(section(measure(int(sys.argv[1]) if len(sys.argv) > 1 else 512)))

@@ -1,0 +1,220 @@
+"""Child processes: each in a session of its own, its output in a pipe, and ended when its parent dies.
+
+They are forked out of Python's fork server, which has imported what is slow. The server gets no SIGTERM: `timeout`,
+systemd and others send it to every process of a group, and a server that went with it would take its children's exit
+codes along. One that is killed all the same is replaced by the next start.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from multiprocessing import Pipe, connection, forkserver, resource_tracker, util
+from pathlib import Path
+from typing import IO, Any
+
+from trainyard.errors import TransientError
+from trainyard.retry import retry
+
+LOST = 255
+"""The exit code that multiprocessing gives to a child that was lost together with the server, so that it is unknown."""
+
+_LONGEST_FOLDER = 70  # a socket's path has 107 characters at most (unix(7)), of which multiprocessing takes some 30
+_START_SECONDS = 5.0  # chosen: a server that is killed takes a moment to be known as dead
+_ORPHAN_SECONDS = 5.0  # chosen: what the kernel may take to end a process that was killed
+
+
+def prepare_fork_server(modules: list[str]) -> None:
+    """Leave a fork server running that imports `modules` before its first child; it may be imported by now or not."""
+    forkserver.set_forkserver_preload(modules)
+    _ensure_server()
+
+
+class ChildProcess:
+    """A process that runs `target(*args)`. Unlike multiprocessing's it does not outlive the server unnoticed: if its
+    exit code is lost, it is killed.
+
+    lines: what it writes to stdout and stderr. orphan_signal: what ends it when this process is gone.
+    """
+
+    def __init__(
+        self,
+        target: Callable[..., None],
+        args: tuple[Any, ...],
+        name: str | None = None,
+        orphan_signal: signal.Signals = signal.SIGKILL,
+    ) -> None:
+        """Start it. Raises `TransientError` if a fresh server is killed as well."""
+        reader, writer = Pipe(duplex=False)
+        with reader, writer:
+            self._process = _start((target, args, writer, orphan_signal), name)
+            self.lines: IO[str] = os.fdopen(os.dup(reader.fileno()), encoding="utf-8", errors="replace")
+        self.pid = self._process.pid or 0
+        self._start_time = start_time(self.pid)
+        self._orphan_ended = False
+
+    @property
+    def sentinel(self) -> int:
+        """What to wait on until it has ended."""
+        return int(self._process.sentinel)
+
+    @property
+    def code(self) -> int | None:
+        """Its exit code, negative for a signal; None while it runs, LOST if it and the server were killed."""
+        code: int | None = self._process.exitcode
+        if code == LOST and not self._orphan_ended:
+            self._end_orphan()
+        return code
+
+    def is_alive(self) -> bool:
+        """Whether it runs."""
+        return self.code is None
+
+    def join(self, seconds: float | None = None) -> None:
+        """Wait until it has ended, or for so many seconds."""
+        self._process.join(seconds)
+
+    def terminate(self) -> None:
+        """Send it SIGTERM."""
+        self._process.terminate()
+
+    def interrupt(self) -> None:
+        """Send it SIGINT."""
+        if self.is_alive():
+            os.kill(self.pid, signal.SIGINT)
+
+    def kill(self, grace_seconds: float = 0.0) -> None:
+        """Leave nothing of it running, after at most `grace_seconds` in which it may end by itself."""
+        self.join(grace_seconds)
+        if self.is_alive():
+            self._process.kill()
+            self._process.join()
+        _ = self.code  # an orphan goes too
+
+    def _end_orphan(self) -> None:
+        """Kill what may live on without the server; process 1 becomes its parent, and waits for it."""
+        self._orphan_ended = True
+        end = time.monotonic() + _ORPHAN_SECONDS
+        while start_time(self.pid) == self._start_time and time.monotonic() < end:
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
+            with suppress(ChildProcessError):
+                os.waitpid(self.pid, os.WNOHANG)
+            if not self._start_time:  # this system has no /proc
+                return
+            time.sleep(0.01)
+
+
+def start_program(command: list[str], environment: dict[str, str]) -> subprocess.Popen[str]:
+    """Start `command` outside of the fork server, in a session of its own; its stdout has all that it writes."""
+    return subprocess.Popen(
+        command,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    )
+
+
+def end_programs(programs: Iterable[subprocess.Popen[str]], grace_seconds: float) -> None:
+    """Send SIGTERM to `programs`, and kill those that have not ended after `grace_seconds`."""
+    programs, end = list(programs), time.monotonic() + grace_seconds
+    for program in programs:
+        program.terminate()
+    for program in programs:
+        with suppress(subprocess.TimeoutExpired):
+            program.wait(max(0.1, end - time.monotonic()))
+        program.kill()
+        program.wait()
+
+
+def describe_exit(code: int) -> str:
+    """Return how a process ended with `code`, as the end of a sentence."""
+    if code == LOST:
+        return "was killed, or the fork server that had started it"
+    if code == -signal.SIGKILL:
+        return "was killed (SIGKILL)"
+    return f"ended with {signal.Signals(-code).name}" if code < 0 else f"ended with exit status {code}"
+
+
+def start_time(process: int) -> str:
+    """Return when `process` started, in the kernel's ticks, or '' if none runs: its number may be given again.
+
+    One that has ended, but whose parent has not asked how, runs no more.
+    """
+    try:
+        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+        return "" if fields[0] in "ZX" else fields[19]
+    except (OSError, IndexError):
+        return ""
+
+
+def _start(args: tuple[Any, ...], name: str | None) -> Any:
+    def start() -> Any:
+        _ensure_server()
+        process = multiprocessing.get_context("forkserver").Process(target=_run, args=args, name=name)
+        process.start()
+        return process
+
+    lost = (EOFError, ConnectionError)
+    try:
+        return retry(
+            start, lambda error: isinstance(error, lost), seconds=_START_SECONDS, first_pause=0.1, longest_pause=2.0
+        )
+    except lost as error:
+        raise TransientError(
+            f"{name or 'a process'}: could not be started, the fork server was killed again and again. "
+            "Run the same command again; if it happens again, give it more memory."
+        ) from error
+
+
+def _ensure_server() -> None:
+    _keep_sockets_short()
+    resource_tracker.ensure_running()  # it would let SIGTERM through again
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    try:
+        forkserver.ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _keep_sockets_short() -> None:
+    """Let multiprocessing choose its folder, once a process, in /tmp if TMPDIR is too long for a socket."""
+    folder = tempfile.gettempdir()
+    if len(os.fsencode(folder)) <= _LONGEST_FOLDER:
+        return
+    tempfile.tempdir = "/tmp"  # noqa: S108 - multiprocessing makes a folder of its own there
+    try:
+        util.get_temp_dir()
+    finally:
+        tempfile.tempdir = folder
+
+
+def _run(
+    target: Callable[..., None], args: tuple[Any, ...], output: connection.Connection, orphan_signal: signal.Signals
+) -> None:
+    os.setsid()  # Ctrl-C reaches the parent alone, which passes it on once
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+    os.dup2(output.fileno(), sys.stdout.fileno())
+    os.dup2(output.fileno(), sys.stderr.fileno())
+    output.close()
+    threading.Thread(target=_end_with_parent, args=(orphan_signal,), daemon=True).start()
+    target(*args)
+
+
+def _end_with_parent(orphan_signal: signal.Signals) -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        connection.wait([parent.sentinel])
+        os.kill(os.getpid(), orphan_signal)

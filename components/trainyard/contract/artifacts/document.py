@@ -1,0 +1,45 @@
+"""What every document between two steps is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from trainyard.errors import DataError
+from trainyard.storage import storage
+
+Split = Literal["train", "eval", "test"]
+SPLITS: tuple[Split, ...] = ("train", "eval", "test")
+
+
+class Part(BaseModel):
+    """A frozen part of a document; unknown fields are refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Document(Part):
+    """A JSON file with a fixed name in a step's folder."""
+
+    file: ClassVar[str]
+
+    @classmethod
+    def read(cls, folder: str) -> Self:
+        """Return the document of the committed `folder`; raises `DataError` if there is none of this version."""
+        content = storage.read(folder, cls.file)
+        if content is None:
+            raise DataError(f"{folder}: no {cls.file}, so it is no output of the step that writes one.")
+        try:
+            return cls.model_validate_json(content)
+        except ValidationError as error:
+            fault = error.errors()[0]
+            raise DataError(
+                f"{folder}/{cls.file}: another version of Trainyard wrote it "
+                f"({'.'.join(map(str, fault['loc']))}: {fault['msg']}). Run the step again."
+            ) from error
+
+    def write(self, folder: Path) -> None:
+        """Write the document into the (staging) `folder`."""
+        (folder / self.file).write_text(self.model_dump_json(indent=1), encoding="utf-8")

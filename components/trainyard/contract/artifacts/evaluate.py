@@ -1,0 +1,87 @@
+"""What the folder of evaluate holds."""
+
+from __future__ import annotations
+
+from trainyard.contract.artifacts.document import Document, Part, Split
+from trainyard.contract.artifacts.gate import Interval, Verdict
+from trainyard.contract.statistics.drift import Movement
+
+
+class SliceMetrics(Part):
+    """Metrics over the examples of one slice, such as `sex=female`, with the interval of the main one."""
+
+    name: str
+    examples: int
+    metrics: dict[str, float]
+    interval: Interval | None
+
+
+class ClassMetrics(Part):
+    """How well one class is recognised: precision, recall and F1, and how many examples it has."""
+
+    label: str
+    precision: float
+    recall: float
+    f1: float
+    examples: int
+
+
+class Roc(Part):
+    """One class against the rest: the curve's points in order of falling threshold."""
+
+    label: str
+    false_positive_rate: list[float]
+    true_positive_rate: list[float]
+    threshold: list[float]
+
+
+class Confidence(Part):
+    """The examples whose highest probability lies in one bin: its mean, and the share of them that is right."""
+
+    confidence: float
+    accuracy: float
+    examples: int
+
+
+class Mistake(Part):
+    """One of the worst examples. picture is a PNG below the folder, or None if the example is no image."""
+
+    key: str
+    label: str
+    predicted: str
+    loss: float
+    picture: str | None
+
+
+class Evaluation(Document):
+    """Output of evaluate on one split. The folder holds, beside this document:
+
+    predictions.npz   keys (n,) bytes, labels (n,) int64 class ids or float32 targets, outputs (n, classes) float32
+        probabilities or (n,) float32 predictions
+    verdict.json      `gate` alone
+    worst/*.png       the pictures of `worst`
+
+    confusion[i][j] counts the examples of class i that were taken for class j. metrics and intervals hold the same
+    names, less those that have no interval. calibration (classification) holds the bins of confidence that have
+    examples; scatter (regression) holds (target, prediction) of up to 1,000 examples. champion is the folder of the
+    model last pushed, champion_metrics its metrics on the same examples, drift how far the training data moved from
+    those that it learnt from.
+    """
+
+    file = "evaluation.json"
+
+    split: Split
+    examples: int
+    metrics: dict[str, float]
+    intervals: dict[str, Interval]
+    classes: list[ClassMetrics]
+    confusion: list[list[int]]
+    roc: list[Roc]
+    slices: list[SliceMetrics]
+    worst: list[Mistake]
+    champion: str | None
+    gate: Verdict
+    champion_metrics: dict[str, float] = {}
+    drift: list[Movement] = []
+    calibration: list[Confidence] = []
+    scatter: list[tuple[float, float]] = []

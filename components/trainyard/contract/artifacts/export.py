@@ -1,0 +1,44 @@
+"""What the folder of export holds."""
+
+from __future__ import annotations
+
+from trainyard.contract.artifacts.document import Document, Part, Split
+from trainyard.contract.artifacts.gate import Verdict
+
+EXPORTS_SPLIT: Split = "eval"
+"""What exports are compared on: the test split judges the model once, before."""
+
+
+class Latency(Part):
+    """Milliseconds for one example, batch size 1, on the CPU that exported the file."""
+
+    p50: float
+    p95: float
+
+
+class Export(Part):
+    """One exported file or folder and how it compares with the trained model on the whole eval split.
+
+    accuracy is the mean absolute error for regression; accuracy_difference is the export's minus the trained model's;
+    max_abs_difference is over the probabilities (or predictions).
+    """
+
+    format: str
+    path: str
+    bytes: int
+    accuracy: float
+    accuracy_difference: float
+    max_abs_difference: float
+    latency_ms: Latency
+
+
+class Exports(Document):
+    """Output of export: the files beside this document, their parity, and the gate over it.
+
+    statistics.json (`drift.Statistics`) is that of the examples: a pushed model knows the data that it learnt from.
+    """
+
+    file = "exports.json"
+
+    exports: list[Export]
+    gate: Verdict

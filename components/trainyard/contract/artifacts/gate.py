@@ -1,0 +1,38 @@
+"""What a gate decided: of a model, and of exported files."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from trainyard.contract.artifacts.document import Part
+
+
+class Interval(Part):
+    """A 95 % confidence interval."""
+
+    low: float
+    high: float
+
+
+class Threshold(Part):
+    """One condition of a gate and how it ended.
+
+    bound is what `value` is compared with: at least it, or at most it if the metric is better when smaller; `name`
+    says which. champion is the champion's own value if the condition is a difference to it; `value` is then the
+    difference. value is None if it could not be measured (no such slice, no champion yet); note says why.
+    """
+
+    name: str
+    value: float | None
+    bound: float
+    interval: Interval | None
+    passed: bool
+    champion: float | None = None
+    note: str = ""
+
+
+class Verdict(Part):
+    """What a gate decided, and why."""
+
+    verdict: Literal["blessed", "refused"]
+    thresholds: list[Threshold]

@@ -1,0 +1,121 @@
+"""What the folder of preprocess holds."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from trainyard.contract.artifacts.document import Document, Part, Split
+
+
+class ImageShape(Part):
+    """Size of the images that the model takes, in pixels."""
+
+    height: int
+    width: int
+    channels: Literal[1, 3]
+
+
+class Feature(Part):
+    """One input of the model, after the transform: a batch of it has shape (batch, *shape).
+
+    vocabulary_size: for integer ids the number of different ones, out-of-vocabulary buckets included; else None.
+    encoded: the shards hold no such feature but the encoded image `raw/<name>`, which `trainyard.data` decodes.
+    pixels: what `raw/<name>` holds then is not encoded: height x width x channels bytes, row by row.
+    """
+
+    name: str
+    dtype: Literal["float32", "int64"]
+    shape: tuple[int, ...]
+    vocabulary_size: int | None = None
+    encoded: bool = False
+    pixels: bool = False
+
+
+class Unknown(Part):
+    """The ids of strings out of vocabulary: first_id + hash of the UTF-8 bytes (unsigned, 64 bits) modulo buckets."""
+
+    hash: Literal["farmhash fingerprint64"] = "farmhash fingerprint64"
+    buckets: int
+    first_id: int
+
+
+class Column(Part):
+    """What the transform learned of one column from the training split, exactly; None is what its type does not use.
+
+    A number, or the days since 1970 of a date: `imputed` if it is missing, then (x - mean) / standard_deviation,
+    (x - low) / (high - low), 0 if the divisor is 0, or how many of the boundaries are at most x.
+    A category: its line in the file `vocabulary`, counted from 0; `missing` stands for an empty one.
+    """
+
+    imputed: float | None = None
+    mean: float | None = None
+    standard_deviation: float | None = None
+    low: float | None = None
+    high: float | None = None
+    boundaries: list[float] | None = None
+    vocabulary: str | None = None
+    missing: str | None = None
+    unknown: Unknown | None = None
+
+
+class RawFeature(Part):
+    """One input of the serving signature, before the transform: a batch of it has shape (batch,).
+
+    If the value is missing, a string is empty and a number NaN. learned: None if the transform is that of images or
+    the recipe's own.
+    """
+
+    name: str
+    dtype: Literal["float32", "int64", "string"]
+    learned: Column | None = None
+
+
+class SplitFiles(Part):
+    """The TFRecord shards of a split and how many examples they hold, together and each."""
+
+    examples: int
+    files: list[str]
+    shard_examples: list[int]
+    class_counts: list[int] | None
+
+
+class Window(Part):
+    """The days that data were read of, written YYYY-MM-DD: from first to last, those in `missing` held no files."""
+
+    first: str
+    last: str
+    missing: list[str]
+
+
+class Quarantined(Part):
+    """One record that was set aside."""
+
+    source: str
+    reason: str
+    detail: str
+
+
+class Examples(Document):
+    """Output of preprocess. The folder holds, beside this document:
+
+    examples/<split>-00000-of-00004.tfrecord   uncompressed TFRecord of serialized tf.Example with the transformed
+        features by name (encoded images excepted), every raw feature as `raw/<name>`, `label` (int64 class id, or
+        float32 target) and `key` (bytes, names the record's origin)
+    transform/      tf.Transform's output folder; transform/transform_fn maps raw features to features (SavedModel)
+    schema.pbtxt, statistics.json, labels.txt (one label a line, in id order), quarantine.jsonl (`Quarantined` a line)
+    """
+
+    file = "examples.json"
+
+    task: Literal["classification", "regression"]
+    label: str
+    labels: list[str] | None
+    splits: dict[Split, SplitFiles]
+    features: list[Feature]
+    raw_features: list[RawFeature]
+    image: ImageShape | None
+    quarantined: int
+    quarantine: dict[str, int]
+    warnings: list[str]
+    fingerprint: str
+    window: Window | None = None

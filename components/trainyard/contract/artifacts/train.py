@@ -1,0 +1,127 @@
+"""What the folder of train holds."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from trainyard.contract.artifacts.document import Document, Part
+
+
+class Epoch(Part):
+    """Evidence of one epoch. `metric` is the eval split's accuracy, or its mean absolute error for regression."""
+
+    epoch: int
+    step: int
+    learning_rate: float
+    train_loss: float
+    eval_loss: float
+    metric: float
+    examples_per_second: float
+    seconds: float
+
+
+class Rollback(Part):
+    """One time that `what` was not finite at `step`: training went on from the checkpoint of step back_to."""
+
+    what: str
+    step: int
+    back_to: int
+    learning_rate_scale: float
+
+
+class Restart(Part):
+    """One time that a gang was started again: what broke it, and what that cost.
+
+    step: the last step before it. resumed_at: the checkpoint's step that it went on from, so lost_steps are done
+    again. seconds: from the break's discovery to the first new steps.
+    """
+
+    reason: str
+    step: int
+    resumed_at: int
+    lost_steps: int
+    seconds: float
+
+
+class Device(Part):
+    """One device that trained and what it delivered, measured on its own before the training.
+
+    product: its name by its driver; memory_bytes: 0 if unknown; tflops: of a matrix product in the precision that
+    the device is made for (float32 on a CPU); gb_per_second: read and written in its memory.
+    """
+
+    name: str
+    product: str
+    memory_bytes: int
+    tflops: float
+    gb_per_second: float
+
+
+class Training(Document):
+    """Output of train. The folder holds model.keras (outputs logits (batch, classes), or (batch, 1) for regression;
+    inputs a dict by feature name) and tensorboard/ beside this document.
+
+    examples_per_second leaves the warm-up steps out. bottleneck compares step_ms, the mean step on real batches, with
+    cached_step_ms, the median of a few calls on a cached one after the training; it is unclear if the ranges of both
+    (of the epochs, of those calls) overlap, as they do on a busy machine. seconds splits the wall time by what it was
+    spent on.
+
+    step_split_ms splits step_ms: input is what it waits for beyond a cached batch, all_reduce the sum of the gradients
+    on its own, compute the rest; checkpoint is what the saving of the state adds to a step. checkpoint_write_seconds
+    were spent beside the training on checkpoint_writes of them.
+
+    goodput is the share of the wall time, all restarts included, that went into steps which count; goodput_seconds
+    splits that time. Of a gang of pods it begins with the Job: queue is the wait for worker 0, meet that for the
+    others.
+
+    Of a gang: worker_examples_per_second is one worker's share; all_reduce_ms the time of a step's sum of
+    gradient_bytes over all replicas, on its own; restarts the breaks that it survived.
+
+    engine is what trained; measured are the devices of the chief, versions those of the engine and of what drives them.
+
+    For the planner: hardware is what one device is (GPU: its product name), cores those of this worker; of one example,
+    flops_per_example are the operations of a step, activations the numbers that its layers put out, kept those of
+    them that the backward pass reads (0: not counted). finished: ISO time.
+    warm_start: the champion's version whose weights came first, '' if they were the model's own.
+    """
+
+    file = "training.json"
+
+    model: str
+    parameters: int
+    steps: int
+    epochs: int
+    best_epoch: int
+    workers: int
+    devices: list[str]
+    precision: str
+    examples_per_second: float
+    bottleneck: Literal["input", "compute", "unclear"]
+    step_ms: float
+    cached_step_ms: float
+    step_range_ms: list[float] = []
+    cached_step_range_ms: list[float] = []
+    resumed_from: int | None
+    history: list[Epoch]
+    seconds: dict[str, float]
+    replicas: int = 1
+    worker_examples_per_second: float | None = None
+    all_reduce_ms: float = 0.0
+    gradient_bytes: int = 0
+    restarts: list[Restart] = []
+    rollbacks: list[Rollback] = []
+    goodput: float | None = None
+    goodput_seconds: dict[str, float] = {}
+    step_split_ms: dict[str, float] = {}
+    checkpoint_writes: int = 0
+    checkpoint_write_seconds: float = 0.0
+    hardware: str = ""
+    engine: Literal["tensorflow", "jax"] = "tensorflow"
+    measured: list[Device] = []
+    versions: dict[str, str] = {}
+    cores: int = 0
+    flops_per_example: float = 0.0
+    activations_per_example: int = 0
+    kept_per_example: int = 0
+    finished: str = ""
+    warm_start: str = ""

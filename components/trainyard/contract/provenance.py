@@ -1,0 +1,229 @@
+"""What computes a step's output: the step's own modules, the libraries that they import, and the engine that trains.
+
+It is read from source, so that nothing is imported and a pod and a laptop with the same wheel get the same answer.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import importlib.metadata
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import get_args
+
+from packaging.requirements import Requirement
+from pydantic import BaseModel
+
+from trainyard.errors import ConfigurationError
+from trainyard.spec.hardware.pools import ENGINE_VARIABLE, TRAINER_VARIABLE, EngineName
+from trainyard.spec.recipe import Recipe
+
+_PACKAGE = Path(__file__).parent.parent
+
+# These read, check, move and report; what they hand to a step is in its key by the recipe's sections and its inputs.
+_CARRIERS = frozenset(
+    f"trainyard.{name}"
+    for name in (
+        "child_process",
+        "contract.keys",
+        "contract.provenance",
+        "credentials",
+        "errors",
+        "events",
+        "globs",
+        "graph",
+        "heartbeat",
+        "memory",
+        "quantity",
+        "retry",
+        "runtime",
+        "signals",
+        "spec",
+        "storage",
+        "uris",
+    )
+)
+_COMPUTES = frozenset({"trainyard.spec.feature_names"})  # the one module among the carriers that names what steps write
+
+_NETWORKS = "trainyard.models.build"  # imports the recipe's network by its name
+_RECIPE_MODULE = "trainyard.data.module"  # loads the recipe's own module
+
+# The distributions of the libraries that compute, by what is imported; the first that there is counts.
+_DISTRIBUTIONS = {
+    "ai_edge_litert": ("ai-edge-litert",),
+    "apache_beam": ("apache-beam",),
+    "jax": ("jax",),
+    "jaxlib": ("jaxlib",),
+    "keras": ("keras",),
+    "numpy": ("numpy",),
+    "PIL": ("pillow",),
+    "sklearn": ("scikit-learn",),
+    "tensorflow": ("tensorflow", "tensorflow-tpu"),
+    "tensorflow_transform": ("tensorflow-transform",),
+    "tfx_bsl": ("tfx-bsl",),
+}
+
+
+class Provenance(BaseModel):
+    """What computes an output: modules with digests of their source as parsed, libraries with versions, the engine.
+
+    engine: '' for a step that does not train.
+    """
+
+    modules: dict[str, str]
+    libraries: dict[str, str]
+    engine: str = ""
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 over all of it."""
+        return hashlib.sha256(json.dumps(self.model_dump(), sort_keys=True).encode()).hexdigest()
+
+    def changes(self, before: Provenance) -> list[str]:
+        """Return what differs from `before`, a phrase each: `trainyard.x changed`, `keras 3.14 → 3.15`."""
+        was, now = before.modules, self.modules
+        phrases = [f"{name} changed" for name in sorted(now) if was.get(name) not in (None, now[name])]
+        phrases += [f"{name} is new" for name in sorted(now.keys() - was.keys())]
+        phrases += [f"{name} is gone" for name in sorted(was.keys() - now.keys())]
+        for name in sorted(self.libraries.keys() | before.libraries.keys()):
+            old, new = before.libraries.get(name, "none"), self.libraries.get(name, "none")
+            phrases += [f"{name} {old} → {new}"] if old != new else []
+        if self.engine != before.engine:
+            phrases.append(f"engine {before.engine} → {self.engine}")
+        return phrases
+
+
+def provenance(recipe: Recipe, step: str) -> Provenance:
+    """Return what computes the output of `step`. Raises `ConfigurationError` if the recipe's module cannot be read."""
+    variant = os.environ.get(TRAINER_VARIABLE, "") if step == "train" else ""
+    engine = os.environ.get(ENGINE_VARIABLE) or ("jax" if variant == "jax" else "tensorflow")
+    modules, imported = _closure(_PACKAGE, f"trainyard.steps.{step}.run", _other_engines(engine))
+    if _NETWORKS in modules and recipe.model.name:
+        network, more = _closure(_PACKAGE, recipe.model.network_module, frozenset())
+        modules, imported = modules | network, imported | more
+    digests = {name: _parsed(path.read_bytes()).digest for name, path in modules.items()}
+    if _RECIPE_MODULE in modules and recipe.module:
+        digests["module"] = _digest(recipe_module(recipe.module))
+    libraries = {name: _version(_DISTRIBUTIONS[name], variant) for name in sorted(imported & _DISTRIBUTIONS.keys())}
+    return Provenance(modules=digests, libraries=libraries, engine=engine if step == "train" else "")
+
+
+def recipe_module(path: str) -> bytes:
+    """Return the source of the recipe's own module. Raises `ConfigurationError` if it cannot be read."""
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise ConfigurationError(
+            f"{path}: the recipe's module cannot be read ({error.strerror}). "
+            "Name a Python file in module, or leave it out."
+        ) from error
+
+
+def _other_engines(engine: str) -> frozenset[str]:
+    rooms = {name: f"trainyard.steps.train.engines.{name}.{name}_engine" for name in get_args(EngineName)}
+    return frozenset(module for name, module in rooms.items() if name != engine)
+
+
+@cache
+def _closure(package: Path, entry: str, left_out: frozenset[str]) -> tuple[dict[str, Path], frozenset[str]]:
+    """Return the files of the modules that `entry` imports, itself included, by name, and the libraries of them all."""
+    files: dict[str, Path] = {}
+    libraries: set[str] = set()
+    todo = [entry]
+    while todo:
+        name = todo.pop()
+        path = _file(package, name)
+        if path is None:
+            todo.append(name.rpartition(".")[0])  # an attribute of a module
+        elif name not in files and name not in left_out and not _carries(name):
+            files[name] = path
+            imports = _parsed(path.read_bytes()).imports
+            todo += ["trainyard", *(each for each in imports if each.startswith("trainyard."))]
+            todo += [parent] if (parent := name.rpartition(".")[0]) else []
+            libraries |= {each.partition(".")[0] for each in imports}
+    return dict(sorted(files.items())), frozenset(libraries)
+
+
+def _carries(name: str) -> bool:
+    parts = name.split(".")
+    prefixes = {".".join(parts[:count]) for count in range(1, len(parts) + 1)}
+    return bool(prefixes & _CARRIERS) and name not in _COMPUTES
+
+
+def _file(package: Path, name: str) -> Path | None:
+    path = package.parent.joinpath(package.name, *name.split(".")[1:])
+    return next((each for each in (path.with_suffix(".py"), path / "__init__.py") if each.is_file()), None)
+
+
+@dataclass(frozen=True)
+class _Parsed:
+    """A source file: the digest of what it means, and the names that it imports, types' alone left out."""
+
+    digest: str
+    imports: frozenset[str]
+
+
+@cache
+def _parsed(source: bytes) -> _Parsed:
+    return _Parsed(_digest(source), frozenset(_imports(ast.parse(source))))
+
+
+def _imports(node: ast.AST) -> Iterator[str]:
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names)
+    elif isinstance(node, ast.ImportFrom):
+        yield from (f"{node.module}.{alias.name}" for alias in node.names)
+    typed = isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+    for child in () if typed else ast.iter_child_nodes(node):
+        yield from _imports(child)
+
+
+def _digest(source: bytes) -> str:
+    """Return a digest of `source` as parsed: comments, docstrings and layout do not count."""
+    try:
+        text = _meaning(ast.parse(source))
+    except (SyntaxError, ValueError):  # the step that loads it says so
+        text = repr(source)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _meaning(node: object) -> str:
+    """Return `node` as text that is the same in Python 3.11 to 3.13, whose `ast.dump` differs in empty fields."""
+    if isinstance(node, list):
+        return ",".join(_meaning(each) for each in node)
+    if not isinstance(node, ast.AST):
+        return repr(node)
+    fields = {name: value for name, value in ast.iter_fields(node) if value not in (None, [])}
+    if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+        fields["body"] = node.body[ast.get_docstring(node, clean=False) is not None :]
+    return f"{type(node).__name__}({';'.join(f'{name}={_meaning(value)}' for name, value in fields.items())})"
+
+
+def _version(names: tuple[str, ...], variant: str) -> str:
+    """Return the version of the first of `names` that the image `variant` pins, else that is here, else ''."""
+    pins = _pins(variant) if variant else {}
+    for name in names:
+        if name in pins:
+            return pins[name]
+    for name in names:
+        try:
+            return importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return ""
+
+
+@cache
+def _pins(variant: str) -> dict[str, str]:
+    """Return the exact versions that this distribution asks for in the image `variant`."""
+    found: dict[str, str] = {}
+    for text in importlib.metadata.requires("trainyard") or []:
+        asked = Requirement(text)
+        if asked.marker and asked.marker.evaluate({"extra": variant}):
+            found.update((asked.name, pin.version) for pin in asked.specifier if pin.operator == "==")
+    return found

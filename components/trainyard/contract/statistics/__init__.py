@@ -1,0 +1,1 @@
+"""What is known of some data, and how far two of them differ."""

@@ -1,0 +1,195 @@
+"""Drift: how far new data have moved from those that a model was trained on, judged by their statistics alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from trainyard.contract.artifacts.document import Document, Part, Split
+from trainyard.contract.statistics.divergence import Distance, distance
+from trainyard.contract.statistics.histogram import Histogram, aligned
+from trainyard.spec.schedule import Bounds
+
+LABEL = "label"
+"""What the classes are called where they stand beside the features."""
+
+_LISTED = 3
+_GROUPS = 10  # chosen, as is usual for the population stability index
+
+
+class TopValue(Part):
+    """A text and how often it occurs."""
+
+    value: str
+    count: int
+
+
+class FeatureStatistics(Part):
+    """Of one feature in one split: a number's spread and histogram, or a text's most frequent values (top).
+
+    count leaves the missing ones out.
+    """
+
+    count: int
+    missing: int
+    mean: float | None = None
+    std: float | None = None
+    min: float | None = None
+    max: float | None = None
+    distinct: int | None = None
+    top: list[TopValue] | None = None
+    histogram: Histogram | None = None
+
+
+class Statistics(Document):
+    """What preprocess counted: examples by split, classes by name and split, features by name and split."""
+
+    file: ClassVar[str] = "statistics.json"
+
+    examples: dict[Split, int]
+    classes: dict[str, dict[Split, int]]
+    features: dict[str, dict[Split, FeatureStatistics]]
+
+
+class Movement(Part):
+    """How far one feature, or the classes as `label`, moved from one data set to another.
+
+    shift: of the means, in standard deviations before. missing: the shares before and now. sentences: what left the
+    bounds, or [].
+    """
+
+    feature: str
+    distance: Distance | None
+    shift: float | None
+    missing: tuple[float, float] | None
+    sentences: list[str]
+
+
+def drift(before: Statistics, now: Statistics, bounds: Bounds) -> list[str]:
+    """Return one sentence for each way in which `now`'s training split left the `bounds` around `before`'s, or []."""
+    return [sentence for movement in compare(before, now, bounds) for sentence in movement.sentences]
+
+
+def compare(before: Statistics, now: Statistics, bounds: Bounds) -> list[Movement]:
+    """Return how far each feature of the training split moved, by name, and last the classes.
+
+    A feature that came, went or changed its type left the bounds always. A category's frequency is compared over the
+    most frequent values of both, a new value with 0. A number's values are compared in the tenths of those before.
+    """
+    moved = []
+    for name in sorted(before.features.keys() | now.features.keys()):
+        old, new = (statistics.features.get(name, {}).get("train") for statistics in (before, now))
+        if old is None or new is None:
+            moved.append(_changed(name, "is new" if old is None else "is gone"))
+        elif (old.top is None) != (new.top is None):
+            moved.append(_changed(name, f"was a {_kind(old)}, is a {_kind(new)}"))
+        else:
+            moved.append(_movement(name, old, new, bounds.of(name)))
+    if before.classes or now.classes:
+        moved.append(_moved_classes(before, now, bounds.of(LABEL)))
+    return moved
+
+
+@dataclass(frozen=True)
+class _Shares:
+    """How many of `total` examples have each value; whole: no other value has any."""
+
+    counts: dict[str, int]
+    total: int
+    whole: bool = True
+
+    @classmethod
+    def of_classes(cls, statistics: Statistics) -> _Shares:
+        counts = {name: split.get("train", 0) for name, split in statistics.classes.items()}
+        return cls(counts, sum(counts.values()))
+
+    @classmethod
+    def of_top(cls, top: list[TopValue], statistics: FeatureStatistics) -> _Shares:
+        return cls({entry.value: entry.count for entry in top}, statistics.count, len(top) == statistics.distinct)
+
+    def of(self, value: str) -> float:
+        return self.counts.get(value, 0) / max(1, self.total)
+
+    def at_most(self, value: str) -> float:
+        """The share of `value`, or the most that it can be if it is not among the most frequent ones."""
+        if value in self.counts or self.whole:
+            return self.of(value)
+        return min(self.counts.values(), default=0) / max(1, self.total)
+
+
+def _changed(name: str, how: str) -> Movement:
+    return Movement(feature=name, distance=None, shift=None, missing=None, sentences=[f"{name}: {how}"])
+
+
+def _kind(statistics: FeatureStatistics) -> str:
+    return "number" if statistics.top is None else "text"
+
+
+def _moved_classes(before: Statistics, now: Statistics, bounds: Bounds) -> Movement:
+    old, new = _Shares.of_classes(before), _Shares.of_classes(now)
+    apart = _text_distance(old, new)
+    sentences = _frequencies(LABEL, old, new, bounds.max_frequency_change) + _left(LABEL, apart, bounds)
+    return Movement(feature=LABEL, distance=apart, shift=None, missing=None, sentences=sentences)
+
+
+def _movement(name: str, old: FeatureStatistics, new: FeatureStatistics, bounds: Bounds) -> Movement:
+    missing = [feature.missing / max(1, feature.count + feature.missing) for feature in (old, new)]
+    sentences = []
+    if abs(missing[1] - missing[0]) > bounds.max_missing_change:
+        sentences.append(f"{name}: {missing[0]:.1%} missing before, {missing[1]:.1%} now")
+    shift, apart = None, None
+    if old.top is not None and new.top is not None:
+        before, now = _Shares.of_top(old.top, old), _Shares.of_top(new.top, new)
+        apart = _text_distance(before, now)
+        sentences += _frequencies(name, before, now, bounds.max_frequency_change)
+    elif old.mean is not None and new.mean is not None:
+        difference, std = abs(new.mean - old.mean), old.std or 0.0
+        shift = float(f"{difference / std:.6g}") if std else None
+        apart = _number_distance(old.histogram, new.histogram)
+        # A column that held one value has no spread: any other value is then a drift.
+        if difference > bounds.max_mean_shift * std:
+            sentences.append(f"{name}: mean {old.mean:g} before, {new.mean:g} now (standard deviation {std:g})")
+    sentences += _left(name, apart, bounds)
+    return Movement(feature=name, distance=apart, shift=shift, missing=(missing[0], missing[1]), sentences=sentences)
+
+
+def _number_distance(old: Histogram | None, new: Histogram | None) -> Distance | None:
+    """Return the distance over the tenths of `old`, None if one of the statistics is of a version without them."""
+    if old is None or new is None:
+        return None
+    before, now = aligned(old, new)
+    edges = before.edges(_GROUPS)
+    return distance(before.grouped(edges), now.grouped(edges))
+
+
+def _text_distance(old: _Shares, new: _Shares) -> Distance:
+    """Return the distance over the most frequent values of both and, as one, all others.
+
+    A value that is not among the most frequent ones of one data set is taken to be as frequent there as it can be.
+    """
+    values = sorted({**old.counts, **new.counts})
+    before = [min(old.at_most(value), max(old.of(value), new.of(value))) for value in values]
+    now = [min(new.at_most(value), max(old.of(value), new.of(value))) for value in values]
+    return distance([*before, max(0.0, 1 - sum(before))], [*now, max(0.0, 1 - sum(now))])
+
+
+def _left(name: str, apart: Distance | None, bounds: Bounds) -> list[str]:
+    if apart is None:
+        return []
+    sentences = []
+    if bounds.max_jensen_shannon is not None and apart.jensen_shannon > bounds.max_jensen_shannon:
+        sentences.append(
+            f"{name}: Jensen-Shannon divergence {apart.jensen_shannon:.3g}, more than {bounds.max_jensen_shannon:g}"
+        )
+    if bounds.max_psi is not None and apart.psi > bounds.max_psi:
+        sentences.append(f"{name}: population stability index {apart.psi:.3g}, more than {bounds.max_psi:g}")
+    return sentences
+
+
+def _frequencies(name: str, old: _Shares, new: _Shares, bound: float) -> list[str]:
+    moved = sorted(value for value in {**old.counts, **new.counts} if abs(new.of(value) - old.of(value)) > bound)
+    if not moved:
+        return []
+    listed = ", ".join(f"'{value}' {old.of(value):.1%} → {new.of(value):.1%}" for value in moved[:_LISTED])
+    more = f" and {len(moved) - _LISTED} more" if len(moved) > _LISTED else ""
+    return [f"{name}: {listed}{more}"]

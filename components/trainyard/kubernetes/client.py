@@ -1,0 +1,248 @@
+"""The one client of the Kubernetes API, as plain JSON: for the launcher of a gang and for the command line."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+from trainyard.errors import ConfigurationError, InfrastructureError, TransientError
+from trainyard.retry import retry
+
+Manifest = dict[str, Any]
+T = TypeVar("T")
+
+CALL_SECONDS = 20  # chosen: no single call hangs longer than this
+PATIENCE_SECONDS = 30.0  # chosen: a person waits for the answer
+JOBS = "apis/batch/v1"
+
+_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+_JSON = "application/json, */*"
+_METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+_BUSY = frozenset({429, 500, 502, 503, 504})
+
+
+def connect(
+    namespace: str = "",
+    context: str = "",
+    *,
+    patience_seconds: float | None = None,
+    on_retry: Callable[[str], None] | None = None,
+    remedy: str = "Log in again, or have the permission granted to you.",
+) -> Cluster:
+    """Return the cluster of the pod that this process runs in, else the one that KUBECONFIG names.
+
+    namespace: without one, the pod's own or that of the file's context. context: one of the file's, instead of its
+    current one. The others are as in `Cluster`. Raises `ConfigurationError` if there is no cluster.
+    """
+    from kubernetes import client, config
+
+    configuration = client.Configuration()
+    configure(configuration, config, context)
+    if not namespace and os.environ.get("KUBERNETES_SERVICE_HOST"):
+        namespace = _NAMESPACE.read_text(encoding="utf-8").strip()
+    elif not namespace:
+        namespace = config.list_kube_config_contexts()[1]["context"].get("namespace", "default")
+    return Cluster(client.ApiClient(configuration), namespace, patience_seconds, on_retry, remedy)
+
+
+def configure(configuration: Any, config: Any, context: str = "") -> None:
+    """Fill in the address and the credentials of the cluster; `config` is the module kubernetes.config."""
+    try:
+        if os.environ.get("KUBERNETES_SERVICE_HOST") and not context:
+            config.load_incluster_config(client_configuration=configuration)
+        else:
+            config.load_kube_config(client_configuration=configuration, context=context or None)
+    except (config.ConfigException, OSError, TypeError) as error:  # TypeError: an empty file
+        raise ConfigurationError(
+            f"kubernetes: no cluster is known here ({error}). "
+            "Set KUBECONFIG to a file with its address and your credentials."
+        ) from error
+
+
+class Cluster:
+    """A cluster and one namespace of it.
+
+    patience_seconds: how long a call is repeated while the API server is busy or out of reach, PATIENCE_SECONDS by
+    default; `post` is never repeated. on_retry: called with the problem before each repetition. remedy: what to do if
+    the API server refuses the caller.
+
+    Raises `TransientError`, with `unreachable` set, if the API server stays out of reach, `InfrastructureError` if it
+    refuses.
+    """
+
+    def __init__(
+        self,
+        api: Any,
+        namespace: str,
+        patience_seconds: float | None = None,
+        on_retry: Callable[[str], None] | None = None,
+        remedy: str = "",
+    ) -> None:
+        self._api = api
+        self.namespace = namespace
+        self.unreachable = False
+        self._patience_seconds = patience_seconds
+        self._on_retry = on_retry
+        self._remedy = remedy
+
+    @property
+    def host(self) -> str:
+        """The API server's address."""
+        return str(self._api.configuration.host)
+
+    def path(self, kind: str, name: str = "", group: str = "api/v1") -> str:
+        """Return the path of the object, or of all objects of `kind`, in the namespace."""
+        return f"/{group}/namespaces/{self.namespace}/{kind}" + (f"/{name}" if name else "")
+
+    def get(self, path: str, query: dict[str, str | int] | None = None, metadata_only: bool = False) -> Manifest | None:
+        """Return the object or list at `path`, None if there is none; of a Secret ask for the metadata only."""
+        text = self._call("GET", path, query=query, absent=(404,), accept=_METADATA if metadata_only else _JSON)
+        return None if text is None else dict(json.loads(text))
+
+    def items(self, kind: str, selector: str = "", fields: str = "", group: str = "api/v1") -> list[Manifest]:
+        """Return the objects of `kind` in the namespace, such as pods."""
+        query: dict[str, str | int] = {"labelSelector": selector, "fieldSelector": fields}
+        answer = self.get(self.path(kind, group=group), {name: value for name, value in query.items() if value})
+        return list(answer["items"]) if answer else []
+
+    def create(self, kind: str, body: Manifest) -> Manifest | None:
+        """Return the object as created in the namespace, or None if one of its name exists."""
+        version = body["apiVersion"]
+        path = self.path(kind, group=f"apis/{version}" if "/" in version else f"api/{version}")
+        text = self._call("POST", path, body=body, absent=(409,), repeat=True)
+        return None if text is None else dict(json.loads(text))
+
+    def post(self, path: str, body: Manifest) -> Manifest:
+        """Return what the API server answers to `body`."""
+        return dict(json.loads(self._call("POST", path, body=body, repeat=False) or "{}"))
+
+    def refusal(self, path: str, body: Manifest) -> str:
+        """Return why the API server refuses `body`, '' if it takes it."""
+        from kubernetes.client import ApiException
+
+        try:
+            self.post(path, body)
+        except InfrastructureError as error:
+            return message(error.__cause__) if isinstance(error.__cause__, ApiException) else str(error)
+        return ""
+
+    def delete(self, path: str, uid: str = "") -> None:
+        """Ask for the end of the object and of all that it owns; with `uid`, of none made after the one with that."""
+        body: Manifest = {"propagationPolicy": "Foreground"}
+        if uid:
+            body["preconditions"] = {"uid": uid}
+        self._call("DELETE", path, body=body, absent=(404, 409) if uid else (404,))
+
+    def log(self, pod: str, container: str, tail: int | None = None) -> str:
+        """Return the container's log, '' if there is none."""
+        query: dict[str, str | int] = {"container": container}
+        if tail is not None:
+            query["tailLines"] = tail
+        return self._call("GET", f"{self.path('pods', pod)}/log", query=query, absent=(400, 404)) or ""
+
+    def follow_log(self, pod: str, container: str, since_seconds: int | None) -> Iterator[bytes]:
+        """Yield the container's log as it is written, each line after its time, until it ends or breaks off.
+
+        Raises the client's own errors: nothing is repeated.
+        """
+        query: dict[str, str | int] = {"container": container, "follow": "true", "timestamps": "true"}
+        if since_seconds is not None:
+            query["sinceSeconds"] = since_seconds
+        response = self._request("GET", f"{self.path('pods', pod)}/log", query, None, _JSON, (CALL_SECONDS, None))
+        try:
+            yield from response.stream(decode_content=False)
+        finally:
+            response.close()
+
+    def _request(
+        self, method: str, path: str, query: dict[str, str | int] | None, body: Manifest | None, accept: str, limit: Any
+    ) -> Any:
+        return self._api.call_api(
+            path,
+            method,
+            query_params=list((query or {}).items()),
+            header_params={"Accept": accept, "Content-Type": "application/json"},
+            body=body,
+            auth_settings=["BearerToken"],
+            _return_http_data_only=True,
+            _preload_content=False,
+            _request_timeout=limit,
+        )
+
+    def _call(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: dict[str, str | int] | None = None,
+        body: Manifest | None = None,
+        absent: tuple[int, ...] = (),
+        accept: str = _JSON,
+        repeat: bool = True,
+    ) -> str | None:
+        from kubernetes.client import ApiException
+        from urllib3.exceptions import HTTPError
+
+        def once() -> str:
+            response = self._request(method, path, query, body, accept, CALL_SECONDS)
+            return str(response.data.decode("utf-8", errors="replace"))
+
+        seconds = PATIENCE_SECONDS if self._patience_seconds is None else self._patience_seconds
+        try:
+            return patient(once, seconds if repeat else 0, self._on_retry)
+        except ApiException as error:
+            if error.status in absent:
+                return None
+            raise self._refused(method, path, error) from error
+        except (HTTPError, OSError) as error:
+            self.unreachable = True
+            raise TransientError(
+                f"kubernetes: {self.host} cannot be reached ({reason(error)}). "
+                "Check the network and KUBECONFIG, and run the same command again."
+            ) from error
+
+    def _refused(self, method: str, path: str, error: Any) -> InfrastructureError | TransientError:
+        what = f"kubernetes: {method} {path}"
+        if error.status in (401, 403):
+            return InfrastructureError(f"{what}: refused ({message(error)}). {self._remedy}")
+        busy = error.status in _BUSY
+        self.unreachable = self.unreachable or busy
+        return (TransientError if busy else InfrastructureError)(f"{what}: {error.status} ({message(error)}).")
+
+
+def patient(call: Callable[[], T], seconds: float, on_retry: Callable[[str], None] | None = None) -> T:
+    """Return what `call` returns; a server that is busy or does not answer is asked again for `seconds`.
+
+    on_retry: called with the problem before the server is asked again. Raises the last error as it came.
+    """
+    from urllib3.exceptions import HTTPError
+
+    def transient(error: Exception) -> bool:
+        return isinstance(error, HTTPError | OSError) or getattr(error, "status", None) in _BUSY
+
+    def report(error: Exception, _: float) -> None:
+        if on_retry:
+            on_retry(message(error) if hasattr(error, "status") else reason(error))
+
+    return retry(call, transient, seconds=seconds, first_pause=0.5, longest_pause=5, on_retry=report)
+
+
+def message(error: Any) -> str:
+    """Return what a server says in the body of a refusal, else its reason."""
+    body = error.body.decode("utf-8", errors="replace") if isinstance(error.body, bytes) else error.body or ""
+    try:
+        document = json.loads(body)
+        text = document.get("message") or document.get("error_message") or document.get("error")
+    except (ValueError, AttributeError):
+        text = body
+    return " ".join(str(text or error.reason).split())[:400]
+
+
+def reason(error: BaseException) -> str:
+    """Return the innermost cause that a network library wraps, in one line."""
+    while (inner := getattr(error, "reason", None)) and isinstance(inner, BaseException):
+        error = inner
+    return " ".join(str(error).split())[:200] or type(error).__name__

@@ -1,0 +1,211 @@
+"""What a pod's own fields mean, read in one place: for the launcher that watches a gang, and for `explain`.
+
+Pure functions over the objects of the Kubernetes API. What to say about it, and what to do, is for the callers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from trainyard.kubernetes import labels
+from trainyard.kubernetes.client import Manifest
+
+State = Literal["waiting", "running", "done", "failed"]
+Waiting = Literal["starting", "scheduling", "unscheduled", "gated", "image", "configuration", "crash-loop"]
+Disruption = Literal["preempted", "evicted", "disk", "node-lost"]
+Failure = Literal["deadline", "turned-away", "out-of-memory", "exited", "unknown"]
+Cause = Literal["done", "running", "ending"] | Waiting | Disruption | Failure
+
+CONTAINER = "worker"
+"""The container of a gang's pods; Kubeflow calls a step's `main`."""
+
+_HELPERS = ("wait", "init", "argoexec-init")  # Argo's own containers beside the step's
+_LONGEST = 500  # characters of Kubernetes' own words
+_DISRUPTIONS: dict[str, Disruption] = {
+    "PreemptionByScheduler": "preempted",
+    "EvictionByEvictionAPI": "evicted",
+    "DeletionByTaintManager": "node-lost",
+    "DeletionByPodGC": "node-lost",
+    "TerminationByKubelet": "evicted",
+}
+# What a container that does not start waits for. The kubelet tries again, and the answer stays the same.
+_BLOCKED: dict[str, Waiting] = {
+    **dict.fromkeys(
+        ("ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "ImageInspectError"), "image"
+    ),
+    **dict.fromkeys(
+        ("CreateContainerConfigError", "CreateContainerError", "RunContainerError", "StartError"), "configuration"
+    ),
+    "CrashLoopBackOff": "crash-loop",
+}
+
+
+@dataclass(frozen=True)
+class Exit:
+    """How a container ended."""
+
+    container: str
+    code: int
+    reason: str
+    message: str
+    finished: str
+
+    @property
+    def out_of_memory(self) -> bool:
+        """Whether the kernel killed it for memory."""
+        return self.reason == "OOMKilled"
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """One pod. reason and message are Kubernetes' own words; ending: it was asked to stop.
+
+    image: of the container that cannot start. exit: of the container that does the work, else of another that failed.
+    """
+
+    state: State
+    cause: Cause
+    reason: str = ""
+    message: str = ""
+    image: str = ""
+    exit: Exit | None = None
+    ending: bool = False
+
+    @property
+    def disrupted(self) -> bool:
+        """Whether others ended the pod: a preemption, an eviction or the loss of its node."""
+        return self.cause in ("preempted", "evicted", "disk", "node-lost")
+
+    @property
+    def blocked(self) -> bool:
+        """Whether a container waits for what does not come by itself."""
+        return self.cause in ("image", "configuration", "crash-loop")
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a pod works for: `train`, worker 1 of `train`, or the second task of `check` in one run."""
+
+    step: str
+    use: str = ""
+    worker: str = ""
+
+    @property
+    def name(self) -> str:
+        """Such as `train`, `train worker 1` or `check 2`."""
+        return self.step + (f" worker {self.worker}" if self.worker else f" {self.use}" if self.use else "")
+
+
+def diagnose(pod: Manifest) -> Diagnosis:
+    """Return what the pod's status says, read by itself: its node may be gone without the pod knowing it."""
+    status = pod.get("status", {})
+    phase = status.get("phase", "Pending")
+    base = Diagnosis(
+        "running",
+        "running",
+        reason=str(status.get("reason") or ""),
+        message=one_line(status.get("message") or ""),
+        exit=_exit(pod),
+        ending=bool(pod["metadata"].get("deletionTimestamp")),
+    )
+    if phase == "Succeeded":
+        return replace(base, state="done", cause="done")
+    if disruption := _disruption(base, status):
+        return replace(disruption, state="failed" if phase == "Failed" else "running")
+    if phase == "Failed" or (base.exit and base.exit.code):
+        return replace(base, state="failed", cause=_failure(base))
+    if phase == "Pending":
+        return _waiting(base, pod)
+    return replace(base, cause="ending") if base.ending else base
+
+
+def conditions(thing: Manifest, status: str = "True") -> dict[str, Manifest]:
+    """Return the conditions of a pod, Job or node that have `status`, by type."""
+    every = thing.get("status", {}).get("conditions") or []
+    return {condition["type"]: condition for condition in every if condition["status"] == status}
+
+
+def task_of(thing: Manifest) -> Task:
+    """Return what a pod or a Job works for; a driver of Kubeflow is `driver`."""
+    own = thing["metadata"].get("labels", {})
+    if (step := own.get(labels.STEP)) is None:
+        name = str(thing["metadata"]["name"])
+        return Task("driver" if "driver" in name else name)
+    return Task(str(step), use=str(own.get(labels.USE, "")), worker=str(own.get(labels.INDEX, "")))
+
+
+def main_container(pod: Manifest) -> str:
+    """Return the name of the container that does the step's work."""
+    names = [str(container["name"]) for container in pod["spec"]["containers"]]
+    ours = (name for name in names if name in (CONTAINER, "main"))
+    return next(ours, next((name for name in names if name not in _HELPERS), names[0]))
+
+
+def one_line(text: str) -> str:
+    """Return `text` in one line, cut if it is too long for a sentence."""
+    return " ".join(text.split())[:_LONGEST]
+
+
+def _disruption(base: Diagnosis, status: Manifest) -> Diagnosis | None:
+    condition = conditions({"status": status}).get("DisruptionTarget")
+    if base.reason == "Evicted" and "exceeds the total limit" in base.message:
+        return replace(base, cause="disk")
+    if condition is None and base.reason not in ("Evicted", "Preempting", "NodeLost", "NodeShutdown"):
+        return None
+    reason = str((condition or {}).get("reason") or "")
+    message = base.message or one_line((condition or {}).get("message") or "")
+    return replace(base, cause=_DISRUPTIONS.get(reason, "evicted"), reason=reason, message=message)
+
+
+def _failure(base: Diagnosis) -> Failure:
+    if base.reason == "DeadlineExceeded":
+        return "deadline"
+    if base.reason.startswith("OutOf") or base.reason in (
+        *("UnexpectedAdmissionError", "NodeAffinity", "Allocate failed"),
+    ):
+        return "turned-away"
+    if base.exit is None:
+        return "unknown"
+    return "out-of-memory" if base.exit.out_of_memory else "exited"
+
+
+def _waiting(base: Diagnosis, pod: Manifest) -> Diagnosis:
+    waiting = replace(base, state="waiting", cause="starting")
+    if unscheduled := conditions(pod, "False").get("PodScheduled"):
+        reason, message = str(unscheduled.get("reason") or ""), one_line(unscheduled.get("message") or "")
+        # What the scheduler says after its first sentence, of claims and preemption, names no other cause.
+        first = message.partition(". ")[0]
+        cause: Waiting = "gated" if reason == "SchedulingGated" else "unscheduled"
+        return replace(waiting, cause=cause, reason=reason, message=first)
+    status = pod.get("status", {})
+    for container in [*status.get("initContainerStatuses", []), *status.get("containerStatuses", [])]:
+        state = container.get("state", {}).get("waiting") or {}
+        if blocked := _BLOCKED.get(str(state.get("reason"))):
+            message = one_line(state.get("message") or "")
+            image = str(container.get("image", ""))
+            return replace(waiting, cause=blocked, reason=str(state["reason"]), message=message, image=image)
+    return waiting if pod["spec"].get("nodeName") else replace(waiting, cause="scheduling")
+
+
+def _exit(pod: Manifest) -> Exit | None:
+    status = pod.get("status", {})
+    ends = {
+        container["name"]: end
+        for container in [*status.get("containerStatuses", []), *status.get("initContainerStatuses", [])]
+        if (end := container.get("state", {}).get("terminated"))
+    }
+    if not ends:
+        return None
+    main = main_container(pod)
+    name = main if main in ends else next((name for name, end in ends.items() if end.get("exitCode")), "")
+    if not name:
+        return None
+    end = ends[name]
+    return Exit(
+        container=name,
+        code=int(end.get("exitCode") or 0),
+        reason=str(end.get("reason") or ""),
+        message=str(end.get("message") or ""),
+        finished=str(end.get("finishedAt") or ""),
+    )

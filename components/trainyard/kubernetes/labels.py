@@ -1,0 +1,35 @@
+"""Names of labels and annotations, those of Trainyard and those of others that it reads."""
+
+from __future__ import annotations
+
+APPLICATION = "app.kubernetes.io/name"
+STEP = "app.kubernetes.io/component"
+INSTANCE = "app.kubernetes.io/instance"
+POOL = "trainyard/pool"
+USE = "trainyard/use"
+"""'2' on pods of the second task of a step in one run, and so on."""
+
+RUN = "trainyard/run"
+"""Annotation of a gang's Job: the run that it trains for."""
+PLAN = "trainyard/plan"
+"""Annotation of a gang's Job: the digest of its spec."""
+
+JOB = "batch.kubernetes.io/job-name"
+JOB_UID = "batch.kubernetes.io/controller-uid"
+INDEX = "batch.kubernetes.io/job-completion-index"
+QUEUE = "kueue.x-k8s.io/queue-name"
+POD_SECURITY = "pod-security.kubernetes.io/enforce"
+HOST = "kubernetes.io/hostname"
+ARCHITECTURE = "kubernetes.io/arch"
+
+KUBEFLOW_RUN = "pipeline/runid"
+WORKFLOW = "workflows.argoproj.io/workflow"
+NODE_ID = "workflows.argoproj.io/node-id"
+"""Annotation of Argo: the id of the Workflow's node that the pod is."""
+NODE_NAME = "workflows.argoproj.io/node-name"
+"""Annotation of Argo: the name of that node."""
+
+
+def of_step(step: str) -> dict[str, str]:
+    """Return the labels that say that an object works for `step` of a pipeline of Trainyard."""
+    return {APPLICATION: "trainyard", STEP: step}

@@ -1,0 +1,88 @@
+"""From a pool to a pod: the one place that writes selectors, tolerations, resources, security context and volumes.
+
+`place` writes what it says into the package, a gang's Job and `doctor` build on it, and `pools` counts nodes by it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from trainyard.kubernetes.client import Manifest
+from trainyard.spec.environment import SecretKey, Volume
+from trainyard.spec.hardware.catalog import Platform
+from trainyard.spec.hardware.pools import Pool, placement
+
+USER = 65532  # our images' user; numeric, for Pod Security "restricted" asks the kubelet to verify it
+SHARED_MEMORY = "/dev/shm"  # noqa: S108 - a mount in the pod, not this machine's
+_TEMPORARY = "/tmp"  # noqa: S108
+
+
+def pod_spec(pool: Pool, platform: Platform, volume: Volume | None = None, *, worker: bool = False) -> Manifest:
+    """Return a pod on `pool`: where it lands, what it may use, as whom it runs, and what it mounts.
+
+    Its one container has no name, image or command yet. worker: of a gang, whose root file system is read-only and
+    which has /dev/shm and /tmp of its own; a step's pod has /dev/shm only if several GPUs talk through it.
+    """
+    needs = placement(pool, platform)
+    extra = {"ephemeral-storage": pool.ephemeral_storage} if worker else {}
+    if needs.resource:
+        extra[needs.resource] = str(needs.count)
+    group = {"runAsGroup": USER, "fsGroup": USER, "fsGroupChangePolicy": "OnRootMismatch"} if worker else {}
+    mounts = _mounts(pool, volume, worker)
+    container = {
+        "resources": {
+            "requests": pool.resources.requests.model_dump() | extra,
+            "limits": pool.resources.limits.model_dump(exclude_none=True) | extra,
+        },
+        "volumeMounts": [{"name": name, "mountPath": path} for name, path, _ in mounts],
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            **({"readOnlyRootFilesystem": True} if worker else {}),
+            "capabilities": {"drop": ["ALL"]},
+        },
+    }
+    spec: Manifest = {
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": USER,
+            **group,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "containers": [container],
+        "volumes": [{"name": name, **source} for name, _, source in mounts],
+    }
+    if needs.node_selector:
+        spec["nodeSelector"] = needs.node_selector
+    if needs.tolerations:
+        spec["tolerations"] = [toleration.model_dump(exclude_none=True) for toleration in needs.tolerations]
+    return spec
+
+
+def variables(values: Mapping[str, str], secrets: Mapping[str, SecretKey]) -> list[Manifest]:
+    """Return a container's environment variables in the order of their names, those from Secrets last."""
+    return [
+        *({"name": name, "value": value} for name, value in sorted(values.items())),
+        *(
+            {"name": name, "valueFrom": {"secretKeyRef": {"name": source.secret, "key": source.key}}}
+            for name, source in sorted(secrets.items())
+        ),
+    ]
+
+
+def variable(spec: Manifest, name: str) -> str:
+    """Return the value of the environment variable `name` of the pod's containers, '' if none has it."""
+    entries = [entry for container in spec["containers"] for entry in container.get("env") or []]
+    return next((str(entry.get("value", "")) for entry in entries if entry["name"] == name), "")
+
+
+def _mounts(pool: Pool, volume: Volume | None, worker: bool) -> list[tuple[str, str, Manifest]]:
+    """Return name, path and source of each volume."""
+    mounts: list[tuple[str, str, Manifest]] = []
+    if worker or (pool.kind == "gpu" and pool.count > 1):
+        memory = {"emptyDir": {"medium": "Memory", "sizeLimit": pool.shared_memory}}
+        mounts.append(("shared-memory", SHARED_MEMORY, memory))
+    if worker:
+        mounts.append(("tmp", _TEMPORARY, {"emptyDir": {"sizeLimit": pool.ephemeral_storage}}))
+    if volume:
+        mounts.append(("storage", volume.path, {"persistentVolumeClaim": {"claimName": volume.claim}}))
+    return mounts

@@ -1,0 +1,55 @@
+"""Draws a histogram: as bars of characters, and as numbers for the bars of a page."""
+
+from __future__ import annotations
+
+import datetime
+
+from trainyard.contract.statistics.histogram import Histogram
+
+_BARS = "▁▂▃▄▅▆▇█"
+WIDTH = 24
+"""Bars of a histogram. Chosen: they fit into a line of a table."""
+
+_FAR = 0.005  # chosen: the share at either end that would press all other bars together
+
+
+def bars(histogram: Histogram, width: int = WIDTH) -> list[int]:
+    """Return the counts of `width` bars of equal breadth, from the 0.5 % quantile to the 99.5 % one.
+
+    What lies beyond is counted in the first and the last bar.
+    """
+    unit = 2.0**histogram.exponent
+    if len(histogram.starts) <= 1:
+        return [sum(histogram.counts)]
+    low, high = histogram.quantile(_FAR), histogram.quantile(1 - _FAR)
+    if high - low <= 2 * unit:  # all but a few are equal
+        low, high = histogram.starts[0], histogram.starts[-1] + unit
+    counts = [0.0] * width
+    for bin_start, count in zip(histogram.starts, histogram.counts, strict=True):
+        start, end = ((edge - low) / (high - low) * width for edge in (bin_start, bin_start + unit))
+        first, last = (min(width - 1, max(0, int(edge))) for edge in (start, end))
+        if first == last:
+            counts[first] += count
+            continue
+        spread = max(1e-300, end - start)
+        for bar in range(first, last + 1):
+            left = start if bar == first else float(bar)
+            right = end if bar == last else float(bar + 1)
+            counts[bar] += count * max(0.0, right - left) / spread
+    return [round(count) for count in counts]
+
+
+def spark(histogram: Histogram) -> str:
+    """Return the histogram as a line of bars; an empty bar is a blank."""
+    counts = bars(histogram)
+    most = max(counts, default=0) or 1
+    return "".join(_BARS[max(0, -(-8 * count // most) - 1)] if count else " " for count in counts)
+
+
+def written(value: float | None, kind: str) -> str:
+    """Return a number or a day as a person reads it."""
+    if value is None:
+        return "–"
+    if kind == "date":
+        return (datetime.date(1970, 1, 1) + datetime.timedelta(days=round(value))).isoformat()
+    return f"{value:,.0f}" if kind == "integer" or 1000 <= abs(value) < 1e9 else f"{value:.4g}"

@@ -1,0 +1,155 @@
+"""Says in sentences what is suspicious about data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from trainyard.quality.profile import ColumnProfile, Profile
+
+_SHOWN = 5
+_MISSING = 0.5  # chosen: a column that lacks more tells little
+_ONE_VALUE = 0.999  # chosen: nearly constant
+_IMBALANCE = 0.01  # chosen: share of a class that a split of a tenth may hardly hold
+_FEW = 10  # chosen: examples of a class that three splits can share
+
+
+def of_table(profile: Profile, giveaways: dict[str, float], exact: bool) -> list[str]:
+    """Return what is worth a look about rows, the gravest first. giveaways: columns that tell the label alone."""
+    sentences = list(_giveaways(profile, giveaways))
+    sentences += _classes(profile)
+    for column in profile.columns:
+        sentences += _column(column, profile)
+    about = "" if exact else "about "
+    repeated = profile.repeated
+    if profile.ragged:
+        sentences.append(
+            f"{_count(profile.ragged, 'row has', 'rows have')} another number of cells than the header, and "
+            f"{'is' if profile.ragged == 1 else 'are'} counted nowhere else: {'; '.join(profile.ragged_such_as)}."
+        )
+    if repeated.repeats:
+        first = ", ".join(f"{name} ({times})" for name, times in repeated.such_as)
+        sentences.append(
+            f"{about}{_count(repeated.repeats, 'row repeats', 'rows repeat')} another one, such as {first}."
+        )
+    if repeated.conflicts:
+        sentences.append(
+            f"{about}{_count(repeated.conflicts, 'row is', 'rows are')} equal to another one in all but the label "
+            f"'{profile.label}'. No model can tell them apart; look which label is right."
+        )
+    return sentences + _others(profile)
+
+
+def of_pictures(profile: Profile) -> list[str]:
+    """Return what is worth a look about pictures, the gravest first."""
+    sentences = []
+    pictures = profile.pictures
+    assert pictures is not None  # noqa: S101 - of pictures alone
+    if pictures.broken:
+        total = sum(pictures.broken.values())
+        why = ", ".join(f"{reason} {count}" for reason, count in pictures.broken.items())
+        sentences.append(
+            f"{_count(total, 'file is', 'files are')} no picture that can be read ({why}), such as "
+            f"{'; '.join(pictures.broken_such_as)}. Preprocess sets them aside."
+        )
+    sentences += _classes(profile)
+    repeated = profile.repeated
+    if repeated.conflicts:
+        sentences.append(
+            f"{_count(repeated.conflicts, 'picture lies', 'pictures lie')} in several classes, such as "
+            f"{'; '.join(' = '.join(names) for names in repeated.conflicts_such_as)}. Keep each in one."
+        )
+    if repeated.repeats:
+        such_as = "; ".join(" = ".join(names) for names in repeated.such_as)
+        sentences.append(f"{_count(repeated.repeats, 'file repeats', 'files repeat')} another one, such as {such_as}.")
+    if pictures.near_count:
+        such_as = "; ".join(" ≈ ".join(names) for names in pictures.near[:_SHOWN])
+        sentences.append(
+            f"{_count(pictures.near_count, 'pair of pictures looks', 'pairs of pictures look')} the same, such as "
+            f"{such_as}. In different splits they make a model look better than it is."
+        )
+    if len(pictures.modes) > 1:
+        modes = ", ".join(f"{mode} {count}" for mode, count in pictures.modes.items())
+        sentences.append(f"The pictures are of different kinds: {modes}. data.channels decides what all are read as.")
+    return sentences + _others(profile)
+
+
+def _giveaways(profile: Profile, giveaways: dict[str, float]) -> Iterator[str]:
+    for name, told in giveaways.items():
+        how = f"tells '{profile.label}' in {told:.1%} of the rows" if profile.classes else f"correlates by {told:.4f}"
+        yield (
+            f"'{name}' alone gives the label away: it {how}. If it is not known before the label is, a model that "
+            "learns from it is of no use. Leave it out."
+        )
+
+
+def _classes(profile: Profile) -> Iterator[str]:
+    if profile.label is None or not profile.classes:
+        return
+    if len(profile.classes) == 1:
+        yield f"Every example has the class '{next(iter(profile.classes))}'. At least two are needed."
+        return
+    single = [name for name, count in profile.classes.items() if count == 1]
+    if single:
+        yield (
+            f"{_count(len(single), 'class has', 'classes have')} one example: {_list(single)}. A class needs examples "
+            "in every split."
+        )
+    few = [f"{name} {count}" for name, count in profile.classes.items() if 1 < count < _FEW]
+    if few:
+        yield f"{_count(len(few), 'class has', 'classes have')} fewer than {_FEW} examples: {_list(few)}."
+    total = sum(profile.classes.values())
+    rare = [
+        f"{name} {count / total:.2%}" for name, count in profile.classes.items() if _FEW <= count < _IMBALANCE * total
+    ]
+    if rare:
+        yield f"Rare classes: {_list(rare)}. See train.class_weights."
+
+
+def _column(column: ColumnProfile, profile: Profile) -> Iterator[str]:
+    count = column.statistics.count + column.mistyped
+    rows = count + column.statistics.missing
+    name = f"'{column.name}'"
+    if column.type == "empty":
+        yield f"{name} is empty in all {rows:,} rows. Leave it out."
+        return
+    if column.statistics.missing > _MISSING * rows:
+        yield f"{name} is missing in {column.statistics.missing / rows:.1%} of the rows."
+    most = column.top[0] if column.top else None
+    if column.distinct == 1 and most is not None:
+        yield f"{name} is constant: {most.value!r} in every row that has one. It tells nothing; leave it out."
+    elif most is not None and most.count >= _ONE_VALUE * count:
+        yield f"{name} is nearly constant: {most.value!r} in {most.count / count:.2%} of its cells."
+    elif (
+        column.name != profile.label
+        and column.distinct >= count > 20
+        and column.type in ("text", "category", "integer")
+    ):
+        yield (
+            f"{name} looks like an id: all of its {count:,} values differ. A model would learn them by heart; "
+            "leave it out."
+        )
+    if column.mistyped:
+        yield (
+            f"{name} is {_article(column.type)}, but {_count(column.mistyped, 'cell is', 'cells are')} not: "
+            f"{', '.join(column.mistyped_such_as)}. Preprocess sets such rows aside."
+        )
+
+
+def _others(profile: Profile) -> list[str]:
+    if not profile.others:
+        return []
+    number = len(profile.others)
+    return [f"{_count(number, 'other file is', 'other files are')} not looked into: {_list(profile.others)}."]
+
+
+def _article(kind: str) -> str:
+    return {"integer": "a whole number", "number": "a number", "date": "a date"}.get(kind, kind)
+
+
+def _count(number: int, one: str, several: str) -> str:
+    return f"{number:,} {one if number == 1 else several}"
+
+
+def _list(names: list[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more

@@ -1,0 +1,50 @@
+"""Looks into a source before anything is trained from it."""
+
+from __future__ import annotations
+
+from trainyard.errors import ConfigurationError
+from trainyard.quality.arrow import forgo_pandas
+from trainyard.quality.pictures.pictures import profile_pictures
+from trainyard.quality.profile import Profile
+from trainyard.quality.source import Kind, SourceFiles, find_source
+from trainyard.quality.tables.tables import profile_table
+from trainyard.spec.recipe import Recipe
+
+_KINDS: dict[str, Kind] = {"csv": "csv", "image_folder": "image_folder"}
+
+
+def inspect(path: str, label: str | None = None) -> Profile:
+    """Return the profile of the tables or pictures at `path`: a folder, a file or a glob, local, gs:// or s3://.
+
+    Raises `DataError` if there are none or they cannot be read, `ConfigurationError` if no column is named `label`.
+    """
+    forgo_pandas()
+    source = find_source(path)
+    if source.kind == "csv":
+        return profile_table(source, label)
+    if label is not None:
+        raise ConfigurationError(
+            f"--label {label}: {path} holds pictures, whose class is the folder that they lie in. Leave --label out."
+        )
+    return profile_pictures(source)
+
+
+def inspect_recipe(recipe: Recipe) -> Profile:
+    """Return the profile of the data that `recipe` names. Raises as `inspect`."""
+    forgo_pandas()
+    source = recipe_source(recipe)
+    if source.kind == "csv":
+        return profile_table(source, recipe.data.label, recipe.task == "regression")
+    return profile_pictures(source)
+
+
+def recipe_source(recipe: Recipe) -> SourceFiles:
+    """Return the files of the data that `recipe` names. Raises `ConfigurationError` if they are none to look into."""
+    data = recipe.data
+    kind = _KINDS.get(data.format)
+    if kind is None or data.path is None or data.window_days is not None:
+        what = "bundled data" if data.path is None else "a window of days" if kind else f"the format {data.format}"
+        raise ConfigurationError(
+            f"{recipe.name}: data: {what} cannot be looked into. Name files: CSV, or folders of pictures."
+        )
+    return find_source(data.path, kind)

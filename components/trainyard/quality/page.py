@@ -1,0 +1,48 @@
+"""Writes a profile as one HTML file that opens offline and asks nobody for anything."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import jinja2
+
+from trainyard.errors import ConfigurationError
+from trainyard.quality.figures import bars, written
+from trainyard.quality.profile import ColumnProfile, Profile
+
+_BARS = 32
+
+
+def write_page(profile: Profile, file: Path) -> None:
+    """Write the page. Raises `ConfigurationError` if the file cannot be written."""
+    try:
+        file.write_text(page(profile), encoding="utf-8")
+    except OSError as error:
+        raise ConfigurationError(
+            f"--html {str(file)[:200]}: cannot be written ({error.strerror}). Name a file in a folder that is there."
+        ) from error
+
+
+def page(profile: Profile) -> str:
+    """Return the page as HTML. It has no script; what comes from the data is escaped, and nothing is requested."""
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["written"] = written
+    text: str = environment.get_template("page.html.j2").render(
+        profile=profile, bars={column.name: _heights(column) for column in profile.columns}
+    )
+    return text
+
+
+def _heights(column: ColumnProfile) -> list[tuple[float, int]]:
+    """Return the height of each bar, 0 to 100, and its count."""
+    if column.statistics.histogram is None:
+        return []
+    counts = bars(column.statistics.histogram, _BARS)
+    most = max(counts, default=0) or 1
+    return [(max(1.5, 100 * count / most) if count else 0, count) for count in counts]

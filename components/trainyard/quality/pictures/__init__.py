@@ -1,0 +1,1 @@
+"""Looks into folders of pictures, and tells which look alike."""

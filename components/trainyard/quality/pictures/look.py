@@ -1,0 +1,92 @@
+"""Finds pictures that look the same, whatever their size and encoding, without comparing each with each.
+
+A picture's look is two difference hashes: is each of 8 x 8 patches brighter than its right neighbour, and than the one
+below. Source: Krawetz (2013), Kind of Like That, https://www.hackerfactor.com/blog/index.php?/archives/529-.html
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+NEAR = 7
+"""Bits of the 128 in which looks of the same picture differ at most.
+
+Chosen: by the pigeonhole principle such looks have at least one of 8 bands of 16 bits in common.
+"""
+
+_BANDS = 8
+_PLAIN = 12  # chosen: with fewer bits set (or unset) the picture is plain, and looks like any other plain one
+_CROWD = 500  # chosen: of a larger group with a band in common, only neighbours by the rest of the bits are compared
+_MOST = 1_000_000  # chosen: pairs that are told apart, in some 200 MB; with more of them the rest is not looked for
+_SHOWN = 20
+_SIDE = 9
+
+Look = bytes
+Looks = NDArray[np.uint8]
+
+
+def look_of_bytes(encoded: bytes) -> Look:
+    """Return the look of the encoded picture, that of a plain one if it is broken."""
+    try:
+        with Image.open(io.BytesIO(encoded)) as image:
+            return look_of(image)
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
+        return bytes(16)
+
+
+def look_of(image: Image.Image) -> Look:
+    """Return the look of the picture, 16 bytes; one that is not loaded yet is then loaded small and in grey.
+
+    Raises what Pillow raises if it is broken.
+    """
+    image.draft("L", (4 * _SIDE, 4 * _SIDE))  # a JPEG is decoded in grey and small
+    image.load()
+    gray = image.convert("L").resize((_SIDE, _SIDE), Image.Resampling.BOX)
+    pixels = np.asarray(gray, np.int16)
+    bits = np.concatenate([(pixels[:-1, 1:] > pixels[:-1, :-1]).ravel(), (pixels[1:, :-1] > pixels[:-1, :-1]).ravel()])
+    return np.packbits(bits).tobytes()
+
+
+def near_pairs(names: Sequence[str], looks: Sequence[Look]) -> tuple[list[list[str]], int]:
+    """Return up to 20 pairs of names whose looks are near, the nearest first, and how many pairs there are."""
+    found = near(np.frombuffer(b"".join(looks), np.uint8).reshape(-1, 16))
+    order = sorted(found, key=lambda pair: (found[pair], names[pair[0]], names[pair[1]]))
+    return [sorted((names[first], names[second])) for first, second in order[:_SHOWN]], len(found)
+
+
+def near(looks: Looks) -> dict[tuple[int, int], int]:
+    """Return the bits in which near looks of the array (n, 16) differ, by their two places.
+
+    Plain pictures are left out. Beyond a million pairs the rest is not looked for. If more than 500 pictures have a
+    band in common, some pairs among them may be missed.
+    """
+    ones = np.bitwise_count(looks).sum(axis=1)
+    kept = np.flatnonzero((ones >= _PLAIN) & (ones <= 128 - _PLAIN))
+    words = np.ascontiguousarray(looks[kept]).view(np.uint64)
+    bands = np.ascontiguousarray(looks[kept]).view(np.uint16)
+    found: dict[tuple[int, int], int] = {}
+    for band in range(_BANDS):
+        for first, second in _candidates(bands, band):
+            apart = np.bitwise_count(words[first] ^ words[second]).sum(axis=1)
+            for index in np.flatnonzero(apart <= NEAR):
+                a, b = int(kept[first[index]]), int(kept[second[index]])
+                found[min(a, b), max(a, b)] = int(apart[index])
+            if len(found) > _MOST:
+                return found
+    return found
+
+
+def _candidates(bands: NDArray[np.uint16], band: int) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+    """Yield pairs of places with the same `band`, those one, two, three ... places apart in an order by all bands."""
+    order = np.lexsort([*(bands[:, other] for other in range(_BANDS) if other != band), bands[:, band]])
+    values = bands[order, band]
+    for offset in range(1, min(_CROWD, len(order))):
+        same = np.flatnonzero(values[offset:] == values[:-offset])
+        if not len(same):
+            return
+        yield order[same], order[same + offset]

@@ -1,0 +1,201 @@
+"""Profiles a folder of pictures: each one's header, and for what looks the same a small decoded copy."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import struct
+import zlib
+from collections import Counter
+from dataclasses import dataclass, field
+
+import numpy as np
+from PIL import Image, UnidentifiedImageError
+
+from trainyard.errors import DataError
+from trainyard.quality import findings
+from trainyard.quality.pictures.hashes import mixed
+from trainyard.quality.pictures.look import Look, look_of, near_pairs
+from trainyard.quality.profile import Picture, Pictures, Profile, Repeats
+from trainyard.quality.source import SourceFiles
+from trainyard.quality.tables.columns import numbers_profile
+from trainyard.storage.listing import SourceFile
+
+SAMPLED = 20_000
+"""Pictures that are decoded, drawn by their place, of more. Chosen: half a minute of one core."""
+
+_FORMATS = ("JPEG", "PNG", "GIF", "BMP", "DIB", "WEBP", "TIFF", "AVIF", "JPEG2000", "PPM")  # as preprocess
+_MOST_PIXELS = 50_000_000  # chosen, as data.max_image_pixels
+_SHEET, _SIDE = 48, 96  # pictures of the contact sheet, and their longer side in pixels; chosen
+_SUCH_AS = 5
+# What Pillow's decoders raise on broken input.
+_BROKEN = (OSError, SyntaxError, ValueError, EOFError, IndexError, OverflowError, struct.error, zlib.error)
+
+
+@dataclass
+class _Counts:
+    formats: Counter[str] = field(default_factory=Counter)
+    modes: Counter[str] = field(default_factory=Counter)
+    labels: Counter[str] = field(default_factory=Counter)
+    broken: Counter[str] = field(default_factory=Counter)
+    broken_such_as: list[str] = field(default_factory=list)
+    heights: list[int] = field(default_factory=list)
+    widths: list[int] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)
+    first: dict[bytes, tuple[str, str]] = field(default_factory=dict)
+    repeats: int = 0
+    repeated: list[list[str]] = field(default_factory=list)
+    conflicts: int = 0
+    conflicting: list[list[str]] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
+    looks: list[Look] = field(default_factory=list)
+    sheet: dict[str, list[Picture]] = field(default_factory=dict)
+
+
+def profile_pictures(source: SourceFiles) -> Profile:
+    """Return the profile of the pictures; the class of each is the first folder that it lies in.
+
+    Raises `DataError` if none of the files is a picture.
+    """
+    counts = _Counts()
+    draws = mixed(np.arange(1, len(source.files) + 1, dtype=np.uint64))
+    limit = np.partition(draws, SAMPLED)[SAMPLED] if len(draws) > SAMPLED else np.uint64(2**64 - 1)
+    per_class = max(1, _SHEET // max(1, len({_label(file.name) for file in source.files})))
+    for file, draw in zip(source.files, draws, strict=True):
+        _count(counts, source, file, bool(draw <= limit), per_class)
+    if not counts.heights:
+        raise DataError(
+            f"{source.path}: none of the {len(source.files)} files is a picture that can be read, such as "
+            f"{'; '.join(counts.broken_such_as)}. Name another folder."
+        )
+    near, near_count = near_pairs(counts.names, counts.looks)
+    measures = {"height": counts.heights, "width": counts.widths, "bytes": counts.sizes}
+    profile = Profile(
+        source=source.path,
+        kind="image_folder",
+        files=len(source.files),
+        bytes=sum(file.bytes for file in source.files),
+        rows=len(counts.heights),
+        ragged=0,
+        ragged_such_as=[],
+        label="folder" if counts.labels else None,
+        label_is_guessed=False,
+        classes=dict(sorted(counts.labels.items(), key=lambda item: (-item[1], item[0]))),
+        columns=[numbers_profile(name, np.array(values, np.float64)) for name, values in measures.items()],
+        first=[],
+        repeated=Repeats(
+            repeats=counts.repeats,
+            such_as=counts.repeated,
+            conflicts=counts.conflicts,
+            conflicts_such_as=counts.conflicting,
+        ),
+        pictures=Pictures(
+            formats=dict(counts.formats.most_common()),
+            modes=dict(counts.modes.most_common()),
+            broken=dict(counts.broken.most_common()),
+            broken_such_as=counts.broken_such_as,
+            hashed=len(counts.looks),
+            near=near,
+            near_count=near_count,
+            sheet=[picture for label in sorted(counts.sheet) for picture in counts.sheet[label]][:_SHEET],
+        ),
+        findings=[],
+        others=source.others,
+    )
+    return profile.model_copy(update={"findings": findings.of_pictures(profile)})
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One picture by its header: its name below the root, its class, and its size in pixels."""
+
+    name: str
+    label: str
+    height: int
+    width: int
+
+
+def measure(source: SourceFiles, file: SourceFile) -> Measured | str:
+    """Return the size of the picture in `file` by its header, or why it has none."""
+    try:
+        if file.reason:
+            return file.detail
+        with source.open(file) as stream, Image.open(stream, formats=_FORMATS) as image:
+            return Measured(file.name, _label(file.name) or "", image.height, image.width)
+    except UnidentifiedImageError:
+        return "no picture"
+    except (*_BROKEN, Image.DecompressionBombError) as error:
+        return str(error)
+
+
+def _label(name: str) -> str | None:
+    folder, slash, _ = name.partition("/")
+    return folder if slash else None
+
+
+def _count(counts: _Counts, source: SourceFiles, file: SourceFile, sampled: bool, per_class: int) -> None:
+    try:
+        if file.reason:
+            raise OSError(file.detail)
+        encoded = source.bytes(file).getvalue()
+        if not encoded:
+            raise OSError("the file is empty")
+        with Image.open(io.BytesIO(encoded), formats=_FORMATS) as image:
+            if image.width * image.height > _MOST_PIXELS:
+                raise OSError(f"{image.width} x {image.height} pixels")
+            height, width, mode, kind = image.height, image.width, image.mode, image.format or "?"
+            label = _label(file.name)
+            if sampled:
+                sheet = counts.sheet.setdefault(label or "", [])
+                if len(sheet) < per_class and len(counts.sheet) <= _SHEET:
+                    sheet.append(_picture(encoded, file.name, label or ""))
+                counts.looks.append(look_of(image))
+                counts.names.append(file.name)
+    except Image.DecompressionBombError as error:
+        _broken(counts, "too_many_pixels", file.name, str(error))
+        return
+    except UnidentifiedImageError:
+        _broken(counts, "not_an_image", file.name, "is no picture")
+        return
+    except _BROKEN as error:
+        _broken(counts, "truncated_or_unreadable", file.name, str(error))
+        return
+    counts.formats[kind] += 1
+    counts.modes[mode] += 1
+    counts.heights.append(height)
+    counts.widths.append(width)
+    counts.sizes.append(len(encoded))
+    if label is not None:
+        counts.labels[label] += 1
+    _compare(counts, encoded, file.name, label or "")
+
+
+def _compare(counts: _Counts, encoded: bytes, name: str, label: str) -> None:
+    digest = hashlib.blake2b(encoded, digest_size=16).digest()
+    first = counts.first.setdefault(digest, (name, label))
+    if first[0] == name:
+        return
+    counts.repeats += 1
+    if len(counts.repeated) < _SUCH_AS:
+        counts.repeated.append([first[0], name])
+    if first[1] != label:
+        counts.conflicts += 1
+        if len(counts.conflicting) < _SUCH_AS:
+            counts.conflicting.append([first[0], name])
+
+
+def _broken(counts: _Counts, reason: str, name: str, detail: str) -> None:
+    counts.broken[reason] += 1
+    if len(counts.broken_such_as) < _SUCH_AS:
+        counts.broken_such_as.append(f"{name} ({detail})")
+
+
+def _picture(encoded: bytes, name: str, label: str) -> Picture:
+    stream = io.BytesIO()
+    with Image.open(io.BytesIO(encoded), formats=_FORMATS) as image:
+        height, width = image.height, image.width
+        image.thumbnail((_SIDE, _SIDE))
+        image.convert("RGB").save(stream, "JPEG", quality=80)
+    thumbnail = base64.b64encode(stream.getvalue()).decode()
+    return Picture(name=name, label=label, height=height, width=width, thumbnail=thumbnail)

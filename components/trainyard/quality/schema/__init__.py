@@ -1,0 +1,1 @@
+"""Schemas of data: drafted from some, compared with others."""

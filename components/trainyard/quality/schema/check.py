@@ -1,0 +1,76 @@
+"""Compares a source with a schema."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from trainyard.contract.artifacts.anomaly import Anomaly
+from trainyard.errors import ConfigurationError
+from trainyard.quality.arrow import forgo_pandas
+from trainyard.quality.pictures.pictures import Measured, measure
+from trainyard.quality.schema.conformity import SUCH_AS, Conformity, Rows, anomalies, check_rows
+from trainyard.quality.source import SourceFiles
+from trainyard.quality.tables.table import Ragged, read_table
+from trainyard.spec.data_schema import PictureSchema, TableSchema
+
+
+def check_source(schema: TableSchema | PictureSchema, source: SourceFiles) -> list[Anomaly]:
+    """Return in which ways the rows or pictures of `source` do not fit `schema`, or [].
+
+    Raises `ConfigurationError` if one is of tables and the other of pictures, `DataError` if a file cannot be read.
+    """
+    forgo_pandas()
+    if isinstance(schema, PictureSchema) != (source.kind == "image_folder"):
+        what = {"csv": "a table", "image_folder": "pictures"}[source.kind]
+        of = "pictures" if isinstance(schema, PictureSchema) else "a table"
+        raise ConfigurationError(f"{source.path} is {what}, and the schema that of {of}. Name another schema.")
+    found = Conformity()
+    if isinstance(schema, PictureSchema):
+        measured = [(file.name, measure(source, file)) for file in source.files]
+        found.merge(check_rows(schema, _rows([entry for _, entry in measured if isinstance(entry, Measured)])))
+        broken = [f"{name} ({entry})" for name, entry in measured if isinstance(entry, str)]
+        return [*_unreadable(broken), *anomalies(schema, found)]
+    ragged: list[Ragged] = []
+    for item in read_table(source):
+        if isinstance(item, Ragged):
+            ragged.append(item)
+            continue
+        names = item.columns.schema.names
+        columns = dict(zip(names, item.columns.columns, strict=True))
+        found.merge(check_rows(schema, Rows(item.columns.num_rows, columns, item.name)))
+    return [*_ragged(ragged), *anomalies(schema, found)]
+
+
+def _ragged(rows: list[Ragged]) -> list[Anomaly]:
+    if not rows:
+        return []
+    return [
+        Anomaly(
+            column="row",
+            reason="ragged_row",
+            expected=f"{rows[0].expected} cells",
+            received=f"{rows[0].cells}",
+            rows=len(rows),
+            such_as=[f"{item.file}:{item.row} {item.cells}" for item in rows[:SUCH_AS]],
+        )
+    ]
+
+
+def _unreadable(broken: list[str]) -> list[Anomaly]:
+    if not broken:
+        return []
+    such_as = broken[:SUCH_AS]
+    return [
+        Anomaly(
+            column="file", reason="unreadable", expected="a picture", received="none", rows=len(broken), such_as=such_as
+        )
+    ]
+
+
+def _rows(measured: list[Measured]) -> Rows:
+    columns = {
+        "label": pa.array([entry.label for entry in measured], pa.string()),
+        "measure/height": pa.array([float(entry.height) for entry in measured]),
+        "measure/width": pa.array([float(entry.width) for entry in measured]),
+    }
+    return Rows(len(measured), columns, lambda index: measured[index].name)

@@ -1,0 +1,270 @@
+"""Compares data with their schema, a batch at a time; what batches say can be added up in any order."""
+
+from __future__ import annotations
+
+import datetime
+import heapq
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from trainyard.contract.artifacts.anomaly import Anomaly
+from trainyard.quality.tables.cells import MISSING, Cells, cells
+from trainyard.spec.data_schema import (
+    CategoryColumn,
+    Column,
+    DateColumn,
+    NumberColumn,
+    PictureSchema,
+    TableSchema,
+    TextColumn,
+)
+
+SUCH_AS = 5
+"""Rows that an anomaly names. Chosen."""
+
+_LONGEST = 40  # characters of a cell in a message; chosen
+_EPOCH = datetime.date(1970, 1, 1)
+
+Mask = NDArray[np.bool_]
+Place = tuple[str, int, str]
+
+
+@dataclass
+class Misfit:
+    """How many rows do not fit in one way, and those that come first by name: (file, row, what it holds)."""
+
+    rows: int = 0
+    such_as: list[Place] = field(default_factory=list)
+
+    def merge(self, other: Misfit) -> None:
+        """Count what `other` counted."""
+        self.rows += other.rows
+        self.such_as = heapq.nsmallest(SUCH_AS, {*self.such_as, *other.such_as})
+
+
+@dataclass
+class Conformity:
+    """What some rows say: misfits by column and by reason, missing cells by column, columns that are not there.
+
+    Mergeable: preprocess keeps one a batch and adds them up.
+    """
+
+    rows: int = 0
+    misfits: dict[str, dict[str, Misfit]] = field(default_factory=dict)
+    missing: dict[str, int] = field(default_factory=dict)
+    absent: dict[str, str] = field(default_factory=dict)
+    others: dict[str, str] = field(default_factory=dict)
+
+    def merge(self, other: Conformity) -> None:
+        """Count what `other` counted."""
+        self.rows += other.rows
+        for name, misfits in other.misfits.items():
+            for reason, misfit in misfits.items():
+                self.note(name, reason, misfit)
+        for name, count in other.missing.items():
+            self.missing[name] = self.missing.get(name, 0) + count
+        for mine, theirs in ((self.absent, other.absent), (self.others, other.others)):
+            for name, file in theirs.items():
+                mine[name] = min(mine.get(name, file), file)
+
+    def note(self, name: str, reason: str, misfit: Misfit) -> None:
+        """Count rows whose column `name` does not fit by `reason`."""
+        self.misfits.setdefault(name, {}).setdefault(reason, Misfit()).merge(misfit)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Some rows of one file: Arrow arrays of texts or of numbers (NaN is missing) by column, and each row's name.
+
+    Of pictures the columns are `label`, `measure/height` and `measure/width`. `name` gives such as `a.csv:17`.
+    """
+
+    count: int
+    columns: Mapping[str, Any]
+    name: Callable[[int], str]
+
+
+def check_rows(schema: TableSchema | PictureSchema, rows: Rows) -> Conformity:
+    """Return how `rows` fit `schema`."""
+    if isinstance(schema, PictureSchema):
+        return _check_pictures(schema, rows)
+    file = _place_of(rows.name(0))[0] if rows.count else ""
+    result = Conformity(rows=rows.count)
+    result.absent = {name: file for name in schema.columns if name not in rows.columns}
+    if schema.other_columns == "refused":
+        result.others = {name: file for name in rows.columns if name not in schema.columns}
+    for name, column in schema.columns.items():
+        if name in rows.columns:
+            _check_column(result, name, column, rows)
+    return result
+
+
+def anomalies(schema: TableSchema | PictureSchema, found: Conformity) -> list[Anomaly]:
+    """Return in which ways all rows together do not fit, by the order of the schema's columns, or []."""
+    listed = [
+        Anomaly(column=name, reason="absent", expected="a column", received=f"none in {file}", rows=0, such_as=[])
+        for name, file in found.absent.items()
+    ]
+    listed += [
+        Anomaly(
+            column=name,
+            reason="unknown_column",
+            expected="no column besides those of the schema",
+            received=f"one in {file}",
+            rows=0,
+            such_as=[],
+        )
+        for name, file in found.others.items()
+    ]
+    for name, reason, misfit in _sorted(schema, found):
+        listed.append(
+            Anomaly(
+                column=name,
+                reason=reason,
+                expected=_expected(schema, name, reason),
+                received=misfit.such_as[0][2],
+                rows=misfit.rows,
+                such_as=[f"{_name(place)} {place[2]}" for place in misfit.such_as],
+            )
+        )
+    if isinstance(schema, TableSchema):
+        listed += _missing(schema, found)
+    return listed
+
+
+def _check_column(result: Conformity, name: str, column: Column, rows: Rows) -> None:
+    parsed = cells(rows.columns[name])
+    if isinstance(column, NumberColumn):
+        missing, wrong = _is_in(pc.utf8_lower(parsed.texts), MISSING), _wrong_numbers(column, parsed)
+    else:
+        missing = _is_in(parsed.texts, [""])
+        wrong = _wrong_days(column, parsed) if isinstance(column, DateColumn) else _wrong_texts(column, parsed)
+    result.missing[name] = int(missing.sum())
+    for reason, mask in wrong.items():
+        _note(result, (name, reason), mask & ~missing, lambda index: parsed.texts[index].as_py(), rows)
+
+
+def _wrong_numbers(column: NumberColumn, parsed: Cells) -> dict[str, Mask]:
+    numbers = parsed.numbers
+    wrong = {"type": np.isnan(numbers)}
+    if column.type == "integer":
+        wrong["type"] = wrong["type"] | (numbers != np.floor(numbers))
+    if column.min is not None:
+        wrong["min"] = numbers < column.min
+    if column.max is not None:
+        wrong["max"] = numbers > column.max
+    return wrong
+
+
+def _wrong_days(column: DateColumn, parsed: Cells) -> dict[str, Mask]:
+    wrong = {"type": np.isnan(parsed.days)}
+    if column.min is not None:
+        wrong["min"] = parsed.days < _day(column.min)
+    if column.max is not None:
+        wrong["max"] = parsed.days > _day(column.max)
+    return wrong
+
+
+def _wrong_texts(column: CategoryColumn | TextColumn, parsed: Cells) -> dict[str, Mask]:
+    if isinstance(column, CategoryColumn):
+        return {"values": ~_is_in(parsed.texts, column.values)}
+    if column.max_length is None:
+        return {}
+    return {"max_length": np.asarray(pc.utf8_length(parsed.texts)) > column.max_length}
+
+
+def _check_pictures(schema: PictureSchema, rows: Rows) -> Conformity:
+    result = Conformity(rows=rows.count)
+    labels = rows.columns["label"]
+    _note(result, ("class", "values"), ~_is_in(labels, schema.classes), lambda index: labels[index].as_py(), rows)
+    heights, widths = (np.asarray(rows.columns[f"measure/{side}"]) for side in ("height", "width"))
+
+    def size(index: int) -> str:
+        return f"{heights[index]:.0f} x {widths[index]:.0f}"
+
+    _note(result, ("size", "min"), np.minimum(heights, widths) < schema.min_side, size, rows)
+    _note(result, ("size", "max"), np.maximum(heights, widths) > schema.max_side, size, rows)
+    return result
+
+
+def _note(result: Conformity, key: tuple[str, str], wrong: Mask, text: Callable[[int], str], rows: Rows) -> None:
+    indices = np.flatnonzero(wrong).tolist()
+    if indices:
+        first = heapq.nsmallest(SUCH_AS, ((_place_of(rows.name(index)), index) for index in indices))
+        places = [(*place, _shown(text(index))) for place, index in first]
+        result.note(*key, Misfit(len(indices), places))
+
+
+def _is_in(texts: Any, values: Sequence[str]) -> Mask:
+    found = pc.is_in(texts, value_set=pa.array(values, pa.string()))
+    return np.asarray(found.to_numpy(zero_copy_only=False), bool)
+
+
+def _place_of(source: str) -> tuple[str, int]:
+    file, _, row = source.rpartition(":")
+    return (file, int(row)) if file and row.isascii() and row.isdecimal() else (source, 0)
+
+
+def _name(place: Place) -> str:
+    return f"{place[0]}:{place[1]}" if place[1] else place[0]
+
+
+def _shown(text: str) -> str:
+    return repr(text[:_LONGEST]) + ("…" if len(text) > _LONGEST else "")
+
+
+def _missing(schema: TableSchema, found: Conformity) -> list[Anomaly]:
+    rows = max(1, found.rows)
+    return [
+        Anomaly(
+            column=name,
+            reason="missing",
+            expected=f"a value in all rows but {column.max_missing:.2%}",
+            received=f"{found.missing[name] / rows:.2%} missing",
+            rows=found.missing[name],
+            such_as=[],
+        )
+        for name, column in schema.columns.items()
+        if found.missing.get(name, 0) > column.max_missing * found.rows
+    ]
+
+
+def _expected(schema: TableSchema | PictureSchema, name: str, reason: str) -> str:
+    if isinstance(schema, PictureSchema):
+        if name == "class":
+            return f"one of {_list(schema.classes)}"
+        return f"at least {schema.min_side} pixels" if reason == "min" else f"at most {schema.max_side} pixels"
+    column = schema.columns[name]
+    if reason in ("min", "max") and isinstance(column, NumberColumn | DateColumn):
+        bound = column.min if reason == "min" else column.max
+        return f"{'at least' if reason == 'min' else 'at most'} {bound if isinstance(bound, str) else f'{bound:g}'}"
+    if isinstance(column, CategoryColumn):
+        return f"one of {_list(column.values)}"
+    if isinstance(column, TextColumn):
+        return f"a text of at most {column.max_length} characters"
+    return {"date": "a day YYYY-MM-DD", "integer": "a whole number"}.get(column.type, "a number")
+
+
+def _list(values: Sequence[str]) -> str:
+    more = f" and {len(values) - SUCH_AS} more" if len(values) > SUCH_AS else ""
+    return ", ".join(map(repr, values[:SUCH_AS])) + more
+
+
+def _sorted(schema: TableSchema | PictureSchema, found: Conformity) -> list[tuple[str, str, Misfit]]:
+    """Return (column, reason, misfit) in the order of the schema's columns."""
+    order = list(schema.columns) if isinstance(schema, TableSchema) else ["class", "size"]
+    return [
+        (name, reason, found.misfits[name][reason])
+        for name in sorted(found.misfits, key=order.index)
+        for reason in sorted(found.misfits[name])
+    ]
+
+
+def _day(text: str) -> int:
+    return (datetime.date.fromisoformat(text) - _EPOCH).days

@@ -1,0 +1,77 @@
+"""Drafts a schema from a profile, for a person to read and to correct."""
+
+from __future__ import annotations
+
+import datetime
+import math
+from typing import Any
+
+from trainyard.errors import ConfigurationError
+from trainyard.quality.profile import ColumnProfile, Profile
+from trainyard.quality.tables.columns import TOP
+from trainyard.spec import plain_yaml
+
+_ROOM = 0.1  # chosen: a range is drafted wider than what was seen by this share of it at either end
+_MISSING_ROOM = 1.5  # chosen: so many times what was missing may be missing
+
+_HEAD = """\
+# What {source} looked like on {day}. Keep it beside the recipe, in git, and correct it by what you know.
+#   trainyard data schema NEW --check THIS      compares other data with it (exit code 10 if they do not fit)
+#   data: {{schema: THIS}} in a recipe            has preprocess do so
+"""
+
+
+def draft(profile: Profile, day: datetime.date) -> str:
+    """Return the schema that the profiled data fit, as YAML.
+
+    Ranges have a tenth more room at either end, and a column that is not the label lists its values if they are few.
+    """
+    head = _HEAD.format(source=profile.source.rpartition("/")[2], day=day.isoformat())
+    return head + plain_yaml.dump(_content(profile), allow_unicode=True)
+
+
+def _content(profile: Profile) -> dict[str, Any]:
+    if profile.kind == "image_folder":
+        if not profile.classes:
+            raise ConfigurationError(
+                f"{profile.source}: the pictures lie in no class folders, so there are no classes."
+            )
+        sizes = {column.name: column.statistics for column in profile.columns}
+        sides = [sizes["height"], sizes["width"]]
+        return {
+            "schema_of": "pictures",
+            "classes": sorted(profile.classes),
+            "min_side": int(min(side.min or 1 for side in sides)),
+            "max_side": int(max(side.max or 1 for side in sides)),
+        }
+    columns = {column.name: _column(column, profile) for column in profile.columns}
+    return {"schema_of": "table", "columns": columns, "other_columns": "allowed"}
+
+
+def _column(column: ColumnProfile, profile: Profile) -> dict[str, Any]:
+    statistics = column.statistics
+    drafted: dict[str, Any] = {"type": "text" if column.type == "empty" else column.type}
+    is_class = column.name == profile.label and bool(profile.classes)
+    if (column.type == "category" or is_class) and column.distinct <= TOP:
+        drafted = {"type": "category", "values": sorted(entry.value for entry in column.top if entry.value)}
+    elif column.type in ("integer", "number") and statistics.min is not None and statistics.max is not None:
+        room = _ROOM * (statistics.max - statistics.min)
+        low, high = _rounded(statistics.min - room, down=True), _rounded(statistics.max + room, down=False)
+        low, high = max(0.0, low) if statistics.min >= 0 else low, min(0.0, high) if statistics.max <= 0 else high
+        whole = column.type == "integer"
+        drafted |= {"min": math.floor(low) if whole else low, "max": math.ceil(high) if whole else high}
+    elif column.type == "date" and statistics.min is not None:
+        drafted["min"] = (datetime.date(1970, 1, 1) + datetime.timedelta(days=int(statistics.min))).isoformat()
+    elif column.type == "category":
+        drafted["type"] = "text"
+    missing = (profile.rows - statistics.count - column.mistyped) / max(1, profile.rows)
+    drafted["max_missing"] = min(1.0, math.ceil(missing * _MISSING_ROOM * 100) / 100)
+    return drafted
+
+
+def _rounded(value: float, *, down: bool) -> float:
+    """Return `value` with two significant digits, away from what it bounds."""
+    if not value:
+        return 0.0
+    unit = 10.0 ** (math.floor(math.log10(abs(value))) - 1)
+    return float(f"{(math.floor if down else math.ceil)(value / unit) * unit:.6g}")

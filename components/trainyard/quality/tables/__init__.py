@@ -1,0 +1,1 @@
+"""Looks into tables: their cells, columns and what is odd about them."""

@@ -1,0 +1,93 @@
+"""Tells what the texts of a column are: missing, numbers, days or other texts, a whole batch at a time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+MISSING = ("", "na", "n/a", "nan", "null", "none", "?")
+"""What stands for a missing number, in any case."""
+
+# Both as preprocess takes them.
+_NUMBER = r"^[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?$"
+_DAY = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}([T ].*)?$"
+_MAX_FLOAT32 = 3.4028234e38
+
+Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Cells:
+    """One column of a batch: each cell as text without the white space around it, and what it is.
+
+    numbers: NaN if the cell is none. days: since 1970, NaN if the cell is none.
+    """
+
+    texts: Any  # pa.StringArray
+    missing: Mask
+    numbers: NDArray[np.float64]
+    days: NDArray[np.float64]
+
+
+def cells(column: Any) -> Cells:
+    """Return what the texts or numbers of the Arrow array `column` are."""
+    if isinstance(column, pa.ChunkedArray):
+        column = column.combine_chunks()
+    if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
+        return _of_numbers(column)
+    texts = pc.utf8_trim_whitespace(pc.fill_null(column, ""))
+    empty = _mask(pc.equal(texts, ""))
+    numbers, parsed = _numbers(texts, empty)
+    others = ~parsed & ~empty
+    # Without a number in it, `na` may well be a name.
+    missing = empty | (_listed_as_missing(texts) if parsed.any() and others.any() else False)
+    days = _days(texts) if others.any() else np.full(len(texts), np.nan)
+    return Cells(texts, np.asarray(missing), numbers, days)
+
+
+def _of_numbers(column: Any) -> Cells:
+    numbers = np.asarray(pc.fill_null(column.cast(pa.float64()), np.nan))
+    texts = pc.utf8_trim_whitespace(pc.fill_null(column.cast(pa.string()), ""))
+    return Cells(texts, np.isnan(numbers), numbers, np.full(len(numbers), np.nan))
+
+
+def _numbers(texts: Any, empty: Mask) -> tuple[NDArray[np.float64], Mask]:
+    """Return the numbers and which texts are one."""
+    if empty.all():
+        return np.full(len(texts), np.nan), ~empty
+    try:
+        filled = texts if not empty.any() else pc.if_else(pa.array(empty), "0", texts)
+        numbers = np.array(filled.cast(pa.float64()))
+        if np.abs(numbers).max() <= _MAX_FLOAT32:  # false for NaN and infinity, which Arrow takes for numbers
+            return np.where(empty, np.nan, numbers), ~empty
+    except pa.ArrowInvalid:
+        pass
+    like = pc.match_substring_regex(texts, _NUMBER)
+    unsigned = pc.utf8_ltrim(pc.if_else(like, texts, "nan"), "+")
+    numbers = np.array(unsigned.cast(pa.float64()))
+    parsed = _mask(like) & (np.abs(numbers) <= _MAX_FLOAT32)
+    return np.where(parsed, numbers, np.nan), parsed
+
+
+def _days(texts: Any) -> NDArray[np.float64]:
+    like = pc.match_substring_regex(texts, _DAY)
+    if not pc.any(like).as_py():
+        return np.full(len(texts), np.nan)
+    days = pc.utf8_slice_codeunits(pc.if_else(like, texts, None), 0, 10)
+    parsed = pc.strptime(days, format="%Y-%m-%d", unit="s", error_is_null=True)
+    real = pc.equal(pc.strftime(parsed, "%Y-%m-%d"), days)  # strptime takes February 30 for March 1
+    seconds = pc.if_else(real, parsed.cast(pa.int64()), None).cast(pa.float64())
+    return np.asarray(pc.fill_null(seconds, np.nan)) / 86400
+
+
+def _listed_as_missing(texts: Any) -> Mask:
+    return _mask(pc.is_in(pc.utf8_lower(texts), value_set=pa.array(MISSING)))
+
+
+def _mask(array: Any) -> Mask:
+    return np.asarray(pc.fill_null(array, False).to_numpy(zero_copy_only=False), dtype=bool)

@@ -1,0 +1,186 @@
+"""Counts the cells of one column, a batch at a time and in bounded memory, and says what the column is."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from trainyard.contract.statistics.drift import FeatureStatistics, TopValue
+from trainyard.contract.statistics.histogram import Histogram
+from trainyard.quality.pictures import hashes
+from trainyard.quality.pictures.hashes import Hashes, HashSample
+from trainyard.quality.profile import ColumnProfile, ColumnType
+from trainyard.quality.tables.bins import counted, merged
+from trainyard.quality.tables.cells import Cells
+
+TOP = 20
+"""Most frequent values that are kept of a column. Chosen, as preprocess does."""
+
+SHARES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
+"""The quantiles that are told."""
+
+DRAWN = 64
+"""Most bins of a histogram in a document. Chosen."""
+
+_KEPT = 10_000  # different texts whose counts are kept; chosen, as preprocess does
+_SUCH_AS = 5
+_MOSTLY = 0.9  # chosen: a column is of a type if at least so many of its cells are
+_CATEGORY = 50, 0.05  # chosen: at most so many different texts, or so many in relation to the cells
+
+
+class Moments:
+    """Count, mean and spread of numbers. Source: Chan, Golub, LeVeque (1979), the pairwise update."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.mean = 0.0
+        self.squares = 0.0
+        self.low = math.inf
+        self.high = -math.inf
+
+    def add(self, values: NDArray[np.float64]) -> None:
+        """Count `values`, all finite."""
+        if not len(values):
+            return
+        mean, count = float(values.mean()), self.count + len(values)
+        delta = mean - self.mean
+        self.squares += float(np.square(values - mean).sum()) + delta * delta * self.count * len(values) / count
+        self.mean += delta * len(values) / count
+        self.count = count
+        self.low, self.high = min(self.low, float(values.min())), max(self.high, float(values.max()))
+
+
+class Column:
+    """A `ColumnProfile` in the making. Numbers, days and texts are all counted until it is known what prevails."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._rows = 0
+        self._missing = 0
+        self._whole = True
+        self._longest = 0
+        self._numbers, self._days = Moments(), Moments()
+        self._number_bins: Histogram | None = None
+        self._day_bins: Histogram | None = None
+        self._texts: Counter[str] = Counter()
+        self._distinct = HashSample()
+        self._not_numbers: dict[str, str] = {}
+        self._not_days: dict[str, str] = {}
+
+    def add(self, cells: Cells, name: Callable[[int], str], first_row: int) -> Hashes:
+        """Count `cells`, whose rows have the names that `name` gives. Return the cells' hashes."""
+        self._rows += len(cells.missing)
+        self._missing += int(cells.missing.sum())
+        is_number, is_day = ~np.isnan(cells.numbers), ~np.isnan(cells.days)
+        numbers, days = cells.numbers[is_number], cells.days[is_day]
+        self._whole = self._whole and bool((numbers == np.floor(numbers)).all())
+        self._numbers.add(numbers)
+        self._days.add(days)
+        self._number_bins = _counted(self._number_bins, numbers)
+        self._day_bins = _counted(self._day_bins, days)
+        self._note(self._not_numbers, cells, ~is_number & ~cells.missing, name)
+        self._note(self._not_days, cells, ~is_day & ~cells.missing, name)
+        cell_hashes = self._hash(cells, is_number)
+        present = np.flatnonzero(~cells.missing)
+        self._distinct.add(cell_hashes[present], present + first_row)
+        return cell_hashes
+
+    def profile(self) -> ColumnProfile:
+        """Return what was counted."""
+        kind = self._type()
+        count = self._rows - self._missing
+        moments = self._days if kind == "date" else self._numbers if kind in ("integer", "number") else None
+        such_as = self._not_days if kind == "date" else self._not_numbers
+        mistyped = count - moments.count if moments else 0
+        bins = self._day_bins if kind == "date" else self._number_bins
+        top = [TopValue(value=value, count=times) for value, times in _most_common(self._texts)]
+        histogram = bins if moments else None
+        return ColumnProfile(
+            name=self.name,
+            type=kind,
+            statistics=FeatureStatistics(
+                count=moments.count if moments else count,
+                missing=self._missing,
+                distinct=None if moments else self._distinct.distinct,
+                top=None if moments else top,
+                histogram=histogram.limited(DRAWN) if histogram else None,
+                **_spread(moments),
+            ),
+            distinct=self._distinct.distinct,
+            mistyped=mistyped,
+            mistyped_such_as=[f"{where} {text!r}" for where, text in such_as.items()] if mistyped else [],
+            quantiles={f"{share:g}": _digits(histogram.quantile(share)) for share in SHARES} if histogram else {},
+            top=top,
+            longest=self._longest,
+        )
+
+    def _type(self) -> ColumnType:
+        count = self._rows - self._missing
+        if not count:
+            return "empty"
+        if self._numbers.count >= _MOSTLY * count:
+            return "integer" if self._whole else "number"
+        if self._days.count >= _MOSTLY * count:
+            return "date"
+        most, share = _CATEGORY
+        return "category" if self._distinct.distinct <= max(most, share * count) and self._longest <= 100 else "text"
+
+    def _note(
+        self, such_as: dict[str, str], cells: Cells, wrong: NDArray[np.bool_], name: Callable[[int], str]
+    ) -> None:
+        if len(such_as) < _SUCH_AS and 2 * wrong.sum() < len(wrong):
+            for index in np.flatnonzero(wrong)[: _SUCH_AS - len(such_as)]:
+                such_as[name(int(index))] = cells.texts[int(index)].as_py()[:40]
+
+    def _hash(self, cells: Cells, is_number: NDArray[np.bool_]) -> Hashes:
+        """Return a hash of each cell, and count the texts."""
+        encoded = cells.texts.dictionary_encode()
+        values: list[str] = encoded.dictionary.to_pylist()
+        indices = np.asarray(encoded.indices)
+        times = np.bincount(indices[~cells.missing], minlength=len(values))
+        self._longest = max(self._longest, max((len(value) for value in values), default=0))
+        many = len(values) > _KEPT // 2
+        frequent = np.argsort(-times, kind="stable")[: _KEPT // 2] if many else np.arange(len(values))
+        self._texts.update({values[index]: int(times[index]) for index in frequent if times[index]})
+        if len(self._texts) > 2 * _KEPT:
+            self._texts = Counter(dict(self._texts.most_common(_KEPT)))
+        if is_number.all():
+            return hashes.of_numbers(cells.numbers)
+        of_values = hashes.of_texts(values)
+        return np.where(is_number, hashes.of_numbers(cells.numbers), of_values[indices])
+
+
+def _counted(before: Histogram | None, values: NDArray[np.float64]) -> Histogram | None:
+    if not len(values):
+        return before
+    now = counted(values)
+    return now if before is None else merged(before, now)
+
+
+def _most_common(texts: Counter[str]) -> list[tuple[str, int]]:
+    return sorted(texts.items(), key=lambda item: (-item[1], item[0]))[:TOP]
+
+
+def _spread(moments: Moments | None) -> dict[str, float]:
+    if moments is None or not moments.count:
+        return {}
+    std = math.sqrt(moments.squares / moments.count)
+    values = {"mean": moments.mean, "std": std, "min": moments.low, "max": moments.high}
+    return {name: _digits(value) for name, value in values.items()}
+
+
+def _digits(value: float) -> float:
+    return float(f"{value:.6g}")
+
+
+def numbers_profile(name: str, values: NDArray[np.float64]) -> ColumnProfile:
+    """Return the profile of `values`, all finite."""
+    column = Column(name)
+    texts = pa.array([f"{value:g}" for value in values])
+    column.add(Cells(texts, np.zeros(len(values), bool), values, np.full(len(values), np.nan)), str, 0)
+    return column.profile()

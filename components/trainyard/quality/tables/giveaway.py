@@ -1,0 +1,70 @@
+"""Finds columns that give the label away: those that tell it alone, which no honest column does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainyard.quality.tables.cells import cells
+
+_ENOUGH = 0.99  # chosen: of the mistakes that always naming the largest class makes, this share is gone
+_GROUPS = 64  # chosen: quantile groups of a number; more would each hold too few rows
+_LEAST = 5  # chosen: rows a group on average; fewer remember the rows instead of telling about them
+_LINEAR = 0.9999  # chosen: correlation of a number with a number to predict
+
+
+def giveaways(table: Any, label: str, is_number: bool) -> dict[str, float]:
+    """Return how well each suspicious column of the Arrow `table` tells the column `label` alone, by name.
+
+    is_number: the label is a number to predict, and correlation with it counts; else the share of the rows that come
+    out right if each value (each of 64 quantile groups of a number) is taken for its most frequent class.
+    """
+    target = cells(table[label])
+    found = {}
+    for name in table.column_names:
+        if name != label:
+            other = cells(table[name])
+            told = (
+                _correlation(other.numbers, target.numbers)
+                if is_number
+                else _told(_groups(other), _codes(target.texts))
+            )
+            if told is not None:
+                found[name] = told
+    return found
+
+
+def _told(groups: NDArray[np.int64], classes: NDArray[np.int64]) -> float | None:
+    if not len(groups) or len(groups) < _LEAST * (int(groups.max()) + 1):
+        return None
+    pairs, counts = np.unique(groups * (int(classes.max()) + 1) + classes, return_counts=True)
+    best = np.zeros(int(groups.max()) + 1, np.int64)
+    np.maximum.at(best, pairs // (int(classes.max()) + 1), counts)
+    right = best.sum() / len(groups)
+    baseline = np.bincount(classes).max() / len(classes)
+    return float(right) if baseline < 1 and (1 - right) <= (1 - _ENOUGH) * (1 - baseline) else None
+
+
+def _groups(column: Any) -> NDArray[np.int64]:
+    numbers = column.numbers
+    if np.isnan(numbers).mean() > 0.5 or len(np.unique(numbers)) <= _GROUPS:
+        return _codes(column.texts)
+    edges = np.unique(np.nanquantile(numbers, np.linspace(0, 1, _GROUPS + 1)[1:-1]))
+    return np.where(np.isnan(numbers), len(edges) + 1, np.searchsorted(edges, numbers, side="right"))
+
+
+def _codes(texts: Any) -> NDArray[np.int64]:
+    if hasattr(texts, "combine_chunks"):
+        texts = texts.combine_chunks()
+    return np.asarray(texts.dictionary_encode().indices).astype(np.int64)
+
+
+def _correlation(numbers: NDArray[np.float64], target: NDArray[np.float64]) -> float | None:
+    both = ~np.isnan(numbers) & ~np.isnan(target)
+    numbers, target = numbers[both], target[both]
+    if len(numbers) < 10 or not numbers.std() or not target.std():
+        return None
+    correlation = float(np.corrcoef(numbers, target)[0, 1])
+    return correlation if abs(correlation) >= _LINEAR else None

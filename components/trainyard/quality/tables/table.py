@@ -1,0 +1,195 @@
+"""Reads CSV files as batches of columns of text, each row with its number and every row that has none."""
+
+from __future__ import annotations
+
+import csv
+import io
+import itertools
+import re
+import zlib
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import IO, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+from numpy.typing import NDArray
+
+from trainyard.errors import DataError
+from trainyard.quality.source import SourceFiles
+
+_BLOCK = 4 << 20  # bytes of text that are parsed at once; chosen: a longer row is a lost quote
+_NUMBER = re.compile(r"[+-]?[0-9]*\.?[0-9]+([eE][+-]?[0-9]+)?")
+_UTF16 = (b"\xff\xfe", b"\xfe\xff")
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Rows of one file: columns of text, and for each row its number; the header is row 1."""
+
+    file: str
+    columns: Any  # pa.RecordBatch
+    rows: NDArray[np.int64]
+
+    def name(self, index: int) -> str:
+        """Return the name of a row, such as `a.csv:17`."""
+        return f"{self.file}:{self.rows[index]}"
+
+
+@dataclass(frozen=True)
+class Ragged:
+    """A row with more or fewer cells than the header: none of it is counted."""
+
+    file: str
+    row: int
+    cells: int
+    expected: int
+
+
+def read_table(source: SourceFiles) -> Iterator[Batch | Ragged]:
+    """Yield the rows of all files in order; rows of nothing but empty cells are left out.
+
+    Raises `DataError` that names the file if it is empty, its header differs from that of the first file or repeats
+    a column, it is not UTF-8, or it cannot be read.
+    """
+    first: list[str] = []
+    for file in source.files:
+        try:
+            with source.open(file) as stream:
+                header = _header(stream, file.name)
+                first = first or header
+                if header != first:
+                    raise DataError(_other_header(header, first, file.name, source.files[0].name))
+                yield from _rows(stream, header, file.name)
+        except (OSError, EOFError, zlib.error) as error:
+            raise DataError(
+                f"{file.name}: cannot be read ({error}). Check its permissions, or copy it again from its origin."
+            ) from error
+
+
+def _header(stream: IO[bytes], name: str) -> list[str]:
+    start = stream.readline(_BLOCK)
+    if start[:2] in _UTF16:
+        raise DataError(f"{name}: row 1: is UTF-16. UTF-8 is expected. Save the file as UTF-8.")
+    if not start.strip():
+        raise DataError(f"{name}: row 1: is empty. A header line with the names of the columns is expected.")
+    lines = itertools.chain([start], iter(lambda: stream.readline(_BLOCK), b""))
+    try:
+        header = [cell.strip() for cell in next(csv.reader(line.decode("utf-8-sig") for line in lines))]
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise DataError(f"{name}: row 1: is no CSV in UTF-8 ({error}). Save the file as UTF-8.") from error
+    repeated = [column for column, times in Counter(header).items() if times > 1]
+    if repeated:
+        raise DataError(
+            f"{name}: row 1: the header names column '{repeated[0][:80]}' twice. Give each column a name of its own."
+        )
+    if all(_NUMBER.fullmatch(cell) for cell in header):
+        raise DataError(
+            f"{name}: row 1: holds numbers alone ({', '.join(header)[:80]}), so the file has no header. "
+            "Add a line with the names of the columns."
+        )
+    return header
+
+
+def _rows(stream: IO[bytes], header: list[str], name: str) -> Iterator[Batch | Ragged]:
+    ragged: list[Ragged] = []
+    guarded = _Guarded(stream)
+
+    def skip(row: Any) -> str:
+        ragged.append(Ragged(name, row.number + 1, row.actual_columns, row.expected_columns))
+        return "skip"
+
+    try:
+        reader = pyarrow.csv.open_csv(
+            pa.PythonFile(guarded, mode="r"),
+            read_options=pyarrow.csv.ReadOptions(use_threads=False, block_size=_BLOCK, column_names=header),
+            parse_options=pyarrow.csv.ParseOptions(
+                newlines_in_values=True, ignore_empty_lines=False, invalid_row_handler=skip
+            ),
+            convert_options=pyarrow.csv.ConvertOptions(
+                column_types=dict.fromkeys(header, pa.string()), strings_can_be_null=False, null_values=[]
+            ),
+        )
+    except pa.ArrowInvalid as error:
+        guarded.require_whole()
+        if "Empty CSV" not in str(error):
+            raise DataError(_not_csv(name, error)) from error
+        return
+    good, told = 0, 0
+    while True:
+        try:
+            columns = reader.read_next_batch()
+        except StopIteration:
+            break
+        except pa.ArrowInvalid as error:
+            guarded.require_whole()
+            raise DataError(_not_csv(name, error)) from error
+        yield from ragged[told:]
+        told = len(ragged)
+        batch = Batch(name, columns, _numbers(good, columns.num_rows, [item.row for item in ragged]))
+        good += columns.num_rows
+        yield _without_empty(batch)
+    guarded.require_whole()
+    yield from ragged[told:]
+
+
+class _Guarded(io.RawIOBase):
+    """A stream that ends at a fault, and keeps it: Arrow reads in a thread, which would end the process with it."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._stream = stream
+        self._fault: Exception | None = None
+
+    def readable(self) -> bool:
+        """It can be read, and nothing else."""
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        """Return the next bytes, none after a fault."""
+        try:
+            return self._stream.read(size)
+        except Exception as error:  # noqa: BLE001 - of any kind, and raised again by `require_whole`
+            self._fault = error
+            return b""
+
+    def require_whole(self) -> None:
+        """Raise what kept the stream from being read."""
+        if self._fault is not None:
+            raise self._fault
+
+
+def _numbers(good: int, count: int, ragged: list[int]) -> NDArray[np.int64]:
+    """Return the row numbers of `count` rows that follow `good` others, between the ragged ones."""
+    # A ragged row before which there are n good ones moves all after it by one.
+    before = np.array(ragged, np.int64) - 2 - np.arange(len(ragged))
+    index = np.arange(good, good + count)
+    return index + 2 + np.searchsorted(before, index, side="right")
+
+
+def _without_empty(batch: Batch) -> Batch:
+    filled = np.zeros(batch.columns.num_rows, bool)
+    for column in batch.columns.columns:
+        filled |= np.asarray(pc.binary_length(column)) > 0
+        if filled.all():
+            return batch
+    return Batch(batch.file, batch.columns.filter(pa.array(filled)), batch.rows[filled])
+
+
+def _other_header(header: list[str], first: list[str], name: str, first_name: str) -> str:
+    missing = [column for column in first if column not in header]
+    new = [column for column in header if column not in first]
+    parts = [f"lacks {', '.join(missing)[:200]}"] if missing else []
+    parts += [f"has {', '.join(new)[:200]} besides"] if new else []
+    return (
+        f"{name}: row 1: the header {' and '.join(parts) or 'has another order'}, compared with {first_name}. "
+        "All files of a source have the same columns in the same order. Correct it, or name the files by a glob."
+    )
+
+
+def _not_csv(name: str, error: Exception) -> str:
+    if "straddl" in str(error):
+        return f"{name}: a row is longer than {_BLOCK >> 20} MiB. A quote that is opened and not closed is the cause."
+    return f"{name}: is no CSV in UTF-8 ({error}). Save the file as UTF-8, and quote cells as RFC 4180 says."

@@ -1,0 +1,163 @@
+"""Profiles CSV files in one pass and bounded memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainyard.errors import ConfigurationError, DataError, did_you_mean
+from trainyard.quality import findings
+from trainyard.quality.pictures.hashes import Hashes, HashSample, combined
+from trainyard.quality.profile import ColumnProfile, Profile, Repeats
+from trainyard.quality.sample import RowSample
+from trainyard.quality.source import SourceFiles
+from trainyard.quality.tables.cells import Cells, cells
+from trainyard.quality.tables.columns import Column
+from trainyard.quality.tables.giveaway import giveaways
+from trainyard.quality.tables.table import Batch, Ragged, read_table
+
+_FIRST = 5
+_SUCH_AS = 5
+_LABELS = ("label", "target", "class", "y", "category", "outcome")  # chosen: names that say it
+_CLASSES = 1000  # chosen: most values of a column that is taken for classes
+
+
+def profile_table(source: SourceFiles, label: str | None, is_number: bool | None = None) -> Profile:
+    """Return the profile of the rows; without `label` the likely one is named.
+
+    is_number: the label is a number to predict; None decides by its values. Raises `ConfigurationError` if there is no
+    column `label`, `DataError` if the files cannot be read or have no rows.
+    """
+    counts = _Counts(label)
+    for item in read_table(source):
+        counts.add(item)
+    if not counts.columns or not counts.rows:
+        raise DataError(f"{source.path}: there are no rows below the header. Name a file with data.")
+    columns = [column.profile() for column in counts.columns.values()]
+    found = label or _likely_label(columns, counts.rows)
+    label_column = next((column for column in columns if column.name == found), None)
+    if is_number is None:
+        is_number = label_column is not None and _is_target(label_column)
+    classes = {}
+    if label_column is not None and not is_number:
+        classes = {value.value: value.count for value in label_column.top}
+    table = counts.sample.table() if counts.sample else None
+    told = giveaways(table, found, is_number) if found and table is not None else {}
+    repeated = counts.repeated()
+    profile = Profile(
+        source=source.path,
+        kind="csv",
+        files=len(source.files),
+        bytes=sum(file.bytes for file in source.files),
+        rows=counts.rows,
+        ragged=counts.ragged,
+        ragged_such_as=counts.ragged_such_as,
+        label=found,
+        label_is_guessed=label is None and found is not None,
+        classes=classes,
+        columns=columns,
+        first=counts.first,
+        repeated=repeated,
+        pictures=None,
+        findings=[],
+        others=source.others,
+    )
+    return profile.model_copy(update={"findings": findings.of_table(profile, told, counts.exact)})
+
+
+@dataclass
+class _Counts:
+    label: str | None
+    columns: dict[str, Column] = field(default_factory=dict)
+    rows: int = 0
+    ragged: int = 0
+    ragged_such_as: list[str] = field(default_factory=list)
+    first: list[list[str]] = field(default_factory=list)
+    sample: RowSample | None = None
+    whole: HashSample = field(default_factory=HashSample)
+    features: HashSample = field(default_factory=HashSample)
+    starts: list[tuple[int, Batch]] = field(default_factory=list)
+
+    def add(self, item: Batch | Ragged) -> None:
+        if isinstance(item, Ragged):
+            self.ragged += 1
+            if len(self.ragged_such_as) < _SUCH_AS:
+                self.ragged_such_as.append(f"{item.file}:{item.row} has {item.cells} cells, not {item.expected}")
+            return
+        names = item.columns.schema.names
+        if self.sample is None:
+            if self.label is not None and self.label not in names:
+                raise ConfigurationError(
+                    f"--label {self.label}: no such column.{did_you_mean(self.label, names)} "
+                    f"The header has: {', '.join(names)[:400]}."
+                )
+            self.columns = {name: Column(name) for name in names}
+            self.sample = RowSample(len(names))
+            self.first = [names, *_texts(item.columns.slice(0, _FIRST))]
+        self.sample.add(item.columns, self.rows)
+        self._count(item)
+        self.rows += item.columns.num_rows
+
+    @property
+    def exact(self) -> bool:
+        return self.whole.exact
+
+    def repeated(self) -> Repeats:
+        """Return the equal rows; with a label, those that are equal without it and differ in it are conflicts."""
+        conflicts = max(0, self.whole.distinct - self.features.distinct) if self.label else 0
+        return Repeats(
+            repeats=self.whole.repeats,
+            such_as=[[self._name(row), f"{times} times"] for row, times in self.whole.repeated(_SUCH_AS)],
+            conflicts=conflicts,
+            conflicts_such_as=[],
+        )
+
+    def _count(self, batch: Batch) -> None:
+        index = np.arange(self.rows, self.rows + batch.columns.num_rows)
+        whole = np.zeros(len(index), np.uint64)
+        features = whole
+        for name, column in self.columns.items():
+            parsed: Cells = cells(batch.columns[name])
+            of_cells = column.add(parsed, batch.name, self.rows)
+            whole = combined(whole, of_cells)
+            if name != self.label:
+                features = combined(features, of_cells)
+        self._add_rows(batch, whole, features, index)
+
+    def _add_rows(self, batch: Batch, whole: Hashes, features: Hashes, index: NDArray[np.int64]) -> None:
+        self.whole.add(whole, index)
+        if self.label is not None:
+            self.features.add(features, index)
+        self.starts.append((self.rows, Batch(batch.file, None, batch.rows[:1])))
+
+    def _name(self, row: int) -> str:
+        """Return the name of the row at a place of the source, exact if no ragged row came between."""
+        start, batch = [entry for entry in self.starts if entry[0] <= row][-1]
+        return f"{batch.file}:{int(batch.rows[0]) + row - start}"
+
+
+def _texts(batch: Any) -> list[list[str]]:
+    return [list(map(str, row.values())) for row in batch.to_pylist()]
+
+
+def _likely_label(columns: list[ColumnProfile], rows: int) -> str | None:
+    """Return the column that by its name or else by its place is the label, or None."""
+    fitting = [
+        column for column in columns if column.distinct >= 2 and column.type in ("category", "integer", "number")
+    ]
+    for wanted in _LABELS:
+        for column in fitting:
+            if column.name.lower() == wanted:
+                return column.name
+    last = columns[-1]
+    return last.name if last in fitting and last.distinct <= min(100, max(2, rows // 10)) else None
+
+
+def _is_target(column: ColumnProfile) -> bool:
+    """Return whether the numbers of `column` are to be predicted as such, not as classes."""
+    if column.type == "number":
+        return column.distinct > 2
+    return column.type == "integer" and column.distinct > 100

@@ -1,0 +1,73 @@
+"""What the steps of a run left, read once for its record and its report."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TypeVar
+
+from trainyard.contract.artifacts.document import Document, Split
+from trainyard.contract.artifacts.evaluate import Evaluation
+from trainyard.contract.artifacts.export import EXPORTS_SPLIT, Exports
+from trainyard.contract.artifacts.gate import Verdict
+from trainyard.contract.artifacts.preprocess import Examples
+from trainyard.contract.artifacts.push import Pushed
+from trainyard.contract.artifacts.train import Training
+from trainyard.errors import TrainyardError
+
+D = TypeVar("D", bound=Document)
+
+_DOCUMENTS: dict[str, type[Document]] = {
+    "preprocess": Examples,
+    "train": Training,
+    "evaluate": Evaluation,
+    "export": Exports,
+    "push": Pushed,
+}
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """The committed output folders of the steps that ran, by step, and their documents; None if a step did not run."""
+
+    folders: dict[str, str]
+    examples: Examples | None
+    training: Training | None
+    evaluation: Evaluation | None
+    exports: Exports | None
+    pushed: Pushed | None
+
+    @property
+    def gates(self) -> list[tuple[str, Split, Verdict]]:
+        """What was judged, on which split, and the verdict."""
+        model = [("model", self.evaluation.split, self.evaluation.gate)] if self.evaluation else []
+        return [*model, *([("exports", EXPORTS_SPLIT, self.exports.gate)] if self.exports else [])]
+
+    @property
+    def verdict(self) -> str:
+        """Return blessed or refused, over all gates."""
+        return "blessed" if all(gate.verdict == "blessed" for _, _, gate in self.gates) else "refused"
+
+
+def read(folders: dict[str, str], skip_unreadable: bool = False) -> Outputs:
+    """Return the outputs in `folders`.
+
+    Raises `DataError` if a folder holds no output of its step; with `skip_unreadable` it is left out.
+    """
+    documents: dict[str, Document] = {}
+    skipped = (TrainyardError,) if skip_unreadable else ()
+    for step, uri in folders.items():
+        with suppress(*skipped):
+            documents[step] = _DOCUMENTS[step].read(uri)
+    return Outputs(
+        {step: folders[step] for step in documents},
+        _of(Examples, documents),
+        _of(Training, documents),
+        _of(Evaluation, documents),
+        _of(Exports, documents),
+        _of(Pushed, documents),
+    )
+
+
+def _of(kind: type[D], documents: dict[str, Document]) -> D | None:
+    return next((document for document in documents.values() if isinstance(document, kind)), None)

@@ -1,0 +1,126 @@
+"""The schema of data: what each column, or each picture, is expected to be. It is kept beside the recipe, in git."""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from trainyard.errors import ConfigurationError
+from trainyard.spec import documents
+from trainyard.spec.documents import Strict
+from trainyard.spec.plain_yaml import Text
+
+Value = Annotated[float, Field(ge=-3.5e38, le=3.5e38)]
+Name = Annotated[str, Field(max_length=256, pattern=r"^[^\x00-\x1f\x7f]+$")]
+Fraction = Annotated[float, Field(ge=0, le=1)]
+Length = Annotated[int, Field(ge=0, le=1 << 20)]
+Pixels = Annotated[int, Field(gt=0, le=100_000)]
+Day = Annotated[str, Field(max_length=10, pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$")]
+
+_MISSING = Field(0.0, description="The largest share of the rows that may lack it.")
+
+
+class NumberColumn(Strict):
+    """A number."""
+
+    type: Literal["integer", "number"] = Field(description="integer: without a fraction.")
+    min: Value | None = Field(None, description="The least value.")
+    max: Value | None = Field(None, description="The greatest value.")
+    max_missing: Fraction = _MISSING
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.min is not None and self.max is not None and self.min > self.max:
+            raise ValueError(f"min {self.min:g} is greater than max {self.max:g}")
+        return self
+
+
+class DateColumn(Strict):
+    """A day written YYYY-MM-DD; a time of day may follow."""
+
+    type: Literal["date"] = Field(description="Says that the column is a day.")
+    min: Day | None = Field(None, description="The first day.")
+    max: Day | None = Field(None, description="The last day.")
+    max_missing: Fraction = _MISSING
+
+    @model_validator(mode="after")
+    def _days(self) -> Self:
+        days = [datetime.date.fromisoformat(day) for day in (self.min, self.max) if day is not None]
+        if len(days) == 2 and days[0] > days[1]:
+            raise ValueError(f"min {self.min} is after max {self.max}")
+        return self
+
+
+class CategoryColumn(Strict):
+    """One of some texts."""
+
+    type: Literal["category"] = Field(description="Says that the column is one of `values`.")
+    values: list[Annotated[str, Field(max_length=1000)]] = Field(
+        min_length=1, max_length=10_000, description="All values that it may have."
+    )
+    max_missing: Fraction = _MISSING
+
+
+class TextColumn(Strict):
+    """Any text."""
+
+    type: Literal["text"] = Field(description="Says that the column is a text.")
+    max_length: Length | None = Field(None, description="The most characters.")
+    max_missing: Fraction = _MISSING
+
+
+Column = Annotated[NumberColumn | DateColumn | CategoryColumn | TextColumn, Field(discriminator="type")]
+
+
+class TableSchema(Strict):
+    """What the columns of a table are expected to be."""
+
+    schema_of: Literal["table"] = Field(description="Says that this is the schema of a table.")
+    columns: dict[Name, Column] = Field(
+        min_length=1, max_length=10_000, description="Every column that must be there, by its name in the header."
+    )
+    other_columns: Literal["allowed", "refused"] = Field("allowed", description="Whether there may be columns besides.")
+
+
+class PictureSchema(Strict):
+    """What pictures, one folder a class, are expected to be."""
+
+    schema_of: Literal["pictures"] = Field(description="Says that this is the schema of pictures.")
+    classes: list[Name] = Field(min_length=1, max_length=10_000, description="All classes that there may be.")
+    min_side: Pixels = Field(1, description="The fewest pixels of either side.")
+    max_side: Pixels = Field(100_000, description="The most pixels of either side.")
+
+
+DataSchema = Annotated[TableSchema | PictureSchema, Field(discriminator="schema_of")]
+
+_KINDS: dict[str, type[TableSchema] | type[PictureSchema]] = {"table": TableSchema, "pictures": PictureSchema}
+
+
+def load_schema(path: Path) -> TableSchema | PictureSchema:
+    """Return the schema in the file at `path`. Raises `ConfigurationError` that names every fault with its line."""
+    return parse_schema(documents.read_text(path), str(path))
+
+
+def is_schema(text: str) -> bool:
+    """Return whether `text` is that of a schema, not the name of a file."""
+    return "schema_of:" in text
+
+
+def parse_schema(text: str, name: str) -> TableSchema | PictureSchema:
+    """Return the schema that `text` is; `name` stands for it in messages. Raises as `load_schema`."""
+    content = Text(text, name).content
+    kind = content.get("schema_of") if isinstance(content, dict) else None
+    if isinstance(content, dict) and kind not in _KINDS:
+        received = f"'{documents.safe(kind)}'" if "schema_of" in content else f"no such key, but {_keys(content)}"
+        raise ConfigurationError(
+            f"{name}: schema_of: {received}. Allowed: {', '.join(_KINDS)}. "
+            "`trainyard data schema SOURCE --write FILE` writes a schema."
+        )
+    return documents.parse(text, _KINDS.get(str(kind), TableSchema), name=name)
+
+
+def _keys(content: dict[str, object]) -> str:
+    return documents.safe(", ".join(content) or "nothing")

@@ -1,0 +1,143 @@
+"""The catalog of accelerators and of platforms, so that no label, taint or topology stands in code."""
+
+from __future__ import annotations
+
+import math
+from functools import cache, cached_property
+from itertools import combinations_with_replacement
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from trainyard.spec import documents
+from trainyard.spec.documents import Strict
+
+LONGEST_EDGE = 256  # chips; that of the topologies in Google's xpk, system_characteristics.py
+
+Kind = Literal["cpu", "gpu", "tpu"]
+Platform = Literal["kubernetes", "gke", "eks", "karpenter", "aks"]
+
+
+# Source: https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/#syntax-and-character-set
+LabelKey = Annotated[
+    str,
+    Field(max_length=317, pattern=r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$"),
+]
+LabelValue = Annotated[str, Field(pattern=r"^([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?$")]
+# Source: https://kubernetes.io/docs/concepts/overview/working-with-objects/names
+Name = Annotated[str, Field(max_length=253, pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")]
+Namespace = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")]
+
+
+@cache
+def catalog() -> Catalog:
+    """Return the catalog that comes with Trainyard."""
+    return documents.load(Path(__file__).with_name("hardware.yaml"), Catalog)
+
+
+def named(product: str) -> str | None:
+    """Return the catalog's name of a GPU by its product name, such as NVIDIA L4, or the GPU operator's NVIDIA-L4."""
+    label = product.strip().replace(" ", "-").removesuffix("-SHARED")
+    return next((name for name, known in catalog().accelerators.items() if label in known.products), None)
+
+
+class Toleration(Strict):
+    """A pod's toleration of a taint, with the keys of Kubernetes."""
+
+    key: LabelKey = Field(description="Of the taint.")
+    operator: Literal["Equal", "Exists"] = Field("Equal", description="Exists: any value of the taint; then give none.")
+    value: LabelValue | None = Field(None, description="Of the taint.")
+    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = Field(
+        None, description="Of the taint; by default any."
+    )
+
+    @model_validator(mode="after")
+    def _no_value(self) -> Self:
+        if self.operator == "Exists" and self.value:
+            raise ValueError(f"value: operator Exists takes none, '{self.value}' was given. Leave one of them out")
+        return self
+
+
+def hosts(topology: str, count: int) -> int:
+    """Return how many hosts of `count` chips make up the slice `topology`, such as 4 for 4x4 with 4 chips a host."""
+    return max(1, chips(topology) // count)
+
+
+def chips(topology: str) -> int:
+    """Return how many chips the slice `topology` has.
+
+    >>> chips("4x4")
+    16
+    """
+    return math.prod(map(int, topology.split("x")))
+
+
+class Accelerator(Strict):
+    """One kind of accelerator. vertex is its name at Vertex AI Pipelines, None if no step can ask for it there.
+
+    topologies: for a TPU, the chips that one host may hold, by the topology of the slice. cubes: for a 3D torus, the
+    most cubes of 4x4x4 chips in a slice. tensorflow: whether TensorFlow runs on it. gpu: its name in Karpenter's
+    labels. products: its names in the labels of the GPU operator. Figures are of one chip, see hardware.yaml; None:
+    not published.
+    """
+
+    kind: Literal["gpu", "tpu"]
+    vertex: str | None = None
+    gpu: str | None = None
+    products: list[str] = []
+    memory_gib: float | None = None
+    float32_tflops: float | None = None
+    mixed_tflops: float | None = None
+    memory_gb_per_second: float | None = None
+    link_gb_per_second: float | None = None
+    topologies: dict[str, list[int]] = {}
+    cubes: int = 0
+    tensorflow: bool = True
+
+    @cached_property
+    def slices(self) -> dict[str, list[int]]:
+        """The chips that one host may hold, by topology, of every slice that exists, the smallest first."""
+        known = dict(self.topologies)
+        edges = range(4, min(4 * self.cubes, LONGEST_EDGE) + 1, 4)
+        for x, y, z in combinations_with_replacement(edges, 3):
+            if x * y * z <= 64 * self.cubes:
+                known[f"{x}x{y}x{z}"] = [4]
+        return dict(sorted(known.items(), key=lambda entry: chips(entry[0])))
+
+
+class Marks(Strict):
+    """How the nodes of one sort are labelled and tainted, and the resource that a pod asks of them."""
+
+    resource: str | None = None
+    node_selector: dict[str, str] = Field({}, alias="nodeSelector")
+    tolerations: list[Toleration] = []
+
+
+class PlatformMarks(Strict):
+    """What a platform adds to the nodes of each kind, and to those that may be taken back at any time.
+
+    slice_label: the label whose value the hosts of one TPU slice share.
+    """
+
+    gpu: Marks = Marks()
+    tpu: Marks = Marks()
+    spot: Marks = Marks()
+    slice_label: str = ""
+
+
+class Core(Strict):
+    """What one CPU core delivers."""
+
+    float32_gflops: float
+    memory_gb_per_second: float
+
+
+class Catalog(Strict):
+    """All that is known of hardware."""
+
+    core: Core
+
+    accelerators: Annotated[dict[str, Accelerator], Field(min_length=1)]
+    kinds: dict[Kind, Marks]
+    platforms: dict[Platform, PlatformMarks]

@@ -1,0 +1,205 @@
+"""Machine types: what a node of a pool has, what it costs, and what a pod can have of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from trainyard import quantity
+from trainyard.errors import did_you_mean
+from trainyard.spec import documents
+from trainyard.spec.documents import Strict
+from trainyard.spec.hardware.catalog import Platform
+from trainyard.spec.hardware.pools import Pool
+
+_GIB = 1 << 30
+
+
+@dataclass(frozen=True)
+class Price:
+    """USD for an hour of one node. region is empty for the environment's own price, date then too."""
+
+    usd_per_hour: float
+    spot: bool
+    region: str = ""
+    date: str = ""
+
+
+class Machine(Strict):
+    """What one node has. A price is in USD an hour; region and date are the platform's if they are left out."""
+
+    vcpus: int
+    memory_gib: float
+    accelerator: str | None = None
+    count: int = 0
+    network_gbit: float | None = None
+    usd_per_hour: float | None = None
+    spot_usd_per_hour: float | None = None
+    region: str | None = None
+    date: str | None = None
+
+
+class Attachable(Strict):
+    """An accelerator that is attached to any machine of a family, in one of `counts`; prices of one."""
+
+    family: str
+    counts: list[int]
+    usd_per_hour: float
+    spot_usd_per_hour: float
+
+
+class Machines(Strict):
+    """The machine types of one platform."""
+
+    date: str
+    region: str
+    attachable: dict[str, Attachable] = {}
+    machines: dict[str, Machine]
+
+
+class _File(Strict):
+    platforms: dict[str, Machines]
+
+
+@cache
+def of_platform(platform: Platform) -> Machines | None:
+    """Return the machine types of `platform`, None if none are known."""
+    known = documents.load(Path(__file__).with_name("machines.yaml"), _File).platforms
+    return known.get("eks" if platform == "karpenter" else platform)
+
+
+def machine_of(pool: Pool, platform: Platform) -> tuple[str, Machine] | None:
+    """Return name and type of the pool's machine: the one named, else the smallest with its accelerators and room.
+
+    None if it is not known.
+    """
+    known = of_platform(platform)
+    if known is None:
+        return None
+    if pool.machine:
+        machine = known.machines.get(pool.machine)
+        return (pool.machine, machine) if machine else None
+    fitting = [
+        (name, machine)
+        for name, machine in known.machines.items()
+        if _carries(known, name, machine, pool) and not _room_faults(name, machine, pool, platform)
+    ]
+    return min(fitting, key=lambda entry: (entry[1].vcpus, entry[1].memory_gib), default=None)
+
+
+def price(pool: Pool, platform: Platform) -> Price | None:
+    """Return what an hour of one node costs: the environment's price, else the catalog's; None if unknown."""
+    if pool.price_per_hour is not None:
+        return Price(pool.price_per_hour, pool.spot)
+    known, named_machine = of_platform(platform), machine_of(pool, platform)
+    if known is None or named_machine is None:
+        return None
+    machine = named_machine[1]
+    usd = machine.spot_usd_per_hour if pool.spot else machine.usd_per_hour
+    if usd is None:
+        return None
+    if pool.accelerator and machine.accelerator is None:
+        attached = known.attachable[pool.accelerator]
+        usd += pool.count * (attached.spot_usd_per_hour if pool.spot else attached.usd_per_hour)
+    return Price(usd, pool.spot, machine.region or known.region, machine.date or known.date)
+
+
+def allocatable(machine: Machine, platform: Platform) -> tuple[float, float]:
+    """Return the cores and bytes of a node that pods can have; on platforms whose rule is not known here, all of it.
+
+    Source: https://cloud.google.com/kubernetes-engine/docs/concepts/plan-node-sizes (what GKE reserves).
+    """
+    if platform != "gke":
+        return float(machine.vcpus), machine.memory_gib * _GIB
+    reserved_cores = _share(machine.vcpus, ((1, 0.06), (1, 0.01), (2, 0.005), (float("inf"), 0.0025)))
+    shares = ((4, 0.25), (4, 0.2), (8, 0.1), (112, 0.06), (float("inf"), 0.02))
+    reserved = _share(machine.memory_gib, shares) * _GIB + 100 * (1 << 20)
+    return machine.vcpus - reserved_cores, machine.memory_gib * _GIB - reserved
+
+
+def faults(pool: Pool, platform: Platform) -> list[str]:
+    """Return what cannot be of the pool's machine, each as 'key: sentence', with the nearest that can."""
+    known = of_platform(platform)
+    if known is None or pool.machine is None:
+        return []
+    machine = known.machines.get(pool.machine)
+    if machine is None:
+        if not _complete(known, pool.machine):
+            return []
+        near = did_you_mean(pool.machine, known.machines)
+        return [f"machine: {platform} has no {pool.machine}.{near}"]
+    if not _carries(known, pool.machine, machine, pool):
+        return [f"machine: {_mismatch(known, pool.machine, machine, pool, platform)}"]
+    return _room_faults(pool.machine, machine, pool, platform)
+
+
+def _complete(known: Machines, name: str) -> bool:
+    """Whether the catalog lists every size of the family of `name`: it does if the machines have accelerators."""
+    family = name.rpartition("-")[0]
+    return any(m.accelerator for other, m in known.machines.items() if family and other.startswith(f"{family}-"))
+
+
+def _carries(known: Machines, name: str, machine: Machine, pool: Pool) -> bool:
+    """Whether nodes of this type have the pool's accelerators."""
+    if pool.kind == "cpu":
+        return machine.accelerator is None
+    if machine.accelerator:
+        return (machine.accelerator, machine.count) == (pool.accelerator, pool.count)
+    attachable = known.attachable.get(pool.accelerator or "")
+    return bool(attachable and name.startswith(f"{attachable.family}-") and pool.count in attachable.counts)
+
+
+def _mismatch(known: Machines, name: str, machine: Machine, pool: Pool, platform: Platform) -> str:
+    has = f"{machine.count} {machine.accelerator}" if machine.accelerator else "no accelerator"
+    wanted = f"{pool.count} {pool.accelerator}" if pool.accelerator else "none"
+    fitting = machine_of(pool.model_copy(update={"machine": None}), platform)
+    advice = f"Name {fitting[0]}" if fitting else _nearest_count(known, pool)
+    return f"a {name} has {has}, and the pool says {wanted}. {advice}."
+
+
+def _nearest_count(known: Machines, pool: Pool) -> str:
+    counts = {machine.count for machine in known.machines.values() if machine.accelerator == pool.accelerator}
+    counts |= set(known.attachable[pool.accelerator].counts) if pool.accelerator in known.attachable else set()
+    if not counts:
+        return "Leave machine out"
+    nearest = min(counts, key=lambda count: (abs(count - pool.count), -count))
+    return f"No machine has {pool.count} of them; the nearest number is {nearest}"
+
+
+def _room_faults(name: str, machine: Machine, pool: Pool, platform: Platform) -> list[str]:
+    """Return why no pod with the pool's requests can land on a node of this type."""
+    cores, memory = allocatable(machine, platform)
+    requests, result = pool.resources.requests, []
+    shared = quantity.in_bytes(pool.shared_memory) if pool.workers > 1 else 0
+    if (asked := quantity.in_cores(requests.cpu)) > cores:
+        result.append(
+            f"resources.requests.cpu: {requests.cpu} on a {name}, of whose {machine.vcpus} a pod has {cores:.2f}"
+        )
+    if quantity.in_bytes(requests.memory) > memory:
+        result.append(
+            f"resources.requests.memory: {requests.memory} on a {name}, of whose {machine.memory_gib:g}Gi a pod has "
+            f"{memory / _GIB:.1f}Gi"
+        )
+    known = of_platform(platform)
+    if not result or known is None:
+        return result
+    larger = [
+        (other.vcpus, other_name)
+        for other_name, other in known.machines.items()
+        if other_name.rpartition("-")[0] == name.rpartition("-")[0]
+        and (other.accelerator, other.count) == (machine.accelerator, machine.count)
+        and allocatable(other, platform)[0] >= asked
+        and allocatable(other, platform)[1] >= quantity.in_bytes(requests.memory) + shared
+    ]
+    advice = f"Give less, or name {min(larger)[1]}" if larger else "Give less"
+    return [f"{fault}. {advice}." for fault in result]
+
+
+def _share(amount: float, shares: tuple[tuple[float, float], ...]) -> float:
+    """Return the sum over the steps of `shares` (how much of the amount, which share of that)."""
+    total = 0.0
+    for step, share in shares:
+        part = min(amount, step)
+        total, amount = total + part * share, amount - part
+    return total

@@ -1,0 +1,302 @@
+"""Node pools: what an environment says of one, and what a pod needs to land there."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Annotated, Literal, Self
+
+from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, model_validator
+
+from trainyard.errors import did_you_mean
+from trainyard.quantity import in_bytes, in_cores
+from trainyard.spec.documents import Strict
+from trainyard.spec.hardware.catalog import (
+    Kind,
+    LabelKey,
+    LabelValue,
+    Name,
+    Platform,
+    Toleration,
+    catalog,
+    chips,
+    hosts,
+)
+
+_LABELLED = {"accelerator", "topology", "machine", "gpu"}
+DEVICES_VARIABLE = "TRAINYARD_DEVICES"  # the accelerators that a training process must see
+ENGINE_VARIABLE = "TRAINYARD_ENGINE"  # tells it by which framework; TensorFlow if it is not set
+TRAINER_VARIABLE = "TRAINYARD_TRAINER"  # tells every step which image trains, if it holds another TensorFlow, or JAX
+SHOWN_SLICES = 12  # topologies named in a message; a 3D torus has hundreds
+
+EngineName = Literal["tensorflow", "jax"]
+Variant = Literal["cpu", "gpu", "tpu", "jax"]
+
+
+@dataclass(frozen=True)
+class Placement:
+    """What a pod must carry to land on a pool: labels it selects, taints it tolerates, accelerators it asks for.
+
+    slice_label: of a TPU slice of several hosts, the node label whose value they share, '' if none is known.
+    """
+
+    node_selector: dict[str, str]
+    tolerations: list[Toleration]
+    resource: str | None
+    count: int
+    slice_label: str = ""
+
+
+def placement(pool: Pool, platform: Platform) -> Placement:
+    """Return what a pod needs to land on `pool`; what the pool says itself comes last and wins."""
+    marks = catalog().platforms[platform]
+    layers = [catalog().kinds[pool.kind]]
+    if pool.kind != "cpu":
+        layers.append(marks.gpu if pool.kind == "gpu" else marks.tpu)
+    if pool.spot:
+        layers.append(marks.spot)
+    names = _names(pool)
+    selector = {
+        key: value.format(**names)
+        for layer in layers
+        for key, value in layer.node_selector.items()
+        if not any(f"{{{name}}}" in value for name in _LABELLED - names.keys())
+    }
+    return Placement(
+        node_selector=selector | pool.node_selector,
+        tolerations=[*(toleration for layer in layers for toleration in layer.tolerations), *pool.tolerations],
+        resource=layers[0].resource,
+        count=pool.count,
+        slice_label=marks.slice_label if pool.kind == "tpu" and pool.workers > 1 else "",
+    )
+
+
+def _names(pool: Pool) -> dict[str, str]:
+    """Return what the placeholders of the platforms' labels stand for, those that the pool says."""
+    known = catalog().accelerators.get(pool.accelerator or "")
+    values = {
+        "accelerator": pool.accelerator,
+        "topology": pool.topology,
+        "machine": pool.machine,
+        "gpu": known.gpu if known else None,
+    }
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def device_variables(pool: Pool) -> dict[str, str]:
+    """Return the environment variables that name the devices which a pod on `pool` must see, and the engine.
+
+    None for a cpu pool; no engine if it is TensorFlow.
+    """
+    if pool.kind == "cpu":
+        return {}
+    devices = {"kind": pool.kind, "accelerator": pool.accelerator, "count": pool.count}
+    variables = {DEVICES_VARIABLE: json.dumps(devices)}
+    return variables if pool.trained_by == "tensorflow" else variables | {ENGINE_VARIABLE: pool.trained_by}
+
+
+def _written(value: object) -> object:
+    """YAML reads `cpu: 2` as a number; Kubernetes takes it as the quantity "2"."""
+    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+
+
+def _some_cpu(cpu: str) -> str:
+    if not 0.001 <= in_cores(cpu) <= _MOST_CORES:
+        raise ValueError(f"1m to {_MOST_CORES} cores are possible")
+    return cpu
+
+
+def _some_memory(memory: str) -> str:
+    if not 1 << 20 <= in_bytes(memory) <= 1 << 50:
+        raise ValueError("1Mi to 1Pi are possible. Give a unit, such as 4Gi")
+    return memory
+
+
+_MOST_CORES = 4096
+
+# The spellings that KFP's set_cpu_request and set_memory_request take.
+Cpu = Annotated[
+    str,
+    StringConstraints(pattern=r"^([0-9]{0,9}[.])?[0-9]{1,9}m?$"),
+    AfterValidator(_some_cpu),
+    BeforeValidator(_written),
+]
+Memory = Annotated[
+    str,
+    StringConstraints(pattern=r"^[0-9]{1,18}(E|Ei|P|Pi|T|Ti|G|Gi|M|Mi|K|Ki)?$"),
+    AfterValidator(_some_memory),
+    BeforeValidator(_written),
+]
+
+
+class Requests(Strict):
+    """What the scheduler sets aside for a pod."""
+
+    cpu: Cpu = Field(description="Cores, such as 2 or 500m.")
+    memory: Memory = Field(description="Such as 4Gi.")
+
+
+class Limits(Strict):
+    """What a pod may use at most; no cpu limit lets it use what is idle."""
+
+    cpu: Cpu | None = Field(None, description="Cores; required for Vertex AI, which picks the machine by it.")
+    memory: Memory = Field(description="The same as requests.memory.")
+
+
+class Resources(Strict):
+    """Kubernetes resources of one pod on the pool."""
+
+    requests: Requests
+    limits: Limits
+
+    @model_validator(mode="after")
+    def _memory(self) -> Self:
+        if self.requests.memory != self.limits.memory:
+            raise ValueError(
+                f"requests.memory ({self.requests.memory}) and limits.memory ({self.limits.memory}) differ: "
+                "a pod above its request is killed first when the node fills up. Give the same"
+            )
+        if self.limits.cpu is not None and in_cores(self.requests.cpu) > in_cores(self.limits.cpu):
+            raise ValueError(f"requests.cpu ({self.requests.cpu}) is more than limits.cpu ({self.limits.cpu})")
+        return self
+
+
+class Pool(Strict):
+    """Nodes of one sort. count is accelerators a node; a step gets all of them."""
+
+    kind: Kind = Field(description="What computes on its nodes.")
+    accelerator: Annotated[str, Field(max_length=253)] | None = Field(
+        None, description="gpu and tpu: its name at GKE, such as nvidia-l4."
+    )
+    count: Annotated[int, Field(ge=0, le=64)] = Field(
+        0, description="gpu and tpu: accelerators a node (TPU: chips a host)."
+    )
+    topology: Annotated[str, Field(max_length=32)] | None = Field(
+        None, description="tpu: shape of the slice, such as 2x4."
+    )
+    engine: Literal["auto", "tensorflow", "jax"] = Field(
+        "auto",
+        description="tpu: what trains. auto: JAX on slices of several hosts or if TensorFlow has no build, else "
+        "TensorFlow.",
+    )
+    spot: bool = Field(False, description="The nodes may be taken back at any time.")
+    workers: Annotated[int, Field(ge=1, le=1024)] = Field(
+        1, description="Nodes that train together: the train step becomes a gang of so many pods."
+    )
+    nodes: Annotated[int, Field(ge=1, le=100_000)] | None = Field(
+        None, description="Most nodes that the pool can have."
+    )
+    machine: LabelValue | None = Field(None, description="Machine type of the nodes, such as g2-standard-8.")
+    price_per_hour: Annotated[float, Field(ge=0, le=100_000)] | None = Field(
+        None, description="USD for an hour of one node; without it, the catalog's list price of the machine."
+    )
+    queue: Name | Literal[""] = Field("", description="Kueue's LocalQueue that admits a gang.")
+    priority_class: Name | Literal[""] = Field("", description="PriorityClass of a gang's workers.")
+    shared_memory: Memory = Field(
+        "1Gi", description="Size of /dev/shm of a gang's worker, and of a step with several GPUs; counts as its memory."
+    )
+    ephemeral_storage: Memory = Field(
+        "10Gi",
+        description="Disk of a gang's worker, for /tmp: the examples, if storage is a bucket, and its staged output.",
+    )
+    grace_seconds: Annotated[int, Field(ge=1, le=86400)] = Field(
+        30, description="Seconds from SIGTERM to SIGKILL of a gang's worker; a checkpoint must fit."
+    )
+    start_deadline_seconds: Annotated[int, Field(ge=1, le=7 * 86400)] = Field(
+        900, description="Seconds that a gang waits for a worker: for its node, its image and its start."
+    )
+    resources: Resources
+    node_selector: dict[LabelKey, LabelValue] = Field(
+        {}, alias="nodeSelector", max_length=100, description="Labels of the nodes, beside those of the platform."
+    )
+    tolerations: list[Toleration] = Field(
+        [], max_length=100, description="Of taints of the nodes, beside those of the platform."
+    )
+
+    @property
+    def trained_by(self) -> EngineName:
+        """What trains on the pool: `engine`, with auto decided."""
+        if self.engine != "auto":
+            return self.engine
+        return "jax" if self.kind == "tpu" and _beyond_tensorflow(self) else "tensorflow"
+
+    @property
+    def variant(self) -> Variant:
+        """Which image the pool's pods need."""
+        return "jax" if self.trained_by == "jax" else self.kind
+
+    @model_validator(mode="after")
+    def _hardware(self) -> Self:
+        known = {name: entry for name, entry in catalog().accelerators.items() if entry.kind == self.kind}
+        if self.kind != "tpu" and self.engine == "jax":
+            raise ValueError("engine: JAX trains on tpu pools. Leave it out")
+        if self.kind == "cpu":
+            if self.accelerator or self.count or self.topology:
+                raise ValueError("a cpu pool has no accelerator, count or topology")
+            return self
+        if self.accelerator not in known:
+            raise ValueError(
+                f"accelerator: no {self.kind} '{self.accelerator}'. Known: {', '.join(known)}."
+                f"{did_you_mean(self.accelerator or '', known)}"
+            )
+        if not self.count:
+            raise ValueError("count: is required: how many accelerators a node has")
+        if self.kind == "tpu":
+            _check_slice(self.topology, self.count, self.workers, known[self.accelerator].slices)
+            if self.engine == "tensorflow" and (why := _beyond_tensorflow(self)):
+                raise ValueError(f"engine: TensorFlow {why}. Give jax, or leave it out")
+        elif self.topology:
+            raise ValueError("topology: is for tpu pools")
+        return self
+
+    @model_validator(mode="after")
+    def _room(self) -> Self:
+        if self.nodes is not None and self.workers > self.nodes:
+            raise ValueError(f"workers: {self.workers} on a pool of {self.nodes} nodes. Give at most nodes")
+        return self
+
+
+def _beyond_tensorflow(pool: Pool) -> str:
+    """Return why TensorFlow cannot train on a tpu pool, '' if it can.
+
+    It finds the hosts of a slice by the Cloud TPU API alone, which knows no Kubernetes node (docs/decisions/0010).
+    """
+    if not catalog().accelerators[pool.accelerator or ""].tensorflow:
+        return f"has no build for {pool.accelerator}"
+    return "trains on the TPUs of one host" if hosts(pool.topology or "", pool.count) > 1 else ""
+
+
+def _check_slice(topology: str | None, count: int, workers: int, known: dict[str, list[int]]) -> None:
+    """A slice that does not exist, or a gang of a part of one, stays Pending for ever, so it is refused here."""
+    if topology not in known:
+        listed = [*known][:SHOWN_SLICES]
+        more = f" and {len(known) - len(listed)} larger ones" if len(known) > len(listed) else ""
+        raise ValueError(
+            f"topology: no slice '{topology}'. Known: {', '.join(listed)}{more}.{_nearest_slice(topology or '', known)}"
+        )
+    if count not in known[topology]:
+        raise ValueError(
+            f"count: a host of {topology} has {' or '.join(map(str, known[topology]))} chips, {count} was given"
+        )
+    if (needed := hosts(topology, count)) != workers:
+        many = "1 host" if needed == 1 else f"{needed} hosts"
+        raise ValueError(
+            f"workers: {topology} with {count} chips a host is {many}, and a gang has one worker on each; {workers} "
+            f"given. Give {needed}, or name another slice"
+        )
+
+
+def _nearest_slice(topology: str, known: Iterable[str]) -> str:
+    """Return ' Did you mean X?' for the slice with the nearest number of chips, the larger of two."""
+    if not re.fullmatch(r"[1-9]\d{0,2}(x[1-9]\d{0,2}){1,2}", topology):
+        return did_you_mean(topology, known)
+    edges = topology.split("x")
+
+    def distance(other: str) -> tuple[int, int, int, int]:
+        theirs = other.split("x")
+        unlike = sum(abs(int(a) - int(b)) for a, b in zip(sorted(edges), sorted(theirs), strict=False))
+        return abs(len(theirs) - len(edges)), abs(chips(other) - chips(topology)), unlike, -chips(other)
+
+    return f" Did you mean '{min(known, key=distance)}'?"

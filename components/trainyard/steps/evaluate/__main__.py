@@ -1,7 +1,0 @@
-"""`python -m trainyard.steps.evaluate`: the step alone, over local paths or URIs."""
-
-from trainyard.runtime import step
-from trainyard.steps.evaluate import run
-
-if __name__ == "__main__":
-    step.main(run.run)

@@ -1,0 +1,63 @@
+"""The recipe's own metrics: `metrics(labels, outputs) -> dict[str, float]` of its module."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from trainyard.contract.artifacts.gate import Interval
+from trainyard.data.module import load_module
+from trainyard.errors import ConfigurationError
+from trainyard.spec.gates import CLASSIFICATION_METRICS, REGRESSION_METRICS
+from trainyard.steps.evaluate.bootstrap import percentiles
+from trainyard.steps.evaluate.metrics import Predictions
+
+RESAMPLES = 100
+"""At most so many calls behind an interval: somebody else's function has no form for many weights at once. Chosen."""
+
+Metrics = Callable[[Any, Any], Mapping[str, float]]
+
+
+def find(module: str) -> Metrics | None:
+    """Return the function `metrics` of the recipe's file `module`, None if it has none.
+
+    Raises `ConfigurationError` if the file cannot be loaded.
+    """
+    return getattr(load_module(module), "metrics", None)
+
+
+def measure(
+    metrics: Metrics, predictions: Predictions, resamples: int, seed: int
+) -> tuple[dict[str, float], dict[str, Interval]]:
+    """Return the values of the recipe's own metrics and their intervals, from at most `RESAMPLES` resamples.
+
+    Raises `ConfigurationError` if the function fails, or returns something else than finite numbers by new names.
+    """
+    values = _call(metrics, predictions)
+    generator = np.random.default_rng(seed)
+    count = len(predictions.labels)
+    draws = [
+        _call(metrics, predictions.take(generator.integers(0, count, count))) for _ in range(min(resamples, RESAMPLES))
+    ]
+    bounds = {name: percentiles(np.array([draw.get(name, math.nan) for draw in draws])) for name in values}
+    return values, {name: bound for name, bound in bounds.items() if bound is not None}
+
+
+def _call(metrics: Metrics, predictions: Predictions) -> dict[str, float]:
+    try:
+        values = {str(name): float(value) for name, value in metrics(predictions.labels, predictions.outputs).items()}
+    except Exception as error:
+        raise ConfigurationError(
+            f"module: metrics(labels, outputs) failed ({type(error).__name__}: {error}). "
+            f"It gets labels {predictions.labels.shape} and outputs {predictions.outputs.shape} and returns a dict "
+            "of numbers."
+        ) from error
+    taken = sorted(set(values) & {*CLASSIFICATION_METRICS, *REGRESSION_METRICS})
+    broken = sorted(name for name, value in values.items() if not math.isfinite(value))
+    if taken or broken:
+        fault = f"'{taken[0]}' is Trainyard's own name" if taken else f"'{broken[0]}' is {values[broken[0]]}"
+        raise ConfigurationError(f"module: metrics: {fault}. Finite numbers by names of their own are allowed.")
+    return values

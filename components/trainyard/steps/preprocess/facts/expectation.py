@@ -1,0 +1,48 @@
+"""Compares the rows that preprocess reads with the recipe's schema."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from trainyard.contract.artifacts.anomaly import Anomaly
+from trainyard.errors import DataError
+from trainyard.quality.schema.conformity import Conformity, Rows, anomalies, check_rows
+from trainyard.spec.data_schema import PictureSchema, TableSchema
+from trainyard.spec.recipe import Data
+
+_SHOWN = 20
+
+
+def conformity(rows: pa.RecordBatch, data: Data) -> Conformity:
+    """Return how `rows`, as the readers give them, fit the schema that `data` names; of nothing if it names none."""
+    schema = _schema(data, rows.schema.names) if data.schema_ else None
+    if schema is None or not rows.num_rows:
+        return Conformity()
+    columns = {name.removeprefix("raw/"): rows[name] for name in rows.schema.names if name.startswith("raw/")}
+    if isinstance(schema, PictureSchema):
+        columns = {name: rows[name] for name in ("measure/height", "measure/width")} | {"label": rows["label"]}
+    else:
+        columns[data.label] = rows["label"]
+    sources = rows["source"]
+    return check_rows(schema, Rows(rows.num_rows, columns, lambda index: sources[index].as_py()))
+
+
+def require_fitting(found: Conformity, data: Data) -> None:
+    """Raise `DataError` with every anomaly if what was found does not fit the recipe's schema."""
+    schema = data.expected
+    if schema is None:
+        return
+    listed: list[Anomaly] = anomalies(schema, found)
+    if listed:
+        count = f"{len(listed)} {'anomaly' if len(listed) == 1 else 'anomalies'}"
+        lines = [f"data.schema: the data do not fit, {count}:", *(f"{each.sentence}." for each in listed[:_SHOWN])]
+        raise DataError("\n".join(lines))
+
+
+def _schema(data: Data, names: list[str]) -> TableSchema | PictureSchema | None:
+    """Return the schema of what is read: the columns that the recipe leaves out are not."""
+    schema = data.expected
+    if schema is None or isinstance(schema, PictureSchema):
+        return schema
+    read = {name: column for name, column in schema.columns.items() if f"raw/{name}" in names or name == data.label}
+    return schema.model_copy(update={"columns": read, "other_columns": "allowed"})

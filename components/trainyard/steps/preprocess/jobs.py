@@ -1,0 +1,101 @@
+"""A pipeline as a job of an engine elsewhere: named after the step's output, recorded, and cancelled with the step.
+
+The engine does not notice that the step that waits for a job is gone. A step that is told to stop cancels its job; one
+that was killed cannot, so the next one to write the same output cancels it before it starts its own. It does not take
+the old job over: the job writes into the folder of the attempt that was killed, which nobody publishes any more.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+import grpc  # type: ignore[import-untyped]
+from apache_beam.portability.api import beam_job_api_pb2
+from apache_beam.runners.portability.portable_runner import TERMINAL_STATES, JobServiceHandle
+
+from trainyard import events
+
+_ANSWER_SECONDS = 10.0  # chosen: a job server that does not answer must not hold up a step that is told to stop
+
+
+def job_name(output: str) -> str:
+    """Return the name of the jobs that write `output`, the same for each attempt; one that every engine takes.
+
+    >>> job_name("gs://bucket/runs/digits/preprocess/1f0a")
+    'trainyard-preprocess-8651c3dc1e0e'
+    """
+    return f"trainyard-preprocess-{hashlib.sha256(output.encode()).hexdigest()[:12]}"
+
+
+class _JobService(Protocol):
+    """The calls of Beam's job server that are made here."""
+
+    def GetJobs(self, request: beam_job_api_pb2.GetJobsRequest, timeout: float) -> beam_job_api_pb2.GetJobsResponse: ...
+    def GetState(
+        self, request: beam_job_api_pb2.GetJobStateRequest, timeout: float
+    ) -> beam_job_api_pb2.JobStateEvent: ...
+    def Cancel(self, request: beam_job_api_pb2.CancelJobRequest, timeout: float) -> object: ...
+
+
+class Jobs:
+    """The jobs that a pipeline starts on a job server."""
+
+    def __init__(self) -> None:
+        self._started: list[tuple[_JobService, str]] = []
+
+    def record(self, service: JobServiceHandle, name: str) -> JobServiceHandle:
+        """Have `service` cancel the jobs called `name` that are left of earlier attempts, and say which one it starts.
+
+        name: '' if the caller holds no lease, so that no job can be told to be an abandoned one.
+        """
+        run = service.run
+
+        def run_recorded(preparation_id: str) -> tuple[str, Iterator[object], Iterator[object]]:
+            _cancel_named(service.job_service, name, but=preparation_id)
+            try:
+                job, messages, states = run(preparation_id)
+            except BaseException:  # it may run, and nobody knows its id
+                _cancel_named(service.job_service, name)
+                raise
+            self._started.append((service.job_service, job))
+            events.emit("beam_job", job=job)
+            return job, messages, states
+
+        service.run = run_recorded
+        return service
+
+    @contextmanager
+    def cancelled_on_error(self) -> Iterator[None]:
+        """If the block ends with an exception, SIGTERM's among them, cancel the jobs that still run."""
+        try:
+            yield
+        except BaseException:
+            for service, job in self._started:
+                _cancel(service, job)
+            raise
+
+
+def _cancel_named(service: _JobService, name: str, but: str = "") -> None:
+    """Cancel the jobs called `name`, if it is not '', but not the job `but`: some servers list one before it runs."""
+    if not name:
+        return
+    try:
+        jobs = service.GetJobs(beam_job_api_pb2.GetJobsRequest(), timeout=_ANSWER_SECONDS).job_info
+    except grpc.RpcError:  # not every job server keeps a list
+        return
+    for job in jobs:
+        if job.job_name == name and job.job_id != but:
+            _cancel(service, job.job_id)
+
+
+def _cancel(service: _JobService, job: str) -> None:
+    try:
+        state = service.GetState(beam_job_api_pb2.GetJobStateRequest(job_id=job), timeout=_ANSWER_SECONDS).state
+        if state not in TERMINAL_STATES:
+            service.Cancel(beam_job_api_pb2.CancelJobRequest(job_id=job), timeout=_ANSWER_SECONDS)
+            events.emit("beam_job_cancelled", job=job)
+    except grpc.RpcError as error:
+        events.emit("warning", message=f"beam job {job}: was not cancelled ({error.code().name})")

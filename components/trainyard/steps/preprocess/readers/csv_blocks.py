@@ -1,0 +1,151 @@
+"""Cuts the bytes of a CSV file into whole rows, as far as they are so plain that every parser reads them alike."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import IO
+
+import numpy as np
+import numpy.typing as npt
+
+Positions = npt.NDArray[np.int64]
+
+_LINE_END = re.compile(rb"\r\n?|\n")
+_CHUNK = 1 << 16
+_UTF8_BYTES = 4  # of one character, at most
+_LF, _CR, _QUOTE, _COMMA = b'\n\r",'
+
+
+class Ahead:
+    """The bytes of `stream`, read ahead: taken line by line, or looked at and passed over. `taken` counts them."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._stream = stream
+        self._held = b""
+        self._at = 0
+        self.taken = 0
+
+    def peek(self, size: int) -> bytes:
+        """Return the next `size` bytes; fewer if the stream ends."""
+        while (missing := self._at + size - len(self._held)) > 0 and self._read(missing):
+            pass
+        return self._held[self._at : self._at + size]
+
+    def skip(self, size: int) -> None:
+        """Pass over `size` bytes that were looked at."""
+        self._at += size
+        self.taken += size
+
+    def readline(self, limit: int) -> bytes:
+        """Return the next line with its end (LF, CR LF or CR), or more than `limit` characters of it."""
+        searched = 0
+        while True:
+            end = _LINE_END.search(self._held, self._at + searched)
+            if end is None:
+                searched = len(self._held) - self._at
+                if searched > limit * _UTF8_BYTES or not self._read(_CHUNK):
+                    return self._take(searched)
+            elif end[0] != b"\r" or end.end() < len(self._held) or not self._read(_CHUNK):
+                return self._take(end.end() - self._at)
+
+    def _take(self, size: int) -> bytes:
+        line = self._held[self._at : self._at + size]
+        self.skip(size)
+        return line
+
+    def _read(self, size: int) -> bool:
+        more = self._stream.read(max(size, _CHUNK))
+        self._held, self._at = self._held[self._at :] + more, 0
+        return bool(more)
+
+
+@dataclass(frozen=True)
+class Block:
+    """Whole rows of a file.
+
+    content: those that have as many cells as the header, each with its line end. rows: how many rows of the file it
+    stands for, over `size` bytes. good: the place of each row of `content` among them. ragged: the place of each row
+    with another number of cells, and that number. Blank lines are in neither. odd: whether an odd row follows.
+    """
+
+    content: bytes
+    rows: int
+    size: int
+    good: Positions
+    ragged: list[tuple[int, int]]
+    odd: bool
+
+
+def plain_block(content: bytes, *, columns: int, most_rows: int, most_row_bytes: int, ends: bool) -> Block:
+    """Return the rows that `content` begins with, up to the first odd one.
+
+    Odd are a quote inside a cell that does not begin with one, CR as a line end, NUL, what is not UTF-8, and a row of
+    more than `most_row_bytes`. `ends` says that the file ends with `content`.
+    """
+    in_file = len(content)
+    if ends and not content.endswith(b"\n"):
+        content += b"\n"
+    data = np.frombuffer(content, np.uint8)
+    quotes = np.flatnonzero(data == _QUOTE) if b'"' in content else None
+    row_ends = _outside(np.flatnonzero(data == _LF), quotes)
+    first_odd = _first_odd(content, data, quotes)
+    row_ends = row_ends[: np.searchsorted(row_ends, first_odd)][:most_rows]
+    lengths = np.diff(row_ends, prepend=-1)
+    too_long = np.flatnonzero(lengths > most_row_bytes)[:1]
+    if too_long.size:
+        row_ends, lengths = row_ends[: too_long[0]], lengths[: too_long[0]]
+    size = int(row_ends[-1]) + 1 if row_ends.size else 0
+    commas = _outside(np.flatnonzero(data[:size] == _COMMA), quotes)
+    cells = np.diff(np.searchsorted(commas, row_ends), prepend=0) + 1
+    blank = (lengths == 1) | ((lengths == 2) & (data[row_ends - 1] == _CR))
+    good = (cells == columns) & ~blank
+    ragged = np.flatnonzero((cells != columns) & ~blank)
+    return Block(
+        content=content[:size] if good.all() else _selected(content, row_ends, good),
+        rows=len(row_ends),
+        size=min(size, in_file),
+        good=np.flatnonzero(good),
+        ragged=list(zip(ragged.tolist(), cells[ragged].tolist(), strict=True)),
+        odd=bool(too_long.size) or first_odd < len(content),
+    )
+
+
+def _outside(positions: Positions, quotes: Positions | None) -> Positions:
+    """Return those of `positions` that an even number of quotes stands before."""
+    return positions if quotes is None else positions[np.searchsorted(quotes, positions) % 2 == 0]
+
+
+def _first_odd(content: bytes, data: npt.NDArray[np.uint8], quotes: Positions | None) -> int:
+    """Return the position of the first byte that makes a row odd, or the length of `content`."""
+    odd = [len(content)]
+    if (nul := content.find(b"\0")) >= 0:
+        odd.append(nul)
+    if not content.isascii():
+        try:
+            content.decode()
+        except UnicodeDecodeError as error:
+            odd.append(error.start)
+    if quotes is not None:
+        odd += _misplaced(data, quotes)
+    if b"\r" in content:
+        returns = _outside(np.flatnonzero(data[:-1] == _CR), quotes)
+        odd += returns[data[returns + 1] != _LF][:1].tolist()
+    return min(odd)
+
+
+def _misplaced(data: npt.NDArray[np.uint8], quotes: Positions) -> list[int]:
+    """Return the first quote that begins no cell, and the first that ends none: by RFC 4180 they take turns."""
+    opening, closing = quotes[::2], quotes[1::2]
+    before = data[opening - 1]
+    begins = (opening == 0) | (before == _COMMA) | (before == _LF) | (before == _QUOTE)
+    closing = closing[closing + 1 < len(data)]
+    after = data[closing + 1]
+    ends = (after == _COMMA) | (after == _LF) | (after == _QUOTE) | (after == _CR)
+    return [*opening[~begins][:1].tolist(), *closing[~ends][:1].tolist()]
+
+
+def _selected(content: bytes, row_ends: Positions, selection: npt.NDArray[np.bool_]) -> bytes:
+    """Return the selected rows of `content`."""
+    starts = np.concatenate([[0], row_ends[:-1] + 1])
+    return b"".join(content[start : end + 1] for start, end in zip(starts[selection], row_ends[selection], strict=True))

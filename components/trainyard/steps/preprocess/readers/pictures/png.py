@@ -1,0 +1,101 @@
+"""PNG without a decoder: every byte is checked and inflated, and no pixel is made of it."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from dataclasses import dataclass
+
+MAGIC = b"\x89PNG\r\n\x1a\n"
+
+_MAX_BYTES, _MAX_SIDE = 1 << 29, 1_000_000  # beyond these TensorFlow's decoder refuses
+_CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}  # a pixel, by type of colour
+_DEPTHS = {0: (1, 2, 4, 8, 16), 2: (8, 16), 3: (1, 2, 4, 8), 4: (8, 16), 6: (8, 16)}
+_PALETTE = 3
+_LENGTHS = {b"gAMA": 4, b"cHRM": 32, b"sRGB": 1, b"pHYs": 9, b"tIME": 7}  # what is read over
+_KEYWORDS = frozenset(
+    b"Software Title Author Description Copyright Comment Source date:create date:modify date:timestamp".split()
+)
+
+
+@dataclass(frozen=True)
+class Header:
+    """What the first chunk says."""
+
+    height: int
+    width: int
+    bits: int
+    colour: int
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row, the one that names its filter included."""
+        return 1 + (self.width * self.bits * _CHANNELS[self.colour] + 7) // 8
+
+
+def read_header(encoded: bytes) -> Header | None:
+    """Return the header of a PNG that is not interlaced; None if it is another kind, or broken.
+
+    Source: https://www.w3.org/TR/png-3/.
+    """
+    if len(encoded) < 33 or encoded[8:16] != b"\0\0\0\x0dIHDR" or not _is_chunk_whole(encoded, 8, 13):
+        return None
+    width, height, bits, colour, compression, filters, interlace = struct.unpack(">IIBBBBB", encoded[16:29])
+    known = bits in _DEPTHS.get(colour, ()) and not (compression or filters or interlace)
+    if not known or not (0 < width <= _MAX_SIDE and 0 < height <= _MAX_SIDE and width * height * 4 < _MAX_BYTES):
+        return None
+    return Header(height, width, bits, colour)
+
+
+def is_whole(encoded: bytes, header: Header) -> bool:
+    """Whether its chunks are of the usual kinds, unharmed, and hold exactly the rows that the header promises."""
+    data = _image_data(encoded, header)
+    if data is None:
+        return False
+    expected, stream = header.height * header.row_bytes, zlib.decompressobj()
+    try:
+        rows = stream.decompress(data, expected + 1)
+    except zlib.error:
+        return False
+    return stream.eof and not stream.unused_data and len(rows) == expected and max(rows[:: header.row_bytes]) <= 4
+
+
+def _image_data(encoded: bytes, header: Header) -> bytes | None:
+    """Return the compressed rows, None if a chunk is broken or of a kind that needs a decoder's opinion."""
+    position, last = 33, b"IHDR"
+    data: list[bytes] = []
+    seen: set[bytes] = set()
+    while position + 12 <= len(encoded):
+        length, name = int.from_bytes(encoded[position : position + 4], "big"), encoded[position + 4 : position + 8]
+        if not _is_chunk_whole(encoded, position, length):
+            return None
+        body = encoded[position + 8 : position + 8 + length]
+        if name == b"IEND":
+            return b"".join(data) if data and not length else None
+        if name == b"IDAT":
+            if (data and last != name) or (header.colour == _PALETTE and b"PLTE" not in seen):
+                return None
+            data.append(body)
+        elif data or (name in seen and name != b"tEXt") or not _is_plain(name, body, header, seen):
+            return None
+        seen.add(name)
+        position, last = position + 12 + length, name
+    return None
+
+
+def _is_chunk_whole(encoded: bytes, position: int, length: int) -> bool:
+    end = position + 8 + length
+    return zlib.crc32(memoryview(encoded)[position + 4 : end]) == int.from_bytes(encoded[end : end + 4], "big") and (
+        end + 4 <= len(encoded)
+    )
+
+
+def _is_plain(name: bytes, body: bytes, header: Header, seen: set[bytes]) -> bool:
+    """Whether no decoder here makes anything of the chunk, or all of them the same."""
+    if name == b"PLTE":
+        return header.colour == _PALETTE and len(body) % 3 == 0 and 0 < len(body) // 3 <= 1 << header.bits
+    if name == b"tRNS":
+        return header.colour == _PALETTE and b"PLTE" in seen and len(body) > 0
+    if name == b"tEXt":
+        return body.partition(b"\0")[0] in _KEYWORDS and len(body) < 1 << 16
+    return len(body) == _LENGTHS.get(name) and b"PLTE" not in seen

@@ -1,0 +1,91 @@
+"""Makes the layers of a model compute over all replicas what one replica would compute over the global batch."""
+
+from __future__ import annotations
+
+from functools import partial
+from types import MethodType
+
+import keras
+import tensorflow as tf
+
+from trainyard.errors import ConfigurationError
+from trainyard.steps.train.engines.tensorflow.all_reduce import AllReduce
+
+
+def synchronize_layers(model: keras.Model, all_reduce: AllReduce, xla: bool) -> None:
+    """Let normalization and dropout of `model` see the global batch; call it in the strategy's scope, before tracing.
+
+    Batch statistics are summed over the replicas. Each replica draws the dropout of the global batch and takes its own
+    rows, so the draws are those of one worker. Nothing of it goes into a saved file. Raises `ConfigurationError` for
+    another layer that draws at random, for batch renormalization, and for normalization under `xla`.
+    """
+    for layer in model._flatten_layers(include_self=False):
+        if isinstance(layer, keras.layers.BatchNormalization):
+            if layer.renorm:
+                raise ConfigurationError(
+                    f"train.workers: the layer {layer.name} has renorm=True, which several workers cannot share. "
+                    "Leave it out, or set train.workers to 1."
+                )
+            if xla:
+                raise ConfigurationError(
+                    f"train.xla: the layer {layer.name} sums over the devices, which XLA does not compile. "
+                    "Leave train.xla out, or train on one device."
+                )
+            layer.call = partial(_normalize_globally, layer, all_reduce)
+        elif type(layer) is keras.layers.Dropout:
+            layer.call = MethodType(_drop_globally, layer)
+        elif getattr(layer, "seed_generator", None) is not None:
+            raise ConfigurationError(
+                f"train.workers: the layer {layer.name} ({type(layer).__name__}) draws the same numbers on every "
+                "replica. Several workers take Dropout alone. Use it, or set train.workers to 1."
+            )
+
+
+def _normalize_globally(
+    layer: keras.layers.BatchNormalization,
+    all_reduce: AllReduce,
+    inputs: tf.Tensor,
+    training: bool | None = None,
+    mask: tf.Tensor | None = None,
+) -> tf.Tensor:
+    """Do what BatchNormalization.call does with synchronized=True (keras 3.15), with fewer collectives.
+
+    Keras sums each of the two moments and a count of ones over the replicas, and then the moving averages, which are
+    equal on all of them by then: five collectives a layer forward and two backward. Here it is one each way.
+    """
+    if not training or not layer.trainable:
+        return type(layer).call(layer, inputs, training=training, mask=mask)
+    values = tf.cast(inputs, tf.float32)
+    axis = layer.axis % len(values.shape)
+    axes = [other for other in range(len(values.shape)) if other != axis]
+    replicas = tf.distribute.get_replica_context().num_replicas_in_sync
+    local_moments = tf.stack([tf.reduce_mean(values, axes), tf.reduce_mean(tf.square(values), axes)])
+    # The replicas have equally many rows, so the mean of their means is the global batch's.
+    mean, square = tf.unstack(all_reduce([local_moments / replicas])[0])
+    variance = tf.maximum(square - tf.square(mean), 0.0)
+    for average, new in ((layer.moving_mean, mean), (layer.moving_variance, variance)):
+        # This replica's own copy: an assignment to all copies would take the mean over them again.
+        copy = average.value._get()
+        copy.assign(copy * layer.momentum + new * (1.0 - layer.momentum))
+    outputs = keras.ops.batch_normalization(
+        values, mean, variance, layer.axis, layer.beta, layer.gamma, epsilon=layer.epsilon
+    )
+    return tf.cast(outputs, layer.compute_dtype)
+
+
+def _drop_globally(layer: keras.layers.Dropout, inputs: tf.Tensor, training: bool = False) -> tf.Tensor:
+    """Do what Dropout.call does for one worker (keras 3.15), on this replica's rows of the global batch."""
+    if not training or not layer.rate:
+        return inputs
+    context = tf.distribute.get_replica_context()
+    rows = tf.shape(inputs)[0]
+    global_shape = tf.concat([rows[None] * context.num_replicas_in_sync, tf.shape(inputs)[1:]], axis=0)
+    if layer.noise_shape is not None:
+        sizes = [global_shape[i] if size is None else size for i, size in enumerate(layer.noise_shape)]
+        global_shape = tf.stack(sizes)
+    draws = tf.random.stateless_uniform(
+        global_shape, seed=tf.cast(layer.seed_generator.next(), tf.int32), dtype=inputs.dtype
+    )
+    first = context.replica_id_in_sync_group * rows
+    keep = draws[first : first + rows] >= layer.rate
+    return tf.where(keep, inputs / (1 - layer.rate), tf.zeros((), inputs.dtype))

@@ -1,0 +1,180 @@
+"""Compares the accelerators that the pool promised with those that this process sees, before anything else is paid for.
+
+It reads device files and asks NVIDIA's management library, and loads no TensorFlow: a pod that lost its GPU must not
+spend a minute of a GPU node to find that out, and must never train on a CPU by accident.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+from trainyard import events
+from trainyard.errors import ConfigurationError, InfrastructureError
+from trainyard.spec.hardware.catalog import catalog
+from trainyard.spec.hardware.pools import DEVICES_VARIABLE
+
+_MEMORY_SHARE = 0.85  # chosen: of the catalog's memory; the driver keeps some, and data sheets round up
+
+
+@dataclass(frozen=True)
+class ExpectedDevices:
+    """The accelerators of a worker, as its pool promises them: `count` of one kind."""
+
+    kind: str
+    accelerator: str
+    count: int
+
+    def __str__(self) -> str:
+        return f"{self.count} {self.accelerator}"
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One GPU as its driver describes it."""
+
+    name: str
+    memory_bytes: int
+
+
+@dataclass(frozen=True)
+class VisibleDevices:
+    """The device files of this process and, if NVIDIA's library answers, its GPUs and its driver's version.
+
+    gpus: None without that library. shared: the GPUs are parts of one (MIG), so there are fewer files than devices.
+    """
+
+    files: list[str]
+    gpus: list[Gpu] | None
+    driver: str
+    shared: bool = False
+
+
+def expected_devices() -> ExpectedDevices | None:
+    """Return what TRAINYARD_DEVICES names, or None without it. Raises `ConfigurationError` if it cannot be read."""
+    text = os.environ.get(DEVICES_VARIABLE, "")
+    if not text:
+        return None
+    try:
+        return ExpectedDevices(**json.loads(text))
+    except (ValueError, TypeError) as error:
+        raise ConfigurationError(
+            f"{DEVICES_VARIABLE}: {text!r} names no devices ({error}). "
+            "It is set when the pipeline is compiled: compile again."
+        ) from error
+
+
+def check_devices() -> None:
+    """Raise `InfrastructureError` if an expected device is missing, as far as that shows without TensorFlow."""
+    expected = expected_devices()
+    if expected is None:
+        return
+    visible = visible_devices(expected.kind)
+    events.emit(
+        "devices_seen",
+        promised=expected,
+        files=len(visible.files),
+        gpus=",".join(gpu.name for gpu in visible.gpus or []),
+        driver=visible.driver or "none",
+    )
+    if fault := difference(expected, visible):
+        raise devices_error(expected, fault)
+
+
+def devices_error(expected: ExpectedDevices, fault: str) -> InfrastructureError:
+    """Return the error of a process whose devices differ from the expected ones."""
+    return InfrastructureError(
+        f"devices: the pool promised {expected}, {fault}. Look at the node (driver, device plugin) and at the pool's "
+        "accelerator and count in the environment; nothing was trained."
+    )
+
+
+def difference(expected: ExpectedDevices, visible: VisibleDevices) -> str:
+    """Return how the visible devices differ from the expected ones, '' if nothing shows that they do."""
+    # Of parts of a GPU the library counts the GPU: TensorFlow's list decides there.
+    if expected.kind == "gpu" and visible.gpus is not None and not visible.shared:
+        return _gpu_difference(expected, visible.gpus)
+    if not visible.files:
+        return "no /dev/nvidia* is there" if expected.kind == "gpu" else "no /dev/accel* and no /dev/vfio/* is there"
+    if len(visible.files) < expected.count and not visible.shared:
+        return f"{len(visible.files)} found: {', '.join(visible.files)}"
+    return ""
+
+
+def _gpu_difference(expected: ExpectedDevices, gpus: list[Gpu]) -> str:
+    if len(gpus) != expected.count:
+        return f"the driver shows {len(gpus)} ({', '.join(gpu.name for gpu in gpus) or 'none'})"
+    known = catalog().accelerators.get(expected.accelerator)
+    if known is None:
+        return ""
+    # The labels of the GPU operator write a product's name with dashes.
+    other = [gpu.name for gpu in gpus if known.products and gpu.name.replace(" ", "-") not in known.products]
+    if other:
+        return f"the driver shows {', '.join(other)}"
+    least = (known.memory_gib or 0) * _MEMORY_SHARE * 2**30
+    small = [gpu.memory_bytes for gpu in gpus if gpu.memory_bytes < least]
+    if small:
+        return f"one has {small[0] / 2**30:.0f} GiB of memory instead of {known.memory_gib:g}"
+    return ""
+
+
+def visible_devices(kind: str, root: Path = Path("/")) -> VisibleDevices:
+    """Return the accelerators of `kind` that this process can open: device files below `root`, and NVIDIA's library."""
+    if kind == "tpu":
+        numbered = [*_numbered(root / "dev", r"accel\d+"), *_numbered(root / "dev/vfio", r"\d+")]
+        return VisibleDevices(numbered, None, "")
+    files = _numbered(root / "dev", r"nvidia\d+")
+    shared = bool(_numbered(root / "dev/nvidia-caps", r"nvidia-cap\d+"))
+    gpus, driver = _nvml()
+    return VisibleDevices(files, gpus, driver or _driver_file(root), shared)
+
+
+def _numbered(folder: Path, pattern: str) -> list[str]:
+    try:
+        return sorted(str(path) for path in folder.iterdir() if re.fullmatch(pattern, path.name))
+    except OSError:
+        return []
+
+
+def _driver_file(root: Path) -> str:
+    """Return the driver's version as its kernel module gives it, '' without one."""
+    try:
+        text = (root / "proc/driver/nvidia/version").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+    match = re.search(r"Module\s+(?:for \S+\s+)?(\d+\.\d+(?:\.\d+)?)", text)
+    return match.group(1) if match else ""
+
+
+def _nvml() -> tuple[list[Gpu] | None, str]:
+    """Return the GPUs and the driver's version by NVIDIA's library; (None, '') if the image or the node has none."""
+    try:
+        import pynvml  # in the image gpu alone
+    except ImportError:
+        return None, ""
+    version = ""
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        return (None if error.value == pynvml.NVML_ERROR_LIBRARY_NOT_FOUND else []), ""
+    try:
+        version = pynvml.nvmlSystemGetDriverVersion()
+        gpus = [_gpu(pynvml, index) for index in range(pynvml.nvmlDeviceGetCount())]
+        return [gpu for gpu in gpus if gpu], version
+    except pynvml.NVMLError:
+        return [], version
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def _gpu(nvml: ModuleType, index: int) -> Gpu | None:
+    """Return one GPU, or None if the container may not open it."""
+    try:
+        device = nvml.nvmlDeviceGetHandleByIndex(index)
+        return Gpu(nvml.nvmlDeviceGetName(device), nvml.nvmlDeviceGetMemoryInfo(device).total)
+    except nvml.NVMLError:
+        return None

@@ -1,0 +1,187 @@
+"""Proves to both sides of a connection that the other is of the same gang, before either reads anything else.
+
+The server sends 32 random bytes. The client answers with 32 of its own and an HMAC over both, and gets another HMAC
+back. The key is never sent, and a recorded answer opens no other connection. Later messages are neither encrypted nor
+signed: a gang's network is to be closed to others (k8s/base/network.yaml, and the gang's own NetworkPolicy).
+Source: HMAC, RFC 2104, with SHA-256; the exchange is the mutual one of ISO/IEC 9798-4.
+"""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+import secrets
+import socket
+import time
+from collections.abc import Collection
+
+_NONCE_BYTES = 32  # a nonce, and SHA-256
+_ANSWER_SECONDS = 10.0  # chosen: a client that has not answered by then is cut off
+_MAX_PENDING = 64  # chosen: of more clients that have not answered, the oldest are cut off
+_ACCEPTS_PER_TURN = 16  # chosen: so that a crowd of strangers delays no member
+_BACKLOG = 128  # chosen: connections that are not accepted yet
+
+
+class Acceptor:
+    """Accepts the clients of a server that prove that they know `key`, without waiting for any of them."""
+
+    def __init__(self, server: socket.socket, key: bytes) -> None:
+        server.setblocking(False)
+        self._server = server
+        self._key = key
+        self._clients: list[_PendingClient] = []
+
+    def sockets(self) -> list[socket.socket]:
+        """Return what to wait on until one of it can be read."""
+        return [self._server, *(client.socket for client in self._clients)]
+
+    def accept(self, readable: Collection[object]) -> list[socket.socket]:
+        """Return the connections that are authenticated now; `readable`: those of `sockets` that can be read."""
+        accepted = []
+        for client in [client for client in self._clients if client.socket in readable]:
+            authenticated = client.is_authenticated()
+            if authenticated is None:
+                continue
+            self._clients.remove(client)
+            if authenticated:
+                accepted.append(client.socket)
+            else:
+                client.socket.close()
+        if self._server in readable:
+            for _ in range(_ACCEPTS_PER_TURN):
+                if not self._accept_one():
+                    break
+        self._drop_slow()
+        return accepted
+
+    def close(self) -> None:
+        """Close the server and the connections that are not authenticated."""
+        for client in self._clients:
+            client.socket.close()
+        self._clients = []
+        self._server.close()
+
+    def _accept_one(self) -> bool:
+        """Challenge one client; return whether there may be another one."""
+        try:
+            connection, _ = self._server.accept()
+        except BlockingIOError:
+            return False
+        except OSError:  # the client is gone already, or this process has no descriptor left
+            time.sleep(0.05)
+            return False
+        client = _PendingClient(connection, self._key)
+        if client.challenged:
+            self._clients.append(client)
+        else:
+            connection.close()
+        return True
+
+    def _drop_slow(self) -> None:
+        """Cut off clients that have not answered in time, and the oldest if there are too many."""
+        now = time.monotonic()
+        slow = [client for client in self._clients if now - client.since > _ANSWER_SECONDS]
+        for client in {*slow, *self._clients[:-_MAX_PENDING]}:
+            self._clients.remove(client)
+            client.socket.close()
+
+
+class _PendingClient:
+    """A client that was asked to prove that it knows the key; `challenged` is False if that failed."""
+
+    def __init__(self, connection: socket.socket, key: bytes) -> None:
+        connection.setblocking(False)
+        self.socket = connection
+        self.since = time.monotonic()
+        self._key = key
+        self._nonce = secrets.token_bytes(_NONCE_BYTES)
+        self._answer = b""
+        self.challenged = _send(connection, self._nonce)
+
+    def is_authenticated(self) -> bool | None:
+        """Return whether the client knows the key, or None while its answer is not complete."""
+        try:
+            data = self.socket.recv(2 * _NONCE_BYTES - len(self._answer))
+        except BlockingIOError:
+            return None
+        except OSError:
+            return False
+        self._answer += data
+        if not data:
+            return False
+        if len(self._answer) < 2 * _NONCE_BYTES:
+            return None
+        nonce, proof = self._answer[:_NONCE_BYTES], self._answer[_NONCE_BYTES:]
+        if not hmac.compare_digest(proof, _hmac(self._key, b"caller", self._nonce, nonce)):
+            return False
+        return _send(self.socket, _hmac(self._key, b"called", self._nonce, nonce))
+
+
+def derive_key(token: str, *purpose: bytes) -> bytes:
+    """Return the key of one purpose in the gang with `token`; no key reveals that of another purpose."""
+    return hmac.digest(token.encode(), b"\0".join(purpose), "sha256")
+
+
+def connect(host: str, port: int, key: bytes, seconds: float) -> socket.socket:
+    """Return a connection to a server that knows `key`, too.
+
+    Raises OSError if no such server answers within `seconds`.
+    """
+    end = time.monotonic() + seconds
+    connection = socket.create_connection((host, port), timeout=seconds)
+    try:
+        their_nonce, our_nonce = _receive(connection, end), secrets.token_bytes(_NONCE_BYTES)
+        connection.sendall(our_nonce + _hmac(key, b"caller", their_nonce, our_nonce))
+        if not hmac.compare_digest(_receive(connection, end), _hmac(key, b"called", their_nonce, our_nonce)):
+            raise ConnectionRefusedError(f"{host}:{port} is not of this gang")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Return a server on `port` of this machine, on its address `host` alone if that is a loopback address."""
+    return socket.create_server((host if is_loopback(host) else "", port), backlog=_BACKLOG)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether `host` is an address that this machine alone reaches."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def is_free(port: int) -> bool:
+    """Whether nobody listens on `port` of any of this machine's addresses."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("", port))
+        except OSError:
+            return False
+        return True
+
+
+def _send(connection: socket.socket, data: bytes) -> bool:
+    """Whether a few bytes, for which a new connection has room, are on their way."""
+    try:
+        return connection.send(data) == len(data)
+    except OSError:
+        return False
+
+
+def _receive(connection: socket.socket, end: float) -> bytes:
+    data = b""
+    while len(data) < _NONCE_BYTES:
+        connection.settimeout(max(0.01, end - time.monotonic()))
+        piece = connection.recv(_NONCE_BYTES - len(data))
+        if not piece:
+            raise ConnectionResetError("cut off: what was called is not of this gang, or has ended")
+        data += piece
+    return data
+
+
+def _hmac(key: bytes, who: bytes, server_nonce: bytes, client_nonce: bytes) -> bytes:
+    return hmac.digest(key, who + server_nonce + client_nonce, "sha256")

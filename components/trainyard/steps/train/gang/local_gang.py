@@ -1,0 +1,143 @@
+"""Trains with several workers on this machine: a supervisor each, as on a cluster, but started here."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from trainyard import events
+from trainyard.child_process import end_programs, start_program
+from trainyard.errors import ExitCode, Preempted, TrainyardError, TransientError, from_code
+from trainyard.signals import on_sigterm
+from trainyard.spec import plain_yaml
+from trainyard.spec.recipe import Recipe
+from trainyard.steps.train.gang import handshake, settings
+from trainyard.storage import storage
+
+_GRACE_SECONDS = 15  # chosen: more than a supervisor takes to save and to end
+_SUPERVISOR_STARTS = 3  # chosen: starts of a killed supervisor before the run fails
+_LAST_SECONDS = 20.0  # chosen: the others learn much sooner that a supervisor has failed for good
+
+
+def run(recipe: Recipe, examples: str, checkpoints: str, output: Path, start: str = "") -> None:
+    """Leave in `output` what `recipe.train.workers` processes have trained together.
+
+    The gang commits its own output below `checkpoints`, so a run that is killed here finds it done the next time.
+    Raises the error class of the worker that failed, with its sentence.
+    """
+    trained = storage.join(checkpoints, "gang", "trained")
+    if storage.committed(trained) is None:
+        with tempfile.TemporaryDirectory(prefix="trainyard-") as folder:
+            path = Path(folder) / "recipe.yaml"
+            path.write_text(plain_yaml.dump(recipe.model_dump(mode="json")), encoding="utf-8")
+            uris = {"examples": examples, "checkpoints": checkpoints, "start": start}
+            options = {"recipe": str(path), **uris, "output": trained}
+            _LocalGang(recipe.train.workers, options).train()
+    committed = storage.local(trained, made_by="train")
+    shutil.copytree(committed, output, dirs_exist_ok=True, ignore=shutil.ignore_patterns(storage.MANIFEST))
+
+
+@dataclass
+class _LocalGang:
+    """The supervisors of one gang, and the failure that one of them reported."""
+
+    workers: int
+    options: dict[str, str]
+    failure: tuple[int, str] | None = None
+    stopping: bool = False
+    _processes: dict[int, subprocess.Popen[str]] = field(default_factory=dict)
+    _starts: dict[int, int] = field(default_factory=dict)
+
+    def train(self) -> None:
+        environment = self._environment()
+        with ExitStack() as stack:
+            stack.callback(lambda: end_programs(self._processes.values(), _GRACE_SECONDS))
+            stack.enter_context(on_sigterm(self._stop))
+            for worker in range(self.workers):
+                self._start(worker, environment)
+            codes = self._wait(environment)
+        if self.stopping:
+            raise Preempted("told to stop (SIGTERM). Run the same command again to go on.")
+        if any(codes.values()) or storage.committed(self.options["output"]) is None:
+            raise self._error(codes)
+
+    def _environment(self) -> dict[str, str]:
+        addresses = ",".join(f"127.0.0.1:{port}" for port in _free_ports(self.workers))
+        # Without this each worker would start a thread for every core of the machine.
+        threads = str(max(1, (os.cpu_count() or 1) // self.workers))
+        token = secrets.token_hex(16)
+        ours = {settings.WORKERS: addresses, settings.GANG_TOKEN: token}
+        return {"TF_NUM_INTRAOP_THREADS": threads, **os.environ, **ours}
+
+    def _start(self, worker: int, environment: dict[str, str]) -> None:
+        command = [sys.executable, "-m", "trainyard.steps.train.gang.supervisor"]
+        command += [f"--{name}={value}" for name, value in self.options.items()]
+        process = start_program(command, {**environment, settings.WORKER_INDEX: str(worker)})
+        self._processes[worker] = process
+        self._starts[worker] = self._starts.get(worker, 0) + 1
+        events.emit("supervisor", worker=worker, process=process.pid)
+        threading.Thread(target=self._read, args=(worker, process), daemon=True).start()
+
+    def _wait(self, environment: dict[str, str]) -> dict[int, int]:
+        """Wait for all supervisors, starting a killed one again as a cluster would; return their exit codes."""
+        codes: dict[int, int] = {}
+        failed = 0.0
+        while len(codes) < self.workers and not (failed and time.monotonic() - failed > _LAST_SECONDS):
+            for worker, process in list(self._processes.items()):
+                code = process.poll()
+                if code is None or worker in codes:
+                    continue
+                crashed = code < 0 or code == ExitCode.PEER_LOST
+                if crashed and not self.stopping and self._starts[worker] < _SUPERVISOR_STARTS:
+                    events.emit("warning", message=f"worker {worker}: its supervisor was killed; it is started again.")
+                    self._start(worker, environment)
+                else:
+                    codes[worker] = code
+                    failed = failed or (time.monotonic() if code else 0.0)
+            time.sleep(0.05)
+        return codes
+
+    def _read(self, worker: int, process: subprocess.Popen[str]) -> None:
+        """Pass on what a worker writes: the chief's events, all warnings, other lines with the worker's number."""
+        for line in process.stdout or ():
+            event = events.parse(line)
+            kind = str(event.pop("event", ""))
+            if failure := events.failure(line):
+                if failure[0] != ExitCode.PEER_LOST:
+                    self.failure = self.failure or failure
+            elif not kind:
+                print(f"worker {worker}: {line}", end="", file=sys.stderr, flush=True)
+            elif worker == 0 and kind not in ("started", "done"):
+                events.emit(kind, **event)
+            elif kind == "warning":
+                events.emit(kind, worker=worker, **event)
+
+    def _stop(self) -> None:
+        self.stopping = True
+        for process in self._processes.values():
+            process.terminate()
+
+    def _error(self, codes: dict[int, int]) -> TrainyardError:
+        if self.failure:
+            return from_code(*self.failure)
+        exits = ", ".join(f"worker {worker} with {code}" for worker, code in sorted(codes.items()))
+        return TransientError(f"train: the supervisors ended without a model ({exits}). Run the same command again.")
+
+
+def _free_ports(workers: int) -> list[int]:
+    """Return one port a worker behind which nine more are free, as far as that can be known beforehand."""
+    ports: list[int] = []
+    while len(ports) < workers:
+        port = 20_000 + 10 * secrets.randbelow(1_000)
+        if handshake.is_free(port) and handshake.is_free(port + 1) and port not in ports:
+            ports.append(port)
+    return ports

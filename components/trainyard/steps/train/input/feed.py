@@ -1,0 +1,74 @@
+"""Brings a bucket's shards to the pipelines that read them, while they are read."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import tensorflow as tf
+
+from trainyard.errors import TransientError
+from trainyard.storage import storage
+
+
+class Feed:
+    """The shards of examples in a bucket, which `files` fetches.
+
+    root: the local folder that has the other files of the examples, and to which the shards' names are relative.
+    """
+
+    def __init__(self, files: storage.FileStream, root: str) -> None:
+        self.files = files
+        self.root = root
+
+    def follow(self, epochs: Iterator[list[str]], readers: int) -> None:
+        """Fetch in the order of `epochs`, lists of paths as in `root`, for so many `readers`."""
+        self.files.follow(([self._name(path) for path in epoch] for epoch in epochs), readers)
+
+    def progress(self) -> dict[str, int]:
+        """Return how many shards there are, and how many have been fetched, those that were fetched again too."""
+        return {"shards": self.files.files, "shards_fetched": self.files.fetched}
+
+    def path(self, files: list[str], part: tf.Tensor, lane: tf.Tensor, open_files: int) -> tf.Tensor:
+        """Return the path, a scalar string, of the shard slice `part` (file's number, before, count) when it is there.
+
+        open_files: how many of its files `lane` reads at a time.
+        """
+
+        def wait(number: int, count: int, lane: int) -> bytes:
+            if count == 0:
+                return b""  # nothing opens it
+            return os.fsencode(self.files.open(self._name(files[number]), (files[0], int(lane)), open_files))
+
+        path = tf.numpy_function(wait, [part[0], part[2], lane], [tf.string])
+        path[0].set_shape(())
+        return path[0]
+
+    def with_threads(self, records: tf.data.Dataset[tf.Tensor], readers: int) -> tf.data.Dataset[tf.Tensor]:
+        """Return `records` with threads of their own, so that `readers` that wait for a shard hold up no step."""
+        options = tf.data.Options()
+        options.threading.private_threadpool_size = readers + (os.cpu_count() or 1)
+        return records.with_options(options)
+
+    @contextmanager
+    def errors(self, waiting: Callable[[], None]) -> Iterator[None]:
+        """Raise what the fetch raised instead of what TensorFlow makes of it; call `waiting` while a reader waits.
+
+        Raises `TransientError` if a shard was damaged on this machine: it is fetched anew.
+        """
+        self.files.waiting = waiting
+        try:
+            yield
+        except Exception as error:
+            if self.files.error is not None:
+                raise self.files.error from error
+            if isinstance(error, tf.errors.DataLossError) and (damaged := self.files.discard_damaged()):
+                raise TransientError(
+                    f"{self.files.uri}: this machine's copy is damaged ({', '.join(damaged)}). "
+                    "Run the same command again: it is fetched anew."
+                ) from error
+            raise
+
+    def _name(self, path: str) -> str:
+        return os.path.relpath(path, self.root)

@@ -1,0 +1,112 @@
+"""Reads a recipe's source from a bucket, and says within seconds when that cannot be done."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import IO, cast
+
+from trainyard import globs
+from trainyard.errors import DataError, InfrastructureError, TransientError
+from trainyard.storage.buckets import stores
+from trainyard.storage.buckets.objects import Kind, Missing, Object, ObjectStore, StoreError
+
+_DEADLINE_SECONDS = 20.0  # chosen: a longer silence is an outage
+_CHUNK = 16 << 20  # bytes a request; Beam's own choice for the client of Google's
+
+
+@dataclass(frozen=True)
+class Source:
+    """The objects below `root`, a bucket's URI without a slash at its end; their names are seen from there."""
+
+    root: str
+    objects: list[Object]
+
+
+def list_objects(uri: str) -> Source:
+    """Return the objects that `uri` (a folder, an object or a glob) names, in order.
+
+    A folder or an object of that very name comes before a glob. Hidden objects are left out, and the empty ones ending
+    in a slash by which consoles show a folder. Raises `DataError` if the bucket is missing or closed,
+    `TransientError` if the store cannot be reached.
+    """
+    root, pattern = stores.split(uri)
+    bucket = stores.store(root, _DEADLINE_SECONDS)
+    with source_errors(f"data.path: {uri}"):
+        folder, listed = _named(bucket, pattern.rstrip("/"))
+        if not listed and (literal := globs.literal(pattern)) != pattern:
+            folder, expression = literal.rpartition("/")[0], globs.expression(pattern)
+            listed = [item for item in bucket.list(literal).objects if expression.fullmatch(item.name)]
+    prefix = f"{folder}/" if folder else ""
+    files = [replace(item, name=item.name.removeprefix(prefix)) for item in listed if not item.name.endswith("/")]
+    visible = (item for item in files if not any(part.startswith(".") for part in item.name.split("/")))
+    return Source(f"{root}/{folder}".rstrip("/"), sorted(visible, key=lambda item: item.name))
+
+
+def _named(bucket: ObjectStore, name: str) -> tuple[str, list[Object]]:
+    """Return the folder `name` with the objects below it, or, if there are none, the object `name` and its folder."""
+    listed = bucket.list(f"{name}/" if name else "").objects
+    if listed or not name:
+        return name, listed
+    return name.rpartition("/")[0], [item for item in bucket.list(name).objects if item.name == name]
+
+
+def open_object(uri: str) -> IO[bytes]:
+    """Return the bytes of the object at `uri` as they are stored; reading raises what `source_errors` understands."""
+    root, name = stores.split(uri)
+    return cast(IO[bytes], io.BufferedReader(_Stream(stores.store(root, _DEADLINE_SECONDS), name)))
+
+
+@contextmanager
+def source_errors(where: str) -> Iterator[None]:
+    """Raise `DataError` if the store refuses what the block asks for, `TransientError` if it does not answer."""
+    try:
+        yield
+    except Missing as error:
+        raise _no_such(where) from error
+    except (InfrastructureError, TransientError) as error:
+        if not isinstance(error.__cause__, StoreError):
+            raise
+        fault = error.__cause__.fault
+        if fault.kind is Kind.NO_BUCKET:
+            raise _no_such(where) from error
+        if fault.kind is Kind.REFUSED:
+            raise DataError(
+                f"{where}: may not be read ({fault.reason}). Log in or grant the right to read the bucket's objects, "
+                "or correct data.path in the recipe."
+            ) from error
+        raise TransientError(
+            f"{where}: cannot be reached ({fault.reason}). Check the network and run the same command again."
+        ) from error
+
+
+class _Stream(io.RawIOBase):
+    """An object's bytes, read in chunks, so that a lost connection costs one of them."""
+
+    def __init__(self, store: ObjectStore, name: str) -> None:
+        self._store = store
+        self._name = name
+        self._chunk = memoryview(b"")
+        self._at = 0
+        self._ended = False
+
+    def readable(self) -> bool:
+        """It can be read, and nothing else."""
+        return True
+
+    def readinto(self, buffer: bytearray) -> int:  # type: ignore[override]
+        """Fill `buffer` and return how many bytes there were; 0 at the end."""
+        if not self._chunk and not self._ended:
+            content = self._store.read_up_to(self._name, self._at, _CHUNK)
+            self._chunk, self._at = memoryview(content), self._at + len(content)
+            self._ended = len(content) < _CHUNK
+        count = min(len(buffer), len(self._chunk))
+        buffer[:count] = self._chunk[:count]
+        self._chunk = self._chunk[count:]
+        return count
+
+
+def _no_such(where: str) -> DataError:
+    return DataError(f"{where}: there is no such bucket or object. Correct data.path in the recipe.")

@@ -1,0 +1,49 @@
+"""`trainyard compile`: a recipe as a pipeline package for Kubeflow or Vertex AI."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import typer
+
+from trainyard_control.cli.options import LOCAL, EnvironmentName, Overrides, PackageFile, RecipeName
+
+
+def compile(
+    recipe: RecipeName = "digits",
+    environment: EnvironmentName = LOCAL,
+    set_: Overrides = None,
+    to: PackageFile = "-",
+) -> None:
+    """Compile a recipe into a pipeline package, placed on the pools of an environment."""
+    from trainyard.spec import environment as environments
+    from trainyard.spec import recipe as recipes
+    from trainyard_control.compiler.compilation import compiled, to_yaml
+
+    placed = compiled(recipes.load(recipe, set_), environments.load(environment))
+    write(to, to_yaml(placed.documents))
+
+
+def write(file: str, text: str) -> None:
+    """Leave `text` in the file `file`, whole or not at all; '-' is stdout."""
+    from trainyard import uris
+    from trainyard.errors import ConfigurationError
+    from trainyard.storage import storage
+
+    if file == "-":
+        sys.stdout.write(text)
+        return
+    if fault := uris.path_error(file):
+        raise ConfigurationError(f"--to {file}: {fault}.")
+    path = Path(file).absolute()
+    try:
+        if path.is_dir():
+            raise ConfigurationError(f"--to {file}: is a folder. Name a file in it.")
+        if path.exists() and not path.is_file():
+            path.write_text(text, encoding="utf-8")  # a pipe or a device such as /dev/null, which must not be replaced
+        else:
+            storage.write_text(str(path), text)
+    except OSError as error:
+        raise ConfigurationError(f"--to {file}: cannot be written ({error.strerror}). Name another file.") from error
+    typer.echo(f"✓ wrote {file}", err=True)

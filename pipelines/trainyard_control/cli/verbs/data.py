@@ -1,0 +1,251 @@
+"""`trainyard data`: look into data before anything is trained from them, check them and compare them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from trainyard_control.cli.options import Output, OutputFormat
+
+if TYPE_CHECKING:
+    from trainyard.contract.statistics.drift import Movement
+    from trainyard.quality.profile import ColumnProfile, Profile
+    from trainyard.quality.source import SourceFiles
+
+app = typer.Typer(no_args_is_help=True, help="Look into data, check them and compare them, before any training.")
+
+SourceName = Annotated[
+    str, typer.Argument(metavar="SOURCE", help="CSV file, folder of them or of pictures, or glob; gs:// and s3:// too.")
+]
+Label = Annotated[str | None, typer.Option("--label", help="Column to predict, if no recipe names it.")]
+OfRecipe = Annotated[str | None, typer.Option("--recipe", help="Take the data of this recipe, instead of SOURCE.")]
+
+
+@app.command("inspect")
+def inspect(
+    source: SourceName = "",
+    label: Label = None,
+    recipe: OfRecipe = None,
+    html: Annotated[Path | None, typer.Option("--html", help="Write a page with histograms and pictures too.")] = None,
+    output: OutputFormat = Output.TEXT,
+) -> None:
+    """Say what data are like: types, statistics, histograms, repeats, and what looks suspicious."""
+    from trainyard.quality.page import write_page
+
+    profile = _profile(source, label, recipe)
+    if html is not None:
+        write_page(profile, html)
+        typer.echo(f"✓ wrote {html}", err=True)
+    if output is Output.JSON:
+        typer.echo(profile.model_dump_json())
+    else:
+        _show(profile)
+
+
+@app.command("schema")
+def schema(
+    source: SourceName = "",
+    label: Label = None,
+    recipe: OfRecipe = None,
+    write: Annotated[Path | None, typer.Option("--write", metavar="FILE", help="Write the schema there.")] = None,
+    check: Annotated[
+        Path | None,
+        typer.Option("--check", metavar="FILE", help="Compare the data with this schema; 10 if they differ."),
+    ] = None,
+    output: OutputFormat = Output.TEXT,
+) -> None:
+    """Draft the schema of data, to keep in git, or compare data with one."""
+    import datetime
+
+    from trainyard.errors import ConfigurationError
+
+    if check is not None:
+        if write is not None:
+            raise ConfigurationError("--write and --check: give one of them.")
+        _check(source, recipe, check, output)
+        return
+    from trainyard.spec import plain_yaml
+
+    profile = _profile(source, label, recipe)
+    from trainyard.quality.schema.draft import draft
+
+    text = draft(profile, datetime.datetime.now(datetime.UTC).date())
+    if write is not None:
+        _write(text, write)
+    elif output is Output.JSON:
+        typer.echo(json.dumps(plain_yaml.Text(text, "schema").content))
+    else:
+        typer.echo(text, nl=False)
+
+
+@app.command("compare")
+def compare(
+    before: Annotated[str, typer.Argument(metavar="BEFORE", help="A source, or the statistics of one.")],
+    now: Annotated[str, typer.Argument(metavar="NOW", help="What is compared with it, such as the logs of a server.")],
+    label: Label = None,
+    recipe: Annotated[
+        str | None, typer.Option("--bounds", metavar="RECIPE", help="Judge by the drift bounds of this recipe.")
+    ] = None,
+    output: OutputFormat = Output.TEXT,
+) -> None:
+    """Say how far data moved from others: drift between days, skew between training and serving."""
+    from trainyard.contract.statistics import drift
+    from trainyard.errors import DataError
+    from trainyard.quality.source import require_libraries
+    from trainyard.spec import recipe as recipes
+    from trainyard.spec.schedule import Bounds
+
+    require_libraries()
+    from trainyard.quality.comparison import statistics_of
+
+    bounds = recipes.load(recipe).drift if recipe else Bounds()
+    movements = drift.compare(statistics_of(before, label), statistics_of(now, label), bounds)
+    if output is Output.JSON:
+        typer.echo(json.dumps([movement.model_dump() for movement in movements]))
+    else:
+        _show_movements(movements)
+    sentences = [sentence for movement in movements for sentence in movement.sentences]
+    if sentences:
+        raise DataError("\n".join([f"{now} left the bounds around {before}:", *(f"{each}." for each in sentences)]))
+
+
+def _show_movements(movements: list[Movement]) -> None:
+    from rich.markup import escape
+
+    from trainyard_control.cli.screen import plain_table, table_console
+
+    table = plain_table("feature", "L-infinity", "Jensen-Shannon", "PSI", "mean shift", "missing before", "now", "")
+    for movement in movements:
+        apart, missing = movement.distance, movement.missing
+        distances = [apart.l_infinity, apart.jensen_shannon, apart.psi] if apart else [None] * 3
+        table.add_row(
+            escape(movement.feature),
+            *("–" if value is None else f"{value:.4f}" for value in distances),
+            "–" if movement.shift is None else f"{movement.shift:.3f} σ",
+            *(["–", "–"] if missing is None else [f"{share:.2%}" for share in missing]),
+            "[red]✗[/]" if movement.sentences else "[green]✓[/]",
+        )
+    table_console().print(table)
+
+
+def _check(source: str, recipe: str | None, file: Path, output: Output) -> None:
+    from trainyard.errors import DataError
+    from trainyard.spec.data_schema import load_schema
+
+    expected = load_schema(file)
+    found_in = _source(source, recipe)
+    from trainyard.quality.schema.check import check_source
+
+    anomalies = check_source(expected, found_in)
+    if output is Output.JSON:
+        typer.echo(json.dumps([anomaly.model_dump() for anomaly in anomalies]))
+    if anomalies:
+        count = f"{len(anomalies)} {'anomaly' if len(anomalies) == 1 else 'anomalies'}"
+        lines = [f"{found_in.path}: {count} by {file}:", *(f"{anomaly.sentence}." for anomaly in anomalies)]
+        raise DataError("\n".join(lines))
+    typer.echo(f"✓ {found_in.path} fits {file}", err=True)
+
+
+def _write(text: str, file: Path) -> None:
+    from trainyard.errors import ConfigurationError
+
+    try:
+        file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigurationError(
+            f"--write {str(file)[:200]}: cannot be written ({error.strerror}). Name a file in a folder that is there."
+        ) from error
+    typer.echo(f"✓ wrote {file}", err=True)
+
+
+def _source(source: str, recipe: str | None) -> SourceFiles:
+    """Return the files of the source or of the recipe's. Raises `ConfigurationError` if both or none are given."""
+    from trainyard.errors import ConfigurationError
+    from trainyard.quality.source import require_libraries
+    from trainyard.spec import recipe as recipes
+
+    require_libraries()
+    from trainyard.quality.inspect import recipe_source
+    from trainyard.quality.source import find_source
+
+    if bool(source) == bool(recipe):
+        raise ConfigurationError("name either a SOURCE or --recipe RECIPE.")
+    return find_source(source) if recipe is None else recipe_source(recipes.load(recipe))
+
+
+def _profile(source: str, label: str | None, recipe: str | None) -> Profile:
+    """Return the profile of the source or of the recipe's. Raises `ConfigurationError` if both or none are given."""
+    from trainyard.errors import ConfigurationError
+    from trainyard.quality.source import require_libraries
+    from trainyard.spec import recipe as recipes
+
+    require_libraries()
+    from trainyard.quality.inspect import inspect, inspect_recipe
+
+    if bool(source) == bool(recipe):
+        raise ConfigurationError("name either a SOURCE or --recipe RECIPE.")
+    if recipe is None:
+        return inspect(source, label)
+    if label is not None:
+        raise ConfigurationError("--label: the recipe names the label. Leave --label or --recipe out.")
+    return inspect_recipe(recipes.load(recipe))
+
+
+def _show(profile: Profile) -> None:
+    from rich.markup import escape
+
+    from trainyard_control.cli.screen import plain_table, size, table_console
+
+    console = table_console()
+    unit = "rows" if profile.kind == "csv" else "pictures"
+    columns = f" × {len(profile.columns)} columns" if profile.kind == "csv" else f" in {len(profile.classes)} classes"
+    console.print(
+        f"[bold]{escape(profile.source)}[/]: {profile.rows:,} {unit}{columns}, {profile.files:,} "
+        f"{'file' if profile.files == 1 else 'files'}, {size(profile.bytes)}"
+    )
+    table = plain_table("column", "type", "missing", "distinct", "min", "median", "max", "")
+    table.columns[-1].justify = "left"
+    for column in profile.columns:
+        table.add_row(*map(escape, _cells(column, profile)))
+    console.print(table)
+    if profile.label and profile.classes:
+        guess = " (a guess; --label names another)" if profile.label_is_guessed else ""
+        console.print(f"\nlabel [bold]{escape(profile.label)}[/]{guess}: {escape(_classes(profile))}")
+    if profile.pictures:
+        formats = ", ".join(f"{name} {count:,}" for name, count in profile.pictures.formats.items())
+        console.print(f"formats: {escape(formats)}; {profile.pictures.hashed:,} pictures compared by their looks")
+    if len(profile.first) > 1:
+        first = plain_table(*map(escape, profile.first[0]))
+        for row in profile.first[1:]:
+            first.add_row(*(escape(cell[:24]) for cell in row))
+        console.print("\nfirst rows")
+        console.print(first)
+    console.print()
+    for finding in profile.findings:
+        console.print(f"[yellow]![/] {escape(finding)}", soft_wrap=True)
+    if not profile.findings:
+        console.print("[green]✓[/] nothing looks suspicious")
+
+
+def _cells(column: ColumnProfile, profile: Profile) -> list[str]:
+    from trainyard.quality.figures import spark, written
+
+    statistics = column.statistics
+    rows = profile.rows or 1
+    missing = f"{statistics.missing / rows:.1%}" if statistics.missing else "–"
+    name = f"{column.name} ←" if column.name == profile.label else column.name
+    start = [name, column.type, missing, f"{column.distinct:,}"]
+    if statistics.histogram is not None:
+        values = (statistics.min, column.quantiles.get("0.5"), statistics.max)
+        return [*start, *(written(value, column.type) for value in values), spark(statistics.histogram)]
+    top = ", ".join(f"{entry.value[:16]} {entry.count / rows:.0%}" for entry in column.top[:3])
+    return [*start, "", "", "", top]
+
+
+def _classes(profile: Profile) -> str:
+    shown = [f"{name} {count:,}" for name, count in list(profile.classes.items())[:10]]
+    more = len(profile.classes) - len(shown)
+    return ", ".join(shown) + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,41 @@
+"""`trainyard explain`: why a run waits, failed or goes on."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from trainyard_control.cli.options import LOCAL, EnvironmentName, Output, OutputFormat
+
+
+def explain(
+    run: Annotated[str, typer.Argument(help="Name or id of a run; on this machine the newest by default.")] = "",
+    environment: EnvironmentName = LOCAL,
+    output: OutputFormat = Output.TEXT,
+) -> None:
+    """Say in a sentence why a run waits or failed, and what to do."""
+    from trainyard.errors import ConfigurationError
+    from trainyard.spec import environment as environments
+
+    loaded = environments.load(environment)
+    if loaded.target == "local":
+        from trainyard_control.local.local_explanation import explain_folder
+
+        sentence, code = explain_folder(loaded.storage, run)
+        answer = {"reason": sentence, "exit_code": int(code)}
+        typer.echo(json.dumps(answer) if output is Output.JSON else f"{sentence.rstrip('.')}.")
+        return
+    if not run:
+        raise ConfigurationError("name a run, or its id. `trainyard runs list` shows them.")
+    from trainyard_control.cli.follow import show_steps
+    from trainyard_control.kubeflow.runs import Runs
+
+    runs = Runs(loaded)
+    view = runs.view(runs.find(run))
+    if output is Output.JSON:
+        typer.echo(json.dumps(view.document()))
+        return
+    typer.echo(f"{view.reason.rstrip('.')}.")
+    show_steps(view, troubled_only=True)

@@ -1,0 +1,51 @@
+"""`trainyard place`: any compiled pipeline, placed on the pools of an environment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from trainyard_control.cli.options import LOCAL, EnvironmentName, PackageFile
+
+_MAX_BYTES = 8 << 20  # chosen: two hundred times what the catalog's pipelines have
+
+
+def place(
+    file: Annotated[Path, typer.Argument(help="Pipeline package that `kfp dsl compile` wrote.")],
+    environment: EnvironmentName = LOCAL,
+    to: PackageFile = "-",
+) -> None:
+    """Place every step of a compiled pipeline on the pool that an environment gives it."""
+    from trainyard.spec import environment as environments
+    from trainyard_control.cli.verbs.compile import write
+    from trainyard_control.compiler import placement
+    from trainyard_control.compiler.compilation import to_yaml
+
+    spec, platform = _read(file)
+    loaded = environments.load(environment)
+    placed = placement.place(spec, loaded, platform)
+    for sentence in placement.bounded_retries(placed, loaded):
+        typer.echo(f"! {sentence}", err=True)
+    write(to, to_yaml(placed.documents))
+
+
+def _read(file: Path) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    """Return the IR in `file`, and the platform spec if the package has one."""
+    from trainyard.errors import ConfigurationError
+    from trainyard.spec import plain_yaml
+    from trainyard.spec.documents import read_text
+
+    text = read_text(file, _MAX_BYTES)
+    try:
+        documents = plain_yaml.load_all(text)
+    except ValueError as error:
+        raise ConfigurationError(f"{file}: not valid YAML ({error}). Name a compiled pipeline.") from error
+    spec = documents[0] if documents else None
+    if not isinstance(spec, dict) or not {"root", "components", "deploymentSpec"} <= spec.keys() or len(documents) > 2:
+        raise ConfigurationError(
+            f"{file}: not a compiled pipeline, no root, components and deploymentSpec in it. "
+            "Write one with `kfp dsl compile` or `trainyard compile`."
+        )
+    return spec, documents[1] if len(documents) == 2 else None

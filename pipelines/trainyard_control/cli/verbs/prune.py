@@ -1,0 +1,47 @@
+"""`trainyard prune`: room in an environment's storage."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from trainyard_control.cli.options import LOCAL, DryRun, EnvironmentName, Output, OutputFormat
+
+
+def prune(
+    recipe: Annotated[str, typer.Argument(help="Name of the recipe; else all in the storage.")] = "",
+    environment: EnvironmentName = LOCAL,
+    keep: Annotated[int, typer.Option("--keep", min=1, help="How many of each recipe's newest runs stay.")] = 10,
+    dry_run: DryRun = False,
+    output: OutputFormat = Output.TEXT,
+) -> None:
+    """Remove old runs, outputs that no kept run uses and abandoned attempts from a storage.
+
+    The champion stays, with its run and all that it was made from.
+    """
+    from trainyard.spec import environment as environments
+    from trainyard_control.cli.screen import size
+    from trainyard_control.local import retention
+
+    root = environments.load(environment).storage
+    plan = retention.plan(root, keep, recipe)
+    removed, notes = [], list(plan.notes)
+    for removal in plan.removals:
+        if not dry_run and (reason := retention.remove(root, removal)):
+            notes.append(reason)
+            continue
+        removed.append(removal)
+        if output is Output.TEXT:
+            more = " (abandoned attempts)" if removal.kind == "attempt" else ""
+            typer.echo(f"{size(removal.bytes):>10}  {removal.recipe}/{removal.name}{more}")
+    total = sum(removal.bytes for removal in removed)
+    if output is Output.JSON:
+        answer = {"removed": list(map(asdict, removed)), "bytes": total, "dry_run": dry_run, "notes": notes}
+        typer.echo(json.dumps(answer))
+        return
+    typer.echo(f"{size(total):>10}  {'would go' if dry_run else 'removed'}, {len(removed)} folders of {root}")
+    for note in notes:
+        typer.echo(f"! {note}", err=True)

@@ -1,0 +1,114 @@
+"""`trainyard recipe`: write a recipe, check one, and the JSON Schema that editors read."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from trainyard_control.cli.options import Overrides, RecipeName
+
+app = typer.Typer(no_args_is_help=True, help="Write and check recipes.")
+
+_TEMPLATE = """\
+# A recipe says what to train; where is the environment's matter.
+#   trainyard recipe validate {file}     checks it
+#   trainyard run {file}                 trains, judges, exports and pushes it on this machine
+# All keys: trainyard recipe schema
+name: {name}
+description: {kind}
+"""
+
+_IMAGES = """\
+task: classification
+data:
+  format: image_folder        # one folder of images a class
+  path: data                  # beside this file, or gs://bucket/folder
+  image_size: [96, 96]
+model:
+  name: cnn_small             # or mobilenet_v3_small, efficientnet_v2_b0, resnet50, alexnet
+train:
+  epochs: 20
+  batch_size: 64
+  augment: {flip: true, shift: 0.1}
+evaluate:
+  gates:
+    - {metric: accuracy, min: 0.9}
+    - {metric: accuracy, min_difference: -0.01}    # against the model last pushed
+"""
+
+_TABLE = """\
+task: classification          # or regression
+data:
+  format: csv                 # with a header line; .csv.gz too
+  path: data.csv              # beside this file, or gs://bucket/data-*.csv
+  label: label
+  features:
+    age: {type: numeric}
+    city: {type: category}
+    joined: {type: date}
+model:
+  name: mlp                   # or wide_deep
+train:
+  epochs: 20
+  batch_size: 64
+evaluate:
+  slices: [city]
+  gates:
+    - {metric: accuracy, min: 0.8}
+"""
+
+
+@app.command("new")
+def new(
+    file: Annotated[Path, typer.Argument(help="YAML file to write.")],
+    table: Annotated[bool, typer.Option("--table", help="For a CSV file instead of a folder of images.")] = False,
+) -> None:
+    """Write a recipe to start from."""
+    from trainyard import uris
+    from trainyard.errors import ConfigurationError
+
+    if fault := uris.path_error(str(file)) or ("" if file.suffix in (".yaml", ".yml") else "does not end in .yaml"):
+        raise ConfigurationError(f"{uris.without_secrets(str(file))!r}: {fault}. Name a YAML file to write.")
+    kind = "Columns of a CSV file" if table else "Images, one folder a class"
+    text = _TEMPLATE.format(file=file, name=_name(file), kind=kind) + (_TABLE if table else _IMAGES)
+    try:
+        with file.open("x", encoding="utf-8") as stream:
+            stream.write(text)
+    except FileExistsError as error:
+        raise ConfigurationError(f"{file}: is there already. Name another file.") from error
+    except OSError as error:
+        raise ConfigurationError(
+            f"{str(file)[:200]}: cannot be written ({error.strerror}). Name a file in a folder that is there."
+        ) from error
+    typer.echo(f"✓ wrote {file}", err=True)
+
+
+def _name(file: Path) -> str:
+    """Return a recipe's name made of the file's."""
+    return re.sub("[^a-z0-9]+", "-", file.stem.lower()).lstrip("-0123456789")[:40].strip("-") or "recipe"
+
+
+@app.command("validate")
+def validate(
+    recipe: RecipeName,
+    set_: Overrides = None,
+) -> None:
+    """Check a recipe and print it with every default filled in."""
+    from trainyard.spec import plain_yaml
+    from trainyard.spec import recipe as recipes
+
+    loaded = recipes.load(recipe, set_)
+    typer.echo(plain_yaml.dump(loaded.model_dump(mode="json"), allow_unicode=True), nl=False)
+    typer.echo(f"✓ {recipe} is a valid recipe", err=True)
+
+
+@app.command("schema")
+def schema() -> None:
+    """Print the JSON Schema of recipes, for editors."""
+    from trainyard.spec.recipe import Recipe
+
+    typer.echo(json.dumps(Recipe.model_json_schema(), indent=2))

@@ -1,0 +1,115 @@
+"""`trainyard schedule`: schedules as files, and the server made to do what they say."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from trainyard_control.cli.options import LOCAL, DryRun, EnvironmentName, Output, OutputFormat
+
+if TYPE_CHECKING:
+    from trainyard_control.compiler.submission import Submission
+    from trainyard_control.kubeflow.recurring import Schedules
+    from trainyard_control.kubeflow.schedules import Action, Schedule
+
+app = typer.Typer(no_args_is_help=True, help="Run recipes on a schedule, written in a file.")
+
+_File = Annotated[Path, typer.Argument(help="YAML file of one schedule.")]
+
+
+@app.command("apply")
+def apply(
+    file: _File,
+    dry_run: DryRun = False,
+) -> None:
+    """Make the server do what a schedule's file says."""
+    schedules, schedule, what, actions = _planned(file)
+    for action in actions:
+        if not dry_run:
+            schedules.perform(action, schedule, what)
+        typer.echo(f"{'would ' if dry_run else '✓ '}{action}")
+
+
+@app.command("diff")
+def diff(file: _File) -> None:
+    """Say what apply would do; exit with 20 if that is anything."""
+    from trainyard.errors import ExitCode
+
+    _, _, _, actions = _planned(file)
+    for action in actions:
+        typer.echo(f"would {action}")
+    if any(action.verb != "keep" for action in actions):
+        raise typer.Exit(ExitCode.CONFIGURATION)
+
+
+@app.command("list")
+def list_(
+    environment: EnvironmentName = LOCAL,
+    output: OutputFormat = Output.TEXT,
+) -> None:
+    """List the schedules that the server holds."""
+    from trainyard.spec import environment as environments
+    from trainyard_control.kubeflow.recurring import Schedules
+
+    recurring = Schedules(environments.load(environment)).existing()
+    if output is Output.JSON:
+        rows = [
+            {
+                "name": schedule.name,
+                "enabled": schedule.enabled,
+                "cron": schedule.cron,
+                "last": schedule.last and schedule.last.isoformat(),
+            }
+            for schedule in recurring
+        ]
+        typer.echo(json.dumps(rows))
+        return
+    for schedule in recurring:
+        last = schedule.last.isoformat(timespec="minutes") if schedule.last else "never"
+        state = "enabled" if schedule.enabled else "disabled"
+        typer.echo(
+            f"{schedule.name}  {state}  {schedule.cron}  last run {last}{', going on' if schedule.running else ''}"
+        )
+
+
+@app.command("remove")
+def remove(
+    file: _File,
+    dry_run: DryRun = False,
+) -> None:
+    """Take a file's schedule off the server; its runs stay listed."""
+    from trainyard.spec import environment as environments
+    from trainyard_control.kubeflow.recurring import Schedules
+    from trainyard_control.kubeflow.schedules import load, removal
+
+    schedule = load(file)
+    schedules = Schedules(environments.load(schedule.environment))
+    for action in removal(schedules.existing(schedule.name)):
+        if not dry_run:
+            schedules.perform(action)
+        typer.echo(f"{'would ' if dry_run else '✓ '}{action}")
+
+
+@app.command("schema")
+def schema() -> None:
+    """Print the JSON Schema of schedules, for editors."""
+    from trainyard_control.kubeflow.schedules import Schedule
+
+    typer.echo(json.dumps(Schedule.model_json_schema(by_alias=True), indent=2))
+
+
+def _planned(file: Path) -> tuple[Schedules, Schedule, Submission, list[Action]]:
+    from datetime import UTC, datetime
+
+    from trainyard.spec import environment as environments
+    from trainyard_control.kubeflow.recurring import Schedules, package
+    from trainyard_control.kubeflow.schedules import load, plan
+
+    schedule = load(file)
+    schedules = Schedules(environments.load(schedule.environment))
+    schedules.check_time_zone(schedule)
+    what, name = package(schedule, schedules.environment)
+    return schedules, schedule, what, plan(name, schedule.paused, schedules.existing(schedule.name), datetime.now(UTC))

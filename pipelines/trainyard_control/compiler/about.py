@@ -1,0 +1,47 @@
+"""What a run is for: a parameter of the pipeline that no step reads, and that `runs` and `explain` read again."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from trainyard.spec.environment import Environment
+from trainyard.spec.recipe import Recipe
+from trainyard_control.planning.expectation import Expectation
+from trainyard_control.planning.plan import Range
+
+PARAMETER = "about"
+_LONGEST = 40  # characters of the environment's name; a label of Vertex AI has at most 63
+
+
+@dataclass(frozen=True)
+class About:
+    """The names of recipe and environment, and what the plan expects of the training."""
+
+    recipe: str
+    environment: str
+    expected: Expectation | None = None
+
+    def parameters(self) -> dict[str, str]:
+        """Return the run's parameter that `read` reads again."""
+        return {PARAMETER: json.dumps({name: value for name, value in asdict(self).items() if value})}
+
+
+def about(recipe: Recipe, environment: Environment) -> About:
+    """Return what a run of `recipe` in `environment` is for."""
+    slug = re.sub(r"[^a-z0-9]+", "-", Path(environment.name).stem.lower()).strip("-")
+    return About(recipe.name, slug[:_LONGEST])
+
+
+def read(parameters: dict[str, Any] | None) -> About | None:
+    """Return what a run with these parameters is for, None for one that somebody else's tool made."""
+    try:
+        fields = json.loads((parameters or {})[PARAMETER])
+        if expected := fields.pop("expected", None):
+            fields["expected"] = Expectation(expected["pool"], Range(**expected["speed"]))
+        return About(**fields)
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return None

@@ -1,0 +1,217 @@
+"""What of a storage may go: old runs, outputs that no kept run uses, and attempts that were abandoned."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from trainyard.contract import keys, origin
+from trainyard.contract.artifacts.push import Pushed
+from trainyard.contract.champion import champion
+from trainyard.errors import ConfigurationError, TransientError, did_you_mean
+from trainyard.graph import OUTPUTS
+from trainyard.storage import storage
+
+RUNNING_DAYS = 14  # chosen: twice what the longest step may take by default
+_BESIDE = ("", ".checkpoints", ".failure.json", ".maker")  # what an output's name and those of its companions end with
+_LOCKS = re.compile(r"\..+\.(lock|lease)")
+_LOCAL_RUN = re.compile(r"(\d{8}-\d{6})-[0-9a-f]{4}")
+
+Output = tuple[str, str]
+"""An output by its step and its key: where the storage lay when a record was written does not matter."""
+
+
+@dataclass(frozen=True)
+class Removal:
+    """One folder that goes, with its companions.
+
+    kind: 'run', 'output', or 'attempt', the half-written files of an output that stays.
+    """
+
+    kind: str
+    recipe: str
+    name: str
+    bytes: int
+
+    def uri(self, root: str) -> str:
+        """Return where it is below the storage `root`."""
+        return storage.join(root, self.recipe, self.name)
+
+
+@dataclass(frozen=True)
+class Pruning:
+    """What goes, and in sentences why other things stay."""
+
+    removals: list[Removal]
+    notes: list[str]
+
+    @property
+    def bytes(self) -> int:
+        """Size of all that goes."""
+        return sum(removal.bytes for removal in self.removals)
+
+
+def plan(root: str, keep: int, recipe: str = "", now: datetime | None = None) -> Pruning:
+    """Return what may go from the storage `root`, of `recipe` or of all, if the newest `keep` runs of each stay.
+
+    The champion stays with its run and all that it was made from. Of a recipe with a run that may be going on no output
+    goes. Raises `ConfigurationError` if there is no such recipe, `DataError` if a champion cannot be read.
+    """
+    recipes = [name for name in storage.children(root) if storage.children(storage.join(root, name, "runs"))]
+    if recipe and recipe not in recipes:
+        known = ", ".join(recipes) or "none"
+        raise ConfigurationError(f"{root}: no runs of '{recipe}'. There: {known}.{did_you_mean(recipe, recipes)}")
+    plans = [_Store(root, name, now or datetime.now(UTC)).plan(keep) for name in ([recipe] if recipe else recipes)]
+    removals = [removal for pruning in plans for removal in pruning.removals]
+    return Pruning(removals, [note for pruning in plans for note in pruning.notes])
+
+
+def remove(root: str, removal: Removal) -> str:
+    """Remove it, and return '', or why it stays: another process holds it."""
+    uri = removal.uri(root)
+    if removal.kind == "run":
+        storage.remove(uri)
+        return ""
+    checkpoints = storage.lease(keys.checkpoints(uri)) if removal.name.startswith("train/") else nullcontext()
+    try:
+        with storage.lease(uri), checkpoints:
+            if removal.kind == "output":
+                for ending in _BESIDE:
+                    storage.remove(f"{uri}{ending}")
+            storage.remove_abandoned(uri)
+    except TransientError as error:
+        return str(error)
+    return ""
+
+
+@dataclass
+class _Run:
+    """A run and the outputs that it made, used or began.
+
+    time: when it ended, or was last known to go on; None if unknown. pushed: the folder of versions and the version.
+    """
+
+    name: str
+    time: datetime | None
+    ended: bool
+    pushed: tuple[str, str]
+    outputs: set[Output]
+
+
+@dataclass
+class _Store:
+    """The folder of one recipe."""
+
+    root: str
+    recipe: str
+    now: datetime
+    outputs: dict[Output, int] = field(default_factory=lambda: defaultdict(int))
+    attempts: dict[Output, int] = field(default_factory=lambda: defaultdict(int))
+    runs: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+
+    def plan(self, keep: int) -> Pruning:
+        self._measure()
+        unknown = datetime.min.replace(tzinfo=UTC)
+        runs = sorted(map(self._run, self.runs), key=lambda run: (run.time or unknown, run.name), reverse=True)
+        running = [run for run in runs if not run.ended and self._may_run(run)]
+        destinations = sorted({self._models, *(run.pushed[0] for run in runs if run.pushed[0])})
+        champions = {destination: best for destination in destinations if (best := champion(destination))}
+        kept = {run.name for run in [*runs[:keep], *running]}
+        versions = {(destination, str(best.version)) for destination, best in champions.items()}
+        kept |= {run.name for run in runs if run.pushed in versions}
+        old = sorted(self.runs.keys() - kept)
+        removals = [Removal("run", self.recipe, f"runs/{name}", self.runs[name]) for name in old]
+        if running:
+            names = ", ".join(run.name for run in running)
+            note = f"{self.recipe}: {names} may be going on (no run.json yet), so all outputs of {self.recipe} stay"
+            return Pruning(removals, [note])
+        used = {output for run in runs if run.name in kept for output in run.outputs}
+        used = self._with_inputs(used | self._pushed({best.digest for best in champions.values()}))
+        for (step, key), size in sorted(self.outputs.items()):
+            kind, rest = ("attempt", self._abandoned((step, key))) if (step, key) in used else ("output", size)
+            if rest:
+                removals.append(Removal(kind, self.recipe, f"{step}/{key}", rest))
+        return Pruning(removals, [])
+
+    def _measure(self) -> None:
+        for name, size in storage.sizes(storage.join(self.root, self.recipe)).items():
+            top, _, below = name.partition("/")
+            first, _, rest = below.partition("/")
+            if top == "runs" and rest:
+                self.runs[first] += size
+            elif top in OUTPUTS and first and not _LOCKS.fullmatch(first):
+                attempt = first == ".staging"
+                key = rest.partition("/")[0].rpartition("-")[0] if attempt else first.removeprefix(".")
+                output = top, key.partition(".")[0]
+                self.outputs[output] += size
+                if attempt or rest.startswith(".attempts/"):
+                    self.attempts[output] += size
+
+    def _abandoned(self, output: Output) -> int:
+        """Return the size of what was left half-written of `output`, which stays."""
+        uri, size = storage.join(self.root, self.recipe, *output), self.attempts.get(output, 0)
+        if not size or not storage.is_bucket(uri):
+            return size
+        manifest = storage.committed(uri)
+        return max(0, size - manifest.bytes) if manifest else 0  # its writer may still go on
+
+    def _run(self, name: str) -> _Run:
+        folder = storage.join(self.root, self.recipe, "runs", name)
+        record = self._json(storage.join(folder, "run.json"))
+        notes = [note for step in OUTPUTS if (note := self._json(storage.join(folder, f"{step}.json")))]
+        uris = [note["folder"] for note in notes]
+        uris += [uri for part in ("folders", "unfinished") for uri in record.get(part, {}).values()]
+        times = [text for part in (record, *notes) if (text := part.get("ended") or part.get("time"))]
+        local = _LOCAL_RUN.fullmatch(name)
+        if not times and local:
+            times = [datetime.strptime(local[1], "%Y%m%d-%H%M%S").astimezone().isoformat()]
+        time = max(map(datetime.fromisoformat, times), default=None)
+        destination, _, version = str((record.get("pushed") or {}).get("path", "")).rpartition("/")
+        if destination.endswith(f"/{self.recipe}/models"):  # also if the storage was moved since
+            destination = self._models
+        return _Run(name, time, bool(record), (destination, version), {_output(uri) for uri in uris})
+
+    @property
+    def _models(self) -> str:
+        return storage.join(self.root, self.recipe, "models")
+
+    def _may_run(self, run: _Run) -> bool:
+        return run.time is None or self.now - run.time < timedelta(days=RUNNING_DAYS)
+
+    def _pushed(self, digests: set[str]) -> set[Output]:
+        """Return the outputs of push that pushed a model with one of the `digests`."""
+        pushes = {
+            output: storage.join(self.root, self.recipe, *output) for output in self.outputs if output[0] == "push"
+        }
+        done = [output for output, uri in pushes.items() if storage.committed(uri) is not None]
+        return {output for output in done if Pushed.read(pushes[output]).digest in digests}
+
+    def _with_inputs(self, outputs: set[Output]) -> set[Output]:
+        """Return `outputs` and all that they were made from."""
+        found: set[Output] = set()
+        todo = sorted(outputs)
+        while todo:
+            output = todo.pop()
+            if output not in found:
+                found.add(output)
+                todo += self._inputs(output)
+        return found
+
+    def _inputs(self, output: Output) -> Iterator[Output]:
+        if made_from := origin.recorded(storage.join(self.root, self.recipe, *output)):
+            yield from map(_output, made_from.inputs.values())
+
+    def _json(self, uri: str) -> dict[str, Any]:
+        text = storage.read_text(uri)
+        return json.loads(text) if text else {}
+
+
+def _output(uri: str) -> Output:
+    step, _, key = uri.rstrip("/").rpartition("/")
+    return step.rpartition("/")[2], key

@@ -1,0 +1,25 @@
+"""What all tests share: no property is timed, and the tests of `make test-fast` load no heavy library."""
+
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+# No example of a property is held against a clock: the machine may be busy with other things.
+settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("unhurried")
+
+_FAST = [Path(__file__).parent / "unit", Path(__file__).parent / "golden"]
+_HEAVY = {"tensorflow", "keras", "jax", "apache_beam", "tensorflow_transform"}
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Keep `make test-fast` fast: what needs a heavy library is a test of tests/local."""
+    fast = all(any(folder in item.path.parents for folder in _FAST) for item in session.items)
+    loaded = _HEAVY & sys.modules.keys()
+    if session.items and fast and loaded:
+        raise pytest.UsageError(
+            f"tests/unit: its modules load {', '.join(sorted(loaded))}, which costs seconds. "
+            "Move the test to tests/local"
+        )

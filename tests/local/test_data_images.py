@@ -1,0 +1,195 @@
+"""Images: what is kept as it is, what is re-encoded, what is quarantined; and the one decoder."""
+
+import io
+import struct
+import zlib
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from PIL import Image, UnidentifiedImageError
+
+from trainyard.contract.artifacts.preprocess import ImageShape
+from trainyard.data.images import decode_image, encode_pixels
+from trainyard.steps.preprocess.readers.pictures.check import Limits, check_image
+from trainyard.steps.preprocess.readers.pictures.store import Store
+from trainyard.steps.preprocess.readers.records import BadRecord
+
+SHAPE = ImageShape(height=12, width=16, channels=3)
+SMALL = ImageShape(height=5, width=6, channels=3)
+STORES = (Store(), Store("training_size", (5, 6)), Store("raw", (5, 6)))
+EXIF = Image.Exif()
+EXIF[0x0112] = 6  # the camera was turned
+
+
+def picture(mode="RGB", file_format="PNG", **options) -> bytes:
+    pixels = np.random.default_rng(1).integers(0, 256, (12, 16, 3), np.uint8)
+    stream = io.BytesIO()
+    Image.fromarray(pixels).convert(mode).save(stream, file_format, **options)
+    return stream.getvalue()
+
+
+TURNED = picture("RGB", "JPEG", exif=EXIF)
+
+
+def bomb() -> bytes:
+    """A PNG whose header says 50,000 x 50,000 pixels: 2.5 GB if decoded."""
+    header = struct.pack(">IIBBBBB", 50_000, 50_000, 8, 0, 0, 0, 0)
+    chunks = [(b"IHDR", header), (b"IDAT", zlib.compress(bytes(100_000))), (b"IEND", b"")]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data)) for name, data in chunks
+    )
+
+
+@pytest.mark.parametrize("mode", ["L", "RGB", "RGBA", "LA", "P", "1"])
+def test_png_bytes_are_kept_whatever_the_mode(mode):
+    encoded = picture(mode)
+    assert check_image(encoded, Limits(1000, 3)).encoded == encoded
+
+
+@pytest.mark.parametrize("mode", ["L", "RGB"])
+def test_jpeg_bytes_are_kept(mode):
+    encoded = picture(mode, "JPEG")
+    assert check_image(encoded, Limits(1000, 1)).encoded == encoded
+
+
+def test_cmyk_bmp_webp_and_gif_become_png_with_the_same_pixels():
+    for mode, file_format in [("CMYK", "JPEG"), ("RGB", "BMP"), ("RGB", "WEBP"), ("P", "GIF"), ("CMYK", "TIFF")]:
+        encoded = picture(mode, file_format)
+        checked = check_image(encoded, Limits(1000, 3))
+        assert checked.encoded.startswith(b"\x89PNG"), file_format
+        expected = np.asarray(Image.open(io.BytesIO(encoded)).convert("RGB"), np.float32)
+        np.testing.assert_array_equal(decode_image(checked.encoded, SHAPE).numpy(), expected)
+
+
+def test_sixteen_bits_are_scaled_and_not_cut_off():
+    values = np.linspace(0, 65535, 12 * 16).reshape(12, 16).astype(np.uint16)
+    for file_format in ("PNG", "TIFF"):
+        stream = io.BytesIO()
+        Image.fromarray(values).save(stream, file_format)
+        checked = check_image(stream.getvalue(), Limits(1000, 1))
+        decoded = decode_image(checked.encoded, ImageShape(height=12, width=16, channels=1)).numpy()[..., 0]
+        np.testing.assert_allclose(decoded, values / 257, atol=1.01)
+
+
+def test_an_exif_orientation_is_applied():
+    checked = check_image(TURNED, Limits(1000, 3))
+    assert (checked.height, checked.width) == (16, 12)
+    assert tf.io.decode_png(checked.encoded).shape == (16, 12, 3)
+
+
+def test_an_animation_gives_its_first_frame():
+    frames = [Image.new("RGB", (16, 12), colour) for colour in ("red", "blue")]
+    stream = io.BytesIO()
+    frames[0].save(stream, "GIF", save_all=True, append_images=frames[1:])
+    decoded = decode_image(check_image(stream.getvalue(), Limits(1000, 3)).encoded, SHAPE).numpy()
+    np.testing.assert_array_equal(decoded[0, 0], [255, 0, 0])
+
+
+@pytest.mark.parametrize(
+    ("encoded", "reason"),
+    [
+        (b"", "zero_bytes"),
+        (b"<html>not found</html>", "not_an_image"),
+        (b"\x00" * 4096, "not_an_image"),
+        (picture("RGB", "JPEG")[:-100], "truncated_image"),
+        (picture("RGB", "PNG")[:200], "truncated_image"),
+        (bomb(), "too_many_pixels"),
+        (picture("RGB", "EPS"), "not_an_image"),
+        (picture("RGB", "ICO"), "not_an_image"),
+    ],
+    ids=["empty", "html", "zeros", "cut jpeg", "cut png", "bomb", "a program for Ghostscript", "a size that is hidden"],
+)
+def test_a_bad_image_is_named(encoded, reason):
+    with pytest.raises(BadRecord) as caught:
+        check_image(encoded, Limits(1_000_000, 3))
+    assert caught.value.reason == reason
+
+
+def test_the_limit_of_pixels_is_the_recipes():
+    with pytest.raises(BadRecord, match="16 x 12 pixels, at most 191"):
+        check_image(picture(), Limits(191, 3))
+    assert check_image(picture(), Limits(192, 3)).width == 16
+
+
+def pillow_says(encoded: bytes) -> str | None:
+    """Return why Pillow refuses the picture: the verdict that the faster checks must come to as well."""
+    try:
+        with Image.open(io.BytesIO(encoded), formats=("JPEG", "PNG", "GIF", "TIFF")) as image:
+            image.load()
+            image.getexif()
+    except UnidentifiedImageError:
+        return "not_an_image"
+    except (OSError, SyntaxError, ValueError, EOFError, IndexError, OverflowError, struct.error, zlib.error):
+        return "truncated_image"
+    return None
+
+
+@pytest.mark.parametrize("store", STORES, ids=lambda store: store.kind)
+def test_cut_and_flipped_pictures_keep_pillows_verdict_and_what_is_let_through_decodes(store):
+    random = np.random.default_rng(7)
+    kinds = (picture(), picture("P"), picture("L", "JPEG"), picture("RGB", "JPEG", progressive=True), TURNED)
+    for encoded in (*kinds, picture("P", "GIF"), picture("RGB", "TIFF")):
+        for _ in range(40):
+            broken = bytearray(encoded[: random.integers(1, 2 * len(encoded))])
+            for position in random.integers(0, len(broken), random.integers(0, 3)):
+                broken[position] = random.integers(0, 256)
+            reason = pillow_says(bytes(broken))
+            try:
+                checked = check_image(bytes(broken), Limits(10**9, 3, store))
+            except BadRecord as error:
+                assert error.reason == reason
+                continue
+            assert reason is None
+            pixels = store.kind == "raw"
+            shape = SMALL if pixels else SHAPE
+            assert decode_image(checked.encoded, shape, pixels=pixels).shape == (shape.height, shape.width, 3)
+
+
+def photograph(height=96, width=120) -> Image.Image:
+    noise = np.random.default_rng(2).integers(40, 216, (4, 5, 3), np.uint8)
+    return Image.fromarray(noise).resize((width, height), Image.Resampling.BICUBIC)
+
+
+def saved(image: Image.Image, file_format: str, **options) -> bytes:
+    stream = io.BytesIO()
+    image.save(stream, file_format, **options)
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("encoded", "start"),
+    [
+        (saved(photograph(), "JPEG", quality=95), b"\xff\xd8"),
+        (saved(photograph(), "WEBP", quality=95), b"\xff\xd8"),
+        (saved(photograph(), "PNG"), b"\x89PNG"),
+        (saved(photograph().transpose(Image.Transpose.ROTATE_90), "JPEG", quality=95, exif=EXIF), b"\xff\xd8"),
+    ],
+    ids=["jpeg", "webp", "png", "turned jpeg"],
+)
+def test_a_larger_picture_is_stored_small_and_trains_as_it_would_have(encoded, start):
+    """Compared are the pixels that training sees, once of the picture and once of what is kept of it."""
+    shape = ImageShape(height=24, width=30, channels=3)
+    expected = decode_image(saved(photograph(), "PNG"), shape).numpy()
+    small = check_image(encoded, Limits(10**6, 3, Store("training_size", (24, 30))))
+    assert (small.height, small.width) == (96, 120)
+    assert small.encoded.startswith(start)
+    assert tf.io.decode_image(small.encoded).shape == (28, 35, 3)
+    assert np.abs(decode_image(small.encoded, shape).numpy() - expected).mean() < 3
+    raw = check_image(encoded, Limits(10**6, 3, Store("raw", (24, 30))))
+    assert len(raw.encoded) == 24 * 30 * 3
+    pixels = decode_image(raw.encoded, shape, pixels=True).numpy()
+    assert np.abs(pixels - expected).mean() < 3
+    png = encode_pixels(tf.constant([raw.encoded]), shape)
+    np.testing.assert_array_equal(decode_image(png[0], shape).numpy(), pixels)
+
+
+def test_an_image_of_another_size_is_resized_and_one_of_the_right_size_is_not_touched():
+    encoded = picture()
+    original = np.asarray(Image.open(io.BytesIO(encoded)), np.float32)
+    np.testing.assert_array_equal(decode_image(encoded, SHAPE).numpy(), original)
+    smaller = decode_image(encoded, ImageShape(height=6, width=8, channels=1)).numpy()
+    assert smaller.shape == (6, 8, 1)
+    # Shrinking with antialiasing keeps the mean of the luma.
+    luma = original @ np.array([0.299, 0.587, 0.114])
+    assert abs(smaller.mean() - luma.mean()) < 3

@@ -1,0 +1,99 @@
+"""What is refused before anything is trained, with its counts."""
+
+import numpy as np
+import pytest
+
+from trainyard.contract.artifacts.preprocess import Quarantined
+from trainyard.errors import DataError
+from trainyard.spec.recipe import Recipe
+from trainyard.steps.preprocess.collect import Collected, Repeated
+from trainyard.steps.preprocess.facts import quality
+from trainyard.steps.preprocess.facts.summary import Numbers, SplitSummary
+from trainyard.steps.preprocess.readers.files import find_files
+
+RECIPE = Recipe.model_validate(
+    {"name": "r", "data": {"format": "image_folder", "path": "x"}, "model": {"name": "cnn_small"}}
+)
+EVEN = {"a": 10, "b": 10}
+
+
+def collected(train=None, evaluation=None, test=None, bad=0, repeated=()) -> Collected:
+    splits = {"train": train or EVEN, "eval": evaluation or EVEN, "test": test or EVEN}
+    return Collected(
+        folder="",
+        parts=[],
+        splits={
+            split: SplitSummary(examples=sum(labels.values()), labels={k: v for k, v in labels.items() if v})
+            for split, labels in splits.items()
+        },
+        bad=[Quarantined(source=f"a/{n}.png", reason="zero_bytes", detail="the file is empty") for n in range(bad)],
+        repeated=list(repeated),
+    )
+
+
+def test_good_data_pass_and_a_tolerated_share_of_bad_records_too():
+    quality.require_usable(collected(), RECIPE)
+    allowing = RECIPE.model_copy(update={"data": RECIPE.data.model_copy(update={"max_bad_fraction": 0.1})})
+    quality.require_usable(collected(bad=6), allowing)
+    with pytest.raises(DataError, match=r"7 of 67 records are bad \(10.45%\): zero_bytes 7. .*10.00%.*a/0.png"):
+        quality.require_usable(collected(bad=7), allowing)
+
+
+@pytest.mark.parametrize(
+    ("found", "sentence"),
+    [
+        (collected(evaluation={"a": 0}), "the split 'eval' is empty; examples: train 20, eval 0, test 20"),
+        (collected({"a": 9}, {"a": 9}, {"a": 9}), "every example has the class 'a'"),
+        (collected({"a": 9, "b": 1}, {"a": 9}, {"a": 9}), "the class 'b' has one example"),
+        (collected(test={"a": 9}), r"the split 'test' has no example of class 'b' \(train 10, eval 10, test 0"),
+        (collected(train={"b": 9}), "the split 'train' has no example of class 'a'"),
+    ],
+    ids=["empty split", "one class", "one example", "not in test", "not in train"],
+)
+def test_data_that_cannot_be_judged_are_refused(found, sentence):
+    with pytest.raises(DataError, match=sentence):
+        quality.require_usable(found, RECIPE)
+
+
+def test_a_column_without_any_value_is_refused():
+    data = {"format": "csv", "path": "x", "features": {"n": {"type": "numeric"}, "c": {"type": "category"}}}
+    recipe = Recipe.model_validate({"name": "r", "data": data, "model": {"name": "mlp"}})
+    found = collected()
+    statistics = {"n": {"count": 0, "missing": 20}, "c": {"count": 20, "missing": 0}}
+    found.splits["train"] = found.splits["train"].model_copy(update={"statistics": statistics})
+    with pytest.raises(DataError, match="the column 'n' is missing in all 20 training examples"):
+        quality.require_usable(found, recipe)
+
+
+def test_class_ids_follow_numbers_where_all_names_are_numbers():
+    assert quality.class_names(collected({"10": 1, "9": 1, "0": 1})) == ["0", "9", "10"]
+    assert quality.class_names(collected({"10": 1, "9": 1, "b": 1})) == ["10", "9", "b"]
+
+
+def test_repeated_examples_and_contradicting_labels_are_warned_of():
+    groups = [
+        Repeated(split="train", times=3, labels=["a"], sources=["a/1", "a/2", "a/3"]),
+        Repeated(split="test", times=2, labels=["a", "b"], sources=["a/4", "b/4"]),
+    ]
+    first, second = quality.warnings(collected(repeated=groups))
+    assert first.startswith("3 examples repeat another one")
+    assert second == "equal examples with different labels a, b: a/4, b/4."
+    assert quality.warnings(collected()) == []
+
+
+def test_statistics_do_not_depend_on_how_they_were_merged():
+    values = np.array([1e9, 1e9 + 1, 1e9 + 2, np.nan, 1e9 + 3])
+    left, right, whole = (Numbers.of(some) for some in (values[::2], values[1::2], values))
+    left.merge(right)
+    assert left.document() == whole.document()
+    # Six digits are kept. The standard deviation of 0, 1, 2, 3 is sqrt(5) / 2.
+    expected = {"mean": 1e9, "std": 1.11803, "min": 1e9, "max": 1e9}
+    assert expected.items() <= whole.document().items() >= {"count": 4, "missing": 1}.items()
+
+
+def test_a_path_without_files_is_refused(tmp_path):
+    (tmp_path / ".hidden").write_text("")
+    with pytest.raises(DataError, match="no files found"):
+        find_files(RECIPE.data, str(tmp_path))
+    with pytest.raises(DataError, match="no files found"):
+        find_files(RECIPE.data, str(tmp_path / "missing"))

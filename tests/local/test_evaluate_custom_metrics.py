@@ -1,0 +1,48 @@
+"""The recipe module's own metrics."""
+
+import numpy as np
+import pytest
+
+from trainyard.errors import ConfigurationError
+from trainyard.steps.evaluate import custom_metrics
+from trainyard.steps.evaluate.metrics import Predictions
+
+PREDICTIONS = Predictions(np.array([0, 1, 1]), np.float32([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]]))
+
+
+def module(folder, body):
+    path = folder / "own.py"
+    path.write_text(body)
+    return str(path)
+
+
+def test_own_metrics_are_measured_with_intervals(tmp_path):
+    body = "def metrics(labels, outputs):\n    return {'misses': float((outputs.argmax(1) != labels).sum())}\n"
+    found = custom_metrics.find(module(tmp_path, body))
+    values, bounds = custom_metrics.measure(found, PREDICTIONS, 50, seed=1)
+    assert values == {"misses": 1.0}
+    assert 0 <= bounds["misses"].low <= 1 <= bounds["misses"].high <= 3
+
+
+def test_a_module_without_metrics_has_none(tmp_path):
+    assert custom_metrics.find(module(tmp_path, "def build_model():\n    pass\n")) is None
+
+
+def test_a_module_that_cannot_be_imported_is_the_recipes_fault(tmp_path):
+    with pytest.raises(ConfigurationError, match=r"own\.py: .*ZeroDivisionError"):
+        custom_metrics.find(module(tmp_path, "1 / 0\n"))
+
+
+@pytest.mark.parametrize(
+    ("body", "fault"),
+    [
+        ("return {'accuracy': 1.0}", "'accuracy' is Trainyard's own name"),
+        ("return {'mine': float('nan')}", "'mine' is nan"),
+        ("return [1]", "AttributeError"),
+        ("raise KeyError('x')", "KeyError"),
+    ],
+)
+def test_what_own_metrics_do_wrong_is_told(tmp_path, body, fault):
+    found = custom_metrics.find(module(tmp_path, f"def metrics(labels, outputs):\n    {body}\n"))
+    with pytest.raises(ConfigurationError, match=fault):
+        custom_metrics.measure(found, PREDICTIONS, 10, seed=1)

@@ -1,0 +1,129 @@
+"""Every named network takes the data's features and gives logits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import get_args
+
+import trainyard.data  # noqa: F401 - chooses Keras 3
+
+# isort: split
+import keras
+import numpy as np
+import pytest
+
+from trainyard.contract.artifacts.preprocess import Feature
+from trainyard.errors import ConfigurationError
+from trainyard.models.build import build
+from trainyard.spec.networks import COLUMN_NETWORKS, MINIMUM_SIDE, Network
+from trainyard.spec.recipe import Model
+from trainyard.steps.train.engines.network import limit_batch_norm_momentum
+
+CODE = [Path(__file__).parents[2] / folder for folder in ("components", "pipelines")]
+COLUMNS = [
+    Feature(name="age", dtype="float32", shape=()),
+    Feature(name="pair", dtype="float32", shape=(2,)),
+    Feature(name="month", dtype="int64", shape=()),
+    Feature(name="color", dtype="int64", shape=(), vocabulary_size=5),
+    Feature(name="size", dtype="int64", shape=(), vocabulary_size=3),
+]
+
+
+@pytest.mark.parametrize("name", sorted(MINIMUM_SIDE))
+def test_an_image_network_takes_its_minimum_size_and_no_smaller(name: str) -> None:
+    side = MINIMUM_SIDE[name]
+    model = build(Model(name=name), [image(side, side + 3, 1)], 7, seed=1)
+    logits = model({"image": np.full((2, side, side + 3, 1), 255, np.float32)})
+    assert logits.shape == (2, 7) and logits.dtype == "float32"
+    with pytest.raises(ConfigurationError, match=rf"at least {side} x {side} pixels, the data has {side} x {side - 1}"):
+        build(Model(name=name), [image(side, side - 1, 1)], 7, seed=1)
+
+
+@pytest.mark.parametrize("side", [8, 9, 28, 96])
+def test_cnn_small_halves_the_image_to_four_to_seven_pixels(side: int) -> None:
+    model = build(Model(name="cnn_small"), [image(side, side, 3)], 2, seed=1)
+    flat = next(layer for layer in model.layers if isinstance(layer, keras.layers.Flatten))
+    assert 4 <= flat.input.shape[1] <= 7
+    assert model.output.shape == (None, 2)
+
+
+@pytest.mark.parametrize("name", COLUMN_NETWORKS)
+def test_columns_may_be_called_what_no_layer_may_or_what_others_are(name: str) -> None:
+    called = ["km/h", "logits", "a", "b_c", "a_b", "c", "numbers", "速度", "dense"]
+    ids = [Feature(name=each, dtype="int64", shape=(), vocabulary_size=3) for each in called]
+    model = build(Model(name=name, hidden=[4]), [*ids, Feature(name="m/s", dtype="float32", shape=())], 2, seed=1)
+    batch = {"m/s": np.zeros(2, np.float32), **{each: np.asarray([0, 2]) for each in called}}
+    assert model(batch).shape == (2, 2)
+
+
+def test_features_whose_names_would_meet_are_refused() -> None:
+    pair = [Feature(name=each, dtype="float32", shape=()) for each in ("a b", "a_b")]
+    with pytest.raises(ConfigurationError, match="'a b' and 'a_b' would both be the input 'a_b' of the model"):
+        build(Model(name="mlp"), pair, 2, seed=1)
+
+
+@pytest.mark.parametrize("name", COLUMN_NETWORKS)
+def test_a_column_network_takes_numbers_and_ids(name: str, tmp_path) -> None:
+    model = build(Model(name=name, hidden=[4]), COLUMNS, 3, seed=1)
+    batch = {
+        "age": np.zeros(4, np.float32),
+        "pair": np.zeros((4, 2), np.float32),
+        "month": np.arange(4),
+        "color": np.asarray([0, 1, 2, 4]),
+        "size": np.asarray([0, 2, 0, 2]),
+    }
+    expected = model(batch).numpy()
+    assert expected.shape == (4, 3)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras", safe_mode=True)
+    np.testing.assert_array_equal(loaded(batch).numpy(), expected)
+
+
+def test_wide_deep_gives_each_pair_of_ids_a_weight_of_its_own() -> None:
+    model = build(Model(name="wide_deep", hidden=[4]), COLUMNS[3:], 2, seed=1)
+    cross = (
+        model.get_layer("wide_size_color") if "wide_size_color" in names(model) else model.get_layer("wide_color-size")
+    )
+    assert cross.embeddings.shape == (15, 2)
+    ids = {"color": np.repeat(np.arange(5), 3), "size": np.tile(np.arange(3), 5)}
+    before = model(ids).numpy()
+    table = np.zeros((15, 2), np.float32)
+    table[:, 0] = 10.0 * np.arange(15)
+    cross.embeddings.assign(table)
+    added = model(ids).numpy() - before
+    np.testing.assert_allclose(np.sort(added[:, 0]), 10.0 * np.arange(15), atol=1e-4)
+
+
+def test_the_seed_alone_decides_the_first_weights() -> None:
+    one, same, other = (build(Model(name="cnn_small"), [image(8, 8, 1)], 10, seed=seed) for seed in (1, 1, 2))
+    for left, right in zip(one.get_weights(), same.get_weights(), strict=True):
+        np.testing.assert_array_equal(left, right)
+    assert any((left != right).any() for left, right in zip(one.get_weights(), other.get_weights(), strict=True))
+
+
+@pytest.mark.parametrize("name", get_args(Network))
+def test_a_networks_name_stands_in_three_files_or_fewer(name: str) -> None:
+    files = [file for folder in CODE for kind in ("*.py", "*.json") for file in folder.rglob(kind)]
+    naming = [file.name for file in files if f'"{name}"' in file.read_text(encoding="utf-8")]
+    assert 0 < len(naming) <= 3, naming
+
+
+def test_an_image_network_refuses_columns() -> None:
+    with pytest.raises(ConfigurationError, match="takes one image, the data has age"):
+        build(Model(name="resnet50"), COLUMNS, 2, seed=1)
+
+
+def image(height: int, width: int, channels: int) -> Feature:
+    return Feature(name="image", dtype="float32", shape=(height, width, channels), encoded=True)
+
+
+def names(model: keras.Model) -> set[str]:
+    return {layer.name for layer in model.layers}
+
+
+@pytest.mark.parametrize(("steps", "momentum"), [(100, 0.9), (10_000, 0.999), (1, 0.5)])
+def test_moving_statistics_remember_a_tenth_of_the_training_at_most(steps: int, momentum: float) -> None:
+    image = keras.Input((4, 4, 1), name="image")
+    model = keras.Model({"image": image}, keras.layers.BatchNormalization(momentum=0.999)(image))
+    limit_batch_norm_momentum(model, steps)
+    assert model.layers[-1].momentum == pytest.approx(momentum)

@@ -1,0 +1,46 @@
+"""The example of docs/reference/module.md does what the page says of it."""
+
+import random
+import re
+from pathlib import Path
+
+import keras
+import numpy as np
+from preprocess_sources import preprocess
+
+from trainyard.contract.artifacts.preprocess import Examples
+from trainyard.spec import recipe as recipes
+from trainyard.steps.evaluate import custom_metrics
+from trainyard.steps.evaluate.metrics import Predictions
+from trainyard.steps.train.engines.network import network
+
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "module.md"
+
+
+def write_example(folder: Path) -> str:
+    """Write the page's recipe and module, and rows for them; return the recipe's file."""
+    page = PAGE.read_text(encoding="utf-8")
+    for name, language in (("shop.yaml", "yaml"), ("shop.py", "python")):
+        (code,) = re.findall(rf"```{language}\n(.*?)```", page, re.DOTALL)
+        (folder / name).write_text(code, encoding="utf-8")
+    draw = random.Random(1)
+    rows = [f"{draw.uniform(1, 99):.2f},{draw.choice(['', 3])},{draw.choice(['Oslo', 'Rome'])}" for _ in range(200)]
+    lines = ["price,visits,city,bought", *(f"{row},{'yes' if row < '5' else 'no'}" for row in rows)]
+    (folder / "shop.csv").write_text("\n".join(lines), encoding="utf-8")
+    return str(folder / "shop.yaml")
+
+
+def test_the_example_of_a_recipes_module_is_preprocessed_built_and_measured(tmp_path: Path) -> None:
+    recipe = recipes.load(write_example(tmp_path))
+    examples = Examples.read(preprocess(recipe, tmp_path / "examples"))
+    features = {feature.name: (feature.dtype, feature.vocabulary_size) for feature in examples.features}
+    assert features == {"price": ("float32", None), "visits": ("float32", None), "city": ("int64", 3)}
+
+    model = network(recipe, examples, (0.0, 1.0), "float32")
+    assert isinstance(model, keras.Model) and model.output.shape == (None, 2)
+
+    predictions = Predictions(np.array([0, 1, 1]), np.array([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]], np.float32))
+    find = custom_metrics.find(recipe.module or "")
+    assert find is not None
+    values, intervals = custom_metrics.measure(find, predictions, 10, seed=1)
+    assert values == {"share_bought": 1 / 3, "missed": 1.0} and intervals.keys() == values.keys()

@@ -1,0 +1,145 @@
+"""Children of the fork server: what is known of them where it, or they, are killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from multiprocessing import forkserver
+from pathlib import Path
+
+import pytest
+
+from trainyard import child_process, signals
+from trainyard.child_process import ChildProcess
+from trainyard.errors import Preempted
+
+
+def hold(path: str) -> None:
+    Path(path).write_text(str(os.getpid()))
+    time.sleep(600)
+
+
+def leave(code: int) -> None:
+    os._exit(code)
+
+
+def speak(text: str) -> None:
+    print(text, flush=True)
+    os._exit(3)
+
+
+def leave_a_child(path: str) -> None:
+    held(Path(path))
+    os._exit(0)  # without the end of an interpreter, which would end it
+
+
+def server() -> int:
+    return int(forkserver._forkserver._forkserver_pid)  # type: ignore[attr-defined]
+
+
+def held(path: Path) -> ChildProcess:
+    path.unlink(missing_ok=True)
+    child = ChildProcess(hold, (str(path),), "held")
+    while not path.exists() or path.read_text() != str(child.pid):
+        time.sleep(0.01)
+    return child
+
+
+def test_a_child_does_not_outlive_a_killed_server_and_the_next_one_has_a_fresh_server(tmp_path: Path) -> None:
+    child_process.prepare_fork_server([])
+    child, before = held(tmp_path / "pid"), server()
+    os.kill(before, signal.SIGKILL)
+    child.join(10)
+    assert child.code == child_process.LOST and not child.is_alive()
+    assert not child_process.start_time(child.pid)
+    other = ChildProcess(leave, (7,))
+    other.join(10)
+    assert other.code == 7 and server() != before
+
+
+def test_a_server_gets_no_sigterm_and_its_children_do(tmp_path: Path) -> None:
+    child_process.prepare_fork_server([])
+    child, before = held(tmp_path / "pid"), server()
+    os.kill(before, signal.SIGTERM)
+    child.terminate()
+    child.join(10)
+    assert child.code == -signal.SIGTERM
+    other = ChildProcess(leave, (0,))
+    other.join(10)
+    assert other.code == 0 and server() == before
+
+
+def test_a_server_killed_before_its_first_child_costs_nothing() -> None:
+    child_process.prepare_fork_server([])
+    os.kill(server(), signal.SIGKILL)
+    child = ChildProcess(leave, (3,))
+    child.join(10)
+    assert child.code == 3
+
+
+def test_what_a_child_and_a_program_write_is_read_and_how_they_ended_is_described() -> None:
+    child = ChildProcess(speak, ("out",))
+    program = child_process.start_program([sys.executable, "-c", "import sys; sys.exit('out')"], dict(os.environ))
+    assert [[*child.lines], [*(program.stdout or ())]] == [["out\n"], ["out\n"]]
+    child.kill(10)
+    child_process.end_programs([program], 10)
+    assert [child_process.describe_exit(code or 0) for code in (child.code, program.returncode)] == [
+        "ended with exit status 3",
+        "ended with exit status 1",
+    ]
+    assert child_process.describe_exit(-signal.SIGSEGV) == "ended with SIGSEGV"
+
+
+def test_a_child_ends_with_its_parent_and_one_that_does_not_end_in_time_is_killed(tmp_path: Path) -> None:
+    child = held(tmp_path / "pid")
+    child.kill(0.1)
+    assert child.code == -signal.SIGKILL
+    code = "import sys; sys.path[0] = sys.argv[1]; import test_child_process as t; t.leave_a_child(sys.argv[2])"
+    subprocess.run([sys.executable, "-c", code, Path(__file__).parent, tmp_path / "orphan"], check=True)
+    orphan, end = int((tmp_path / "orphan").read_text()), time.monotonic() + 10
+    while child_process.start_time(orphan) and time.monotonic() < end:
+        time.sleep(0.01)
+    assert not child_process.start_time(orphan)
+
+
+def test_the_signal_that_was_blocked_for_the_server_still_reaches_this_process() -> None:
+    child_process.prepare_fork_server([])
+    assert signal.SIGTERM not in signal.pthread_sigmask(signal.SIG_BLOCK, set())
+
+
+def test_a_process_that_has_ended_and_that_nobody_waits_for_runs_no_more() -> None:
+    process = subprocess.Popen([sys.executable, "-c", "pass"], stdout=subprocess.PIPE)
+    assert process.stdout and process.stdout.read() == b""
+    end = time.monotonic() + 5
+    while child_process.start_time(process.pid) and time.monotonic() < end:
+        time.sleep(0.01)
+    assert Path(f"/proc/{process.pid}").exists() and not child_process.start_time(process.pid)
+    assert child_process.start_time(os.getpid())
+    process.wait()
+
+
+def test_a_signal_that_comes_twice_at_once_is_raised_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr(signals.time, "monotonic", lambda: now)
+    monkeypatch.setattr(signals, "_received_at", [-1e9])
+    with pytest.raises(Preempted):
+        signals.handle_sigterm(signal.SIGTERM, None)
+    signals.handle_sigterm(signal.SIGTERM, None)
+    now += 5
+    with pytest.raises(Preempted):
+        signals.handle_sigterm(signal.SIGTERM, None)
+
+
+def test_a_child_starts_where_the_folder_of_temporary_files_has_a_long_path(tmp_path: Path) -> None:
+    folder = tmp_path / ("long" * 25)
+    folder.mkdir()
+    program = (
+        "import os, tempfile; from trainyard.child_process import ChildProcess\n"
+        "child = ChildProcess(os._exit, (7,)); child.join(20); print(child.code, tempfile.gettempdir())"
+    )
+    command = [sys.executable, "-c", program]
+    ended = subprocess.run(command, env={**os.environ, "TMPDIR": str(folder)}, capture_output=True, text=True)
+    assert ended.stdout == f"7 {folder}\n", ended.stderr

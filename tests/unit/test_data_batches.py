@@ -1,0 +1,162 @@
+"""Batches of rows by column against the same rows one by one: equal to the last byte, and in order."""
+
+import csv
+import io
+import random
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from trainyard.contract.artifacts.preprocess import Quarantined
+from trainyard.spec.recipe import Recipe
+from trainyard.steps.preprocess.readers import csv_rows
+from trainyard.steps.preprocess.readers.columns import number_texts
+from trainyard.steps.preprocess.readers.csv_rows import read_csv, read_csv_batches
+from trainyard.steps.preprocess.readers.records import BadSource, Record, batch_schema, record_batch
+from trainyard.steps.preprocess.readers.rows import check_row
+
+FEATURES = {
+    "n": {"type": "numeric"},
+    "b": {"type": "numeric"},
+    "c": {"type": "category"},
+    "a é": {"type": "category"},
+    "d": {"type": "date"},
+}
+HEADER = ["y", "n", "spare", "a é", "c", "b", "d"]
+
+
+def recipe(task="classification") -> Recipe:
+    data = {"format": "csv", "path": "rows.csv", "label": "y", "features": FEATURES}
+    return Recipe.model_validate({"name": "rows", "task": task, "data": data, "model": {"name": "mlp"}})
+
+
+def by_row(path, recipe) -> tuple[list[dict], list[Quarantined], str]:
+    records, bad, end = [], [], ""
+    try:
+        for item in read_csv(str(path), "rows.csv", recipe):
+            (records if isinstance(item, Record) else bad).append(item)
+    except BadSource as error:
+        end = str(error)
+    return record_batch(records, recipe.data).to_pylist(), bad, end
+
+
+def by_column(path, recipe) -> tuple[list[dict], list[Quarantined], str]:
+    rows, bad, end = [], [], ""
+    try:
+        for item in read_csv_batches(str(path), "rows.csv", recipe):
+            if isinstance(item, Quarantined):
+                bad.append(item)
+            else:
+                assert item.schema == batch_schema(recipe.data)
+                assert 0 < item.num_rows <= 4096
+                rows += item.to_pylist()
+    except BadSource as error:
+        end = str(error)
+    return rows, bad, end
+
+
+def assert_equal(path, recipe) -> tuple[list[dict], list[Quarantined], str]:
+    expected, found = by_row(path, recipe), by_column(path, recipe)
+    assert found[2] == expected[2]
+    if not found[2]:
+        assert [repr(row) for row in found[0]] == [repr(row) for row in expected[0]]  # by repr, for NaN is not NaN
+        assert found[1] == expected[1]
+    return found
+
+
+def odd_number(draw: random.Random) -> str:
+    return draw.choice(
+        ["", "NA", " 1.5 ", "+2", "1_000", "1e39", "inf", "nan", "-nan", ".5", "5.", "٣", "\u00a07", "1e", "x"]
+    )
+
+
+def odd_text(draw: random.Random) -> str:
+    odd = [
+        'say "hi"',
+        "two\nlines",
+        "two\r\nlines",
+        "a\rb",
+        " blanks ",
+        "it's",
+        "back\\slash",
+        "dzień",
+        "\u2028",
+        "🦊",
+        ",",
+    ]
+    return draw.choice(odd)
+
+
+def row(draw: random.Random, odd: float) -> list[str]:
+    def cell(plain: str, other: str) -> str:
+        return other if draw.random() < odd else plain
+
+    day = f"{draw.randint(1900, 2100)}-{draw.randint(1, 12):02}-{draw.randint(1, 28):02}"
+    return [
+        cell(draw.choice(["yes", "no"]), draw.choice(["", " yes", "a\nb"])),
+        cell(repr(draw.gauss(0, 10 ** draw.randint(-9, 20))), odd_number(draw)),
+        cell(draw.choice(["", "spare"]), odd_text(draw)),
+        cell(f"name {draw.randint(0, 5000)}", odd_text(draw)),
+        cell(draw.choice(["red", "green", ""]), odd_text(draw)),
+        cell(str(draw.randint(-99, 99)), odd_number(draw)),
+        cell(day, draw.choice(["", f"{day}T12:00", f" {day}", "2023-02-30", "30.2.2023", "0000-01-01"])),
+    ]
+
+
+def test_100_000_mixed_rows_are_what_they_are_one_by_one(tmp_path):
+    draw = random.Random(13)
+    text = io.StringIO()
+    writer = csv.writer(text)
+    writer.writerow(HEADER)
+    for number in range(100_000):
+        stretch = number // 5000 % 4  # plain, some odd cells, many, and then what only goes row by row
+        cells = row(draw, (0, 0.001, 0.05, 0.001)[stretch])
+        if draw.random() < 0.0005 * stretch:
+            cells = cells[: draw.randint(1, 6)] + ["more"] * draw.randint(0, 9)
+        writer.writerow(cells)
+        if stretch == 3 and draw.random() < 0.002:
+            text.write(draw.choice(["\n", "\r\n\r\n", 'yes,1,5" pipe,a,b,2,\r\n', "no,1,,a,b,2,2024-01-01\r"]))
+    path = tmp_path / "rows.csv"
+    path.write_bytes(text.getvalue().encode())
+    rows, bad, end = assert_equal(path, recipe())
+    assert (len(rows) > 80_000, len(bad) > 1000, end) == (True, True, "")
+    assert {item.reason for item in bad} == {"ragged_row", "mistyped_value", "missing_label", "unknown_label"}
+
+
+def test_most_rows_of_a_plain_table_are_judged_by_column(tmp_path, monkeypatch):
+    draw = random.Random(1)
+    lines = [",".join(row(draw, 0)) for _ in range(10_000)]
+    lines[5000] = 'yes,1,5" pipe,a,b,2,'
+    path = tmp_path / "rows.csv"
+    path.write_text("\n".join([",".join(HEADER), *lines]))
+    single = []
+    monkeypatch.setattr(csv_rows, "check_row", lambda *args, **named: single.append(1) or check_row(*args, **named))
+    assert sum(batch.num_rows for batch in read_csv_batches(str(path), "rows.csv", recipe())) == 10_000
+    assert 0 < len(single) < 300
+
+
+PLAIN = ["", "1", "-0", "007", "1.50", "1e5", "yes", "red", "2024-02-29", "2024-02-30", " x ", "NA", "é", "\u00a0"]
+QUOTED = ['"a"', '"a""b"', '"a,b"', '"a\nb"', '"a\r\nb"', '""', '""""', '"', 'a"b', '"a"b', ' "a"', "\0", "\udcff"]
+CELLS = st.sampled_from([*PLAIN, "\ufeff", *QUOTED])
+ENDS = st.sampled_from(["\n"] * 6 + ["\r\n"] * 4 + ["\r", "\n\n", "\r\n\r\n", "\r\r\n", " \n", ""])
+ROWS = st.lists(st.tuples(st.lists(CELLS, min_size=6, max_size=8) | st.lists(CELLS, min_size=7, max_size=7), ENDS))
+
+
+@settings(max_examples=300, deadline=None)
+@given(ROWS, st.sampled_from([16, 64, 1 << 16]), st.sampled_from(["classification", "regression"]), st.booleans())
+@example([(["yes", "1", "", '"a', 'b"', "2", ""], "\n")], 16, "classification", True)
+def test_whatever_a_small_file_holds_it_is_what_it_is_row_by_row(tmp_path_factory, rows, block, task, mark):
+    path = tmp_path_factory.getbasetemp() / "rows.csv"
+    text = ",".join(HEADER) + "\n" + "".join(",".join(cells) + end for cells, end in rows)
+    path.write_bytes(b"\xef\xbb\xbf" * mark + text.encode("utf-8", "surrogateescape"))
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in (("_FIRST_BYTES", block), ("_ODD_BYTES", 1), ("_FEW_ROWS", 1)):
+            patch.setattr(csv_rows, name, value)
+        assert_equal(path, recipe(task))
+
+
+@given(st.lists(st.floats(allow_subnormal=True) | st.integers(-(10**17), 10**17).map(float), min_size=1))
+def test_a_column_of_numbers_is_written_as_python_writes_each(values):
+    assert number_texts(np.array(values)).to_pylist() == [repr(value) for value in values]

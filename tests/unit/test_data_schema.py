@@ -1,0 +1,158 @@
+"""A schema says what data are expected to be, and each way in which data differ is told with its rows."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import random
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from trainyard.errors import ConfigurationError, ExitCode
+from trainyard.quality.inspect import inspect
+from trainyard.quality.schema.check import check_source
+from trainyard.quality.schema.conformity import Conformity, Rows, anomalies, check_rows
+from trainyard.quality.schema.draft import draft
+from trainyard.quality.source import find_source
+from trainyard.spec import documents, plain_yaml
+from trainyard.spec import recipe as recipes
+from trainyard.spec.data_schema import TableSchema, load_schema
+from trainyard.spec.recipe import Recipe
+from trainyard_control.cli.main import main
+
+ROWS = [f"{20 + i % 50},{['Oslo', 'Bergen'][i % 2]},2024-03-{1 + i % 28:02},{i / 7:.3f},{i % 2}" for i in range(100)]
+HEADER = "age,city,joined,score,label"
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    return written(tmp_path / "a.csv", ROWS)
+
+
+@pytest.fixture
+def schema(table: Path) -> Path:
+    file = table.parent / "schema.yaml"
+    file.write_text(draft(inspect(str(table), "label"), datetime.date(2026, 1, 2)), encoding="utf-8")
+    return file
+
+
+def written(file: Path, rows: list[str], header: str = HEADER) -> Path:
+    file.write_text("\n".join([header, *rows]) + "\n", encoding="utf-8")
+    return file
+
+
+def test_a_drafted_schema_fits_what_it_was_drafted_from_with_some_room(table: Path, schema: Path) -> None:
+    drafted = load_schema(schema)
+    assert check_source(drafted, find_source(str(table))) == []
+    assert isinstance(drafted, TableSchema)
+    written_as = drafted.model_dump(exclude_none=True)["columns"]
+    assert written_as["age"] == {"type": "integer", "min": 15, "max": 74, "max_missing": 0.0}
+    assert written_as["city"] == {"type": "category", "values": ["Bergen", "Oslo"], "max_missing": 0.0}
+    assert written_as["joined"] == {"type": "date", "min": "2024-03-01", "max_missing": 0.0}
+    assert written_as["label"] == {"type": "category", "values": ["0", "1"], "max_missing": 0.0}
+
+
+def test_every_way_not_to_fit_is_told_with_column_row_expected_and_received(schema: Path, tmp_path: Path) -> None:
+    rows = list(ROWS)
+    rows[2], rows[4], rows[6] = "999,Oslo,2024-03-03,1,0", "young,Paris,2024-02-30,1,0", "1,2"
+    rows[8:10] = ["20.5,,2024-03-03,1,0", ",Oslo,2023-01-01,1,0"]
+    found = check_source(load_schema(schema), find_source(str(written(tmp_path / "b.csv", rows))))
+    assert [each.sentence for each in found] == [
+        "row: expected 5 cells, received 2 in 1 row, such as b.csv:8 2",
+        "age: expected at most 74, received '999' in 1 row, such as b.csv:4 '999'",
+        "age: expected a whole number, received 'young' in 2 rows, such as b.csv:6 'young'; b.csv:10 '20.5'",
+        "city: expected one of 'Bergen', 'Oslo', received 'Paris' in 1 row, such as b.csv:6 'Paris'",
+        "joined: expected at least 2024-03-01, received '2023-01-01' in 1 row, such as b.csv:11 '2023-01-01'",
+        "joined: expected a day YYYY-MM-DD, received '2024-02-30' in 1 row, such as b.csv:6 '2024-02-30'",
+        "age: expected a value in all rows but 0.00%, received 1.01% missing in 1 row",
+        "city: expected a value in all rows but 0.00%, received 1.01% missing in 1 row",
+    ]
+
+
+def test_a_column_that_is_gone_and_one_that_is_refused_are_told(schema: Path, tmp_path: Path) -> None:
+    expected = load_schema(schema).model_copy(update={"other_columns": "refused"})
+    file = written(tmp_path / "b.csv", ROWS, HEADER.replace("city", "town"))
+    assert [(each.column, each.reason) for each in check_source(expected, find_source(str(file)))] == [
+        ("city", "absent"),
+        ("town", "unknown_column"),
+    ]
+
+
+def test_what_batches_say_adds_up_in_any_order(schema: Path) -> None:
+    expected = load_schema(schema)
+    ages = [str(i) for i in range(200)]
+
+    def part(start: int, size: int) -> Conformity:
+        columns = {"age": pa.array(ages[start : start + size])}
+        return check_rows(expected, Rows(size, columns, lambda index: f"a.csv:{start + index + 2}"))
+
+    def together(parts: list[Conformity]) -> list[str]:
+        found = Conformity()
+        for each in parts:
+            found.merge(each)
+        return [each.sentence for each in anomalies(expected, found)]
+
+    parts = [part(start, 20) for start in range(0, 200, 20)]
+    random.Random(1).shuffle(parts)
+    whole = together([part(0, 200)])
+    assert together(parts) == whole
+    assert "age: expected at most 74, received '75' in 125 rows, such as a.csv:77 '75'; a.csv:78 '76'" in whole[4]
+
+
+def test_a_file_that_is_no_schema_of_these_data_is_refused(schema: Path, tmp_path: Path) -> None:
+    file = tmp_path / "other.yaml"
+    for text, said in (
+        ("name: digits\n", "schema_of: no such key, but name. Allowed: table, pictures"),
+        ("schema_of: table\ncolumns:\n  age: {type: integer, min: 9, max: 1}\n", "min 9 is greater than max 1"),
+        ("schema_of: table\ncolumns:\n  age: {type: integer, mim: 9}\n", "other.yaml:3: .*Did you mean 'min'"),
+    ):
+        file.write_text(text)
+        with pytest.raises(ConfigurationError, match=said):
+            load_schema(file)
+    file.write_text("schema_of: pictures\nclasses: [cat]\n")
+    with pytest.raises(ConfigurationError, match=r"a.csv is a table, and the schema that of pictures"):
+        check_source(load_schema(file), find_source(str(tmp_path / "a.csv")))
+
+
+def test_a_recipe_carries_the_schema_that_it_names(schema: Path) -> None:
+    file = schema.parent / "mine.yaml"
+    file.write_text(
+        "name: mine\nmodel: {name: mlp}\ndata:\n  format: csv\n  path: a.csv\n  schema: schema.yaml\n"
+        "  features: {age: {type: numeric}}\n"
+    )
+    loaded = recipes.load(str(file))
+    assert loaded.data.expected == load_schema(schema)
+    text = plain_yaml.dump(loaded.model_dump(mode="json"))
+    assert documents.parse(text, Recipe, name="recipe") == loaded
+    schema.unlink()
+    with pytest.raises(ConfigurationError, match=r"cannot be read .*Name a YAML file"):
+        recipes.load(str(file))
+
+
+def test_the_verbs_answer_with_their_exit_codes(
+    table: Path, schema: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def call(*arguments: str) -> int:
+        monkeypatch.setattr("sys.argv", ["trainyard", "data", *arguments])
+        with pytest.raises(SystemExit) as end:
+            main()
+        return int(end.value.code or 0)
+
+    assert call("inspect", str(table), "--html", str(table.parent / "a.html")) == ExitCode.DONE
+    assert "100 rows × 5 columns" in capsys.readouterr().out and (table.parent / "a.html").is_file()
+    assert call("inspect", str(table), "-o", "json") == ExitCode.DONE
+    statistics = table.parent / "before.json"
+    statistics.write_text(capsys.readouterr().out)
+    assert call("schema", str(table), "--check", str(schema)) == ExitCode.DONE
+    moved = written(table.parent / "b.csv", [row.replace("Bergen", "Paris") for row in ROWS])
+    assert call("schema", str(moved), "--check", str(schema)) == ExitCode.DATA
+    assert "city: expected one of 'Bergen', 'Oslo', received 'Paris' in 50 rows" in capsys.readouterr().err
+    assert call("compare", str(statistics), str(table)) == ExitCode.DONE
+    capsys.readouterr()
+    assert call("compare", str(statistics), str(moved), "-o", "json") == ExitCode.DATA
+    answer = capsys.readouterr()
+    distances = {each["feature"]: each["distance"] for each in json.loads(answer.out)}
+    assert distances["city"]["l_infinity"] == 0.5 and distances["age"]["psi"] == 0
+    assert "city: 'Bergen' 50.0% → 0.0%, 'Paris' 0.0% → 50.0%" in answer.err

@@ -1,0 +1,178 @@
+"""A source is looked into before anything is trained from it, and what is wrong with it is said in a sentence."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from trainyard.errors import TrainyardError
+from trainyard.quality.figures import spark
+from trainyard.quality.inspect import inspect
+from trainyard.quality.page import page
+from trainyard.quality.pictures import hashes
+from trainyard.quality.pictures.look import look_of, near
+from trainyard.quality.tables.bins import counted, merged
+
+TABLE = """\
+id,age,city,joined,kept,label
+a1,20,Oslo,2024-01-01,yes,1
+a2,30,Oslo,2024-01-02,yes,1
+a3,,Bergen,2024-01-03,yes,0
+a4,40,"Oslo, east",2024-02-29,yes,0
+a4,40,"Oslo, east",2024-02-29,yes,0
+"""
+
+
+def written(folder: Path, text: str, name: str = "a.csv") -> str:
+    file = folder / name
+    file.write_text(text, encoding="utf-8")
+    return str(file)
+
+
+def test_the_columns_of_a_table_have_their_types_and_statistics(tmp_path: Path) -> None:
+    profile = inspect(written(tmp_path, TABLE), "label")
+    types = {column.name: column.type for column in profile.columns}
+    assert types == {
+        "id": "category",
+        "age": "integer",
+        "city": "category",
+        "joined": "date",
+        "kept": "category",
+        "label": "integer",
+    }
+    age = profile.columns[1]
+    assert (age.statistics.count, age.statistics.missing, age.statistics.mean, age.distinct) == (4, 1, 32.5, 3)
+    assert (age.statistics.min, age.statistics.max, age.quantiles["0.5"]) == (20, 40, 30)
+    assert [(entry.value, entry.count) for entry in profile.columns[2].top] == [
+        ("Oslo", 2),
+        ("Oslo, east", 2),
+        ("Bergen", 1),
+    ]
+    assert profile.classes == {"0": 3, "1": 2}
+    assert profile.first[1] == ["a1", "20", "Oslo", "2024-01-01", "yes", "1"]
+    assert profile.repeated.repeats == 1 and profile.repeated.such_as == [["a.csv:5", "2 times"]]
+
+
+def test_a_row_keeps_its_number_behind_ragged_and_empty_ones(tmp_path: Path) -> None:
+    lines = ["a,b", "1,x", "2", "3,y,z", "", "4,x", "oops,x", *["5,y"] * 20]
+    profile = inspect(written(tmp_path, "\n".join(lines) + "\n"))
+    assert profile.ragged_such_as == ["a.csv:3 has 1 cells, not 2", "a.csv:4 has 3 cells, not 2"]
+    assert profile.columns[0].mistyped_such_as == ["a.csv:7 'oops'"]
+    assert profile.rows == 23
+
+
+def test_what_is_suspicious_is_said(tmp_path: Path) -> None:
+    rows = [f"c{i},{i % 2},{'left' if i % 3 else 'stays'},x,{0 if i % 3 else 1}" for i in range(1500)]
+    text = "\n".join(["customer,coin,state,unit,churned", *rows, "c9,1,left,x,7", "c10,0,left,x,1"])
+    said = " ".join(inspect(written(tmp_path, text), "churned").findings)
+    assert "'state' alone gives the label away" in said and "'coin'" not in said
+    assert "1 class has one example: 7." in said
+    assert "'unit' is constant: 'x'" in said
+    assert "1 row is equal to another one in all but the label 'churned'" in said
+    assert "'customer' looks like an id" not in said  # two repeat
+    assert "'customer' looks like an id" in " ".join(
+        inspect(written(tmp_path, "\n".join(["customer,churned", *(f"c{i},{i % 2}" for i in range(50))]))).findings
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "a.csv: row 1: is empty"),
+        (b"a,b\n", "there are no rows"),
+        (b"1,2\n3,4\n", "row 1: holds numbers alone (1, 2), so the file has no header"),
+        (b"a,a\n1,2\n", "the header names column 'a' twice"),
+        ("a,b\n1,2\n".encode("utf-16"), "is UTF-16"),
+        (b"a,b\n1,\xff\n", "a.csv: is no CSV in UTF-8"),
+        (b'a,b\n1,"' + b"x\n" * (6 << 20), "longer than 4 MiB"),
+    ],
+)
+def test_a_file_that_is_no_table_is_refused_in_a_sentence(content: bytes, said: str, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_bytes(content)
+    with pytest.raises(TrainyardError, match=said.replace("(", r"\(").replace(")", r"\)")):
+        inspect(str(tmp_path / "a.csv"))
+
+
+def test_a_source_that_is_none_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(TrainyardError, match="no files found"):
+        inspect(str(tmp_path / "nothing"))
+    with pytest.raises(TrainyardError, match=r"no such column\. Did you mean 'label'"):
+        inspect(written(tmp_path, TABLE), "lable")
+    (tmp_path / "cut.csv.gz").write_bytes(gzip.compress(np.random.default_rng(1).bytes(9000).hex().encode())[:-99])
+    with pytest.raises(TrainyardError, match=r"cut\.csv\.gz: "):
+        inspect(str(tmp_path / "cut.csv.gz"))
+    (tmp_path / "b.csv").write_text("id,years\n1,2\n")
+    (tmp_path / "cut.csv.gz").unlink()
+    with pytest.raises(TrainyardError, match=r"b\.csv: row 1: the header lacks age"):
+        inspect(str(tmp_path))
+
+
+def test_a_histogram_depends_neither_on_the_order_nor_on_the_batches() -> None:
+    draws = np.random.default_rng(1)
+    for values in (draws.normal(size=3000), draws.lognormal(9, 3, 3000), draws.integers(-5, 99, 3000) * 1.0):
+        values = np.append(values, 1e30)
+        parts = [counted(part, 100) for part in np.array_split(draws.permutation(values), 7)]
+        together = parts[0]
+        for part in parts[1:]:
+            together = merged(together, part, 100)
+        assert together == counted(values, 100)
+        assert len(together.starts) <= 100 and sum(together.counts) == 3001
+    assert counted(np.array([0.1, 0.1, 7.0])).starts == [0.1, 7.0]
+    assert spark(counted(np.arange(240.0))).strip("▇█") == ""
+
+
+def test_beyond_its_size_a_sample_of_hashes_estimates() -> None:
+    exact, small = hashes.HashSample(), hashes.HashSample(1 << 10)
+    for start in range(0, 100_000, 10_000):
+        rows = np.arange(start, start + 10_000)
+        values = hashes.of_numbers(rows % 40_000 * 1.0)
+        exact.add(values, rows)
+        small.add(values, rows)
+    assert (exact.distinct, exact.repeats, exact.repeated(1)) == (40_000, 60_000, [(0, 3)])
+    assert abs(small.distinct - 40_000) < 4000 and abs(small.repeats - 60_000) < 6000 and not small.exact
+
+
+def picture(seed: int) -> Image.Image:
+    patches = np.random.default_rng(seed).integers(0, 256, (6, 6, 3), dtype=np.uint8)
+    return Image.fromarray(patches).resize((120, 120), Image.Resampling.BICUBIC)
+
+
+def test_a_folder_of_pictures_has_classes_broken_files_and_copies(tmp_path: Path) -> None:
+    for label in ("cat", "dog"):
+        (tmp_path / label).mkdir()
+        for number in range(4):
+            picture(number + 10 * (label == "dog")).save(tmp_path / label / f"{number}.jpg")
+    picture(2).resize((80, 80)).save(tmp_path / "dog" / "small.jpg", quality=60)
+    (tmp_path / "dog" / "same.jpg").write_bytes((tmp_path / "cat" / "0.jpg").read_bytes())
+    (tmp_path / "cat" / "broken.jpg").write_bytes((tmp_path / "cat" / "1.jpg").read_bytes()[:300])
+    (tmp_path / "dog" / "none.png").write_bytes(b"no picture")
+    (tmp_path / "cat" / "notes.txt").write_text("x")
+    profile = inspect(str(tmp_path))
+    assert profile.classes == {"dog": 6, "cat": 4} and profile.pictures is not None
+    assert sum(profile.pictures.broken.values()) == 2
+    assert ["cat/2.jpg", "dog/small.jpg"] in profile.pictures.near and profile.pictures.near_count == 2
+    said = " ".join(profile.findings)
+    assert "1 picture lies in several classes, such as cat/0.jpg = dog/same.jpg" in said
+    assert "cat/2.jpg ≈ dog/small.jpg" in said and "notes.txt" in said
+    html = page(profile)
+    assert html.count("<img ") == 10 and "http:" not in html and "<script" not in html
+
+
+def test_near_looks_are_found_without_comparing_all_and_plain_ones_are_left_out() -> None:
+    draws = np.random.default_rng(1)
+    looks = draws.integers(0, 256, (20_000, 16), dtype=np.uint8)
+    looks[7] = looks[19_999]
+    looks[7, 3] ^= 0b1000_0001
+    looks[100:4100] = 0
+    assert near(looks) == {(7, 19_999): 2}
+    assert look_of(Image.new("RGB", (50, 50), "red")) == bytes(16)
+
+
+def test_what_the_data_hold_stays_text_in_the_page(tmp_path: Path) -> None:
+    hostile = "<script>alert(1)</script>"
+    html = page(inspect(written(tmp_path, f'a,"{hostile}"\n{hostile},1\nb,2\n')))
+    assert "<script" not in html and "&lt;script&gt;" in html

@@ -1,0 +1,79 @@
+"""Headers of pictures, what is whole, and at which size a picture is stored: without TensorFlow."""
+
+import io
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from trainyard.steps.preprocess.readers.pictures import jpeg, png
+from trainyard.steps.preprocess.readers.pictures.store import Store
+
+
+def picture(mode="RGB", file_format="JPEG", **options) -> bytes:
+    pixels = np.random.default_rng(1).integers(0, 256, (24, 32, 3), np.uint8)
+    stream = io.BytesIO()
+    Image.fromarray(pixels).convert(mode).save(stream, file_format, **options)
+    return stream.getvalue()
+
+
+def orientation(value: int) -> Image.Exif:
+    exif = Image.Exif()
+    exif[0x0112] = value
+    return exif
+
+
+@pytest.mark.parametrize(
+    ("encoded", "header"),
+    [
+        (picture(), jpeg.Header(24, 32, 3, True)),
+        (picture("L", progressive=True), jpeg.Header(24, 32, 1, True)),
+        (picture(icc_profile=bytes(99)), jpeg.Header(24, 32, 3, True)),
+        (picture(exif=orientation(1)), jpeg.Header(24, 32, 3, False)),
+        (picture(file_format="MPO", save_all=True, append_images=[Image.new("RGB", (9, 9))]), None),
+        (picture("CMYK"), None),
+        (picture()[:100], None),
+        (picture().replace(b"\xff\xc0\x00\x11\x08", b"\xff\xc0\x00\x11\x0c"), None),
+    ],
+    ids=["colour", "grey progressive", "profile", "exif", "two pictures", "cmyk", "cut", "12 bits"],
+)
+def test_a_jpeg_is_known_from_its_header_or_left_to_others(encoded, header):
+    found = jpeg.read_header(encoded)
+    assert found == header or (header is None and found is not None and not found.plain)
+
+
+def test_a_jpeg_that_was_cut_anywhere_is_not_whole():
+    for encoded in (picture(), picture(progressive=True), picture("L")):
+        assert jpeg.is_whole(encoded)
+        assert jpeg.is_whole(encoded + b"after the end")
+        assert not any(jpeg.is_whole(encoded[:end]) for end in range(1, len(encoded), 7))
+        assert not jpeg.is_whole(encoded[:-1])
+
+
+@pytest.mark.parametrize("mode", ["L", "RGB", "RGBA", "LA", "P", "1", "I;16"])
+def test_a_png_with_any_byte_changed_is_not_whole(mode):
+    encoded = picture(mode, "PNG")
+    header = png.read_header(encoded)
+    assert header is not None
+    assert png.is_whole(encoded, header)
+    for position in range(33, len(encoded), 5):
+        broken = bytearray(encoded)
+        broken[position] ^= 1
+        assert not png.is_whole(bytes(broken), header)
+    assert not any(png.is_whole(encoded[:end], header) for end in range(33, len(encoded), 5))
+
+
+def test_a_png_of_more_or_fewer_rows_than_it_promises_is_not_whole():
+    encoded = picture(file_format="PNG")
+    for height in (23, 25):
+        assert not png.is_whole(encoded, png.Header(height, 32, 8, 2))
+
+
+def test_training_size_leaves_a_seventh_for_crops_keeps_the_shape_and_never_enlarges():
+    store = Store("training_size", (224, 224))
+    assert store.size(375, 500) == (256, 341)
+    assert store.size(2000, 256) is None
+    assert store.size(256, 300) is None
+    assert Store("training_size", (100, 224)).size(1000, 1000) == (256, 256)
+    assert Store("original", (224, 224)).size(375, 500) is None
+    assert Store("raw", (224, 224)).size(8, 8) == (224, 224)

@@ -1,0 +1,125 @@
+"""What `trainyard prune` removes, and what it never touches."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from tests.pruned_storage import NOW, Storage
+from typer.testing import CliRunner
+
+from trainyard.contract.keys import checkpoints
+from trainyard.errors import ConfigurationError
+from trainyard.storage import storage
+from trainyard_control.cli.main import app
+from trainyard_control.local import retention
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Storage:
+    return Storage(str(tmp_path / "storage"))
+
+
+def test_the_newest_runs_stay_with_their_outputs_and_the_others_go(store: Storage) -> None:
+    for day in (1, 2, 3):
+        store.run(day)
+    assert store.plan(keep=2) == ["runs/20260101-000000-aaaa", *store.outputs(1)]
+    store.prune(keep=2)
+    assert store.plan(keep=2) == []
+    assert all(storage.committed(store.uri(name)) for name in (*store.outputs(2), *store.outputs(3)))
+
+
+def test_the_champion_stays_with_its_run_and_what_it_was_made_from(store: Storage) -> None:
+    store.run(1, version=1)
+    store.run(2)
+    store.run(3)
+    assert store.plan(keep=1) == ["runs/20260102-000000-aaaa", *store.outputs(2)]
+
+
+def test_the_champion_s_inputs_stay_though_its_run_is_forgotten(store: Storage) -> None:
+    store.run(1, version=1)
+    store.run(2)
+    storage.remove(store.uri("runs/20260101-000000-aaaa"))
+    assert store.plan(keep=1) == []
+
+
+def test_outputs_that_several_runs_share_stay_while_one_of_them_does(store: Storage) -> None:
+    store.run(1, shared=("preprocess",))
+    store.run(2, shared=("preprocess",))
+    assert store.plan(keep=1) == [
+        "runs/20260101-000000-aaaa",
+        *(name for name in store.outputs(1) if "pre" not in name),
+    ]
+
+
+def test_what_a_failed_run_would_go_on_from_stays(store: Storage) -> None:
+    store.run(1)
+    store.fail(2)
+    storage.write_text(store.uri(f"{checkpoints('train/2222')}/state"), "half done")
+    assert store.plan(keep=1) == ["runs/20260101-000000-aaaa", *store.outputs(1)]
+    store.run(3)
+    assert "train/2222" in store.plan(keep=1)
+    store.prune(keep=1)
+    assert storage.children(store.uri("train")) == ["3333"]
+
+
+def test_while_a_run_may_be_going_on_no_output_of_its_recipe_goes(store: Storage) -> None:
+    store.run(1)
+    store.run(2)
+    store.begin("20260110-000000-bbbb")
+    found = retention.plan(store.root, keep=1, now=NOW)
+    assert [each.name for each in found.removals] == ["runs/20260101-000000-aaaa", "runs/20260102-000000-aaaa"]
+    assert "20260110-000000-bbbb may be going on" in found.notes[0]
+    later = retention.plan(store.root, keep=1, now=datetime(2026, 3, 1, tzinfo=UTC))
+    assert "train/1111" in [each.name for each in later.removals]
+
+
+def test_a_run_of_the_cluster_goes_on_until_it_has_a_record(store: Storage) -> None:
+    store.run(1)
+    note = {"folder": "/elsewhere/digits/preprocess/aaaa", "seconds": None}
+    storage.write_text(
+        store.uri("runs/0f3c-uuid/preprocess.json"), json.dumps(note | {"time": "2026-01-09T00:00:00+00:00"})
+    )
+    assert "0f3c-uuid may be going on" in retention.plan(store.root, keep=1, now=NOW).notes[0]
+
+
+def test_an_output_that_a_process_writes_stays(store: Storage) -> None:
+    store.run(1)
+    store.run(2)
+    (first, *_) = [each for each in retention.plan(store.root, keep=1, now=NOW).removals if each.kind == "output"]
+    with storage.lease(first.uri(store.root)):
+        assert "is writing it" in retention.remove(store.root, first)
+    assert storage.committed(first.uri(store.root))
+    assert retention.remove(store.root, first) == "" and storage.committed(first.uri(store.root)) is None
+
+
+def test_an_abandoned_attempt_goes_and_its_output_stays(store: Storage) -> None:
+    store.run(1)
+    left = Path(store.uri("train/.staging/1111-0a1b2c3d/model.keras"))
+    left.parent.mkdir(parents=True)
+    left.write_bytes(bytes(1000))
+    (attempt,) = retention.plan(store.root, keep=1, now=NOW).removals
+    assert (attempt.kind, attempt.name, attempt.bytes) == ("attempt", "train/1111", 1000)
+    assert retention.remove(store.root, attempt) == "" and not left.exists()
+    assert storage.committed(store.uri("train/1111"))
+
+
+def test_the_command_says_what_would_go_and_removes_nothing(store: Storage, tmp_path: Path) -> None:
+    store.run(1)
+    store.run(2)
+    (tmp_path / "here.yaml").write_text(f"{{target: local, storage: {store.root}}}")
+    command = ["prune", "-e", str(tmp_path / "here.yaml"), "--keep", "1"]
+    said = CliRunner().invoke(app, [*command, "--dry-run"]).stdout.splitlines()
+    assert [line.split()[-1] for line in said[:-1]] == [f"digits/{name}" for name in store.plan(keep=1)]
+    assert "would go, 6 folders" in said[-1]
+    found = json.loads(CliRunner().invoke(app, [*command, "-o", "json"]).stdout)
+    assert found["bytes"] == sum(each["bytes"] for each in found["removed"]) > 0 and not found["dry_run"]
+    assert "0 KiB  removed, 0 folders" in CliRunner().invoke(app, command).stdout
+
+
+def test_a_recipe_without_runs_is_refused(store: Storage) -> None:
+    store.run(1)
+    with pytest.raises(ConfigurationError, match=r"no runs of 'digit'\. There: digits\. Did you mean 'digits'\?"):
+        retention.plan(store.root, 1, "digit")

@@ -1,0 +1,13 @@
+from typing import IO
+
+from apache_beam.io.filesystem import MatchResult
+
+class FileSystems:
+    @staticmethod
+    def create(path: str, *, compression_type: str) -> IO[bytes]: ...
+    @staticmethod
+    def open(path: str, *, compression_type: str) -> IO[bytes]: ...
+    @staticmethod
+    def exists(path: str) -> bool: ...
+    @staticmethod
+    def match(patterns: list[str]) -> list[MatchResult]: ...

@@ -1,0 +1,3 @@
+from apache_beam.runners.runner import PipelineRunner
+
+class FnApiRunner(PipelineRunner): ...

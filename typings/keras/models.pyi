@@ -1,0 +1,6 @@
+from os import PathLike
+
+from keras import Model
+
+def load_model(filepath: str | PathLike[str], *, compile: bool, safe_mode: bool) -> Model: ...
+def model_from_json(json_string: str) -> Model: ...

@@ -1,0 +1,43 @@
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from pyarrow import BufferReader, DataType, PythonFile, RecordBatch, Table
+
+class CSVStreamingReader:
+    def read_next_batch(self) -> RecordBatch: ...
+
+class ReadOptions:
+    def __init__(self, *, use_threads: bool, block_size: int, column_names: Sequence[str]) -> None: ...
+
+class ParseOptions:
+    def __init__(
+        self,
+        *,
+        newlines_in_values: bool,
+        ignore_empty_lines: bool = True,
+        invalid_row_handler: Callable[[Any], str] | None = None,
+    ) -> None: ...
+
+class ConvertOptions:
+    def __init__(
+        self,
+        *,
+        check_utf8: bool = True,
+        column_types: Mapping[str, DataType],
+        include_columns: Sequence[str] = (),
+        null_values: Sequence[str] = (),
+        strings_can_be_null: bool = False,
+    ) -> None: ...
+
+def read_csv(
+    input_file: BufferReader,
+    read_options: ReadOptions,
+    parse_options: ParseOptions,
+    convert_options: ConvertOptions,
+) -> Table: ...
+def open_csv(
+    input_file: PythonFile,
+    read_options: ReadOptions,
+    parse_options: ParseOptions,
+    convert_options: ConvertOptions,
+) -> CSVStreamingReader: ...

@@ -1,0 +1,3 @@
+from tensorflow import Tensor, _Value
+
+def bitwise_and(x: _Value, y: _Value) -> Tensor: ...

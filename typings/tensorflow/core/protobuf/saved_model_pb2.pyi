@@ -1,0 +1,28 @@
+from collections.abc import Sequence
+
+from google.protobuf.internal.containers import MessageMap
+from google.protobuf.message import Message
+
+class _AttrValue(Message):
+    s: bytes
+
+class _NodeDef(Message):
+    attr: MessageMap[str, _AttrValue]
+
+class _FunctionDef(Message):
+    node_def: Sequence[_NodeDef]
+
+class _FunctionDefLibrary(Message):
+    function: Sequence[_FunctionDef]
+
+class _GraphDef(Message):
+    node: Sequence[_NodeDef]
+    library: _FunctionDefLibrary
+
+class _MetaGraphDef(Message):
+    graph_def: _GraphDef
+
+class SavedModel(Message):
+    meta_graphs: Sequence[_MetaGraphDef]
+    @staticmethod
+    def FromString(s: bytes) -> SavedModel: ...

@@ -1,0 +1,3 @@
+from tensorflow import Tensor
+
+def resize(images: Tensor, size: tuple[int, int], method: str = "bilinear", *, antialias: bool = False) -> Tensor: ...

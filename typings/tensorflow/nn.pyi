@@ -1,0 +1,6 @@
+from collections.abc import Sequence
+
+from tensorflow import Tensor
+
+def softmax(logits: Tensor) -> Tensor: ...
+def depthwise_conv2d(input: Tensor, filter: Tensor, strides: Sequence[int], padding: str) -> Tensor: ...

@@ -1,0 +1,5 @@
+from collections.abc import Sequence
+
+from tensorflow import DType, Tensor
+
+def constant(pylist: Sequence[object], dtype: DType, ragged_rank: int, inner_shape: tuple[int, ...]) -> Tensor: ...
