@@ -20,6 +20,7 @@ EVEN = {"a": 10, "b": 10}
 def collected(train=None, evaluation=None, test=None, bad=0, repeated=()) -> Collected:
     splits = {"train": train or EVEN, "eval": evaluation or EVEN, "test": test or EVEN}
     return Collected(
+        name="",
         folder="",
         parts=[],
         splits={

@@ -160,6 +160,7 @@ def test_a_store_that_does_not_answer_is_said_within_seconds(store, monkeypatch)
 
 def test_a_worker_that_loses_the_store_makes_the_run_one_to_repeat(store, monkeypatch, tmp_path):
     from trainyard.steps.preprocess.collect import collect
+    from trainyard.steps.preprocess.kept import Kept
     from trainyard.steps.preprocess.readers.files import Files
 
     monkeypatch.setattr(bucket_source, "_DEADLINE_SECONDS", 1.0)
@@ -167,7 +168,7 @@ def test_a_worker_that_loses_the_store_makes_the_run_one_to_repeat(store, monkey
     root = f"{store.scheme}://data/pets"
     path = f"{root}/dog/0.png"
     with pytest.raises(TransientError, match=rf"^{path}: cannot be reached .*same command again\.$"):
-        collect(recipe(IMAGES, root), Files(root, [path]), None, str(tmp_path), "")
+        collect(recipe(IMAGES, root), Files(root, [path], ["state"]), None, Kept(tmp_path), "")
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,11 @@ def checkpoints(model: str) -> str:
     return f"{model}.checkpoints"
 
 
+def parts(examples: str) -> str:
+    """Return the folder of what preprocess goes on from to its output `examples`."""
+    return f"{examples}.parts"
+
+
 def models_folder(root: str, recipe: Recipe) -> str:
     """Return the folder of model versions that a server polls."""
     return recipe.push.path or storage.join(root, recipe.name, "models")

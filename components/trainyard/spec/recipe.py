@@ -132,6 +132,11 @@ class Data(Strict):
         description="File beside the recipe that `trainyard data schema` wrote, or what it holds: preprocess ends if "
         "the data do not fit it.",
     )
+    incremental: bool | None = Field(
+        None,
+        description="Keep what was read of each file beside the output, so that a run over data that grew reads the "
+        "new files only; takes the room of the data once more. Default: with window_days. Not for outputs in buckets.",
+    )
     near_duplicates: bool = Field(
         False, description="Warn of pictures that look the same and lie in different splits; some 0.5 ms a picture."
     )
@@ -144,6 +149,11 @@ class Data(Strict):
         if self.format == "csv" and not self.features:
             raise ValueError("format csv needs features: name at least one column to learn from")
         return self
+
+    @property
+    def keeps_parts(self) -> bool:
+        """Whether what was read stays for the next run."""
+        return self.window_days is not None if self.incremental is None else self.incremental
 
     @property
     def expected(self) -> TableSchema | PictureSchema | None:

@@ -19,7 +19,13 @@ from trainyard.graph import OUTPUTS
 from trainyard.storage import storage
 
 RUNNING_DAYS = 14  # chosen: twice what the longest step may take by default
-_BESIDE = ("", ".checkpoints", ".failure.json", ".maker")  # what an output's name and those of its companions end with
+_BESIDE = (
+    "",
+    ".checkpoints",
+    ".parts",
+    ".failure.json",
+    ".maker",
+)  # what an output's name and those of its companions end with
 _LOCKS = re.compile(r"\..+\.(lock|lease)")
 _LOCAL_RUN = re.compile(r"(\d{8}-\d{6})-[0-9a-f]{4}")
 

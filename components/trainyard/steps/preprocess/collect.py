@@ -1,12 +1,15 @@
 """The first pipeline: reads, checks and splits the records, and counts what the run is judged by.
 
-The records go in tasks: a file of many, or so many images. A task leaves its rows in parts and, last and under its
+The records go in tasks: a file of many, or some hundred images. A task leaves its rows in parts and, last and under its
 final name at once, a document of what it found. The results are merged in the order of the tasks, so that they do not
-depend on who did which.
+depend on who did which, nor on which attempt.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import os
+import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,8 +17,9 @@ from pathlib import Path
 import apache_beam as beam
 import numpy as np
 import pyarrow as pa
-from pydantic import ConfigDict, TypeAdapter
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
+from trainyard import events
 from trainyard.contract.artifacts.document import SPLITS, Part, Split
 from trainyard.contract.artifacts.preprocess import Quarantined, Window
 from trainyard.errors import ConfigurationError, DataError
@@ -26,6 +30,7 @@ from trainyard.steps.preprocess.facts import near_duplicates
 from trainyard.steps.preprocess.facts.expectation import conformity
 from trainyard.steps.preprocess.facts.near_duplicates import with_looks
 from trainyard.steps.preprocess.facts.summary import SplitSummary, Summary
+from trainyard.steps.preprocess.kept import Kept, digests
 from trainyard.steps.preprocess.parts import BUCKETS, PartFile, PartWriter, buckets, finished, fixed_bytes
 from trainyard.steps.preprocess.readers.files import Files
 from trainyard.steps.preprocess.readers.sources import Fatal, Reader
@@ -34,7 +39,7 @@ from trainyard.steps.preprocess.runner import pipeline
 from trainyard.steps.preprocess.split import assign
 
 _EXAMPLES_SHOWN = 5
-_IMAGES = 512  # chosen: images a task, some seconds of work
+_IMAGES = 512  # chosen: images a task on average, some seconds of work
 _DIGESTS = 1 << 24  # chosen: digests of 8 bytes that are compared at once
 
 
@@ -51,10 +56,12 @@ class Repeated(Part):
 class Collected:
     """What the first pipeline found.
 
-    folder, parts: if the rows are, for the second one. left_out: the files that are not of the format.
+    folder, parts: where the rows are, for the second one. name: a digest of all that they depend on. left_out: the
+    files that are not of the format.
     """
 
     folder: str
+    name: str
     parts: list[PartFile]
     splits: dict[Split, SplitSummary]
     bad: list[Quarantined]
@@ -81,21 +88,26 @@ class _Found:
 _FOUND = TypeAdapter(_Found)
 
 
-def collect(recipe: Recipe, files: Files, dataset: Dataset | None, work: str, beam_options: str) -> Collected:
-    """Leave every good record below the folder `work` and return what was counted.
+def collect(recipe: Recipe, files: Files, dataset: Dataset | None, kept: Kept, beam_options: str) -> Collected:
+    """Leave every good record in the folder of `kept`, but for what was kept of them, and return what was counted.
 
     Raises `DataError` that names the file if one is wrong as a whole, `ConfigurationError` if the workers do not
-    see `work`.
+    see the folder.
     """
-    size = _IMAGES if recipe.data.format == "image_folder" else 1
-    tasks = [
-        (number, files.paths[start : start + size]) for number, start in enumerate(range(0, len(files.paths), size))
-    ]
-    with progress.reported(1, len(files.paths), "files"), pipeline(beam_options) as root:
-        # Spreads the tasks over the workers as Reshuffle does, but in the same order each time.
-        spread = root | "Tasks" >> beam.Create(tasks) | "Spread" >> beam.GroupByKey()
-        _ = spread | "Collect" >> beam.ParDo(_Collect(recipe, Reader(recipe, files, dataset), work))
-    found = [_read_found(_document(work, number), beam_options) for number, _ in tasks]
+    work = str(kept.folder)
+    tasks = _tasks(recipe, files, dataset)
+    done = {name: its for name in tasks if (its := _kept(name, kept))}
+    with progress.reported(1, len(files.paths), "files"):
+        if done:
+            events.emit("kept", done=len(done), total=len(tasks), unit="tasks")
+            progress.count("files", sum(len(tasks[name]) for name in done))
+        if len(done) < len(tasks):
+            with pipeline(beam_options) as root:
+                # Spreads the tasks over the workers as Reshuffle does, but in the same order each time.
+                todo = beam.Create([item for item in tasks.items() if item[0] not in done])
+                spread = root | "Tasks" >> todo | "Spread" >> beam.GroupByKey()
+                _ = spread | "Collect" >> beam.ParDo(_Collect(recipe, Reader(recipe, files, dataset), work))
+    found = [done.get(name) or _read_found(_document(work, name), beam_options) for name in tasks]
     fatal = sorted(sentence for each in found for sentence in each.fatal)
     if fatal:
         raise DataError("\n".join(fatal[:_EXAMPLES_SHOWN]))
@@ -103,6 +115,7 @@ def collect(recipe: Recipe, files: Files, dataset: Dataset | None, work: str, be
     bad = (*files.bad, *(item for each in found for item in each.bad))
     return Collected(
         folder=work,
+        name=digests(recipe, [list(tasks)])[0],
         parts=parts,
         splits={split: _summary(split, found, parts, work) for split in SPLITS},
         bad=sorted(bad, key=lambda item: (item.source, item.reason)),
@@ -120,13 +133,13 @@ class _Collect(beam.DoFn):
         self._target = recipe.data.label if recipe.task == "regression" else None
         self._looks = recipe.data.near_duplicates and recipe.data.is_image
 
-    def process(self, task: tuple[int, Iterable[list[str]]]) -> Iterator[None]:
+    def process(self, task: tuple[str, Iterable[list[str]]]) -> Iterator[None]:
         """Do a task. Raises `TransientError` if a bucket does not answer any more."""
-        number, [paths] = task
-        final = _document(self._work, number)
+        name, [paths] = task
+        final = _document(self._work, name)
         if final.exists():  # done by an attempt of the runner that it took for lost
             return
-        writer, found = PartWriter(Path(self._work), f"{number:06}"), _Found()
+        writer, found = PartWriter(Path(self._work), name), _Found()
         for item in self._reader.read(paths):
             if isinstance(item, Fatal):
                 found.fatal.append(item.sentence)
@@ -157,8 +170,41 @@ def _conformity(found: list[_Found]) -> Conformity:
     return together
 
 
-def _document(work: str, number: int) -> Path:
-    return Path(work) / f"{number:06}.json"
+def _tasks(recipe: Recipe, files: Files, dataset: Dataset | None) -> dict[str, list[str]]:
+    """Return the paths of each task by a name that changes whenever what the task finds may change."""
+    every = recipe.data.format != "image_folder"
+    ends = [end for end, path in enumerate(files.paths, 1) if every or end == len(files.paths) or _ends_task(path)]
+    tasks = [files.paths[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+    states = dict(zip(files.paths, files.states, strict=True))
+    about = dataclasses.asdict(dataset) if dataset else None
+    described = ([about, [(files.name(path), states[path]) for path in paths]] for paths in tasks)
+    return dict(zip(digests(recipe, described), tasks, strict=True))
+
+
+def _ends_task(path: str) -> bool:
+    """Return whether a task of images ends with `path`: by the name alone, so that another file moves no other end."""
+    return zlib.crc32(os.fsencode(path)) % _IMAGES == 0
+
+
+def _kept(name: str, kept: Kept) -> _Found | None:
+    """Return what an earlier attempt found in the task `name`, if its rows are there."""
+    work = str(kept.folder)
+    document = _document(work, name)
+    if not document.exists() and not kept.take_over(name):
+        return None
+    try:
+        found = _FOUND.validate_json(document.read_bytes())
+        whole = not found.fatal and all(len(part.open(work)) == sum(part.rows.values()) for part in found.parts)
+    except (OSError, ValidationError, pa.ArrowInvalid):  # the machine was switched off while it was written
+        whole = False
+    if whole:
+        return found
+    document.unlink()  # a file that was wrong as a whole may have been mended without a trace, as by chmod
+    return None
+
+
+def _document(work: str, name: str) -> Path:
+    return Path(work) / f"{name}.json"
 
 
 def _read_found(document: Path, beam_options: str) -> _Found:

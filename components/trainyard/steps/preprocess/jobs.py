@@ -1,8 +1,8 @@
 """A pipeline as a job of an engine elsewhere: named after the step's output, recorded, and cancelled with the step.
 
 The engine does not notice that the step that waits for a job is gone. A step that is told to stop cancels its job; one
-that was killed cannot, so the next one to write the same output cancels it before it starts its own. It does not take
-the old job over: the job writes into the folder of the attempt that was killed, which nobody publishes any more.
+that was killed cannot, so the next one to write the same output cancels it before it starts its own, which begins with
+what the old one has finished.
 """
 
 from __future__ import annotations

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from trainyard.steps.preprocess.collect import Collected, collect
 from trainyard.steps.preprocess.describe import write_description
 from trainyard.steps.preprocess.facts import quality
 from trainyard.steps.preprocess.facts.expectation import require_fitting
+from trainyard.steps.preprocess.kept import Kept, kept
 from trainyard.steps.preprocess.readers.bundled import write_breast_cancer, write_digits
 from trainyard.steps.preprocess.readers.files import find_files
 from trainyard.steps.preprocess.readers.tfds import read_dataset
@@ -27,7 +27,7 @@ from trainyard.steps.preprocess.transforming.features import (
     learned_columns,
     raw_spec,
 )
-from trainyard.steps.preprocess.transforming.module import load_preprocessing
+from trainyard.steps.preprocess.transforming.module import Preprocessing, load_preprocessing
 from trainyard.steps.preprocess.transforming.transform import TransformSettings, transform
 
 _BATCH_ROWS, _BATCH_IMAGES = 1000, 64  # chosen: a batch of decoded images stays below 100 MB at 224 x 224
@@ -39,19 +39,24 @@ def run(recipe: Recipe, output: Path, beam_options: str = "", day: str = "") -> 
     beam_options are Beam's own, such as `--runner=PrismRunner`; by default the pipelines run in this process.
     day: if the recipe reads a window of days, the day after its last one, YYYY-MM-DD; today in UTC by default.
     """
-    start = time.monotonic()
     _require_literal(output)
-    work = output / ".work"
-    work.mkdir()
-    collected = _collect(recipe, work, beam_options, day_of(day))
-    collected_at = time.monotonic()
-    quality.require_usable(collected, recipe)
-    require_fitting(collected.conformity, recipe.data)
     custom = load_preprocessing(recipe.module)
     if custom is not None and recipe.data.stored == "raw":
         raise ConfigurationError(
             "data.store: raw leaves the module's preprocessing_fn no encoded images. Use original or training_size."
         )
+    with kept(recipe, output) as work:
+        _preprocess(recipe, custom, output, work, beam_options, day_of(day))
+
+
+def _preprocess(
+    recipe: Recipe, custom: Preprocessing | None, output: Path, work: Kept, beam_options: str, day: str
+) -> None:
+    start = time.monotonic()
+    collected = _collect(recipe, work, beam_options, day)
+    collected_at = time.monotonic()
+    quality.require_usable(collected, recipe)
+    require_fitting(collected.conformity, recipe.data)
     image = _image_shape(collected, recipe)
     default = image_preprocessing(image) if image else column_preprocessing(recipe.data)
     labels = quality.class_names(collected) if recipe.task == "classification" else None
@@ -69,11 +74,15 @@ def run(recipe: Recipe, output: Path, beam_options: str = "", day: str = "") -> 
     )
     shards = sum(layout.shards for layout in settings.layouts.values())
     events.emit("transforming", shards=shards, classes=len(labels or []), own_preprocessing_fn=custom is not None)
-    transform(settings, output, str(work / "transform"))
+    attempt = work.folder / collected.name
+    attempt.mkdir(exist_ok=True)
+    transform(settings, attempt)
+    for name in ("transform", "examples"):
+        (attempt / name).rename(output / name)
+    attempt.rmdir()
     by_column = custom is None and image is None
     columns = learned_columns(recipe.data, output / "transform" / "transform_fn") if by_column else {}
     write_description(recipe, collected, settings, image, columns, output)
-    shutil.rmtree(work)
     events.emit(
         "preprocessed",
         collect_seconds=round(collected_at - start, 2),
@@ -89,13 +98,12 @@ def _require_literal(output: Path) -> None:
         )
 
 
-def _collect(recipe: Recipe, work: Path, beam_options: str, day: str) -> Collected:
-    path = recipe.data.path or _write_bundled(recipe, work / "bundled")
+def _collect(recipe: Recipe, work: Kept, beam_options: str, day: str) -> Collected:
+    path = recipe.data.path or _write_bundled(recipe, work.folder / "bundled")
     files = find_files(recipe.data, path, day)
     events.emit("reading", format=recipe.data.format, path=recipe.data.bundled or path, files=len(files.paths))
     dataset = read_dataset(recipe.data, files) if recipe.data.format == "tfds" else None
-    (work / "collect").mkdir()
-    collected = collect(recipe, files, dataset, str(work / "collect"), beam_options)
+    collected = collect(recipe, files, dataset, work, beam_options)
     counts = {split: collected.splits[split].examples for split in SPLITS}
     events.emit("checked", **counts, quarantined=len(collected.bad), repeated=len(collected.repeated))
     return collected

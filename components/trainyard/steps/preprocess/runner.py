@@ -1,4 +1,4 @@
-"""If the Beam pipelines run: in this process, or on the runner that the environment names."""
+"""Where the Beam pipelines run: in this process, or on the runner that the environment names."""
 
 from __future__ import annotations
 

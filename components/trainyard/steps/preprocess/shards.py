@@ -20,7 +20,7 @@ _IMAGE = "raw/image"
 
 @dataclass(frozen=True)
 class Layout:
-    """If the shards of a split begin: shard i takes the buckets of order keys from starts[i] on.
+    """Where the shards of a split begin: shard i takes the buckets of order keys from starts[i] on.
 
     examples: how many each shard holds.
     """

@@ -1,4 +1,4 @@
-"""If an example belongs: a pure function of its content and the seed, so that nothing moves when data are added."""
+"""Where an example belongs: a pure function of its content and the seed, so that nothing moves when data are added."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 from collections.abc import Sequence
 
-from google.protobuf.internal.containers import MessageMap
+from google.protobuf.internal.containers import MessageMap, RepeatedCompositeFieldContainer
 from google.protobuf.message import Message
 
 class _AttrValue(Message):
@@ -9,11 +9,19 @@ class _AttrValue(Message):
 class _NodeDef(Message):
     attr: MessageMap[str, _AttrValue]
 
+class _OpDef(Message):
+    name: str
+
+class _ArgAttrs(Message):
+    attr: MessageMap[str, _AttrValue]
+
 class _FunctionDef(Message):
+    signature: _OpDef
+    arg_attr: MessageMap[int, _ArgAttrs]
     node_def: Sequence[_NodeDef]
 
 class _FunctionDefLibrary(Message):
-    function: Sequence[_FunctionDef]
+    function: RepeatedCompositeFieldContainer[_FunctionDef]
 
 class _GraphDef(Message):
     node: Sequence[_NodeDef]

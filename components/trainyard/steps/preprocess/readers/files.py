@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import IO
 
 from trainyard.contract import window
@@ -35,11 +35,13 @@ _BYTES_PER_PIXEL = 4  # chosen: 8 bits a channel and an alpha channel, not compr
 class Files:
     """The files of a source: absolute paths in order, all below `root`; in a window of days, below a root a day.
 
-    bad: the images that must not be opened, and why. left_out: the names of other files, which are not read.
+    states: what changes whenever the content of the path at the same place does. bad: the images that must not be
+    opened, and why. left_out: the names of other files, which are not read.
     """
 
     root: str
     paths: list[str]
+    states: list[str] = field(default_factory=list)
     roots: tuple[str, ...] = ()
     window: Window | None = None
     bad: tuple[Quarantined, ...] = ()
@@ -80,9 +82,11 @@ def _in_window(data: Data, day: str) -> Files:
     root = (data.path or "").partition("%")[0].rpartition("/")[0]
     filled = [files for files in by_day.values() if files.paths or files.bad]
     bad = [item.model_copy(update={"source": _from(root, day, item.source)}) for day in filled for item in day.bad]
+    states = {path: state for files in filled for path, state in zip(files.paths, files.states, strict=True)}
     return Files(
         root,
-        sorted({path for files in filled for path in files.paths}),
+        sorted(states),
+        [states[path] for path in sorted(states)],
         roots=tuple(dict.fromkeys(files.root for files in filled)),
         window=days,
         bad=tuple({item.source: item for item in bad}.values()),
@@ -102,9 +106,11 @@ def _listed(data: Data, path: str) -> Files:
         raise DataError(_refusal(path, bad))
     names = {file.name for file in bad}
     left_out = {file.name for file in listed.files} - {file.name for file in wanted}
+    good = [file for file in wanted if file.name not in names]
     return Files(
         listed.root,
-        [f"{listed.root.rstrip('/')}/{file.name}" for file in wanted if file.name not in names],
+        [f"{listed.root.rstrip('/')}/{file.name}" for file in good],
+        [f"{file.bytes} {file.state}" for file in good],
         bad=tuple(Quarantined(source=file.name, reason=file.reason, detail=file.detail) for file in bad),
         left_out=tuple(sorted(name for name in left_out if not _describes(name, data))),
     )

@@ -38,7 +38,7 @@ class Reader:
 
     def __init__(self, recipe: Recipe, files: Files, dataset: Dataset | None) -> None:
         self._recipe = recipe
-        self._root = replace(files, paths=[], bad=(), left_out=())
+        self._root = replace(files, paths=[], states=[], bad=(), left_out=())
         self._dataset = dataset
 
     def read(self, paths: Sequence[str]) -> Iterator[pa.RecordBatch | Quarantined | Fatal]:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from google.protobuf import text_format
 from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
 if TYPE_CHECKING:
     from tensorflow.core.protobuf.saved_model_pb2 import _NodeDef
+
+_NUMBERED = re.compile(r"(\w+_)(\d+)")
 
 
 def make_reproducible(saved_model: Path, work: str) -> None:
@@ -18,7 +22,9 @@ def make_reproducible(saved_model: Path, work: str) -> None:
 
     tf.Transform names each lookup table after the temporary file of its vocabulary, and tables of one name are one
     table in a process. So the path becomes the digest of all vocabularies: two models share a table only if it is
-    the same. `fingerprint.pb` holds a random number and nothing that loading needs.
+    the same. TensorFlow numbers functions, and names captured tensors, by what the process did before: functions are
+    numbered anew, in their order, and captured tensors have no name.
+    `fingerprint.pb` holds a random number and nothing that loading needs.
     """
     digest = hashlib.sha256()
     for asset in sorted((saved_model / "assets").glob("*")):
@@ -29,8 +35,23 @@ def make_reproducible(saved_model: Path, work: str) -> None:
     for node in _nodes(model):
         if "shared_name" in node.attr:
             node.attr["shared_name"].s = node.attr["shared_name"].s.replace(path, stable)
-    file.write_bytes(model.SerializeToString(deterministic=True))
+    file.write_bytes(_renumbered(model).SerializeToString(deterministic=True))
     (saved_model / "fingerprint.pb").unlink(missing_ok=True)
+
+
+def _renumbered(model: SavedModel) -> SavedModel:
+    libraries = [meta_graph.graph_def.library for meta_graph in model.meta_graphs]
+    matches = [_NUMBERED.fullmatch(function.signature.name) for each in libraries for function in each.function]
+    ordered = sorted({match[0]: match for match in matches if match}.values(), key=lambda match: int(match[2]))
+    names = {f'"{match[0]}"': f'"{match[1]}{rank}"' for rank, match in enumerate(ordered)}
+    text = text_format.MessageToString(model)
+    renumbered = text_format.Parse(re.sub(r'"\w+"', lambda name: names.get(name[0], name[0]), text), SavedModel())
+    for library in (meta_graph.graph_def.library for meta_graph in renumbered.meta_graphs):
+        library.function.sort(key=lambda function: function.signature.name)
+        for attributes in (argument.attr for each in library.function for argument in each.arg_attr.values()):
+            if "_user_specified_name" in attributes and attributes["_user_specified_name"].s.isdigit():
+                del attributes["_user_specified_name"]
+    return renumbered
 
 
 def _nodes(model: SavedModel) -> Iterator[_NodeDef]:

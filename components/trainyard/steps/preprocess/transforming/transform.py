@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ import tensorflow_transform.beam as tft_beam
 from tensorflow_transform.tf_metadata import schema_utils
 from tfx_bsl.public.tfxio import RecordBatchToExamplesEncoder, TFExampleBeamRecord
 
+from trainyard import events
 from trainyard.contract.artifacts.document import Split
 from trainyard.data.examples import Transform
 from trainyard.steps.preprocess import progress
@@ -50,15 +52,21 @@ class TransformSettings:
     beam_options: str
 
 
-def transform(settings: TransformSettings, output: Path, work: str) -> None:
-    """Write the transform graph and the example shards below `output`; `work` takes what is temporary."""
+def transform(settings: TransformSettings, output: Path) -> None:
+    """Write the transform graph to `output`/transform and the example shards to `output`/examples.
+
+    What is there of an earlier attempt, of equal settings, stays.
+    """
     with progress.reported(2, settings.examples, "examples"):
-        _analyze(settings, output, work)
-        make_reproducible(output / "transform" / "transform_fn", work)
+        if not (output / "transform").exists():
+            with tempfile.TemporaryDirectory(dir=output) as work:
+                _analyze(settings, f"{work}/graph", work)
+                make_reproducible(Path(work) / "graph" / "transform_fn", work)
+                Path(work, "graph").rename(output / "transform")
         _write(settings, output)
 
 
-def _analyze(settings: TransformSettings, output: Path, work: str) -> None:
+def _analyze(settings: TransformSettings, graph: str, work: str) -> None:
     config = _adapter(settings.raw_spec)
     # The default transform of images learns nothing, so it needs none.
     parts = [part for part in settings.parts if part.rows["train"]] if settings.materialize else []
@@ -72,7 +80,7 @@ def _analyze(settings: TransformSettings, output: Path, work: str) -> None:
         spread = root | "Parts" >> beam.Create(list(enumerate(parts))) | "Spread" >> beam.GroupByKey()
         train = spread | "Train batches" >> beam.ParDo(_ReadTrain(settings, config.arrow_schema))
         transform_fn = (train, config) | tft_beam.AnalyzeDataset(settings.preprocessing_fn)
-        _ = transform_fn | tft_beam.WriteTransformFn(str(output / "transform"))
+        _ = transform_fn | tft_beam.WriteTransformFn(graph)
 
 
 def _adapter(raw_spec: dict[str, tf.io.FixedLenFeature]) -> TensorAdapterConfig:
@@ -102,12 +110,24 @@ def _lists(values: pa.Array, kind: pa.DataType) -> pa.LargeListArray:
 
 
 def _write(settings: TransformSettings, output: Path) -> None:
-    (output / "examples").mkdir()
+    (output / "examples").mkdir(exist_ok=True)
     shards = [(split, shard) for split, layout in settings.layouts.items() for shard in range(layout.shards)]
+    done = {shard for shard in shards if (output / "examples" / _name(settings, *shard)).exists()}
+    if done:
+        events.emit("kept", done=len(done), total=len(shards), unit="shards")
+        progress.count("examples", sum(settings.layouts[split].examples[shard] for split, shard in done))
     with pipeline(settings.beam_options) as root:
-        spread = root | "Shards" >> beam.Create([(shard, None) for shard in shards]) | "Spread" >> beam.GroupByKey()
+        spread = (
+            root
+            | "Shards" >> beam.Create([(shard, None) for shard in shards if shard not in done])
+            | "Spread" >> beam.GroupByKey()
+        )
         _ = spread | "Write" >> beam.ParDo(_WriteShard(settings, output))
     remove_unfinished(output / "examples")
+
+
+def _name(settings: TransformSettings, split: Split, shard: int) -> str:
+    return shard_name(split, shard, settings.layouts[split].shards)
 
 
 class _WriteShard(beam.DoFn):

@@ -1,0 +1,90 @@
+"""What an attempt leaves for the next one: the rows of each task, the transform graph and the shards.
+
+It lies beside the output, in `<output>.parts`, under names that are digests of all that it depends on. So the attempt
+after a kill goes on from what was done, and a run over data that only grew takes the tasks of the same files over from
+the outputs beside its own. Links are taken, not copies: whoever removes a folder takes nothing from another one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from trainyard.contract import keys
+from trainyard.contract.provenance import provenance
+from trainyard.errors import TransientError
+from trainyard.runtime import step
+from trainyard.spec.recipe import Recipe
+from trainyard.storage import storage
+from trainyard.uris import is_bucket
+
+
+@dataclass
+class Kept:
+    """The folder that an attempt works in, and those beside it of other outputs of the same recipe."""
+
+    folder: Path
+    others: Sequence[Path] = ()
+    _superseded: set[Path] = field(default_factory=set)
+
+    def take_over(self, task: str) -> bool:
+        """Link what another output keeps of `task` into this folder; return whether there was any."""
+        for other in self.others:
+            files = [*other.glob(f"{task}-*.arrow"), other / f"{task}.json"]  # the document last: it stands for all
+            with suppress(OSError):  # not there, removed meanwhile, or on a volume without links: it is done again
+                for file in files:
+                    if not (self.folder / file.name).exists():
+                        os.link(file, self.folder / file.name)
+                self._superseded.add(other)
+                return True
+        return False
+
+    def remove_superseded(self) -> None:
+        """Remove the folders that something was taken over from, but one that another process works in."""
+        for other in self._superseded:
+            with suppress(TransientError), storage.lease(str(other.with_suffix(""))):
+                shutil.rmtree(other, ignore_errors=True)
+
+
+@contextmanager
+def kept(recipe: Recipe, output: Path) -> Iterator[Kept]:
+    """Yield where the step that writes `output` keeps its work; `recipe` says whether it stays after a success.
+
+    It stays if the process is ended or a source did not answer, as the step will be tried again; it goes after any
+    other error, which the same data would meet again. An output in a bucket keeps nothing.
+    """
+    final = step.current_output()
+    if not final or is_bucket(final):
+        (output / ".work").mkdir()
+        yield Kept(output / ".work")
+        shutil.rmtree(output / ".work")
+        return
+    folder = Path(keys.parts(final))
+    folder.mkdir(exist_ok=True)
+    this = Kept(folder, sorted(other for other in folder.parent.glob(keys.parts("*")) if other != folder))
+    try:
+        yield this
+    except TransientError:
+        raise
+    except Exception:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    if recipe.data.keeps_parts:
+        this.remove_superseded()
+    else:
+        shutil.rmtree(folder)
+
+
+def digests(recipe: Recipe, tasks: Iterable[object]) -> list[str]:
+    """Return a name for the work on each of `tasks`, which JSON can describe.
+
+    It changes with the recipe's own part of the output's key, the code and the libraries too.
+    """
+    made_by = f"{provenance(recipe, 'preprocess').digest}\0{keys.sections(recipe, 'preprocess')}\0"
+    return [hashlib.sha256((made_by + json.dumps(task)).encode()).hexdigest()[:32] for task in tasks]
