@@ -75,6 +75,12 @@ def _data() -> dict[str, str]:
     return {"data": data.section(data.measure())}
 
 
+def _scale() -> dict[str, str]:
+    from benchmarks import scale
+
+    return {"scale": scale.section()}
+
+
 BENCHMARKS: dict[str, Callable[[], dict[str, str]]] = {
     "run_digits": _run_digits,
     "training_loop": _training_loop,
@@ -82,6 +88,7 @@ BENCHMARKS: dict[str, Callable[[], dict[str, str]]] = {
     "planning": _planning,
     "scaling": _scaling,
     "data": _data,
+    "scale": _scale,
 }
 
 

@@ -1,13 +1,11 @@
 """Pictures: what preprocess costs an added JPEG, beside bare loops of libjpeg-turbo, in CPU seconds of all processes.
 
-python -m benchmarks.pictures [--images N] prints a line a row.
+python -m benchmarks.data prints the rows; this module is run for one side of one.
 """
 
 from __future__ import annotations
 
 import argparse
-import resource
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -17,8 +15,10 @@ import numpy as np
 import simplejpeg
 from PIL import Image
 
+from benchmarks.cost import cost
+
 _FEW, _DIFFERENT = 400, 40
-_SIZES = {"original": (224, 224), "training_size": (375, 500)}
+SIZES = {"original": (224, 224), "training_size": (375, 500)}
 _SMALL = (341, 256)  # width and height that preprocess stores of 500 x 375 pixels, for an image_size of 224
 
 
@@ -61,38 +61,26 @@ def preprocess(folder: Path, output: Path, store: str) -> None:
     run(Recipe.model_validate({"name": "pictures", "data": data, "model": {"name": "cnn_small"}}), output)
 
 
-def _cost_of_an_image(side: str, store: str, images: int) -> float:
+def cost_of_an_image(side: str, store: str, images: int) -> float:
     """Return the CPU seconds of an added image: what a run costs before the first one is left out."""
     costs = []
     for count in (_FEW, images):
         with tempfile.TemporaryDirectory() as folder:
-            write(Path(folder, "in"), count, *_SIZES[store])
-            before = resource.getrusage(resource.RUSAGE_CHILDREN)
+            write(Path(folder, "in"), count, *SIZES[store])
             command = [sys.executable, "-m", "benchmarks.pictures", "--side", side, "--store", store, "--in", folder]
-            subprocess.run(command, check=True, capture_output=True)
-            after = resource.getrusage(resource.RUSAGE_CHILDREN)
-            costs.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+            costs.append(cost(command).cpu_seconds)
     return (costs[1] - costs[0]) / (images - _FEW)
 
 
 def main() -> None:
-    """Print the rows, or run one side of one."""
+    """Run one side of a row."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--images", type=int, default=4000)
-    parser.add_argument("--side", choices=("preprocess", "bare"))
-    parser.add_argument("--store", choices=tuple(_SIZES))
-    parser.add_argument("--in", dest="folder", type=Path)
+    parser.add_argument("--side", choices=("preprocess", "bare"), required=True)
+    parser.add_argument("--store", choices=tuple(SIZES), required=True)
+    parser.add_argument("--in", dest="folder", type=Path, required=True)
     given = parser.parse_args()
-    if given.side:
-        side = preprocess if given.side == "preprocess" else bare
-        side(given.folder / "in", given.folder / "out", given.store)
-        return
-    for store, (height, width) in _SIZES.items():
-        ours, other = (_cost_of_an_image(side, store, given.images) for side in ("preprocess", "bare"))
-        print(
-            f"JPEG {width} x {height}, {store}: bare {other * 1e3:.2f} ms an image, the step {ours * 1e3:.2f} ms: "
-            f"{other / ours:.2f} of it (aim 0.8)"
-        )
+    side = preprocess if given.side == "preprocess" else bare
+    side(given.folder / "in", given.folder / "out", given.store)
 
 
 if __name__ == "__main__":

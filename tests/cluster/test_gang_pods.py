@@ -83,7 +83,7 @@ def test_a_launcher_that_was_killed_finds_its_own_gang_again(namespace: Namespac
     second = namespace.launch(plan)
     second.says('"how": "attached"')
     second.says('"progress", "done": 10,')
-    queued = [re.findall(r"queued seconds=\S+", each.said) for each in (first, second)]
+    queued = [re.findall(r'"queued", "seconds": [^,}]+', each.said) for each in (first, second)]
     assert queued[0] == queued[1] and len(queued[0]) == 1
     assert {pod["metadata"]["uid"] for pod in namespace.pods(gang(plan).name)} == before
     second.process.send_signal(signal.SIGTERM)

@@ -1,0 +1,64 @@
+"""What a command and all processes below it cost: CPU seconds and memory."""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import threading
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+_SECONDS_BETWEEN_SAMPLES = 0.1
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a command took: CPU seconds of all its processes, the most memory they had together, page cache apart."""
+
+    cpu_seconds: float
+    peak_mib: float
+
+
+def cost(command: list[str]) -> Cost:
+    """Run `command` to its end and return what it and its children cost."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+        sampler = _Sampler(process.pid)
+        sampler.start()
+        _, errors = process.communicate()
+        sampler.join()
+    if process.returncode:
+        raise RuntimeError(f"{' '.join(command)}: exit {process.returncode}\n{errors[-2000:]}")
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return Cost(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, sampler.peak_mib)
+
+
+class _Sampler(threading.Thread):
+    """Keeps the most anonymous memory that a process and all below it had at one time, in MiB."""
+
+    def __init__(self, root: int) -> None:
+        super().__init__(daemon=True)
+        self._root = root
+        self.peak_mib = 0.0
+
+    def run(self) -> None:
+        while (mib := sum(map(_anonymous_mib, _tree(self._root)))) > 0:
+            self.peak_mib = max(self.peak_mib, mib)
+            time.sleep(_SECONDS_BETWEEN_SAMPLES)
+
+
+def _tree(root: int) -> list[int]:
+    found = [root]
+    for process in found:
+        with suppress(OSError):
+            for task in Path(f"/proc/{process}/task").iterdir():
+                found += map(int, (task / "children").read_text().split())
+    return found
+
+
+def _anonymous_mib(process: int) -> float:
+    with suppress(OSError, IndexError):
+        return int(Path(f"/proc/{process}/status").read_text().split("RssAnon:")[1].split()[0]) / 1024
+    return 0.0
