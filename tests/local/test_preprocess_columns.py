@@ -300,16 +300,16 @@ def test_the_program_gives_the_same_bytes_twice_and_exit_code_10_on_bad_data(tmp
         data = {"format": "csv", "path": str(tmp_path / source), "label": "bought", "features": columns}
         (tmp_path / f"{output}.yaml").write_text(yaml.safe_dump({**document, "data": data}))
         command = [sys.executable, "-m", "trainyard.steps", "preprocess"]
-        options = ["--recipe", str(tmp_path / f"{output}.yaml"), "--output", str(tmp_path / output)]
+        options = ["--recipe", str(tmp_path / f"{output}.yaml"), "--output", str(tmp_path / output / "examples")]
         # Each process hashes texts in its own way, which must not show.
         environment = {**os.environ, "PYTHONHASHSEED": str(len(processes))}
         processes.append(subprocess.Popen(command + options, env=environment, stderr=subprocess.PIPE, text=True))
     errors = [process.communicate(timeout=300)[1] for process in processes]
     assert [process.returncode for process in processes] == [0, 0, 10], errors
-    one, two = storage.committed(str(tmp_path / "one")), storage.committed(str(tmp_path / "two"))
+    one, two = (storage.committed(str(tmp_path / output / "examples")) for output in ("one", "two"))
     assert one is not None and two is not None
     assert one.files == two.files
     assert "20 of 60 records are bad (33.33%): mistyped_value 20" in errors[2]
     assert '"progress", "done": 1, "total": 1, "unit": "files", "records": 200, "peak_mib":' in errors[0]
     assert '"progress", "done": 200, "total": 200, "unit": "examples", "peak_mib":' in errors[0]
-    assert not (tmp_path / "bad").exists()
+    assert not (tmp_path / "bad" / "examples").exists()

@@ -187,20 +187,26 @@ def _ends_task(path: str) -> bool:
 
 
 def _kept(name: str, kept: Kept) -> _Found | None:
-    """Return what an earlier attempt found in the task `name`, if its rows are there."""
-    work = str(kept.folder)
-    document = _document(work, name)
-    if not document.exists() and not kept.take_over(name):
-        return None
-    try:
-        found = _FOUND.validate_json(document.read_bytes())
-        whole = not found.fatal and all(len(part.open(work)) == sum(part.rows.values()) for part in found.parts)
-    except (OSError, ValidationError, pa.ArrowInvalid):  # the machine was switched off while it was written
-        whole = False
-    if whole:
+    """Return what an earlier attempt found in the task `name`, or a run before, if its rows are there."""
+    if found := _whole(name, kept.folder):
         return found
-    document.unlink()  # a file that was wrong as a whole may have been mended without a trace, as by chmod
+    for other in kept.others:
+        found = _whole(name, other)
+        document = _document(str(other), name).name
+        if found and kept.take_over(other, [*(part.name for part in found.parts), document]):
+            return found
+    _document(str(kept.folder), name).unlink(missing_ok=True)
     return None
+
+
+def _whole(name: str, folder: Path) -> _Found | None:
+    try:
+        found = _FOUND.validate_json(_document(str(folder), name).read_bytes())
+        whole = all(len(part.open(str(folder))) == sum(part.rows.values()) for part in found.parts)
+    except (OSError, ValidationError, pa.ArrowInvalid):  # not there, or the machine was switched off as it was written
+        return None
+    # A file that was wrong as a whole may have been mended without a trace, as by chmod.
+    return found if whole and not found.fatal else None
 
 
 def _document(work: str, name: str) -> Path:

@@ -33,17 +33,16 @@ class Kept:
     others: Sequence[Path] = ()
     _superseded: set[Path] = field(default_factory=set)
 
-    def take_over(self, task: str) -> bool:
-        """Link what another output keeps of `task` into this folder; return whether there was any."""
-        for other in self.others:
-            files = [*other.glob(f"{task}-*.arrow"), other / f"{task}.json"]  # the document last: it stands for all
-            with suppress(OSError):  # not there, removed meanwhile, or on a volume without links: it is done again
-                for file in files:
-                    if not (self.folder / file.name).exists():
-                        os.link(file, self.folder / file.name)
-                self._superseded.add(other)
-                return True
-        return False
+    def take_over(self, other: Path, names: Iterable[str]) -> bool:
+        """Link the files `names` of the folder `other` into this one; return whether all are here now."""
+        try:
+            for name in names:
+                (self.folder / name).unlink(missing_ok=True)
+                os.link(other / name, self.folder / name)
+        except OSError:  # removed meanwhile, or on a volume without links
+            return False
+        self._superseded.add(other)
+        return True
 
     def remove_superseded(self) -> None:
         """Remove the folders that something was taken over from, but one that another process works in."""

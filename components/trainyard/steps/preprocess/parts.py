@@ -7,6 +7,7 @@ part is memory-mapped; what is not in use is the page cache's.
 from __future__ import annotations
 
 import secrets
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -105,6 +106,19 @@ def buckets(rows: pa.RecordBatch) -> npt.NDArray[np.int64]:
     return fixed_bytes(rows["order"])[:, :2].copy().view(">u2")[:, 0].astype(np.int64)
 
 
+class _Buckets:
+    """The buckets of sorted rows, each read when it is asked for: a shard of many looks at a few rows of a part."""
+
+    def __init__(self, rows: pa.RecordBatch) -> None:
+        self._orders = fixed_bytes(rows["order"])
+
+    def __len__(self) -> int:
+        return len(self._orders)
+
+    def __getitem__(self, row: int) -> int:
+        return int(self._orders[row, 0]) << 8 | int(self._orders[row, 1])
+
+
 def fixed_bytes(column: pa.Array) -> npt.NDArray[np.uint8]:
     """Return a column of values of equal size as uint8 (rows, size)."""
     size = column.type.byte_width
@@ -118,7 +132,7 @@ def rows_between(parts: Iterable[PartFile], folder: str, split: Split, low: int,
     for part in parts:
         if part.rows[split]:
             rows = part.split(folder, split)
-            start, end = np.searchsorted(buckets(rows), [low, high])
+            start, end = (bisect_left(_Buckets(rows), bucket) for bucket in (low, high))
             if start < end:
                 slices.append(rows.slice(start, end - start))
     return slices

@@ -166,8 +166,8 @@ class _WriteShard(beam.DoFn):
         columns |= {f"raw/{name}": _single(values) for name, values in raw.items()}
         columns["label"] = _single(self._labels(batch["label"]))
         columns["key"] = _single(batch["source"])
+        progress.count("examples", len(batch))
         for serialized in RecordBatchToExamplesEncoder().encode(pa.RecordBatch.from_pydict(columns)):
-            progress.count("examples")
             # The encoder writes the features in an order of its own, another one each time.
             yield tf.train.Example.FromString(serialized).SerializeToString(deterministic=True)
 
