@@ -290,12 +290,12 @@ def test_a_pod_killed_for_memory_says_what_it_last_told_of() -> None:
 
 
 def test_a_preprocess_killed_for_memory_says_so_too_and_names_the_runner() -> None:
-    log = '{"event": "progress", "done": 1, "total": 2, "unit": "pipelines", "records": 30798, "peak_mib": 2811}\n'
+    log = '{"event": "progress", "done": 1, "total": 2, "unit": "files", "records": 30798, "peak_mib": 2811}\n'
     end = {"exitCode": 137, "reason": "OOMKilled", "finishedAt": "2026-01-01T00:01:00Z"}
     killed = pod(step="preprocess", phase="Failed", containerStatuses=[{"name": "main", "state": {"terminated": end}}])
     killed["spec"]["containers"][1]["resources"] = {"limits": {"memory": "3Gi"}}
     said = explain(Evidence(killed, log=log)).sentence
-    assert "its limit is 3Gi, and it last told of 2811 MiB (1 of 2 pipelines). Raise pools.gpu-l4" in said
+    assert "its limit is 3Gi, and it last told of 2811 MiB (1 of 2 files). Raise pools.gpu-l4" in said
     assert said.endswith("or have a Beam runner with workers of its own preprocess (beam.runner)")
 
 

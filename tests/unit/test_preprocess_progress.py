@@ -16,18 +16,19 @@ def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_what_was_counted_is_told_and_at_most_the_whole(said: list[str]) -> None:
-    with progress.reported(2, 3, "examples"):
+    with progress.reported(3, "examples", lambda: 0):
         for _ in range(4):  # one of them in a bundle that was done again
             progress.count("examples")
     assert said == ["3/3 examples"]
 
 
-def test_where_others_count_the_pipelines_are_told(said: list[str]) -> None:
-    with progress.reported(1, 3, "files"):
+def test_where_others_work_the_files_that_they_finished_are_told(said: list[str]) -> None:
+    finished = iter((2, 3))
+    with progress.reported(3, "files", lambda: next(finished)):
         progress.count("records")
-    with progress.reported(2, 3, "examples"):
-        pass
-    assert said == ["1/2 pipelines", "2/2 pipelines"]
+    with progress.reported(3, "files", lambda: next(finished)):
+        progress.count("files")
+    assert said == ["2/3 files", "3/3 files"]
 
 
 def test_it_tells_of_itself_while_it_works(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
@@ -39,7 +40,7 @@ def test_it_tells_of_itself_while_it_works(monkeypatch: pytest.MonkeyPatch, capf
         told.set()
 
     monkeypatch.setattr(events, "emit", emitted)
-    with pytest.raises(MemoryError), progress.reported(1, 3, "files"):
+    with pytest.raises(MemoryError), progress.reported(3, "files", lambda: 0):
         progress.count("files")
         assert told.wait(10)
         raise MemoryError

@@ -97,10 +97,9 @@ def collect(recipe: Recipe, files: Files, dataset: Dataset | None, kept: Kept, b
     work = str(kept.folder)
     tasks = _tasks(recipe, files, dataset)
     done = {name: its for name in tasks if (its := _kept(name, kept))}
-    with progress.reported(1, len(files.paths), "files"):
-        if done:
-            events.emit("kept", done=len(done), total=len(tasks), unit="tasks")
-            progress.count("files", sum(len(tasks[name]) for name in done))
+    if done:
+        events.emit("kept", done=len(done), total=len(tasks), unit="tasks")
+    with progress.reported(len(files.paths), "files", lambda: _finished(tasks, work)):
         if len(done) < len(tasks):
             with pipeline(beam_options) as root:
                 # Spreads the tasks over the workers as Reshuffle does, but in the same order each time.
@@ -184,6 +183,11 @@ def _tasks(recipe: Recipe, files: Files, dataset: Dataset | None) -> dict[str, l
 def _ends_task(path: str) -> bool:
     """Return whether a task of images ends with `path`: by the name alone, so that another file moves no other end."""
     return zlib.crc32(os.fsencode(path)) % _IMAGES == 0
+
+
+def _finished(tasks: dict[str, list[str]], work: str) -> int:
+    """Return how many files the tasks have whose documents are there."""
+    return sum(len(tasks.get(document.stem, ())) for document in Path(work).glob("*.json"))
 
 
 def _kept(name: str, kept: Kept) -> _Found | None:

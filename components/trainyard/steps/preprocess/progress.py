@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Literal
 
@@ -13,7 +13,6 @@ from trainyard import events
 Unit = Literal["files", "records", "examples"]
 
 SECONDS = 2.0  # chosen: memory may fill within seconds, and a day's log of it stays below 10 MB
-_PIPELINES = 2
 
 _lock = threading.Lock()
 _counted: Counter[Unit] = Counter()
@@ -26,11 +25,11 @@ def count(unit: Unit, more: int = 1) -> None:
 
 
 @contextmanager
-def reported(pipeline: int, total: int, unit: Unit) -> Iterator[None]:
+def reported(total: int, unit: Unit, finished: Callable[[], int]) -> Iterator[None]:
     """Log every few seconds while the block runs, and at its end, how many of `total` units are done.
 
-    The block is the first or the second `pipeline` of the step. If nothing was counted, because workers elsewhere do
-    the work, the number of finished pipelines is logged instead.
+    They are those counted here, or the `finished` ones by the files that are there, where workers elsewhere or an
+    attempt before did more of the work.
     """
     with _lock:
         _counted.clear()
@@ -38,7 +37,7 @@ def reported(pipeline: int, total: int, unit: Unit) -> Iterator[None]:
 
     def report() -> None:
         while not over.wait(SECONDS):
-            _report(pipeline - 1, total, unit)
+            _report(total, unit, finished())
 
     reporter = threading.Thread(target=report, daemon=True, name="progress")
     reporter.start()
@@ -47,15 +46,12 @@ def reported(pipeline: int, total: int, unit: Unit) -> Iterator[None]:
     finally:
         over.set()
         reporter.join()
-    _report(pipeline, total, unit)
+    _report(total, unit, finished())
 
 
-def _report(pipelines: int, total: int, unit: Unit) -> None:
+def _report(total: int, unit: Unit, finished: int) -> None:
     with _lock:
         counts = dict(_counted)
     # A bundle that Beam does again is counted again.
-    done = min(counts.pop(unit, 0), total)
-    if done:
-        events.progress(done, total, unit, **counts)
-    else:
-        events.progress(pipelines, _PIPELINES, "pipelines", **counts)
+    done = min(max(counts.pop(unit, 0), finished), total)
+    events.progress(done, total, unit, **counts)

@@ -17,7 +17,6 @@ from trainyard.steps.preprocess.describe import write_description
 from trainyard.steps.preprocess.facts import quality
 from trainyard.steps.preprocess.facts.expectation import require_fitting
 from trainyard.steps.preprocess.kept import Kept, kept
-from trainyard.steps.preprocess.readers.bundled import write_breast_cancer, write_digits
 from trainyard.steps.preprocess.readers.files import find_files
 from trainyard.steps.preprocess.readers.tfds import read_dataset
 from trainyard.steps.preprocess.shards import plan_layout
@@ -110,6 +109,8 @@ def _collect(recipe: Recipe, work: Kept, beam_options: str, day: str) -> Collect
 
 
 def _write_bundled(recipe: Recipe, folder: Path) -> str:
+    from trainyard.steps.preprocess.readers.bundled import write_breast_cancer, write_digits  # a second: scikit-learn
+
     {"digits": write_digits, "breast_cancer": write_breast_cancer}[recipe.data.bundled or ""](folder)
     return str(folder)
 

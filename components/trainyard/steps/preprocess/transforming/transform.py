@@ -57,7 +57,7 @@ def transform(settings: TransformSettings, output: Path) -> None:
 
     What is there of an earlier attempt, of equal settings, stays.
     """
-    with progress.reported(2, settings.examples, "examples"):
+    with progress.reported(settings.examples, "examples", lambda: _finished(settings, output)):
         if not (output / "transform").exists():
             with tempfile.TemporaryDirectory(dir=output) as work:
                 _analyze(settings, f"{work}/graph", work)
@@ -111,11 +111,10 @@ def _lists(values: pa.Array, kind: pa.DataType) -> pa.LargeListArray:
 
 def _write(settings: TransformSettings, output: Path) -> None:
     (output / "examples").mkdir(exist_ok=True)
-    shards = [(split, shard) for split, layout in settings.layouts.items() for shard in range(layout.shards)]
-    done = {shard for shard in shards if (output / "examples" / _name(settings, *shard)).exists()}
+    shards = _shards(settings)
+    done = _done(settings, output)
     if done:
         events.emit("kept", done=len(done), total=len(shards), unit="shards")
-        progress.count("examples", sum(settings.layouts[split].examples[shard] for split, shard in done))
     with pipeline(settings.beam_options) as root:
         spread = (
             root
@@ -124,6 +123,20 @@ def _write(settings: TransformSettings, output: Path) -> None:
         )
         _ = spread | "Write" >> beam.ParDo(_WriteShard(settings, output))
     remove_unfinished(output / "examples")
+
+
+def _shards(settings: TransformSettings) -> list[tuple[Split, int]]:
+    return [(split, shard) for split, layout in settings.layouts.items() for shard in range(layout.shards)]
+
+
+def _done(settings: TransformSettings, output: Path) -> set[tuple[Split, int]]:
+    names = {path.name for path in (output / "examples").glob("*.tfrecord")}
+    return {shard for shard in _shards(settings) if _name(settings, *shard) in names}
+
+
+def _finished(settings: TransformSettings, output: Path) -> int:
+    """Return how many examples the shards have that are there."""
+    return sum(settings.layouts[split].examples[shard] for split, shard in _done(settings, output))
 
 
 def _name(settings: TransformSettings, split: Split, shard: int) -> str:
