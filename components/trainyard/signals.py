@@ -10,17 +10,29 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from trainyard.errors import Preempted
+from trainyard.errors import ExitCode
 
 _AGAIN_SECONDS = 1.0  # chosen: `timeout` sends SIGTERM twice, at once; a person who sends it again means it
 _received_at: list[float] = [-math.inf]
 
 
+class Terminated(SystemExit):
+    """SIGTERM came. It may come anywhere, so no `except Exception` on the way may take it for an error of its own.
+
+    Nor a bare `except`: Beam has one about an import, which lets a SystemExit pass (`is_in_ipython`). It is made of a
+    sentence alone, as Beam makes errors anew to add the transform's name.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.code = ExitCode.PREEMPTED
+
+
 def handle_sigterm(_signal: int, _frame: FrameType | None) -> None:
-    """Raise `Preempted` in the main thread, once for a signal that comes twice at once."""
+    """Raise `Terminated` in the main thread, once for a signal that comes twice at once."""
     before, _received_at[0] = _received_at[0], time.monotonic()
     if _received_at[0] - before > _AGAIN_SECONDS:
-        raise Preempted("told to stop (SIGTERM). Run the same command again to go on.")
+        raise Terminated("told to stop (SIGTERM). Run the same command again to go on.")
 
 
 @contextmanager

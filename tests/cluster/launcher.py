@@ -9,7 +9,8 @@ import signal
 import sys
 
 from trainyard import events
-from trainyard.errors import Preempted, TrainyardError
+from trainyard.errors import TrainyardError
+from trainyard.signals import Terminated, handle_sigterm
 from trainyard.spec.environment import Volume
 from trainyard.spec.hardware.pools import Pool
 from trainyard.steps.train.gang.pods.job import Gang
@@ -28,12 +29,8 @@ def gang(plan: dict) -> Gang:
     )
 
 
-def stop(signal_number: int, frame: object) -> None:
-    raise Preempted("told to stop (SIGTERM).")
-
-
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGTERM, handle_sigterm)
     code = 0
     try:
         plan, own = json.loads(sys.argv[1]), "".join(sys.argv[2:])
@@ -41,5 +38,7 @@ if __name__ == "__main__":
     except TrainyardError as error:
         events.emit("failed", code=int(error.exit_code), error=type(error).__name__, message=error)
         code = int(error.exit_code)
+    except Terminated as stopped:
+        code = stopped.code
     sys.stderr.flush()
     os._exit(code)

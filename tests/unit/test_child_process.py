@@ -14,7 +14,6 @@ import pytest
 
 from trainyard import child_process, signals
 from trainyard.child_process import ChildProcess
-from trainyard.errors import Preempted
 
 
 def hold(path: str) -> None:
@@ -125,11 +124,11 @@ def test_a_signal_that_comes_twice_at_once_is_raised_once(monkeypatch: pytest.Mo
     now = 100.0
     monkeypatch.setattr(signals.time, "monotonic", lambda: now)
     monkeypatch.setattr(signals, "_received_at", [-1e9])
-    with pytest.raises(Preempted):
+    with pytest.raises(signals.Terminated):
         signals.handle_sigterm(signal.SIGTERM, None)
     signals.handle_sigterm(signal.SIGTERM, None)
     now += 5
-    with pytest.raises(Preempted):
+    with pytest.raises(signals.Terminated):
         signals.handle_sigterm(signal.SIGTERM, None)
 
 

@@ -19,9 +19,9 @@ from typing import Any, NoReturn
 from trainyard import events
 from trainyard.contract import keys
 from trainyard.contract.origin import origin, why_again
-from trainyard.errors import ExitCode, InfrastructureError, TrainyardError, TransientError
+from trainyard.errors import ExitCode, InfrastructureError, Preempted, TrainyardError, TransientError
 from trainyard.graph import ARGUMENTS, STEPS
-from trainyard.signals import handle_sigterm
+from trainyard.signals import Terminated, handle_sigterm
 from trainyard.spec import recipe as recipes
 from trainyard.spec.recipe import Recipe
 from trainyard.storage import disk, storage
@@ -144,6 +144,9 @@ def recorded(step: str, output: Callable[[], str]) -> Iterator[None]:
     except TrainyardError as error:
         _record(step, output(), error.exit_code, type(error).__name__, str(error))
         raise SystemExit(error.exit_code) from error
+    except Terminated as error:
+        _record(step, output(), ExitCode.PREEMPTED, Preempted.__name__, str(error))
+        raise
     except KeyboardInterrupt as error:
         code = ExitCode.INTERRUPTED
         _record(step, output(), code, "Interrupted", "Interrupted. Run the same command again to go on.")

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from trainyard.errors import ExitCode, TrainyardError
-from trainyard.signals import handle_sigterm
+from trainyard.signals import Terminated, handle_sigterm
 from trainyard.storage import disk
 from trainyard.uris import without_secrets
 from trainyard_control.cli.verbs import (
@@ -89,6 +89,9 @@ def main() -> None:
         app()
     except BrokenPipeError:
         os._exit(ExitCode.DONE)
+    except Terminated as error:
+        print(f"✗ {error}", file=sys.stderr)
+        raise
     except Exception as error:
         if os.environ.get(_DEBUG):
             raise

@@ -6,10 +6,11 @@ import time
 from collections.abc import Callable
 
 from trainyard import events
-from trainyard.errors import ConfigurationError, InfrastructureError, Preempted, TransientError
+from trainyard.errors import ConfigurationError, InfrastructureError, TransientError
 from trainyard.kubernetes import labels
 from trainyard.kubernetes.client import JOBS, Cluster, Manifest
 from trainyard.kubernetes.diagnosis import conditions
+from trainyard.signals import Terminated
 from trainyard.steps.train.gang.pods import outcome
 from trainyard.steps.train.gang.pods.job import (
     Gang,
@@ -52,7 +53,7 @@ def launch(gang: Gang, cluster: Cluster, launcher: str = "", on_start: Callable[
     except TransientError:
         left = _NO_ANSWER if cluster.unreachable else ""
         raise
-    except Preempted:
+    except Terminated:
         left = _why_left(cluster, own) if own else ""
         job = job or _job(gang, cluster)  # it may have been created just before the signal came
         raise
