@@ -17,6 +17,7 @@ from trainyard.contract import keys
 from trainyard.runtime import step
 from trainyard.spec import documents
 from trainyard.spec.recipe import Recipe
+from trainyard.steps.preprocess import tasks
 from trainyard.storage import storage
 
 FILES, ROWS = 6, 300
@@ -28,7 +29,7 @@ data:
   label: sold
   shard_examples: 200
   incremental: {incremental}
-  features: {{price: {{type: numeric}}, shop: {{type: category}}}}
+  features: {{price: {{type: numeric}}, shop: {{type: category}}, town: {{type: category}}, kind: {{type: category}}}}
 model: {{name: mlp}}
 """
 
@@ -54,10 +55,11 @@ step.main(run.run)
 def write_table(folder: Path, number: int) -> None:
     draw = np.random.default_rng(number)
     rows = "".join(
-        f"{draw.normal():.6f},{draw.integers(9)},{'yes' if draw.random() < 0.5 else 'no'}\n" for _ in range(ROWS)
+        f"{draw.normal():.6f},{draw.integers(9)},{draw.integers(5)},a,{'yes' if draw.random() < 0.5 else 'no'}\n"
+        for _ in range(ROWS)
     )
     folder.mkdir(exist_ok=True)
-    (folder / f"{number}.csv").write_text(f"price,shop,sold\n{rows}", encoding="utf-8")
+    (folder / f"{number}.csv").write_text(f"price,shop,town,kind,sold\n{rows}", encoding="utf-8")
 
 
 def table(folder: Path, incremental: bool = False) -> Recipe:
@@ -82,7 +84,7 @@ def kept(lines: str) -> dict[str, int]:
 
 
 def test_a_killed_preprocess_goes_on_from_its_tasks_and_from_its_shards(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number in range(FILES):
         write_table(tmp_path / "tables", number)
@@ -97,8 +99,11 @@ def test_a_killed_preprocess_goes_on_from_its_tasks_and_from_its_shards(
     capfd.readouterr()
     files = preprocess(table(tmp_path / "tables"), output)
     assert kept(capfd.readouterr().err) == {"tasks": 6, "shards": 3}
+    monkeypatch.setattr(tasks, "_BYTES", 1)
     assert files == preprocess(table(tmp_path / "tables"), tmp_path / "elsewhere" / "1f0a")
-    assert kept(capfd.readouterr().err) == {}
+    lines = capfd.readouterr().err
+    assert [event["count"] for event in events(lines) if event["event"] == "helpers"] == [tasks._cores() - 1] * 2
+    assert kept(lines) == {}
     assert list((output.parent / ".staging").iterdir()) == []
     assert not Path(keys.parts(str(output))).exists()
 
@@ -153,13 +158,13 @@ def test_pictures_that_come_between_others_move_few_to_other_tasks(
     text = f"{{name: pets, data: {data}, model: {{name: cnn_small}}}}"
     recipe = documents.parse(text, Recipe, name="pets")
     preprocess(recipe, tmp_path / "storage" / "a")
-    tasks = len(list(Path(keys.parts(str(tmp_path / "storage" / "a"))).glob("*.json")))
+    count = len(list(Path(keys.parts(str(tmp_path / "storage" / "a"))).glob("*.json")))
     for number in (33, 121):
         write_picture(tmp_path / "pets" / "b", number)
     capfd.readouterr()
     preprocess(recipe, tmp_path / "storage" / "b")
-    assert tasks > 8
-    assert kept(capfd.readouterr().err)["tasks"] >= tasks - 2
+    assert count > 8
+    assert kept(capfd.readouterr().err)["tasks"] >= count - 2
 
 
 def write_picture(folder: Path, number: int) -> None:
@@ -170,7 +175,7 @@ def write_picture(folder: Path, number: int) -> None:
 @pytest.mark.parametrize("incremental", [False, True])
 def test_what_a_run_may_not_go_on_from_is_removed(incremental: bool, tmp_path: Path) -> None:
     write_table(tmp_path / "tables", 0)
-    (tmp_path / "tables" / "1.csv").write_text("price,shop\n1,2\n")
+    (tmp_path / "tables" / "1.csv").write_text("price,shop,town,kind\n1,2,3,a\n")
     with pytest.raises(SystemExit):
         preprocess(table(tmp_path / "tables", incremental), tmp_path / "storage" / "a")
     assert not Path(keys.parts(str(tmp_path / "storage" / "a"))).exists()

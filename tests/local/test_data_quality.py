@@ -22,6 +22,7 @@ def collected(train=None, evaluation=None, test=None, bad=0, repeated=()) -> Col
     return Collected(
         name="",
         folder="",
+        bytes=0,
         parts=[],
         splits={
             split: SplitSummary(examples=sum(labels.values()), labels={k: v for k, v in labels.items() if v})

@@ -38,6 +38,7 @@ class PCollection(Generic[_T_co]):
 
 class Pipeline:
     runner: PipelineRunner
+    options: PipelineOptions
     def __init__(self, runner: PipelineRunner | None = None, options: PipelineOptions | None = None) -> None: ...
     def __enter__(self) -> Self: ...
     def __exit__(

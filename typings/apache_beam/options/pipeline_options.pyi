@@ -8,6 +8,9 @@ class PipelineOptions:
     def get_all_options(self) -> dict[str, object]: ...
     def view_as(self, cls: type[_T]) -> _T: ...
 
+class DirectOptions(PipelineOptions):
+    direct_num_workers: int
+
 class SetupOptions(PipelineOptions):
     save_main_session: bool
 

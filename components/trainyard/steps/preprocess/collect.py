@@ -10,11 +10,10 @@ from __future__ import annotations
 import dataclasses
 import os
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import apache_beam as beam
 import numpy as np
 import pyarrow as pa
 from pydantic import ConfigDict, TypeAdapter, ValidationError
@@ -35,8 +34,8 @@ from trainyard.steps.preprocess.parts import BUCKETS, PartFile, PartWriter, buck
 from trainyard.steps.preprocess.readers.files import Files
 from trainyard.steps.preprocess.readers.sources import Fatal, Reader
 from trainyard.steps.preprocess.readers.tfds import Dataset
-from trainyard.steps.preprocess.runner import pipeline
 from trainyard.steps.preprocess.split import assign
+from trainyard.steps.preprocess.tasks import do_tasks
 
 _EXAMPLES_SHOWN = 5
 _IMAGES = 512  # chosen: images a task on average, some seconds of work
@@ -57,11 +56,12 @@ class Collected:
     """What the first pipeline found.
 
     folder, parts: where the rows are, for the second one. name: a digest of all that they depend on. left_out: the
-    files that are not of the format.
+    files that are not of the format. bytes: of the files that are.
     """
 
     folder: str
     name: str
+    bytes: int
     parts: list[PartFile]
     splits: dict[Split, SplitSummary]
     bad: list[Quarantined]
@@ -100,12 +100,12 @@ def collect(recipe: Recipe, files: Files, dataset: Dataset | None, kept: Kept, b
     if done:
         events.emit("kept", done=len(done), total=len(tasks), unit="tasks")
     with progress.reported(len(files.paths), "files", lambda: _finished(tasks, work)):
-        if len(done) < len(tasks):
-            with pipeline(beam_options) as root:
-                # Spreads the tasks over the workers as Reshuffle does, but in the same order each time.
-                todo = beam.Create([item for item in tasks.items() if item[0] not in done])
-                spread = root | "Tasks" >> todo | "Spread" >> beam.GroupByKey()
-                _ = spread | "Collect" >> beam.ParDo(_Collect(recipe, Reader(recipe, files, dataset), work))
+        do_tasks(
+            _Collect(recipe, Reader(recipe, files, dataset), work),
+            lambda: [task for task in tasks.items() if not _document(work, task[0]).exists()],
+            beam_options,
+            files.bytes,
+        )
     found = [done.get(name) or _read_found(_document(work, name), beam_options) for name in tasks]
     fatal = sorted(sentence for each in found for sentence in each.fatal)
     if fatal:
@@ -115,6 +115,7 @@ def collect(recipe: Recipe, files: Files, dataset: Dataset | None, kept: Kept, b
     return Collected(
         folder=work,
         name=digests(recipe, [list(tasks)])[0],
+        bytes=files.bytes,
         parts=parts,
         splits={split: _summary(split, found, parts, work) for split in SPLITS},
         bad=sorted(bad, key=lambda item: (item.source, item.reason)),
@@ -126,15 +127,15 @@ def collect(recipe: Recipe, files: Files, dataset: Dataset | None, kept: Kept, b
     )
 
 
-class _Collect(beam.DoFn):
+class _Collect:
     def __init__(self, recipe: Recipe, reader: Reader, work: str) -> None:
         self._recipe, self._reader, self._work = recipe, reader, work
         self._target = recipe.data.label if recipe.task == "regression" else None
         self._looks = recipe.data.near_duplicates and recipe.data.is_image
 
-    def process(self, task: tuple[str, Iterable[list[str]]]) -> Iterator[None]:
+    def __call__(self, task: tuple[str, list[str]]) -> None:
         """Do a task. Raises `TransientError` if a bucket does not answer any more."""
-        name, [paths] = task
+        name, paths = task
         final = _document(self._work, name)
         if final.exists():  # done by an attempt of the runner that it took for lost
             return
@@ -155,7 +156,6 @@ class _Collect(beam.DoFn):
         found.parts = writer.parts
         with finished(final) as temporary:
             temporary.write_bytes(_FOUND.dump_json(found))
-        yield from ()
 
     def _count(self, found: _Found, slices: Iterator[tuple[Split, pa.RecordBatch]]) -> None:
         for split, rows in slices:

@@ -68,6 +68,7 @@ def _preprocess(
         label_ids={name: index for index, name in enumerate(labels)} if labels is not None else None,
         layouts={split: plan_layout(collected.splits[split], recipe.data.shard_examples) for split in SPLITS},
         examples=sum(collected.splits[split].examples for split in SPLITS),
+        source_bytes=collected.bytes,
         batch_size=_BATCH_IMAGES if image else _BATCH_ROWS,
         beam_options=beam_options,
     )

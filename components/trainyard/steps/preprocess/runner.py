@@ -12,7 +12,13 @@ from contextlib import contextmanager
 
 import apache_beam as beam
 import grpc  # type: ignore[import-untyped]
-from apache_beam.options.pipeline_options import GoogleCloudOptions, PipelineOptions, SetupOptions, StandardOptions
+from apache_beam.options.pipeline_options import (
+    DirectOptions,
+    GoogleCloudOptions,
+    PipelineOptions,
+    SetupOptions,
+    StandardOptions,
+)
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from apache_beam.runners.portability.job_server import JobServer
 from apache_beam.runners.portability.portable_runner import JobServiceHandle, PortableRunner
@@ -53,12 +59,24 @@ def pipeline(beam_options: str) -> Iterator[beam.Pipeline]:
             server.stop()
 
 
+def is_in_process(beam_options: str) -> bool:
+    """Return whether a pipeline of these options runs in this process, and on no worker of Beam's beside it.
+
+    Raises `ConfigurationError` as `pipeline`.
+    """
+    options = _pipeline(beam_options).options
+    return _is_direct(options) and options.view_as(DirectOptions).direct_num_workers == 1
+
+
+def _is_direct(options: PipelineOptions) -> bool:
+    return options.view_as(StandardOptions).runner in (None, "DirectRunner")
+
+
 def _pipeline(beam_options: str) -> beam.Pipeline:
     try:
         options = _options(beam_options)
         # Beam's DirectRunner would first try to download and start the Prism binary.
-        in_process = options.view_as(StandardOptions).runner in (None, "DirectRunner")
-        return beam.Pipeline(runner=FnApiRunner() if in_process else None, options=options)
+        return beam.Pipeline(runner=FnApiRunner() if _is_direct(options) else None, options=options)
     except ValueError as error:
         raise _wrong(beam_options, str(error)) from error
     except SystemExit as error:  # as argparse ends, its message already on stderr

@@ -35,8 +35,8 @@ _BYTES_PER_PIXEL = 4  # chosen: 8 bits a channel and an alpha channel, not compr
 class Files:
     """The files of a source: absolute paths in order, all below `root`; in a window of days, below a root a day.
 
-    states: what changes whenever the content of the path at the same place does. bad: the images that must not be
-    opened, and why. left_out: the names of other files, which are not read.
+    states: what changes whenever the content of the path at the same place does. bytes: of all of them. bad: the
+    images that must not be opened, and why. left_out: the names of other files, which are not read.
     """
 
     root: str
@@ -46,6 +46,7 @@ class Files:
     window: Window | None = None
     bad: tuple[Quarantined, ...] = ()
     left_out: tuple[str, ...] = ()
+    bytes: int = 0
 
     def name(self, path: str) -> str:
         """Return `path` as seen from the root."""
@@ -91,6 +92,7 @@ def _in_window(data: Data, day: str) -> Files:
         window=days,
         bad=tuple({item.source: item for item in bad}.values()),
         left_out=tuple(dict.fromkeys(_from(root, files, name) for files in by_day.values() for name in files.left_out)),
+        bytes=sum(files.bytes for files in filled),
     )
 
 
@@ -113,6 +115,7 @@ def _listed(data: Data, path: str) -> Files:
         [f"{file.bytes} {file.state}" for file in good],
         bad=tuple(Quarantined(source=file.name, reason=file.reason, detail=file.detail) for file in bad),
         left_out=tuple(sorted(name for name in left_out if not _describes(name, data))),
+        bytes=sum(file.bytes for file in good),
     )
 
 

@@ -23,7 +23,7 @@ def make_reproducible(saved_model: Path, work: str) -> None:
     tf.Transform names each lookup table after the temporary file of its vocabulary, and tables of one name are one
     table in a process. So the path becomes the digest of all vocabularies: two models share a table only if it is
     the same. TensorFlow numbers functions, and names captured tensors, by what the process did before: functions are
-    numbered anew, in their order, and captured tensors have no name.
+    numbered anew, in their order, and captured tensors have no name. The nodes of a function come out of Python's sets.
     `fingerprint.pb` holds a random number and nothing that loading needs.
     """
     digest = hashlib.sha256()
@@ -48,6 +48,8 @@ def _renumbered(model: SavedModel) -> SavedModel:
     renumbered = text_format.Parse(re.sub(r'"\w+"', lambda name: names.get(name[0], name[0]), text), SavedModel())
     for library in (meta_graph.graph_def.library for meta_graph in renumbered.meta_graphs):
         library.function.sort(key=lambda function: function.signature.name)
+        for function in library.function:
+            function.node_def.sort(key=lambda node: node.name)
         for attributes in (argument.attr for each in library.function for argument in each.arg_attr.values()):
             if "_user_specified_name" in attributes and attributes["_user_specified_name"].s.isdigit():
                 del attributes["_user_specified_name"]

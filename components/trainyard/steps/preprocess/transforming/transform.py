@@ -6,6 +6,7 @@ import tempfile
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,7 @@ from trainyard.steps.preprocess import progress
 from trainyard.steps.preprocess.parts import PartFile, remove_unfinished
 from trainyard.steps.preprocess.runner import pipeline
 from trainyard.steps.preprocess.shards import Layout, read_shard, shard_name, write_shard
+from trainyard.steps.preprocess.tasks import do_tasks
 from trainyard.steps.preprocess.transforming.reproducible import make_reproducible
 
 if TYPE_CHECKING:
@@ -36,8 +38,9 @@ class TransformSettings:
 
     folder, parts: where the first one left the rows. raw_spec: parsing specification of the raw features. materialize:
     whether the shards hold the transformed features, or (default images) only the raw ones. label_ids: class id by
-    name, None for regression. examples: those of all splits. batch_size: examples that tf.Transform takes at once; left
-    to Beam it would follow the machine's speed, and the last digit of a mean with it.
+    name, None for regression. examples: those of all splits. source_bytes: of the files that they
+    were read from. batch_size: examples that tf.Transform takes at once; left to Beam it would follow the machine's
+    speed, and the last digit of a mean with it.
     """
 
     folder: str
@@ -48,6 +51,7 @@ class TransformSettings:
     label_ids: dict[str, int] | None
     layouts: dict[Split, Layout]
     examples: int
+    source_bytes: int
     batch_size: int
     beam_options: str
 
@@ -111,22 +115,19 @@ def _lists(values: pa.Array, kind: pa.DataType) -> pa.LargeListArray:
 
 def _write(settings: TransformSettings, output: Path) -> None:
     (output / "examples").mkdir(exist_ok=True)
-    shards = _shards(settings)
-    done = _done(settings, output)
-    if done:
-        events.emit("kept", done=len(done), total=len(shards), unit="shards")
-    with pipeline(settings.beam_options) as root:
-        spread = (
-            root
-            | "Shards" >> beam.Create([(shard, None) for shard in shards if shard not in done])
-            | "Spread" >> beam.GroupByKey()
-        )
-        _ = spread | "Write" >> beam.ParDo(_WriteShard(settings, output))
+    if done := _done(settings, output):
+        events.emit("kept", done=len(done), total=len(_shards(settings)), unit="shards")
+    do_tasks(
+        _WriteShard(settings, output),
+        lambda: sorted(_shards(settings) - _done(settings, output)),
+        settings.beam_options,
+        settings.source_bytes,
+    )
     remove_unfinished(output / "examples")
 
 
-def _shards(settings: TransformSettings) -> list[tuple[Split, int]]:
-    return [(split, shard) for split, layout in settings.layouts.items() for shard in range(layout.shards)]
+def _shards(settings: TransformSettings) -> set[tuple[Split, int]]:
+    return {(split, shard) for split, layout in settings.layouts.items() for shard in range(layout.shards)}
 
 
 def _done(settings: TransformSettings, output: Path) -> set[tuple[Split, int]]:
@@ -143,7 +144,7 @@ def _name(settings: TransformSettings, split: Split, shard: int) -> str:
     return shard_name(split, shard, settings.layouts[split].shards)
 
 
-class _WriteShard(beam.DoFn):
+class _WriteShard:
     """Makes the final examples of a shard: transformed and raw features, label and key."""
 
     def __init__(self, settings: TransformSettings, output: Path) -> None:
@@ -151,19 +152,18 @@ class _WriteShard(beam.DoFn):
         self._raw_names, self._label_ids = list(settings.raw_spec), settings.label_ids
         self._batch_size, self._materialize, self._output = settings.batch_size, settings.materialize, output
 
-    def setup(self) -> None:
-        """Load the transform graph, once a worker."""
-        saved_model = str(self._output / "transform" / "transform_fn")
-        self._transform = Transform(saved_model) if self._materialize else None
+    @cached_property
+    def _transform(self) -> Transform | None:
+        """The transform graph, loaded once a worker."""
+        return Transform(str(self._output / "transform" / "transform_fn")) if self._materialize else None
 
-    def process(self, keyed: tuple[tuple[Split, int], object]) -> Iterator[None]:
+    def __call__(self, numbered: tuple[Split, int]) -> None:
         """Write one shard."""
-        split, shard = keyed[0]
+        split, shard = numbered
         layout = self._layouts[split]
         batches = read_shard(self._parts, self._folder, split, layout.buckets(shard), self._batch_size)
         final = self._output / "examples" / shard_name(split, shard, layout.shards)
         write_shard((example for batch in batches for example in self._examples(batch)), final)
-        yield from ()
 
     def _examples(self, batch: pa.RecordBatch) -> Iterator[bytes]:
         raw = {name: batch[f"raw/{name}"] for name in self._raw_names}

@@ -1,0 +1,106 @@
+"""Tasks on every core of the machine: by this process and by helpers that may be lost."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from trainyard.errors import TransientError
+from trainyard.steps.preprocess import tasks
+
+TASKS = list(range(60))
+
+
+@dataclass
+class Work:
+    """Leaves a file named after the task and the process that did it. `fault` is what the helpers meet."""
+
+    folder: Path
+    own_process: int
+    fault: str = ""
+
+    def __call__(self, task: int) -> None:
+        helps = os.getpid() != self.own_process
+        if helps and self.fault == "killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self.fault == "unreachable" and task == TASKS[-1] and self.count("helper"):
+            raise TransientError("the bucket does not answer")
+        # Until a helper is there, this process has no more than begun.
+        time.sleep(0.1 if helps or self.count("helper") else 0.5)
+        (self.folder / f"{task}.{'helper' if helps else 'own'}").touch()
+
+    def count(self, who: str) -> int:
+        return len(list(self.folder.glob(f"*.{who}")))
+
+    def left(self) -> list[int]:
+        done = {int(path.stem) for path in self.folder.iterdir()}
+        return [task for task in TASKS if task not in done]
+
+
+@pytest.fixture
+def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Work]:
+    monkeypatch.setattr(tasks, "_cores", lambda: 2)
+    return lambda fault: Work(tmp_path, os.getpid(), fault)
+
+
+def helpers() -> list[str]:
+    return [child.name for child in multiprocessing.active_children() if child.name == "helper"]
+
+
+def test_a_helper_takes_tasks_and_each_is_done_once(work: Callable[[str], Work]) -> None:
+    each = work("")
+    tasks.do_tasks(each, each.left, "", tasks._BYTES)
+    assert (each.count("own") + each.count("helper"), each.left()) == (len(TASKS), [])
+    assert each.count("own") and each.count("helper")
+    assert not helpers()
+
+
+def test_what_a_killed_helper_took_is_done_all_the_same(
+    work: Callable[[str], Work], capfd: pytest.CaptureFixture[str]
+) -> None:
+    each = work("killed")
+    tasks.do_tasks(each, each.left, "", tasks._BYTES)
+    assert (each.count("own"), each.left()) == (len(TASKS), [])
+    assert "a helper was killed (SIGKILL)" in capfd.readouterr().err
+
+
+def test_what_stops_a_task_is_raised_here_and_no_helper_stays(work: Callable[[str], Work]) -> None:
+    each = work("unreachable")
+    with pytest.raises(TransientError, match=r"^the bucket does not answer$"):
+        tasks.do_tasks(each, each.left, "", tasks._BYTES)
+    assert TASKS[-1] in each.left()
+    assert not helpers()
+
+
+@pytest.mark.parametrize(
+    ("cores", "limit_mib", "count", "data_bytes", "helpers"),
+    [
+        (8, None, 100, 3 * tasks._BYTES, 3),
+        (8, None, 100, tasks._BYTES - 1, 0),
+        (4, None, 100, 100 * tasks._BYTES, 3),
+        (8, 3 * tasks._PROCESS_MIB, 100, 100 * tasks._BYTES, 2),
+        (8, None, 3, 100 * tasks._BYTES, 2),
+        (8, None, 0, 100 * tasks._BYTES, 0),
+    ],
+)
+def test_there_are_as_many_helpers_as_data_cores_memory_and_tasks_allow(
+    cores: int, limit_mib: int | None, count: int, data_bytes: int, helpers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tasks, "_cores", lambda: cores)
+    monkeypatch.setattr(tasks.memory, "limit_mib", lambda: limit_mib)
+    assert tasks._helpers(count, data_bytes) == helpers
+
+
+def test_a_quota_counts_as_its_whole_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tasks, "_CPU_QUOTA", tmp_path / "cpu.max")
+    monkeypatch.setattr(tasks.os, "sched_getaffinity", lambda _: set(range(16)))
+    for quota, cores in (("350000 100000", 3), ("50000 100000", 1), ("max 100000", 16)):
+        (tmp_path / "cpu.max").write_text(quota)
+        assert tasks._cores() == cores
