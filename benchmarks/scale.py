@@ -14,12 +14,12 @@ from pathlib import Path
 
 from benchmarks import pictures, tables
 from benchmarks.cost import cost
+from trainyard.steps.preprocess.shards import count_shards
 
 _ROWS, _FEW_ROWS = 1_000_000, 10_000
 _PICTURES, _FEW_PICTURES, _SIDE = 200_000, 2_000, 32
 _PHOTOGRAPHS, _FEW_PHOTOGRAPHS = 4_000, 400
 _USD_PER_CORE_HOUR = 0.3885 / 8  # n2-standard-8 on demand, as in the catalog of 2026-08-03
-_SHARD_EXAMPLES = 4096  # the recipe's default
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ processes had together, the page cache apart.
 
 An added row costs {a_row * 1e6:.0f} µs of CPU time, an added photograph {_added(photographs) * 1e3:.2f} ms, an added
 small picture {_added(thumbs) * 1e3:.2f} ms. At that, by multiplication and not by a run, with ${_USD_PER_CORE_HOUR:.4f}
-a core-hour (an eighth of an `n2-standard-8` on demand) and shards of {_SHARD_EXAMPLES:,} examples:
+a core-hour (an eighth of an `n2-standard-8` on demand) and the recipe's default of shards:
 
 | data | GB | CPU-hours | shards | cores for an hour | dollars |
 | --- | ---: | ---: | ---: | ---: | ---: |
@@ -99,7 +99,7 @@ def _added(runs: list[Run]) -> float:
 
 
 def _would(what: str, count: int, size: float, seconds: float) -> str:
-    hours, shards = count * seconds / 3600, math.ceil(count / _SHARD_EXAMPLES)
+    hours, shards = count * seconds / 3600, count_shards(count, None)
     dollars = hours * _USD_PER_CORE_HOUR
     return f"| {what} | {size / 1e9:,.0f} | {hours:,.2f} | {shards:,} | {math.ceil(hours)} | {dollars:,.2f} |"
 

@@ -4,12 +4,13 @@ import hashlib
 from collections import Counter
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from trainyard.spec.recipe import SplitFractions
 from trainyard.steps.preprocess.facts.summary import SplitSummary
-from trainyard.steps.preprocess.shards import plan_layout
+from trainyard.steps.preprocess.shards import count_shards, plan_layout
 from trainyard.steps.preprocess.split import assign_split, order_key
 
 CONTENTS = st.binary(min_size=1, max_size=64)
@@ -50,5 +51,13 @@ def test_shards_are_even_and_in_order():
 
 
 def test_a_small_split_is_one_shard_and_one_shard_takes_every_bucket():
-    layout = plan_layout(SplitSummary(examples=3, buckets={5: 2, 65535: 1}), 4096)
+    layout = plan_layout(SplitSummary(examples=3, buckets={5: 2, 65535: 1}), None)
     assert (layout.starts, layout.examples) == ([0], [3])
+
+
+@pytest.mark.parametrize(
+    ("examples", "shards"), [(0, 1), (4096, 1), (4097, 2), (1 << 22, 1024), (100_000_000, 1024), (10 << 30, 10_240)]
+)
+def test_by_default_a_large_split_has_larger_shards(examples: int, shards: int) -> None:
+    assert count_shards(examples, None) == shards
+    assert count_shards(examples, 100) == max(1, -(-examples // 100))

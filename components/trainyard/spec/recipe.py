@@ -125,7 +125,10 @@ class Data(Strict):
     split: SplitFractions = SplitFractions()
     max_bad_fraction: Fraction = Field(0.01, description="The run stops when more of the records than this are bad.")
     max_image_pixels: Count = Field(50_000_000, description="Larger images are quarantined from their header.")
-    shard_examples: Examples = Field(4096, description="Examples a shard, about.")
+    shard_examples: Examples | None = Field(
+        None,
+        description="Examples a shard, about. By default 4,096, and more where a split would have over 1,024 shards.",
+    )
     schema_: Annotated[str, Field(min_length=1, max_length=1_000_000)] | None = Field(
         None,
         alias="schema",

@@ -16,6 +16,8 @@ from trainyard.steps.preprocess.facts.summary import SplitSummary
 from trainyard.steps.preprocess.parts import BUCKETS, PartFile, finished, fixed_bytes, rows_between
 
 _IMAGE = "raw/image"
+_EXAMPLES, _SHARDS = 4096, 1024  # chosen: many small shards shuffle well, and go round many workers
+_MOST_EXAMPLES = 1 << 20  # chosen: some hundred bytes each, without their images
 
 
 @dataclass(frozen=True)
@@ -38,9 +40,9 @@ class Layout:
         return self.starts[shard], [*self.starts, BUCKETS][shard + 1]
 
 
-def plan_layout(summary: SplitSummary, shard_examples: int) -> Layout:
+def plan_layout(summary: SplitSummary, shard_examples: int | None) -> Layout:
     """Return the layout of a split in shards of about `shard_examples` examples, even to the size of one bucket."""
-    shards = max(1, math.ceil(summary.examples / shard_examples))
+    shards = count_shards(summary.examples, shard_examples)
     starts, counts, seen = [0], [0], 0
     for bucket, examples in sorted(summary.buckets.items()):
         if len(starts) < shards and seen >= len(starts) * summary.examples / shards:
@@ -49,6 +51,16 @@ def plan_layout(summary: SplitSummary, shard_examples: int) -> Layout:
         counts[-1] += examples
         seen += examples
     return Layout(starts, counts)
+
+
+def count_shards(examples: int, shard_examples: int | None) -> int:
+    """Return the number of shards of so many examples; where the recipe names no size, at most 1,024 if they fit.
+
+    Each shard reads a slice of every part, so their number counts twice in large data.
+    """
+    if shard_examples is None:
+        shard_examples = min(max(_EXAMPLES, math.ceil(examples / _SHARDS)), _MOST_EXAMPLES)
+    return max(1, math.ceil(examples / shard_examples))
 
 
 def shard_name(split: Split, index: int, shards: int) -> str:

@@ -20,6 +20,7 @@ import apache_beam as beam
 
 from trainyard import child_process, events, memory
 from trainyard.child_process import ChildProcess
+from trainyard.errors import TransientError
 from trainyard.steps.preprocess.runner import is_in_process, pipeline
 
 _BYTES = 128 << 20  # chosen: a helper begins with seconds of imports, and so many bytes are half a minute's work
@@ -81,13 +82,20 @@ def _helping(
 ) -> Iterator[None]:
     """Have `count` helpers work while the block does, and wait for the tasks that they took and that are `left`."""
     events.emit("helpers", count=count)
-    child_process.prepare_fork_server(["trainyard.steps.preprocess.run"])
     helpers: list[ChildProcess] = []
-    try:
+
+    def start() -> None:
+        child_process.prepare_fork_server(["trainyard.steps.preprocess.run"])
         for _ in range(count):
-            helpers.append(ChildProcess(_help, (do, tasks, claims), "helper"))
-            threading.Thread(target=_pass_on, args=(helpers[-1],), daemon=True).start()
+            with suppress(TransientError):  # it was killed at once, again and again: the others do its work
+                helpers.append(ChildProcess(_help, (do, tasks, claims), "helper"))
+                threading.Thread(target=_pass_on, args=(helpers[-1],), daemon=True).start()
+
+    starter = threading.Thread(target=start, daemon=True)  # the fork server answers once it has imported all
+    starter.start()
+    try:
         yield
+        starter.join()
         for helper in helpers:
             while helper.is_alive() and left():
                 helper.join(_POLL_SECONDS)
@@ -95,6 +103,7 @@ def _helping(
                 ended = child_process.describe_exit(helper.code)
                 events.emit("warning", message=f"a helper {ended}: this process does what it left")
     finally:
+        starter.join()
         for helper in helpers:
             helper.kill()
 
