@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
 import resource
 import subprocess
 import threading
@@ -11,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _SECONDS_BETWEEN_SAMPLES = 0.1
+_PR_SET_CHILD_SUBREAPER = 36  # prctl(2): orphans below this process become its children, so it can ask what they cost
 
 
 @dataclass(frozen=True)
@@ -23,6 +26,7 @@ class Cost:
 
 def cost(command: list[str]) -> Cost:
     """Run `command` to its end and return what it and its children cost."""
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
         sampler = _Sampler(process.pid)
@@ -31,12 +35,15 @@ def cost(command: list[str]) -> Cost:
         sampler.join()
     if process.returncode:
         raise RuntimeError(f"{' '.join(command)}: exit {process.returncode}\n{errors[-2000:]}")
+    with suppress(ChildProcessError):
+        while True:
+            os.waitpid(-1, 0)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return Cost(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, sampler.peak_mib)
 
 
 class _Sampler(threading.Thread):
-    """Keeps the most anonymous memory that a process and all below it had at one time, in MiB."""
+    """Keeps the most anonymous memory that a process and all below it had at one time, in MiB, shared pages once."""
 
     def __init__(self, root: int) -> None:
         super().__init__(daemon=True)
@@ -60,5 +67,5 @@ def _tree(root: int) -> list[int]:
 
 def _anonymous_mib(process: int) -> float:
     with suppress(OSError, IndexError):
-        return int(Path(f"/proc/{process}/status").read_text().split("RssAnon:")[1].split()[0]) / 1024
+        return int(Path(f"/proc/{process}/smaps_rollup").read_text().split("Pss_Anon:")[1].split()[0]) / 1024
     return 0.0
