@@ -7,6 +7,7 @@ class _AttrValue(Message):
     s: bytes
 
 class _NodeDef(Message):
+    name: str
     attr: MessageMap[str, _AttrValue]
 
 class _OpDef(Message):
@@ -18,7 +19,7 @@ class _ArgAttrs(Message):
 class _FunctionDef(Message):
     signature: _OpDef
     arg_attr: MessageMap[int, _ArgAttrs]
-    node_def: Sequence[_NodeDef]
+    node_def: RepeatedCompositeFieldContainer[_NodeDef]
 
 class _FunctionDefLibrary(Message):
     function: RepeatedCompositeFieldContainer[_FunctionDef]
