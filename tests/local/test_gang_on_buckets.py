@@ -5,6 +5,8 @@ from __future__ import annotations
 import secrets
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import gang_processes
@@ -65,25 +67,42 @@ def begin(folder: Path, examples: str, root: str) -> Gang:
 def kill_chief_in_a_write(gang: Gang, store: Store) -> None:
     """Let nothing more be written until the gang has taken all the steps that it takes, then kill its chief."""
     checkpoints = Checkpoints(f"{gang.root}/checkpoints", "", keep=3, writes=False)
-    killed = threading.Event()
+    stopped = False
+    while not stopped:
+        wait_for_a_step(gang)
+        with held_writes(store):
+            gang.wait_for(lambda: stands_still(gang), SECONDS)
+            # But for one whose manifest was written before, and only the answer to a later request is held.
+            stopped = gang.step() > checkpoints.steps()[-1] + INTERVAL // 2
+            if stopped:
+                gang_processes.kill(gang.training_process(0))
+
+
+def wait_for_a_step(gang: Gang) -> None:
+    begun = gang.step()
+    gang.wait_for(lambda: gang.step() > begun, SECONDS)
+
+
+def stands_still(gang: Gang) -> bool:
+    step = gang.step()
+    time.sleep(3)
+    return gang.step() == step
+
+
+@contextmanager
+def held_writes(store: Store) -> Iterator[None]:
+    """Let no write reach the store while the block runs; its end breaks off those that wait."""
+    over = threading.Event()
 
     def held(request: Request) -> bool:
         if request.method in ("GET", "HEAD"):
             return False
-        killed.wait(60)
+        over.wait(60)
         return True
 
-    def stands_still() -> bool:
-        step = gang.step()
-        time.sleep(3)
-        return gang.step() == step > checkpoints.steps()[-1] + INTERVAL // 2
-
-    begun = gang.step()
-    gang.wait_for(lambda: gang.step() > begun, SECONDS)
     store.before = held
     try:
-        gang.wait_for(stands_still, SECONDS)
-        gang_processes.kill(gang.training_process(0))
+        yield
     finally:
         store.before = lambda request: None
-        killed.set()
+        over.set()
