@@ -43,7 +43,7 @@ class Beam(Strict):
 
     runner: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_.]{0,255}$")] = Field(
         "direct",
-        description="direct (the step's own process), prism, flink, spark or dataflow; or a class of Beam's by name, "
+        description="direct (the step's own machine), prism, flink, spark or dataflow; or a class of Beam's by name, "
         "such as PortableRunner, with all of its options below.",
     )
     parallelism: Annotated[int, Field(ge=1, le=32_768)] | None = Field(
