@@ -46,9 +46,16 @@ def _run_digits() -> dict[str, str]:
 
 
 def _training_loop() -> dict[str, str]:
-    # A process of its own: what TensorFlow's import leaves in the environment is no part of the others.
-    command = [sys.executable, "-m", "benchmarks.training_loop", "--part"]
-    return {"training_loop": subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout}
+    return {"training_loop": _of_a_process("benchmarks.training_loop", "--part")}
+
+
+def _input() -> dict[str, str]:
+    return {"input": _of_a_process("benchmarks.input")}
+
+
+def _of_a_process(*module: str) -> str:
+    # Its own: what TensorFlow's import leaves in the environment is no part of the others.
+    return subprocess.run([sys.executable, "-m", *module], check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
 def _command_line() -> dict[str, str]:
@@ -88,6 +95,7 @@ BENCHMARKS: dict[str, Callable[[], dict[str, str]]] = {
     "planning": _planning,
     "scaling": _scaling,
     "data": _data,
+    "input": _input,
     "scale": _scale,
 }
 

@@ -1,5 +1,6 @@
 """preprocess on the runner that the environment names."""
 
+import copy
 import inspect
 import shutil
 import signal
@@ -54,6 +55,30 @@ def test_options_of_dataflow_reach_beam_and_the_main_session_does_not():
     assert options.view_as(StandardOptions).runner == "DataflowRunner"
     assert (cloud.project, cloud.region, cloud.temp_location) == ("p", "r1", "gs://b/tmp")
     assert options.view_as(SetupOptions).save_main_session is False
+
+
+def test_what_beam_remembers_is_what_it_would_find():
+    from apache_beam import DoFn
+    from apache_beam.options.pipeline_options import StandardOptions
+    from apache_beam.transforms import core
+
+    from trainyard.steps.preprocess import runner
+
+    class Windowed(DoFn):
+        def process(self, element, window=DoFn.WindowParam):
+            yield element, window
+
+    found = [core.get_function_args_defaults(each) for each in (Windowed().process, Windowed.process, len)]
+    runner._remember_signatures()
+    for _ in range(2):
+        again = [core.get_function_args_defaults(each) for each in (Windowed().process, Windowed.process, len)]
+        assert again == found
+    options = runner._options("--runner=DirectRunner")
+    options.view_as(StandardOptions).streaming = True
+    copied = copy.deepcopy(options)
+    options.view_as(StandardOptions).streaming = False
+    assert copied.view_as(StandardOptions).streaming is True
+    assert copied.get_all_options()["streaming"] is True and options.get_all_options()["streaming"] is False
 
 
 class Job(LocalJobServicer):

@@ -16,7 +16,7 @@ import yaml
 
 TRAINYARD = str(Path(sys.executable).parent / "trainyard")
 CHECKPOINT = "train/*.checkpoints/ckpt-[1-9]*"  # of a training that is past its first steps
-OPTIONS = ["--set", "train.epochs=100", "--set", "train.early_stopping=null"]
+OPTIONS = ["--set", "train.epochs=40", "--set", "train.early_stopping=null"]
 
 
 @pytest.fixture
@@ -34,21 +34,35 @@ def start(here: Path) -> subprocess.Popen[str]:
 
 def wait_for(run: subprocess.Popen[str], here: Path, what: str) -> None:
     """Return once something new below the storage matches `what`."""
-    known, end = set(here.parent.glob(f"storage/digits/{what}")), time.monotonic() + 240
+    known, latest = set(here.parent.glob(f"storage/digits/{what}")), time.monotonic() + 240
     while not set(here.parent.glob(f"storage/digits/{what}")) - known:
-        assert run.poll() is None and time.monotonic() < end, (here.parent / "said").read_text()
+        assert run.poll() is None and time.monotonic() < latest, (here.parent / "said").read_text()
         time.sleep(0.01)
+
+
+def end(run: subprocess.Popen[str], here: Path) -> tuple[int, str]:
+    """Return the exit code of `run`, and all that the runs have written."""
+    with suppress(subprocess.TimeoutExpired):
+        run.wait(240)
+    said = (here.parent / "said").read_text()
+    assert run.poll() is not None, f"It runs on, of {[*_commands(run.pid)]}:\n{said}"
+    return run.returncode, said
 
 
 def forkserver(run: subprocess.Popen[str]) -> int:
-    end = time.monotonic() + 60
-    while time.monotonic() < end:
-        for pid in _group(run.pid):
-            with suppress(OSError):
-                if "multiprocessing.forkserver" in Path(f"/proc/{pid}/cmdline").read_text():
-                    return pid
+    latest = time.monotonic() + 60
+    while time.monotonic() < latest:
+        for pid, command in _commands(run.pid):
+            if "multiprocessing.forkserver" in command:
+                return pid
         time.sleep(0.01)
     raise AssertionError("no fork server")
+
+
+def _commands(leader: int) -> Iterator[tuple[int, str]]:
+    for pid in _group(leader):
+        with suppress(OSError):
+            yield pid, Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
 
 
 def _group(leader: int) -> Iterator[int]:
@@ -67,11 +81,11 @@ def test_sigterm_to_every_process_of_a_run_is_exit_code_143_whenever_it_comes(he
         wait_for(run, here, what)
         run.send_signal(signal.SIGTERM)
         os.killpg(run.pid, signal.SIGTERM)
-        assert run.wait(60) == 143, (what, (here.parent / "said").read_text())
-        assert "told to stop (SIGTERM)" in (here.parent / "said").read_text()
-        end = time.monotonic() + 10
+        code, said = end(run, here)
+        assert code == 143 and "told to stop (SIGTERM)" in said, (what, said)
+        latest = time.monotonic() + 10
         while list(_group(run.pid)):
-            assert time.monotonic() < end, list(_group(run.pid))
+            assert time.monotonic() < latest, [*_commands(run.pid)]
             time.sleep(0.05)
 
 
@@ -81,8 +95,8 @@ def test_a_killed_fork_server_is_exit_code_30_and_the_next_start_has_a_fresh_one
     os.kill(forkserver(run), signal.SIGKILL)  # while it imports: the first step has another one
     wait_for(run, here, CHECKPOINT)
     os.kill(forkserver(run), signal.SIGKILL)
-    assert run.wait(60) == 30, (here.parent / "said").read_text()
-    said = " ".join((here.parent / "said").read_text().split())
-    assert "train: was killed, or the fork server that had started it." in said
-    again = start(here)
-    assert again.wait(180) == 0, (here.parent / "said").read_text()
+    code, said = end(run, here)
+    assert code == 30, said
+    assert "train: was killed, or the fork server that had started it." in " ".join(said.split())
+    code, said = end(start(here), here)
+    assert code == 0, said

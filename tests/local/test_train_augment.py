@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,6 +29,22 @@ EVERYTHING = {
     **{"crop": {"scale": [0.5, 1.0]}, "flip": True, "rand_augment": {}, "rotate": 5, "cutout": 0.3},
     **{"brightness": 0.2, "contrast": 0.2, "mixup": 0.2, "cutmix": 1.0},
 }
+
+
+COLOURS = {"brightness": 0.3, "contrast": 0.3, "saturation": 0.3, "hue": 0.2}
+UNDER_JAX = """
+import sys
+from pathlib import Path
+import jax
+import numpy as np
+from trainyard.spec.augment import Augment
+from trainyard.steps.train.input import on_device
+options, folder = Augment.model_validate_json(sys.argv[1]), Path(sys.argv[2])
+given = {name: jax.numpy.asarray(values) for name, values in np.load(folder / "given.npz").items()}
+features = {"image": given["image"], on_device.DRAWS: given["draws"]}
+changed = jax.jit(lambda features: on_device.augment(features, options)["image"])(features)
+np.save(folder / "changed.npy", np.asarray(changed))
+"""
 
 
 @pytest.fixture(scope="module")
@@ -128,6 +148,21 @@ def test_colours_change_by_their_formulas() -> None:
     np.testing.assert_allclose(half_turn, 2 * grey - images, atol=0.2)
     hidden = changed(Augment(cutout=1), cutout_y=0, cutout_x=0)
     assert (hidden == 127.5).all()
+
+
+def test_jax_changes_images_as_tensorflow_does(tmp_path: Path) -> None:
+    options = Augment.model_validate(COLOURS | {"cutout": 0.3, "mixup": 0.4, "cutmix": 1.0})
+    images = np.random.default_rng(3).integers(0, 256, (8, 16, 12, 3), np.uint8)
+    draws = mixing.device_draws(options, Draws(3, tf.constant(4, tf.int64), 8, 0, 8), 16, 12)
+    changed = on_device.augment({"image": tf.constant(images), on_device.DRAWS: draws}, options)["image"].numpy()
+    assert np.abs(changed - images).mean() > 10
+    np.savez(tmp_path / "given.npz", image=images, draws=draws.numpy())
+    subprocess.run(
+        [sys.executable, "-c", UNDER_JAX, options.model_dump_json(), str(tmp_path)],
+        env=os.environ | {"KERAS_BACKEND": "jax"},
+        check=True,
+    )
+    np.testing.assert_allclose(np.load(tmp_path / "changed.npy"), changed, atol=0.01)
 
 
 def test_each_operation_of_rand_augment_keeps_the_size_and_some_change_the_image() -> None:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import train_folders
 
+from trainyard import memory
 from trainyard.data.examples import ExampleFolder, open_examples
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.train.input import input as training_input
@@ -84,3 +85,13 @@ def recipe(augment: dict[str, float] | None = None) -> Recipe:
             "train": {"epochs": 3, "batch_size": 16, "augment": augment or {}},
         }
     )
+
+
+def test_what_is_prepared_ahead_takes_a_part_of_the_containers_memory(
+    folder: ExampleFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = Input(recipe(), folder, None)
+    monkeypatch.setattr(memory, "limit_mib", lambda: 8192)
+    assert [each.options().autotune.ram_budget for each in (data.train(0), data.evaluation())] == [2 << 30] * 2
+    monkeypatch.setattr(memory, "limit_mib", lambda: None)
+    assert data.train(0).options().autotune.ram_budget is None

@@ -15,10 +15,15 @@ AUTOTUNE: int
 class _Threading:
     private_threadpool_size: int
 
+class _Autotune:
+    ram_budget: int
+
 class Options:
+    autotune: _Autotune
     threading: _Threading
 
 class Dataset(Generic[_T]):
+    def options(self) -> Options: ...
     def with_options(self, options: Options) -> Dataset[_T]: ...
     def __iter__(self) -> Iterator[_T]: ...
     @overload

@@ -108,7 +108,7 @@ def provenance(recipe: Recipe, step: str) -> Provenance:
         modules, imported = modules | network, imported | more
     digests = {name: _parsed(path.read_bytes()).digest for name, path in modules.items()}
     if _RECIPE_MODULE in modules and recipe.module:
-        digests["module"] = _digest(recipe_module(recipe.module))
+        digests["module"] = _digest(_meaning_or_text(recipe_module(recipe.module)))
     libraries = {name: _version(_DISTRIBUTIONS[name], variant) for name in sorted(imported & _DISTRIBUTIONS.keys())}
     return Provenance(modules=digests, libraries=libraries, engine=engine if step == "train" else "")
 
@@ -170,7 +170,8 @@ class _Parsed:
 
 @cache
 def _parsed(source: bytes) -> _Parsed:
-    return _Parsed(_digest(source), frozenset(_imports(ast.parse(source))))
+    tree = ast.parse(source)
+    return _Parsed(_digest(_meaning(tree)), frozenset(_imports(tree)))
 
 
 def _imports(node: ast.AST) -> Iterator[str]:
@@ -183,17 +184,22 @@ def _imports(node: ast.AST) -> Iterator[str]:
         yield from _imports(child)
 
 
-def _digest(source: bytes) -> str:
-    """Return a digest of `source` as parsed: comments, docstrings and layout do not count."""
+def _digest(meaning: str) -> str:
+    return hashlib.sha256(meaning.encode()).hexdigest()[:16]
+
+
+def _meaning_or_text(source: bytes) -> str:
     try:
-        text = _meaning(ast.parse(source))
+        return _meaning(ast.parse(source))
     except (SyntaxError, ValueError):  # the step that loads it says so
-        text = repr(source)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+        return repr(source)
 
 
 def _meaning(node: object) -> str:
-    """Return `node` as text that is the same in Python 3.11 to 3.13, whose `ast.dump` differs in empty fields."""
+    """Return `node` as text, comments, docstrings and layout left out.
+
+    It is the same in Python 3.11 to 3.13, whose `ast.dump` differs in empty fields.
+    """
     if isinstance(node, list):
         return ",".join(_meaning(each) for each in node)
     if not isinstance(node, ast.AST):

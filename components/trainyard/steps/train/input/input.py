@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 import tensorflow as tf
 
-from trainyard import events
+from trainyard import events, memory
 from trainyard.contract.artifacts.document import Split
 from trainyard.data.examples import ExampleFolder, Tensors
 from trainyard.errors import ConfigurationError, did_you_mean
@@ -33,6 +33,8 @@ from trainyard.storage import storage
 # Chosen: a split whose decoded features take less than this is held in memory. The same on every machine, for the order
 # of the batches depends on it.
 MEMORY_BYTES = 512 << 20
+# Chosen: of the memory limit of the container, what is prepared ahead may take so much.
+_PREPARED_SHARE = 1 / 4
 
 Batch = tuple[Tensors, tf.Tensor, tf.Tensor]
 _Key = tuple[tf.Tensor, tf.Tensor]  # number of the micro-batch, replica
@@ -96,7 +98,7 @@ class Input:
         first = start * self._micro_batches
         keys = self._keys(first, self.recipe.train.epochs * self._micro_batches_per_epoch)
         batches = self._shuffled_batches(keys) if self._fits("train") else self._streamed_batches(keys, first)
-        return batches.map(no_autograph(self._augment_and_weigh), **PARALLEL).prefetch(tf.data.AUTOTUNE)
+        return _prepared(batches.map(no_autograph(self._augment_and_weigh), **PARALLEL))
 
     @property
     def evaluation_steps(self) -> int:
@@ -121,7 +123,7 @@ class Input:
             batches = tf.data.Dataset.zip(keys, rows).map(
                 no_autograph(lambda key, batch: (*batch, lanes.example_mask(key[0], key[1] * size, size)))
             )
-        return batches.prefetch(tf.data.AUTOTUNE)
+        return _prepared(batches)
 
     def shards(self, split: Split) -> list[str]:
         """Return the paths of the shards of `split` that this process reads."""
@@ -354,6 +356,17 @@ class Input:
             math.prod(each.shape) * (1 if each.encoded else tf.as_dtype(each.dtype).size) for each in features
         )
         return self._count(split) * example_bytes <= MEMORY_BYTES
+
+
+def _prepared(batches: tf.data.Dataset[Batch]) -> tf.data.Dataset[Batch]:
+    """Return `batches`, prepared ahead of the steps.
+
+    TensorFlow chooses how many, within half of the machine's memory, of which a container may have a small part.
+    """
+    options = tf.data.Options()
+    if limit := memory.limit_mib():
+        options.autotune.ram_budget = int(_PREPARED_SHARE * (limit << 20))
+    return batches.prefetch(tf.data.AUTOTUNE).with_options(options)
 
 
 def streamed_files(recipe: Recipe, examples: str, rank: Rank) -> set[str]:

@@ -1,0 +1,159 @@
+"""preprocess on Flink: the session cluster of k8s/components/flink, Beam's workers beside its TaskManagers, a kill.
+
+TRAINYARD_IMAGE and TRAINYARD_FLINK_IMAGE name the images (images/Dockerfile, images/flink/Dockerfile).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from namespaces import Namespace, until
+from train_step import IMAGE, Desk
+
+from trainyard.spec.beam import Beam, command_line
+
+FLINK_IMAGE = os.environ.get("TRAINYARD_FLINK_IMAGE", "")
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.skipif(not (IMAGE and FLINK_IMAGE), reason="TRAINYARD_FLINK_IMAGE names no image"),
+    pytest.mark.timeout(1200),
+]
+
+ROOT = Path(__file__).parents[2]
+GUIDE = ROOT / "docs" / "how-to" / "beam-runners.md"
+MANAGERS = "app.kubernetes.io/component=taskmanager"
+SECONDS = 600  # of CPU-bound work on two cores that others may use
+
+RECIPE = """
+name: sold
+data:
+  format: csv
+  path: /runs/{tables}
+  label: sold
+  features: {{price: {{type: numeric}}, shop: {{type: category}}}}
+model: {{name: mlp}}
+"""
+TABLES = """
+import pathlib, sys
+import numpy as np
+folder, files, rows = pathlib.Path("/runs", sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+folder.mkdir()
+for number in range(files):
+    draw = np.random.default_rng(number)
+    columns = draw.normal(size=rows), draw.integers(9, size=rows), draw.random(rows) < 0.5
+    lines = (f"{price:.6f},{shop},{'yes' if sold else 'no'}\\n" for price, shop, sold in zip(*columns))
+    (folder / f"{number}.csv").write_text("price,shop,sold\\n" + "".join(lines))
+"""
+DIGESTS = """
+import json, sys
+from trainyard.storage import storage
+print(json.dumps({name: each.crc32c for name, each in storage.require(sys.argv[1], "preprocess").files.items()}))
+"""
+
+
+class Flink:
+    """The session cluster in a namespace, and steps of preprocess that run on it, or without it, on the desk."""
+
+    def __init__(self, desk: Desk) -> None:
+        self.desk = desk
+        self.namespace = desk.namespace
+        options = Beam(runner="flink", parallelism=2)
+        self._options = command_line(options, "kubeflow", self.namespace.name, "/runs/store")
+
+    def preprocess(self, recipe: str, output: str, on_flink: bool) -> Step:
+        options = [f"--beam-options={self._options}"] if on_flink else []
+        return Step(self.namespace, [f"--recipe=/runs/{recipe}.yaml", f"--output=/runs/store/{output}", *options])
+
+    def digests(self, output: str) -> dict[str, Any]:
+        return dict(json.loads(self.desk.python(DIGESTS, f"/runs/store/{output}").splitlines()[-1]))
+
+    def managers(self) -> list[str]:
+        return self.namespace.kubectl("get", "pods", "-l", MANAGERS, "-o", "name").split()
+
+
+class Step:
+    """A preprocess step on the desk, and the events that it wrote."""
+
+    def __init__(self, namespace: Namespace, options: list[str]) -> None:
+        self._log = namespace.folder / f"step-{time.monotonic_ns()}.log"
+        command = [
+            "kubectl",
+            "-n",
+            namespace.name,
+            "exec",
+            "desk",
+            "--",
+            "python",
+            "-m",
+            "trainyard.steps",
+            "preprocess",
+        ]
+        with self._log.open("w") as log:
+            self.process = subprocess.Popen([*command, *options], stdout=log, stderr=log)
+
+    @property
+    def log(self) -> str:
+        return self._log.read_text()
+
+    def events(self, kind: str) -> list[dict[str, Any]]:
+        found = [json.loads(line) for line in self.log.splitlines() if line.startswith('{"event"')]
+        return [event for event in found if event["event"] == kind]
+
+    def ends(self) -> Step:
+        assert self.process.wait(SECONDS) == 0, self.log
+        return self
+
+
+@pytest.fixture(scope="module")
+def flink(namespace: Namespace) -> Iterator[Flink]:
+    desk = Desk(namespace)
+    kustomize(namespace)
+    namespace.kubectl("rollout", "status", "deployment/trainyard-flink-jobmanager", "--timeout=180s")
+    namespace.kubectl("rollout", "status", "deployment/trainyard-flink-taskmanager", "--timeout=180s")
+    yield Flink(desk)
+    for container in ("jobmanager", "jobserver"):
+        print(namespace.kubectl("logs", "deployment/trainyard-flink-jobmanager", "-c", container, "--tail=60"))
+
+
+def kustomize(namespace: Namespace) -> None:
+    """Apply the overlay that the guide shows, with the images under test."""
+    block = next(each for each in re.findall(r"```yaml\n(.*?)```", GUIDE.read_text(), re.S) if "components/" in each)
+    overlay = yaml.safe_load(block)
+    overlay["resources"] = []
+    overlay["namespace"] = namespace.name
+    overlay["components"] = [os.path.relpath(ROOT / "k8s/components/flink", namespace.folder)]
+    images = {"trainyard/flink": FLINK_IMAGE, "trainyard/cpu": IMAGE}
+    pairs = [(name, *image.rsplit(":", 1)) for name, image in images.items()]
+    overlay["images"] = [{"name": name, "newName": new, "newTag": tag} for name, new, tag in pairs]
+    (namespace.folder / "kustomization.yaml").write_text(yaml.safe_dump(overlay))
+    namespace.kubectl("apply", "-k", str(namespace.folder))
+
+
+def write(desk: Desk, name: str, files: int, rows: int) -> None:
+    """Write CSV files and their recipe to the volume."""
+    desk.python(TABLES, name, str(files), str(rows))
+    program = "import pathlib, sys; pathlib.Path(sys.argv[1]).write_text(sys.argv[2])"
+    desk.python(program, f"/runs/{name}.yaml", RECIPE.format(tables=name))
+
+
+def test_a_step_on_flink_gives_the_same_bytes_though_a_taskmanager_was_killed(flink: Flink) -> None:
+    write(flink.desk, "sold", files=12, rows=40_000)
+    step = flink.preprocess("sold", "on-flink", on_flink=True)
+    until(lambda: step.events("progress") or step.process.poll() is not None, SECONDS)
+    assert step.process.poll() is None, step.log
+    killed = flink.managers()[0]
+    flink.namespace.kubectl("delete", killed, "--force", "--grace-period=0")
+    step.ends()
+    assert step.events("beam_job")
+    flink.preprocess("sold", "direct", on_flink=False).ends()
+    assert flink.digests("on-flink") == flink.digests("direct")
+    assert killed not in flink.managers()

@@ -1,0 +1,4 @@
+from collections.abc import Callable
+from inspect import Signature
+
+get_signature: Callable[[Callable[..., object]], Signature]
