@@ -71,7 +71,7 @@ class Gang:
         lines = [json.loads(line) for line in self.log.splitlines() if line.startswith('{"event"')]
         return [line for line in lines if line["event"] == kind]
 
-    def wait_for(self, what: Callable[[], bool], seconds: float = 60) -> None:
+    def wait_for(self, what: Callable[[], bool], seconds: float = 240) -> None:
         """Return as soon as `what()` holds; fails where the run ends or the time passes before."""
         end = time.monotonic() + seconds
         while not what():
@@ -81,7 +81,7 @@ class Gang:
     def step(self) -> int:
         return max((event["done"] for event in self.events("progress")), default=0)
 
-    def finish(self, code: int = 0, seconds: float = 180) -> None:
+    def finish(self, code: int = 0, seconds: float = 240) -> None:
         assert self.process.wait(seconds) == code, self.log[-3000:]
 
     def training_process(self, worker: int) -> int:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import gang_processes
 import numpy as np
+import pytest
 import train_folders
 from gang_processes import Gang, start
 from object_stores import Request, Store
@@ -22,6 +23,7 @@ INTERVAL = 20  # steps; a checkpoint is begun after every half of it, and at an 
 SECONDS = 300  # generous: other work goes on beside it
 
 
+@pytest.mark.parametrize("served", ["s3"], indirect=True)  # minutes of work
 def test_a_gang_in_a_bucket_loses_at_most_an_interval_by_a_kill_also_while_a_checkpoint_is_written(
     store: Store, tmp_path: Path
 ) -> None:
@@ -46,6 +48,7 @@ def test_a_gang_in_a_bucket_loses_at_most_an_interval_by_a_kill_also_while_a_che
     assert not gang_processes.processes_of(tmp_path)
 
 
+@pytest.mark.parametrize("served", ["gs"], indirect=True)
 def test_pods_fetch_the_examples_that_they_train_on(store: Store, tmp_path: Path) -> None:
     examples = train_folders.digits(f"{store.uri}/{secrets.token_hex(4)}/examples", limit=120, shards=2)
     gang_processes.write_recipe(tmp_path, workers=2, epochs=1)

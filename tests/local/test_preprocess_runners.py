@@ -125,10 +125,24 @@ def test_a_pipeline_may_take_longer_than_an_answer_of_its_job_server(words, seco
 
 
 def test_workers_that_do_not_see_the_output_folder_are_noticed(tmp_path):
-    from trainyard.steps.preprocess.collect import _document, _read_found
+    from trainyard.steps.preprocess.collect import _Collect, _document, _read_found
+    from trainyard.steps.preprocess.readers.files import Files
+    from trainyard.steps.preprocess.readers.sources import Reader
+    from trainyard.steps.preprocess.tasks import do_tasks
 
-    with pytest.raises(ConfigurationError, match="mount one volume"):
-        _read_found(_document(str(tmp_path), 0), "--runner=DataflowRunner")
+    gone = str(tmp_path / "gone")
+    sentence = rf"^{gone}: Beam's workers do not see this folder of the step\. Mount one volume .* runner direct\.$"
+    collect = _Collect(recipes.load("digits"), Reader(recipes.load("digits"), Files("", []), None), gone)
+    server = LocalJobServicer()
+    port = server.start_grpc_server()
+    try:
+        for options in ("", f"--runner=PortableRunner --environment_type=LOOPBACK --job_endpoint=localhost:{port}"):
+            with pytest.raises(ConfigurationError, match=sentence):
+                do_tasks(collect, lambda: [("0", [])], options, 0)
+    finally:
+        server.stop()
+    with pytest.raises(ConfigurationError, match=sentence):
+        _read_found(_document(gone, "0"))
 
 
 @pytest.mark.skipif(shutil.which("prism") is None, reason="Beam's Prism runner is not on the PATH")

@@ -19,6 +19,7 @@ from trainyard.storage import storage
 
 TRAINYARD = [str(Path(sys.executable).parent / "trainyard")]
 SHORT = ["--set", "train.epochs=3", "--set", "evaluate.gates=[{metric: accuracy, min: 0.5}]"]
+SHORT += ["--set", "export.formats=[saved_model]", "--set", "evaluate.bootstrap=20"]
 
 
 def environment(folder: Path) -> Path:

@@ -16,6 +16,8 @@ from trainyard.storage import storage
 
 TRAINYARD = [str(Path(sys.executable).parent / "trainyard")]
 SHORT = ["--set", "train.epochs=3", "--set", "evaluate.gates=[{metric: accuracy, min: 0.5}]"]
+# Each of these is minutes of work, so one of the stores does it; test_buckets.py holds both to the same behaviour.
+GS, S3 = (pytest.mark.parametrize("served", [kind], indirect=True) for kind in ("gs", "s3"))
 FEW = ["--set", "export.formats=[saved_model, litert_float32]", "--set", "evaluate.bootstrap=20"]
 
 
@@ -34,6 +36,7 @@ def run(options: list[str], code: int = 0) -> dict:
     return json.loads(ended.stdout)
 
 
+@S3
 def test_digits_are_trained_and_pushed_in_a_bucket_and_the_next_run_meets_its_champion(
     store: Store, here: list[str]
 ) -> None:
@@ -54,6 +57,7 @@ def test_digits_are_trained_and_pushed_in_a_bucket_and_the_next_run_meets_its_ch
     assert other["pushed"]["version"] == 2 and other["pushed"]["path"].endswith("/models/2")
 
 
+@GS
 def test_training_killed_with_its_checkpoints_in_a_bucket_is_gone_on_with(store: Store, here: list[str]) -> None:
     options = [*here, "--set", "train.epochs=12"]
     root = yaml.safe_load(Path(here[1]).read_text())["storage"]
@@ -79,6 +83,7 @@ def steps(root: str) -> list[str]:
     return [name for name in found if name.startswith("ckpt-") and name != "ckpt-0"]
 
 
+@GS
 def test_the_components_of_the_pipeline_find_each_others_outputs_in_a_bucket(store: Store, tmp_path: Path) -> None:
     from kfp import local
 

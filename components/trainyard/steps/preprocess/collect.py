@@ -106,7 +106,7 @@ def collect(recipe: Recipe, files: Files, dataset: Dataset | None, kept: Kept, b
             beam_options,
             files.bytes,
         )
-    found = [done.get(name) or _read_found(_document(work, name), beam_options) for name in tasks]
+    found = [done.get(name) or _read_found(_document(work, name)) for name in tasks]
     fatal = sorted(sentence for each in found for sentence in each.fatal)
     if fatal:
         raise DataError("\n".join(fatal[:_EXAMPLES_SHOWN]))
@@ -134,8 +134,13 @@ class _Collect:
         self._looks = recipe.data.near_duplicates and recipe.data.is_image
 
     def __call__(self, task: tuple[str, list[str]]) -> None:
-        """Do a task. Raises `TransientError` if a bucket does not answer any more."""
+        """Do a task.
+
+        Raises `TransientError` if a bucket does not answer any more, `ConfigurationError` if the folder is not here.
+        """
         name, paths = task
+        if not Path(self._work).is_dir():
+            raise _unseen(self._work)
         final = _document(self._work, name)
         if final.exists():  # done by an attempt of the runner that it took for lost
             return
@@ -217,14 +222,18 @@ def _document(work: str, name: str) -> Path:
     return Path(work) / f"{name}.json"
 
 
-def _read_found(document: Path, beam_options: str) -> _Found:
+def _read_found(document: Path) -> _Found:
     try:
         return _FOUND.validate_json(document.read_bytes())
     except FileNotFoundError as error:
-        raise ConfigurationError(
-            f"beam options '{beam_options}': what the workers wrote is not in {document.parent}. "
-            "They must see this folder under the same name: mount one volume on all of them, or use DirectRunner."
-        ) from error
+        raise _unseen(str(document.parent)) from error
+
+
+def _unseen(folder: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"{folder}: Beam's workers do not see this folder of the step. "
+        "Mount one volume on all of them under the same path, or preprocess with the runner direct."
+    )
 
 
 def _summary(split: Split, found: list[_Found], parts: list[PartFile], work: str) -> SplitSummary:

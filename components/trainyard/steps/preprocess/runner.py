@@ -34,7 +34,7 @@ from trainyard.errors import ConfigurationError, TransientError
 from trainyard.runtime import step
 from trainyard.steps.preprocess.jobs import Jobs, job_name
 
-_UNREACHABLE = re.compile(r"TransientError: (.+?)(?: \[while running|$|\\n)", re.MULTILINE)
+_OURS = re.compile(r"(ConfigurationError|TransientError): (.+?)(?: \[while running|$|\\n)", re.MULTILINE)
 _OF_THE_MACHINE = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS)
 _View = TypeVar("_View", bound=PipelineOptions)
 
@@ -59,8 +59,8 @@ def pipeline(beam_options: str) -> Iterator[beam.Pipeline]:
     """Yield a pipeline that runs when the block ends, on the runner that `beam_options` names.
 
     beam_options are Beam's own command line options, such as `--runner=PrismRunner`. Without a runner, or with
-    DirectRunner, it runs in this process. Raises `ConfigurationError` if there is no such runner, `TransientError`
-    if a worker could not reach the source, and `OSError` if it met a full disk or a missing permission.
+    DirectRunner, it runs in this process. Raises `ConfigurationError` if there is no such runner, what of our errors a
+    worker met, and `OSError` if that was a full disk or a missing permission.
     """
     logging.getLogger("apache_beam").setLevel(logging.ERROR)
     _remember_signatures()
@@ -70,10 +70,10 @@ def pipeline(beam_options: str) -> Iterator[beam.Pipeline]:
     try:
         with jobs.cancelled_on_error(), root:
             yield root
-    except TransientError as error:  # from this process, with the transform's name at the end
-        raise TransientError(str(error).partition(" [while running")[0]) from error
+    except (ConfigurationError, TransientError) as error:  # from this process, with the transform's name at the end
+        raise type(error)(str(error).partition(" [while running")[0]) from error
     except RuntimeError as error:
-        _raise_of_the_source(error)
+        _raise_ours(error)
         _raise_of_the_machine(error)
         raise
     finally:
@@ -193,11 +193,11 @@ def _wrong(beam_options: str, reason: str) -> ConfigurationError:
     )
 
 
-def _raise_of_the_source(error: RuntimeError) -> None:
-    """Raise `TransientError` if a worker could not reach the source: Beam hands its errors on as text."""
-    sentence = _UNREACHABLE.search(str(error))
-    if sentence:
-        raise TransientError(sentence[1]) from error
+def _raise_ours(error: RuntimeError) -> None:
+    """Raise the error of ours that a worker met: Beam hands its errors on as text."""
+    if found := _OURS.search(str(error)):
+        kinds = {kind.__name__: kind for kind in (ConfigurationError, TransientError)}
+        raise kinds[found[1]](found[2]) from error
 
 
 def _raise_of_the_machine(error: RuntimeError) -> None:
