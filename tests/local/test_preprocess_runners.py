@@ -125,7 +125,7 @@ def test_a_pipeline_may_take_longer_than_an_answer_of_its_job_server(words, seco
 
 
 def test_workers_that_do_not_see_the_output_folder_are_noticed(tmp_path):
-    from trainyard.steps.preprocess.collect import _Collect, _document, _read_found
+    from trainyard.steps.preprocess.collect import _Collect, _document, _read_found, _Task
     from trainyard.steps.preprocess.readers.files import Files
     from trainyard.steps.preprocess.readers.sources import Reader
     from trainyard.steps.preprocess.tasks import do_tasks
@@ -138,7 +138,7 @@ def test_workers_that_do_not_see_the_output_folder_are_noticed(tmp_path):
     try:
         for options in ("", f"--runner=PortableRunner --environment_type=LOOPBACK --job_endpoint=localhost:{port}"):
             with pytest.raises(ConfigurationError, match=sentence):
-                do_tasks(collect, lambda: [("0", [])], options, 0)
+                do_tasks(collect, lambda: [("0", _Task([]))], options, 0)
     finally:
         server.stop()
     with pytest.raises(ConfigurationError, match=sentence):

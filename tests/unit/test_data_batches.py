@@ -2,6 +2,7 @@
 
 import csv
 import io
+import itertools
 import random
 
 import numpy as np
@@ -45,13 +46,14 @@ def by_row(path, recipe) -> tuple[list[dict], list[Quarantined], str]:
 def by_column(path, recipe) -> tuple[list[dict], list[Quarantined], str]:
     rows, bad, end = [], [], ""
     try:
-        for item in read_csv_batches(str(path), "rows.csv", recipe):
-            if isinstance(item, Quarantined):
-                bad.append(item)
-            else:
-                assert item.schema == batch_schema(recipe.data)
-                assert 0 < item.num_rows <= 4096
-                rows += item.to_pylist()
+        for piece in csv_rows.pieces(str(path)):
+            for item in read_csv_batches(str(path), "rows.csv", recipe, piece):
+                if isinstance(item, Quarantined):
+                    bad.append(item)
+                else:
+                    assert item.schema == batch_schema(recipe.data)
+                    assert 0 < item.num_rows <= 4096
+                    rows += item.to_pylist()
     except BadSource as error:
         end = str(error)
     return rows, bad, end
@@ -137,6 +139,25 @@ def test_most_rows_of_a_plain_table_are_judged_by_column(tmp_path, monkeypatch):
     assert 0 < len(single) < 300
 
 
+def test_a_large_file_is_cut_into_pieces_up_to_its_first_odd_row(tmp_path, monkeypatch):
+    draw = random.Random(5)
+    lines = [",".join(row(draw, 0)) for _ in range(40_000)]
+    path = tmp_path / "rows.csv"
+    path.write_text("\n".join([",".join(HEADER), *lines]))
+    monkeypatch.setattr(csv_rows, "_PIECE_BYTES", 400_000)
+    monkeypatch.setattr(csv_rows, "_MOST_BYTES", 100_000)
+    pieces = csv_rows.pieces(str(path))
+    assert len(pieces) == path.stat().st_size // 400_000
+    assert (pieces[0].start, pieces[-1].end) == (0, None)
+    assert all(one.end == other.start and one.row < other.row for one, other in itertools.pairwise(pieces))
+    assert_equal(path, recipe())
+    lines[20_000] = 'yes,1,5" pipe,a,b,2,'
+    path.write_text("\n".join([",".join(HEADER), *lines]))
+    cut = csv_rows.pieces(str(path))
+    assert 1 < len(cut) < len(pieces) and cut[-1].row < 20_002
+    assert_equal(path, recipe())
+
+
 PLAIN = ["", "1", "-0", "007", "1.50", "1e5", "yes", "red", "2024-02-29", "2024-02-30", " x ", "NA", "é", "\u00a0"]
 QUOTED = ['"a"', '"a""b"', '"a,b"', '"a\nb"', '"a\r\nb"', '""', '""""', '"', 'a"b', '"a"b', ' "a"', "\0", "\udcff"]
 CELLS = st.sampled_from([*PLAIN, "\ufeff", *QUOTED])
@@ -145,15 +166,22 @@ ROWS = st.lists(st.tuples(st.lists(CELLS, min_size=6, max_size=8) | st.lists(CEL
 
 
 @settings(max_examples=300, deadline=None)
-@given(ROWS, st.sampled_from([16, 64, 1 << 16]), st.sampled_from(["classification", "regression"]), st.booleans())
-@example([(["yes", "1", "", '"a', 'b"', "2", ""], "\n")], 16, "classification", True)
-def test_whatever_a_small_file_holds_it_is_what_it_is_row_by_row(tmp_path_factory, rows, block, task, mark):
+@given(
+    ROWS,
+    st.sampled_from([16, 64, 1 << 16]),
+    st.sampled_from([1, 100, 1 << 16]),
+    st.sampled_from(["classification", "regression"]),
+    st.booleans(),
+)
+@example([(["yes", "1", "", '"a', 'b"', "2", ""], "\n")], 16, 1, "classification", True)
+def test_whatever_a_small_file_holds_it_is_what_it_is_row_by_row(tmp_path_factory, rows, block, piece, task, mark):
     path = tmp_path_factory.getbasetemp() / "rows.csv"
     text = ",".join(HEADER) + "\n" + "".join(",".join(cells) + end for cells, end in rows)
     path.write_bytes(b"\xef\xbb\xbf" * mark + text.encode("utf-8", "surrogateescape"))
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in (("_FIRST_BYTES", block), ("_ODD_BYTES", 1), ("_FEW_ROWS", 1)):
+        for name, value in (("_FIRST_BYTES", block), ("_ODD_BYTES", 1), ("_FEW_ROWS", 1), ("_PIECE_BYTES", piece)):
             patch.setattr(csv_rows, name, value)
+        patch.setattr(csv_rows, "_MOST_BYTES", 64)
         assert_equal(path, recipe(task))
 
 

@@ -1,8 +1,8 @@
 """The first pipeline: reads, checks and splits the records, and counts what the run is judged by.
 
-The records go in tasks: a file of many, or some hundred images. A task leaves its rows in parts and, last and under its
-final name at once, a document of what it found. The results are merged in the order of the tasks, so that they do not
-depend on who did which, nor on which attempt.
+The records go in tasks: a file of many, a piece of a large one, or some hundred images. A task leaves its rows in parts
+and, last and under its final name at once, a document of what it found. The results are merged in the order of the
+tasks, so that they do not depend on who did which, nor on which attempt.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from trainyard.steps.preprocess.facts.near_duplicates import with_looks
 from trainyard.steps.preprocess.facts.summary import SplitSummary, Summary
 from trainyard.steps.preprocess.kept import Kept, digests
 from trainyard.steps.preprocess.parts import BUCKETS, PartFile, PartWriter, buckets, finished, fixed_bytes
+from trainyard.steps.preprocess.readers.csv_rows import WHOLE, Piece, pieces
 from trainyard.steps.preprocess.readers.files import Files
 from trainyard.steps.preprocess.readers.sources import Fatal, Reader
 from trainyard.steps.preprocess.readers.tfds import Dataset
@@ -88,6 +89,19 @@ class _Found:
 _FOUND = TypeAdapter(_Found)
 
 
+@dataclass(frozen=True)
+class _Task:
+    """What one task reads: files; of a CSV file a piece."""
+
+    paths: list[str]
+    piece: Piece = WHOLE
+
+    @property
+    def files(self) -> int:
+        """How many of the files are read to their end."""
+        return len(self.paths) if self.piece.end is None else 0
+
+
 def collect(recipe: Recipe, files: Files, dataset: Dataset | None, kept: Kept, beam_options: str) -> Collected:
     """Leave every good record in the folder of `kept`, but for what was kept of them, and return what was counted.
 
@@ -107,7 +121,7 @@ def collect(recipe: Recipe, files: Files, dataset: Dataset | None, kept: Kept, b
             files.bytes,
         )
     found = [done.get(name) or _read_found(_document(work, name)) for name in tasks]
-    fatal = sorted(sentence for each in found for sentence in each.fatal)
+    fatal = sorted({sentence for each in found for sentence in each.fatal})
     if fatal:
         raise DataError("\n".join(fatal[:_EXAMPLES_SHOWN]))
     parts = [part for each in found for part in each.parts]
@@ -133,19 +147,19 @@ class _Collect:
         self._target = recipe.data.label if recipe.task == "regression" else None
         self._looks = recipe.data.near_duplicates and recipe.data.is_image
 
-    def __call__(self, task: tuple[str, list[str]]) -> None:
+    def __call__(self, named: tuple[str, _Task]) -> None:
         """Do a task.
 
         Raises `TransientError` if a bucket does not answer any more, `ConfigurationError` if the folder is not here.
         """
-        name, paths = task
+        name, task = named
         if not Path(self._work).is_dir():
             raise _unseen(self._work)
         final = _document(self._work, name)
         if final.exists():  # done by an attempt of the runner that it took for lost
             return
         writer, found = PartWriter(Path(self._work), name), _Found()
-        for item in self._reader.read(paths):
+        for item in self._reader.read(task.paths, task.piece):
             if isinstance(item, Fatal):
                 found.fatal.append(item.sentence)
             elif isinstance(item, Quarantined):
@@ -174,14 +188,21 @@ def _conformity(found: list[_Found]) -> Conformity:
     return together
 
 
-def _tasks(recipe: Recipe, files: Files, dataset: Dataset | None) -> dict[str, list[str]]:
-    """Return the paths of each task by a name that changes whenever what the task finds may change."""
-    every = recipe.data.format != "image_folder"
-    ends = [end for end, path in enumerate(files.paths, 1) if every or end == len(files.paths) or _ends_task(path)]
-    tasks = [files.paths[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+def _tasks(recipe: Recipe, files: Files, dataset: Dataset | None) -> dict[str, _Task]:
+    """Return each task by a name that changes whenever what the task finds may change."""
+    if recipe.data.format == "image_folder":
+        ends = [end for end, path in enumerate(files.paths, 1) if end == len(files.paths) or _ends_task(path)]
+        tasks = [_Task(files.paths[start:end]) for start, end in zip([0, *ends], ends, strict=False)]
+    elif recipe.data.format == "csv":
+        tasks = [_Task([path], piece) for path in files.paths for piece in pieces(path)]
+    else:
+        tasks = [_Task([path]) for path in files.paths]
     states = dict(zip(files.paths, files.states, strict=True))
     about = dataclasses.asdict(dataset) if dataset else None
-    described = ([about, [(files.name(path), states[path]) for path in paths]] for paths in tasks)
+    described = (
+        [about, dataclasses.astuple(task.piece), [(files.name(path), states[path]) for path in task.paths]]
+        for task in tasks
+    )
     return dict(zip(digests(recipe, described), tasks, strict=True))
 
 
@@ -190,9 +211,10 @@ def _ends_task(path: str) -> bool:
     return zlib.crc32(os.fsencode(path)) % _IMAGES == 0
 
 
-def _finished(tasks: dict[str, list[str]], work: str) -> int:
+def _finished(tasks: dict[str, _Task], work: str) -> int:
     """Return how many files the tasks have whose documents are there."""
-    return sum(len(tasks.get(document.stem, ())) for document in Path(work).glob("*.json"))
+    done = (tasks.get(document.stem) for document in Path(work).glob("*.json"))
+    return sum(task.files for task in done if task)
 
 
 def _kept(name: str, kept: Kept) -> _Found | None:

@@ -3,11 +3,16 @@ from collections.abc import Sequence
 from google.protobuf.internal.containers import MessageMap, RepeatedCompositeFieldContainer
 from google.protobuf.message import Message
 
+class _TensorProto(Message):
+    dtype: int
+
 class _AttrValue(Message):
     s: bytes
+    tensor: _TensorProto
 
 class _NodeDef(Message):
     name: str
+    op: str
     attr: MessageMap[str, _AttrValue]
 
 class _OpDef(Message):

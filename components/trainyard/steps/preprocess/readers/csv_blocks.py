@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import IO
 
@@ -18,10 +19,14 @@ _LF, _CR, _QUOTE, _COMMA = b'\n\r",'
 
 
 class Ahead:
-    """The bytes of `stream`, read ahead: taken line by line, or looked at and passed over. `taken` counts them."""
+    """The bytes of `stream`, read ahead: taken line by line, or looked at and passed over. `taken` counts them.
 
-    def __init__(self, stream: IO[bytes]) -> None:
+    limit: how many there are; all by default.
+    """
+
+    def __init__(self, stream: IO[bytes], limit: int | None = None) -> None:
         self._stream = stream
+        self._left = limit
         self._held = b""
         self._at = 0
         self.taken = 0
@@ -55,7 +60,9 @@ class Ahead:
         return line
 
     def _read(self, size: int) -> bool:
-        more = self._stream.read(max(size, _CHUNK))
+        wanted = max(size, _CHUNK)
+        more = self._stream.read(wanted if self._left is None else min(wanted, self._left))
+        self._left = None if self._left is None else self._left - len(more)
         self._held, self._at = self._held[self._at :] + more, 0
         return bool(more)
 
@@ -88,9 +95,8 @@ def plain_block(content: bytes, *, columns: int, most_rows: int, most_row_bytes:
         content += b"\n"
     data = np.frombuffer(content, np.uint8)
     quotes = np.flatnonzero(data == _QUOTE) if b'"' in content else None
-    row_ends = _outside(np.flatnonzero(data == _LF), quotes)
-    first_odd = _first_odd(content, data, quotes)
-    row_ends = row_ends[: np.searchsorted(row_ends, first_odd)][:most_rows]
+    row_ends, first_odd = _row_ends(content, data, quotes)
+    row_ends = row_ends[:most_rows]
     lengths = np.diff(row_ends, prepend=-1)
     too_long = np.flatnonzero(lengths > most_row_bytes)[:1]
     if too_long.size:
@@ -109,6 +115,35 @@ def plain_block(content: bytes, *, columns: int, most_rows: int, most_row_bytes:
         ragged=list(zip(ragged.tolist(), cells[ragged].tolist(), strict=True)),
         odd=bool(too_long.size) or first_odd < len(content),
     )
+
+
+def row_starts(stream: IO[bytes], every: int, block_bytes: int) -> Iterator[tuple[int, int]]:
+    """Yield the position and the number (from 1 on) of a row about `every` bytes, as long as no row before is odd.
+
+    block_bytes: that are looked through at once, more than a row has.
+    """
+    ahead, rows, last = Ahead(stream), 0, 0
+    while content := ahead.peek(block_bytes):
+        if ahead.taken - last >= every:
+            last = ahead.taken
+            yield last, rows + 1
+        content = content[: content.rfind(b"\n") + 1]
+        if not content:
+            return
+        data = np.frombuffer(content, np.uint8)
+        quotes = np.flatnonzero(data == _QUOTE) if b'"' in content else None
+        row_ends, first_odd = _row_ends(content, data, quotes)
+        if not row_ends.size or first_odd < len(content):
+            return
+        ahead.skip(int(row_ends[-1]) + 1)
+        rows += len(row_ends)
+
+
+def _row_ends(content: bytes, data: npt.NDArray[np.uint8], quotes: Positions | None) -> tuple[Positions, int]:
+    """Return the position of each line end that ends a plain row, and that of the first odd byte."""
+    first_odd = _first_odd(content, data, quotes)
+    row_ends = _outside(np.flatnonzero(data == _LF), quotes)
+    return row_ends[: np.searchsorted(row_ends, first_odd)], first_odd
 
 
 def _outside(positions: Positions, quotes: Positions | None) -> Positions:

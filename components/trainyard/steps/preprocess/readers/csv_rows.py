@@ -7,6 +7,8 @@ import csv
 import re
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
 from typing import IO
 
 import pyarrow as pa
@@ -17,10 +19,11 @@ from trainyard.contract.artifacts.preprocess import Quarantined
 from trainyard.errors import did_you_mean
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.preprocess.readers.columns import ColumnJudge
-from trainyard.steps.preprocess.readers.csv_blocks import Ahead, Block, plain_block
+from trainyard.steps.preprocess.readers.csv_blocks import Ahead, Block, plain_block, row_starts
 from trainyard.steps.preprocess.readers.files import open_file
 from trainyard.steps.preprocess.readers.records import MOST_ROWS, BadRecord, BadSource, Record, in_batches
 from trainyard.steps.preprocess.readers.rows import check_row
+from trainyard.uris import is_bucket
 
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 _MAX_CELL = 1 << 20  # characters; chosen: a longer one is a lost quote
@@ -29,17 +32,56 @@ _FIRST_BYTES = 1 << 16  # of the first block; chosen: enough to see how long row
 _MOST_BYTES = 4 << 20  # of a block; chosen: numbers of one digit take four times that as doubles
 _ODD_BYTES = 1 << 12  # chosen: how much goes row by row before the next block is tried
 _FEW_ROWS = 96  # measured: fewer are judged sooner row by row
+_PIECE_BYTES = 64 << 20  # chosen: half of what a helper of preprocess is started for
 _NOT_TEXT = re.compile("[\0\udc80-\udcff]")
 
 
-def read_csv_batches(path: str, name: str, recipe: Recipe) -> Iterator[pa.RecordBatch | Quarantined]:
+@dataclass(frozen=True)
+class Piece:
+    """Some rows of a file: from byte `start` on, which is that of the row number `row`, up to byte `end`.
+
+    end: None for that of the file. The first piece has the header too.
+    """
+
+    start: int = 0
+    end: int | None = None
+    row: int = 1
+
+
+WHOLE = Piece()
+
+
+def pieces(path: str) -> list[Piece]:
+    """Return the pieces of the file at `path`, which can be read apart: of about 64 MiB, if its rows are so plain.
+
+    A file in a bucket or in an archive is one piece, and so is what follows on the first row that only a parser can
+    read, and a file that cannot be read at all.
+    """
+    try:
+        if (
+            is_bucket(path)
+            or path.endswith(".gz")
+            or not (count := (size := Path(path).stat().st_size) // _PIECE_BYTES)
+        ):
+            return [WHOLE]
+        with open_file(path) as stream:
+            starts = [(0, 1), *row_starts(stream, -(-size // count), _MOST_BYTES)]
+    except OSError:
+        return [WHOLE]
+    ends = [*(start for start, _ in starts[1:]), None]
+    return [Piece(start, end, row) for (start, row), end in zip(starts, ends, strict=True)]
+
+
+def read_csv_batches(
+    path: str, name: str, recipe: Recipe, piece: Piece = WHOLE
+) -> Iterator[pa.RecordBatch | Quarantined]:
     """Yield the rows of the file at `path` in batches, and why one is bad; `name` stands for the file in messages.
 
     Plain blocks of rows go through Arrow, others row by row. Raises `BadSource` with row and column if the file is not
     UTF-8 (a byte-order mark is accepted) or its header lacks or repeats a column. Row 1 is the header.
     """
     with open_file(path) as stream:
-        table = _Table(stream, name, recipe)
+        table = _Table(stream, name, recipe, piece)
         block_bytes, odd_bytes = _FIRST_BYTES, _ODD_BYTES
         while content := table.ahead.peek(block_bytes):
             ends = len(content) < block_bytes
@@ -66,20 +108,27 @@ def read_csv(path: str, name: str, recipe: Recipe) -> Iterator[Record | Quaranti
 class _Table:
     """A file behind its header: `ahead` are its bytes."""
 
-    def __init__(self, stream: IO[bytes], name: str, recipe: Recipe) -> None:
+    def __init__(self, stream: IO[bytes], name: str, recipe: Recipe, piece: Piece = WHOLE) -> None:
         csv.field_size_limit(_MAX_CELL)
-        self.ahead = Ahead(stream)
+        self._begin(Ahead(stream, None if piece.start else piece.end), row=1)
         if self.ahead.peek(2) in _UTF16:
             raise BadSource(f"{name}: row 1: is UTF-16. UTF-8 is expected. Save the file as UTF-8.")
         if self.ahead.peek(3) == codecs.BOM_UTF8:
             self.ahead.skip(3)
         self._name, self._data, self._regression = name, recipe.data, recipe.task == "regression"
         self._judge = ColumnJudge(recipe.data, regression=self._regression)
-        self._lines = _Lines(self.ahead)
-        self._reader = csv.reader(self._lines, strict=True)
-        self._number = 0
         self._header = [cell.strip() for cell in self._next() or []]
         _check_header(self._header, name, recipe)
+        if piece.start:
+            stream.seek(piece.start)
+            self._begin(Ahead(stream, None if piece.end is None else piece.end - piece.start), piece.row)
+
+    def _begin(self, ahead: Ahead, row: int) -> None:
+        """Go on with `ahead`, which begins with the row of that number."""
+        self.ahead = ahead
+        self._lines = _Lines(ahead)
+        self._reader = csv.reader(self._lines, strict=True)
+        self._number = row - 1
 
     def plain_block(self, content: bytes, *, ends: bool) -> Block:
         """Return the plain rows that `content`, the next bytes, begins with."""

@@ -6,6 +6,7 @@ import gzip
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TypeVar
 
 import pyarrow as pa
@@ -14,7 +15,7 @@ from trainyard.contract.artifacts.preprocess import Quarantined
 from trainyard.errors import DataError
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.preprocess import progress
-from trainyard.steps.preprocess.readers.csv_rows import read_csv_batches
+from trainyard.steps.preprocess.readers.csv_rows import WHOLE, Piece, read_csv_batches
 from trainyard.steps.preprocess.readers.files import Files, image_limit, open_file, read_at_most
 from trainyard.steps.preprocess.readers.images import image_record
 from trainyard.steps.preprocess.readers.records import BadRecord, BadSource, Record, in_batches
@@ -41,20 +42,25 @@ class Reader:
         self._root = replace(files, paths=[], states=[], bad=(), left_out=())
         self._dataset = dataset
 
-    def read(self, paths: Sequence[str]) -> Iterator[pa.RecordBatch | Quarantined | Fatal]:
-        """Yield what the files at `paths` hold. Raises `TransientError` if a bucket does not answer any more."""
-        for item in self._images(paths) if self._recipe.data.format == "image_folder" else self._files(paths):
+    def read(self, paths: Sequence[str], piece: Piece = WHOLE) -> Iterator[pa.RecordBatch | Quarantined | Fatal]:
+        """Yield what the files at `paths` hold; of a CSV file its `piece`.
+
+        Raises `TransientError` if a bucket does not answer any more.
+        """
+        for item in self._images(paths) if self._recipe.data.format == "image_folder" else self._files(paths, piece):
             progress.count("records", len(item) if isinstance(item, pa.RecordBatch) else 1)
             yield item
 
     def _images(self, paths: Sequence[str]) -> Iterator[pa.RecordBatch | Quarantined | Fatal]:
         return in_batches((item for path in paths for item in self._guarded(path, self._image)), self._recipe.data)
 
-    def _files(self, paths: Sequence[str]) -> Iterator[pa.RecordBatch | Quarantined | Fatal]:
+    def _files(self, paths: Sequence[str], piece: Piece) -> Iterator[pa.RecordBatch | Quarantined | Fatal]:
         for path in paths:
-            yield from self._guarded(path, self._rows)
+            yield from self._guarded(path, partial(self._rows, piece), counts=piece.end is None)
 
-    def _guarded(self, path: str, read: Callable[[str, str], Iterator[_Item]]) -> Iterator[_Item | Fatal]:
+    def _guarded(
+        self, path: str, read: Callable[[str, str], Iterator[_Item]], counts: bool = True
+    ) -> Iterator[_Item | Fatal]:
         name = self._root.name(path)
         try:
             with bucket_source.source_errors(path):
@@ -63,15 +69,16 @@ class Reader:
             yield Fatal(str(error))
         except (OSError, EOFError, zlib.error, gzip.BadGzipFile) as error:
             yield Fatal(f"{name}: cannot be read ({error}). Check its permissions, or copy it again from its origin.")
-        progress.count("files")
+        if counts:
+            progress.count("files")
 
     def _image(self, path: str, name: str) -> Iterator[Record | Quarantined]:
         label, slash, _ = self._root.name_in_day(path).partition("/")
         yield _read_image(path, name, label if slash else None, self._recipe)
 
-    def _rows(self, path: str, name: str) -> Iterator[pa.RecordBatch | Quarantined]:
+    def _rows(self, piece: Piece, path: str, name: str) -> Iterator[pa.RecordBatch | Quarantined]:
         if self._recipe.data.format == "csv":
-            return read_csv_batches(path, name, self._recipe)
+            return read_csv_batches(path, name, self._recipe, piece)
         return read_tf_batches(path, name, self._recipe, self._dataset)
 
 

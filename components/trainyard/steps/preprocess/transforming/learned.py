@@ -71,9 +71,7 @@ class Learned:
 
     def standard_deviation(self, name: str) -> tf.Tensor:
         """Return the standard deviation of the population, a scalar."""
-        return self._named(
-            name, "standard_deviation", lambda: _rounded(tf.sqrt(self._variances))[self._names.index(name)]
-        )
+        return self._named(name, "standard_deviation", lambda: tf.sqrt(self._variances[self._names.index(name)]))
 
     def range(self, name: str) -> tuple[tf.Tensor, tf.Tensor]:
         """Return the least and the largest value, scalars."""
@@ -103,7 +101,7 @@ class Learned:
 
     @cached_property
     def _means(self) -> tf.Tensor:
-        return _rounded(tft.mean(self._matrix, reduce_instance_dims=False))
+        return tft.mean(self._matrix, reduce_instance_dims=False)
 
     @cached_property
     def _variances(self) -> tf.Tensor:
@@ -114,11 +112,3 @@ class Learned:
         both = tf.stack([-self._matrix, self._matrix], axis=2)
         lowest = tf.constant(-math.inf, tf.float64)
         return tft.max(tf.where(tf.math.is_finite(both), both, lowest), reduce_instance_dims=False)
-
-
-def _rounded(values: tf.Tensor) -> tf.Tensor:
-    """Return float64 `values` with the digits of float32, as the columns have.
-
-    Those beyond depend on the order in which an engine merges what its workers found.
-    """
-    return tf.cast(tf.cast(values, tf.float32), tf.float64)

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+import tensorflow as tf
 from google.protobuf import text_format
 from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
@@ -15,9 +17,10 @@ if TYPE_CHECKING:
     from tensorflow.core.protobuf.saved_model_pb2 import _NodeDef
 
 _NUMBERED = re.compile(r"(\w+_)(\d+)")
+_BITS = 24  # of a float32's significand
 
 
-def make_reproducible(saved_model: Path, work: str) -> None:
+def make_reproducible(saved_model: Path, work: str, *, rounds: bool) -> None:
     """Rewrite the folder `saved_model` so that equal content gives equal bytes; `work` is the run's temporary folder.
 
     tf.Transform names each lookup table after the temporary file of its vocabulary, and tables of one name are one
@@ -25,6 +28,9 @@ def make_reproducible(saved_model: Path, work: str) -> None:
     the same. TensorFlow numbers functions, and names captured tensors, by what the process did before: functions are
     numbered anew, in their order, and captured tensors have no name. The nodes of a function come out of Python's sets.
     `fingerprint.pb` holds a random number and nothing that loading needs.
+
+    rounds: whether float64 values that were learned get the digits of float32, as the columns have. Those beyond
+    depend on the order in which an engine merges what its workers found.
     """
     digest = hashlib.sha256()
     for asset in sorted((saved_model / "assets").glob("*")):
@@ -35,8 +41,20 @@ def make_reproducible(saved_model: Path, work: str) -> None:
     for node in _nodes(model):
         if "shared_name" in node.attr:
             node.attr["shared_name"].s = node.attr["shared_name"].s.replace(path, stable)
+    if rounds:
+        _round_learned(model)
     file.write_bytes(_renumbered(model).SerializeToString(deterministic=True))
     (saved_model / "fingerprint.pb").unlink(missing_ok=True)
+
+
+def _round_learned(model: SavedModel) -> None:
+    """Round the constants that functions capture; those that they are written with are inside of them."""
+    for node in (node for meta_graph in model.meta_graphs for node in meta_graph.graph_def.node):
+        tensor = node.attr["value"].tensor
+        if node.op == "Const" and tensor.dtype == tf.float64.as_datatype_enum:
+            significands, exponents = np.frexp(tf.make_ndarray(tensor))
+            rounded = np.ldexp(np.round(significands * 2**_BITS), exponents - _BITS)
+            tensor.CopyFrom(tf.make_tensor_proto(rounded))
 
 
 def _renumbered(model: SavedModel) -> SavedModel:

@@ -37,7 +37,8 @@ class TransformSettings:
     """What the second pipeline does.
 
     folder, parts: where the first one left the rows. raw_spec: parsing specification of the raw features. materialize:
-    whether the shards hold the transformed features, or (default images) only the raw ones. label_ids: class id by
+    whether the shards hold the transformed features, or (default images) only the raw ones. rounds: whether what was
+    learned in float64 gets the digits of float32, so that it is the same from every engine. label_ids: class id by
     name, None for regression. examples: those of all splits. source_bytes: of the files that they
     were read from. batch_size: examples that tf.Transform takes at once; left to Beam it would follow the machine's
     speed, and the last digit of a mean with it.
@@ -48,6 +49,7 @@ class TransformSettings:
     raw_spec: dict[str, tf.io.FixedLenFeature]
     preprocessing_fn: Callable[[dict[str, tf.Tensor]], dict[str, tf.Tensor]]
     materialize: bool
+    rounds: bool
     label_ids: dict[str, int] | None
     layouts: dict[Split, Layout]
     examples: int
@@ -65,7 +67,7 @@ def transform(settings: TransformSettings, output: Path) -> None:
         if not (output / "transform").exists():
             with tempfile.TemporaryDirectory(dir=output) as work:
                 _analyze(settings, f"{work}/graph", work)
-                make_reproducible(Path(work) / "graph" / "transform_fn", work)
+                make_reproducible(Path(work) / "graph" / "transform_fn", work, rounds=settings.rounds)
                 Path(work, "graph").rename(output / "transform")
         _write(settings, output)
 
