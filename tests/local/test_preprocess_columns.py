@@ -15,6 +15,7 @@ from preprocess_sources import preprocess, write_rows
 
 from trainyard.errors import ConfigurationError, DataError
 from trainyard.spec.recipe import Recipe
+from trainyard.steps.preprocess.readers import csv_rows
 from trainyard.storage import storage
 
 COLUMNS = {
@@ -288,6 +289,18 @@ def test_a_file_wrong_as_a_whole_stops_the_run_by_name(tmp_path):
     with pytest.raises(DataError, match=r"b.csv: row \d+: column 8 'colour, or none': is not UTF-8"):
         preprocess(recipe(tmp_path), tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_a_file_in_pieces_gives_the_bytes_of_the_whole(tmp_path, monkeypatch):
+    """Its batches are others, so what is learned would differ in its last digits."""
+    table = tmp_path / "shop.csv"
+    write_rows(table, 600)
+    whole = preprocess(recipe(table), tmp_path / "whole" / "examples")
+    monkeypatch.setattr(csv_rows, "_PIECE_BYTES", 5000)
+    monkeypatch.setattr(csv_rows, "_MOST_BYTES", 2000)
+    assert len(csv_rows.pieces(str(table))) > 5
+    cut = preprocess(recipe(table), tmp_path / "cut" / "examples")
+    assert storage.require(cut, "preprocess").files == storage.require(whole, "preprocess").files
 
 
 def test_the_program_gives_the_same_bytes_twice_and_exit_code_10_on_bad_data(tmp_path):
