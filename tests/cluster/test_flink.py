@@ -121,8 +121,8 @@ class Step:
 def flink(namespace: Namespace) -> Iterator[Flink]:
     desk = Desk(namespace)
     kustomize(namespace)
-    namespace.kubectl("rollout", "status", "deployment/trainyard-flink-jobmanager", "--timeout=180s")
-    namespace.kubectl("rollout", "status", "deployment/trainyard-flink-taskmanager", "--timeout=180s")
+    namespace.kubectl("rollout", "status", "deployment/trainyard-flink-jobmanager", "--timeout=300s")
+    namespace.kubectl("rollout", "status", "deployment/trainyard-flink-taskmanager", "--timeout=300s")
     yield Flink(desk)
     for container in ("jobmanager", "jobserver"):
         print(namespace.kubectl("logs", "deployment/trainyard-flink-jobmanager", "-c", container, "--tail=60"))
@@ -150,13 +150,15 @@ def write(desk: Desk, name: str, files: int, rows: int) -> None:
 
 
 def test_a_step_on_flink_gives_the_same_bytes_though_a_taskmanager_was_killed(flink: Flink) -> None:
-    write(flink.desk, "sold", files=12, rows=5_000)
+    write(flink.desk, "sold", files=12, rows=20_000)
     step = flink.preprocess("sold", "on-flink", on_flink=True)
     until(lambda: step.done() or step.process.poll() is not None, SECONDS)
     assert step.process.poll() is None, step.log
     killed = flink.managers()[0]
     flink.namespace.kubectl("delete", killed, "--force", "--grace-period=0")
     step.ends()
+    log = flink.namespace.kubectl("logs", "deployment/trainyard-flink-jobmanager", "-c", "jobmanager")
+    assert "switched from state RUNNING to RESTARTING" in log
     assert step.events("beam_job")
     flink.preprocess("sold", "direct", on_flink=False).ends()
     assert flink.digests("on-flink") == flink.digests("direct")

@@ -79,6 +79,25 @@ def test_what_is_suspicious_is_said(tmp_path: Path) -> None:
     )
 
 
+def test_rows_with_another_ones_label_are_named_and_labels_at_random_are_not(tmp_path: Path) -> None:
+    draw = np.random.default_rng(3)
+    classes = draw.integers(3, size=6000)
+    wrong = draw.random(6000) < 0.02
+    labels = np.where(wrong, (classes + draw.integers(1, 3, 6000)) % 3, classes)
+    columns = [draw.normal(classes, 0.25), draw.normal(-classes, 0.3), np.where(draw.random(6000) < 0.9, classes, 1)]
+    rows = [f"{a:.3f},{b:.3f},k{c},{'xyz'[label]}" for a, b, c, label in zip(*columns, labels, strict=True)]
+    text = "\n".join(["a,b,c,kind", *rows])
+    profile = inspect(written(tmp_path, text), "kind")
+    named = {int(name.partition(":")[2]) - 2: (label, likely) for name, label, likely in profile.mislabelled}
+    flipped = set(np.flatnonzero(wrong).tolist())
+    assert len(named.keys() & flipped) > 0.8 * len(flipped) and len(named.keys() - flipped) < 0.05 * len(named)
+    assert all(named[row] == ("xyz"[labels[row]], "xyz"[classes[row]]) for row in named.keys() & flipped)
+    assert f"{len(named)} rows look mislabelled or rare" in " ".join(profile.findings)
+    draw.shuffle(rows)
+    at_random = [f"{row.rpartition(',')[0]},{'xyz'[draw.integers(3)]}" for row in rows]
+    assert inspect(written(tmp_path, "\n".join(["a,b,c,kind", *at_random])), "kind").mislabelled == []
+
+
 @pytest.mark.parametrize(
     ("content", "said"),
     [

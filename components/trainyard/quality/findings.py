@@ -36,6 +36,14 @@ def of_table(profile: Profile, giveaways: dict[str, float], exact: bool) -> list
             f"{about}{_count(repeated.conflicts, 'row is', 'rows are')} equal to another one in all but the label "
             f"'{profile.label}'. No model can tell them apart; look which label is right."
         )
+    if profile.mislabelled:
+        such_as = "; ".join(
+            f"{name} ('{label}', rather '{likely}')" for name, label, likely in profile.mislabelled[:_SHOWN]
+        )
+        sentences.append(
+            f"{_count(len(profile.mislabelled), 'row looks', 'rows look')} mislabelled or rare: by all other columns "
+            f"they are of another class, as nearly all rows like them, such as {such_as}. Look which is right."
+        )
     return sentences + _others(profile)
 
 

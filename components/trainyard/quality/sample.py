@@ -21,6 +21,7 @@ class RowSample:
         self._limit = np.uint64(2**64 - 1)
         self._kept: list[Any] = []
         self._draws: list[Any] = []
+        self._places: list[Any] = []
 
     def add(self, batch: Any, first: int) -> None:
         """Draw from the rows of the Arrow `batch`, the first of which is the `first`-th of the source."""
@@ -28,6 +29,7 @@ class RowSample:
         chosen = draws <= self._limit
         self._kept.append(batch.filter(pa.array(chosen)))
         self._draws.append(draws[chosen])
+        self._places.append(first + np.flatnonzero(chosen))
         if sum(map(len, self._draws)) > 2 * self._rows:
             self._shrink()
 
@@ -37,8 +39,13 @@ class RowSample:
             self._shrink()
         return pa.Table.from_batches(self._kept) if self._kept else None
 
+    def place(self, row: int) -> int:
+        """Return the place in the source of a row of `table`."""
+        return int(np.concatenate(self._places)[row])
+
     def _shrink(self) -> None:
         self._limit = np.partition(np.concatenate(self._draws), self._rows - 1)[self._rows - 1]
         chosen = [draws <= self._limit for draws in self._draws]
         self._kept = [batch.filter(pa.array(mask)) for batch, mask in zip(self._kept, chosen, strict=True)]
+        self._places = [places[mask] for places, mask in zip(self._places, chosen, strict=True)]
         self._draws = [draws[mask] for draws, mask in zip(self._draws, chosen, strict=True)]

@@ -8,6 +8,9 @@ class PipelineOptions:
     def get_all_options(self) -> dict[str, object]: ...
     def view_as(self, cls: type[_T]) -> _T: ...
 
+class DebugOptions(PipelineOptions):
+    def add_experiment(self, experiment: str) -> None: ...
+
 class DirectOptions(PipelineOptions):
     direct_num_workers: int
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainyard.quality.tables.cells import cells
+from trainyard.quality.tables.cells import Cells, cells
 
 _ENOUGH = 0.99  # chosen: of the mistakes that always naming the largest class makes, this share is gone
 _GROUPS = 64  # chosen: quantile groups of a number; more would each hold too few rows
@@ -29,36 +29,41 @@ def giveaways(table: Any, label: str, is_number: bool) -> dict[str, float]:
             told = (
                 _correlation(other.numbers, target.numbers)
                 if is_number
-                else _told(_groups(other), _codes(target.texts))
+                else _told(groups(other), codes(target.texts.dictionary_encode()))
             )
             if told is not None:
                 found[name] = told
     return found
 
 
-def _told(groups: NDArray[np.int64], classes: NDArray[np.int64]) -> float | None:
-    if not len(groups) or len(groups) < _LEAST * (int(groups.max()) + 1):
+def are_enough(column: NDArray[np.int64]) -> bool:
+    """Return whether the groups of `column` have rows enough to tell about them."""
+    return len(column) > 0 and len(column) >= _LEAST * (int(column.max()) + 1)
+
+
+def _told(column: NDArray[np.int64], classes: NDArray[np.int64]) -> float | None:
+    if not are_enough(column):
         return None
-    pairs, counts = np.unique(groups * (int(classes.max()) + 1) + classes, return_counts=True)
-    best = np.zeros(int(groups.max()) + 1, np.int64)
+    pairs, counts = np.unique(column * (int(classes.max()) + 1) + classes, return_counts=True)
+    best = np.zeros(int(column.max()) + 1, np.int64)
     np.maximum.at(best, pairs // (int(classes.max()) + 1), counts)
-    right = best.sum() / len(groups)
+    right = best.sum() / len(column)
     baseline = np.bincount(classes).max() / len(classes)
     return float(right) if baseline < 1 and (1 - right) <= (1 - _ENOUGH) * (1 - baseline) else None
 
 
-def _groups(column: Any) -> NDArray[np.int64]:
+def groups(column: Cells) -> NDArray[np.int64]:
+    """Return the number of each cell's group: of its value, or of a quantile of 64 where there are more numbers."""
     numbers = column.numbers
     if np.isnan(numbers).mean() > 0.5 or len(np.unique(numbers)) <= _GROUPS:
-        return _codes(column.texts)
+        return codes(column.texts.dictionary_encode())
     edges = np.unique(np.nanquantile(numbers, np.linspace(0, 1, _GROUPS + 1)[1:-1]))
     return np.where(np.isnan(numbers), len(edges) + 1, np.searchsorted(edges, numbers, side="right"))
 
 
-def _codes(texts: Any) -> NDArray[np.int64]:
-    if hasattr(texts, "combine_chunks"):
-        texts = texts.combine_chunks()
-    return np.asarray(texts.dictionary_encode().indices).astype(np.int64)
+def codes(encoded: Any) -> NDArray[np.int64]:
+    """Return the number of each value of the Arrow array `encoded` of dictionary type."""
+    return np.asarray(encoded.indices).astype(np.int64)
 
 
 def _correlation(numbers: NDArray[np.float64], target: NDArray[np.float64]) -> float | None:

@@ -17,6 +17,7 @@ from trainyard.quality.source import SourceFiles
 from trainyard.quality.tables.cells import Cells, cells
 from trainyard.quality.tables.columns import Column
 from trainyard.quality.tables.giveaway import giveaways
+from trainyard.quality.tables.mislabelled import suspects
 from trainyard.quality.tables.table import Batch, Ragged, read_table
 
 _FIRST = 5
@@ -61,6 +62,7 @@ def profile_table(source: SourceFiles, label: str | None, is_number: bool | None
         columns=columns,
         first=counts.first,
         repeated=repeated,
+        mislabelled=counts.mislabelled(found) if found and classes else [],
         pictures=None,
         findings=[],
         others=source.others,
@@ -114,6 +116,12 @@ class _Counts:
             conflicts=conflicts,
             conflicts_such_as=[],
         )
+
+    def mislabelled(self, label: str) -> list[tuple[str, str, str]]:
+        """Return the name, the label and the likely class of each suspicious row that was drawn, the surest first."""
+        assert self.sample is not None  # noqa: S101 - there are rows
+        named = ((self._name(self.sample.place(each.place)), each) for each in suspects(self.sample.table(), label))
+        return [(name, each.label, each.likely) for name, each in named]
 
     def _count(self, batch: Batch) -> None:
         index = np.arange(self.rows, self.rows + batch.columns.num_rows)

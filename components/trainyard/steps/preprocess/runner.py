@@ -17,6 +17,7 @@ from typing import TypeVar
 import apache_beam as beam
 import grpc  # type: ignore[import-untyped]
 from apache_beam.options.pipeline_options import (
+    DebugOptions,
     DirectOptions,
     GoogleCloudOptions,
     PipelineOptions,
@@ -110,6 +111,8 @@ def _options(beam_options: str) -> PipelineOptions:
     options = _Options(shlex.split(beam_options))
     options.get_all_options()  # has Beam check every value now, and not in the middle of the run
     options.view_as(SetupOptions).save_main_session = False
+    # Beam would ask pip, which our images do not have, for what is installed, and send it to the workers.
+    options.view_as(DebugOptions).add_experiment("disable_logging_submission_environment")
     return options
 
 

@@ -58,11 +58,9 @@ def pieces(path: str) -> list[Piece]:
     read, and a file that cannot be read at all.
     """
     try:
-        if (
-            is_bucket(path)
-            or path.endswith(".gz")
-            or not (count := (size := Path(path).stat().st_size) // _PIECE_BYTES)
-        ):
+        size = 0 if is_bucket(path) or path.endswith(".gz") else Path(path).stat().st_size
+        count = size // _PIECE_BYTES
+        if count < 2:
             return [WHOLE]
         with open_file(path) as stream:
             starts = [(0, 1), *row_starts(stream, -(-size // count), _MOST_BYTES)]

@@ -1,0 +1,80 @@
+"""Finds rows that the other columns take for another class than their label names: likely mislabelled, or rare.
+
+Naive Bayes foretells the class of each row from all others: its own share in the counts is taken away, so no row
+vouches for itself. A row is named only if it is among those foretold so surely that nearly all of them agree.
+Source: C. Northcutt et al., Confident Learning, arXiv:1911.00068, for judging labels by out-of-sample predictions, and
+for a threshold that each class has of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainyard.quality.tables.cells import cells
+from trainyard.quality.tables.giveaway import are_enough, codes, groups
+
+_CLASSES = 50  # chosen: of more, few have rows enough in a sample
+_TOGETHER = 100  # chosen: rows, by their margins, among which agreement is counted
+_AGREE = 0.95  # chosen: of all that are foretold so surely; so up to one label in twenty may be wrong
+_AGREE_TOGETHER = 0.9  # chosen: of a hundred of them, for some have more wrong ones by chance
+
+
+@dataclass(frozen=True)
+class Suspect:
+    """A row, by its place in the table, its label and the class that the other columns name."""
+
+    place: int
+    label: str
+    likely: str
+
+
+def suspects(table: Any, label: str) -> list[Suspect]:
+    """Return the suspicious rows of the Arrow `table`, the surest first; `label` is a column of classes."""
+    named = cells(table[label]).texts.dictionary_encode()
+    labels = codes(named)
+    classes = named.dictionary.to_pylist()
+    columns = [groups(cells(table[name])) for name in table.column_names if name != label]
+    columns = [column for column in columns if are_enough(column) and column.max() > 0]
+    if not 2 <= len(classes) <= _CLASSES or not columns:
+        return []
+    scores = _scores(labels, columns, len(classes))
+    likely = scores.argmax(axis=1)
+    best = np.partition(scores, -2, axis=1)[:, -2:]
+    margins = best[:, 1] - best[:, 0]
+    sure = np.zeros(len(labels), bool)
+    for number in range(len(classes)):
+        sure[_sure(np.flatnonzero(likely == number), labels == number, margins)] = True
+    found = np.flatnonzero(sure & (likely != labels))
+    found = found[np.argsort(-margins[found], kind="stable")]
+    return [Suspect(int(row), classes[labels[row]], classes[likely[row]]) for row in found]
+
+
+def _scores(labels: NDArray[np.int64], columns: list[NDArray[np.int64]], classes: int) -> NDArray[np.float64]:
+    """Return the logarithm of each class's share in each row, (rows, classes), but for a constant of the row.
+
+    A column's groups have one row more in each class than were counted (Laplace).
+    """
+    totals = np.bincount(labels, minlength=classes).astype(np.float64)
+    rows = np.arange(len(labels))
+    scores = np.tile(np.log(totals), (len(labels), 1))
+    own = np.log(np.maximum(totals[labels] - 1, 0.5))
+    for column in columns:
+        size = int(column.max()) + 1
+        counts = np.bincount(column * classes + labels, minlength=size * classes).reshape(size, classes)
+        scores += np.log((counts + 1) / (totals + size))[column]
+        own += np.log(counts[column, labels] / (totals[labels] - 1 + size))  # one less, and one more
+    scores[rows, labels] = own
+    return scores
+
+
+def _sure(rows: NDArray[np.int64], agree: NDArray[np.bool_], margins: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Return those of `rows`, foretold as one class, with margins so large that nearly all rows beside them `agree`."""
+    ordered = rows[np.argsort(-margins[rows], kind="stable")]
+    together = agree[ordered[: len(ordered) // _TOGETHER * _TOGETHER]].reshape(-1, _TOGETHER).mean(axis=1)
+    before = np.cumsum(together) / np.arange(1, len(together) + 1)
+    odd = np.flatnonzero((together < _AGREE_TOGETHER) | (before < _AGREE))
+    return ordered[: _TOGETHER * (odd[0] if len(odd) else len(together))]
