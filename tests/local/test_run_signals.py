@@ -40,10 +40,10 @@ def wait_for(run: subprocess.Popen[str], here: Path, what: str) -> None:
         time.sleep(0.01)
 
 
-def end(run: subprocess.Popen[str], here: Path) -> tuple[int, str]:
-    """Return the exit code of `run`, and all that the runs have written."""
+def end(run: subprocess.Popen[str], here: Path, seconds: float) -> tuple[int, str]:
+    """Return the exit code of `run`, which ends in time, and all that the runs have written."""
     with suppress(subprocess.TimeoutExpired):
-        run.wait(240)
+        run.wait(seconds)
     said = (here.parent / "said").read_text()
     assert run.poll() is not None, f"It runs on, of {[*_commands(run.pid)]}:\n{said}"
     return run.returncode, said
@@ -81,7 +81,7 @@ def test_sigterm_to_every_process_of_a_run_is_exit_code_143_whenever_it_comes(he
         wait_for(run, here, what)
         run.send_signal(signal.SIGTERM)
         os.killpg(run.pid, signal.SIGTERM)
-        code, said = end(run, here)
+        code, said = end(run, here, 60)
         assert code == 143 and "told to stop (SIGTERM)" in said, (what, said)
         latest = time.monotonic() + 10
         while list(_group(run.pid)):
@@ -95,8 +95,8 @@ def test_a_killed_fork_server_is_exit_code_30_and_the_next_start_has_a_fresh_one
     os.kill(forkserver(run), signal.SIGKILL)  # while it imports: the first step has another one
     wait_for(run, here, CHECKPOINT)
     os.kill(forkserver(run), signal.SIGKILL)
-    code, said = end(run, here)
+    code, said = end(run, here, 60)
     assert code == 30, said
     assert "train: was killed, or the fork server that had started it." in " ".join(said.split())
-    code, said = end(start(here), here)
+    code, said = end(start(here), here, 240)
     assert code == 0, said

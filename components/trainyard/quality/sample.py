@@ -39,9 +39,9 @@ class RowSample:
             self._shrink()
         return pa.Table.from_batches(self._kept) if self._kept else None
 
-    def place(self, row: int) -> int:
-        """Return the place in the source of a row of `table`."""
-        return int(np.concatenate(self._places)[row])
+    def places(self) -> list[int]:
+        """Return the places in the source of the rows of `table`, which is asked for before."""
+        return [int(place) for places in self._places for place in places]
 
     def _shrink(self) -> None:
         self._limit = np.partition(np.concatenate(self._draws), self._rows - 1)[self._rows - 1]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trainyard.quality.tables.cells import Cells, cells
+from trainyard.quality.tables.cells import Cells
 
 _ENOUGH = 0.99  # chosen: of the mistakes that always naming the largest class makes, this share is gone
 _GROUPS = 64  # chosen: quantile groups of a number; more would each hold too few rows
@@ -15,17 +16,16 @@ _LEAST = 5  # chosen: rows a group on average; fewer remember the rows instead o
 _LINEAR = 0.9999  # chosen: correlation of a number with a number to predict
 
 
-def giveaways(table: Any, label: str, is_number: bool) -> dict[str, float]:
-    """Return how well each suspicious column of the Arrow `table` tells the column `label` alone, by name.
+def giveaways(columns: Mapping[str, Cells], label: str, is_number: bool) -> dict[str, float]:
+    """Return how well each suspicious one of `columns` tells the column `label` alone, by name.
 
     is_number: the label is a number to predict, and correlation with it counts; else the share of the rows that come
     out right if each value (each of 64 quantile groups of a number) is taken for its most frequent class.
     """
-    target = cells(table[label])
+    target = columns[label]
     found = {}
-    for name in table.column_names:
+    for name, other in columns.items():
         if name != label:
-            other = cells(table[name])
             told = (
                 _correlation(other.numbers, target.numbers)
                 if is_number

@@ -8,13 +8,13 @@ for a threshold that each class has of its own.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trainyard.quality.tables.cells import cells
+from trainyard.quality.tables.cells import Cells
 from trainyard.quality.tables.giveaway import are_enough, codes, groups
 
 _CLASSES = 50  # chosen: of more, few have rows enough in a sample
@@ -32,16 +32,18 @@ class Suspect:
     likely: str
 
 
-def suspects(table: Any, label: str) -> list[Suspect]:
-    """Return the suspicious rows of the Arrow `table`, the surest first; `label` is a column of classes."""
-    named = cells(table[label]).texts.dictionary_encode()
+def suspects(columns: Mapping[str, Cells], label: str) -> list[Suspect]:
+    """Return the suspicious rows of a table of `columns`, the surest first; `label` is one of classes."""
+    named = columns[label].texts.dictionary_encode()
     labels = codes(named)
     classes = named.dictionary.to_pylist()
-    columns = [groups(cells(table[name])) for name in table.column_names if name != label]
-    columns = [column for column in columns if are_enough(column) and column.max() > 0]
-    if not 2 <= len(classes) <= _CLASSES or not columns:
+    if not 2 <= len(classes) <= _CLASSES:
         return []
-    scores = _scores(labels, columns, len(classes))
+    grouped = [groups(column) for name, column in columns.items() if name != label]
+    grouped = [column for column in grouped if are_enough(column) and column.max() > 0]
+    if not grouped:
+        return []
+    scores = _scores(labels, grouped, len(classes))
     likely = scores.argmax(axis=1)
     best = np.partition(scores, -2, axis=1)[:, -2:]
     margins = best[:, 1] - best[:, 0]

@@ -45,8 +45,8 @@ def profile_table(source: SourceFiles, label: str | None, is_number: bool | None
     classes = {}
     if label_column is not None and not is_number:
         classes = {value.value: value.count for value in label_column.top}
-    table = counts.sample.table() if counts.sample else None
-    told = giveaways(table, found, is_number) if found and table is not None else {}
+    drawn = counts.drawn() if found else {}
+    told = giveaways(drawn, found, is_number) if found else {}
     repeated = counts.repeated()
     profile = Profile(
         source=source.path,
@@ -62,7 +62,7 @@ def profile_table(source: SourceFiles, label: str | None, is_number: bool | None
         columns=columns,
         first=counts.first,
         repeated=repeated,
-        mislabelled=counts.mislabelled(found) if found and classes else [],
+        mislabelled=counts.mislabelled(drawn, found) if found and classes else [],
         pictures=None,
         findings=[],
         others=source.others,
@@ -117,11 +117,17 @@ class _Counts:
             conflicts_such_as=[],
         )
 
-    def mislabelled(self, label: str) -> list[tuple[str, str, str]]:
-        """Return the name, the label and the likely class of each suspicious row that was drawn, the surest first."""
+    def drawn(self) -> dict[str, Cells]:
+        """Return the columns of the rows that were drawn."""
         assert self.sample is not None  # noqa: S101 - there are rows
-        named = ((self._name(self.sample.place(each.place)), each) for each in suspects(self.sample.table(), label))
-        return [(name, each.label, each.likely) for name, each in named]
+        table = self.sample.table()
+        return {name: cells(table[name]) for name in table.column_names}
+
+    def mislabelled(self, drawn: dict[str, Cells], label: str) -> list[tuple[str, str, str]]:
+        """Return the name, the label and the likely class of each suspicious row of those `drawn`, the surest first."""
+        assert self.sample is not None  # noqa: S101 - there are rows
+        places = self.sample.places()
+        return [(self._name(places[each.place]), each.label, each.likely) for each in suspects(drawn, label)]
 
     def _count(self, batch: Batch) -> None:
         index = np.arange(self.rows, self.rows + batch.columns.num_rows)

@@ -93,9 +93,7 @@ def plain_block(content: bytes, *, columns: int, most_rows: int, most_row_bytes:
     in_file = len(content)
     if ends and not content.endswith(b"\n"):
         content += b"\n"
-    data = np.frombuffer(content, np.uint8)
-    quotes = np.flatnonzero(data == _QUOTE) if b'"' in content else None
-    row_ends, first_odd = _row_ends(content, data, quotes)
+    data, quotes, row_ends, first_odd = _scanned(content)
     row_ends = row_ends[:most_rows]
     lengths = np.diff(row_ends, prepend=-1)
     too_long = np.flatnonzero(lengths > most_row_bytes)[:1]
@@ -130,20 +128,20 @@ def row_starts(stream: IO[bytes], every: int, block_bytes: int) -> Iterator[tupl
         content = content[: content.rfind(b"\n") + 1]
         if not content:
             return
-        data = np.frombuffer(content, np.uint8)
-        quotes = np.flatnonzero(data == _QUOTE) if b'"' in content else None
-        row_ends, first_odd = _row_ends(content, data, quotes)
+        _, _, row_ends, first_odd = _scanned(content)
         if not row_ends.size or first_odd < len(content):
             return
         ahead.skip(int(row_ends[-1]) + 1)
         rows += len(row_ends)
 
 
-def _row_ends(content: bytes, data: npt.NDArray[np.uint8], quotes: Positions | None) -> tuple[Positions, int]:
-    """Return the position of each line end that ends a plain row, and that of the first odd byte."""
+def _scanned(content: bytes) -> tuple[npt.NDArray[np.uint8], Positions | None, Positions, int]:
+    """Return the bytes, and the positions of quotes, of the line ends of plain rows, and of the first odd byte."""
+    data = np.frombuffer(content, np.uint8)
+    quotes = np.flatnonzero(data == _QUOTE) if b'"' in content else None
     first_odd = _first_odd(content, data, quotes)
     row_ends = _outside(np.flatnonzero(data == _LF), quotes)
-    return row_ends[: np.searchsorted(row_ends, first_odd)], first_odd
+    return data, quotes, row_ends[: np.searchsorted(row_ends, first_odd)], first_odd
 
 
 def _outside(positions: Positions, quotes: Positions | None) -> Positions:
