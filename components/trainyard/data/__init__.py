@@ -1,5 +1,6 @@
 """The TensorFlow side of the contract between the steps: example shards and the transform graph, as tf.data."""
 
+import gc
 import os
 import sys
 
@@ -14,8 +15,12 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 _unused = ["sklearn"] if os.environ.get("KERAS_BACKEND") == "jax" else ["sklearn", "jax"]
 _hidden = [name for name in _unused if name not in sys.modules]
 sys.modules.update(dict.fromkeys(_hidden))  # type: ignore[arg-type]
+# What is imported stays: looking through it for garbage, now and at every later collection, finds none.
+gc.disable()
 try:
     import tensorflow  # noqa: F401
 finally:
+    gc.freeze()
+    gc.enable()
     for name in _hidden:
         del sys.modules[name]
