@@ -19,7 +19,7 @@ from trainyard.spec.documents import parse
 from trainyard.spec.environment import Volume
 from trainyard.spec.recipe import Push, Recipe
 from trainyard.spec.schedule import When
-from trainyard_control.cli.verbs import compile, place
+from trainyard_control.cli.verbs.cluster import compile, place
 from trainyard_control.compiler.compilation import compiled
 
 
@@ -161,7 +161,7 @@ def test_compile_and_place_load_neither_tensorflow_nor_beam_nor_the_report(tmp_p
     program = f"""
 import json, sys
 from pathlib import Path
-from trainyard_control.cli.verbs import compile, place
+from trainyard_control.cli.verbs.cluster import compile, place
 before = sorted(name for name in ("kfp", "pydantic", "yaml") if name in sys.modules)
 compile.compile("digits", "gke", to={str(package)!r})
 place.place(Path({str(package)!r}), "kind", to={str(tmp_path / "kind.yaml")!r})
@@ -178,7 +178,7 @@ def test_placing_loads_no_kfp(tmp_path: Path) -> None:
     program = f"""
 import sys
 from pathlib import Path
-from trainyard_control.cli.verbs import place
+from trainyard_control.cli.verbs.cluster import place
 place.place(Path({str(package)!r}), "gke", to={str(tmp_path / "gke.yaml")!r})
 print("kfp" in sys.modules)
 """

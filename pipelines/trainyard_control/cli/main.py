@@ -15,21 +15,8 @@ from trainyard.errors import ExitCode, TrainyardError
 from trainyard.signals import Terminated, handle_sigterm
 from trainyard.storage import disk
 from trainyard.uris import without_secrets
-from trainyard_control.cli.verbs import (
-    compile,
-    data,
-    doctor,
-    explain,
-    place,
-    plan,
-    pools,
-    prune,
-    recipe,
-    run,
-    runs,
-    schedule,
-    submit,
-)
+from trainyard_control.cli.verbs import data, explain, plan, prune, recipe, run, runs
+from trainyard_control.cli.verbs.cluster import compile, doctor, place, pools, schedule, submit
 
 _DEBUG = "TRAINYARD_DEBUG"
 _LONGEST = 1000  # characters; chosen

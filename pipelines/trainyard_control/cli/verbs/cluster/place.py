@@ -19,7 +19,7 @@ def place(
 ) -> None:
     """Place every step of a compiled pipeline on the pool that an environment gives it."""
     from trainyard.spec import environment as environments
-    from trainyard_control.cli.verbs.compile import write
+    from trainyard_control.cli.verbs.cluster.compile import write
     from trainyard_control.compiler import placement
     from trainyard_control.compiler.compilation import to_yaml
 
