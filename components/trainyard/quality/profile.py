@@ -70,7 +70,8 @@ class Profile(Part):
     """What is known of a source. ragged counts the rows with another number of cells than the header.
 
     classes: the label's values with their counts, if it is one of classes. first: the header and the first rows.
-    mislabelled: of likely mislabelled rows the name, the label and the likely class, the surest first.
+    giveaways: columns that tell the label alone. mislabelled: of likely mislabelled rows the name, the label and the
+    likely class, the surest first.
     findings: what is worth a look, a sentence each.
     """
 
@@ -87,6 +88,7 @@ class Profile(Part):
     columns: list[ColumnProfile]
     first: list[list[str]]
     repeated: Repeats
+    giveaways: list[str] = []
     mislabelled: list[tuple[str, str, str]] = []
     pictures: Pictures | None
     findings: list[str]

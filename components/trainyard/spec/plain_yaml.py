@@ -116,9 +116,13 @@ def load_all(text: str) -> list[Any]:
         raise ValueError(" ".join(str(error).split())[:200]) from error
 
 
-def dump(content: Any, allow_unicode: bool = False) -> str:
-    """Return `content` as YAML that `Text` reads as the same values, and so does every YAML 1.1 reader."""
-    return yaml.dump(content, Dumper=_Dumper, sort_keys=False, allow_unicode=allow_unicode)
+def dump(content: Any, allow_unicode: bool = False, inline_leaves: bool = False) -> str:
+    """Return `content` as YAML that `Text` reads as the same values, and so does every YAML 1.1 reader.
+
+    inline_leaves: a mapping or list of nothing but values stands on one line.
+    """
+    flow = None if inline_leaves else False
+    return yaml.dump(content, Dumper=_Dumper, sort_keys=False, allow_unicode=allow_unicode, default_flow_style=flow)
 
 
 def dotted(at: Sequence[str | int]) -> str:

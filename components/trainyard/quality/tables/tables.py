@@ -62,6 +62,7 @@ def profile_table(source: SourceFiles, label: str | None, is_number: bool | None
         columns=columns,
         first=counts.first,
         repeated=repeated,
+        giveaways=list(told),
         mislabelled=counts.mislabelled(drawn, found) if found and classes else [],
         pictures=None,
         findings=[],

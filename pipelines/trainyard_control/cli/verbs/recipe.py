@@ -66,15 +66,25 @@ evaluate:
 def new(
     file: Annotated[Path, typer.Argument(help="YAML file to write.")],
     table: Annotated[bool, typer.Option("--table", help="For a CSV file instead of a folder of images.")] = False,
+    source: Annotated[
+        str | None,
+        typer.Option("--from", metavar="SOURCE", help="Draft it from these data: CSV files or folders of pictures."),
+    ] = None,
+    label: Annotated[str | None, typer.Option("--label", help="With --from: the column to predict.")] = None,
 ) -> None:
-    """Write a recipe to start from."""
+    """Write a recipe to start from, or draft one from data."""
     from trainyard import uris
     from trainyard.errors import ConfigurationError
 
     if fault := uris.path_error(str(file)) or ("" if file.suffix in (".yaml", ".yml") else "does not end in .yaml"):
         raise ConfigurationError(f"{uris.without_secrets(str(file))!r}: {fault}. Name a YAML file to write.")
-    kind = "Columns of a CSV file" if table else "Images, one folder a class"
-    text = _TEMPLATE.format(file=file, name=_name(file), kind=kind) + (_TABLE if table else _IMAGES)
+    if source is None and label is not None:
+        raise ConfigurationError("--label: is of --from alone. Give --from the data, or leave --label out.")
+    if source is not None:
+        text = _drafted(file, source, label, table)
+    else:
+        kind = "Columns of a CSV file" if table else "Images, one folder a class"
+        text = _TEMPLATE.format(file=file, name=_name(file), kind=kind) + (_TABLE if table else _IMAGES)
     try:
         with file.open("x", encoding="utf-8") as stream:
             stream.write(text)
@@ -87,6 +97,30 @@ def new(
     typer.echo(f"✓ wrote {file}", err=True)
 
 
+def _drafted(file: Path, source: str, label: str | None, table: bool) -> str:
+    """Return the recipe that `source` suggests, for `file`; say what was guessed."""
+    import os
+
+    from trainyard import uris
+    from trainyard.errors import ConfigurationError
+    from trainyard.quality.source import require_libraries
+
+    require_libraries()
+    from trainyard.quality.inspect import inspect
+    from trainyard.quality.recipe_draft import draft_recipe
+
+    if table:
+        raise ConfigurationError("--table: the data say what they are. Leave --table or --from out.")
+    if file.exists():
+        raise ConfigurationError(f"{file}: is there already. Name another file.")
+    profile = inspect(source, label)
+    path = source if uris.is_bucket(source) else os.path.relpath(source, file.parent)
+    text, guesses = draft_recipe(_name(file), path, profile)
+    for guess in guesses:
+        typer.echo(f"  {guess}", err=True)
+    return text
+
+
 def _name(file: Path) -> str:
     """Return a recipe's name made of the file's."""
     return re.sub("[^a-z0-9]+", "-", file.stem.lower()).lstrip("-0123456789")[:40].strip("-") or "recipe"
@@ -96,12 +130,22 @@ def _name(file: Path) -> str:
 def validate(
     recipe: RecipeName,
     set_: Overrides = None,
+    data: Annotated[
+        bool, typer.Option("--data", help="Hold it against the header and the first rows of its data too.")
+    ] = False,
 ) -> None:
     """Check a recipe and print it with every default filled in."""
     from trainyard.spec import plain_yaml
     from trainyard.spec import recipe as recipes
 
     loaded = recipes.load(recipe, set_)
+    if data:
+        from trainyard.quality.source import require_libraries
+
+        require_libraries()
+        from trainyard.quality.recipe_check import check_first
+
+        typer.echo(f"✓ {check_first(loaded)} fit it", err=True)
     typer.echo(plain_yaml.dump(loaded.model_dump(mode="json"), allow_unicode=True), nl=False)
     typer.echo(f"✓ {recipe} is a valid recipe", err=True)
 

@@ -1,0 +1,103 @@
+"""Holds a recipe against the first of its data, so that a wrong name or type is known before anything heavy starts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+
+import numpy as np
+
+from trainyard.errors import DataError, did_you_mean
+from trainyard.quality.arrow import forgo_pandas
+from trainyard.quality.inspect import recipe_source
+from trainyard.quality.pictures.pictures import Measured, measure
+from trainyard.quality.source import SourceFiles
+from trainyard.quality.tables.cells import Cells, cells
+from trainyard.quality.tables.table import Batch, read_table
+from trainyard.spec.recipe import Recipe
+
+_ROWS = 10_000  # chosen: parsed in some tens of milliseconds
+_PICTURES = 64  # chosen: by their headers, also from a bucket in a second
+_CLASSES = 100  # chosen: more different numbers than this are hardly classes
+_SUCH_AS = 3
+
+
+def check_first(recipe: Recipe) -> str:
+    """Return what of the data of `recipe` was looked at, which fits it.
+
+    Raises `DataError` with each fault in a line, `ConfigurationError` if the data are not files to look into.
+    """
+    forgo_pandas()
+    source = recipe_source(recipe)
+    faults, looked_at = _check_table(recipe, source) if source.kind == "csv" else _check_pictures(recipe, source)
+    if faults:
+        raise DataError("\n".join([f"{source.path}: does not fit the recipe (looked at {looked_at}):", *faults]))
+    return looked_at
+
+
+def _check_table(recipe: Recipe, source: SourceFiles) -> tuple[list[str], str]:
+    batch = next((item for item in read_table(source) if isinstance(item, Batch) and item.columns.num_rows), None)
+    if batch is None:
+        raise DataError(f"{source.path}: there are no rows below the header. Name a file with data.")
+    batch = Batch(batch.file, batch.columns.slice(0, _ROWS), batch.rows[:_ROWS])
+    names, data = batch.columns.schema.names, recipe.data
+    faults = []
+    for where, name in [("data.label", data.label), *((f"data.features.{name}", name) for name in data.features)]:
+        if name not in names:
+            known = did_you_mean(name, names)
+            faults.append(f"{where}: no column '{name}'.{known} The header has: {', '.join(names)[:400]}.")
+    for name, feature in data.features.items():
+        if name in names and feature.type != "category":
+            faults += _mistyped(f"data.features.{name}", feature.type, cells(batch.columns[name]), batch, recipe)
+    if data.label in names:
+        faults += _label_faults(cells(batch.columns[data.label]), batch, recipe)
+    count = batch.columns.num_rows
+    return faults, f"the first {count:,} {'row' if count == 1 else 'rows'} of {batch.file}"
+
+
+def _mistyped(where: str, kind: str, column: Cells, batch: Batch, recipe: Recipe) -> Iterator[str]:
+    """Yield a sentence if more cells are not of the type than records may be bad."""
+    values = column.days if kind == "date" else column.numbers
+    wrong = np.flatnonzero(np.isnan(values) & ~column.missing)
+    if len(wrong) > recipe.data.max_bad_fraction * len(values):
+        shown = ", ".join(f"{batch.name(int(row))} '{column.texts[int(row)].as_py()[:40]}'" for row in wrong[:_SUCH_AS])
+        yield (
+            f"{where}: is {kind}, but {len(wrong):,} of {len(values):,} cells are no "
+            f"{'day YYYY-MM-DD' if kind == 'date' else 'number'}, such as {shown}. Give it another type, or correct "
+            "the data."
+        )
+
+
+def _label_faults(column: Cells, batch: Batch, recipe: Recipe) -> Iterator[str]:
+    rows, where = len(column.missing), f"data.label: '{recipe.data.label}'"
+    missing = int(column.missing.sum())
+    if missing > recipe.data.max_bad_fraction * rows:
+        yield f"{where} is missing in {missing:,} of {rows:,} rows, and such rows are bad. Leave them out of the data."
+    if recipe.task == "regression":
+        yield from _mistyped("data.label", "a number", column, batch, recipe)
+        return
+    distinct = len(column.texts.unique())
+    all_numbers = not (np.isnan(column.numbers) & ~column.missing).any()
+    if distinct > _CLASSES and distinct > rows / 10:
+        hint = "Is this task: regression?" if all_numbers else "Name another column."
+        yield f"{where} has {distinct:,} different values in {rows:,} rows, too many for classes. {hint}"
+
+
+def _check_pictures(recipe: Recipe, source: SourceFiles) -> tuple[list[str], str]:
+    classes = {file.name.partition("/")[0] for file in source.files if "/" in file.name}
+    faults = []
+    if len(classes) < 2:
+        faults.append(
+            f"data.path: the pictures lie in {len(classes)} class folders. Put those of each class into a folder of "
+            "its own, and at least two beside each other."
+        )
+    step = max(1, len(source.files) // _PICTURES)
+    files = list(islice(source.files, 0, None, step))[:_PICTURES]
+    measured = [(file.name, measure(source, file)) for file in files]
+    broken = [f"{name} ({why})" for name, why in measured if not isinstance(why, Measured)]
+    if len(broken) > recipe.data.max_bad_fraction * len(files):
+        shown = ", ".join(broken[:_SUCH_AS])
+        faults.append(
+            f"data.path: {len(broken)} of {len(files)} pictures cannot be read, such as {shown}. Repair them."
+        )
+    return faults, f"{len(files)} of {len(source.files):,} pictures in {len(classes)} classes"

@@ -1,0 +1,129 @@
+"""Drafts a recipe from a profile, for a person to read and to correct."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from trainyard.errors import ConfigurationError
+from trainyard.quality.profile import ColumnProfile, Profile
+from trainyard.spec import feature_names, plain_yaml
+from trainyard.spec.recipe import Data
+
+_SIDES = (32, 48, 64, 96, 128, 160, 192, 224)  # chosen: what the named networks are trained at
+_STEPS = 4000  # chosen: about so many steps, but from 5 to 40 epochs
+_NEARLY = 0.999  # chosen, as what `findings` calls nearly constant
+_ABOVE = 0.02  # chosen: a model that is no better than one constant answer plus this has learned little
+
+
+def draft_recipe(name: str, path: str, profile: Profile) -> tuple[str, list[str]]:
+    """Return a recipe called `name` for the data at `path`, as YAML, and what was guessed, a sentence each.
+
+    Columns that tell the label alone or nothing are left out. Raises `ConfigurationError` if there is no label to
+    predict or no column to learn from.
+    """
+    content = _of_pictures(profile) if profile.kind == "image_folder" else _of_table(profile)
+    guesses = content.pop("guesses")
+    content["data"] = {"format": profile.kind, "path": path, **content["data"]}
+    head = [
+        f"# Drafted from {profile.rows:,} {'rows' if profile.kind == 'csv' else 'pictures'}; correct what is wrong:"
+    ]
+    head += [f"#   {guess}" for guess in guesses]
+    return "\n".join(
+        [*head, plain_yaml.dump({"name": name, **content}, allow_unicode=True, inline_leaves=True)]
+    ), guesses
+
+
+def _of_pictures(profile: Profile) -> dict[str, Any]:
+    if len(profile.classes) < 2:
+        raise ConfigurationError(
+            f"{profile.source}: the pictures lie in {len(profile.classes)} class folders, and a classifier needs two "
+            "or more. Put the pictures of each class into a folder of its own."
+        )
+    sides = {column.name: column.quantiles["0.5"] for column in profile.columns if column.name in ("height", "width")}
+    side = max((side for side in _SIDES if side <= min(sides.values())), default=_SIDES[0])
+    network = "cnn_small" if side < 96 else "mobilenet_v3_small"
+    grey = profile.pictures is not None and set(profile.pictures.modes) <= {"L", "1", "I;16"}
+    return {
+        "task": "classification",
+        "data": {"image_size": [side, side], **({"channels": 1} if grey else {})},
+        "model": {"name": network},
+        "train": {**_train(profile.rows), "augment": {"flip": True, "shift": 0.1}},
+        "evaluate": {"gates": _class_gates(profile)},
+        "guesses": [
+            f"{len(profile.classes)} classes, by the folders",
+            f"image_size {side}: the median picture has {sides['height']:g} x {sides['width']:g} pixels",
+            "flip: the mirror image of a picture has the same class; of letters and digits it has not",
+            _gate_guess(profile),
+        ],
+    }
+
+
+def _of_table(profile: Profile) -> dict[str, Any]:
+    if profile.label is None:
+        names = ", ".join(column.name for column in profile.columns)
+        raise ConfigurationError(
+            f"{profile.source}: no column looks like the label. Name it by --label; there are: {names[:400]}."
+        )
+    why = {column.name: _useless(column, profile.rows) for column in profile.columns if column.name != profile.label}
+    why |= dict.fromkeys(profile.giveaways, "tells the label alone")
+    types = {column.name: _TYPES.get(column.type) for column in profile.columns}
+    features = {name: {"type": types[name]} for name in why if not why[name]}
+    if features:
+        data = Data.model_validate({"format": "csv", "path": "-", "label": profile.label, "features": features})
+        why |= {name: f"{fault}" for name, fault in feature_names.faults(data)}
+    features = {name: feature for name, feature in features.items() if not why[name]}
+    left_out = [f"left out: {name} ({reason})" for name, reason in why.items() if reason]
+    if not features:
+        raise ConfigurationError(f"{profile.source}: no column to learn from is left ({'; '.join(left_out)[:400]}).")
+    is_class = bool(profile.classes)
+    how = f"{len(profile.classes)} classes" if is_class else "numbers, so a regression"
+    guessed = ", a guess by its name or place" if profile.label_is_guessed else ""
+    return {
+        "task": "classification" if is_class else "regression",
+        "data": {"label": profile.label, "features": features},
+        "model": {"name": "mlp"},
+        "train": _train(profile.rows),
+        "evaluate": {"gates": _class_gates(profile) if is_class else [{"metric": "r2", "min": 0.1}]},
+        "guesses": [
+            f"label '{profile.label}'{guessed}: {how}",
+            *left_out,
+            _gate_guess(profile) if is_class else "r2 at least 0.1: 0 is what the mean alone reaches",
+        ],
+    }
+
+
+_TYPES = {"integer": "numeric", "number": "numeric", "date": "date", "category": "category"}
+
+
+def _useless(column: ColumnProfile, rows: int) -> str:
+    """Return why nothing can be learned from `column`, or ''."""
+    present = column.statistics.count + column.mistyped
+    if column.type not in _TYPES:
+        return "empty" if column.type == "empty" else "free text"
+    if column.distinct == 1 or (column.top and column.top[0].count >= _NEARLY * present):
+        return "the same value in nearly every row"
+    if column.type in ("category", "integer") and column.distinct >= present > 20:
+        return "an id: all of its values differ"
+    return "missing in most rows" if present < rows / 2 else ""
+
+
+def _train(examples: int) -> dict[str, Any]:
+    batch = min(256, max(16, 2 ** int(math.log2(max(1, examples / 40)))))
+    return {"epochs": min(40, max(5, round(_STEPS * batch / max(1, examples)))), "batch_size": batch}
+
+
+def _class_gates(profile: Profile) -> list[dict[str, Any]]:
+    return [
+        {"metric": "accuracy", "min": round(min(0.99, _majority(profile) + _ABOVE), 2)},
+        {"metric": "accuracy", "min_difference": -0.01},
+    ]
+
+
+def _gate_guess(profile: Profile) -> str:
+    most = max(profile.classes, key=lambda name: profile.classes[name])
+    return f"accuracy above {_majority(profile):.2f}, the share of the class '{most[:40]}': raise it to what is of use"
+
+
+def _majority(profile: Profile) -> float:
+    return max(profile.classes.values()) / sum(profile.classes.values())

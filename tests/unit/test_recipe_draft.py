@@ -1,0 +1,148 @@
+"""A recipe is drafted from data, and one is held against the first of its data, before anything heavy starts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+from trainyard.errors import TrainyardError
+from trainyard.quality.inspect import inspect
+from trainyard.quality.recipe_check import check_first
+from trainyard.quality.recipe_draft import draft_recipe
+from trainyard.spec import recipe as recipes
+from trainyard.spec.recipe import Recipe
+from trainyard_control.cli.main import app
+
+CITIES = ["Bern", "Basel", "Genf"]
+
+
+def table(folder: Path, rows: int = 300) -> Path:
+    """Columns of each kind; `kept` is the label, and `sure` tells it alone."""
+    random = np.random.default_rng(1)
+    lines = ["id,age,city,joined,fee,constant,key,sure,kept"]
+    for row in range(rows):
+        kept = int(random.random() < 0.4)
+        age, fee = random.integers(18, 80), "" if row % 7 == 0 else f"{random.normal(5, 1):.2f}"
+        joined = f"2024-{row % 12 + 1:02}-{row % 28 + 1:02}"
+        lines.append(f"c{row},{age},{CITIES[row % 3]},{joined},{fee},x,{row % 5},{'yn'[kept]},{kept}")
+    file = folder / "members.csv"
+    file.write_text("\n".join(lines) + "\n")
+    return file
+
+
+def recipe(folder: Path, text: str) -> Recipe:
+    (folder / "members.yaml").write_text(text)
+    return recipes.load(str(folder / "members.yaml"))
+
+
+def test_a_table_becomes_a_recipe_of_the_columns_that_can_tell_something(tmp_path: Path) -> None:
+    text, guesses = draft_recipe("members", "members.csv", inspect(str(table(tmp_path)), "kept"))
+    drafted = recipe(tmp_path, text)
+    assert {name: feature.type for name, feature in drafted.data.features.items()} == {
+        "age": "numeric",
+        "city": "category",
+        "joined": "date",
+        "fee": "numeric",
+    }
+    assert drafted.task == "classification" and drafted.data.label == "kept" and drafted.model.name == "mlp"
+    zeros = sum(line.endswith(",0") for line in table(tmp_path).read_text().splitlines())
+    assert drafted.evaluate.gates[0].min == pytest.approx(zeros / 300 + 0.02, abs=0.005)
+    left_out = [guess for guess in guesses if guess.startswith("left out")]
+    assert [guess.split()[2] for guess in left_out] == ["id", "constant", "key", "sure"]
+    assert "tells the label alone" in left_out[-1] and "taken" in left_out[2]
+    assert all(f"#   {guess}" in text for guess in guesses)
+    assert check_first(drafted) == "the first 300 rows of members.csv"
+
+
+def test_numbers_to_predict_become_a_regression(tmp_path: Path) -> None:
+    drafted = recipe(tmp_path, draft_recipe("members", "members.csv", inspect(str(table(tmp_path)), "fee"))[0])
+    assert drafted.task == "regression" and drafted.evaluate.gates[0].metric == "r2"
+    assert "fee" not in drafted.data.features
+
+
+def pictures(folder: Path, mode: str, classes: tuple[str, ...] = ("cat", "dog")) -> Path:
+    for number, name in enumerate(classes):
+        (folder / "pets" / name).mkdir(parents=True)
+        for index in range(6):
+            pixels = np.full((130, 170, 3), 40 * number + index, np.uint8)
+            Image.fromarray(pixels).convert(mode).save(folder / "pets" / name / f"{index}.png")
+    return folder / "pets"
+
+
+@pytest.mark.parametrize(("mode", "channels"), [("RGB", 3), ("L", 1)])
+def test_a_folder_of_pictures_becomes_a_recipe(tmp_path: Path, mode: str, channels: int) -> None:
+    drafted = recipe(tmp_path, draft_recipe("pets", "pets", inspect(str(pictures(tmp_path, mode))))[0])
+    assert drafted.data.image_size == (128, 128) and drafted.data.channels == channels
+    assert drafted.model.name == "mobilenet_v3_small"
+    assert check_first(drafted) == "12 of 12 pictures in 2 classes"
+
+
+def test_the_command_writes_the_recipe_once_and_says_what_it_guessed(tmp_path: Path) -> None:
+    file = tmp_path / "sub" / "members.yaml"
+    file.parent.mkdir()
+    command = ["recipe", "new", str(file), "--from", str(table(tmp_path)), "--label", "kept"]
+    first = CliRunner().invoke(app, command)
+    assert first.exit_code == 0 and "left out: id" in first.stderr
+    assert Path(recipes.load(str(file)).data.path or "").resolve() == tmp_path / "members.csv"
+    before = file.read_text()
+    again = CliRunner().invoke(app, command)
+    assert isinstance(again.exception, TrainyardError) and "is there already" in str(again.exception)
+    assert file.read_text() == before
+    held = CliRunner().invoke(app, ["recipe", "validate", str(file), "--data"])
+    assert held.exit_code == 0 and "✓ the first 300 rows of members.csv fit it" in held.stderr
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "sentence"),
+    [
+        ("label: kept", "label: kpt", "data.label: no column 'kpt'. Did you mean 'kept'? The header has: id, age"),
+        ("age: {", "agee: {", "data.features.agee: no column 'agee'. Did you mean 'age'?"),
+        ("city: {type: category}", "city: {type: numeric}", "is numeric, but 300 of 300 cells are no number, such as "),
+        ("age: {type: numeric}", "age: {type: date}", "300 of 300 cells are no day YYYY-MM-DD, such as members.csv:2 "),
+        ("label: kept", "label: id", "'id' has 300 different values in 300 rows, too many for classes. Name another"),
+        ("label: kept", "label: sure\n  max_bad_fraction: 0", ""),
+    ],
+)
+def test_what_does_not_fit_is_said_with_row_and_nearest_name(tmp_path: Path, old: str, new: str, sentence: str) -> None:
+    text, _ = draft_recipe("members", "members.csv", inspect(str(table(tmp_path)), "kept"))
+    assert old in text
+    changed = recipe(tmp_path, text.replace(old, new))
+    if not sentence:
+        check_first(changed)
+        return
+    with pytest.raises(TrainyardError, match=r"^.*members.csv: does not fit the recipe") as raised:
+        check_first(changed)
+    assert sentence in str(raised.value) and raised.value.exit_code == 10
+
+
+def test_many_different_numbers_as_classes_are_asked_about(tmp_path: Path) -> None:
+    text, _ = draft_recipe("members", "members.csv", inspect(str(table(tmp_path)), "fee"))
+    changed = recipe(tmp_path, text.replace("regression", "classification").replace("r2", "accuracy"))
+    with pytest.raises(TrainyardError, match="Is this task: regression") as raised:
+        check_first(changed)
+    assert "is missing in 43 of 300 rows" in str(raised.value)
+
+
+def test_pictures_without_classes_or_that_cannot_be_read_are_said(tmp_path: Path) -> None:
+    folder = pictures(tmp_path, "RGB")
+    drafted = recipe(tmp_path, draft_recipe("pets", "pets", inspect(str(folder)))[0])
+    (folder / "dog" / "0.png").write_bytes(b"no picture")
+    with pytest.raises(TrainyardError, match=r"1 of 12 pictures cannot be read, such as dog/0.png \(no picture\)"):
+        check_first(drafted)
+    for file in (folder / "dog").iterdir():
+        file.unlink()
+    with pytest.raises(TrainyardError, match="the pictures lie in 1 class folders"):
+        check_first(drafted)
+
+
+def test_no_label_and_nothing_to_learn_from_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "a.csv"
+    file.write_text("a,b\n" + "".join(f"x{row},{row * 1.5}\n" for row in range(50)))
+    with pytest.raises(TrainyardError, match=r"no column looks like the label\. Name it by --label; there are: a, b"):
+        draft_recipe("a", "a.csv", inspect(str(file)))
+    with pytest.raises(TrainyardError, match=r"no column to learn from is left \(left out: a \("):
+        draft_recipe("a", "a.csv", inspect(str(file), "b"))
