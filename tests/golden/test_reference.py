@@ -34,6 +34,8 @@ COMMANDS = [
     "compile",
     "place",
     "plan",
+    "sweep",
+    "learn-curve",
     "pools",
     "prune",
     "submit",

@@ -36,6 +36,8 @@ FILES = ["pipe.yaml", "folder.yaml", "not-utf-8.yaml", "empty.yaml", "deep.yaml"
 # Where a hostile value could be a good one: what keeps the verb from its work.
 SAFE = {
     "run": ["-e", "kind"],
+    "sweep": ["-e", "kind", "--over", "train.epochs=1,2"],
+    "learn-curve": ["-e", "kind"],
     "submit": ["-e", "kind", "--dry-run"],
     "runs list": ["-e", "kind"],
     "runs show": ["-e", "kind"],

@@ -123,6 +123,11 @@ class Data(Strict):
         "given): larger ones shrunk to a seventh more than image_size. raw: pixels at image_size, not encoded.",
     )
     split: SplitFractions = SplitFractions()
+    fraction: Annotated[float, Field(gt=0, le=1)] = Field(
+        1.0,
+        description="Share of the training split that is learnt from; a smaller one is part of a larger one. The "
+        "others stay whole, so that results compare.",
+    )
     max_bad_fraction: Fraction = Field(0.01, description="The run stops when more of the records than this are bad.")
     max_image_pixels: Count = Field(50_000_000, description="Larger images are quarantined from their header.")
     shard_examples: Examples | None = Field(

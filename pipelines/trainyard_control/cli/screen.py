@@ -80,6 +80,26 @@ class Screen:
             self._task = None
 
 
+class TrialScreen(Screen):
+    """As `Screen` for one training of many: no line for a step but for warnings and for examples that were made."""
+
+    def step_started(self, step: str) -> None:
+        """Show a bar, on a terminal."""
+        if self._console.is_terminal:
+            super().step_started(step)
+
+    def step_event(self, step: str, event: dict[str, Any]) -> None:
+        """Show progress and warnings."""
+        if event["event"] != "runs_again":
+            super().step_event(step, event)
+
+    def step_ended(self, step: str, seconds: float, reused: bool) -> None:
+        """Say when the examples were made."""
+        if step == "preprocess" and not reused:
+            super().step_ended(step, seconds, reused)
+        self._forget_task()
+
+
 def table_console() -> Console:
     """Return the console that an answer's tables are printed on: stdout, of a fixed width if it is no terminal."""
     console = Console(highlight=False, soft_wrap=False)

@@ -15,7 +15,7 @@ from trainyard import child_process, errors, events, memory
 from trainyard.contract import keys, warm_start
 from trainyard.contract.artifacts.evaluate import Evaluation
 from trainyard.contract.artifacts.export import Exports
-from trainyard.contract.champion import champion
+from trainyard.contract.champion import Champion, champion
 from trainyard.contract.window import day_of
 from trainyard.errors import ExitCode, TrainyardError
 from trainyard.graph import STEPS, is_from
@@ -48,7 +48,8 @@ class Listener(Protocol):
 class LocalRun:
     """A run and what is known of it so far; `folders` and `seconds` grow step by step.
 
-    day: as `window.day_of` reads it. unfinished: the output that a step is writing, by step.
+    day: as `window.day_of` reads it. unfinished: the output that a step is writing, by step. folder: where the
+    recipe's copy and the steps' logs go, by default the folder of the run.
     """
 
     recipe: Recipe
@@ -57,6 +58,7 @@ class LocalRun:
     from_step: str | None
     listener: Listener
     day: str = ""
+    folder: str = ""
     folders: dict[str, str] = field(default_factory=dict)
     unfinished: dict[str, str] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
@@ -69,7 +71,7 @@ class LocalRun:
 
     @property
     def _folder(self) -> str:
-        return keys.run_folder(self.root, self.recipe, self.run_id)
+        return self.folder or keys.run_folder(self.root, self.recipe, self.run_id)
 
     @property
     def _recipe_text(self) -> str:
@@ -81,21 +83,34 @@ class LocalRun:
         Raises the error class of the step that failed, with its sentence.
         """
         summary.reserve(self.root, self.recipe, self.run_id)
-        storage.write_text(storage.join(self._folder, "recipe.yaml"), self._recipe_text)
         destination = keys.models_folder(self.root, self.recipe)
-        self.day = day_of(self.day)
-        examples = self._step("preprocess", keyed_by=keys.fingerprint(self.recipe, self.day))
+        self.preprocess()
         best = champion(destination)
-        plan = warm_start.plan(self.root, self.recipe, examples, best, again=is_from("train", self.from_step))
-        self._leave("train", plan.model, start=plan.start)
-        digest, path = (best.digest, best.path) if best else ("", "")
-        evaluation = self._step("evaluate", keyed_by=digest, champion=path)
+        self.train(best)
+        evaluation = self.evaluate(best)
         if Evaluation.read(evaluation).gate.verdict != "blessed":
             return self._skip(("export", "push"), "the gate refused the model")
         exported = self._step("export")
         if Exports.read(exported).gate.verdict != "blessed":
             return self._skip(("push",), "the gate refused an exported file")
         self._step("push", keyed_by=destination, destination=destination)
+
+    def preprocess(self) -> str:
+        """Make the examples, and return their folder."""
+        storage.write_text(storage.join(self._folder, "recipe.yaml"), self._recipe_text)
+        self.day = day_of(self.day)
+        return self._step("preprocess", keyed_by=keys.fingerprint(self.recipe, self.day))
+
+    def train(self, best: Champion | None) -> str:
+        """Train a model of the examples, from the weights of `best` if the recipe says so, and return its folder."""
+        again = is_from("train", self.from_step)
+        plan = warm_start.plan(self.root, self.recipe, self.folders["preprocess"], best, again)
+        return self._leave("train", plan.model, start=plan.start)
+
+    def evaluate(self, best: Champion | None) -> str:
+        """Judge the model, beside `best`, and return the folder of the verdict."""
+        digest, path = (best.digest, best.path) if best else ("", "")
+        return self._step("evaluate", keyed_by=digest, champion=path)
 
     def _skip(self, steps: tuple[str, ...], why: str) -> None:
         for step in steps:

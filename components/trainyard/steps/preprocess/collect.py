@@ -166,7 +166,7 @@ class _Collect:
                 found.bad.append(item)
             else:
                 item = with_looks(item) if self._looks else item
-                rows, digests = assign(item, self._recipe.seed, self._recipe.data.split)
+                rows, digests = assign(item, self._recipe.seed, self._recipe.data)
                 for split, digest in digests.items():
                     found.splits.setdefault(split, Summary()).merge(Summary(digests=f"{digest:x}"))
                 self._count(found, writer.add(rows))

@@ -8,16 +8,20 @@ import numpy as np
 import pyarrow as pa
 
 from trainyard.contract.artifacts.document import SPLITS, Split
-from trainyard.spec.recipe import SplitFractions
+from trainyard.spec.recipe import Data, SplitFractions
 
 
-def assign(batch: pa.RecordBatch, seed: int, fractions: SplitFractions) -> tuple[pa.RecordBatch, dict[Split, int]]:
+def assign(batch: pa.RecordBatch, seed: int, data: Data) -> tuple[pa.RecordBatch, dict[Split, int]]:
     """Return the rows with their `split` (int8, its number in `SPLITS`) and `order` (binary(16)).
 
-    And the sum of the digests of each split's rows, label included, modulo 2^256: no order changes it.
+    And the sum of the digests of each split's rows, label included, modulo 2^256: no order changes it. Of the training
+    split `data.fraction` stays.
     """
+    if data.fraction < 1:
+        left = [is_used(content, seed, data) for content in batch["content"].to_pylist()]
+        batch = batch.filter(pa.array(left))
     contents, sources, labels = (batch[name].to_pylist() for name in ("content", "source", "label"))
-    splits = [assign_split(content, seed, fractions) for content in contents]
+    splits = [assign_split(content, seed, data.split) for content in contents]
     orders = [order_key(content, source, seed) for content, source in zip(contents, sources, strict=True)]
     digests = dict.fromkeys(SPLITS, 0)
     for split, content, label in zip(splits, contents, labels, strict=True):
@@ -35,6 +39,11 @@ def assign_split(content: bytes, seed: int, fractions: SplitFractions) -> Split:
     if draw < fractions.train:
         return "train"
     return "eval" if draw < fractions.train + fractions.eval else "test"
+
+
+def is_used(content: bytes, seed: int, data: Data) -> bool:
+    """Return whether the example with the digest `content` is among the `data.fraction` of the training split."""
+    return _uniform(b"fraction", seed, content) < data.fraction or assign_split(content, seed, data.split) != "train"
 
 
 def order_key(content: bytes, source: str, seed: int) -> bytes:

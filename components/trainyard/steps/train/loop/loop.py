@@ -147,7 +147,12 @@ class Loop:
             self._load(checkpoint)
             events.emit("resumed", step=self.resumed_from, steps=self.total)
         for epoch in self.history:
-            self.on_epoch(epoch)
+            self._note_epoch(epoch)
+
+    def _note_epoch(self, epoch: Epoch) -> None:
+        if self.rank.chief:
+            events.emit("epoch", of=self.settings.epochs, **epoch.model_dump())
+        self.on_epoch(epoch)
 
     def _newest(self) -> Checkpoint | None:
         """Return the newest complete checkpoint, which is the same one on every worker."""
@@ -270,7 +275,7 @@ class Loop:
         self.steps.loss_sum = 0.0
         self.history.append(epoch)
         if self._save(step):
-            self.on_epoch(epoch)
+            self._note_epoch(epoch)
 
     def _evaluate(self, step: int) -> tuple[float, float]:
         """Return mean loss and mean metric over the eval split."""

@@ -1,0 +1,82 @@
+"""`trainyard learn-curve`: how far more data would go."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from trainyard_control.cli.options import LOCAL, EnvironmentName, Output, OutputFormat, Overrides, RecipeName
+from trainyard_control.cli.screen import TrialScreen
+
+if TYPE_CHECKING:
+    from trainyard_control.search.learning_curve import Point
+
+
+def learn_curve(
+    recipe: RecipeName,
+    fractions: Annotated[
+        str, typer.Option("--fractions", help="Shares of the training split, three or more.")
+    ] = "0.1,0.2,0.4,0.8,1",
+    environment: EnvironmentName = LOCAL,
+    set_: Overrides = None,
+    html: Annotated[Path | None, typer.Option("--html", help="Write a page with the curve too.")] = None,
+    output: OutputFormat = Output.TEXT,
+) -> None:
+    """Train on parts of the data, and say how the error falls with more of it.
+
+    A smaller part is within each larger one, all are judged on the same test split, and each trains about as many
+    steps. What was trained is used again.
+    """
+    from trainyard.errors import ConfigurationError
+    from trainyard.spec import environment as environments
+    from trainyard.spec import recipe as recipes
+    from trainyard_control.search import learning_curve
+
+    loaded = recipes.load(recipe, set_)
+    shares = learning_curve.fractions(fractions)
+    where = environments.load(environment)
+    if where.target != "local":
+        raise ConfigurationError(
+            f"--environment {environment}: its target is {where.target}. A learning curve is measured on this machine."
+        )
+    is_class = loaded.task == "classification"
+    with CurveScreen() as screen:
+        points = learning_curve.measure(recipe, set_ or [], shares, where, screen)
+    law = learning_curve.fit(points)
+    text = learning_curve.sentence(points, law, is_percentage=is_class)
+    name = "test error (1 - accuracy)" if is_class else "test mean absolute error"
+    if html is not None:
+        from trainyard_control.search.page import write_curve
+
+        write_curve(loaded.name, points, law, text, name, html)
+        typer.echo(f"✓ wrote {html}", err=True)
+    if output is Output.JSON:
+        typer.echo(
+            json.dumps({"points": [vars(point) for point in points], "exponent": law.exponent, "sentence": text})
+        )
+        return
+    from trainyard_control.cli.screen import plain_table, table_console
+
+    table = plain_table("share", "examples", name, "95 % interval")
+    for point in points:
+        table.add_row(
+            f"{point.fraction:g}", f"{point.examples:,}", f"{point.error:.4f}", f"{point.low:.4f} – {point.high:.4f}"
+        )
+    console = table_console()
+    console.print(table)
+    console.print(f"error falls with the examples to the power of -{law.exponent:.3g}", style="dim")
+    console.print(text, soft_wrap=True)
+
+
+class CurveScreen(TrialScreen):
+    """A line a training."""
+
+    def point_measured(self, point: Point) -> None:
+        """Show it."""
+        self._console.print(
+            f"[green]✓[/] {point.fraction:g} of the training split, {point.examples:,} examples: "
+            f"error {point.error:.4f}"
+        )

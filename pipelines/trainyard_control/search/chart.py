@@ -1,0 +1,110 @@
+"""Places points, lines and ticks of a small chart, for a template to draw as SVG."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+WIDTH, HEIGHT = 520, 300
+_LEFT, _RIGHT, _TOP, _BOTTOM = 62, 14, 12, 40
+_ROOM = 0.06  # chosen: share of the range that stays free at either end
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A point at (x, y), what stands at it, and whether it is one of those to look at; low and high: its whisker."""
+
+    x: float
+    y: float
+    title: str = ""
+    strong: bool = False
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A range of values along so many pixels; `names` are those of whole numbers, for categories."""
+
+    title: str
+    low: float
+    high: float
+    start: float
+    end: float
+    log: bool = False
+    names: tuple[str, ...] = ()
+
+    def at(self, value: float) -> float:
+        """Return the pixel of `value`."""
+        low, high, value = (math.log(number) if self.log else number for number in (self.low, self.high, value))
+        return round(self.start + (self.end - self.start) * (value - low) / (high - low), 2)
+
+    @property
+    def ticks(self) -> list[tuple[float, str]]:
+        """Some round values, each with its pixel."""
+        if self.names:
+            return [(self.at(number), name[:14]) for number, name in enumerate(self.names)]
+        values = _log_ticks(self.low, self.high) if self.log else _ticks(self.low, self.high)
+        return [
+            (self.at(value), f"{value:.6g}" if 1e-3 <= abs(value) < 1e6 or not value else f"{value:.3g}")
+            for value in values
+        ]
+
+
+@dataclass(frozen=True)
+class Chart:
+    """What is drawn: `line` is a path of pixels, `band` a closed one."""
+
+    title: str
+    x: Axis
+    y: Axis
+    marks: list[Mark]
+    line: list[tuple[float, float]] = field(default_factory=list)
+    band: list[tuple[float, float]] = field(default_factory=list)
+
+
+def chart(
+    title: str,
+    names: tuple[str, str],
+    marks: Sequence[Mark],
+    line: Sequence[tuple[float, float]] = (),
+    band: Sequence[tuple[float, float]] = (),
+    *,
+    log_x: bool = False,
+    log_y: bool = False,
+    categories: tuple[str, ...] = (),
+) -> Chart:
+    """Return a chart of `marks`, `line` and `band`, all in values; names: of the axes."""
+    xs = [mark.x for mark in marks] + [x for x, _ in (*line, *band)]
+    ys = [y for mark in marks for y in (mark.y, mark.low, mark.high) if y is not None]
+    ys += [y for _, y in (*line, *band)]
+    x_ends = (-0.5, len(categories) - 0.5) if categories else _ends(xs, log_x)
+    x = Axis(names[0], *x_ends, _LEFT, WIDTH - _RIGHT, log_x, categories)
+    y = Axis(names[1], *_ends(ys, log_y), HEIGHT - _BOTTOM, _TOP, log_y)
+    placed = [(x.at(a), y.at(b)) for a, b in line]
+    return Chart(title, x, y, list(marks), placed, [(x.at(a), y.at(b)) for a, b in band])
+
+
+def _ends(values: list[float], log: bool) -> tuple[float, float]:
+    low, high = min(values), max(values)
+    if log:
+        room = (high / low) ** _ROOM if high > low else 2.0
+        return low / room, high * room
+    room = _ROOM * (high - low) or abs(high) * 0.1 or 1.0
+    return low - room, high + room
+
+
+def _ticks(low: float, high: float) -> list[float]:
+    unit = 10.0 ** math.floor(math.log10((high - low) / 2))
+    step = next(times * unit for times in (1, 2, 5, 10) if (high - low) / (times * unit) <= 6)
+    first = math.ceil(low / step)
+    return [round(number * step, 12) for number in range(first, math.floor(high / step) + 1)]
+
+
+def _log_ticks(low: float, high: float) -> list[float]:
+    """Return 1, 2 and 5 of each decade, or its 1 alone if there are many, or as without logarithms within a decade."""
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    times = (1,) if math.log10(high / low) > 3 else (1, 2, 5)
+    ticks = [factor * 10.0**decade for decade in decades for factor in times if low <= factor * 10.0**decade <= high]
+    return ticks if len(ticks) > 1 else [tick for tick in _ticks(low, high) if tick > 0]

@@ -1,0 +1,159 @@
+"""How the error falls with more data: the recipe trained on nested parts of its data, and a power law through them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainyard.contract.artifacts.evaluate import Evaluation
+from trainyard.contract.artifacts.preprocess import Examples
+from trainyard.errors import ConfigurationError
+from trainyard.spec import recipe as recipes
+from trainyard.spec.environment import Environment
+from trainyard.storage import storage
+from trainyard_control.local.local_run import Listener, LocalRun
+from trainyard_control.search.space import override
+
+_DRAWS = 2000  # chosen: the ends of an interval of 95 % then rest on 50 draws each
+_Z = 1.96  # of a normal distribution, 95 % lie so many deviations around the mean
+
+
+@dataclass(frozen=True)
+class Point:
+    """One training: on `examples`, the share `fraction` of the training split.
+
+    error: on the test split, one minus the accuracy or the mean absolute error, with its interval of 95 %.
+    classes: one minus the recall of each class. log_deviation: how far the error's logarithm may be off.
+    """
+
+    fraction: float
+    examples: int
+    error: float
+    low: float
+    high: float
+    log_deviation: float
+    classes: dict[str, float]
+
+
+@dataclass(frozen=True)
+class PowerLaw:
+    """error = scale * examples ** -exponent. draws: (n, 2) of both, as far as the points leave them open."""
+
+    scale: float
+    exponent: float
+    draws: NDArray[np.float64]
+
+    def error(self, examples: float) -> tuple[float, float, float]:
+        """Return the error at so many examples, and its interval of 95 %."""
+        drawn = self.draws[:, 0] * examples ** -self.draws[:, 1]
+        low, high = np.quantile(drawn, [0.025, 0.975])
+        return self.scale * examples**-self.exponent, float(low), float(high)
+
+    def gain(self, examples: float) -> tuple[float, float, float]:
+        """Return by how much twice as many examples lower the error, and the interval of 95 %."""
+        drawn = self.draws[:, 0] * examples ** -self.draws[:, 1] * (1 - 2 ** -self.draws[:, 1])
+        low, high = np.quantile(drawn, [0.025, 0.975])
+        return self.error(examples)[0] * (1 - 2**-self.exponent), float(low), float(high)
+
+
+def fractions(text: str) -> list[float]:
+    """Return the shares that `text` lists, ascending. Raises `ConfigurationError` for fewer than three."""
+    try:
+        shares = sorted({float(part) for part in text.split(",")})
+    except ValueError as error:
+        raise ConfigurationError(f"--fractions {text[:200]!r}: is no list of numbers, such as 0.1,0.3,1.") from error
+    if len(shares) < 3 or not 0 < shares[0] <= shares[-1] <= 1:
+        raise ConfigurationError(
+            f"--fractions {text[:200]!r}: a power law needs three or more different shares above 0 and up to 1, "
+            "such as 0.1,0.3,1."
+        )
+    return shares
+
+
+class CurveListener(Listener, Protocol):
+    """Receives what happens while a learning curve is measured."""
+
+    def point_measured(self, point: Point) -> None:
+        """One of the trainings is judged."""
+
+
+def measure(
+    name: str, overrides: list[str], shares: list[float], environment: Environment, listener: CurveListener
+) -> list[Point]:
+    """Train and judge the recipe `name` on each share of its training split, and return what came.
+
+    Each training takes about as many steps as that on all examples, so that a smaller share is not trained less.
+    """
+    recipe = recipes.load(name, overrides)
+    variants = [
+        recipes.load(name, [*overrides, override("data.fraction", share), override("train.epochs", epochs)])
+        for share in shares
+        for epochs in [max(1, round(recipe.train.epochs / share))]
+    ]
+    points = []
+    for share, variant in zip(shares, variants, strict=True):
+        folder = storage.join(environment.storage, recipe.name, "learning-curve", f"{share:g}")
+        run = LocalRun(variant, environment, "", None, listener, folder=folder)
+        examples = Examples.read(run.preprocess())
+        run.train(None)
+        points.append(_point(share, examples.splits["train"].examples, Evaluation.read(run.evaluate(None))))
+        listener.point_measured(points[-1])
+    return points
+
+
+def fit(points: list[Point], seed: int = 1) -> PowerLaw:
+    """Return the power law through the points, each weighed by how well its error is known.
+
+    Source: Hestness et al., "Deep learning scaling is predictable, empirically" (2017): in its power-law region the
+    error falls as a power of the number of examples. The interval comes from fits to errors redrawn around the points
+    and, if these lie off the line by more than their own intervals explain, by as much more.
+    """
+    x = np.log([point.examples for point in points])
+    y = np.log([point.error for point in points])
+    deviations = np.array([point.log_deviation for point in points])
+    line = _line(x, y, deviations)
+    misfit = np.sqrt((((y - line[0] - line[1] * x) / deviations) ** 2).sum() / max(1, len(points) - 2))
+    random = np.random.default_rng(seed)
+    redrawn = y + random.normal(size=(_DRAWS, len(points))) * deviations * max(1.0, float(misfit))
+    lines = np.array([_line(x, row, deviations) for row in redrawn])
+    return PowerLaw(math.exp(line[0]), -float(line[1]), np.stack([np.exp(lines[:, 0]), -lines[:, 1]], axis=1))
+
+
+def sentence(points: list[Point], law: PowerLaw, *, is_percentage: bool) -> str:
+    """Return what twice the data would give, and which class gained most so far."""
+    last = points[-1]
+    gain, low, high = (value * (100 if is_percentage else 1) for value in law.gain(last.examples))
+    text = f"twice the data: {gain:.2g}{' %' if is_percentage else ''} less error (95 %: {low:.2g} to {high:.2g})"
+    if low <= 0:
+        text += ", which may be nothing: the points do not tell"
+    fallen = {
+        name: points[0].classes[name] - error for name, error in last.classes.items() if name in points[0].classes
+    }
+    if len(fallen) > 2 and max(fallen.values()) > 0:
+        name = max(fallen, key=lambda name: fallen[name])
+        text += f"; class {name} gained most so far, {points[0].classes[name]:.1%} to {last.classes[name]:.1%}"
+    return f"{text}."
+
+
+def _point(share: float, examples: int, evaluation: Evaluation) -> Point:
+    if "accuracy" not in evaluation.metrics:
+        error, interval = evaluation.metrics["mae"], evaluation.intervals["mae"]
+        deviation = (math.log(interval.high) - math.log(interval.low)) / (2 * _Z)
+        return Point(share, examples, error, interval.low, interval.high, max(deviation, 1e-3), {})
+    count = evaluation.examples
+    # No error among n is no proof of none: half a mistake more (the Jeffreys prior's mean, without its last digit).
+    error = (round((1 - evaluation.metrics["accuracy"]) * count) + 0.5) / (count + 1)
+    deviation = math.sqrt((1 - error) / (count * error))
+    low, high = (error * math.exp(sign * _Z * deviation) for sign in (-1, 1))
+    classes = {each.label: 1 - each.recall for each in evaluation.classes if each.examples}
+    return Point(share, examples, error, low, min(1.0, high), deviation, classes)
+
+
+def _line(x: NDArray[np.float64], y: NDArray[np.float64], deviations: NDArray[np.float64]) -> NDArray[Any]:
+    """Return intercept and slope of the weighted least squares."""
+    slope, intercept = np.polyfit(x, y, 1, w=1 / deviations)
+    return np.array([intercept, slope])

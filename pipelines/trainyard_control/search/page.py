@@ -1,0 +1,111 @@
+"""Writes what a sweep or a learning curve found as one HTML file that opens offline and asks nobody for anything."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from trainyard.errors import ConfigurationError
+from trainyard_control.search.chart import HEIGHT, WIDTH, Chart, Mark, chart
+from trainyard_control.search.learning_curve import Point, PowerLaw
+from trainyard_control.search.space import Dimension
+from trainyard_control.search.sweep import Result
+from trainyard_control.search.trials import Trial
+
+_DRAWN = 40  # points along a curve
+
+
+def write_sweep(result: Result, dimensions: list[Dimension], file: Path) -> None:
+    """Write the page of a sweep. Raises `ConfigurationError` if the file cannot be written."""
+    metric = "eval accuracy" if result.larger_is_better else "eval mean absolute error"
+    done = [trial for trial in result.trials if trial.state == "complete" and trial.metric is not None]
+    charts = [_cost(result, done, metric), _history(result, done, metric)]
+    charts += [_by_value(dimension, done, result, metric) for dimension in dimensions]
+    notes = [f"{key}: {share:.0%} of the differences" for key, share in result.importance.items()]
+    keys = [dimension.key for dimension in dimensions]
+    head = ["trial", "state", metric, "best epoch", "seconds", "parameters", *keys]
+    _write(file, f"{result.recipe.name}: {len(result.trials)} trials", notes, charts, head, map(_row, result.trials))
+
+
+def write_curve(name: str, points: list[Point], law: PowerLaw, text: str, error: str, file: Path) -> None:
+    """Write the page of a learning curve; error: what it is. Raises `ConfigurationError` as `write_sweep`."""
+    marks = [
+        Mark(point.examples, point.error, f"{point.fraction:g} of the data", True, point.low, point.high)
+        for point in points
+    ]
+    first, last = points[0].examples, 4 * points[-1].examples
+    along = [first * (last / first) ** (step / _DRAWN) for step in range(_DRAWN + 1)]
+    drawn = [law.error(examples) for examples in along]
+    band = [(x, low) for x, (_, low, _) in zip(along, drawn, strict=True)]
+    band += [(x, high) for x, (_, _, high) in reversed(list(zip(along, drawn, strict=True)))]
+    line = [(x, value) for x, (value, _, _) in zip(along, drawn, strict=True)]
+    curve = chart("Error and examples", ("training examples", error), marks, line, band, log_x=True, log_y=True)
+    head = ["share", "examples", error, "95 %, from", "to"]
+    rows = [
+        [f"{each.fraction:g}", f"{each.examples:,}", *(f"{value:.4f}" for value in (each.error, each.low, each.high))]
+        for each in points
+    ]
+    _write(file, f"{name}: how far data goes", [text], [curve], head, rows)
+
+
+def _cost(result: Result, done: list[Trial], metric: str) -> Chart:
+    front = result.front
+    costs = all(trial.operations for trial in done)
+    at = (lambda trial: trial.operations) if costs else (lambda trial: float(trial.parameters))
+    names = {trial.number for trial in front}
+    marks = [Mark(at(trial), trial.metric or 0, _title(trial), trial.number in names) for trial in done]
+    line = [(at(trial), trial.metric or 0) for trial in front]
+    title = "operations of a training step, an example" if costs else "parameters"
+    return chart("What it costs; on the line no other is better and cheaper", (title, metric), marks, line, log_x=True)
+
+
+def _history(result: Result, done: list[Trial], metric: str) -> Chart:
+    marks = [Mark(trial.number + 1, trial.metric or 0, _title(trial), trial is result.best) for trial in done]
+    best, line = [], []
+    for mark in marks:
+        best.append(mark.y)
+        line.append((mark.x, (max if result.larger_is_better else min)(best)))
+    return chart("The search", ("trial", metric), marks, line)
+
+
+def _by_value(dimension: Dimension, done: list[Trial], result: Result, metric: str) -> Chart:
+    values = [trial.values[dimension.key] for trial in done]
+    categories = tuple(str(value) for value in dimension.values)
+    places = [float(dimension.values.index(value)) if categories else float(value) for value in values]
+    marks = [
+        Mark(place, trial.metric or 0, _title(trial), trial is result.best)
+        for place, trial in zip(places, done, strict=True)
+    ]
+    return chart(dimension.key, (dimension.key, metric), marks, log_x=dimension.log, categories=categories)
+
+
+def _title(trial: Trial) -> str:
+    return f"trial {trial.number + 1}: {trial.metric:.4f} ({', '.join(f'{k}={v}' for k, v in trial.values.items())})"
+
+
+def _row(trial: Trial) -> list[str]:
+    metric = "" if trial.metric is None else f"{trial.metric:.4f}"
+    epoch = f"{trial.best_epoch} of {len(trial.epochs)}" if trial.best_epoch else f"{len(trial.epochs)} done"
+    values = [f"{value:.6g}" if isinstance(value, float) else str(value) for value in trial.values.values()]
+    return [str(trial.number + 1), trial.state, metric, epoch, f"{trial.seconds:.1f}", f"{trial.parameters:,}", *values]
+
+
+def _write(file: Path, title: str, notes: list[str], charts: list[Chart], head: list[str], rows: Any) -> None:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    text = environment.get_template("page.html.j2").render(
+        title=title, notes=notes, charts=charts, head=head, rows=list(rows), width=WIDTH, height=HEIGHT
+    )
+    try:
+        file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigurationError(
+            f"--html {str(file)[:200]}: cannot be written ({error.strerror}). Name a file in a folder that is there."
+        ) from error

@@ -1,0 +1,115 @@
+"""What a sweep tries: for some keys of a recipe their values or ranges."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from trainyard.errors import ConfigurationError
+from trainyard.spec import plain_yaml
+from trainyard.spec import recipe as recipes
+
+if TYPE_CHECKING:
+    from optuna.distributions import BaseDistribution
+
+_RANGE = re.compile(r"(log:)?([^:,\s]+):([^:,\s]+)")
+_FORM = "Write KEY=a,b,c for values, KEY=1:8 for a range, KEY=log:1e-4:1e-1 for one by its order of magnitude."
+_SECTIONS = ("data", "model", "seed", "train")  # what a trained model depends on
+
+
+@dataclass(frozen=True)
+class Dimension:
+    """One key and what it may be: `values`, or from `low` to `high`, whole numbers if both are."""
+
+    key: str
+    values: tuple[Any, ...] = ()
+    low: float = 0
+    high: float = 0
+    log: bool = False
+
+    @property
+    def ends(self) -> tuple[Any, ...]:
+        """All values, or the ends of the range."""
+        return self.values or (self.low, self.high)
+
+    @property
+    def distribution(self) -> BaseDistribution:
+        """What a sampler draws from; of `values` their JSON."""
+        from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+        if self.values:
+            return CategoricalDistribution([json.dumps(value) for value in self.values])
+        if isinstance(self.low, int) and isinstance(self.high, int):
+            return IntDistribution(self.low, self.high, log=self.log)
+        return FloatDistribution(self.low, self.high, log=self.log)
+
+    def value(self, drawn: Any) -> Any:
+        """Return what the recipe is given for what a sampler drew; of a number six digits."""
+        if self.values:
+            return json.loads(drawn)
+        return drawn if isinstance(drawn, int) else min(self.high, max(self.low, float(f"{drawn:.6g}")))
+
+    def drawn(self, value: Any) -> Any:
+        """Return what a sampler would have drawn for `value`."""
+        return json.dumps(value) if self.values else value
+
+
+def override(key: str, value: Any) -> str:
+    """Return the `--set` that gives `key` the `value`."""
+    return f"{key}={json.dumps(value)}"
+
+
+def parse(recipe: str, overrides: list[str], over: list[str]) -> list[Dimension]:
+    """Return the dimensions that `over` describes, each KEY=WHAT.
+
+    Raises `ConfigurationError` if a form is unknown, a range is empty, or the recipe does not take a value or an end.
+    """
+    dimensions: list[Dimension] = []
+    for text in over:
+        key, equals, what = text.partition("=")
+        if not equals or not what:
+            raise ConfigurationError(f"--over {text[:200]!r}: has no values. {_FORM}")
+        if key.partition(".")[0] not in _SECTIONS:
+            raise ConfigurationError(
+                f"--over {key[:200]}: no model depends on it. Keys of {', '.join(_SECTIONS)} can be tried."
+            )
+        if any(key == other.key for other in dimensions):
+            raise ConfigurationError(f"--over {key}: is given twice. Name all its values at once.")
+        dimensions.append(_dimension(key, what))
+    for dimension in dimensions:
+        for value in dimension.ends:
+            recipes.load(recipe, [*overrides, override(dimension.key, value)])
+    return dimensions
+
+
+def _dimension(key: str, what: str) -> Dimension:
+    match = _RANGE.fullmatch(what)
+    if match is None:
+        read = plain_yaml.Text(f"[{what}]", f"--over {key}")
+        values = read.content or []
+        if read.faults:
+            raise ConfigurationError(f"{read.faults[0][:300]} {_FORM}")
+        if len({json.dumps(value) for value in values}) < max(2, len(values)):
+            raise ConfigurationError(f"--over {key}={what[:200]}: names fewer than two values, or one twice. {_FORM}")
+        return Dimension(key, values=tuple(values))
+    low, high = (_number(key, text) for text in match.groups()[1:])
+    if low >= high or (match[1] and low <= 0):
+        allowed = "a lower end above 0 and below the upper one" if match[1] else "a lower end below the upper one"
+        raise ConfigurationError(f"--over {key}={what}: the range is empty. Give {allowed}.")
+    return Dimension(key, low=low, high=high, log=bool(match[1]))
+
+
+def _number(key: str, text: str) -> float:
+    try:
+        return int(text) if re.fullmatch(r"[+-]?[0-9]{1,15}", text) else _finite(text)
+    except ValueError as error:
+        raise ConfigurationError(f"--over {key}: {text[:100]!r} is no number. {_FORM}") from error
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if abs(value) < float("inf"):
+        return value
+    raise ValueError(text)

@@ -1,0 +1,133 @@
+"""One training of a variant of a recipe, and what is kept of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pydantic import ValidationError
+
+from trainyard.contract import keys
+from trainyard.contract.artifacts.document import Part
+from trainyard.contract.artifacts.train import Epoch, Training
+from trainyard.contract.champion import champion
+from trainyard.runtime import step as steps
+from trainyard.spec.environment import Environment
+from trainyard.spec.recipe import Recipe
+from trainyard.storage import storage
+from trainyard_control.local.local_run import Listener, LocalRun
+
+
+class Trial(Part):
+    """A variant that was trained: `values` by key of the recipe, and `text`, the recipe's YAML.
+
+    metric: of the best epoch on the eval split, accuracy or mean absolute error; epochs: that of each epoch so far.
+    operations: of a training step, for one example. why: of one that failed or was left early.
+    """
+
+    number: int
+    values: dict[str, Any]
+    state: Literal["begun", "complete", "pruned", "failed"] = "begun"
+    metric: float | None = None
+    eval_loss: float | None = None
+    best_epoch: int = 0
+    epochs: list[float] = []
+    seconds: float = 0.0
+    examples_per_second: float = 0.0
+    parameters: int = 0
+    operations: float = 0.0
+    model: str = ""
+    why: str = ""
+
+
+class Pruned(Exception):
+    """The trial is left: it would hardly become the best."""
+
+
+@dataclass
+class TrialListener:
+    """Passes on what a trial's run tells; on_epoch may raise `Pruned`."""
+
+    listener: Listener
+    on_epoch: Callable[[Epoch], None]
+
+    def step_started(self, step: str) -> None:
+        """A step begins."""
+        self.listener.step_started(step)
+
+    def step_event(self, step: str, event: dict[str, Any]) -> None:
+        """The step wrote an event."""
+        if step == "train" and event["event"] == "epoch":
+            fields = {name: value for name, value in event.items() if name not in ("event", "of")}
+            try:
+                epoch = Epoch.model_validate(fields)
+            except ValidationError:  # a recipe's module may print what it likes
+                return
+            self.on_epoch(epoch)
+        self.listener.step_event(step, event)
+
+    def step_ended(self, step: str, seconds: float, reused: bool) -> None:
+        """The step's output is there."""
+        self.listener.step_ended(step, seconds, reused)
+
+    def step_skipped(self, step: str, why: str) -> None:
+        """The step is left out."""
+        self.listener.step_skipped(step, why)
+
+
+def train(
+    trial: Trial,
+    recipe: Recipe,
+    environment: Environment,
+    folder: str,
+    listener: Listener,
+    on_epoch: Callable[[Epoch], None],
+) -> Trial:
+    """Return `trial` with what the training of `recipe` gave; its logs are in `folder`.
+
+    Examples and a model that are there already are used. Raises what ends the sweep as well: `Preempted`, Ctrl-C.
+    """
+    epochs: list[float] = []
+
+    def note(epoch: Epoch) -> None:
+        if epoch.epoch > len(epochs):  # a run that goes on tells of the earlier ones again
+            epochs.append(epoch.metric)
+        on_epoch(epoch)
+
+    run = LocalRun(recipe, environment, "", None, TrialListener(listener, note), folder=folder)
+    start = time.monotonic()
+    try:
+        run.preprocess()
+        model = run.train(champion(keys.models_folder(run.root, recipe)))
+    except Pruned as pruned:
+        _forget(run.unfinished.get("train", ""))
+        seconds = time.monotonic() - start
+        return trial.model_copy(
+            update={"state": "pruned", "epochs": epochs, "seconds": round(seconds, 2), "why": str(pruned)}
+        )
+    trained = Training.read(model)
+    best = trained.history[trained.best_epoch - 1]
+    return trial.model_copy(
+        update={
+            "state": "complete",
+            "metric": best.metric,
+            "eval_loss": best.eval_loss,
+            "best_epoch": best.epoch,
+            "epochs": [epoch.metric for epoch in trained.history],
+            "seconds": round(sum(trained.seconds.values()), 2),
+            "examples_per_second": trained.examples_per_second,
+            "parameters": trained.parameters,
+            "operations": trained.flops_per_example,
+            "model": model,
+        }
+    )
+
+
+def _forget(model: str) -> None:
+    """Remove what a training that nobody goes on with left: its checkpoints and its record."""
+    if model:
+        with storage.lease(model):
+            storage.remove(keys.checkpoints(model))
+            storage.remove(steps.failure_record(model))

@@ -1,0 +1,112 @@
+"""Sweeps and learning curves over real trainings of the bundled table."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from trainyard.spec import environment as environments
+from trainyard.spec import recipe as recipes
+from trainyard.storage import storage
+from trainyard_control.cli.main import app
+from trainyard_control.cli.screen import TrialScreen
+from trainyard_control.search import sweep as sweeps
+from trainyard_control.search.space import parse
+from trainyard_control.search.sweep import Sweep
+from trainyard_control.search.trials import Trial
+
+SHORT = ["train.epochs=3", "train.batch_size=64"]
+
+
+class Listener(TrialScreen):
+    """Notes the trials; interrupts the second one in its first epoch if it is to."""
+
+    def __init__(self, interrupt: bool = False) -> None:
+        super().__init__()
+        self.interrupt = interrupt
+        self.trained: list[int] = []
+        self.ended: list[Trial] = []
+
+    def trial_started(self, trial: Trial) -> None:
+        self.trained.append(trial.number)
+
+    def trial_ended(self, trial: Trial, best: Trial | None) -> None:
+        self.ended.append(trial)
+
+    def step_event(self, step: str, event: dict[str, Any]) -> None:
+        if self.interrupt and event["event"] == "epoch" and self.trained[-1] == 1:
+            raise KeyboardInterrupt
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("search")
+    (folder / "here.yaml").write_text(f"target: local\nstorage: {folder}/storage\n")
+    return str(folder / "here.yaml")
+
+
+OVER = "train.optimizer.learning_rate=0.03,0.02,0.01,0.005,1e-9"
+
+
+@pytest.fixture(scope="module")
+def options(environment: str) -> list[str]:
+    """The command's arguments, with a seed by which the hopeless rate comes last."""
+    here = environments.load(environment)
+    for seed in range(1000):
+        changes = [*SHORT, f"seed={seed}"]
+        if (Sweep("tabular", changes, parse("tabular", changes, [OVER]), here).combinations or [])[4] == (1e-9,):
+            return ["-e", environment, *(word for change in changes for word in ("--set", change))]
+    raise AssertionError("no seed")
+
+
+def test_a_sweep_goes_on_where_it_was_ended_and_leaves_a_hopeless_trial(environment: str, options: list[str]) -> None:
+    changes = options[3::2]
+    sweep = Sweep("tabular", changes, parse("tabular", changes, [OVER]), environments.load(environment))
+    first = Listener(interrupt=True)
+    with pytest.raises(KeyboardInterrupt):
+        sweeps.run(sweep, first)
+    assert first.trained == [0, 1] and [trial.number for trial in first.ended] == [0]
+    begun = json.loads(storage.read_text(storage.join(sweep.folder, "trials.json")) or "")
+    assert [trial["state"] for trial in begun] == ["complete", "begun"]
+
+    again = Listener()
+    result = sweeps.run(sweep, again)
+    assert again.trained == [1, 2, 3, 4]
+    assert result.trials[0] == first.ended[0] and result.trials[1].values == begun[1]["values"]
+    # One epoch is the warm-up of three, and four trials come before any is left.
+    assert [trial.state for trial in result.trials] == ["complete"] * 4 + ["pruned"]
+    assert all(len(trial.epochs) == 3 for trial in result.trials[:4])
+    left = result.trials[4]
+    assert left.metric is None and 1 <= len(left.epochs) < 3 and "median" in left.why
+    recipe_folder = result.folder.rpartition("/sweeps")[0]
+    beside = storage.children(storage.join(recipe_folder, "train"))
+    assert not [name for name in beside if name.endswith((".checkpoints", ".failure.json"))]
+
+    assert result.best.metric == max(trial.metric or 0 for trial in result.trials) and result.best in result.front
+    written = recipes.load(storage.join(sweep.folder, "best.yaml"))
+    assert written == result.recipe
+    assert written.train.optimizer.learning_rate == result.best.values["train.optimizer.learning_rate"]
+    assert 0.5 < result.test.metrics["accuracy"] <= 1
+    assert not storage.children(storage.join(recipe_folder, "models"))
+
+
+def test_the_command_shows_a_sweep_that_is_complete(options: list[str], tmp_path: Path) -> None:
+    command = ["sweep", "tabular", "--over", OVER, *options, "--html", str(tmp_path / "a.html")]
+    shown = CliRunner().invoke(app, command)
+    assert shown.exit_code == 0, shown.stderr
+    assert "1 pruned, 0 failed" in shown.stdout and "best.yaml" in shown.stdout
+    assert (tmp_path / "a.html").read_text().count("<svg") == 3
+    document = json.loads(CliRunner().invoke(app, [*command, "-o", "json"]).stdout)
+    assert len(document["trials"]) == 5 and document["best"]["number"] in document["front"]
+
+
+def test_a_learning_curve_is_measured_on_nested_parts(options: list[str], tmp_path: Path) -> None:
+    shares = ["--fractions", "0.4,0.7,1", "--set", "train.epochs=1", "--html", str(tmp_path / "a.html")]
+    ended = CliRunner().invoke(app, ["learn-curve", "tabular", *options, *shares])
+    assert ended.exit_code == 0, ended.stderr
+    assert "twice the data: " in ended.stdout and ended.stderr.count("of the training split") == 3
+    assert (tmp_path / "a.html").read_text().count("<circle") == 3
