@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -36,3 +37,5 @@ Day = Annotated[
     str, typer.Option("--day", help="Day of the run, YYYY-MM-DD, if the recipe reads a window of days; else today.")
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and do nothing.")]
+Label = Annotated[str | None, typer.Option("--label", help="Column to predict, if no recipe names it.")]
+HtmlPage = Annotated[Path | None, typer.Option("--html", help="Write a page with pictures too.")]

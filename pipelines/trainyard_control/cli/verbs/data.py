@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trainyard_control.cli.options import Output, OutputFormat
+from trainyard_control.cli.options import HtmlPage, Label, Output, OutputFormat
 
 if TYPE_CHECKING:
     from trainyard.contract.statistics.drift import Movement
@@ -20,7 +20,6 @@ app = typer.Typer(no_args_is_help=True, help="Look into data, check them and com
 SourceName = Annotated[
     str, typer.Argument(metavar="SOURCE", help="CSV file, folder of them or of pictures, or glob; gs:// and s3:// too.")
 ]
-Label = Annotated[str | None, typer.Option("--label", help="Column to predict, if no recipe names it.")]
 OfRecipe = Annotated[str | None, typer.Option("--recipe", help="Take the data of this recipe, instead of SOURCE.")]
 
 
@@ -29,7 +28,7 @@ def inspect(
     source: SourceName = "",
     label: Label = None,
     recipe: OfRecipe = None,
-    html: Annotated[Path | None, typer.Option("--html", help="Write a page with histograms and pictures too.")] = None,
+    html: HtmlPage = None,
     output: OutputFormat = Output.TEXT,
 ) -> None:
     """Say what data are like: types, statistics, histograms, repeats, and what looks suspicious."""

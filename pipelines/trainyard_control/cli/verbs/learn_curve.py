@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trainyard_control.cli.options import LOCAL, EnvironmentName, Output, OutputFormat, Overrides, RecipeName
+from trainyard_control.cli.options import LOCAL, EnvironmentName, HtmlPage, Output, OutputFormat, Overrides, RecipeName
 from trainyard_control.cli.screen import TrialScreen
 
 if TYPE_CHECKING:
@@ -22,7 +21,7 @@ def learn_curve(
     ] = "0.1,0.2,0.4,0.8,1",
     environment: EnvironmentName = LOCAL,
     set_: Overrides = None,
-    html: Annotated[Path | None, typer.Option("--html", help="Write a page with the curve too.")] = None,
+    html: HtmlPage = None,
     output: OutputFormat = Output.TEXT,
 ) -> None:
     """Train on parts of the data, and say how the error falls with more of it.

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from trainyard_control.cli.options import Overrides, RecipeName
+from trainyard_control.cli.options import Label, Overrides, RecipeName
 
 app = typer.Typer(no_args_is_help=True, help="Write and check recipes.")
 
@@ -68,9 +68,11 @@ def new(
     table: Annotated[bool, typer.Option("--table", help="For a CSV file instead of a folder of images.")] = False,
     source: Annotated[
         str | None,
-        typer.Option("--from", metavar="SOURCE", help="Draft it from these data: CSV files or folders of pictures."),
+        typer.Option(
+            "--from-data", metavar="SOURCE", help="Draft it from these data: CSV files or folders of pictures."
+        ),
     ] = None,
-    label: Annotated[str | None, typer.Option("--label", help="With --from: the column to predict.")] = None,
+    label: Label = None,
 ) -> None:
     """Write a recipe to start from, or draft one from data."""
     from trainyard import uris
@@ -79,7 +81,7 @@ def new(
     if fault := uris.path_error(str(file)) or ("" if file.suffix in (".yaml", ".yml") else "does not end in .yaml"):
         raise ConfigurationError(f"{uris.without_secrets(str(file))!r}: {fault}. Name a YAML file to write.")
     if source is None and label is not None:
-        raise ConfigurationError("--label: is of --from alone. Give --from the data, or leave --label out.")
+        raise ConfigurationError("--label: is of --from-data alone. Give --from-data the data, or leave --label out.")
     if source is not None:
         text = _drafted(file, source, label, table)
     else:
@@ -110,7 +112,7 @@ def _drafted(file: Path, source: str, label: str | None, table: bool) -> str:
     from trainyard.quality.recipe_draft import draft_recipe
 
     if table:
-        raise ConfigurationError("--table: the data say what they are. Leave --table or --from out.")
+        raise ConfigurationError("--table: the data say what they are. Leave --table or --from-data out.")
     if file.exists():
         raise ConfigurationError(f"{file}: is there already. Name another file.")
     profile = inspect(source, label)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from trainyard_control.cli.options import LOCAL, EnvironmentName, Output, OutputFormat, Overrides, RecipeName
+from trainyard_control.cli.options import LOCAL, EnvironmentName, HtmlPage, Output, OutputFormat, Overrides, RecipeName
 from trainyard_control.cli.screen import TrialScreen
 
 if TYPE_CHECKING:
@@ -37,7 +36,7 @@ def sweep(
     prune: Annotated[
         bool, typer.Option("--prune/--no-prune", help="Leave a trial that is worse than the median of those before it.")
     ] = True,
-    html: Annotated[Path | None, typer.Option("--html", help="Write a page with pictures too.")] = None,
+    html: HtmlPage = None,
     output: OutputFormat = Output.TEXT,
 ) -> None:
     """Try variants of a recipe on this machine, and write the recipe of the best.
