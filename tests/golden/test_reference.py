@@ -3,17 +3,17 @@
 import json
 import os
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import BaseModel
+from typer.testing import CliRunner
 
 from trainyard.spec.environment import Environment
 from trainyard.spec.recipe import Recipe
+from trainyard_control.cli.main import app
 from trainyard_control.kubeflow.schedules import Schedule
 
 ROOT = Path(__file__).parents[2]
@@ -65,13 +65,12 @@ COMMANDS = [
 
 def commands() -> str:
     """Return a page with the help of every command."""
-    program = str(Path(sys.executable).parent / "trainyard")
-    plain = os.environ | {"COLUMNS": "100", "TERM": "dumb", "NO_COLOR": "1"}
+    plain = {"TERM": "dumb", "NO_COLOR": "1"}
     parts = ["# Commands\n\nMade from `--help`.\n"]
     for command in COMMANDS:
-        help_text = subprocess.run(
-            [program, *command.split(), "--help"], capture_output=True, text=True, env=plain
-        ).stdout
+        # As wide as the program's own help is, which leaves two of 80 columns free; the runner's has all of them.
+        words = [*command.split(), "--help"]
+        help_text = CliRunner().invoke(app, words, prog_name="trainyard", env=plain, terminal_width=78).stdout
         text = "\n".join(line.rstrip() for line in help_text.strip().splitlines())
         parts.append(f"## `{f'trainyard {command}'.strip()}`\n\n```\n{text}\n```\n")
     return "\n".join(parts)
