@@ -34,6 +34,7 @@ COMMANDS = [
     "compile",
     "place",
     "plan",
+    "bench",
     "sweep",
     "learn-curve",
     "pools",

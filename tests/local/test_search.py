@@ -15,6 +15,7 @@ from trainyard.storage import storage
 from trainyard_control.cli.main import app
 from trainyard_control.cli.screen import TrialScreen
 from trainyard_control.search import sweep as sweeps
+from trainyard_control.search.certificate import Certificate, digest
 from trainyard_control.search.space import parse
 from trainyard_control.search.sweep import Sweep
 from trainyard_control.search.trials import Trial
@@ -109,4 +110,20 @@ def test_a_learning_curve_is_measured_on_nested_parts(options: list[str], tmp_pa
     ended = CliRunner().invoke(app, ["learn-curve", "tabular", *options, *shares])
     assert ended.exit_code == 0, ended.stderr
     assert "twice the data: " in ended.stdout and ended.stderr.count("of the training split") == 3
+    assert (tmp_path / "a.html").read_text().count("<circle") == 3
+
+
+def test_a_certificate_is_of_what_was_measured_and_of_nothing_else(environment: str, tmp_path: Path) -> None:
+    command = ["bench", "tabular", "--quick", "-e", environment, "--set", "train.batch_size=64", "-o", "json"]
+    ended = CliRunner().invoke(app, [*command, "--html", str(tmp_path / "a.html")])
+    assert ended.exit_code == 0, ended.stderr
+    certificate = Certificate.model_validate_json(ended.stdout)
+    assert [speed.setting for speed in certificate.speeds] == ["as it is", "batch 128", "XLA"]
+    assert [speed.batch_size for speed in certificate.speeds] == [64, 128, 64]
+    for speed in certificate.speeds:
+        assert 0 < speed.low <= speed.high and speed.input_examples_per_second >= speed.examples_per_second > 0
+        assert speed.tflops == pytest.approx(speed.examples_per_second * certificate.flops_per_example / 1e12, rel=1e-3)
+    assert certificate.digest == digest(certificate)
+    assert digest(certificate.model_copy(update={"parameters": 1})) != certificate.digest
+    assert "It trains on the CPU" in certificate.sentences[0] and certificate.devices[0].tflops > 0
     assert (tmp_path / "a.html").read_text().count("<circle") == 3

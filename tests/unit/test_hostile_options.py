@@ -38,6 +38,7 @@ SAFE = {
     "run": ["-e", "kind"],
     "sweep": ["-e", "kind", "--over", "train.epochs=1,2"],
     "learn-curve": ["-e", "kind"],
+    "bench": ["-e", "kind"],
     "submit": ["-e", "kind", "--dry-run"],
     "runs list": ["-e", "kind"],
     "runs show": ["-e", "kind"],

@@ -10,11 +10,13 @@ import pyarrow as pa
 import pytest
 
 from trainyard.contract.artifacts.document import SPLITS
+from trainyard.contract.artifacts.train import Device
 from trainyard.errors import ConfigurationError
 from trainyard.spec import environment as environments
 from trainyard.spec import recipe as recipes
 from trainyard.steps.preprocess.split import assign
 from trainyard_control.search import learning_curve
+from trainyard_control.search.certificate import Certificate, Speed
 from trainyard_control.search.chart import Mark, chart
 from trainyard_control.search.learning_curve import Point
 from trainyard_control.search.page import write_curve
@@ -149,3 +151,50 @@ def test_a_chart_places_its_marks_within_its_axes() -> None:
     assert drawn.y.low < 0.5 < drawn.y.high  # all values are equal
     named = chart("a", ("x", "y"), [Mark(0, 1), Mark(1, 2)], categories=("cnn_small", "alexnet"))
     assert [name for _, name in named.x.ticks] == ["cnn_small", "alexnet"]
+
+
+def speed(setting: str, mean: float, ceiling: float = 0, **values: int) -> Speed:
+    """One whose epochs differ by a tenth of the mean."""
+    return Speed(
+        setting=setting,
+        values=dict(values),
+        batch_size=64,
+        examples_per_second=mean,
+        low=0.95 * mean,
+        high=1.05 * mean,
+        input_examples_per_second=max(mean, ceiling),
+        tflops=0.1,
+        peak_share=0.5,
+        first_step_seconds=1.0,
+    )
+
+
+@pytest.mark.parametrize(
+    ("speeds", "device", "sentences"),
+    [
+        ([speed("as it is", 100), speed("XLA", 104)], "CPU:0", ["on the CPU", "No setting is faster"]),
+        (
+            [speed("as it is", 100, ceiling=200), speed("batch 128", 150, batch=128)],
+            "GPU:0",
+            ["It trains on GPU.", "batch 128 is 1.50 times as fast (batch: 128)", "waits for its input in 50%"],
+        ),
+    ],
+)
+def test_a_certificate_says_what_is_faster_by_more_than_noise(
+    speeds: list[Speed], device: str, sentences: list[str]
+) -> None:
+    certificate = Certificate(
+        recipe="a",
+        model="mlp",
+        parameters=1,
+        flops_per_example=1.0,
+        machine="",
+        cores=2,
+        devices=[Device(name=device, product="", memory_bytes=0, tflops=1.0, gb_per_second=1.0)],
+        versions={},
+        measured="",
+        speeds=speeds,
+        left_out={},
+    )
+    assert len(certificate.sentences) == len(sentences)
+    assert all(part in said for part, said in zip(sentences, certificate.sentences, strict=True))

@@ -15,7 +15,7 @@ from trainyard.errors import ExitCode, TrainyardError
 from trainyard.signals import Terminated, handle_sigterm
 from trainyard.storage import disk
 from trainyard.uris import without_secrets
-from trainyard_control.cli.verbs import data, explain, learn_curve, plan, prune, recipe, run, runs, sweep
+from trainyard_control.cli.verbs import bench, data, explain, learn_curve, plan, prune, recipe, run, runs, sweep
 from trainyard_control.cli.verbs.cluster import compile, doctor, place, pools, schedule, submit
 
 _DEBUG = "TRAINYARD_DEBUG"
@@ -38,6 +38,7 @@ app.command("explain")(explain.explain)
 app.add_typer(runs.app, name="runs")
 app.add_typer(schedule.app, name="schedule")
 app.command("plan")(plan.plan)
+app.command("bench")(bench.bench)
 app.command("sweep")(sweep.sweep)
 app.command("learn-curve")(learn_curve.learn_curve)
 app.command("pools")(pools.pools)

@@ -1,1 +1,1 @@
-"""Trains variants of a recipe on this machine, and says which is best and how far more data would go."""
+"""Trains variants of a recipe on this machine: which is best, how far more data would go, and how fast it trains."""

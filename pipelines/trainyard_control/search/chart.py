@@ -74,11 +74,13 @@ def chart(
     log_x: bool = False,
     log_y: bool = False,
     categories: tuple[str, ...] = (),
+    from_zero: bool = False,
 ) -> Chart:
-    """Return a chart of `marks`, `line` and `band`, all in values; names: of the axes."""
+    """Return a chart of `marks`, `line` and `band`, all in values; names: of the axes; from_zero: that of y."""
     xs = [mark.x for mark in marks] + [x for x, _ in (*line, *band)]
     ys = [y for mark in marks for y in (mark.y, mark.low, mark.high) if y is not None]
     ys += [y for _, y in (*line, *band)]
+    ys += [0.0] if from_zero else []
     x_ends = (-0.5, len(categories) - 0.5) if categories else _ends(xs, log_x)
     x = Axis(names[0], *x_ends, _LEFT, WIDTH - _RIGHT, log_x, categories)
     y = Axis(names[1], *_ends(ys, log_y), HEIGHT - _BOTTOM, _TOP, log_y)

@@ -8,6 +8,7 @@ from typing import Any
 import jinja2
 
 from trainyard.errors import ConfigurationError
+from trainyard_control.search.certificate import Certificate
 from trainyard_control.search.chart import HEIGHT, WIDTH, Chart, Mark, chart
 from trainyard_control.search.learning_curve import Point, PowerLaw
 from trainyard_control.search.space import Dimension
@@ -48,6 +49,39 @@ def write_curve(name: str, points: list[Point], law: PowerLaw, text: str, error:
         for each in points
     ]
     _write(file, f"{name}: how far data goes", [text], [curve], head, rows)
+
+
+def write_certificate(certificate: Certificate, file: Path) -> None:
+    """Write the page of a certificate. Raises `ConfigurationError` as `write_sweep`."""
+    speeds = certificate.speeds
+    marks = [
+        Mark(place, speed.examples_per_second, f"{speed.examples_per_second:,.0f}", place == 0, speed.low, speed.high)
+        for place, speed in enumerate(speeds)
+    ]
+    names = tuple(speed.setting for speed in speeds)
+    drawn = chart(
+        "Speed, with the range of the epochs", ("setting", "examples/s"), marks, categories=names, from_zero=True
+    )
+    devices = ", ".join(f"{device.name} ({device.product})" for device in certificate.devices)
+    notes = [
+        f"{certificate.model}, {certificate.parameters:,} parameters, on {devices}, {certificate.cores} cores, "
+        f"{certificate.machine}",
+        *certificate.sentences,
+        *(f"{setting}: left out. {why}" for setting, why in certificate.left_out.items()),
+        f"measured {certificate.measured}; digest {certificate.digest}",
+    ]
+    head = ["setting", "examples/s", "from", "to", "GFLOP/s", "of the measured peak", "first step, s"]
+    rows = [
+        [
+            speed.setting,
+            *(f"{value:,.0f}" for value in (speed.examples_per_second, speed.low, speed.high)),
+            f"{1000 * speed.tflops:,.3g}",
+            f"{speed.peak_share:.1%}",
+            f"{speed.first_step_seconds:.1f}",
+        ]
+        for speed in speeds
+    ]
+    _write(file, f"{certificate.recipe}: how fast it trains", notes, [drawn], head, rows)
 
 
 def _cost(result: Result, done: list[Trial], metric: str) -> Chart:

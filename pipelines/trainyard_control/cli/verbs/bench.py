@@ -1,0 +1,93 @@
+"""`trainyard bench`: how fast a recipe trains on this machine, and in which settings."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from trainyard_control.cli.options import LOCAL, EnvironmentName, HtmlPage, Output, OutputFormat, Overrides, RecipeName
+from trainyard_control.cli.screen import TrialScreen
+
+if TYPE_CHECKING:
+    from trainyard_control.search.certificate import Certificate, Speed
+
+
+def bench(
+    recipe: RecipeName = "digits",
+    environment: EnvironmentName = LOCAL,
+    set_: Overrides = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Three settings instead of six, and fewer epochs.")] = False,
+    html: HtmlPage = None,
+    output: OutputFormat = Output.TEXT,
+) -> None:
+    """Measure how fast a recipe's own model trains on its own data here, as a certificate.
+
+    Batch sizes, XLA and precisions are compared by short trainings, one after the other; `plan` learns from them.
+    Nothing is evaluated or pushed.
+    """
+    from trainyard.errors import ConfigurationError
+    from trainyard.spec import environment as environments
+    from trainyard_control.search import certificate
+
+    where = environments.load(environment)
+    if where.target != "local":
+        raise ConfigurationError(
+            f"--environment {environment}: its target is {where.target}. A speed is measured on this machine."
+        )
+    with BenchScreen() as screen:
+        measured = certificate.measure(recipe, set_ or [], where, quick, screen)
+    if html is not None:
+        from trainyard_control.search.page import write_certificate
+
+        write_certificate(measured, html)
+        typer.echo(f"✓ wrote {html}", err=True)
+    if output is Output.JSON:
+        typer.echo(measured.model_dump_json())
+    else:
+        _show(measured)
+
+
+class BenchScreen(TrialScreen):
+    """A line a setting."""
+
+    def speed_measured(self, speed: Speed, base: Speed) -> None:
+        """Show it."""
+        share = speed.examples_per_second / base.examples_per_second
+        self._console.print(f"[green]✓[/] {speed.setting}: {speed.examples_per_second:,.0f} examples/s, {share:.2f} ×")
+
+    def setting_left_out(self, setting: str, why: str) -> None:
+        """Say why it is left out."""
+        from rich.markup import escape
+
+        self._console.print(f"[yellow]–[/] {setting}: left out: {escape(why)}", soft_wrap=True)
+
+
+def _show(certificate: Certificate) -> None:
+    from rich.markup import escape
+
+    from trainyard_control.cli.screen import plain_table, table_console
+
+    console = table_console()
+    devices = ", ".join(f"{device.name} ({device.product})" for device in certificate.devices)
+    console.print(
+        f"[bold]{escape(certificate.recipe)}[/]: {escape(certificate.model)}, {certificate.parameters:,} parameters, "
+        f"{certificate.flops_per_example / 1e6:,.4g} M operations a training example"
+    )
+    console.print(f"on {escape(devices)}, {certificate.cores} cores, {escape(certificate.machine)}", soft_wrap=True)
+    table = plain_table("setting", "examples/s", "range", "×", "GFLOP/s", "of peak", "first step")
+    base = certificate.speeds[0].examples_per_second
+    for speed in certificate.speeds:
+        table.add_row(
+            speed.setting,
+            f"{speed.examples_per_second:,.0f}",
+            f"{speed.low:,.0f} – {speed.high:,.0f}",
+            f"{speed.examples_per_second / base:.2f}",
+            f"{1000 * speed.tflops:,.3g}",
+            f"{speed.peak_share:.0%}",
+            f"{speed.first_step_seconds:.1f} s",
+        )
+    console.print(table)
+    for sentence in certificate.sentences:
+        console.print(f"· {escape(sentence)}", soft_wrap=True)
+    console.print(f"certificate {certificate.digest[:16]}, {certificate.measured}", style="dim")

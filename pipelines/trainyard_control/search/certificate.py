@@ -1,0 +1,210 @@
+"""How fast a recipe trains on this machine: short trainings of its own model on its own data, in several settings.
+
+They are ordinary trainings, so that what is measured is what a run would give, and the planner learns from them as from
+any other.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Protocol
+
+from trainyard.contract.artifacts.document import Part
+from trainyard.contract.artifacts.train import Device, Training
+from trainyard.errors import ConfigurationError
+from trainyard.spec import recipe as recipes
+from trainyard.spec.environment import Environment
+from trainyard.storage import storage
+from trainyard_control.local.local_run import Listener, LocalRun
+from trainyard_control.search.space import override
+
+_EPOCHS, _QUICK_EPOCHS = 6, 4  # chosen: the first warms up, and the others give the range
+_WAITS = 0.1  # chosen: less is the noise of a machine that does other things
+_START = ("import", "join", "probe", "build", "input", "compile")  # of Training.seconds: what comes before the speed
+
+
+class Speed(Part):
+    """One setting. examples_per_second: the mean, and low and high of the epochs after the first.
+
+    input_examples_per_second: what the model would take if its input cost nothing; larger if training waits for it.
+    tflops: operations a second, and peak_share their share of what the devices were measured to deliver.
+    first_step_seconds: from the process's start to the first step, compilation included.
+    """
+
+    setting: str
+    values: dict[str, float | int | str | bool]
+    batch_size: int
+    examples_per_second: float
+    low: float
+    high: float
+    input_examples_per_second: float
+    tflops: float
+    peak_share: float
+    first_step_seconds: float
+
+
+class Certificate(Part):
+    """What was measured on which devices with which versions. digest: SHA-256 of all else as JSON with sorted keys."""
+
+    recipe: str
+    model: str
+    parameters: int
+    flops_per_example: float
+    machine: str
+    cores: int
+    devices: list[Device]
+    versions: dict[str, str]
+    measured: str
+    speeds: list[Speed]
+    left_out: dict[str, str]
+    digest: str = ""
+
+    @property
+    def sentences(self) -> list[str]:
+        """What to do about it: which accelerator trains, what is faster than the recipe as it is, and its input."""
+        base = self.speeds[0]
+        kinds = sorted({device.name.partition(":")[0] for device in self.devices})
+        said = [
+            "It trains on the CPU: TensorFlow sees no accelerator."
+            if kinds == ["CPU"]
+            else f"It trains on {', '.join(kinds)}."
+        ]
+        best = max(self.speeds, key=lambda speed: speed.examples_per_second)
+        if best.low > base.high:
+            sets = ", ".join(f"{key}: {json.dumps(value)}" for key, value in best.values.items())
+            said.append(
+                f"{best.setting} is {best.examples_per_second / base.examples_per_second:.2f} times as fast ({sets})."
+            )
+        else:
+            said.append("No setting is faster by more than what the epochs differ by.")
+        waits = 1 - base.examples_per_second / base.input_examples_per_second
+        if waits > _WAITS:
+            said.append(
+                f"It waits for its input in {waits:.0%} of the time. See data.store, and the cores of the pool."
+            )
+        return said
+
+
+class SpeedListener(Listener, Protocol):
+    """Receives what happens while a certificate is measured."""
+
+    def speed_measured(self, speed: Speed, base: Speed) -> None:
+        """A setting is measured; `base` is the recipe's own."""
+
+    def setting_left_out(self, setting: str, why: str) -> None:
+        """A setting cannot be trained."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A name, and what it changes in the recipe."""
+
+    name: str
+    values: dict[str, float | int | str | bool]
+
+
+def settings(recipe: recipes.Recipe, quick: bool) -> list[Setting]:
+    """Return what is measured: the recipe as it is, larger and smaller batches, XLA or none, another precision."""
+    train = recipe.train
+    batches = (2,) if quick else (0.5, 2, 4)
+    sizes = {factor: max(1, round(train.batch_size * factor)) for factor in batches}
+    measured = [Setting("as it is", {})]
+    measured += [Setting(f"batch {size}", {"train.batch_size": size}) for size in sizes.values()]
+    measured.append(Setting("without XLA" if train.xla else "XLA", {"train.xla": not train.xla}))
+    if not quick:
+        other = "float32" if train.precision == "bfloat16" else "bfloat16"
+        measured.append(Setting(other, {"train.precision": other}))
+    return measured
+
+
+def measure(
+    name: str, overrides: list[str], environment: Environment, quick: bool, listener: SpeedListener
+) -> Certificate:
+    """Train the recipe `name` for some epochs in each setting, and return how fast.
+
+    A setting that does not fit the devices or contradicts the recipe is left out, with its reason. Raises what the
+    training of the recipe as it is raises.
+    """
+    epochs = _QUICK_EPOCHS if quick else _EPOCHS
+    overrides = [*overrides, override("train.epochs", epochs), override("train.early_stopping", None)]
+    recipe = recipes.load(name, overrides)
+    speeds: list[Speed] = []
+    left_out: dict[str, str] = {}
+    base: Training | None = None
+    for number, setting in enumerate(settings(recipe, quick)):
+        folder = storage.join(environment.storage, recipe.name, "certificate", str(number))
+        try:
+            changed = [override(key, value) for key, value in setting.values.items()]
+            variant = recipes.load(name, [*overrides, *changed])
+            # From train on: a speed that was measured before is not one of now.
+            run = LocalRun(variant, environment, "", "train", listener, folder=folder)
+            run.preprocess()
+            training = Training.read(run.train(None))
+        except ConfigurationError as error:
+            if base is None:
+                raise
+            left_out[setting.name] = str(error)
+            listener.setting_left_out(setting.name, str(error))
+            continue
+        base = base or training
+        speeds.append(_speed(setting, variant.train.batch_size, training))
+        listener.speed_measured(speeds[-1], speeds[0])
+    assert base is not None  # noqa: S101 - the first setting raises or is measured
+    return _certificate(recipe.name, base, speeds, left_out)
+
+
+def _speed(setting: Setting, batch_size: int, training: Training) -> Speed:
+    rates = [epoch.examples_per_second for epoch in training.history[1:]]
+    peak = sum(device.tflops for device in training.measured)
+    tflops = training.examples_per_second * training.flops_per_example / 1e12
+    ceiling = 1000 * batch_size / training.cached_step_ms if training.cached_step_ms else 0.0
+    return Speed(
+        setting=setting.name,
+        values=setting.values,
+        batch_size=batch_size,
+        examples_per_second=round(training.examples_per_second, 2),
+        low=round(min(rates), 2),
+        high=round(max(rates), 2),
+        input_examples_per_second=round(max(ceiling, training.examples_per_second), 2),
+        tflops=float(f"{tflops:.4g}"),
+        peak_share=round(tflops / peak, 4) if peak else 0.0,
+        first_step_seconds=round(sum(training.seconds.get(part, 0.0) for part in _START), 2),
+    )
+
+
+def _certificate(name: str, base: Training, speeds: list[Speed], left_out: dict[str, str]) -> Certificate:
+    certificate = Certificate(
+        recipe=name,
+        model=base.model,
+        parameters=base.parameters,
+        flops_per_example=base.flops_per_example,
+        machine=_machine(),
+        cores=base.cores,
+        devices=base.measured,
+        versions={"python": platform.python_version(), **base.versions},
+        measured=datetime.now(UTC).isoformat(timespec="seconds"),
+        speeds=speeds,
+        left_out=left_out,
+    )
+    return certificate.model_copy(update={"digest": digest(certificate)})
+
+
+def digest(certificate: Certificate) -> str:
+    """Return the SHA-256 of what the certificate says, by which a changed one is known."""
+    content = json.dumps(certificate.model_dump(exclude={"digest"}), sort_keys=True)
+    return hashlib.sha256(content.encode()).hexdigest()
+
+
+def _machine() -> str:
+    """Return the processor's name and architecture."""
+    with suppress(OSError, StopIteration):
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+        name = next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+        return f"{name}, {platform.machine()}"
+    return platform.machine()
