@@ -86,3 +86,18 @@ def test_a_long_path_is_told_whole_in_80_columns() -> None:
         line.strip() for line in lines[lines.index(next(x for x in lines if "report" in x)) :]
     ).replace("report  ", "")
     assert "bound unclear" in "".join(lines)
+
+
+def test_a_long_training_says_every_ten_seconds_how_it_stands(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 100.0
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    shown = screen.Screen()
+    fields = {"train_loss": 0.5, "eval_loss": 0.25, "metric": 0.875, "examples_per_second": 1234.0}
+    for epoch in range(1, 26):
+        now = 100.0 + epoch
+        shown.step_event("train", {"event": "epoch", "epoch": epoch, "of": 40, **fields})
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split()[2] for line in lines] == ["10/40", "20/40"]
+    assert "eval loss 0.2500  metric 0.8750  1,234 examples/s  30 s left at most" in lines[0]

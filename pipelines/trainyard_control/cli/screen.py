@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from types import TracebackType
 from typing import Any, Self
 
@@ -13,8 +14,10 @@ from rich.table import Table
 from trainyard.contract.artifacts.gate import Interval
 from trainyard.graph import OUTPUTS
 from trainyard.spec.recipe import Recipe
+from trainyard_control.cluster.durations import duration_text
 
 _WIDTH = max(map(len, OUTPUTS))
+_EPOCH_SECONDS = 10.0  # chosen: a line so often while a training goes on
 _PLAIN_WIDTH = 120  # columns; chosen, for files and pipes
 
 
@@ -34,6 +37,8 @@ class Screen:
             disable=not self._console.is_terminal,
         )
         self._task: TaskID | None = None
+        self._first_epoch: tuple[float, int] | None = None
+        self._epoch_shown = time.monotonic()
 
     def __enter__(self) -> Self:
         self._progress.start()
@@ -59,14 +64,32 @@ class Screen:
         if event["event"] == "progress" and self._task is not None:
             text = " ".join([f"{event['done']}/{event['total']} {event['unit']}", *_facts(fields)])
             self._progress.update(self._task, completed=event["done"], total=event["total"], text=text)
+        elif event["event"] == "epoch":
+            self._show_epoch(step, event)
         elif event["event"] == "runs_again":
             self._console.print(f"· {step.ljust(_WIDTH)}  runs again: {escape(str(event.get('because', '')))}")
         elif event["event"] == "warning":
             self._console.print(f"[yellow]![/] {step}: {escape(str(event.get('message', '')))}")
 
+    def _show_epoch(self, step: str, event: dict[str, Any]) -> None:
+        """Print how the training stands, at most every ten seconds; the time left is that of epochs after the first."""
+        now = time.monotonic()
+        since, first = self._first_epoch = self._first_epoch or (now, event["epoch"])
+        if now - self._epoch_shown < _EPOCH_SECONDS:
+            return
+        self._epoch_shown = now
+        text = (
+            f"epoch {event['epoch']}/{event['of']}  loss {event['train_loss']:.4f}  "
+            f"eval loss {event['eval_loss']:.4f}  metric {event['metric']:.4f}  {event['examples_per_second']:,.0f} examples/s"
+        )
+        if done := event["epoch"] - first:
+            text += f"  {duration_text((now - since) / done * (event['of'] - event['epoch']))} left at most"
+        self._console.print(f"  {step.ljust(_WIDTH)}  {text}", soft_wrap=True)
+
     def step_ended(self, step: str, seconds: float, reused: bool) -> None:
         """Show that the step's output is there."""
         self._forget_task()
+        self._first_epoch = None
         text = "used again" if reused else f"{seconds:.1f} s"
         self._console.print(f"[green]✓[/] {step.ljust(_WIDTH)}  {text}")
 
@@ -90,7 +113,7 @@ class TrialScreen(Screen):
 
     def step_event(self, step: str, event: dict[str, Any]) -> None:
         """Show progress and warnings."""
-        if event["event"] != "runs_again":
+        if event["event"] not in ("runs_again", "epoch"):
             super().step_event(step, event)
 
     def step_ended(self, step: str, seconds: float, reused: bool) -> None:
