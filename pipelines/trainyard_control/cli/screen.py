@@ -80,7 +80,8 @@ class Screen:
         self._epoch_shown = now
         text = (
             f"epoch {event['epoch']}/{event['of']}  loss {event['train_loss']:.4f}  "
-            f"eval loss {event['eval_loss']:.4f}  metric {event['metric']:.4f}  {event['examples_per_second']:,.0f} examples/s"
+            f"eval loss {event['eval_loss']:.4f}  metric {event['metric']:.4f}  "
+            f"{event['examples_per_second']:,.0f} examples/s"
         )
         if done := event["epoch"] - first:
             text += f"  {duration_text((now - since) / done * (event['of'] - event['epoch']))} left at most"
