@@ -14,20 +14,35 @@ from trainyard.contract.artifacts.preprocess import Examples, Feature, ImageShap
 from trainyard.storage import storage
 
 
-def digits(uri: Path | str, limit: int = 1797, shards: int = 1) -> str:
-    """Write scikit-learn's digits as encoded PNG, split 80/10/10 by the hash of the pixels."""
+def digits(
+    uri: Path | str,
+    limit: int = 1797,
+    shards: int = 1,
+    classes: range = range(10),
+    scale: int = 1,
+    train_limit: int | None = None,
+) -> str:
+    """Write scikit-learn's digits as encoded PNG, split 80/10/10 by the hash of the pixels.
+
+    classes: those that are kept. scale: of the sides of 8 pixels. train_limit: the training split keeps so many.
+    """
     bunch = load_digits()
     rows = {split: [] for split in SPLITS}
     for image, label in zip(bunch.images[:limit], bunch.target[:limit], strict=True):
-        pixels = np.clip(image * 16, 0, 255).astype(np.uint8)[..., None]
+        if label not in classes:
+            continue
+        label -= classes.start
+        pixels = np.kron(np.clip(image * 16, 0, 255).astype(np.uint8), np.ones((scale, scale), np.uint8))[..., None]
         tenth = hashlib.sha256(pixels.tobytes()).digest()[0] * 10 // 256
         png = tf.io.encode_png(pixels).numpy()
         rows["test" if tenth == 0 else "eval" if tenth == 1 else "train"].append(
             {"raw/image": _bytes(png), "label": _ints(int(label)), "key": _bytes(b"digit")}
         )
-    feature = Feature(name="image", dtype="float32", shape=(8, 8, 1), encoded=True)
-    image = ImageShape(height=8, width=8, channels=1)
-    return _commit(uri, _dealt(rows, shards), [feature], [str(i) for i in range(10)], image)
+    rows["train"] = rows["train"][:train_limit]
+    side = 8 * scale
+    feature = Feature(name="image", dtype="float32", shape=(side, side, 1), encoded=True)
+    image = ImageShape(height=side, width=side, channels=1)
+    return _commit(uri, _dealt(rows, shards), [feature], [str(label) for label in classes], image)
 
 
 def table(uri: Path, examples: int = 300) -> str:

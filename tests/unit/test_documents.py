@@ -58,6 +58,12 @@ WINDOW = {
     "model": {"name": "cnn_small"},
 }
 DIGITS = {"name": "digits", "data": {"format": "image_folder", "bundled": "digits"}, "model": {"name": "cnn_small"}}
+TUNED = {
+    "name": "tuned",
+    "data": {"format": "image_folder", "path": "gs://bucket/pets"},
+    "model": {"name": "resnet50", "weights": "imagenet"},
+    "train": {"fine_tune": {}},
+}
 RESOURCES = {"requests": {"cpu": "1", "memory": "2Gi"}, "limits": {"cpu": "2", "memory": "2Gi"}}
 KUBEFLOW = {
     "target": "kubeflow",
@@ -96,7 +102,7 @@ SCHEDULE = {
     "when": {"champion_older_than": "7d"},
 }
 MODELS: dict[str, tuple[type[BaseModel], list[Node]]] = {
-    "recipe": (Recipe, [TABLE, IMAGES, WINDOW, DIGITS]),
+    "recipe": (Recipe, [TABLE, IMAGES, WINDOW, DIGITS, TUNED]),
     "environment": (Environment, [KUBEFLOW, VERTEX]),
     "schedule": (Schedule, [SCHEDULE]),
 }

@@ -110,6 +110,7 @@ def test_a_contradiction_between_sections_is_told_with_its_own_line() -> None:
             "evaluate: {gates: [{metric: accuracy, min: 0.5, slice: color=red}]}",
             "evaluate.gates.0.slice: 'color=red' is of",
         ),
+        ("train: {fine_tune: {}}", "pets.yaml:7: train.fine_tune: is for trained weights. Name them in model.weights"),
         ("train: {class_weights: {cat: 0, dog: 0}}", "pets.yaml:7: train.class_weights: no class counts"),
         ("export: {formats: [saved_model, saved_model]}", "pets.yaml:7: export.formats: a format is given twice"),
     ],
@@ -225,3 +226,59 @@ def test_mixing_needs_images_in_pairs() -> None:
     images = "name: a\ndata: {format: image_folder, path: /x}\nmodel: {name: cnn_small}\n"
     with pytest.raises(ConfigurationError, match="in pairs"):
         documents.parse(images + "train: {batch_size: 7, augment: {cutmix: 1}}\n", Recipe, name="x")
+
+
+WEIGHTS = """\
+name: pets
+data: {format: image_folder, path: pets}
+model: {name: mobilenet_v3_small, weights: imagenet}
+train: {epochs: 5}
+"""
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (
+            ["model.name=cnn_small"],
+            "model.weights: Keras publishes none for 'cnn_small', but for resnet50, mobilenet_v3",
+        ),
+        (["model.name=alexnet"], "model.weights: Keras publishes none for 'alexnet'"),
+        (
+            ["model.name=mlp", "data.features={a: {type: numeric}}", "model.weights=/other.keras"],
+            "model.weights: 'mlp' takes columns, whose ids mean something else in other data",
+        ),
+        (["train.warm_start=champion"], "train.warm_start: begins with the champion's weights, and model.weights with"),
+        (["model.weights=null", "model.freeze=backbone"], "model.freeze: keeps weights that nobody trained."),
+        (
+            ["model.freeze=backbone", "train.fine_tune={}"],
+            "train.fine_tune: ends with all layers learning, and model.fr",
+        ),
+        (["train.fine_tune.head_epochs=5"], "head_epochs: leave none of the 5 epochs for all layers. Give at most 4"),
+        (["train.epochs=1", "train.fine_tune={}"], "or set model.freeze: backbone"),
+        (["model.weights=http://host/w.keras"], "model.weights: 'http:' is of no known place."),
+        (["model.weights=gs://key:word@bucket/w.keras"], "model.weights: credentials do not belong into a URI."),
+    ],
+)
+def test_trained_weights_that_cannot_be_are_refused(overrides: list[str], said: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        documents.parse(WEIGHTS, Recipe, name="pets.yaml", overrides=overrides)
+    assert said in str(caught.value)
+
+
+def test_a_modules_own_network_loads_its_weights_itself(tmp_path: Path) -> None:
+    (tmp_path / "own.py").touch()
+    (tmp_path / "pets.yaml").write_text(WEIGHTS.replace("name: mobilenet_v3_small, ", "") + "module: own.py\n")
+    with pytest.raises(ConfigurationError, match=r"model\.weights: is for networks by name, and the module builds"):
+        recipe.load(str(tmp_path / "pets.yaml"))
+
+
+def test_weights_lie_beside_the_recipe_in_a_bucket_or_at_keras(tmp_path: Path) -> None:
+    file = tmp_path / "pets.yaml"
+    file.write_text(WEIGHTS)
+    assert recipe.load(str(file)).model.weights == "imagenet"
+    assert recipe.load(str(file), ["model.weights=s3://b/w.keras"]).model.weights == "s3://b/w.keras"
+    with pytest.raises(ConfigurationError, match=r"model\.weights: there is no such file or folder\. Name one"):
+        recipe.load(str(file), ["model.weights=w.keras"])
+    (tmp_path / "w.keras").touch()
+    assert recipe.load(str(file), ["model.weights=w.keras"]).model.weights == str(tmp_path / "w.keras")

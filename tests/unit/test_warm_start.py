@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -55,3 +56,39 @@ def test_a_warm_start_needs_what_it_starts_from_to_be_exported() -> None:
         ConfigurationError, match=r"train\.warm_start: takes the champion's model\.keras\. Add keras to"
     ):
         recipes.load("digits", ["train.warm_start=champion", "export.formats=[saved_model]"])
+
+
+def test_other_weights_to_begin_with_give_another_model_and_the_same_ones_the_same(tmp_path: Path) -> None:
+    def model(weights: Path | str) -> str:
+        update = COLD.model.model_copy(update={"weights": str(weights)})
+        return plan("/runs", COLD.model_copy(update={"model": update}), "examples", None).model
+
+    file = tmp_path / "trained.keras"
+    file.write_bytes(b"one")
+    first = model(file)
+    assert first != plan("/runs", COLD, "examples", None).model
+    file.write_bytes(b"two")
+    assert model(file) != first
+    file.unlink()
+    file.write_bytes(b"one")
+    assert model(file) == first
+
+    version = tmp_path / "models" / "3"
+    with pytest.raises(ConfigurationError, match=r"models/3: is neither a \.keras or \.weights\.h5 file nor a version"):
+        model(version)
+    with storage.stage(str(version), producer="trainyard.push") as folder:
+        (folder / "saved_model.pb").write_bytes(b"one")
+    pushed = model(version)
+    storage.remove(str(version))
+    with storage.stage(str(version), producer="trainyard.push") as folder:
+        (folder / "saved_model.pb").write_bytes(b"two")
+    assert model(version) != pushed
+
+
+def test_weights_that_are_no_file_are_refused(tmp_path: Path) -> None:
+    for path, why in ((tmp_path / "gone.keras", "there is no such file"), (tmp_path / "pipe.keras", "is a named pipe")):
+        if path.name == "pipe.keras":
+            os.mkfifo(path)
+        update = COLD.model.model_copy(update={"weights": str(path)})
+        with pytest.raises(ConfigurationError, match=rf"model\.weights: {path}: {why}.*Name a \.keras or"):
+            plan("/runs", COLD.model_copy(update={"model": update}), "examples", None)

@@ -1,7 +1,7 @@
 # The part of Keras' API that Trainyard calls. A name that is missing here is a type error: add it with its types.
 #
 # What a layer or an operation gives is of the kind that it takes: symbolic, TensorFlow's or JAX's.
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from os import PathLike
 from typing import Any, Literal, TypeAlias, TypeVar, overload
 
@@ -13,6 +13,7 @@ from keras import layers as layers
 from keras import models as models
 from keras import ops as ops
 from keras import optimizers as optimizers
+from keras import saving as saving
 from keras import tree as tree
 from keras import utils as utils
 from numpy.typing import NDArray
@@ -56,6 +57,7 @@ class Layer:
     weights: list[Variable]
     dtype_policy: DTypePolicy
     compute_dtype: str
+    call: Callable[..., Any]
     @overload
     def __call__(self, inputs: Mapping[str, _T], training: bool | None = None) -> _T: ...
     @overload

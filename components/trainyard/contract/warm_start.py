@@ -1,8 +1,8 @@
-"""Where a training's model belongs, and which champion's weights it begins with."""
+"""Where a training's model belongs, and whose weights it begins with."""
 
 from __future__ import annotations
 
-from trainyard.contract import keys
+from trainyard.contract import keys, weights
 from trainyard.contract.artifacts.document import Part
 from trainyard.contract.artifacts.train import Training
 from trainyard.contract.champion import Champion
@@ -28,9 +28,10 @@ def plan(root: str, recipe: Recipe, examples: str, best: Champion | None, again:
 
     With a warm start the folder is named after the champion too. A model that this recipe and code have made of these
     examples is the answer whichever champion it began with, unless `again`: it becomes the champion itself, and would
-    otherwise be trained on by each run without an end.
+    otherwise be trained on by each run without an end. Raises as `weights.digest`.
     """
-    model = keys.output_uri(root, recipe, "train", examples)
+    own = weights.digest(recipe)
+    model = keys.output_uri(root, recipe, "train", examples, *([own] if own else []))
     if recipe.train.warm_start is None:
         return TrainingPlan(model=model)
     folder, _, name = model.rpartition("/")

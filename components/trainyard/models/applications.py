@@ -1,4 +1,4 @@
-"""The networks that keras.applications keeps, without its weights, with a head for the data's classes."""
+"""The networks that keras.applications keeps, with a head for the data's classes."""
 
 from __future__ import annotations
 
@@ -12,17 +12,41 @@ from trainyard.spec.recipe import Model
 
 
 def network(model: Model, image: keras.KerasTensor, outputs: int) -> keras.KerasTensor:
-    """Return logits (batch, outputs) of the named network over `image` in 0..255."""
-    scaled = layers.Rescaling(1 / 127.5, offset=-1)(image)
-    body = _BODIES[model.name or ""](input_tensor=scaled)
+    """Return logits (batch, outputs) of the named network over `image` in 0..255.
+
+    Pixels are scaled as keras.applications does for the network's published weights, whatever weights it begins with:
+    those trained on from them, and all later ones, then mean the same. A grey image is repeated in three channels.
+    """
+    colours = layers.Concatenate()([image] * 3) if image.shape[-1] == 1 else image
+    name = model.name or ""
+    scaled = _caffe(colours) if name == "resnet50" else colours
+    body = _BODIES[name](input_tensor=scaled, weights=None)
     x = layers.Dropout(model.dropout)(body.output)
     return layers.Dense(outputs, dtype="float32", name="logits")(x)
 
 
-_OPTIONS: dict[str, Any] = {"include_top": False, "weights": None, "pooling": "avg"}
-# Rescaled above: the preprocessing inside EfficientNetV2B0 takes three channels only.
+def published(name: str) -> keras.Model:
+    """Return the body of the network `name` with the weights that Keras publishes, which Keras fetches and verifies.
+
+    They are in Keras' own cache, below KERAS_HOME, from then on. Raises what keras.utils.get_file does.
+    """
+    return _BODIES[name](weights="imagenet", input_shape=(224, 224, 3))
+
+
+def _caffe(image: keras.KerasTensor) -> keras.KerasTensor:
+    """Return `image` as keras.applications.resnet.preprocess_input does: BGR, without the means of ImageNet.
+
+    Source of the means: keras 3.15, applications/imagenet_utils.py, mode "caffe".
+    """
+    return layers.Normalization(mean=[103.939, 116.779, 123.68], variance=[1.0, 1.0, 1.0])(
+        keras.ops.flip(image, axis=-1)
+    )
+
+
+_OPTIONS: dict[str, Any] = {"include_top": False, "pooling": "avg"}
+# All but ResNet50 scale the pixels themselves.
 _BODIES = {
     "resnet50": partial(keras.applications.ResNet50, **_OPTIONS),
-    "mobilenet_v3_small": partial(keras.applications.MobileNetV3Small, include_preprocessing=False, **_OPTIONS),
-    "efficientnet_v2_b0": partial(keras.applications.EfficientNetV2B0, include_preprocessing=False, **_OPTIONS),
+    "mobilenet_v3_small": partial(keras.applications.MobileNetV3Small, **_OPTIONS),
+    "efficientnet_v2_b0": partial(keras.applications.EfficientNetV2B0, **_OPTIONS),
 }

@@ -8,6 +8,7 @@ from typing import Any
 from trainyard.errors import ConfigurationError
 from trainyard.quality.profile import ColumnProfile, Profile
 from trainyard.spec import feature_names, plain_yaml
+from trainyard.spec.networks import KERAS_APPLICATIONS
 from trainyard.spec.recipe import Data
 
 _SIDES = (32, 48, 64, 96, 128, 160, 192, 224)  # chosen: what the named networks are trained at
@@ -54,6 +55,7 @@ def _of_pictures(profile: Profile) -> dict[str, Any]:
             f"{len(profile.classes)} classes, by the folders",
             f"image_size {side}: the median picture has {sides['height']:g} x {sides['width']:g} pixels",
             "flip: the mirror image of a picture has the same class; of letters and digits it has not",
+            *(["model.weights: imagenet would begin with trained weights"] if network in KERAS_APPLICATIONS else []),
             _gate_guess(profile),
         ],
     }

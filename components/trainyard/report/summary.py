@@ -25,6 +25,7 @@ _TRAINING = {
     "bottleneck",
     "resumed_from",
     "warm_start",
+    "weights",
 }
 _RECORD_BYTES = 32 << 10  # chosen: several times what a record takes
 

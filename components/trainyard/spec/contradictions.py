@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, get_args
 from trainyard.errors import did_you_mean
 from trainyard.spec import feature_names
 from trainyard.spec.gates import CLASSIFICATION_METRICS, REGRESSION_METRICS
-from trainyard.spec.networks import COLUMN_NETWORKS, MINIMUM_SIDE, Network
+from trainyard.spec.networks import COLUMN_NETWORKS, IMAGENET, KERAS_APPLICATIONS, MINIMUM_SIDE, Network
 from trainyard.spec.plain_yaml import Location
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 def of_recipe(recipe: Recipe) -> Iterator[tuple[Location, str]]:
     """Yield what no single section can know: the place of each contradiction, and why it is one."""
     yield from _model_faults(recipe)
+    yield from _weights_faults(recipe)
     yield from _gate_faults(recipe)
     yield from _augment_faults(recipe)
     data, formats = recipe.data, recipe.export.formats
@@ -59,6 +60,36 @@ def _model_faults(recipe: Recipe) -> Iterator[tuple[Location, str]]:
     smallest = MINIMUM_SIDE.get(name, 0)
     if data.is_image and data.image_size and min(data.image_size) < smallest:
         yield ("data", "image_size"), f"'{name}' takes images of at least {smallest} x {smallest} pixels"
+
+
+def _weights_faults(recipe: Recipe) -> Iterator[tuple[Location, str]]:
+    model, fine_tune = recipe.model, recipe.train.fine_tune
+    if model.weights is None:
+        if model.freeze != "none":
+            yield ("model", "freeze"), "keeps weights that nobody trained. Name them in model.weights, or leave it out"
+        if fine_tune:
+            yield ("train", "fine_tune"), "is for trained weights. Name them in model.weights, or leave it out"
+        return
+    at = ("model", "weights")
+    if model.name is None:
+        yield at, "is for networks by name, and the module builds this one. Load its weights in build_model"
+    elif model.name in COLUMN_NETWORKS:
+        yield at, f"'{model.name}' takes columns, whose ids mean something else in other data. Leave it out"
+    elif model.weights == IMAGENET and model.name not in KERAS_APPLICATIONS:
+        known = ", ".join(KERAS_APPLICATIONS)
+        yield at, f"Keras publishes none for '{model.name}', but for {known}. Name one of them, or a file of weights"
+    if recipe.train.warm_start:
+        yield ("train", "warm_start"), "begins with the champion's weights, and model.weights with others. Name one"
+    if fine_tune and model.freeze != "none":
+        yield ("train", "fine_tune"), "ends with all layers learning, and model.freeze has them never learn. Name one"
+    elif fine_tune and fine_tune.head_epochs >= recipe.train.epochs:
+        most = recipe.train.epochs - 1
+        yield (
+            ("train", "fine_tune", "head_epochs"),
+            f"leave none of the {recipe.train.epochs} epochs for all layers. Give at most {most}, or more train.epochs"
+            if most
+            else "leave no epoch for all layers. Give more train.epochs, or set model.freeze: backbone",
+        )
 
 
 def _augment_faults(recipe: Recipe) -> Iterator[tuple[Location, str]]:

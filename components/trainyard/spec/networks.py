@@ -11,3 +11,5 @@ KERAS_APPLICATIONS = ("resnet50", "mobilenet_v3_small", "efficientnet_v2_b0")
 """The networks that Keras brings along; each other one has a module of its name in `trainyard.models`."""
 COLUMN_NETWORKS = tuple(name for name in get_args(Network) if name not in MINIMUM_SIDE)
 """The networks that take columns instead."""
+IMAGENET = "imagenet"
+"""The weights of the networks that Keras brings along, as Keras publishes them."""

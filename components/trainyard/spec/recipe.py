@@ -16,7 +16,7 @@ from trainyard.spec.augment import Augment
 from trainyard.spec.data_schema import PictureSchema, TableSchema, is_schema, load_schema, parse_schema
 from trainyard.spec.documents import Strict
 from trainyard.spec.gates import Bound, Gate
-from trainyard.spec.networks import KERAS_APPLICATIONS, Network
+from trainyard.spec.networks import IMAGENET, KERAS_APPLICATIONS, Network
 from trainyard.spec.schedule import Bounds
 from trainyard.uris import Output, Source
 
@@ -201,6 +201,25 @@ class Model(Strict):
         0.2,
         description="Share of the units that a step leaves out, before the last layer or after each hidden one.",
     )
+    weights: Source | None = Field(
+        None,
+        description="Trained weights to begin with: imagenet (those that Keras publishes for the network), or a .keras "
+        "or .weights.h5 file, or the folder of a pushed version; local, gs:// or s3://. The last layer begins anew, "
+        "but for a pushed version of the same classes.",
+    )
+    freeze: Literal["none", "backbone"] = Field(
+        "none", description="With weights. backbone: only the last layer learns, all others keep their weights."
+    )
+
+    @field_validator("weights")
+    @classmethod
+    def _is_there(cls, weights: str | None, info: ValidationInfo) -> str | None:
+        folder = (info.context or {}).get(documents.FOLDER)
+        if weights in (None, IMAGENET) or folder is None or uris.is_bucket(weights or ""):
+            return weights
+        if not os.path.exists(uris.resolve(folder, weights or "")):  # noqa: PTH110 - Path's raises for a name too long
+            raise ValueError("there is no such file or folder. Name one, a bucket's URI, or imagenet")
+        return weights
 
     @property
     def network_module(self) -> str:
@@ -246,6 +265,15 @@ class Checkpoints(Strict):
     keep: Annotated[int, Field(ge=2, le=1000)] = Field(3, description="The newest so many stay, and the best one.")
 
 
+class FineTune(Strict):
+    """Train the new last layer first, then all layers at a smaller learning rate; each with a schedule of its own."""
+
+    head_epochs: Epochs = Field(3, description="First epochs, in which only the last layer learns; part of epochs.")
+    learning_rate_factor: Annotated[float, Field(ge=1e-9, le=1)] = Field(
+        0.1, description="Of the epochs after them: what optimizer.learning_rate is multiplied by."
+    )
+
+
 class Train(Strict):
     """The schedule. batch_size is the global batch, over all devices."""
 
@@ -283,6 +311,9 @@ class Train(Strict):
     augment: Augment = Augment()
     early_stopping: EarlyStopping | None = Field(None, description="By default all epochs are trained.")
     checkpoints: Checkpoints = Checkpoints()
+    fine_tune: FineTune | None = Field(
+        None, description="With model.weights: two phases. By default all epochs are alike."
+    )
     warm_start: Literal["champion"] | None = Field(
         None, description="Begin with the weights of the model that was pushed last; the first one with its own."
     )
@@ -387,7 +418,7 @@ def load(name: str, overrides: list[str] | None = None) -> Recipe:
     """Return the recipe `name` (see `documents.find`), every path in it absolute. Raises `ConfigurationError`."""
     path = documents.find("recipe", name, BUNDLED)
     recipe = documents.load(path, Recipe, overrides or [])
-    module, source, push = recipe.module, recipe.data.path, recipe.push.path
+    module, source, push, weights = recipe.module, recipe.data.path, recipe.push.path, recipe.model.weights
     return recipe.model_copy(
         update={
             "module": module and uris.resolve(path.parent, module),
@@ -396,6 +427,9 @@ def load(name: str, overrides: list[str] | None = None) -> Recipe:
                     "path": source and uris.resolve(path.parent, source),
                     "schema_": _schema(recipe.data, path.parent),
                 }
+            ),
+            "model": recipe.model.model_copy(
+                update={"weights": uris.resolve(path.parent, weights) if weights and weights != IMAGENET else weights}
             ),
             "push": recipe.push.model_copy(update={"path": push and uris.resolve(Path(), push)}),
         }

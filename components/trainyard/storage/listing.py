@@ -44,15 +44,15 @@ class Listing:
     is_folder: bool
 
 
-def list_files(path: str) -> Listing:
+def list_files(path: str, field: str = "data.path") -> Listing:
     """Return the files that `path` (a folder, a file or a glob, local, gs:// or s3://) names, without hidden ones.
 
     A name that exists is taken literally, whatever characters it has. Links are followed as long as they stay below the
     root, into folders once. Raises `DataError` if a folder cannot be read or is a link out of the root,
-    `TransientError` if a bucket cannot be reached.
+    `TransientError` if a bucket cannot be reached; they name the recipe's `field`.
     """
     if is_bucket(path):
-        source = bucket_source.list_objects(path)
+        source = bucket_source.list_objects(path, field)
         files = [SourceFile(item.name, item.bytes, item.checksum) for item in source.objects]
         return Listing(source.root, files, source.root == path.rstrip("/"))
     try:
@@ -61,7 +61,7 @@ def list_files(path: str) -> Listing:
         where = getattr(error, "filename", None) or path
         reason = getattr(error, "strerror", None) or str(error)
         raise DataError(
-            f"data.path: {_printable(str(where))}: cannot be read ({reason}). Check the name and the permissions."
+            f"{field}: {_printable(str(where))}: cannot be read ({reason}). Check the name and the permissions."
         ) from error
 
 

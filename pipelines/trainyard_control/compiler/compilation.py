@@ -13,6 +13,7 @@ from trainyard.contract.window import day_of
 from trainyard.errors import ConfigurationError
 from trainyard.spec import plain_yaml
 from trainyard.spec.environment import Environment
+from trainyard.spec.networks import IMAGENET
 from trainyard.spec.recipe import Recipe
 from trainyard.spec.schedule import When
 from trainyard_control.compiler.about import about
@@ -93,6 +94,9 @@ def _check_portable(recipe: Recipe, environment: Environment) -> None:
             f"data.path: '{recipe.data.path}' is on this machine. Copy the data to a bucket, or to the environment's "
             "volume, and name its place there."
         )
+    weights = recipe.model.weights
+    if weights and weights != IMAGENET and not _reachable(weights, environment):
+        faults.append(f"model.weights: '{weights}' is on this machine. Copy it to a bucket, and name its place there.")
     if recipe.module:
         faults.append(f"module: '{recipe.module}' is on this machine, and the images hold no such file. Leave it out.")
     if recipe.push.path and not _reachable(recipe.push.path, environment):

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO, Any, Protocol, Self
 
 from trainyard import child_process, errors, events, memory
-from trainyard.contract import keys, warm_start
+from trainyard.contract import keys, warm_start, weights
 from trainyard.contract.artifacts.evaluate import Evaluation
 from trainyard.contract.artifacts.export import Exports
 from trainyard.contract.champion import Champion, champion
@@ -97,6 +97,7 @@ class LocalRun:
 
     def preprocess(self) -> str:
         """Make the examples, and return their folder."""
+        weights.digest(self.recipe)  # those that are not there end the run before its data are read
         storage.write_text(storage.join(self._folder, "recipe.yaml"), self._recipe_text)
         self.day = day_of(self.day)
         return self._step("preprocess", keyed_by=keys.fingerprint(self.recipe, self.day))

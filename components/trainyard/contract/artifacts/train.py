@@ -82,7 +82,8 @@ class Training(Document):
     For the planner: hardware is what one device is (GPU: its product name), cores those of this worker; of one example,
     flops_per_example are the operations of a step, activations the numbers that its layers put out, kept those of
     them that the backward pass reads (0: not counted). finished: ISO time.
-    warm_start: the champion's version whose weights came first, '' if they were the model's own.
+    warm_start: the champion's version whose weights came first, '' if they were the model's own. weights: as
+    model.weights of the recipe.
     """
 
     file = "training.json"
@@ -125,3 +126,4 @@ class Training(Document):
     kept_per_example: int = 0
     finished: str = ""
     warm_start: str = ""
+    weights: str = ""

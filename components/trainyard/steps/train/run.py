@@ -9,6 +9,7 @@ from contextlib import nullcontext
 from pathlib import Path
 
 from trainyard import events
+from trainyard.contract import weights
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.train.engines import engine
 from trainyard.steps.train.expected_devices import check_devices
@@ -65,7 +66,8 @@ def train_in_process(
             recipe, examples, checkpoints, _identity(recipe, manifest), output, gang_past, champion, feed
         )
     seconds = {"import": round(import_seconds, 3), **document.seconds}
-    document.model_copy(update={"seconds": seconds, "warm_start": start}).write(output)
+    begun = {"warm_start": start, "weights": recipe.model.weights or ""}
+    document.model_copy(update={"seconds": seconds, **begun}).write(output)
     events.emit(
         "trained",
         model=document.model,
@@ -78,9 +80,9 @@ def train_in_process(
 
 
 def _identity(recipe: Recipe, examples: storage.Manifest) -> str:
-    """Return what a checkpoint must have been made with to be resumed: the same recipe and the same examples.
+    """Return what a checkpoint must have been made with to be resumed: the same recipe, examples and weights.
 
     The number of workers is left out: it changes no batch.
     """
     sections = recipe.model_dump_json(include={"seed", "task", "model", "train"}, exclude={"train": {"workers"}})
-    return hashlib.sha256(f"{sections}\0{examples.digest}".encode()).hexdigest()
+    return hashlib.sha256("\0".join([sections, examples.digest, weights.digest(recipe)]).encode()).hexdigest()

@@ -17,7 +17,8 @@ from trainyard import events
 from trainyard.contract.artifacts.train import Device, Epoch, Training
 from trainyard.data.examples import ExampleFolder, open_examples, reading
 from trainyard.errors import ConfigurationError, PeerLost
-from trainyard.models.cost import cost
+from trainyard.models.cost import TRAINING_PASSES, cost
+from trainyard.models.weights import load_weights
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.train import warm_start
 from trainyard.steps.train.engines import engine as engines
@@ -88,6 +89,8 @@ def _train(
     targets = target_moments(folder.labels("train")) if document.task == "regression" else (0.0, 1.0)
     precision = engine.precision(recipe.train)
     data, steps = prepare(recipe, folder, engine, targets, precision, feed)
+    if recipe.model.weights is not None:
+        load_weights(recipe.model, steps.model, document.labels)
     if champion:
         warm_start.load_champion(champion, steps.model, examples, document.labels)
     seconds["build"] = time.perf_counter() - start
@@ -184,7 +187,7 @@ def prepare(
     def build() -> keras.Model:
         return network(recipe, document, targets, precision)
 
-    return data, engine.steps(build, recipe.train, data.steps_per_epoch, objective, precision)
+    return data, engine.steps(build, recipe, data.steps_per_epoch, objective, precision)
 
 
 def _finish(
@@ -227,7 +230,8 @@ def _finish(
         gradient_bytes=loop.steps.gradient_bytes if replicas > 1 else 0,
         hardware=engine.hardware(),
         cores=len(os.sched_getaffinity(0)),
-        flops_per_example=work.flops_per_example,
+        # Nothing goes backwards through a frozen backbone.
+        flops_per_example=work.flops_per_example / (TRAINING_PASSES if recipe.model.freeze == "backbone" else 1),
         activations_per_example=work.activations_per_example,
         kept_per_example=work.kept_per_example,
         finished=datetime.now(UTC).isoformat(timespec="seconds"),

@@ -25,7 +25,7 @@ class Source:
     objects: list[Object]
 
 
-def list_objects(uri: str) -> Source:
+def list_objects(uri: str, field: str = "data.path") -> Source:
     """Return the objects that `uri` (a folder, an object or a glob) names, in order.
 
     A folder or an object of that very name comes before a glob. Hidden objects are left out, and the empty ones ending
@@ -34,7 +34,7 @@ def list_objects(uri: str) -> Source:
     """
     root, pattern = stores.split(uri)
     bucket = stores.store(root, _DEADLINE_SECONDS)
-    with source_errors(f"data.path: {uri}"):
+    with source_errors(f"{field}: {uri}", field):
         folder, listed = _named(bucket, pattern.rstrip("/"))
         if not listed and (literal := globs.literal(pattern)) != pattern:
             folder, expression = literal.rpartition("/")[0], globs.expression(pattern)
@@ -60,22 +60,25 @@ def open_object(uri: str) -> IO[bytes]:
 
 
 @contextmanager
-def source_errors(where: str) -> Iterator[None]:
-    """Raise `DataError` if the store refuses what the block asks for, `TransientError` if it does not answer."""
+def source_errors(where: str, field: str = "data.path") -> Iterator[None]:
+    """Raise `DataError` if the store refuses what the block asks for, `TransientError` if it does not answer.
+
+    field: what in the recipe names it.
+    """
     try:
         yield
     except Missing as error:
-        raise _no_such(where) from error
+        raise _no_such(where, field) from error
     except (InfrastructureError, TransientError) as error:
         if not isinstance(error.__cause__, StoreError):
             raise
         fault = error.__cause__.fault
         if fault.kind is Kind.NO_BUCKET:
-            raise _no_such(where) from error
+            raise _no_such(where, field) from error
         if fault.kind is Kind.REFUSED:
             raise DataError(
                 f"{where}: may not be read ({fault.reason}). Log in or grant the right to read the bucket's objects, "
-                "or correct data.path in the recipe."
+                f"or correct {field} in the recipe."
             ) from error
         raise TransientError(
             f"{where}: cannot be reached ({fault.reason}). Check the network and run the same command again."
@@ -108,5 +111,5 @@ class _Stream(io.RawIOBase):
         return count
 
 
-def _no_such(where: str) -> DataError:
-    return DataError(f"{where}: there is no such bucket or object. Correct data.path in the recipe.")
+def _no_such(where: str, field: str) -> DataError:
+    return DataError(f"{where}: there is no such bucket or object. Correct {field} in the recipe.")

@@ -17,7 +17,7 @@ import numpy as np
 from trainyard.contract.artifacts.train import Device
 from trainyard.errors import ConfigurationError
 from trainyard.spec.hardware.pools import ENGINE_VARIABLE, EngineName
-from trainyard.spec.recipe import Train
+from trainyard.spec.recipe import Recipe, Train
 
 if TYPE_CHECKING:
     import keras
@@ -42,6 +42,9 @@ class Steps(Protocol):
     def step(self) -> int:
         """The steps taken since the beginning of the training."""
 
+    def phase(self, step: int) -> int:
+        """Return the number of the phase that the step number `step` is in; its first call of `train` compiles."""
+
     @property
     def learning_rate(self) -> float:
         """The learning rate of the next step."""
@@ -56,7 +59,8 @@ class Steps(Protocol):
     def train(self, batches: Any, count: int, worker_values: Sequence[float]) -> list[float]:
         """Take `count` steps on the next of `batches`, and return the mean of all workers' `worker_values`.
 
-        Every worker must ask for the same count. Raises `MemoryError` if a device has too little.
+        They are all in one phase. Every worker must ask for the same count. Raises `MemoryError` if a device has too
+        little.
         """
 
     def evaluate(self, batches: Any, count: int, totals: np.ndarray) -> np.ndarray:
@@ -114,7 +118,12 @@ class Engine(Protocol):
         """Return the versions of what drives the devices."""
 
     def steps(
-        self, build: Callable[[], keras.Model], train: Train, steps_per_epoch: int, objective: Objective, precision: str
+        self,
+        build: Callable[[], keras.Model],
+        recipe: Recipe,
+        steps_per_epoch: int,
+        objective: Objective,
+        precision: str,
     ) -> Steps:
         """Return the steps of the model that `build` returns, with its first weights, nothing traced yet."""
 

@@ -19,13 +19,21 @@ class Schedule(keras.optimizers.schedules.LearningRateSchedule):
     warm-up: P. Goyal et al., 2017, arXiv:1706.02677, section 2.2.
     """
 
-    def __init__(self, train: Train, steps_per_epoch: int) -> None:
-        self.peak_learning_rate = peak_learning_rate(train)
-        self.total = train.epochs * steps_per_epoch
+    def __init__(
+        self,
+        train: Train,
+        steps_per_epoch: int,
+        epochs: int | None = None,
+        factor: float = 1.0,
+        scale: keras.Variable | None = None,
+    ) -> None:
+        """Be the schedule of `epochs`, by default all of them, with `factor` times the peak."""
+        self.peak_learning_rate = factor * peak_learning_rate(train)
+        self.total = (epochs or train.epochs) * steps_per_epoch
         self.warmup = min(round(train.warmup_epochs * steps_per_epoch), self.total - 1)
         self.cosine = train.schedule == "cosine"
         # A variable, so that the cut after a divergence needs no new graph.
-        self.scale = keras.Variable(1.0, trainable=False, name="learning_rate_scale")
+        self.scale = scale if scale is not None else keras.Variable(1.0, trainable=False, name="learning_rate_scale")
 
     def __call__(self, step: keras.KerasTensor) -> keras.KerasTensor:
         """Return the float32 learning rate of the update number `step`, counted from 0."""

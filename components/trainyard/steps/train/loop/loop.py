@@ -79,6 +79,7 @@ class Loop:
         self._call_steps = 1
         self._speed = Speed(data.batch_size)
         self._reporter = ProgressReporter(steps, data, self._speed, self.total, self.seconds)
+        self._started = False
         self._stop_requested = False
 
     def run(self) -> None:
@@ -135,8 +136,10 @@ class Loop:
 
     @property
     def step_seconds(self) -> list[float]:
-        """Seconds a step took in each epoch, the first calls of each process left out."""
-        return [self.data.batch_size / epoch.examples_per_second for epoch in self.history]
+        """Seconds a step took in each epoch of the last phase, the first calls of each process left out."""
+        phase = self.steps.phase(self.steps.step)
+        epochs = [epoch for epoch in self.history if self.steps.phase(epoch.step - 1) == phase]
+        return [self.data.batch_size / epoch.examples_per_second for epoch in epochs or self.history]
 
     def _resume(self) -> None:
         checkpoint = self._newest()
@@ -176,7 +179,9 @@ class Loop:
         self._batches = None
 
     def _finished(self) -> bool:
-        best, patience = best_epoch(self.history), self.settings.early_stopping
+        # The epochs of the last phase alone: others would end before the backbone has learnt anything.
+        fine_tune, patience = self.settings.fine_tune, self.settings.early_stopping
+        best = best_epoch(self.history[fine_tune.head_epochs if fine_tune else 0 :])
         if best and patience and len(self.history) - best.epoch >= patience.patience:
             return True
         return len(self.history) == self.settings.epochs
@@ -224,6 +229,7 @@ class Loop:
 
     def _timed_call(self, count: int) -> bool:
         """Take `count` steps and return whether a worker is to stop."""
+        self._speed.begin(self.steps.phase(self.steps.step))
         start = time.perf_counter()
         step_seconds, stop, interval = self._take(
             self._batches,
@@ -234,7 +240,8 @@ class Loop:
         )
         seconds = time.perf_counter() - start
         self.seconds["compile" if self._speed.cold else "step"] += seconds
-        if self._speed.cold:
+        if not self._started:
+            self._started = True
             self.on_start(self.resumed_from or 0)
         self._speed.add(count, seconds)
         if self.rank.workers == 1:
@@ -248,7 +255,7 @@ class Loop:
     def _take(self, batches: Any, count: int, *worker_values: float) -> list[float]:
         """Take `count` steps and return the means over the workers of their three `worker_values`, or 0."""
         try:
-            with self.watchdog.call("train"):
+            with self.watchdog.call(f"train in phase {self.steps.phase(self.steps.step)}"):
                 return self.steps.train(batches, count, [*worker_values, 0.0, 0.0, 0.0][:3])
         except MemoryError as error:
             raise ConfigurationError(

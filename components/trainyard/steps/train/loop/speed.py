@@ -12,7 +12,7 @@ INPUT_BOUND = 1.2
 
 
 class Speed:
-    """Examples a second, without the first call of a process, which compiles."""
+    """Examples a second, without a process's first call in each phase, which compiles."""
 
     def __init__(self, batch_size: int) -> None:
         self._batch = batch_size
@@ -22,6 +22,7 @@ class Speed:
         self._seconds = 0.0
         self._cold_seconds = 0.0
         self._epoch_start = time.perf_counter()
+        self._phases: set[int] = set()
 
     @property
     def rate(self) -> float:
@@ -34,10 +35,15 @@ class Speed:
         """Mean seconds a step in this epoch, or of the last call if it has just begun."""
         return self._seconds / self._steps if self._steps else self.last_step_seconds
 
+    def begin(self, phase: int) -> None:
+        """Note that the next call is in `phase`."""
+        self.cold = phase not in self._phases
+        self._phases.add(phase)
+
     def add(self, steps: int, seconds: float) -> None:
         """Count a call of `steps` that took `seconds`."""
         if self.cold:
-            self.cold, self._cold_seconds = False, seconds
+            self.cold, self._cold_seconds = False, seconds / steps
             return
         self.last_step_seconds = seconds / steps
         self._steps += steps

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 import jax
@@ -18,11 +19,12 @@ from jaxlib.version import __version__ as jaxlib_version
 from trainyard.contract.artifacts.train import Device
 from trainyard.errors import ConfigurationError, InfrastructureError
 from trainyard.spec.hardware.pools import ENGINE_VARIABLE
-from trainyard.spec.recipe import Train
+from trainyard.spec.recipe import Recipe, Train
 from trainyard.steps.train.engines import probe
 from trainyard.steps.train.engines.jax.jax_steps import AXIS, JaxSteps
 from trainyard.steps.train.engines.objective import Objective
-from trainyard.steps.train.engines.optimizer import Schedule, optimizer
+from trainyard.steps.train.engines.optimizer import optimizer
+from trainyard.steps.train.engines.phases import phases
 from trainyard.steps.train.expected_devices import devices_error, expected_devices
 from trainyard.steps.train.gang import handshake
 from trainyard.steps.train.gang.rank import current_rank
@@ -123,17 +125,21 @@ class JaxEngine:
         return versions | {"platform": jax.local_devices()[0].client.platform_version.partition("\n")[0]}
 
     def steps(
-        self, build: Callable[[], keras.Model], train: Train, steps_per_epoch: int, objective: Objective, precision: str
+        self,
+        build: Callable[[], keras.Model],
+        recipe: Recipe,
+        steps_per_epoch: int,
+        objective: Objective,
+        precision: str,
     ) -> JaxSteps:
         """Return the steps of the model that `build` returns, every device with all of its variables."""
         del precision  # float16, which alone would change the optimizer, is refused
-        model, schedule = build(), Schedule(train, steps_per_epoch)
-        keras_optimizer = optimizer(train, schedule, float16=False)
-        keras_optimizer.build(model.trainable_variables)
+        model, train = build(), recipe.train
+        parts = phases(model, recipe, steps_per_epoch, partial(optimizer, train, float16=False))
         # Worker by worker, as `LocalReplicas` counts them.
         devices = sorted(jax.devices(), key=lambda device: (device.process_index, device.id))
         mesh = Mesh(np.array(devices), (AXIS,))
-        return JaxSteps(mesh, model, keras_optimizer, schedule, objective, train.augment, train.accumulation_steps)
+        return JaxSteps(mesh, model, parts, objective, train.augment, train.accumulation_steps)
 
     def is_peer_loss(self, error: Exception) -> bool:
         """Whether XLA says that a sum, or the coordinator, did not answer."""

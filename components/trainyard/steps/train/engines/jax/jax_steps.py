@@ -15,7 +15,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from trainyard.spec.augment import Augment
 from trainyard.steps.train.engines.objective import Objective
-from trainyard.steps.train.engines.optimizer import Schedule
+from trainyard.steps.train.engines.phases import Phases
 from trainyard.steps.train.engines.variable_names import LOSS_SUM, SCALE, STEP, named_variables
 from trainyard.steps.train.input import on_device
 
@@ -40,29 +40,30 @@ class JaxSteps:
         self,
         mesh: Mesh,
         model: keras.Model,
-        optimizer: keras.optimizers.Optimizer,
-        schedule: Schedule,
+        phases: Phases,
         objective: Objective,
         augment: Augment,
         micro_batches: int,
     ) -> None:
         self.model = model
-        self.optimizer = optimizer
-        self._schedule = schedule
+        self.phases = phases
         self._objective = objective
         self._augment = augment
         self._micro_batches = micro_batches
         self._sharded = NamedSharding(mesh, PartitionSpec(AXIS))
         self._replicated = NamedSharding(mesh, PartitionSpec())
-        self._variables = {**named_variables(model, optimizer), SCALE: schedule.scale}
-        names = {id(variable): name for name, variable in self._variables.items()}
-        self._trainable = [names[id(variable)] for variable in model.trainable_variables]
-        self._non_trainable = [names[id(variable)] for variable in model.non_trainable_variables]
+        self._variables = {**named_variables(model, phases.optimizers), SCALE: phases.scale}
+        self._names = {id(variable): name for name, variable in self._variables.items()}
+        self._trainable = self._names_of(model.trainable_variables)
+        self._non_trainable = self._names_of(model.non_trainable_variables)
         self._values: State = {}
         self.step = 0
-        self._compiled_update = jax.jit(self._apply_update, donate_argnums=(0, 1), out_shardings=self._replicated)
+        # The number of the phase is static: each has a program of its own.
+        self._compiled_update = jax.jit(
+            self._apply_update, donate_argnums=(0, 1), static_argnums=3, out_shardings=self._replicated
+        )
         self._compiled_accumulate = jax.jit(
-            self._accumulate_gradients, donate_argnums=(0, 1), out_shardings=self._replicated
+            self._accumulate_gradients, donate_argnums=(0, 1), static_argnums=3, out_shardings=self._replicated
         )
         self._compiled_evaluate = jax.jit(self._evaluate_batch, out_shardings=self._replicated)
         self._mean = jax.jit(lambda worker_values: jnp.mean(worker_values, axis=0), out_shardings=self._replicated)
@@ -86,18 +87,23 @@ class JaxSteps:
 
     @scale.setter
     def scale(self, value: float) -> None:
-        self._schedule.scale.assign(value)
+        self.phases.scale.assign(value)
         self._state[SCALE] = self._replicate(np.float32(value))
+
+    def phase(self, step: int) -> int:
+        """Return the number of the phase that the step number `step` is in."""
+        return self.phases.number(step)
 
     @property
     def learning_rate(self) -> float:
         """The learning rate of the next step."""
-        return float(self._schedule(keras.ops.convert_to_tensor(self.step)))
+        phase = self.phases.at(self.step)
+        return float(phase.schedule(keras.ops.convert_to_tensor(self.step - phase.first_step)))
 
     @property
     def gradient_bytes(self) -> int:
         """Bytes that each replica sends and receives the sum of, each step."""
-        return sum(4 * math.prod(variable.shape) for variable in self.model.trainable_variables)
+        return sum(4 * math.prod(variable.shape) for variable in self.phases.at(self.step).variables)
 
     def distributed(self, dataset: Any) -> Iterable[Any]:
         """Return the elements of `dataset`, one a local replica, as parts of arrays over the whole gang."""
@@ -105,13 +111,13 @@ class JaxSteps:
 
     def train(self, batches: Any, count: int, worker_values: Sequence[float]) -> list[float]:
         """Take `count` steps and return the mean of all workers' `worker_values`."""
-        state = self._state
+        state, phase = self._state, self.phases.enter(self.step)
         try:
             for _ in range(count):
                 accumulated: list[jax.Array] = []
                 for _ in range(self._micro_batches - 1):
-                    state, accumulated = self._compiled_accumulate(state, accumulated, next(batches))
-                state = self._values = self._compiled_update(state, accumulated, next(batches))
+                    state, accumulated = self._compiled_accumulate(state, accumulated, next(batches), phase)
+                state = self._values = self._compiled_update(state, accumulated, next(batches), phase)
             jax.block_until_ready(state[LOSS_SUM])
         except jax.errors.JaxRuntimeError as error:
             if "RESOURCE_EXHAUSTED" not in str(error):
@@ -174,34 +180,45 @@ class JaxSteps:
         array = np.asarray(value)
         return jax.make_array_from_callback(array.shape, self._replicated, lambda index: array[index])
 
-    def _apply_update(self, state: State, accumulated: list[jax.Array], batch: _Batch) -> State:
+    def _names_of(self, variables: Sequence[keras.Variable]) -> list[str]:
+        return [self._names[id(variable)] for variable in variables]
+
+    def _apply_update(self, state: State, accumulated: list[jax.Array], batch: _Batch, phase: int) -> State:
         """Return the state after an update by the gradients of the last micro-batch and the `accumulated` ones."""
-        now, gradients = self._accumulate_gradients(state, accumulated, batch)
+        now, gradients = self._accumulate_gradients(state, accumulated, batch, phase)
+        current = self.phases.current
         # Not `stateless_apply`: it knows nothing of the schedule's variable, which would become a constant.
         mapping = [(variable, now[name]) for name, variable in self._variables.items()]
         with keras.StatelessScope(state_mapping=mapping) as scope:
-            self.optimizer.apply(gradients, self.model.trainable_variables)
+            current.optimizer.apply(gradients, current.variables)
         return {**now, **{name: scope.get_current_value(variable) for name, variable in self._variables.items()}}
 
     def _accumulate_gradients(
-        self, state: State, accumulated: list[jax.Array], batch: _Batch
+        self, state: State, accumulated: list[jax.Array], batch: _Batch, phase: int
     ) -> tuple[State, list[jax.Array]]:
         """Return the state after one micro-batch, before an update, and its gradients added to the `accumulated` ones.
 
         The weights carry the division by the global batch. Sums over the rows are sums over all replicas: the program
-        is written for the whole batch, and JAX divides it.
+        is written for the whole batch, and JAX divides it. phase: the number of the current one.
         """
+        del phase
         features, labels, weights = batch
         features = on_device.augment(features, self._augment)
 
         def loss_of(trained: list[jax.Array]) -> tuple[jax.Array, list[jax.Array]]:
+            values = {**state, **dict(zip(names, trained, strict=True))}
             outputs, others, penalties = self.model.stateless_call(
-                trained, [state[name] for name in self._non_trainable], features, training=True, return_losses=True
+                [values[name] for name in self._trainable],
+                [state[name] for name in self._non_trainable],
+                features,
+                training=True,
+                return_losses=True,
             )
             loss = jnp.sum(weights * self._objective.train_loss(outputs, labels))
             return loss + sum(penalties) / self._micro_batches, others
 
-        trained = [state[name] for name in self._trainable]
+        names = self._names_of(self.phases.current.variables)
+        trained = [state[name] for name in names]
         (loss, others), gradients = jax.value_and_grad(loss_of, has_aux=True)(trained)
         if accumulated:
             gradients = [new + previous for new, previous in zip(gradients, accumulated, strict=True)]

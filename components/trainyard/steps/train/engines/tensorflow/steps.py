@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from trainyard.spec.augment import Augment
 from trainyard.steps.train.engines.objective import Objective
-from trainyard.steps.train.engines.optimizer import Schedule
+from trainyard.steps.train.engines.phases import Phases
 from trainyard.steps.train.engines.tensorflow.all_reduce import AllReduce
 from trainyard.steps.train.engines.variable_names import LOSS_SUM, SCALE, STEP, named_variables
 from trainyard.steps.train.input import on_device
@@ -27,22 +27,20 @@ GRADIENT_BUCKET_BYTES = 4 << 20
 
 
 class TensorFlowSteps:
-    """Model, optimizer and the loop's own variables on the devices of a strategy.
+    """Model, optimizers and the loop's own variables on the devices of a strategy.
 
     Variables change only inside `train`, so between two calls they are the state after a whole number of steps,
     whatever signal arrived meanwhile.
 
     augment: what is changed in the images of training on the device. micro_batches: elements of the batches that make a
-    step. xla: compile what computes loss and gradients; it must hold
-    no all-reduce.
+    step. xla: compile what computes loss and gradients; it must hold no all-reduce.
     """
 
     def __init__(
         self,
         strategy: tf.distribute.Strategy,
         model: keras.Model,
-        optimizer: keras.optimizers.Optimizer,
-        schedule: Schedule,
+        phases: Phases,
         objective: Objective,
         all_reduce: AllReduce,
         augment: Augment,
@@ -51,25 +49,24 @@ class TensorFlowSteps:
     ) -> None:
         self.strategy = strategy
         self.model = model
-        self.optimizer = optimizer
+        self.phases = phases
         self.objective = objective
         self._all_reduce_vectors = all_reduce
         self._augment = augment
         self._step = tf.Variable(0, dtype=tf.int64, trainable=False)
         self._loss_sum = tf.Variable(0.0, dtype=tf.float32, trainable=False)
-        self._scale = schedule.scale
+        self._scale = phases.scale
         self._micro_batches = micro_batches
         self._loss_and_gradients = (
             tf.function(self._replica_loss_and_gradients, autograph=False, jit_compile=True)
             if xla
             else self._replica_loss_and_gradients
         )
-        # Each replica's own sums over the micro-batches before a step's last: the loss, then the gradients.
-        self._accumulators = (
-            [_accumulator(()), *(_accumulator(variable.shape) for variable in model.trainable_variables)]
-            if micro_batches > 1
-            else []
-        )
+        # Each replica's own sums over the micro-batches before a step's last: the loss, then the gradients by name.
+        self._loss_accumulator = _accumulator(()) if micro_batches > 1 else None
+        self._gradient_accumulators = {
+            variable.path: _accumulator(variable.shape) for variable in phases.variables if micro_batches > 1
+        }
 
     @property
     def step(self) -> int:
@@ -94,10 +91,14 @@ class TensorFlowSteps:
     def scale(self, value: float) -> None:
         self._scale.assign(value)
 
+    def phase(self, step: int) -> int:
+        """Return the number of the phase that the step number `step` is in."""
+        return self.phases.number(step)
+
     @property
     def learning_rate(self) -> float:
         """The learning rate of the next step."""
-        return float(self.optimizer.learning_rate)
+        return float(self.phases.at(self.step).optimizer.learning_rate)
 
     def distributed(self, dataset: tf.data.Dataset[Batch]) -> Iterable[Batch]:
         """Return the elements of `dataset`, one a local replica."""
@@ -106,8 +107,9 @@ class TensorFlowSteps:
 
     def train(self, batches: Any, count: int, worker_values: Sequence[float]) -> list[float]:
         """Take `count` steps and return the mean of all workers' `worker_values`."""
+        phase = self.phases.enter(self.step)
         try:
-            mean = self._train(batches, tf.constant(count, tf.int64), tf.constant(worker_values, tf.float32))
+            mean = self._train(batches, tf.constant(count, tf.int64), tf.constant(worker_values, tf.float32), phase)
         except tf.errors.ResourceExhaustedError as error:
             raise MemoryError(error.message.splitlines()[0]) from error
         return [float(value) for value in mean]
@@ -125,13 +127,16 @@ class TensorFlowSteps:
         self._all_reduce(tf.zeros((self.gradient_bytes // 4,)), tf.constant(count, tf.int64))
 
     @tf.function
-    def _train(self, iterator: Any, count: tf.Tensor, worker_values: tf.Tensor) -> tf.Tensor:
-        """Take `count` (int64 scalar) steps and return the mean of all workers' `worker_values`, float32 (n,)."""
+    def _train(self, iterator: Any, count: tf.Tensor, worker_values: tf.Tensor, phase: int) -> tf.Tensor:
+        """Take `count` (int64 scalar) steps and return the mean of all workers' `worker_values`, float32 (n,).
+
+        phase: the number of the current one, each of which has a graph of its own.
+        """
         for _ in tf.range(count):
             if self._micro_batches > 1:
                 for _ in tf.range(self._micro_batches - 1):
-                    self.strategy.run(_plain(self._accumulate), args=(next(iterator),))
-            losses = self.strategy.run(_plain(self._replica_step), args=(next(iterator),))
+                    self.strategy.run(_plain(self._accumulate), args=(next(iterator), phase))
+            losses = self.strategy.run(_plain(self._replica_step), args=(next(iterator), phase))
             # The gang's loss in every replica: one of them is enough.
             self._loss_sum.assign_add(self.strategy.experimental_local_results(losses)[0])
             self._step.assign_add(1)
@@ -161,7 +166,8 @@ class TensorFlowSteps:
     @property
     def gradient_bytes(self) -> int:
         """Bytes that each replica sends and receives the sum of, each step."""
-        return sum(4 * math.prod(tuple(map(int, v.shape))) for v in self.model.trainable_variables)
+        variables = self.phases.at(self.step).variables
+        return sum(4 * math.prod(tuple(map(int, variable.shape))) for variable in variables)
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Return every variable's value by a name that is stable over processes; later steps leave it as it is."""
@@ -191,46 +197,58 @@ class TensorFlowSteps:
             variable.assign(arrays[name])
 
     def _variables(self) -> dict[str, Any]:
-        named = named_variables(self.model, self.optimizer)
+        named = named_variables(self.model, self.phases.optimizers)
         return named | {STEP: self._step, LOSS_SUM: self._loss_sum, SCALE: self._scale}
 
-    def _replica_step(self, batch: Batch) -> tf.Tensor:
+    @property
+    def _accumulators(self) -> list[tf.Variable]:
+        """The sums of the current phase, the loss first; none if a step has one micro-batch."""
+        if self._loss_accumulator is None:
+            return []
+        gradients = [self._gradient_accumulators[variable.path] for variable in self.phases.current.variables]
+        return [self._loss_accumulator, *gradients]
+
+    def _replica_step(self, batch: Batch, phase: int) -> tf.Tensor:
         """Apply one update, after a step's last micro-batch, and return the gang's loss."""
-        loss, gradients = self._loss_and_gradients(batch)
-        if self._accumulators:
-            loss = loss + self._accumulators[0]
+        loss, gradients = self._loss_and_gradients(batch, phase)
+        if accumulators := self._accumulators:
+            loss = loss + accumulators[0]
             gradients = [
                 None if value is None else value + accumulator
-                for accumulator, value in zip(self._accumulators[1:], gradients, strict=True)
+                for accumulator, value in zip(accumulators[1:], gradients, strict=True)
             ]
-            for accumulator in self._accumulators:
+            for accumulator in accumulators:
                 accumulator.assign(tf.zeros(accumulator.shape))
         if self.strategy.num_replicas_in_sync > 1:
             gradients, loss = self._all_reduced_gradients(gradients, loss)
-        self.optimizer.apply_gradients(zip(gradients, self.model.trainable_variables, strict=True))
+        current = self.phases.current
+        current.optimizer.apply_gradients(zip(gradients, current.variables, strict=True))
         return loss
 
-    def _accumulate(self, batch: Batch) -> None:
+    def _accumulate(self, batch: Batch, phase: int) -> None:
         """Add the loss and the gradients of a micro-batch before a step's last to the accumulators."""
-        loss, gradients = self._loss_and_gradients(batch)
+        loss, gradients = self._loss_and_gradients(batch, phase)
         for accumulator, value in zip(self._accumulators, [loss, *gradients], strict=True):
             if value is not None:
                 accumulator.assign_add(value)
 
-    def _replica_loss_and_gradients(self, batch: Batch) -> tuple[tf.Tensor, list[tf.Tensor | None]]:
+    def _replica_loss_and_gradients(self, batch: Batch, phase: int) -> tuple[tf.Tensor, list[tf.Tensor | None]]:
         """Return this replica's part of a micro-batch's loss, and of its gradients, None for a variable without one.
 
         The weights carry the division by the global batch, so the parts add up to the global batch's.
         """
+        del phase  # the current one: XLA compiles a function a number
         features, labels, weights = batch
         features = on_device.augment(features, self._augment)
-        variables = self.model.trainable_variables
-        with tf.GradientTape() as tape:
+        optimizer, variables = self.phases.current.optimizer, self.phases.current.variables
+        # What is frozen is not watched, so that nothing before the head is traced backwards while its backbone is.
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch([variable.value for variable in variables])
             outputs = self.model(features, training=True)
             loss = tf.reduce_sum(weights * self.objective.train_loss(outputs, labels))
             if self.model.losses:
                 loss += tf.add_n(self.model.losses) / (self.strategy.num_replicas_in_sync * self._micro_batches)
-            scaled = self.optimizer.scale_loss(loss)
+            scaled = optimizer.scale_loss(loss)
         # An embedding's comes as slices, whose norm is wrong if an id is there twice.
         gradients = tape.gradient(scaled, variables)
         return loss, [None if value is None else tf.convert_to_tensor(value) for value in gradients]

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import keras
 import tensorflow as tf
 
 from trainyard.errors import PeerLost
-from trainyard.spec.recipe import Train
+from trainyard.spec.recipe import Recipe
 from trainyard.steps.train.engines import probe
 from trainyard.steps.train.engines.objective import Objective
-from trainyard.steps.train.engines.optimizer import Schedule, optimizer
+from trainyard.steps.train.engines.optimizer import optimizer
+from trainyard.steps.train.engines.phases import phases
 from trainyard.steps.train.engines.tensorflow import strategy
 from trainyard.steps.train.engines.tensorflow.all_reduce import AllReduce
 from trainyard.steps.train.engines.tensorflow.replica_layers import synchronize_layers
@@ -48,24 +50,26 @@ class TensorFlowEngine:
         """Do nothing: workers that are done wait to be stopped, for TensorFlow takes one that leaves for a lost one."""
 
     def steps(
-        self, build: Callable[[], keras.Model], train: Train, steps_per_epoch: int, objective: Objective, precision: str
+        self,
+        build: Callable[[], keras.Model],
+        recipe: Recipe,
+        steps_per_epoch: int,
+        objective: Objective,
+        precision: str,
     ) -> TensorFlowSteps:
         """Return the steps of the model that `build` returns; its variables are the strategy's."""
-        all_reduce = AllReduce(self.strategy)
+        all_reduce, train = AllReduce(self.strategy), recipe.train
         xla = train.xla and not tf.config.list_logical_devices("TPU")
         with self.strategy.scope():
             model = build()
             replicated = self.replicas > 1
             if replicated:
                 synchronize_layers(model, all_reduce, xla)
-            schedule = Schedule(train, steps_per_epoch)
-            keras_optimizer = optimizer(train, schedule, float16=precision == "float16", gradients_summed=replicated)
-            keras_optimizer.build(model.trainable_variables)
+            make = partial(optimizer, train, float16=precision == "float16", gradients_summed=replicated)
             return TensorFlowSteps(
                 self.strategy,
                 model,
-                keras_optimizer,
-                schedule,
+                phases(model, recipe, steps_per_epoch, make),
                 objective,
                 all_reduce,
                 train.augment,

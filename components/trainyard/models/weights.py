@@ -1,0 +1,174 @@
+"""Trained weights as those that a network begins with, matched by name and shape; nothing of a file is run."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import io
+import os
+import tempfile
+import zipfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import keras
+import numpy as np
+
+from trainyard import events
+from trainyard.contract import weights as source
+from trainyard.contract.champion import EXTRA
+from trainyard.contract.weights import FIELD
+from trainyard.data import trained
+from trainyard.errors import ConfigurationError, DataError, TransientError
+from trainyard.models import applications
+from trainyard.spec.networks import IMAGENET
+from trainyard.spec.recipe import Model
+from trainyard.storage import storage
+from trainyard.storage.disk import os_errors
+
+HEAD = "logits"
+"""The layer of every named network of images that gives one number a class; all others are its backbone."""
+
+_LISTED = 3  # differences in a sentence
+
+Arrays = Mapping[str, np.ndarray]
+
+
+def load_weights(model: Model, network: keras.Model, labels: list[str] | None) -> None:
+    """Give `network`, that of `model`, the weights that model.weights names.
+
+    Their head comes along only if they tell apart the same classes, `labels`, which a pushed version alone says: that
+    of other classes, even if there are as many, is a worse beginning than a new one.
+
+    Raises `ConfigurationError` if another layer is missing, too many, or of another shape, `DataError` if the file is
+    damaged, `TransientError` if it cannot be fetched.
+    """
+    weights = model.weights or ""
+    arrays = _imagenet(model.name or "") if weights == IMAGENET else _arrays(weights, network)
+    own = {variable.path: variable for variable in network.weights}
+    head = {name for name in own.keys() | arrays.keys() if name.startswith(f"{HEAD}/")}
+    body = {name for name in own.keys() | arrays.keys() if name not in head}
+    shapes = {name: tuple(variable.shape) for name, variable in own.items()}
+    if differences := _differences(shapes, arrays, body):
+        listed = "; ".join(differences[:_LISTED])
+        more = f"; and {len(differences) - _LISTED} more" if len(differences) > _LISTED else ""
+        raise ConfigurationError(
+            f"{FIELD}: {weights}: of another network than '{model.name}' is for these images: {listed}{more}. "
+            "Give model.name, data.image_size and data.channels that they were trained with, or other weights."
+        )
+    kept = _labels(weights) == (labels or []) and not _differences(shapes, arrays, head)
+    for name in body | head if kept else body:
+        own[name].assign(arrays[name])
+    events.emit("weights", source=weights, variables=len(body), head="kept" if kept else "new")
+
+
+def _differences(own: Mapping[str, tuple[int, ...]], arrays: Arrays, names: set[str]) -> list[str]:
+    """Return how `arrays` differ from variables of the shapes `own` in those called `names`, a phrase each layer."""
+    phrases: dict[str, str] = {}
+    for name in sorted(names):
+        layer = name.rpartition("/")[0] or name
+        if name not in arrays:
+            phrases.setdefault(layer, f"the layer {layer} is missing")
+        elif name not in own:
+            phrases.setdefault(layer, f"the layer {layer} is not in the network")
+        elif own[name] != arrays[name].shape:
+            phrases.setdefault(layer, f"{name} is {arrays[name].shape} and not {own[name]}")
+    return list(phrases.values())
+
+
+def _imagenet(name: str) -> Arrays:
+    """Return the published weights of the network `name`, by the names of variables."""
+    try:
+        # Keras writes its progress onto stdout, where events go; a process that fetches has the others wait.
+        with _one_at_a_time(), contextlib.redirect_stdout(io.StringIO()):
+            return _by_name(applications.published(name))
+    except OSError as error:
+        raise _unreachable(name, str(error.strerror or error)) from error
+    except ValueError as error:
+        raise DataError(
+            f"{FIELD}: {IMAGENET}: what came as the weights of {name} is not what Keras published "
+            f"({_first_line(error)}). Look at the proxy, and run the same command again."
+        ) from error
+    except Exception as error:
+        if type(error) is not Exception:  # what keras.utils.get_file raises if the server cannot be reached
+            raise
+        raise _unreachable(name, _first_line(error)) from error
+
+
+def _unreachable(name: str, reason: str) -> TransientError:
+    return TransientError(
+        f"{FIELD}: {IMAGENET}: the weights of {name} could not be fetched ({reason}). Check the network and run the "
+        "same command again, or copy the file into Keras' cache (KERAS_HOME), or name a file of weights."
+    )
+
+
+@contextlib.contextmanager
+def _one_at_a_time() -> Iterator[None]:
+    """Wait until no other process of this user is in such a block: Keras writes into its cache in place."""
+    path = Path(tempfile.gettempdir()) / f"trainyard-{os.getuid()}-keras.lock"
+    with os_errors(path), path.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _arrays(weights: str, network: keras.Model) -> Arrays:
+    """Return the arrays in the file or the pushed version `weights`, by the names of variables."""
+    if not source.is_file(weights):
+        return _by_name(trained.load_pushed(weights))
+    with source.local_file(weights) as path:
+        if weights.endswith(source.KERAS):
+            return _by_name(trained.load_file(path))
+        return _from_hdf5(weights, path, network)
+
+
+def _by_name(network: keras.Model) -> Arrays:
+    return {variable.path: variable.numpy() for variable in network.weights}
+
+
+def _from_hdf5(weights: str, path: Path, network: keras.Model) -> Arrays:
+    """Return the arrays of what Model.save_weights left at `path`, by the names that `network` has for them.
+
+    A layer's arrays are numbered there. Keras' editor reads arrays alone, and refuses links and virtual data.
+    """
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            layers = keras.saving.KerasFileEditor(str(path))
+    except (OSError, ValueError, KeyError, TypeError, RecursionError, zipfile.BadZipFile) as error:
+        raise DataError(
+            f"{FIELD}: {weights}: Keras refuses to read it safely ({_first_line(error)}). Save it again with "
+            "Model.save_weights."
+        ) from error
+    names = {layer.name: [variable.path for variable in layer.weights] for layer in network.layers}
+    arrays: dict[str, np.ndarray] = {}
+    for group, numbered in _groups(layers.weights_dict):
+        layer = str(layers.object_metadata.get(f"/{group}", {}).get("name", group.rpartition("/")[2]))
+        for number, value in numbered.items():
+            position = int(number) if number.isdigit() else -1
+            known = names.get(layer, [])
+            name = known[position] if 0 <= position < len(known) else f"{layer}/{number}"
+            arrays[name] = np.asarray(value)
+            if arrays[name].dtype.kind not in "fiub":
+                raise DataError(f"{FIELD}: {weights}: {name} holds no numbers. Save it again with Model.save_weights.")
+    return arrays
+
+
+def _groups(tree: Mapping[str, object], path: str = "") -> Iterator[tuple[str, Mapping[str, np.ndarray]]]:
+    """Yield each group of `tree` that has arrays, with them; those of the optimizer and of random draws left out."""
+    arrays = {name: value for name, value in tree.items() if not isinstance(value, Mapping)}
+    if arrays:
+        yield path, arrays  # type: ignore[misc]
+    for name, value in tree.items():
+        if isinstance(value, Mapping) and name not in ("optimizer", "seed_generator"):
+            yield from _groups(value, f"{path}/{name}" if path else name)
+
+
+def _labels(weights: str) -> list[str] | None:
+    """Return the classes that `weights` tell apart, or None if nobody says."""
+    if weights == IMAGENET or source.is_file(weights):
+        return None
+    content = storage.read(weights, f"{EXTRA}/labels.txt")
+    return None if content is None else content.decode().split("\n")[:-1]
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,107 @@
+"""The phases of a training: in each the same weights change, by an optimizer and a learning rate of its own.
+
+A phase follows from the number of steps taken, so a checkpoint needs to say nothing of it. What is frozen is not known
+to the phase's optimizer at all, so that no weight decay and no momentum reaches it.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import keras
+
+from trainyard.models.weights import HEAD
+from trainyard.spec.recipe import Recipe
+from trainyard.steps.train.engines.optimizer import Schedule
+
+
+@dataclass(frozen=True)
+class Phase:
+    """The steps from `first_step` on, up to the next phase. variables: that change; frozen: they are the head's.
+
+    schedule: of the phase's own steps.
+    """
+
+    first_step: int
+    frozen: bool
+    schedule: Schedule
+    optimizer: keras.optimizers.Optimizer
+    variables: list[keras.Variable]
+
+
+class Phases:
+    """The phases of one training, which is in one of them: `current`. scale: of all their learning rates."""
+
+    def __init__(self, phases: Sequence[Phase], scale: keras.Variable) -> None:
+        self.scale = scale
+        self.optimizers = [phase.optimizer for phase in phases]
+        self.variables = max((phase.variables for phase in phases), key=len)
+        self.current = phases[0]
+        self._phases = phases
+
+    def enter(self, step: int) -> int:
+        """Make the phase of the step number `step` the current one, as which what is traced now is; return its number.
+
+        The model's layers look at it only while they are traced.
+        """
+        number = self.number(step)
+        self.current = self._phases[number]
+        return number
+
+    def at(self, step: int) -> Phase:
+        """Return the phase that the step number `step` is in."""
+        return self._phases[self.number(step)]
+
+    def number(self, step: int) -> int:
+        """Return the number of that phase, from 0."""
+        return sum(step >= phase.first_step for phase in self._phases) - 1
+
+
+def phases(
+    model: keras.Model,
+    recipe: Recipe,
+    steps_per_epoch: int,
+    make: Callable[[Schedule], keras.optimizers.Optimizer],
+) -> Phases:
+    """Return the phases of `recipe`, with optimizers that `make` returns, built for the variables that they change.
+
+    Call it once the layers are what they will be, and before anything is traced: with trained weights batch
+    normalization uses the statistics that came with them, and a frozen backbone draws nothing at random.
+    Source: https://keras.io/guides/transfer_learning, on BatchNormalization.
+    """
+    train, fine_tune = recipe.train, recipe.train.fine_tune
+    head = fine_tune.head_epochs if fine_tune else 0
+    factor = fine_tune.learning_rate_factor if fine_tune else 1.0
+    last = Schedule(train, steps_per_epoch, train.epochs - head, factor)
+    parts = [(head * steps_per_epoch, recipe.model.freeze == "backbone", last)]
+    if head:
+        parts.insert(0, (0, True, Schedule(train, steps_per_epoch, head, scale=last.scale)))
+    made = []
+    for first_step, frozen, schedule in parts:
+        optimizer, variables = make(schedule), model.trainable_variables
+        if frozen:
+            variables = [variable for variable in variables if variable.path.startswith(f"{HEAD}/")]
+        optimizer.build(variables)
+        made.append(Phase(first_step, frozen, schedule, optimizer, variables))
+    result = Phases(made, last.scale)
+    if recipe.model.weights is not None:
+        _keep_statistics(model, result)
+    return result
+
+
+def _keep_statistics(model: keras.Model, phases: Phases) -> None:
+    for layer in model.layers:
+        if layer.name != HEAD and "training" in inspect.signature(layer.call).parameters:
+            always = isinstance(layer, keras.layers.BatchNormalization)
+            layer.call = partial(_call, layer.call, phases, always)
+
+
+def _call(
+    call: Callable[..., Any], phases: Phases, always: bool, inputs: Any, training: bool | None = None, **more: Any
+) -> Any:
+    """Call a layer as at inference, `always` or while the backbone is frozen."""
+    return call(inputs, training=False if always or phases.current.frozen else training, **more)
