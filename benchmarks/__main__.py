@@ -82,6 +82,10 @@ def _data() -> dict[str, str]:
     return {"data": data.section(data.measure())}
 
 
+def _predict() -> dict[str, str]:
+    return {"predict": _of_a_process("benchmarks.predict")}
+
+
 def _scale() -> dict[str, str]:
     from benchmarks import scale
 
@@ -96,6 +100,7 @@ BENCHMARKS: dict[str, Callable[[], dict[str, str]]] = {
     "scaling": _scaling,
     "data": _data,
     "input": _input,
+    "predict": _predict,
     "scale": _scale,
 }
 

@@ -8,6 +8,9 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from trainyard import memory
@@ -23,6 +26,19 @@ def emit(event: str, **fields: object) -> None:
 def write(line: str) -> None:
     """Write `line` to stderr whole: print writes its end apart, and then lines of two threads may become one."""
     print(f"{line}\n", end="", file=sys.stderr, flush=True)
+
+
+@contextmanager
+def stderr_hidden() -> Iterator[None]:
+    """Drop what is written to stderr while the block runs: lines of TensorFlow's C++ when it is imported."""
+    stderr = os.dup(2)
+    try:
+        with Path(os.devnull).open("w") as nowhere:
+            os.dup2(nowhere.fileno(), 2)
+        yield
+    finally:
+        os.dup2(stderr, 2)
+        os.close(stderr)
 
 
 def progress(done: int, total: int, unit: str, **fields: object) -> None:

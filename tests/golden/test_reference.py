@@ -31,6 +31,7 @@ is a number. Anchors and tags are refused."""
 COMMANDS = [
     "",
     "run",
+    "predict",
     "compile",
     "place",
     "plan",

@@ -23,7 +23,8 @@ from trainyard.steps.preprocess.readers.files import Files, find_files
 from trainyard.steps.preprocess.readers.records import BadSource, Record, record_batch
 from trainyard.steps.preprocess.readers.tf_examples import read_tf_batches, read_tf_examples
 from trainyard.steps.preprocess.readers.tfds import Dataset, read_dataset
-from trainyard.steps.preprocess.readers.tfrecord import _masked, read_records
+from trainyard.steps.preprocess.readers.tfrecord import read_records
+from trainyard.storage.tfrecord import masked
 
 
 def recipe(data: dict, **more) -> Recipe:
@@ -237,12 +238,12 @@ def test_a_zipped_bomb_of_one_record_takes_no_memory_of_its_size(tmp_path):
 def framed(size: int):
     """Yield a TFRecord of so many zeros, in parts."""
     length = struct.pack("<Q", size)
-    yield length + struct.pack("<I", _masked(google_crc32c.value(length)))
+    yield length + struct.pack("<I", masked(google_crc32c.value(length)))
     zeros, crc = bytes(1_000_000), 0
     for _ in range(size // len(zeros)):
         crc = google_crc32c.extend(crc, zeros)
         yield zeros
-    yield struct.pack("<I", _masked(crc))
+    yield struct.pack("<I", masked(crc))
 
 
 @pytest.mark.parametrize(

@@ -121,7 +121,7 @@ def test_a_hostile_value_is_answered_in_one_sentence(
         assert error is None or isinstance(error, TrainyardError | SystemExit), (value[:80], error)
         code = error.exit_code if isinstance(error, TrainyardError) else result.exit_code
         allowed = (ExitCode.DONE, ExitCode.USAGE, ExitCode.CONFIGURATION)
-        allowed = (*allowed, ExitCode.DATA) if verb.startswith(("data ", "recipe new")) else allowed
+        allowed = (*allowed, ExitCode.DATA) if verb.startswith(("data ", "predict", "recipe new")) else allowed
         assert code in allowed, (value[:80], error)
         lines = readable(error) if isinstance(error, TrainyardError) else []
         assert not any("secret@" in each or len(each) > 1000 for each in lines), (value[:80], error)

@@ -1,7 +1,7 @@
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import IO, Any
 
-from pyarrow import BufferReader, DataType, PythonFile, RecordBatch, Table
+from pyarrow import BufferReader, DataType, PythonFile, RecordBatch, Schema, Table
 
 class CSVStreamingReader:
     def read_next_batch(self) -> RecordBatch: ...
@@ -28,6 +28,11 @@ class ConvertOptions:
         null_values: Sequence[str] = (),
         strings_can_be_null: bool = False,
     ) -> None: ...
+
+class CSVWriter:
+    def __init__(self, sink: IO[bytes], schema: Schema) -> None: ...
+    def write_batch(self, batch: RecordBatch) -> None: ...
+    def close(self) -> None: ...
 
 def read_csv(
     input_file: BufferReader,

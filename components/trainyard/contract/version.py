@@ -8,6 +8,8 @@ from trainyard.contract.champion import EXTRA
 from trainyard.storage.storage import Manifest
 
 PRODUCER = "trainyard.push"
+PREPROCESSING = "preprocessing.json"
+"""What export writes beside the SavedModel of the inputs it takes; in a version it lies below `assets.extra/`."""
 
 _SAVED_MODEL = "saved_model/"
 _NOT_SERVED = "exports.json"

@@ -15,7 +15,19 @@ from trainyard.errors import ExitCode, TrainyardError
 from trainyard.signals import Terminated, handle_sigterm
 from trainyard.storage import disk
 from trainyard.uris import without_secrets
-from trainyard_control.cli.verbs import bench, data, explain, learn_curve, plan, prune, recipe, run, runs, sweep
+from trainyard_control.cli.verbs import (
+    bench,
+    data,
+    explain,
+    learn_curve,
+    plan,
+    predict,
+    prune,
+    recipe,
+    run,
+    runs,
+    sweep,
+)
 from trainyard_control.cli.verbs.cluster import compile, doctor, place, pools, schedule, submit
 
 _DEBUG = "TRAINYARD_DEBUG"
@@ -30,6 +42,7 @@ app = typer.Typer(
     epilog="Start with: trainyard run digits",
 )
 app.command("run")(run.run)
+app.command("predict")(predict.predict)
 app.command("compile")(compile.compile)
 app.command("place")(place.place)
 app.command("submit")(submit.submit)

@@ -62,8 +62,9 @@ class Screen:
             name: value for name, value in event.items() if name not in ("event", "step", "done", "total", "unit")
         }
         if event["event"] == "progress" and self._task is not None:
-            text = " ".join([f"{event['done']}/{event['total']} {event['unit']}", *_facts(fields)])
-            self._progress.update(self._task, completed=event["done"], total=event["total"], text=text)
+            of = f"/{event['total']}" if event["total"] else ""  # not known of the rows of a file
+            text = " ".join([f"{event['done']}{of} {event['unit']}", *_facts(fields)])
+            self._progress.update(self._task, completed=event["done"], total=event["total"] or None, text=text)
         elif event["event"] == "epoch":
             self._show_epoch(step, event)
         elif event["event"] == "runs_again":

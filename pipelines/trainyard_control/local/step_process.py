@@ -7,15 +7,14 @@ run, before any of its threads exist, and every step is forked from there: measu
 from __future__ import annotations
 
 import importlib
-import os
 import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from trainyard.child_process import ChildProcess, prepare_fork_server
+from trainyard.events import stderr_hidden
 from trainyard.signals import on_sigterm
 
 _GRACE_SECONDS = 15  # chosen: what a Spot node on GKE gives
@@ -53,7 +52,8 @@ def step_process(step: str, options: dict[str, str]) -> Iterator[Running]:
     # Around the start of the step: else a signal in between would leave it running.
     with on_sigterm(pass_on):
         try:
-            _start_server()
+            with stderr_hidden():
+                prepare_fork_server(_IMPORTED_ONCE)
             command_line = [f"--{name}={value}" for name, value in options.items()]
             children.append(ChildProcess(_step, (step, command_line), step, signal.SIGTERM))
             if stop_requested.is_set():
@@ -67,18 +67,6 @@ def step_process(step: str, options: dict[str, str]) -> Iterator[Running]:
         finally:
             for child in children:
                 child.kill(_GRACE_SECONDS)
-
-
-def _start_server() -> None:
-    """Have the fork server running, without the lines that TensorFlow writes to stderr when it is imported."""
-    stderr = os.dup(2)
-    try:
-        with Path(os.devnull).open("w") as nowhere:
-            os.dup2(nowhere.fileno(), 2)
-        prepare_fork_server(_IMPORTED_ONCE)
-    finally:
-        os.dup2(stderr, 2)
-        os.close(stderr)
 
 
 def _step(step: str, command_line: list[str]) -> None:

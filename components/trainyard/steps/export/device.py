@@ -12,6 +12,7 @@ import numpy as np
 from ai_edge_litert.interpreter import Interpreter
 
 from trainyard.contract.artifacts.preprocess import Examples
+from trainyard.contract.version import PREPROCESSING as FILE
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.export import signature
 from trainyard.storage import storage
@@ -19,7 +20,6 @@ from trainyard.storage import storage
 if TYPE_CHECKING:
     from ai_edge_litert.interpreter import _TensorDetails
 
-FILE = "preprocessing.json"
 VOCABULARIES = "vocabularies"
 _NUMBERS = ("mean", "std", "min", "max")
 

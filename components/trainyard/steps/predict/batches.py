@@ -1,0 +1,41 @@
+"""What passes from the readers to the model: batches of inputs, and what is set aside with its reason."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy.typing as npt
+import pyarrow as pa
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Rejected:
+    """An input without an answer. key: its name, such as `a.csv:17`. reason: a code for counting."""
+
+    key: str
+    reason: str
+    detail: str
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Inputs for the model: `keys` (n,), and `inputs` (n,) by their name in the serving signature."""
+
+    keys: pa.Array
+    inputs: dict[str, Array]
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def halves(self) -> tuple[Batch, Batch]:
+        """Return the first and the second half."""
+        middle = len(self) // 2
+        first = Batch(self.keys.slice(0, middle), {name: values[:middle] for name, values in self.inputs.items()})
+        return first, Batch(self.keys.slice(middle), {name: values[middle:] for name, values in self.inputs.items()})
+
+
+Items = Iterator[Batch | Rejected]

@@ -1,0 +1,160 @@
+"""Reads encoded pictures from files and TFRecord files, upright and in a format that the model decodes."""
+
+from __future__ import annotations
+
+import io
+import struct
+import zlib
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import numpy as np
+import pyarrow as pa
+from google.protobuf.message import DecodeError
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from trainyard.spec.recipe import Data
+from trainyard.steps.predict.batches import Batch, Items, Rejected
+from trainyard.steps.predict.picture_header import plain_size
+from trainyard.steps.predict.source import Source
+from trainyard.steps.predict.tables import numbered_records
+from trainyard.storage.listing import SourceFile
+
+PICTURES = 128
+"""Of a batch; chosen."""
+
+_NAME = "image"  # of the input in the serving signature
+_RECORD_NAMES = ("image/encoded", "image")  # of the feature in an example
+_BATCH_BYTES = 64 << 20  # of a batch of more than one picture; chosen
+_READERS = 8  # chosen: of a bucket, a request takes longer than its bytes
+_FILES = 16  # that a reader takes at once; chosen
+_AHEAD = _READERS + 1
+_MAX_PIXELS: int = Data.model_fields["max_image_pixels"].default
+_MAX_BYTES = 4 * _MAX_PIXELS
+_ORIENTATION = 0x0112  # the EXIF tag
+# Pillow knows more: EPS, for which it starts Ghostscript.
+_FORMATS = ("JPEG", "PNG", "GIF", "BMP", "DIB", "WEBP", "TIFF", "AVIF", "JPEG2000", "PPM")
+_DECODED_BY_THE_MODEL = {"JPEG": {"L", "RGB"}, "PNG": {"1", "L", "LA", "P", "RGB", "RGBA", "I;16", "I"}}
+_BROKEN = (OSError, SyntaxError, ValueError, EOFError, IndexError, OverflowError, struct.error, zlib.error)
+
+_Picture = tuple[str, bytes] | Rejected
+
+
+def read_pictures(source: Source, channels: int) -> Items:
+    """Yield the pictures in batches, each named by its file, or by the file and the number of its record."""
+    found = _of_files(source, channels) if source.kind == "pictures" else _of_records(source, channels)
+    held: list[tuple[str, bytes]] = []
+    held_bytes = 0
+    for picture in found:
+        if isinstance(picture, Rejected):
+            yield picture
+            continue
+        if held and (len(held) == PICTURES or held_bytes + len(picture[1]) > _BATCH_BYTES):
+            yield _batch(held)
+            held, held_bytes = [], 0
+        held.append(picture)
+        held_bytes += len(picture[1])
+    if held:
+        yield _batch(held)
+
+
+def _batch(pictures: list[tuple[str, bytes]]) -> Batch:
+    keys, encoded = zip(*pictures, strict=True)
+    return Batch(pa.array(keys, pa.string()), {_NAME: np.array(encoded, object)})
+
+
+def _of_files(source: Source, channels: int) -> Iterator[_Picture]:
+    with ThreadPoolExecutor(_READERS) as readers:
+        waiting: deque[Future[list[_Picture]]] = deque()
+        for start in range(0, len(source.files), _FILES):
+            waiting.append(readers.submit(_read_all, source, source.files[start : start + _FILES], channels))
+            if len(waiting) == _AHEAD:
+                yield from waiting.popleft().result()
+        while waiting:
+            yield from waiting.popleft().result()
+
+
+def _read_all(source: Source, files: list[SourceFile], channels: int) -> list[_Picture]:
+    return [_read(source, file, channels) for file in files]
+
+
+def _read(source: Source, file: SourceFile, channels: int) -> _Picture:
+    if file.reason:
+        return Rejected(file.name, file.reason, file.detail)
+    if file.bytes > _MAX_BYTES:
+        return Rejected(file.name, "too_many_bytes", f"{file.bytes} bytes, at most {_MAX_BYTES} are taken")
+    try:
+        with source.open(file) as stream:
+            encoded = stream.read(_MAX_BYTES) if file.name.endswith(".gz") else stream.read()
+    except (OSError, EOFError, zlib.error) as error:
+        return Rejected(file.name, "unreadable_file", str(error))
+    return _checked(file.name, encoded, channels)
+
+
+def _of_records(source: Source, channels: int) -> Iterator[_Picture]:
+    for file in source.files:
+        for item in numbered_records(source, file):
+            if isinstance(item, Rejected):
+                yield item
+                continue
+            key = f"{file.name}:{item[0]}"
+            encoded = _image_of(item[1])
+            if isinstance(encoded, str):
+                yield Rejected(key, "not_an_image", encoded)
+            else:
+                yield _checked(key, encoded, channels)
+
+
+def _image_of(record: bytes) -> bytes | str:
+    """Return the picture in a tf.Example, or why there is none."""
+    import tensorflow as tf
+
+    from trainyard.data import examples  # noqa: F401 - first: sets what TensorFlow reads while it is imported
+
+    try:
+        features = tf.train.Example.FromString(record).features.feature
+    except DecodeError:
+        return f"{len(record)} bytes are no tf.Example"
+    for name in _RECORD_NAMES:
+        if name in features and features[name].bytes_list.value:
+            return bytes(features[name].bytes_list.value[0])
+    return f"no bytes in {' or '.join(_RECORD_NAMES)}; the example has {', '.join(sorted(features))[:80]}"
+
+
+def _checked(key: str, encoded: bytes, channels: int) -> _Picture:
+    """Return the picture as it came if the model decodes it as Pillow shows it, else as PNG.
+
+    A JPEG or PNG is judged by its header alone: what is wrong behind it, the model finds.
+    """
+    if not encoded:
+        return Rejected(key, "zero_bytes", "the file is empty")
+    if (size := plain_size(encoded)) and size[0] * size[1] <= _MAX_PIXELS:
+        return key, encoded
+    try:
+        with Image.open(io.BytesIO(encoded), formats=_FORMATS) as image:
+            if image.width * image.height > _MAX_PIXELS:
+                detail = f"{image.width} x {image.height} pixels, at most {_MAX_PIXELS} are taken"
+                return Rejected(key, "too_many_pixels", detail)
+            return key, encoded if _is_plain(image) else _as_png(image, channels)
+    except Image.DecompressionBombError as error:
+        return Rejected(key, "too_many_pixels", str(error))
+    except UnidentifiedImageError:
+        return Rejected(key, "not_an_image", f"{len(encoded)} bytes that begin with {encoded[:8]!r}")
+    except _BROKEN as error:
+        return Rejected(key, "truncated_image", str(error))
+
+
+def _is_plain(image: Image.Image) -> bool:
+    kept = image.mode in _DECODED_BY_THE_MODEL.get(image.format or "", ()) and getattr(image, "n_frames", 1) == 1
+    return kept and (image.format == "PNG" or image.getexif().get(_ORIENTATION, 1) == 1)
+
+
+def _as_png(image: Image.Image, channels: int) -> bytes:
+    image.load()
+    upright = ImageOps.exif_transpose(image)
+    if upright.mode.startswith("I"):  # 16 bits: Pillow's convert would cut off at 255 what TensorFlow scales
+        upright = Image.fromarray((np.clip(np.asarray(upright), 0, 65535) // 256).astype(np.uint8))
+    stream = io.BytesIO()
+    upright.convert("L" if channels == 1 else "RGB").save(stream, "PNG", compress_level=1)
+    return stream.getvalue()

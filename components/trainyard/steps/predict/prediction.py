@@ -1,0 +1,156 @@
+"""Predicts with a pushed model, batch after batch: reading, asking the model and writing go on at the same time."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trainyard.errors import ConfigurationError, DataError
+from trainyard.events import stderr_hidden
+from trainyard.quality.arrow import forgo_pandas
+from trainyard.steps.predict.batches import Batch, Items, Rejected
+from trainyard.steps.predict.pushed_model import PushedModel
+from trainyard.steps.predict.results import Results, rejected_file
+from trainyard.steps.predict.source import Source, find_source
+
+if TYPE_CHECKING:
+    from trainyard.steps.predict.served import Answers, ServedModel
+
+_IN_FLIGHT = 2  # batches; chosen: one is answered while the next is read
+_PROGRESS_SECONDS = 0.5
+
+Progress = Callable[[int, int, str], None]
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What was predicted. reasons: how many inputs were rejected, by reason. classes: how many of each were predicted.
+
+    left_out: files of the input that are of no kind that is read. seconds: all of it, loading TensorFlow included.
+    """
+
+    model: str
+    input: str
+    kind: str
+    files: int
+    left_out: list[str]
+    predicted: int
+    rejected: int
+    reasons: dict[str, int]
+    classes: dict[str, int]
+    out: str
+    rejected_file: str | None
+    seconds: float
+    predict_seconds: float
+
+
+def predict(model: PushedModel, path: str, out: Path, key: str | None, progress: Progress) -> Summary:
+    """Write the predictions of `model` for the input `path` to `out`, and beside it what has none.
+
+    progress: called with how many inputs are done, how many there are (0 if that is unknown) and what they are.
+    Raises `DataError` if there is no such input, the first file lacks a column, or nothing could be read;
+    `ConfigurationError` if there is no column that `key` could name.
+    """
+    start = time.monotonic()
+    forgo_pandas()
+    source = find_source(path, pictures=model.channels is not None)
+    if key is not None and model.channels is not None:
+        raise ConfigurationError(f"--key {key}: {path} has no columns. Leave --key out: a picture's key is its name.")
+    items = _items(source, model, key)
+    first = list(itertools.islice(items, 1))  # faults of the header end here, before TensorFlow is loaded
+    with stderr_hidden():
+        from trainyard.steps.predict.served import ServedModel
+
+    served = ServedModel(model)
+    loaded = time.monotonic()
+    with Results(out, model.labels) as results:
+        _run(itertools.chain(first, items), served, results, _Reporter(source, progress))
+        results.publish()
+    done = time.monotonic()
+    rejected = results.reasons.total()
+    if not results.predicted:
+        raise DataError(_nothing(source, results))
+    return Summary(
+        model=model.folder,
+        input=path,
+        kind=source.kind,
+        files=len(source.files),
+        left_out=source.left_out,
+        predicted=results.predicted,
+        rejected=rejected,
+        reasons=dict(results.reasons.most_common()),
+        classes=dict(results.classes.most_common()),
+        out=str(out),
+        rejected_file=str(rejected_file(out)) if rejected else None,
+        seconds=round(done - start, 2),
+        predict_seconds=round(done - loaded, 2),
+    )
+
+
+def _items(source: Source, model: PushedModel, key: str | None) -> Items:
+    if model.channels is not None:
+        from trainyard.steps.predict.pictures import read_pictures
+
+        return read_pictures(source, model.channels)
+    from trainyard.steps.predict.tables import read_rows
+
+    return read_rows(source, model, key)
+
+
+def _run(items: Items, served: ServedModel, results: Results, reporter: _Reporter) -> None:
+    waiting: deque[Future[list[Answers | Rejected]]] = deque()
+
+    def take() -> None:
+        for answer in waiting.popleft().result():
+            if isinstance(answer, Rejected):
+                results.reject(answer)
+            else:
+                results.add(answer.keys, answer.outputs)
+        reporter.report(results)
+
+    with ThreadPoolExecutor(1) as asking:
+        for item in items:
+            if isinstance(item, Rejected):
+                results.reject(item)
+                continue
+            waiting.append(asking.submit(_answers, served, item))
+            if len(waiting) == _IN_FLIGHT:
+                take()
+        while waiting:
+            take()
+
+
+def _answers(served: ServedModel, batch: Batch) -> list[Answers | Rejected]:
+    return list(served.answer(batch))
+
+
+class _Reporter:
+    """Tells of progress, at most a few times a second."""
+
+    def __init__(self, source: Source, progress: Progress) -> None:
+        self._total = len(source.files) if source.kind == "pictures" else 0
+        self._unit = "pictures" if source.kind == "pictures" else "rows"
+        self._progress = progress
+        self._at = 0.0
+
+    def report(self, results: Results) -> None:
+        if time.monotonic() - self._at > _PROGRESS_SECONDS:
+            self._at = time.monotonic()
+            self._progress(results.predicted + results.reasons.total(), self._total, self._unit)
+
+
+def _nothing(source: Source, results: Results) -> str:
+    if results.first is None:
+        return f"{source.path}: holds no rows. Name a file with data."
+    reasons = ", ".join(f"{reason} {count:,}" for reason, count in results.reasons.most_common(5))
+    first = results.first
+    return (
+        f"{source.path}: none of {results.reasons.total():,} inputs could be read ({reasons}), the first is "
+        f"{first.key}: {first.detail.rstrip('.')}. Name an input like the data that the model was trained on."
+    )

@@ -1,0 +1,94 @@
+"""What a pushed model takes and gives, read from its version without TensorFlow."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from trainyard.contract.champion import EXTRA, Champion, champion
+from trainyard.contract.version import PREPROCESSING
+from trainyard.errors import DataError
+from trainyard.storage import storage
+
+_SERVED = "saved_model.pb"
+_LABELS = "labels.txt"
+
+
+class _Lenient(BaseModel):
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True)
+
+
+class _Column(_Lenient):
+    type: Literal["numeric", "category", "date"]
+
+
+class RawInput(_Lenient):
+    """One input of the serving signature; column: what the recipe calls it, None if its own module transforms it."""
+
+    name: str
+    dtype: Literal["float32", "int64", "string"]
+    column: _Column | None = None
+
+    @property
+    def is_date(self) -> bool:
+        """Whether it is a day, YYYY-MM-DD."""
+        return self.column is not None and self.column.type == "date"
+
+
+class _Image(_Lenient):
+    channels: Literal[1, 3]
+
+
+class _Preprocessing(_Lenient):
+    transform: Literal["columns", "image", "module"]
+    inputs: list[RawInput] = Field(alias="raw_features")
+    image: _Image | None = None
+
+
+class PushedModel(_Lenient):
+    """The version in `folder`. labels: the classes in the order of their ids, None of a model that predicts a number.
+
+    channels: of the pictures that it takes, 1 or 3; None if it takes the columns `inputs`.
+    """
+
+    folder: str
+    inputs: tuple[RawInput, ...]
+    labels: tuple[str, ...] | None
+    channels: int | None
+
+
+def find_model(folder: str) -> PushedModel:
+    """Return the model in `folder`: that of a pushed version, or the champion of a folder of versions.
+
+    Raises `DataError` if there is none, or if something else than Trainyard wrote it.
+    """
+    names = storage.children(folder)
+    if _SERVED in names:
+        return open_model(folder)
+    if Champion.file in names and (best := champion(folder)) is not None:
+        return open_model(best.path)
+    raise DataError(
+        f"{folder}: no model. Name the folder of a pushed version, which holds {_SERVED}, a folder of versions with "
+        f"its {Champion.file}, or a recipe."
+    )
+
+
+def open_model(folder: str) -> PushedModel:
+    """Return what the version in `folder` takes and gives. Raises `DataError` if Trainyard did not push it so."""
+    where = f"{EXTRA}/{PREPROCESSING}"
+    text = storage.read(folder, where) if storage.committed(folder) else None
+    if text is None:
+        raise DataError(f"{folder}: no {where}, so Trainyard did not push it. Name a version that `push` wrote.")
+    try:
+        document = _Preprocessing.model_validate_json(text)
+    except ValidationError as error:
+        raise DataError(f"{folder}/{where}: another version of Trainyard wrote it. Push the model again.") from error
+    labels = storage.read(folder, _LABELS)
+    takes_pictures = document.image is not None or [each.name for each in document.inputs] == ["image"]
+    return PushedModel(
+        folder=folder,
+        inputs=tuple(document.inputs),
+        labels=None if labels is None else tuple(labels.decode().split("\n")[:-1]),
+        channels=(document.image.channels if document.image else 3) if takes_pictures else None,
+    )

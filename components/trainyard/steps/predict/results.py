@@ -1,0 +1,205 @@
+"""Writes predictions as Parquet, CSV or JSON lines, and what was rejected as CSV; both appear when they are whole."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import tempfile
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Protocol, Self
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import csv as pa_csv
+from pyarrow import parquet
+
+from trainyard.errors import ConfigurationError
+from trainyard.steps.predict.batches import Array, Rejected
+from trainyard.storage import disk
+from trainyard.uris import is_bucket, path_error
+
+MOST_CLASSES = 50
+"""With a column of scores each; chosen. Of more classes the first `TOP` are written."""
+
+TOP = 5
+
+_ENDINGS = (".parquet", ".csv", ".jsonl")
+_JSON_ROWS = 4096
+
+
+def rejected_file(out: Path) -> Path:
+    """Return where the inputs without a prediction are written."""
+    return out.with_name(f"{out.name}.rejected.csv")
+
+
+def require_writable(out: str, *, force: bool) -> Path:
+    """Return the file to write. Raises `ConfigurationError` if it is none, or is there already and not to be replaced.
+
+    `InfrastructureError` if its folder is not there or not writable.
+    """
+    fault = path_error(out) or ("is in a bucket. A file of this machine is written; copy it" if is_bucket(out) else "")
+    path = Path(out)
+    if not fault and not out.endswith(_ENDINGS):
+        fault = f"ends in none of {', '.join(_ENDINGS)}"
+    if fault:
+        raise ConfigurationError(f"--out {out[:200]!r}: {fault}. Name a file such as predictions.parquet.")
+    with disk.os_errors(path):
+        there = [file for file in (path, rejected_file(path)) if file.exists()]
+        if there and (not force or any(not file.is_file() for file in there)):
+            raise ConfigurationError(f"--out {out}: {there[0]} is there already. Name another file, or give --force.")
+        if not path.absolute().parent.is_dir():
+            raise ConfigurationError(f"--out {out}: there is no folder {path.absolute().parent}. Create it first.")
+    return path
+
+
+class Results:
+    """The files of a prediction while they are written: hidden ones beside `out`, which take its name at the end."""
+
+    def __init__(self, out: Path, labels: Sequence[str] | None) -> None:
+        self.predicted, self.reasons, self.classes = 0, Counter[str](), Counter[str]()
+        self.first: Rejected | None = None
+        self._out, self._labels = out, labels
+        self._schema = pa.schema([(name, kind) for name, kind in _columns(labels)])
+        self._names = None if labels is None else pa.array(labels, pa.string())
+        self._temporary: dict[Path, IO[bytes]] = {}
+        self._rejected: Any = None
+
+    def __enter__(self) -> Self:
+        with disk.os_errors(self._out):
+            self._writer = _WRITERS[self._out.suffix](self._open(self._out), self._schema)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with suppress(OSError, ValueError):
+            self._writer.close()
+        for stream in self._temporary.values():
+            Path(stream.name).unlink(missing_ok=True)
+            stream.close()
+
+    def add(self, keys: pa.Array, outputs: Array) -> None:
+        """Write the answers `outputs`, probabilities (n, classes) or predictions (n,), for the inputs `keys` (n,)."""
+        if self._labels is None or self._names is None:
+            columns = [keys, pa.array(outputs, pa.float32())]
+        else:
+            order = np.argmax(outputs, axis=1)[:, None] if len(self._labels) <= MOST_CLASSES else _top(outputs)
+            scores = np.take_along_axis(outputs, order, axis=1)
+            best = self._names.take(pa.array(order[:, 0]))
+            columns = [keys, best, pa.array(scores[:, 0])]
+            if len(self._labels) <= MOST_CLASSES:
+                columns += [pa.array(np.ascontiguousarray(outputs[:, each])) for each in range(len(self._labels))]
+            else:
+                for rank in range(1, order.shape[1]):
+                    columns += [self._names.take(pa.array(order[:, rank])), pa.array(scores[:, rank])]
+            counts = np.bincount(order[:, 0])
+            self.classes.update({self._labels[each]: int(counts[each]) for each in np.flatnonzero(counts).tolist()})
+        with disk.os_errors(self._out):
+            self._writer.write(pa.RecordBatch.from_arrays(columns, schema=self._schema))
+        self.predicted += len(keys)
+
+    def reject(self, item: Rejected) -> None:
+        """Write and count what has no prediction."""
+        self.first = self.first or item
+        self.reasons[item.reason] += 1
+        path = rejected_file(self._out)
+        with disk.os_errors(path):
+            if self._rejected is None:
+                stream = self._open(path)
+                self._rejected = csv.writer(_Text(stream), lineterminator="\n")
+                self._rejected.writerow(["key", "reason", "detail"])
+            self._rejected.writerow([item.key, item.reason, item.detail])
+
+    def publish(self) -> None:
+        """Give the files their names; the predictions last, and only if there are any."""
+        with disk.os_errors(self._out):
+            self._writer.close()
+            for path in (rejected_file(self._out), self._out):
+                stream = self._temporary.get(path)
+                if stream is None:
+                    path.unlink(missing_ok=True)  # of a prediction that is replaced
+                elif path != self._out or self.predicted:
+                    if not stream.closed:
+                        stream.flush()
+                    Path(stream.name).replace(path)
+
+    def _open(self, path: Path) -> IO[bytes]:
+        umask = os.umask(0)
+        os.umask(umask)
+        file, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.absolute().parent)
+        os.fchmod(file, 0o666 & ~umask)
+        stream = open(name, "wb")  # noqa: PTH123, SIM115 - closed by `__exit__`
+        os.close(file)
+        self._temporary[path] = stream
+        return stream
+
+
+def _top(outputs: Array) -> Array:
+    """Return the ids (n, TOP) of the classes with the largest scores, the largest first."""
+    return np.argsort(-outputs, axis=1, kind="stable")[:, :TOP]
+
+
+def _columns(labels: Sequence[str] | None) -> list[tuple[str, pa.DataType]]:
+    if labels is None:
+        return [("key", pa.string()), ("prediction", pa.float32())]
+    columns = [("key", pa.string()), ("prediction", pa.string()), ("score", pa.float32())]
+    if len(labels) <= MOST_CLASSES:
+        return columns + [(f"score_{label}", pa.float32()) for label in labels]
+    for rank in range(2, TOP + 1):
+        columns += [(f"prediction_{rank}", pa.string()), (f"score_{rank}", pa.float32())]
+    return columns
+
+
+class _Text:
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        return self._stream.write(text.encode("utf-8", "backslashreplace"))
+
+
+class _Writer(Protocol):
+    def write(self, batch: pa.RecordBatch) -> None: ...
+    def close(self) -> None: ...
+
+
+class _Parquet:
+    def __init__(self, stream: IO[bytes], schema: pa.Schema) -> None:
+        self._writer = parquet.ParquetWriter(stream, schema, compression="zstd")
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self._writer.write_batch(batch)
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class _Csv:
+    def __init__(self, stream: IO[bytes], schema: pa.Schema) -> None:
+        self._writer = pa_csv.CSVWriter(stream, schema)
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self._writer.write_batch(batch)
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class _JsonLines:
+    def __init__(self, stream: IO[bytes], _schema: pa.Schema) -> None:
+        self._stream = stream
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        rows = batch.to_pylist()
+        self._stream.write("".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows).encode())
+
+    def close(self) -> None:
+        self._stream.flush()
+
+
+_WRITERS: dict[str, Any] = {".parquet": _Parquet, ".csv": _Csv, ".jsonl": _JsonLines}

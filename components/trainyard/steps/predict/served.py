@@ -1,0 +1,68 @@
+"""Asks the SavedModel: a batch that it refuses is halved until the inputs at fault are alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import tensorflow as tf
+
+from trainyard.contract.champion import EXTRA
+from trainyard.data import examples  # noqa: F401 - sets what TensorFlow and Keras read while they are imported
+from trainyard.steps.predict.batches import Array, Batch, Rejected
+from trainyard.steps.predict.pushed_model import PushedModel
+from trainyard.storage import storage
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What the model gave for the inputs `keys` (n,): probabilities (n, classes), or predictions (n,), float32."""
+
+    keys: pa.Array
+    outputs: Array
+
+
+class ServedModel:
+    """The SavedModel of a pushed version."""
+
+    def __init__(self, model: PushedModel) -> None:
+        folder = storage.local(model.folder, "push", lambda name: not name.startswith(f"{EXTRA}/"))
+        self._loaded = tf.saved_model.load(str(Path(folder)))
+        self._output = "prediction" if model.labels is None else "probabilities"
+        self._pictures = model.channels is not None
+
+    def answer(self, batch: Batch) -> Iterator[Answers | Rejected]:
+        """Yield the answers for the batch, and the inputs that have none."""
+        try:
+            outputs = self._serve(batch)
+        except (tf.errors.InvalidArgumentError, tf.errors.UnimplementedError) as error:
+            if len(batch) == 1:
+                reason = "truncated_image" if self._pictures else "refused_by_the_model"
+                yield Rejected(batch.keys[0].as_py(), reason, _why(error.message))
+                return
+            for half in batch.halves():
+                yield from self.answer(half)
+            return
+        finite = np.asarray(np.isfinite(outputs.reshape(len(outputs), -1)).all(axis=1), np.bool_)
+        for place in np.flatnonzero(~finite).tolist():
+            yield Rejected(batch.keys[place].as_py(), "not_a_number", "the model gives NaN or infinity")
+        if finite.all():
+            yield Answers(batch.keys, outputs)
+        elif finite.any():
+            yield Answers(batch.keys.filter(pa.array(finite)), outputs[finite])
+
+    def _serve(self, batch: Batch) -> Array:
+        serve = self._loaded.signatures["serving_default"]  # through `_loaded`, for it keeps the variables alive
+        inputs = {name: tf.constant(values) for name, values in batch.inputs.items()}
+        outputs: Array = serve(**inputs)[self._output].numpy()
+        return outputs
+
+
+def _why(message: str) -> str:
+    """Return the line of TensorFlow's message that is about the input, not about the graph."""
+    about_the_graph = ("Graph execution error", "Detected at node", "<stack traces", "\t", " ")
+    lines = [line for line in message.splitlines() if line and not line.startswith(about_the_graph)]
+    return (lines or [message])[0][:200]

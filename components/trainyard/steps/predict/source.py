@@ -1,0 +1,101 @@
+"""Finds what the input of a prediction is, by the names of its files and else by their first bytes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import IO, Literal
+
+from trainyard import uris
+from trainyard.errors import DataError
+from trainyard.quality.source import PICTURES
+from trainyard.storage import listing, tfrecord
+from trainyard.storage.listing import SourceFile
+from trainyard.storage.source_stream import open_file
+
+Kind = Literal["pictures", "csv", "parquet", "tfrecord"]
+
+_ENDINGS: dict[Kind, tuple[str, ...]] = {
+    "csv": (".csv", ".csv.gz"),
+    "parquet": (".parquet", ".pq"),
+    "tfrecord": (".tfrecord", ".tfrecord.gz", ".tfrecords", ".tfrecords.gz"),
+    "pictures": PICTURES,
+}
+_SHOWN = 5
+_PARQUET = b"PAR1"
+
+
+@dataclass(frozen=True)
+class Source:
+    """The files of an input, all of one kind and below `root`, in order; left_out are the names of others."""
+
+    path: str
+    kind: Kind
+    root: str
+    files: list[SourceFile]
+    left_out: list[str]
+
+    def open(self, file: SourceFile) -> IO[bytes]:
+        """Return the file's bytes, gunzipped if its name ends in .gz."""
+        return open_file(self.name(file))
+
+    def name(self, file: SourceFile) -> str:
+        """Return the path or URI of the file."""
+        return f"{self.root.rstrip('/')}/{file.name}"
+
+
+def find_source(path: str, *, pictures: bool) -> Source:
+    """Return the files of `path` (a folder, a file or a glob, local, gs:// or s3://) for a model of `pictures` or rows.
+
+    Of a folder of pictures every file is tried, whatever its name. Raises `DataError` if there are no such files.
+    """
+    if why := uris.path_error(path):
+        raise DataError(f"{uris.without_secrets(path)}: {why}.")
+    try:
+        listed = listing.list_files(path)
+    except DataError as error:
+        raise DataError(str(error).removeprefix("data.path: ")) from error
+    if not listed.files:
+        raise DataError(f"{path}: no files found. Name a file, a folder or a glob.")
+    kinds = {file.name: _kind(listed, file) for file in listed.files}
+    allowed = ("pictures", "tfrecord") if pictures else ("csv", "parquet", "tfrecord")
+    counts = Counter(kind for kind in kinds.values() if kind is not None and kind in allowed)
+    if not counts:
+        takes = "pictures (a folder, or a TFRecord file)" if pictures else "rows (CSV, Parquet or TFRecord files)"
+        raise DataError(
+            f"{path}: the model takes {takes}, and its files are {', '.join(list(kinds)[:_SHOWN])}. Name another input."
+        )
+    kind = counts.most_common(1)[0][0]
+    files = listed.files if kind == "pictures" else [file for file in listed.files if kinds[file.name] == kind]
+    chosen = {file.name for file in files}
+    return Source(path, kind, listed.root, files, [name for name in kinds if name not in chosen])
+
+
+def _kind(listed: listing.Listing, file: SourceFile) -> Kind | None:
+    lower = file.name.lower()
+    for kind, endings in _ENDINGS.items():
+        if lower.endswith(endings):
+            return kind
+    if file.reason:
+        return None
+    if ".tfrecord-" in lower:  # a shard
+        return "tfrecord"
+    return None if listed.is_folder else _by_content(f"{listed.root.rstrip('/')}/{file.name}")
+
+
+def _by_content(path: str) -> Kind:
+    """Return what the file at `path` is: a table of text if nothing says more."""
+    try:
+        with open_file(path) as stream:
+            start = stream.read(tfrecord.HEADER_BYTES)
+    except (OSError, EOFError) as error:
+        raise DataError(f"{path}: cannot be read ({error}). Check its permissions.") from error
+    if start.startswith(_PARQUET):
+        return "parquet"
+    if tfrecord.is_header(start):
+        return "tfrecord"
+    try:
+        start.decode()
+    except UnicodeDecodeError:
+        return "pictures"
+    return "csv"

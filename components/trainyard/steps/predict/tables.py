@@ -1,0 +1,198 @@
+"""Reads rows from CSV, Parquet and TFRecord files in blocks, and sets aside what cannot be read."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import parquet
+
+from trainyard.errors import DataError
+from trainyard.quality.source import SourceFiles
+from trainyard.quality.tables.table import Ragged, read_table
+from trainyard.steps.predict.batches import Items, Rejected
+from trainyard.steps.predict.columns import ROWS, require_columns, table_items
+from trainyard.steps.predict.pushed_model import PushedModel
+from trainyard.steps.predict.source import Source
+from trainyard.storage import tfrecord
+from trainyard.storage.listing import SourceFile
+from trainyard.uris import is_bucket
+
+_MOST_BYTES = 64 << 20  # of a record; chosen
+_GROUP_BYTES = 4 << 20  # of records that are parsed at once; chosen
+
+_Block = tuple[pa.RecordBatch, pa.Array]
+
+
+def read_rows(source: Source, model: PushedModel, key: str | None) -> Items:
+    """Yield the rows of all files in order. A file that cannot be read on is set aside from there.
+
+    Raises `DataError` if the first file lacks a column.
+    """
+    blocks = {"csv": _csv, "parquet": _parquet, "tfrecord": _tfrecord}[source.kind]
+    for number, file in enumerate(source.files):
+        if file.reason:
+            yield Rejected(file.name, file.reason, file.detail)
+            continue
+        checked = False
+        early: list[Rejected] = []  # rows that come before the columns are known
+        try:
+            for block in blocks(source, file, model, key):
+                if isinstance(block, Rejected):
+                    early.append(block)
+                    if checked:
+                        yield early.pop()
+                    continue
+                columns, names = block
+                if not checked:
+                    require_columns(columns.schema.names, model, key, file.name)
+                    checked = True
+                    yield from early
+                    early = []
+                yield from table_items(columns, names, model, key)
+            yield from early
+        except _Unreadable as error:
+            yield from early
+            yield Rejected(file.name, "unreadable_file", str(error))
+        except DataError as error:
+            if number == 0:
+                raise
+            yield Rejected(file.name, "missing_column", str(error))
+
+
+class _Unreadable(Exception):
+    """A file cannot be read, or not any further: why."""
+
+
+def _csv(source: Source, file: SourceFile, _model: PushedModel, _key: str | None) -> Iterator[_Block | Rejected]:
+    table = read_table(SourceFiles(source.path, "csv", source.root, [file], []))
+    while True:
+        try:
+            item = next(table)
+        except StopIteration:
+            return
+        except DataError as error:
+            raise _Unreadable(str(error)) from error
+        if isinstance(item, Ragged):
+            detail = f"{item.cells} cells, the header has {item.expected}"
+            yield Rejected(f"{item.file}:{item.row}", "ragged_row", detail)
+        else:
+            yield item.columns, _names(file, pa.array(item.rows))
+
+
+def _parquet(source: Source, file: SourceFile, model: PushedModel, key: str | None) -> Iterator[_Block | Rejected]:
+    wanted = {key, *(each.name for each in model.inputs)}
+    done = 0
+    try:
+        with _local(source, file) as path, parquet.ParquetFile(path) as opened:
+            there = opened.schema_arrow.names
+            require_columns(there, model, key, file.name)  # before the others are left out
+            for columns in opened.iter_batches(ROWS, columns=[name for name in there if name in wanted]):
+                yield columns, _names(file, pa.array(np.arange(done + 1, done + 1 + columns.num_rows)))
+                done += columns.num_rows
+    except (OSError, pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise _Unreadable(f"is no whole Parquet file ({error})") from error
+
+
+@contextmanager
+def _local(source: Source, file: SourceFile) -> Iterator[str]:
+    """Yield a local path of the file: a Parquet file is read from its end."""
+    if not is_bucket(source.root):
+        yield source.name(file)
+        return
+    with tempfile.NamedTemporaryFile(prefix="trainyard-") as copy:
+        with source.open(file) as stream:
+            shutil.copyfileobj(stream, copy)
+        copy.flush()
+        yield copy.name
+
+
+def _tfrecord(source: Source, file: SourceFile, model: PushedModel, key: str | None) -> Iterator[_Block | Rejected]:
+    from tfx_bsl.coders.example_coder import ExamplesToRecordBatchDecoder
+
+    decoder = ExamplesToRecordBatchDecoder()
+    wanted = {each.name: each.dtype == "string" for each in model.inputs} | ({key: True} if key else {})
+    for group in _groups(numbered_records(source, file)):
+        rejected = [item for item in group if isinstance(item, Rejected)]
+        yield from rejected
+        records = [item for item in group if not isinstance(item, Rejected)]
+        yield from _decoded(decoder, records, file, wanted)
+
+
+def numbered_records(source: Source, file: SourceFile) -> Iterator[tuple[int, bytes] | Rejected]:
+    """Yield the records of a TFRecord file with their numbers, from 1 on; the last is what it cannot be read on for."""
+    number = 0
+    try:
+        with source.open(file) as stream:
+            for number, record in enumerate(tfrecord.read_records(stream, _MOST_BYTES), 1):
+                if isinstance(record, int):
+                    detail = f"{record} bytes, at most {_MOST_BYTES} are taken"
+                    yield Rejected(f"{file.name}:{number}", "too_many_bytes", detail)
+                else:
+                    yield number, record
+    except (tfrecord.DamagedRecord, OSError, EOFError, zlib.error) as error:
+        yield Rejected(f"{file.name}:{number + 1}", "unreadable_file", str(error))
+
+
+def _groups(records: Iterator[tuple[int, bytes] | Rejected]) -> Iterator[list[tuple[int, bytes] | Rejected]]:
+    """Yield the records in groups of at most `ROWS`, and of one or about `_GROUP_BYTES`."""
+    group: list[tuple[int, bytes] | Rejected] = []
+    size = 0
+    for record in records:
+        group.append(record)
+        size += 0 if isinstance(record, Rejected) else len(record[1])
+        if len(group) == ROWS or size > _GROUP_BYTES:
+            yield group
+            group, size = [], 0
+    if group:
+        yield group
+
+
+def _decoded(
+    decoder: Any, records: list[tuple[int, bytes]], file: SourceFile, wanted: dict[str, bool]
+) -> Iterator[_Block | Rejected]:
+    """Yield the records as columns of one value each; one that is no tf.Example, or has several, is set aside."""
+    if not records:
+        return
+    try:
+        decoded = decoder.DecodeBatch([record for _, record in records])
+        columns = {name: _single(decoded, name, text) for name, text in wanted.items()}
+    except (RuntimeError, ValueError, pa.ArrowInvalid) as error:
+        if len(records) == 1:
+            yield Rejected(f"{file.name}:{records[0][0]}", "not_an_example", str(error).splitlines()[0][:200])
+            return
+        middle = len(records) // 2
+        yield from _decoded(decoder, records[:middle], file, wanted)
+        yield from _decoded(decoder, records[middle:], file, wanted)
+        return
+    if not set(decoded.schema.names) & set(wanted):
+        columns = {name: decoded.column(place) for place, name in enumerate(decoded.schema.names)}
+    yield pa.RecordBatch.from_pydict(columns), _names(file, pa.array([number for number, _ in records]))
+
+
+def _single(decoded: pa.RecordBatch, name: str, text: bool) -> pa.Array:
+    """Return the one value of each example. Raises `ValueError` if one has several."""
+    rows, place = decoded.num_rows, decoded.schema.get_field_index(name)
+    if place < 0 or decoded.column(place).null_count == rows:
+        return pa.array([None] * rows, pa.string())
+    lists = decoded.column(place)
+    counts = pc.fill_null(pc.list_value_length(lists), 0).to_numpy().astype(np.int64)
+    if (counts > 1).any():
+        raise ValueError(f"'{name}': one value is expected, {counts.max()} were found")
+    starts = np.array(lists.offsets.to_numpy())[:-1]
+    values = lists.values.take(pa.array(starts, mask=counts == 0))
+    if text and pa.types.is_floating(values.type):  # as preprocess writes them
+        return pa.array([None if value is None else repr(value) for value in values.to_pylist()], pa.string())
+    return pc.cast(values, pa.string()) if text or pa.types.is_binary(values.type) else values
+
+
+def _names(file: SourceFile, numbers: pa.Array) -> pa.Array:
+    """Return the names of rows, such as `a.csv:17`."""
+    return pc.binary_join_element_wise(f"{file.name}:", pc.cast(numbers, pa.string()), "")

@@ -1,0 +1,134 @@
+"""`trainyard predict`: the answers of a pushed model to a folder of pictures or a table."""
+
+from __future__ import annotations
+
+import json
+import os.path
+import sys
+from dataclasses import asdict
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from trainyard_control.cli.options import LOCAL, EnvironmentName, Output, OutputFormat
+
+if TYPE_CHECKING:
+    from trainyard.steps.predict.prediction import Summary
+    from trainyard.steps.predict.pushed_model import PushedModel
+
+_STEP = "predict"
+
+
+def predict(
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL", help="Folder or URI of a pushed version or of versions, or a recipe: then its champion."
+        ),
+    ],
+    input_: Annotated[
+        str,
+        typer.Argument(
+            metavar="INPUT", help="Folder of pictures, CSV, Parquet or TFRecord file, or glob; gs:// and s3:// too."
+        ),
+    ],
+    environment: EnvironmentName = LOCAL,
+    out: Annotated[
+        str, typer.Option("--out", metavar="FILE", help="File to write: .parquet, .csv or .jsonl.")
+    ] = "predictions.parquet",
+    key: Annotated[
+        str | None,
+        typer.Option("--key", metavar="COLUMN", help="Name each row by this column, not by file and number."),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace the file if it is there.")] = False,
+    output: OutputFormat = Output.TEXT,
+) -> None:
+    """Predict with a pushed model: a class or a number, and scores, for every picture or row."""
+    from trainyard.errors import ConfigurationError, ExitCode
+    from trainyard.quality.source import require_libraries
+
+    require_libraries()
+    if find_spec("tensorflow") is None:
+        raise ConfigurationError("tensorflow is not installed, which the model needs. Install trainyard[cpu].")
+    from trainyard.steps.predict.prediction import predict as predict_all
+    from trainyard.steps.predict.results import require_writable
+    from trainyard_control.cli.screen import Screen
+
+    file = require_writable(out, force=force)
+    pushed = _model(model, environment)
+    screen = Screen()
+    try:
+        with screen:
+            screen.step_started(_STEP)
+            summary = predict_all(
+                pushed,
+                input_,
+                file,
+                key,
+                lambda done, total, unit: screen.step_event(
+                    _STEP, {"event": "progress", "done": done, "total": total, "unit": unit}
+                ),
+            )
+            screen.step_ended(_STEP, summary.seconds, reused=False)
+    except KeyboardInterrupt:
+        print("✗ Interrupted. Nothing was written.", file=sys.stderr)
+        raise typer.Exit(ExitCode.INTERRUPTED) from None
+    if output is Output.JSON:
+        print(json.dumps(asdict(summary)))
+    else:
+        _show(summary)
+
+
+def _model(name: str, environment: str) -> PushedModel:
+    """Return the model that `name` means: a folder, a URI, or a recipe's champion in the environment's storage."""
+    from trainyard import uris
+    from trainyard.contract import keys
+    from trainyard.contract.champion import champion
+    from trainyard.errors import DataError
+    from trainyard.spec import environment as environments
+    from trainyard.spec import recipe as recipes
+    from trainyard.steps.predict.pushed_model import find_model, open_model
+
+    why = uris.path_error(name)
+    if why and uris.is_bucket(name):
+        raise DataError(f"{uris.without_secrets(name)}: {why}.")
+    if uris.is_bucket(name) or (not why and os.path.isdir(name)):  # noqa: PTH112 - false too for no possible name
+        return find_model(name.rstrip("/"))
+    recipe = recipes.load(name)
+    folder = keys.models_folder(environments.load(environment).storage, recipe)
+    best = champion(folder)
+    if best is None:
+        raise DataError(
+            f"{recipe.name}: nothing was pushed to {folder} yet. Run `trainyard run {name}`, or name another "
+            "environment by -e, or a model's folder."
+        )
+    return open_model(best.path)
+
+
+def _show(summary: Summary) -> None:
+    from rich.markup import escape
+    from rich.table import Table
+
+    from trainyard_control.cli.screen import table_console
+
+    facts = Table.grid(padding=(0, 2))
+    facts.add_column(no_wrap=True)
+    facts.add_column(overflow="fold")
+    unit = "pictures" if summary.kind == "pictures" else "rows"
+    speed = summary.predicted / max(summary.predict_seconds, 0.01)
+    facts.add_row("model", escape(summary.model))
+    facts.add_row("predicted", f"{summary.predicted:,} {unit}, {speed:,.0f} a second")
+    if summary.classes:
+        facts.add_row("classes", escape(_counts(summary.classes)))
+    if summary.rejected and summary.rejected_file:
+        facts.add_row("rejected", escape(f"{summary.rejected:,}: {_counts(summary.reasons)} → {summary.rejected_file}"))
+    if summary.left_out:
+        facts.add_row("left out", escape(f"{len(summary.left_out):,} other files, such as {summary.left_out[0]}"))
+    facts.add_row("written", escape(summary.out))
+    table_console().print(facts)
+
+
+def _counts(counts: dict[str, int]) -> str:
+    shown = [f"{name} {count:,}" for name, count in list(counts.items())[:10]]
+    return ", ".join(shown) + (f" and {len(counts) - 10} more" if len(counts) > 10 else "")

@@ -1,0 +1,203 @@
+"""Predictions of pushed models, exported for real: held against a bare loop over the same file and against evaluate."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import export_folders as made
+import numpy as np
+import pyarrow as pa
+import pytest
+import tensorflow as tf
+from pyarrow import parquet
+from typer.testing import CliRunner
+
+from trainyard.contract.artifacts.export import Exports
+from trainyard.contract.artifacts.gate import Verdict
+from trainyard.contract.statistics.drift import Statistics
+from trainyard.data.examples import load_transform, open_examples
+from trainyard.data.trained import load
+from trainyard.errors import DataError
+from trainyard.spec import documents
+from trainyard.spec.recipe import Recipe
+from trainyard.steps.evaluate.predict import model_predictions
+from trainyard.steps.export import device, signature
+from trainyard.steps.predict.prediction import Summary, predict
+from trainyard.steps.predict.pushed_model import find_model
+from trainyard.steps.push import versions
+from trainyard.storage import storage
+from trainyard_control.cli.main import app
+
+DIGITS = "name: digits\ndata: {format: image_folder, bundled: digits, channels: 1}\nmodel: {name: cnn_small}\n"
+TABLE = """
+name: table
+data: {format: csv, path: x.csv, features: {age: {type: numeric}, net worth: {type: numeric}, city: {type: category}}}
+model: {name: mlp}
+"""
+
+
+def pushed(root: Path, recipe: str) -> str:
+    """Push the model of `root` as `export` and `push` do, the SavedModel alone; return the version's folder."""
+    examples = open_examples(str(root / "examples"))
+    with storage.stage(str(root / "exported"), producer="trainyard.export") as staging:
+        transform = load_transform(examples.uri)
+        signature.save(load(str(root / "model")), transform, examples.document, staging / "saved_model")
+        parsed = documents.parse(recipe, Recipe, name="recipe.yaml")
+        device.write(parsed, examples.document, examples.uri, [], staging)
+        (staging / Statistics.file).write_text("{}")
+        Exports(exports=[], gate=Verdict(verdict="blessed", thresholds=[])).write(staging)
+    exported = str(root / "exported")
+    versions.publish(exported, storage.require(exported, "export"), str(root / "models"), 1)
+    return str(root / "models" / "1")
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("digits")
+    made.digits(root)
+    pushed(root, DIGITS)
+    return root
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("table")
+    made.table(root)
+    pushed(root, TABLE)
+    return root
+
+
+def quietly(done: int, total: int, unit: str) -> None:
+    assert done >= 0 and unit in ("rows", "pictures")
+
+
+def run(root: Path, source: Path, out: Path) -> tuple[Summary, dict[str, list]]:
+    summary = predict(find_model(str(root / "models" / "1")), str(source), out, None, quietly)
+    return summary, parquet.read_table(out).to_pydict()
+
+
+def scores(columns: dict[str, list], labels: list[str]) -> np.ndarray:
+    return np.array([columns[f"score_{label}"] for label in labels], np.float32).T
+
+
+def of_evaluate(root: Path, size: int) -> dict[str, np.ndarray]:
+    """Return the probabilities that evaluate measures on the eval split, by the examples' keys."""
+    examples = open_examples(str(root / "examples"))
+    predictions, keys = model_predictions(str(root / "model"), examples, "eval", examples.batches("eval", size))
+    return dict(zip([key.decode() for key in keys], predictions.outputs, strict=True))
+
+
+def raw_examples(root: Path) -> dict[str, dict[str, np.ndarray]]:
+    """Return the raw features of the eval split by the examples' keys."""
+    found = {}
+    for record in tf.data.TFRecordDataset(open_examples(str(root / "examples")).files("eval")):
+        features = tf.train.Example.FromString(record.numpy()).features.feature
+        raw = {name[4:]: features[name] for name in features if name.startswith("raw/")}
+        found[features["key"].bytes_list.value[0].decode()] = {
+            name: (value.bytes_list.value or value.float_list.value)[0] for name, value in raw.items()
+        }
+    return found
+
+
+def test_pictures_get_the_probabilities_of_the_file_and_of_evaluate_and_bad_ones_cost_themselves(
+    digits: Path, tmp_path: Path
+) -> None:
+    folder, labels = tmp_path / "pictures", [f"digit {label}" for label in range(10)]
+    raw = {key: values["image"] for key, values in raw_examples(digits).items()}
+    for key, encoded in raw.items():
+        path = folder / str(int(key) % 7) / f"{key}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(encoded)
+    broken = next(iter(raw.values()))
+    (folder / "3" / "cut.png").write_bytes(broken[:60])
+    (folder / "nothing.png").write_bytes(b"")
+    summary, got = run(digits, folder, tmp_path / "p.parquet")
+    assert summary.predicted == len(raw) == 397
+    assert summary.reasons == {"zero_bytes": 1, "truncated_image": 1}
+    assert '3/cut.png,truncated_image,"Invalid PNG data' in (tmp_path / "p.parquet.rejected.csv").read_text()
+
+    serve = tf.saved_model.load(str(digits / "models" / "1"))
+    measured = of_evaluate(digits, 397)
+    keys = [Path(key).stem for key in got["key"]]
+    bare = serve.signatures["serving_default"](image=tf.constant([raw[key] for key in keys]))
+    np.testing.assert_allclose(scores(got, labels), bare["probabilities"].numpy(), atol=1e-6)
+    np.testing.assert_allclose(scores(got, labels), [measured[key] for key in keys], atol=1e-5)
+    assert got["prediction"] == [label.decode() for label in bare["label"].numpy()]
+    np.testing.assert_array_equal(got["score"], scores(got, labels).max(axis=1))
+
+
+def test_pictures_of_a_tfrecord_file_get_the_answers_of_the_files(digits: Path, tmp_path: Path) -> None:
+    raw = list(raw_examples(digits).items())[:20]
+    with tf.io.TFRecordWriter(str(tmp_path / "a.tfrecord")) as writer:
+        for place, (_, values) in enumerate(raw):
+            writer.write(made.example({"image/encoded" if place % 2 else "image": [values["image"]]}))
+        writer.write(made.example({"other": [1]}))
+    summary, got = run(digits, tmp_path / "a.tfrecord", tmp_path / "p.parquet")
+    assert summary.reasons == {"not_an_image": 1}
+    assert got["key"] == [f"a.tfrecord:{number}" for number in range(1, 21)]
+    measured = of_evaluate(digits, 397)
+    labels = [f"digit {label}" for label in range(10)]
+    np.testing.assert_allclose(scores(got, labels), [measured[key] for key, _ in raw], atol=1e-5)
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet", "tfrecord"])
+def test_rows_get_the_probabilities_of_the_file_and_of_evaluate(table: Path, tmp_path: Path, ending: str) -> None:
+    raw, path = raw_examples(table), tmp_path / f"a.{ending}"
+    if ending == "csv":
+        lines = [f"{row['city'].decode()},{row['net worth']!r},{row['age']!r}" for row in raw.values()]
+        path.write_text("\n".join(["city,net worth,age", *lines]))
+    elif ending == "parquet":
+        columns = {name: [row[name] for row in raw.values()] for name in ("city", "net worth", "age")}
+        parquet.write_table(pa.table(columns), path)
+    else:
+        with tf.io.TFRecordWriter(str(path)) as writer:
+            for row in raw.values():
+                present = {name: [value] for name, value in row.items() if value not in (b"",) and value == value}
+                writer.write(made.example(present))
+    summary, got = run(table, path, tmp_path / "p.parquet")
+    assert summary.predicted == len(raw) == 1000 and summary.rejected == 0
+    serve = tf.saved_model.load(str(table / "models" / "1"))
+    bare = serve.signatures["serving_default"](
+        age=tf.constant([row["age"] for row in raw.values()]),
+        net_worth=tf.constant([row["net worth"] for row in raw.values()]),
+        city=tf.constant([row["city"] for row in raw.values()]),
+    )
+    measured = of_evaluate(table, 1000)
+    np.testing.assert_allclose(scores(got, ["poor", "rich"]), bare["probabilities"].numpy(), atol=1e-6)
+    np.testing.assert_allclose(scores(got, ["poor", "rich"]), [measured[key] for key in raw], atol=1e-5)
+    assert got["prediction"] == [label.decode() for label in bare["label"].numpy()]
+
+
+def test_a_damaged_record_ends_its_file_and_an_odd_one_costs_itself(table: Path, tmp_path: Path) -> None:
+    good = made.example({"age": [40.0], "net worth": [1000], "city": [b"Bern"]})  # whole numbers too
+    for name in ("a", "b"):
+        with tf.io.TFRecordWriter(str(tmp_path / f"{name}.tfrecord")) as writer:
+            for record in (good, b"\xff\xff no example", made.example({"age": [1.0, 2.0]}), good):
+                writer.write(record)
+    content = bytearray((tmp_path / "a.tfrecord").read_bytes())
+    content[-5] ^= 1
+    (tmp_path / "a.tfrecord").write_bytes(content)
+    summary, got = run(table, tmp_path / "*.tfrecord", tmp_path / "p.parquet")
+    assert got["key"] == ["a.tfrecord:1", "b.tfrecord:1", "b.tfrecord:4"]
+    assert summary.reasons == {"not_an_example": 4, "unreadable_file": 1}
+    assert len(set(got["score"])) == 1
+
+
+def test_the_command_says_what_it_did_and_ends_with_10_where_nothing_could_be_read(
+    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a.csv").write_text("id,city,net worth,age\nx,Bern,1,2\ny,Oslo,many,3\n")
+    models = str(table / "models" / "1")
+    done = CliRunner().invoke(app, ["predict", models, "a.csv", "--key", "id", "--out", "p.jsonl", "-o", "json"])
+    assert done.exit_code == 0, done.exception
+    said = json.loads(done.stdout)
+    assert (said["predicted"], said["rejected"], said["reasons"]) == (1, 1, {"mistyped_value": 1})
+    (row,) = map(json.loads, Path("p.jsonl").read_text().splitlines())
+    assert row["key"] == "x" and row["prediction"] in ("poor", "rich")
+    assert Path(said["rejected_file"]).read_text().splitlines()[1].startswith("a.csv:3,mistyped_value,")
+    Path("b.csv").write_text("city,net worth,age\nOslo,many,3\n")
+    refused = CliRunner().invoke(app, ["predict", models, "b.csv", "--out", "q.csv"])
+    assert isinstance(refused.exception, DataError) and "none of 1 inputs could be read" in str(refused.exception)
+    assert not Path("q.csv").exists() and Path("q.csv.rejected.csv").exists()

@@ -1,0 +1,247 @@
+"""What `trainyard predict` takes, refuses and writes, without TensorFlow: the model's answers are made up here."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from PIL import Image
+from pyarrow import parquet
+
+from trainyard.errors import ConfigurationError, DataError
+from trainyard.steps.predict import pictures, pushed_model, results, source, tables
+from trainyard.steps.predict.batches import Batch, Rejected
+from trainyard.steps.predict.pushed_model import PushedModel
+from trainyard.storage import storage
+
+COLUMNS = [
+    {"name": "age", "dtype": "float32", "column": {"type": "numeric", "scale": "zscore"}},
+    {"name": "net worth", "dtype": "float32", "column": {"type": "numeric"}},
+    {"name": "city", "dtype": "string", "column": {"type": "category"}},
+    {"name": "since", "dtype": "string", "column": {"type": "date"}},
+]
+HEADER = "id,age,net worth,city,since\n"
+GOOD = "a,41,1e3, Oslo ,2026-01-31\nb,?,,,\nc,+7.5,na,Rome,2026-02-01T10:00\n"
+
+
+def version(folder: Path, image: dict[str, Any] | None = None) -> str:
+    with storage.stage(str(folder), producer="trainyard.push") as staging:
+        (staging / "assets.extra").mkdir()
+        raw = [{"name": "image", "dtype": "string", "column": None}] if image else COLUMNS
+        document = {"transform": "image" if image else "columns", "raw_features": raw, "image": image, "inputs": []}
+        (staging / "assets.extra" / "preprocessing.json").write_text(json.dumps(document))
+        (staging / "saved_model.pb").write_bytes(b"")
+        (staging / "labels.txt").write_text("no\nyes, of course\n")
+    return str(folder)
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> PushedModel:
+    return pushed_model.find_model(version(tmp_path / "models" / "1"))
+
+
+def rows(path: str | Path, model: PushedModel, key: str | None = None) -> tuple[dict[str, list[Any]], list[Rejected]]:
+    items = list(tables.read_rows(source.find_source(str(path), pictures=False), model, key))
+    batches = [item for item in items if isinstance(item, Batch)]
+    joined: dict[str, list[Any]] = {"key": [key for batch in batches for key in batch.keys.to_pylist()]}
+    for name in batches[0].inputs if batches else ():
+        joined[name] = [value for batch in batches for value in batch.inputs[name].tolist()]
+    return joined, [item for item in items if isinstance(item, Rejected)]
+
+
+def test_a_row_becomes_what_the_signature_takes_as_preprocess_makes_it(tmp_path: Path, model: PushedModel) -> None:
+    (tmp_path / "a.csv").write_text(HEADER + GOOD)
+    got, rejected = rows(tmp_path / "a.csv", model)
+    assert rejected == [] and list(got) == ["key", "age", "net_worth", "city", "since"]
+    assert got["key"] == ["a.csv:2", "a.csv:3", "a.csv:4"]
+    np.testing.assert_array_equal(got["age"], [41, np.nan, 7.5])
+    np.testing.assert_array_equal(got["net_worth"], [1000, np.nan, np.nan])
+    assert got["city"] == ["Oslo", "", "Rome"] and got["since"] == ["2026-01-31", "", "2026-02-01"]
+
+
+def test_rows_that_do_not_fit_are_set_aside_with_their_reason(tmp_path: Path, model: PushedModel) -> None:
+    bad = "d,old,1,Oslo,2026-02-30\ne,1\nf,1e39,1,Oslo,\n"
+    (tmp_path / "a.csv.gz").write_bytes(gzip.compress((HEADER + GOOD + bad).encode()))
+    got, rejected = rows(tmp_path / "a.csv.gz", model, key="id")
+    assert got["key"] == ["a", "b", "c"]
+    assert {item.key: item.reason for item in rejected} == {
+        "a.csv.gz:5": "mistyped_value",
+        "a.csv.gz:6": "ragged_row",
+        "a.csv.gz:7": "mistyped_value",
+    }
+    detail = next(item.detail for item in rejected if item.key == "a.csv.gz:5")
+    assert "'age': a number is expected, 'old' was found" in detail and "'since': a day YYYY-MM-DD" in detail
+
+
+def test_parquet_gives_what_csv_gives(tmp_path: Path, model: PushedModel) -> None:
+    table = pa.table(
+        {
+            "city": pa.array([" Oslo ", None, "Rome"]).dictionary_encode(),
+            "age": pa.array([41, None, 7.5], pa.float64()),
+            "net worth": pa.array([1000, None, None], pa.int64()),
+            "since": pa.array(["2026-01-31", None, "2026-02-01"]).cast(pa.date32()),
+            "other": pa.array([1, 2, 3]),
+        }
+    )
+    parquet.write_table(table, tmp_path / "a.parquet")
+    (tmp_path / "a.csv").write_text(HEADER + GOOD)
+    (of_parquet, rejected), (of_csv, _) = rows(tmp_path / "a.parquet", model), rows(tmp_path / "a.csv", model)
+    assert rejected == [] and of_parquet.pop("key") == ["a.parquet:1", "a.parquet:2", "a.parquet:3"]
+    for name, values in of_parquet.items():
+        np.testing.assert_array_equal(values, of_csv[name])
+
+
+def test_a_missing_column_is_named_with_the_nearest_and_in_a_later_file_sets_that_file_aside(
+    tmp_path: Path, model: PushedModel
+) -> None:
+    (tmp_path / "b.csv").write_text("Age,city,since,net worth\n1,a,,2\n")
+    with pytest.raises(DataError, match=r"b\.csv: no column 'age'\. Did you mean 'Age'\? It has: Age, city") as error:
+        rows(tmp_path / "b.csv", model)
+    assert "The model takes: age, net worth, city, since." in str(error.value)
+    (tmp_path / "a.csv").write_text(HEADER + GOOD)
+    got, rejected = rows(tmp_path / "*.csv", model)
+    assert len(got["key"]) == 3 and [(item.key, item.reason) for item in rejected] == [("b.csv", "missing_column")]
+    with pytest.raises(DataError, match="no column 'name'"):
+        rows(tmp_path / "a.csv", model, key="name")
+
+
+def test_a_file_that_cannot_be_read_is_set_aside_and_the_others_are_read(tmp_path: Path, model: PushedModel) -> None:
+    (tmp_path / "a.csv").write_text(HEADER + GOOD)
+    (tmp_path / "b.csv").write_bytes(HEADER.encode() + b"a,1,2,\xff\xfe,\n")
+    (tmp_path / "c.csv.gz").write_bytes(gzip.compress((HEADER + GOOD).encode())[:40])
+    got, rejected = rows(tmp_path / "*.csv*", model)
+    assert len(got["key"]) == 3
+    assert [(item.key, item.reason) for item in rejected] == [
+        ("b.csv", "unreadable_file"),
+        ("c.csv.gz", "unreadable_file"),
+    ]
+
+
+def test_what_an_input_is_shows_in_names_or_in_the_first_bytes(tmp_path: Path) -> None:
+    parquet.write_table(pa.table({"a": [1]}), tmp_path / "one")
+    (tmp_path / "two").write_text("a,b\n1,2\n")
+    Image.new("L", (2, 2)).save(tmp_path / "three", "PNG")
+    kinds = {
+        name: source.find_source(str(tmp_path / name), pictures=name == "three").kind
+        for name in ("one", "two", "three")
+    }
+    assert kinds == {"one": "parquet", "two": "csv", "three": "pictures"}
+    with pytest.raises(DataError, match="the model takes pictures"):
+        source.find_source(str(tmp_path / "two"), pictures=True)
+    with pytest.raises(DataError, match="no files found"):
+        source.find_source(str(tmp_path / "*.nothing"), pictures=True)
+
+
+def test_a_picture_goes_as_it_came_unless_the_model_would_not_decode_it_upright(tmp_path: Path) -> None:
+    folder = tmp_path / "pictures"
+    (folder / "deep").mkdir(parents=True)
+    grey = Image.fromarray(np.arange(16, dtype=np.uint8).reshape(4, 4))
+    grey.save(folder / "deep" / "a.png")
+    grey.save(folder / "b.bmp")
+    turned = Image.Exif()
+    turned[0x0112] = 6
+    Image.new("RGB", (4, 2)).save(folder / "c.jpg", exif=turned)
+    (folder / "d.jpg").write_bytes(b"")
+    (folder / "e.txt").write_text("no picture")
+    items = list(pictures.read_pictures(source.find_source(str(folder), pictures=True), channels=1))
+    (batch,) = [item for item in items if isinstance(item, Batch)]
+    encoded = dict(zip(batch.keys.to_pylist(), batch.inputs["image"].tolist(), strict=True))
+    assert list(encoded) == ["b.bmp", "c.jpg", "deep/a.png"]
+    assert encoded["deep/a.png"] == (folder / "deep" / "a.png").read_bytes()
+    assert all(each.startswith(b"\x89PNG") for each in encoded.values())
+    with Image.open(io.BytesIO(encoded["c.jpg"])) as image:
+        assert image.size == (2, 4)
+    assert {item.key: item.reason for item in items if isinstance(item, Rejected)} == {
+        "d.jpg": "zero_bytes",
+        "e.txt": "not_an_image",
+    }
+
+
+@pytest.mark.parametrize("ending", ["parquet", "csv", "jsonl"])
+def test_results_have_the_class_its_score_and_one_score_a_class(tmp_path: Path, ending: str) -> None:
+    out = tmp_path / f"p.{ending}"
+    with results.Results(out, ("no", "yes, of course")) as written:
+        written.add(pa.array(["a", "b"]), np.array([[0.25, 0.75], [1, 0]], np.float32))
+        written.reject(Rejected("c", "why", 'a "reason", and more'))
+        assert not out.exists()
+        written.publish()
+    if ending == "parquet":
+        got = parquet.read_table(out).to_pylist()
+    elif ending == "jsonl":
+        got = [json.loads(line) for line in out.read_text().splitlines()]
+    else:
+        with out.open(newline="") as stream:
+            read = list(csv.DictReader(stream))
+        got = [{name: float(text) if "score" in name else text for name, text in row.items()} for row in read]
+    assert got == [
+        {"key": "a", "prediction": "yes, of course", "score": 0.75, "score_no": 0.25, "score_yes, of course": 0.75},
+        {"key": "b", "prediction": "no", "score": 1.0, "score_no": 1.0, "score_yes, of course": 0.0},
+    ]
+    with results.rejected_file(out).open(newline="") as stream:
+        assert list(csv.reader(stream)) == [["key", "reason", "detail"], ["c", "why", 'a "reason", and more']]
+    assert written.classes == {"no": 1, "yes, of course": 1} and len(list(tmp_path.iterdir())) == 2
+
+
+def test_of_many_classes_the_best_five_are_written_and_of_a_regression_the_number(tmp_path: Path) -> None:
+    labels = tuple(f"class {number}" for number in range(results.MOST_CLASSES + 1))
+    scores = np.zeros((1, len(labels)), np.float32)
+    scores[0, [7, 3, 9]] = 0.5, 0.25, 0.125
+    for out, of, outputs in (
+        (tmp_path / "many.parquet", labels, scores),
+        (tmp_path / "one.parquet", None, scores[0, 7:8]),
+    ):
+        with results.Results(out, of) as written:
+            written.add(pa.array(["a"]), outputs)
+            written.publish()
+    (row,) = parquet.read_table(tmp_path / "many.parquet").to_pylist()
+    assert len(row) == 3 + 2 * 4
+    assert [row["prediction"], row["prediction_2"], row["prediction_3"]] == ["class 7", "class 3", "class 9"]
+    assert [row["score"], row["score_2"], row["score_3"]] == [0.5, 0.25, 0.125]
+    assert parquet.read_table(tmp_path / "one.parquet").to_pylist() == [{"key": "a", "prediction": 0.5}]
+
+
+def test_an_error_leaves_nothing_and_a_new_prediction_removes_the_old_rejections(tmp_path: Path) -> None:
+    out = tmp_path / "p.csv"
+    with pytest.raises(DataError), results.Results(out, None) as written:
+        written.add(pa.array(["a"]), np.ones(1, np.float32))
+        raise DataError("stop")
+    assert list(tmp_path.iterdir()) == []
+    results.rejected_file(out).write_text("old")
+    with results.Results(out, None) as written:
+        written.add(pa.array(["a"]), np.ones(1, np.float32))
+        written.publish()
+    assert [path.name for path in tmp_path.iterdir()] == ["p.csv"]
+
+
+def test_a_file_that_is_there_is_replaced_only_by_force(tmp_path: Path) -> None:
+    out = tmp_path / "p.csv"
+    assert results.require_writable(str(out), force=False) == out
+    out.write_text("")
+    with pytest.raises(ConfigurationError, match="is there already"):
+        results.require_writable(str(out), force=False)
+    assert results.require_writable(str(out), force=True) == out
+    for wrong in ("p.txt", "gs://bucket/p.csv", "nowhere/p.csv"):
+        with pytest.raises(ConfigurationError, match="--out"):
+            results.require_writable(wrong, force=False)
+
+
+def test_a_model_is_a_version_or_a_folder_of_versions_and_nothing_else(tmp_path: Path) -> None:
+    folder = version(tmp_path / "models" / "1", image={"height": 8, "width": 8, "channels": 1})
+    found = pushed_model.find_model(folder)
+    assert found.channels == 1 and found.labels == ("no", "yes, of course")
+    with pytest.raises(DataError, match="no model"):
+        pushed_model.find_model(str(tmp_path / "models"))
+    pointer = {"version": 1, "path": "1", "digest": "d", "metrics": {}}
+    (tmp_path / "models" / "champion.json").write_text(json.dumps(pointer))
+    assert pushed_model.find_model(str(tmp_path / "models")).folder == folder
+    (tmp_path / "foreign").mkdir()
+    (tmp_path / "foreign" / "saved_model.pb").write_bytes(b"")
+    with pytest.raises(DataError, match="Trainyard did not push it"):
+        pushed_model.find_model(str(tmp_path / "foreign"))
