@@ -47,6 +47,7 @@ COMMANDS = [
     "runs list",
     "runs show",
     "runs logs",
+    "runs compare",
     "runs cancel",
     "schedule",
     "schedule apply",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 WIDTH, HEIGHT = 520, 300
@@ -54,13 +54,13 @@ class Axis:
 
 @dataclass(frozen=True)
 class Chart:
-    """What is drawn: `line` is a path of pixels, `band` a closed one."""
+    """What is drawn: `lines` are paths of pixels with a name or '', `band` is a closed one."""
 
     title: str
     x: Axis
     y: Axis
     marks: list[Mark]
-    line: list[tuple[float, float]] = field(default_factory=list)
+    lines: list[tuple[str, list[tuple[float, float]]]] = field(default_factory=list)
     band: list[tuple[float, float]] = field(default_factory=list)
 
 
@@ -68,7 +68,7 @@ def chart(
     title: str,
     names: tuple[str, str],
     marks: Sequence[Mark],
-    line: Sequence[tuple[float, float]] = (),
+    lines: Mapping[str, Sequence[tuple[float, float]]] | None = None,
     band: Sequence[tuple[float, float]] = (),
     *,
     log_x: bool = False,
@@ -76,15 +76,16 @@ def chart(
     categories: tuple[str, ...] = (),
     from_zero: bool = False,
 ) -> Chart:
-    """Return a chart of `marks`, `line` and `band`, all in values; names: of the axes; from_zero: that of y."""
-    xs = [mark.x for mark in marks] + [x for x, _ in (*line, *band)]
+    """Return a chart of `marks`, `lines` by name and `band`, in values; names: of the axes; from_zero: that of y."""
+    points = [point for line in (lines or {}).values() for point in line]
+    xs = [mark.x for mark in marks] + [x for x, _ in (*points, *band)]
     ys = [y for mark in marks for y in (mark.y, mark.low, mark.high) if y is not None]
-    ys += [y for _, y in (*line, *band)]
+    ys += [y for _, y in (*points, *band)]
     ys += [0.0] if from_zero else []
     x_ends = (-0.5, len(categories) - 0.5) if categories else _ends(xs, log_x)
     x = Axis(names[0], *x_ends, _LEFT, WIDTH - _RIGHT, log_x, categories)
     y = Axis(names[1], *_ends(ys, log_y), HEIGHT - _BOTTOM, _TOP, log_y)
-    placed = [(x.at(a), y.at(b)) for a, b in line]
+    placed = [(name, [(x.at(a), y.at(b)) for a, b in line]) for name, line in (lines or {}).items()]
     return Chart(title, x, y, list(marks), placed, [(x.at(a), y.at(b)) for a, b in band])
 
 

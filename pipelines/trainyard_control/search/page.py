@@ -10,6 +10,7 @@ import jinja2
 from trainyard.errors import ConfigurationError
 from trainyard_control.search.certificate import Certificate
 from trainyard_control.search.chart import HEIGHT, WIDTH, Chart, Mark, chart
+from trainyard_control.search.comparison import Comparison
 from trainyard_control.search.learning_curve import Point, PowerLaw
 from trainyard_control.search.space import Dimension
 from trainyard_control.search.sweep import Result
@@ -27,7 +28,13 @@ def write_sweep(result: Result, dimensions: list[Dimension], file: Path) -> None
     notes = [f"{key}: {share:.0%} of the differences" for key, share in result.importance.items()]
     keys = [dimension.key for dimension in dimensions]
     head = ["trial", "state", metric, "best epoch", "seconds", "parameters", *keys]
-    _write(file, f"{result.recipe.name}: {len(result.trials)} trials", notes, charts, head, map(_row, result.trials))
+    _write(
+        file,
+        f"{result.recipe.name}: {len(result.trials)} trials",
+        notes,
+        charts,
+        [(head, list(map(_row, result.trials)))],
+    )
 
 
 def write_curve(name: str, points: list[Point], law: PowerLaw, text: str, error: str, file: Path) -> None:
@@ -42,13 +49,13 @@ def write_curve(name: str, points: list[Point], law: PowerLaw, text: str, error:
     band = [(x, low) for x, (_, low, _) in zip(along, drawn, strict=True)]
     band += [(x, high) for x, (_, _, high) in reversed(list(zip(along, drawn, strict=True)))]
     line = [(x, value) for x, (value, _, _) in zip(along, drawn, strict=True)]
-    curve = chart("Error and examples", ("training examples", error), marks, line, band, log_x=True, log_y=True)
+    curve = chart("Error and examples", ("training examples", error), marks, {"": line}, band, log_x=True, log_y=True)
     head = ["share", "examples", error, "95 %, from", "to"]
     rows = [
         [f"{each.fraction:g}", f"{each.examples:,}", *(f"{value:.4f}" for value in (each.error, each.low, each.high))]
         for each in points
     ]
-    _write(file, f"{name}: how far data goes", [text], [curve], head, rows)
+    _write(file, f"{name}: how far data goes", [text], [curve], [(head, rows)])
 
 
 def write_certificate(certificate: Certificate, file: Path) -> None:
@@ -81,7 +88,27 @@ def write_certificate(certificate: Certificate, file: Path) -> None:
         ]
         for speed in speeds
     ]
-    _write(file, f"{certificate.recipe}: how fast it trains", notes, [drawn], head, rows)
+    _write(file, f"{certificate.recipe}: how fast it trains", notes, [drawn], [(head, rows)])
+
+
+def write_comparison(compared: Comparison, file: Path) -> None:
+    """Write the page of a comparison. Raises `ConfigurationError` as `write_sweep`."""
+    names = compared.names
+    curves = dict(zip(names, compared.curves, strict=True))
+    charts = []
+    for title, attribute in (("Eval loss", "eval_loss"), ("Training loss", "train_loss"), ("Eval metric", "metric")):
+        lines = {name: [(epoch.epoch, getattr(epoch, attribute)) for epoch in curve] for name, curve in curves.items()}
+        drawn = {name: line for name, line in lines.items() if line}
+        if drawn:
+            charts.append(chart(title, ("epoch", title.lower()), [], drawn))
+    parts = [("setting", compared.settings), ("metric, test split", compared.metrics)]
+    parts += [("training", compared.training), ("exported file", compared.exports)]
+    tables = [([title, *names], [[row.name, *row.cells] for row in rows]) for title, rows in parts if rows]
+    certain = [row.name for row in compared.metrics if any(row.certain)]
+    note = "No interval of 95 % is apart from the first run's: the differences may be noise."
+    if certain:
+        note = f"By their intervals of 95 % these differ from the first run: {', '.join(certain)}. Others may be noise."
+    _write(file, " and ".join(names), [note], charts, tables)
 
 
 def _cost(result: Result, done: list[Trial], metric: str) -> Chart:
@@ -92,7 +119,9 @@ def _cost(result: Result, done: list[Trial], metric: str) -> Chart:
     marks = [Mark(at(trial), trial.metric or 0, _title(trial), trial.number in names) for trial in done]
     line = [(at(trial), trial.metric or 0) for trial in front]
     title = "operations of a training step, an example" if costs else "parameters"
-    return chart("What it costs; on the line no other is better and cheaper", (title, metric), marks, line, log_x=True)
+    return chart(
+        "What it costs; on the line no other is better and cheaper", (title, metric), marks, {"": line}, log_x=True
+    )
 
 
 def _history(result: Result, done: list[Trial], metric: str) -> Chart:
@@ -101,7 +130,7 @@ def _history(result: Result, done: list[Trial], metric: str) -> Chart:
     for mark in marks:
         best.append(mark.y)
         line.append((mark.x, (max if result.larger_is_better else min)(best)))
-    return chart("The search", ("trial", metric), marks, line)
+    return chart("The search", ("trial", metric), marks, {"": line})
 
 
 def _by_value(dimension: Dimension, done: list[Trial], result: Result, metric: str) -> Chart:
@@ -126,7 +155,7 @@ def _row(trial: Trial) -> list[str]:
     return [str(trial.number + 1), trial.state, metric, epoch, f"{trial.seconds:.1f}", f"{trial.parameters:,}", *values]
 
 
-def _write(file: Path, title: str, notes: list[str], charts: list[Chart], head: list[str], rows: Any) -> None:
+def _write(file: Path, title: str, notes: list[str], charts: list[Chart], tables: list[tuple[Any, Any]]) -> None:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -135,7 +164,7 @@ def _write(file: Path, title: str, notes: list[str], charts: list[Chart], head: 
         lstrip_blocks=True,
     )
     text = environment.get_template("page.html.j2").render(
-        title=title, notes=notes, charts=charts, head=head, rows=list(rows), width=WIDTH, height=HEIGHT
+        title=title, notes=notes, charts=charts, tables=tables, width=WIDTH, height=HEIGHT
     )
     try:
         file.write_text(text, encoding="utf-8")

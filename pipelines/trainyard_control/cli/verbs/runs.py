@@ -1,4 +1,4 @@
-"""`trainyard runs`: the runs of an environment, and what became of them."""
+"""`trainyard runs`: the runs of an environment, of this machine or of a cluster, and what became of them."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trainyard_control.cli.options import LOCAL, DryRun, EnvironmentName, Output, OutputFormat
+from trainyard_control.cli.options import LOCAL, DryRun, EnvironmentName, HtmlPage, Output, OutputFormat
 from trainyard_control.cluster.durations import duration_text
 
 if TYPE_CHECKING:
     from trainyard_control.kubeflow.runs import Runs
+    from trainyard_control.search.comparison import Comparison, Row
 
-app = typer.Typer(no_args_is_help=True, help="Look after the runs of a cluster.")
+app = typer.Typer(no_args_is_help=True, help="Look after runs, of this machine or of a cluster.")
 
 _Run = Annotated[str, typer.Argument(help="Name or id of the run.")]
 
@@ -26,22 +27,36 @@ def list_(
     everything: Annotated[bool, typer.Option("--all", help="Of every experiment.")] = False,
     output: OutputFormat = Output.TEXT,
 ) -> None:
-    """List the newest runs with state, recipe, environment and duration."""
+    """List the newest runs with state, recipe, environment and duration; of this machine with their metric."""
+    if root := _local(environment):
+        from trainyard_control.local import local_runs
+
+        found = local_runs.newest(root, count)
+        if output is Output.JSON:
+            typer.echo(json.dumps([run.document() for run in found]))
+            return
+        rows = [("NAME", "STATE", "RECIPE", "METRIC", "DURATION")]
+        rows += [(run.name, run.state, run.recipe, run.metric or "–", duration_text(run.seconds)) for run in found]
+        _table(rows)
+        return
     views = _runs(environment).newest(count, everything)
     if output is Output.JSON:
         typer.echo(json.dumps([run.summary() for run in views]))
         return
-    rows = [("NAME", "STATE", "RECIPE", "ENVIRONMENT", "CREATED", "DURATION")]
-    rows += [
+    columns = [("NAME", "STATE", "RECIPE", "ENVIRONMENT", "CREATED", "DURATION")]
+    columns += [
         (view.name, view.state, view.recipe, view.environment, view.created, duration_text(view.seconds))
         for view in views
     ]
-    _table(rows)
+    _table(columns)
 
 
 @app.command("show")
 def show(run: _Run, environment: EnvironmentName = LOCAL, output: OutputFormat = Output.TEXT) -> None:
     """Show a run's steps with states, pods, pools, durations and outputs."""
+    if root := _local(environment):
+        _show_local(root, run, output)
+        return
     runs = _runs(environment)
     view = runs.view(runs.find(run))
     if output is Output.JSON:
@@ -70,8 +85,44 @@ def logs(
     tail: Annotated[int | None, typer.Option("--tail", min=1, help="Only the last lines.")] = None,
 ) -> None:
     """Print the log of a step; of a gang that of its worker 0."""
+    if root := _local(environment):
+        from trainyard_control.local import local_runs
+
+        typer.echo(local_runs.log(local_runs.find(root, run), step, tail), nl=False)
+        return
     runs = _runs(environment)
     typer.echo(runs.log(runs.find(run), step, tail), nl=False)
+
+
+@app.command("compare")
+def compare(
+    names: Annotated[
+        list[str], typer.Argument(metavar="RUN RUN…", help="Names or folders of runs; a recipe is its newest run.")
+    ],
+    environment: EnvironmentName = LOCAL,
+    html: HtmlPage = None,
+    output: OutputFormat = Output.TEXT,
+) -> None:
+    """Lay runs of this machine side by side: settings that differ, metrics, speed and exported files."""
+    from trainyard.errors import ConfigurationError
+    from trainyard_control.local import local_runs
+    from trainyard_control.search import comparison
+
+    root = _local(environment)
+    if not root:
+        raise ConfigurationError(
+            f"--environment {environment}: its runs are on a cluster. Runs of this machine can be compared."
+        )
+    compared = comparison.compare([local_runs.find(root, name) for name in names])
+    if html is not None:
+        from trainyard_control.search.page import write_comparison
+
+        write_comparison(compared, html)
+        typer.echo(f"✓ wrote {html}", err=True)
+    if output is Output.JSON:
+        typer.echo(json.dumps(compared.document()))
+    else:
+        _show_comparison(compared)
 
 
 @app.command("cancel")
@@ -90,6 +141,56 @@ def cancel(
         return
     runs.cancel(run_id)
     typer.echo(f"✓ {run} is over and nothing of it is left running", err=True)
+
+
+def _local(environment: str) -> str:
+    """Return the storage of an environment whose runs are this machine's own; '' of others."""
+    from trainyard.spec import environment as environments
+
+    loaded = environments.load(environment)
+    return loaded.storage if loaded.target == "local" else ""
+
+
+def _show_local(root: str, name: str, output: Output) -> None:
+    from trainyard_control.local import local_runs
+
+    run = local_runs.find(root, name)
+    if output is Output.JSON:
+        typer.echo(json.dumps(run.document()))
+        return
+    typer.echo(f"{run.name}  {run.state}  {duration_text(run.seconds)}  ({run.recipe})")
+    folders, seconds = run.record.get("folders", {}), run.record.get("seconds", {})
+    rows = [("STEP", "DURATION", "OUTPUT")]
+    rows += [(step, duration_text(seconds.get(step)), folder) for step, folder in folders.items()]
+    rows += [(step, "unfinished", folder) for step, folder in run.record.get("unfinished", {}).items()]
+    _table(rows)
+    for metric, value in (run.record.get("metrics") or {}).items():
+        typer.echo(f"{metric}  {value:.4f}")
+    if run.record.get("report"):
+        typer.echo(f"report  {run.record['report']}")
+    if run.reason:
+        typer.echo(f"{run.reason.rstrip('.')}.")
+
+
+def _show_comparison(compared: Comparison) -> None:
+    from rich.markup import escape
+
+    from trainyard_control.cli.screen import plain_table, table_console
+
+    console = table_console()
+    for title in ("settings", "metrics", "training", "exports"):
+        rows: list[Row] = getattr(compared, title)
+        if not rows:
+            continue
+        table = plain_table("metrics (test split)" if title == "metrics" else title, *map(escape, compared.names))
+        for row in rows:
+            marks = [" *" if certain and title == "metrics" else "" for certain in row.certain]
+            cells = [escape(f"{cell}{mark}") for cell, mark in zip(row.cells, marks, strict=True)]
+            table.add_row(escape(row.name), *cells)
+        console.print(table)
+    console.print(
+        "* the intervals of 95 % do not overlap; any other difference may be noise", style="dim"
+    )
 
 
 def _runs(environment: str) -> Runs:

@@ -1,0 +1,124 @@
+"""The runs of this machine, read from what they left below the storage."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from trainyard.contract import refusal
+from trainyard.errors import ConfigurationError, did_you_mean
+from trainyard.graph import OUTPUTS
+from trainyard.storage import storage
+from trainyard_control.cluster.durations import seconds_between
+
+_STARTED = re.compile(r"(\d{8}-\d{6})-[0-9a-f]{4}")
+
+
+@dataclass(frozen=True)
+class LocalRunView:
+    """One run. record is its run.json, empty if it goes on or was killed without a word.
+
+    state: pushed, refused, failed, done (of a record without a push), or unfinished. created: local time, with zone.
+    """
+
+    name: str
+    recipe: str
+    folder: str
+    created: str
+    state: str
+    record: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def seconds(self) -> float | None:
+        """From its start to its record, None while there is none."""
+        return seconds_between(self.created, self.record.get("ended", ""))
+
+    @property
+    def metric(self) -> str:
+        """The first metric of its model on the test split, such as `accuracy 0.9743`; '' if it was not judged."""
+        metrics = self.record.get("metrics") or {}
+        name = next((name for name in ("accuracy", "mae") if name in metrics), next(iter(metrics), ""))
+        return f"{name} {metrics[name]:.4f}" if name else ""
+
+    @property
+    def reason(self) -> str:
+        """Why it failed or was refused; '' otherwise."""
+        return str(self.record.get("failure") or refusal.of_record(self.record)) if self.record else ""
+
+    def document(self) -> dict[str, Any]:
+        """Return the run as JSON has it."""
+        names = ("name", "recipe", "folder", "created", "state", "seconds", "metric", "reason", "record")
+        return {name: getattr(self, name) for name in names}
+
+
+def newest(root: str, count: int, recipe: str = "") -> list[LocalRunView]:
+    """Return the newest runs below the storage `root`, of `recipe` or of all, the newest first."""
+    names = [
+        (name, parent)
+        for parent in ([recipe] if recipe else storage.children(root))
+        for name in storage.children(storage.join(root, parent, "runs"))
+    ]
+    return [_view(root, recipe, name) for name, recipe in sorted(names, reverse=True)[:count]]
+
+
+def find(root: str, text: str) -> LocalRunView:
+    """Return the run that `text` names: by its name, its folder, or its recipe, of which it is the newest.
+
+    Raises `ConfigurationError` if there is none.
+    """
+    folder, _, name = text.rstrip("/").rpartition("/")
+    if folder.endswith("/runs"):
+        above, _, recipe = folder.removesuffix("/runs").rpartition("/")
+        root = above or "."
+    else:
+        name, recipe = text, ""
+    known = {run: recipe for recipe in storage.children(root) for run in storage.children(_runs(root, recipe))}
+    if name in known and recipe in ("", known[name]):
+        return _view(root, known[name], name)
+    if name in known.values():
+        return newest(root, 1, name)[0]
+    shown = ", ".join(sorted(known)[-3:]) or "none"
+    near = did_you_mean(name, [*known, *set(known.values())])
+    raise ConfigurationError(
+        f"{text[:200]}: no such run in {root}.{near} Name a run, its folder, or a recipe for its newest; the newest "
+        f"are: {shown}."
+    )
+
+
+def log(run: LocalRunView, step: str, tail: int | None) -> str:
+    """Return the log of a step, of `tail` only the last lines. Raises `ConfigurationError` if it has none."""
+    text = storage.read_text(storage.join(run.folder, f"{step}.log")) if step in OUTPUTS else None
+    if text is None:
+        there = {name.removesuffix(".log") for name in storage.children(run.folder) if name.endswith(".log")}
+        known = [name for name in OUTPUTS if name in there]
+        raise ConfigurationError(
+            f"{step}: {run.name} has no log of it.{did_you_mean(step, known)} There: {', '.join(known) or 'none'}; "
+            "a step whose output was used again writes none."
+        )
+    return "".join(text.splitlines(keepends=True)[-tail:] if tail else text)
+
+
+def _runs(root: str, recipe: str) -> str:
+    return storage.join(root, recipe, "runs")
+
+
+def _view(root: str, recipe: str, name: str) -> LocalRunView:
+    folder = storage.join(_runs(root, recipe), name)
+    text = storage.read_text(storage.join(folder, "run.json"))
+    record = json.loads(text) if text else {}
+    started = _STARTED.fullmatch(name)
+    created = datetime.strptime(started[1], "%Y%m%d-%H%M%S").astimezone().isoformat() if started else ""
+    return LocalRunView(name, recipe, folder, created, _state(record), record)
+
+
+def _state(record: dict[str, Any]) -> str:
+    if not record:
+        return "unfinished"
+    if record.get("failure"):
+        return "failed"
+    if refusal.of_record(record):
+        return "refused"
+    return "pushed" if record.get("pushed") else "done"

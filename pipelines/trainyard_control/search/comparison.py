@@ -1,0 +1,147 @@
+"""Lays runs side by side: the settings that differ, metrics with their intervals, speed, and the exported files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from trainyard.contract.artifacts.evaluate import Evaluation
+from trainyard.contract.artifacts.gate import Interval
+from trainyard.contract.artifacts.train import Epoch, Training
+from trainyard.errors import ConfigurationError, DataError
+from trainyard.spec import plain_yaml
+from trainyard.storage import storage
+from trainyard_control.local.local_runs import LocalRunView
+
+_MISSING = "–"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the comparison: a cell a run. certain: by its intervals the value differs from the first run's."""
+
+    name: str
+    cells: list[str]
+    certain: list[bool]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Runs side by side. settings: by key of the recipe, those that differ; curves: the epochs of each training."""
+
+    runs: list[LocalRunView]
+    settings: list[Row]
+    metrics: list[Row]
+    training: list[Row]
+    exports: list[Row]
+    curves: list[list[Epoch]]
+
+    @property
+    def names(self) -> list[str]:
+        """What the runs are called, with the recipe if there are several."""
+        if len({run.recipe for run in self.runs}) == 1:
+            return [run.name for run in self.runs]
+        return [f"{run.recipe} {run.name}" for run in self.runs]
+
+    def document(self) -> dict[str, Any]:
+        """Return the comparison as JSON has it."""
+        parts = {name: getattr(self, name) for name in ("settings", "metrics", "training", "exports")}
+        rows = {name: {row.name: row.cells for row in part} for name, part in parts.items()}
+        return {"runs": [run.document() for run in self.runs], **rows}
+
+
+def compare(runs: list[LocalRunView]) -> Comparison:
+    """Return two or more `runs` side by side.
+
+    Raises `ConfigurationError` for fewer or for one given twice, `DataError` if the outputs of one cannot be read.
+    """
+    if len(runs) < 2 or len({run.folder for run in runs}) < len(runs):
+        raise ConfigurationError("name two or more runs, each once.")
+    trainings = [_training(run) for run in runs]
+    return Comparison(
+        runs,
+        list(_settings(runs)),
+        list(_metrics(runs)),
+        list(_trainings(runs, trainings)),
+        list(_exports(runs)),
+        [training.history if training else [] for training in trainings],
+    )
+
+
+def _settings(runs: list[LocalRunView]) -> Iterator[Row]:
+    flat = [dict(_flattened(_recipe(run), "")) for run in runs]
+    for key in dict.fromkeys(key for each in flat for key in each):
+        values = [each.get(key, _MISSING) for each in flat]
+        if len(set(values)) > 1:
+            yield Row(key, values, [value != values[0] for value in values])
+
+
+def _recipe(run: LocalRunView) -> Any:
+    text = storage.read_text(storage.join(run.folder, "recipe.yaml"))
+    if text is None:
+        raise DataError(f"{run.folder}: no recipe.yaml, so it is no run of this machine. Name another run.")
+    return plain_yaml.Text(text, f"{run.folder}/recipe.yaml").content
+
+
+def _flattened(value: Any, key: str) -> Iterator[tuple[str, str]]:
+    if isinstance(value, dict) and value:
+        for name, part in value.items():
+            yield from _flattened(part, f"{key}.{name}" if key else str(name))
+    else:
+        yield key, plain_yaml.dump(value, allow_unicode=True, inline_leaves=True).removesuffix("...\n").strip()
+
+
+def _metrics(runs: list[LocalRunView]) -> Iterator[Row]:
+    evaluations = [_evaluation(run) for run in runs]
+    for name in dict.fromkeys(name for each in evaluations if each for name in each.metrics):
+        values = [each.metrics.get(name) if each else None for each in evaluations]
+        intervals = [each.intervals.get(name) if each else None for each in evaluations]
+        cells = [_MISSING if value is None else f"{value:.4f}{_difference(value, values[0])}" for value in values]
+        yield Row(name, cells, [_apart(interval, intervals[0]) for interval in intervals])
+
+
+def _difference(value: float, first: float | None) -> str:
+    return f" ({value - first:+.4f})" if first is not None and value != first else ""
+
+
+def _apart(interval: Interval | None, first: Interval | None) -> bool:
+    """Return whether both intervals are known, and hold no common value."""
+    return bool(interval and first and (interval.low > first.high or interval.high < first.low))
+
+
+def _trainings(runs: list[LocalRunView], trainings: list[Training | None]) -> Iterator[Row]:
+    def row(name: str, cells: list[str]) -> Row:
+        return Row(name, cells, [False] * len(cells))
+
+    def of(training: Training | None, text: str) -> str:
+        return _MISSING if training is None else text.format(training)
+
+    data = [run.record.get("data") or {} for run in runs]
+    yield row("training examples", [f"{each['train']:,}" if each else _MISSING for each in data])
+    yield row("parameters", [of(training, "{0.parameters:,}") for training in trainings])
+    yield row("best epoch", [of(training, "{0.best_epoch} of {0.epochs}") for training in trainings])
+    yield row("examples/s", [of(training, "{0.examples_per_second:,.0f}") for training in trainings])
+    for step in dict.fromkeys(step for run in runs for step in run.record.get("seconds", {})):
+        cells = [run.record.get("seconds", {}).get(step) for run in runs]
+        yield row(f"{step}, s", [_MISSING if cell is None else f"{cell:.1f}" for cell in cells])
+
+
+def _exports(runs: list[LocalRunView]) -> Iterator[Row]:
+    files = [{file["format"]: file for file in run.record.get("exports") or []} for run in runs]
+    for name in dict.fromkeys(name for each in files for name in each):
+        there = [each.get(name) for each in files]
+        sizes = [f"{file['bytes'] / 1024:,.0f}" if file else _MISSING for file in there]
+        latencies = [f"{file['latency_ms']['p50']:.3f}" if file else _MISSING for file in there]
+        for what, cells in (("KiB", sizes), ("p50 ms", latencies)):
+            yield Row(f"{name}, {what}", cells, [False] * len(cells))
+
+
+def _training(run: LocalRunView) -> Training | None:
+    folder = run.record.get("folders", {}).get("train")
+    return Training.read(folder) if folder else None
+
+
+def _evaluation(run: LocalRunView) -> Evaluation | None:
+    folder = run.record.get("folders", {}).get("evaluate")
+    return Evaluation.read(folder) if folder else None

@@ -1,0 +1,110 @@
+"""The runs of this machine, listed, shown and compared from what they left."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit import report_folders
+from typer.testing import CliRunner
+
+from trainyard.contract.artifacts.evaluate import Evaluation
+from trainyard.contract.artifacts.gate import Interval
+from trainyard.errors import ConfigurationError
+from trainyard.report import summary
+from trainyard.spec import plain_yaml
+from trainyard.storage import storage
+from trainyard_control.cli.main import app
+from trainyard_control.local import local_runs
+from trainyard_control.search import comparison
+from trainyard_control.search.page import write_comparison
+
+FIRST, SECOND, THIRD = "20260101-090000-aaaa", "20260102-090000-bbbb", "20260103-090000-cccc"
+
+
+def run(root: Path, name: str, epochs: int = 3, accuracy: float = 0.9, **ended: Any) -> dict[str, str]:
+    """Leave a run as the real writers do."""
+    recipe = report_folders.recipe()
+    recipe = recipe.model_copy(update={"train": recipe.train.model_copy(update={"epochs": epochs})})
+    folder = root / "digits" / "runs" / name
+    storage.write_text(str(folder / "recipe.yaml"), plain_yaml.dump(recipe.model_dump(mode="json")))
+    storage.write_text(str(folder / "train.log"), "one\ntwo\n")
+    folders = report_folders.whole_run(root / "outputs" / name)
+    interval = Interval(low=accuracy - 0.02, high=accuracy + 0.02)
+    evaluation = Evaluation.read(folders["evaluate"]).model_copy(
+        update={"metrics": {"accuracy": accuracy}, "intervals": {"accuracy": interval}}
+    )
+    evaluation.write(Path(folders["evaluate"]))
+    summary.write(str(root), recipe, name, folders, report_folders.SECONDS, {"failure": None, "exit_code": 0} | ended)
+    return folders
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    run(tmp_path, FIRST)
+    run(tmp_path, SECOND, epochs=5, accuracy=0.95)
+    run(tmp_path, THIRD, accuracy=0.91, failure="train: stopped", exit_code=30)
+    (tmp_path / "digits" / "runs" / "20260104-090000-dddd").mkdir()
+    (tmp_path / "here.yaml").write_text(f"target: local\nstorage: {tmp_path}\n")
+    return tmp_path
+
+
+def test_runs_are_listed_with_what_became_of_them_the_newest_first(root: Path) -> None:
+    runs = local_runs.newest(str(root), 10)
+    assert [each.state for each in runs] == ["unfinished", "failed", "pushed", "pushed"]
+    assert [each.metric for each in runs] == ["", "accuracy 0.9100", "accuracy 0.9500", "accuracy 0.9000"]
+    assert runs[1].reason == "train: stopped" and runs[0].seconds is None and (runs[1].seconds or 0) > 0
+    assert [each.name for each in local_runs.newest(str(root), 2)] == [each.name for each in runs[:2]]
+
+
+def test_a_run_goes_by_its_name_its_folder_or_its_recipe(root: Path) -> None:
+    assert local_runs.find(str(root), SECOND).name == SECOND
+    assert local_runs.find("elsewhere", str(root / "digits" / "runs" / FIRST) + "/").name == FIRST
+    assert local_runs.find(str(root), "digits").state == "unfinished"
+    with pytest.raises(ConfigurationError, match=r"no such run.* Did you mean 'digits'\?"):
+        local_runs.find(str(root), "digit")
+    log = local_runs.find(str(root), SECOND)
+    assert local_runs.log(log, "train", None) == "one\ntwo\n" and local_runs.log(log, "train", 1) == "two\n"
+    with pytest.raises(ConfigurationError, match=r"has no log of it\. There: train"):
+        local_runs.log(log, "../../recipe", None)
+
+
+def test_a_comparison_names_what_differs_and_what_may_be_noise(root: Path) -> None:
+    compared = comparison.compare([local_runs.find(str(root), name) for name in (FIRST, SECOND, THIRD)])
+    assert [(row.name, row.cells) for row in compared.settings] == [("train.epochs", ["3", "5", "3"])]
+    (accuracy,) = compared.metrics
+    assert accuracy.cells == ["0.9000", "0.9500 (+0.0500)", "0.9100 (+0.0100)"]
+    assert accuracy.certain == [False, True, False]
+    rows = {row.name: row.cells for row in compared.training}
+    assert rows["best epoch"] == ["3 of 3"] * 3 and rows["train, s"] == ["20.4"] * 3
+    assert [len(curve) for curve in compared.curves] == [3, 3, 3]
+    write_comparison(compared, root / "a.html")
+    page = (root / "a.html").read_text()
+    assert page.count("<polyline") == 9 and "these differ from the first run: accuracy" in page
+
+
+def test_runs_that_cannot_be_compared_are_refused(root: Path) -> None:
+    first = local_runs.find(str(root), FIRST)
+    with pytest.raises(ConfigurationError, match="name two or more runs, each once"):
+        comparison.compare([first, first])
+    unfinished = comparison.compare([local_runs.find(str(root), SECOND), first])
+    assert unfinished.metrics[0].cells[0] == "0.9500"
+
+
+def test_the_commands_answer_for_this_machine(root: Path) -> None:
+    def answer(*words: str) -> str:
+        ended = CliRunner().invoke(app, ["runs", *words, "-e", str(root / "here.yaml")])
+        assert ended.exit_code == 0, ended.output
+        return ended.stdout
+
+    assert len(answer("list").splitlines()) == 5
+    assert json.loads(answer("list", "-o", "json"))[1]["reason"] == "train: stopped"
+    shown = answer("show", THIRD)
+    assert "failed" in shown and "train: stopped." in shown and "accuracy  0.9100" in shown
+    assert json.loads(answer("show", FIRST, "-o", "json"))["state"] == "pushed"
+    assert answer("logs", FIRST, "train", "--tail", "1") == "two\n"
+    text = answer("compare", FIRST, SECOND)
+    assert "train.epochs" in text and "0.9500 (+0.0500) *" in text and max(map(len, text.splitlines())) <= 80
+    assert json.loads(answer("compare", FIRST, SECOND, "-o", "json"))["settings"] == {"train.epochs": ["3", "5"]}
