@@ -8,7 +8,7 @@ from typing import Any
 from trainyard.errors import ConfigurationError
 from trainyard.quality.profile import ColumnProfile, Profile
 from trainyard.spec import feature_names, plain_yaml
-from trainyard.spec.networks import KERAS_APPLICATIONS
+from trainyard.spec.networks import KERAS_APPLICATIONS, suggested
 from trainyard.spec.recipe import Data
 
 _SIDES = (32, 48, 64, 96, 128, 160, 192, 224)  # chosen: what the named networks are trained at
@@ -43,7 +43,7 @@ def _of_pictures(profile: Profile) -> dict[str, Any]:
         )
     sides = {column.name: column.quantiles["0.5"] for column in profile.columns if column.name in ("height", "width")}
     side = max((side for side in _SIDES if side <= min(sides.values())), default=_SIDES[0])
-    network = "cnn_small" if side < 96 else "mobilenet_v3_small"
+    network = suggested(side)
     grey = profile.pictures is not None and set(profile.pictures.modes) <= {"L", "1", "I;16"}
     return {
         "task": "classification",

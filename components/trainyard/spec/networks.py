@@ -13,3 +13,8 @@ COLUMN_NETWORKS = tuple(name for name in get_args(Network) if name not in MINIMU
 """The networks that take columns instead."""
 IMAGENET = "imagenet"
 """The weights of the networks that Keras brings along, as Keras publishes them."""
+
+
+def suggested(side: int) -> Network:
+    """Return a network to begin with for pictures of `side` pixels: a small one for small pictures. Chosen."""
+    return "cnn_small" if side < 96 else "mobilenet_v3_small"
