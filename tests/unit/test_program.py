@@ -41,7 +41,7 @@ def test_a_fault_is_a_sentence_and_with_debug_a_traceback(call, capsys: pytest.C
         call("--debug", "compile", "nothing")
 
 
-@pytest.mark.parametrize("verb", ["submit", "runs list", "schedule list"])
+@pytest.mark.parametrize("verb", ["submit", "runs cancel x", "schedule list"])
 def test_a_verb_of_clusters_asks_for_an_environment_of_one(verb: str, call, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
         call(*verb.split())
