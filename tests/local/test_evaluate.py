@@ -14,6 +14,7 @@ from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits
 from sklearn.metrics import accuracy_score, log_loss, mean_absolute_error
 
 from trainyard.contract.artifacts.evaluate import Evaluation
+from trainyard.contract.artifacts.preprocess import Examples
 from trainyard.data.examples import open_examples
 from trainyard.errors import DataError
 from trainyard.runtime import step
@@ -93,6 +94,15 @@ def test_images_are_judged_on_the_test_split_with_everything_a_report_needs(digi
     assert sum(each.examples for each in found.slices) == 180
     assert found.gate.verdict == "blessed"
     assert found.gate.thresholds[1].note.startswith("There is no champion")
+    # The class that is the most frequent in training, answered always.
+    counts = Examples.read(digits[0]).splits["train"].class_counts
+    most = int(np.argmax(counts))
+    assert found.baseline.answer == f"'{NAMES[most]}'"
+    assert found.baseline.metrics == {"accuracy": float((labels == most).mean())}
+    assert (
+        found.remark.startswith(f"'{NAMES[most]}' as the answer to everything has accuracy 0.")
+        and ":" not in found.remark
+    )
 
 
 def test_the_worst_examples_are_pictures_of_what_the_model_saw(digits, tmp_path):
@@ -215,6 +225,9 @@ def test_a_regression_is_judged_by_errors_against_its_champion(tmp_path):
     assert found.gate.verdict == "blessed"
     assert len(found.scatter) == found.examples == 88
     assert not found.confusion and not found.roc
+    apart = predictions["labels"] - predictions["labels"].mean()
+    assert found.baseline.metrics["mae"] == pytest.approx(np.abs(apart).mean(), rel=1e-5)
+    assert found.baseline.metrics["rmse"] == pytest.approx(predictions["labels"].std(), rel=1e-5)
 
 
 def test_own_metrics_of_the_recipes_module_stand_beside_ours(digits, tmp_path):

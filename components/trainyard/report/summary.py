@@ -100,6 +100,7 @@ def summarize(
         "data": outputs.examples and _data(outputs.examples),
         "train": training and training.model_dump(include=_TRAINING),
         "metrics": evaluation and evaluation.metrics,
+        "remark": evaluation and evaluation.remark,
         "gate": evaluation and _gate(outputs),
         "exports": outputs.exports and _exports(outputs.exports, outputs),
         "pushed": outputs.pushed and outputs.pushed.model_dump(include={"path", "version"}),

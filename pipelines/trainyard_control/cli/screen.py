@@ -141,6 +141,8 @@ def show(record: dict[str, Any], recipe: Recipe, intervals: dict[str, Interval])
     console.rule(f"[bold]{escape(recipe.name)}[/] · {badge}", align="left")
     console.print(_facts_of(record, recipe))
     console.print(_metrics(record, intervals))
+    if record.get("remark"):
+        console.print(f"  [dim]{escape(record['remark'])}[/]", soft_wrap=True)
     for table in _gates(gate):
         console.print(table)
     if record["exports"]:

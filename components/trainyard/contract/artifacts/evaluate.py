@@ -53,6 +53,13 @@ class Mistake(Part):
     picture: str | None
 
 
+class Baseline(Part):
+    """What one answer to every example reaches; answer: it, as a person reads it."""
+
+    answer: str
+    metrics: dict[str, float]
+
+
 class Evaluation(Document):
     """Output of evaluate on one split. The folder holds, beside this document:
 
@@ -65,7 +72,7 @@ class Evaluation(Document):
     names, less those that have no interval. calibration (classification) holds the bins of confidence that have
     examples; scatter (regression) holds (target, prediction) of up to 1,000 examples. champion is the folder of the
     model last pushed, champion_metrics its metrics on the same examples, drift how far the training data moved from
-    those that it learnt from.
+    those that it learnt from, baseline what one answer to everything reaches (None: written by an earlier version).
     """
 
     file = "evaluation.json"
@@ -85,3 +92,23 @@ class Evaluation(Document):
     drift: list[Movement] = []
     calibration: list[Confidence] = []
     scatter: list[tuple[float, float]] = []
+    baseline: Baseline | None = None
+
+    @property
+    def remark(self) -> str:
+        """A sentence on how the model stands to its `baseline`; '' if it is not known."""
+        for name in ("accuracy", "mae"):
+            if self.baseline and name in self.baseline.metrics and name in self.metrics:
+                constant, interval = self.baseline.metrics[name], self.intervals.get(name)
+                text = f"{self.baseline.answer} as the answer to everything has {name} {constant:.4f}"
+                better = interval is None or (
+                    interval.low > constant if name == "accuracy" else interval.high < constant
+                )
+                return (
+                    f"{text}." if better else f"{text}: the model is not better beyond doubt, {self._interval(name)}."
+                )
+        return ""
+
+    def _interval(self, name: str) -> str:
+        interval = self.intervals[name]
+        return f"{self.metrics[name]:.4f} with an interval of 95 % from {interval.low:.4f} to {interval.high:.4f}"

@@ -16,6 +16,7 @@ from trainyard.data.examples import ExampleFolder, open_examples, reading
 from trainyard.errors import DataError
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.evaluate import curves, custom_metrics
+from trainyard.steps.evaluate.baseline import baseline
 from trainyard.steps.evaluate.bootstrap import difference, intervals
 from trainyard.steps.evaluate.drifted import drifted, judge_drift
 from trainyard.steps.evaluate.gate import Champion, Measured, Subject, judge
@@ -68,6 +69,7 @@ def _evaluate(recipe: Recipe, examples: str, model: str, output: Path, champion_
         drift=moved,
         calibration=curves.calibration(candidate) if labels else [],
         scatter=[] if labels else curves.scatter(candidate, recipe.seed),
+        baseline=baseline(candidate, folder.document),
     )
     evaluation.write(output)
     (output / "verdict.json").write_text(verdict.model_dump_json(indent=1), encoding="utf-8")
