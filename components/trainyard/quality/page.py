@@ -15,28 +15,36 @@ _BARS = 32
 
 def write_page(profile: Profile, file: Path) -> None:
     """Write the page. Raises `ConfigurationError` if the file cannot be written."""
-    try:
-        file.write_text(page(profile), encoding="utf-8")
-    except OSError as error:
-        raise ConfigurationError(
-            f"--html {str(file)[:200]}: cannot be written ({error.strerror}). Name a file in a folder that is there."
-        ) from error
+    write_html(page(profile), file)
 
 
 def page(profile: Profile) -> str:
     """Return the page as HTML. It has no script; what comes from the data is escaped, and nothing is requested."""
+    template = template_of(Path(__file__).parent / "page.html.j2")
+    return template.render(profile=profile, bars={column.name: _heights(column) for column in profile.columns})
+
+
+def template_of(file: Path) -> jinja2.Template:
+    """Return the template in `file`, which escapes what it is given and knows the filter `written`."""
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        loader=jinja2.FileSystemLoader(file.parent),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
     environment.filters["written"] = written
-    text: str = environment.get_template("page.html.j2").render(
-        profile=profile, bars={column.name: _heights(column) for column in profile.columns}
-    )
-    return text
+    return environment.get_template(file.name)
+
+
+def write_html(text: str, file: Path) -> None:
+    """Write a page. Raises `ConfigurationError` if the file cannot be written."""
+    try:
+        file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigurationError(
+            f"--html {str(file)[:200]}: cannot be written ({error.strerror}). Name a file in a folder that is there."
+        ) from error
 
 
 def _heights(column: ColumnProfile) -> list[tuple[float, int]]:

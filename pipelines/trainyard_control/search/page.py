@@ -5,9 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import jinja2
-
-from trainyard.errors import ConfigurationError
+from trainyard.quality.page import template_of, write_html
 from trainyard_control.search.certificate import Certificate
 from trainyard_control.search.chart import HEIGHT, WIDTH, Chart, Mark, chart
 from trainyard_control.search.comparison import Comparison
@@ -156,19 +154,7 @@ def _row(trial: Trial) -> list[str]:
 
 
 def _write(file: Path, title: str, notes: list[str], charts: list[Chart], tables: list[tuple[Any, Any]]) -> None:
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
+    template = template_of(Path(__file__).parent / "page.html.j2")
+    write_html(
+        template.render(title=title, notes=notes, charts=charts, tables=tables, width=WIDTH, height=HEIGHT), file
     )
-    text = environment.get_template("page.html.j2").render(
-        title=title, notes=notes, charts=charts, tables=tables, width=WIDTH, height=HEIGHT
-    )
-    try:
-        file.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ConfigurationError(
-            f"--html {str(file)[:200]}: cannot be written ({error.strerror}). Name a file in a folder that is there."
-        ) from error
