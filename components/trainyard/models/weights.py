@@ -106,9 +106,13 @@ def _unreachable(name: str, reason: str) -> TransientError:
 def _one_at_a_time() -> Iterator[None]:
     """Wait until no other process of this user is in such a block: Keras writes into its cache in place."""
     path = Path(tempfile.gettempdir()) / f"trainyard-{os.getuid()}-keras.lock"
-    with os_errors(path), path.open("w") as lock:
+    with os_errors(path):
+        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)  # the folder is everybody's
+    try:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
+    finally:
+        os.close(lock)
 
 
 def _arrays(weights: str, network: keras.Model) -> Arrays:
