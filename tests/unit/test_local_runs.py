@@ -59,6 +59,17 @@ def test_runs_are_listed_with_what_became_of_them_the_newest_first(root: Path) -
     assert [each.name for each in local_runs.newest(str(root), 2)] == [each.name for each in runs[:2]]
 
 
+def test_a_run_of_a_pipeline_stands_by_its_end_and_a_damaged_record_hides_no_other(root: Path) -> None:
+    for name, ended in (("99307505", "2026-01-02T12:00:00+00:00"), ("24383155", "2026-01-05T12:00:00+00:00")):
+        record = json.dumps({"failure": None, "ended": ended})
+        storage.write_text(str(root / "digits" / "runs" / name / "run.json"), record)
+    storage.write_text(str(root / "digits" / "runs" / THIRD / "run.json"), "{")
+    runs = local_runs.newest(str(root), 10)
+    assert [each.name for each in runs][::2] == ["24383155", THIRD, SECOND] and runs[3].name == "99307505"
+    assert runs[2].state == "failed" and "run.json is damaged" in runs[2].reason
+    assert local_runs.find(str(root), "digits").name == "24383155"
+
+
 def test_a_run_goes_by_its_name_its_folder_or_its_recipe(root: Path) -> None:
     assert local_runs.find(str(root), SECOND).name == SECOND
     assert local_runs.find("elsewhere", str(root / "digits" / "runs" / FIRST) + "/").name == FIRST

@@ -56,12 +56,12 @@ class LocalRunView:
 
 def newest(root: str, count: int, recipe: str = "") -> list[LocalRunView]:
     """Return the newest runs below the storage `root`, of `recipe` or of all, the newest first."""
-    names = [
-        (name, parent)
+    runs = [
+        _view(root, parent, name)
         for parent in ([recipe] if recipe else storage.children(root))
-        for name in storage.children(storage.join(root, parent, "runs"))
+        for name in storage.children(_runs(root, parent))
     ]
-    return [_view(root, recipe, name) for name, recipe in sorted(names, reverse=True)[:count]]
+    return sorted(runs, key=_time, reverse=True)[:count]
 
 
 def find(root: str, text: str) -> LocalRunView:
@@ -105,10 +105,19 @@ def _runs(root: str, recipe: str) -> str:
     return storage.join(root, recipe, "runs")
 
 
+def _time(run: LocalRunView) -> tuple[float, str]:
+    """Return when the run began, or if its name does not say so when it ended."""
+    text = run.created or run.record.get("ended", "")
+    return datetime.fromisoformat(text).timestamp() if text else 0.0, run.name
+
+
 def _view(root: str, recipe: str, name: str) -> LocalRunView:
     folder = storage.join(_runs(root, recipe), name)
     text = storage.read_text(storage.join(folder, "run.json"))
-    record = json.loads(text) if text else {}
+    try:
+        record = json.loads(text) if text else {}
+    except ValueError:  # damaged by hand or by a disk: the run is listed all the same
+        record = {"failure": f"{folder}/run.json is damaged"}
     started = _STARTED.fullmatch(name)
     created = datetime.strptime(started[1], "%Y%m%d-%H%M%S").astimezone().isoformat() if started else ""
     return LocalRunView(name, recipe, folder, created, _state(record), record)
