@@ -55,6 +55,11 @@ def test_a_category_is_cut_by_value_and_an_empty_one_is_missing():
     assert members(["sex"], {"sex": values}) == {"sex=missing": [2], "sex=f": [0, 3], "sex=m": [1]}
 
 
+def test_names_that_are_numbers_stand_in_the_order_of_their_size():
+    sexes = np.array([b"10", b"9", b"nan", b"a", b"-1", b"10"], dtype=object)
+    assert list(members(["sex"], {"sex": sexes})) == ["sex=-1", "sex=9", "sex=10", "sex=a", "sex=nan"]
+
+
 def test_a_date_is_cut_by_month():
     values = np.array([b"2024-01-31", b"2024-02-01", b"2024-01-02"], dtype=object)
     assert members(["day"], {"day": values}) == {"day=2024-01": [0, 2], "day=2024-02": [1]}

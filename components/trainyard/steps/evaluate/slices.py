@@ -80,8 +80,17 @@ def _text(value: Any) -> str:
 def _by_value(values: NDArray[Any]) -> Iterator[tuple[str, NDArray[np.bool_]]]:
     names, counts = np.unique(values.astype(str), return_counts=True)
     kept = np.sort(np.argsort(-counts, kind="stable")[:MOST])
-    for name in names[kept]:
+    for name in sorted(map(str, names[kept]), key=_order):
         yield name or "missing", values == name
+
+
+def _order(name: str) -> tuple[bool, float, str]:
+    """Return by what names are sorted: numbers by their size, before other texts."""
+    try:
+        number = float(name)
+    except ValueError:
+        number = np.nan
+    return not np.isfinite(number), number if np.isfinite(number) else 0.0, name
 
 
 def _by_number(values: NDArray[Any], train: NDArray[Any]) -> Iterator[tuple[str, NDArray[np.bool_]]]:
