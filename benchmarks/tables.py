@@ -180,7 +180,7 @@ def _lists(batch: Any) -> Any:
 
 def batches(path: Path, _: Path) -> None:
     """Read the table as the step does."""
-    from trainyard.steps.preprocess.readers.csv_rows import read_csv_batches
+    from trainyard.steps.preprocess.readers.tables.csv_rows import read_csv_batches
 
     for _batch in read_csv_batches(str(path), path.name, _recipe(path)):
         pass
@@ -188,7 +188,7 @@ def batches(path: Path, _: Path) -> None:
 
 def rows(path: Path, _: Path) -> None:
     """Read the table as the step reads what is odd: row by row."""
-    from trainyard.steps.preprocess.readers.csv_rows import read_csv
+    from trainyard.steps.preprocess.readers.tables.csv_rows import read_csv
 
     for _row in read_csv(str(path), path.name, _recipe(path)):
         pass

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainyard.spec.recipe import SplitFractions
+from trainyard.spec.columns import SplitRows
 from trainyard.steps.preprocess.facts.summary import SplitSummary
 from trainyard.steps.preprocess.shards import count_shards, plan_layout
 from trainyard.steps.preprocess.split import assign_split, order_key
@@ -18,20 +18,20 @@ CONTENTS = st.binary(min_size=1, max_size=64)
 
 @given(CONTENTS, st.integers(0, 2**31), st.integers(0, 2**31))
 def test_the_seed_and_the_content_alone_decide_the_split(content, seed, other):
-    fractions = SplitFractions()
+    fractions = SplitRows()
     assert assign_split(content, seed, fractions) == assign_split(bytes(content), seed, fractions)
     assert assign_split(content, other, fractions) in ("train", "eval", "test")
 
 
 @given(CONTENTS, st.integers(0, 100))
 def test_growing_train_moves_nothing_out_of_it(content, seed):
-    if assign_split(content, seed, SplitFractions(train=0.6, eval=0.2, test=0.2)) == "train":
-        assert assign_split(content, seed, SplitFractions(train=0.8, eval=0.1, test=0.1)) == "train"
+    if assign_split(content, seed, SplitRows(train=0.6, eval=0.2, test=0.2)) == "train":
+        assert assign_split(content, seed, SplitRows(train=0.8, eval=0.1, test=0.1)) == "train"
 
 
 def test_the_fractions_are_met():
     digests = [hashlib.sha256(str(number).encode()).digest() for number in range(10_000)]
-    counts = Counter(assign_split(digest, 1, SplitFractions()) for digest in digests)
+    counts = Counter(assign_split(digest, 1, SplitRows()) for digest in digests)
     # Standard deviation of a binomial: sqrt(10000 * 0.8 * 0.2) = 40, sqrt(10000 * 0.1 * 0.9) = 30.
     assert abs(counts["train"] - 8000) < 160
     assert abs(counts["eval"] - 1000) < 120

@@ -15,7 +15,7 @@ from preprocess_sources import preprocess, write_rows
 
 from trainyard.errors import ConfigurationError, DataError
 from trainyard.spec.recipe import Recipe
-from trainyard.steps.preprocess.readers import csv_rows
+from trainyard.steps.preprocess.readers.tables import csv_rows
 from trainyard.storage import storage
 
 COLUMNS = {
@@ -296,9 +296,9 @@ def test_a_file_in_pieces_gives_the_bytes_of_the_whole(tmp_path, monkeypatch):
     table = tmp_path / "shop.csv"
     write_rows(table, 600)
     whole = preprocess(recipe(table), tmp_path / "whole" / "examples")
-    monkeypatch.setattr(csv_rows, "_PIECE_BYTES", 5000)
+    monkeypatch.setattr(csv_rows, "PIECE_BYTES", 5000)
     monkeypatch.setattr(csv_rows, "_MOST_BYTES", 2000)
-    assert len(csv_rows.pieces(str(table))) > 5
+    assert len(csv_rows.csv_pieces(str(table))) > 5
     cut = preprocess(recipe(table), tmp_path / "cut" / "examples")
     assert storage.require(cut, "preprocess").files == storage.require(whole, "preprocess").files
 

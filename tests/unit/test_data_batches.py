@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from trainyard.contract.artifacts.preprocess import Quarantined
 from trainyard.spec.recipe import Recipe
-from trainyard.steps.preprocess.readers import csv_rows
-from trainyard.steps.preprocess.readers.columns import number_texts
-from trainyard.steps.preprocess.readers.csv_rows import read_csv, read_csv_batches
+from trainyard.steps.preprocess.readers.tables import csv_rows
 from trainyard.steps.preprocess.readers.records import BadSource, Record, batch_schema, record_batch
-from trainyard.steps.preprocess.readers.rows import check_row
+from trainyard.steps.preprocess.readers.tables.columns import number_texts
+from trainyard.steps.preprocess.readers.tables.csv_rows import read_csv, read_csv_batches
+from trainyard.steps.preprocess.readers.tables.rows import check_row
 
 FEATURES = {
     "n": {"type": "numeric"},
@@ -46,7 +46,7 @@ def by_row(path, recipe) -> tuple[list[dict], list[Quarantined], str]:
 def by_column(path, recipe) -> tuple[list[dict], list[Quarantined], str]:
     rows, bad, end = [], [], ""
     try:
-        for piece in csv_rows.pieces(str(path)):
+        for piece in csv_rows.csv_pieces(str(path)):
             for item in read_csv_batches(str(path), "rows.csv", recipe, piece):
                 if isinstance(item, Quarantined):
                     bad.append(item)
@@ -144,16 +144,16 @@ def test_a_large_file_is_cut_into_pieces_up_to_its_first_odd_row(tmp_path, monke
     lines = [",".join(row(draw, 0)) for _ in range(40_000)]
     path = tmp_path / "rows.csv"
     path.write_text("\n".join([",".join(HEADER), *lines]))
-    monkeypatch.setattr(csv_rows, "_PIECE_BYTES", 400_000)
+    monkeypatch.setattr(csv_rows, "PIECE_BYTES", 400_000)
     monkeypatch.setattr(csv_rows, "_MOST_BYTES", 100_000)
-    pieces = csv_rows.pieces(str(path))
+    pieces = csv_rows.csv_pieces(str(path))
     assert len(pieces) == path.stat().st_size // 400_000
     assert (pieces[0].start, pieces[-1].end) == (0, None)
     assert all(one.end == other.start and one.row < other.row for one, other in itertools.pairwise(pieces))
     assert_equal(path, recipe())
     lines[20_000] = 'yes,1,5" pipe,a,b,2,'
     path.write_text("\n".join([",".join(HEADER), *lines]))
-    cut = csv_rows.pieces(str(path))
+    cut = csv_rows.csv_pieces(str(path))
     assert 1 < len(cut) < len(pieces) and cut[-1].row < 20_002
     assert_equal(path, recipe())
 
@@ -179,7 +179,7 @@ def test_whatever_a_small_file_holds_it_is_what_it_is_row_by_row(tmp_path_factor
     text = ",".join(HEADER) + "\n" + "".join(",".join(cells) + end for cells, end in rows)
     path.write_bytes(b"\xef\xbb\xbf" * mark + text.encode("utf-8", "surrogateescape"))
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in (("_FIRST_BYTES", block), ("_ODD_BYTES", 1), ("_FEW_ROWS", 1), ("_PIECE_BYTES", piece)):
+        for name, value in (("_FIRST_BYTES", block), ("_ODD_BYTES", 1), ("_FEW_ROWS", 1), ("PIECE_BYTES", piece)):
             patch.setattr(csv_rows, name, value)
         patch.setattr(csv_rows, "_MOST_BYTES", 64)
         assert_equal(path, recipe(task))

@@ -21,6 +21,7 @@ def of_recipe(recipe: Recipe) -> Iterator[tuple[Location, str]]:
     yield from _weights_faults(recipe)
     yield from _gate_faults(recipe)
     yield from _augment_faults(recipe)
+    yield from _column_faults(recipe)
     data, formats = recipe.data, recipe.export.formats
     yield from ((("data", "features", name), why) for name, why in feature_names.faults(data))
     if data.store and not data.is_image:
@@ -44,6 +45,33 @@ def of_recipe(recipe: Recipe) -> Iterator[tuple[Location, str]]:
             yield ("train", "class_weights"), "a regression has no classes. Leave it out"
     if isinstance(weights, dict) and not any(weights.values()):
         yield ("train", "class_weights"), "no class counts. Give one a weight above 0"
+
+
+def _column_faults(recipe: Recipe) -> Iterator[tuple[Location, str]]:
+    data = recipe.data
+    used = {data.label: "label", data.split.column: "split.column"}
+    if data.is_image:
+        for name in ("derive", "where"):
+            if getattr(data, name):
+                yield ("data", name), "is of the columns of a table, and these are images. Leave it out"
+        if data.split.column:
+            yield (
+                ("data", "split"),
+                f"by: {data.split.by} goes by a column, and these are images. Leave it out",
+            )
+        return
+    for name in data.derive:
+        at = ("data", "derive", name)
+        if name in data.features:
+            yield (
+                at,
+                "is a feature too, which a model is served as the data has it. Derive label or split.column, and "
+                "compute features in the module's preprocessing_fn",
+            )
+        elif name not in used:
+            yield at, f"is neither label nor split.column.{did_you_mean(name, [*filter(None, used)])} Leave it out"
+        elif name in data.columns:
+            yield at, "is read by a formula as a column of the data, too. Give it another name"
 
 
 def _model_faults(recipe: Recipe) -> Iterator[tuple[Location, str]]:

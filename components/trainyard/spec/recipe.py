@@ -11,26 +11,24 @@ from pydantic import BeforeValidator, ConfigDict, Field, ValidationInfo, field_v
 
 from trainyard import uris
 from trainyard.errors import ConfigurationError
-from trainyard.spec import contradictions, documents, plain_yaml
+from trainyard.spec import contradictions, documents, formula, plain_yaml
 from trainyard.spec.augment import Augment
+from trainyard.spec.columns import Category, Column, Count, Date, Examples, Numeric, SplitRows
 from trainyard.spec.data_schema import PictureSchema, TableSchema, is_schema, load_schema, parse_schema
 from trainyard.spec.documents import Strict
-from trainyard.spec.gates import Bound, Gate
+from trainyard.spec.formula import Condition, Formula
+from trainyard.spec.gates import Gate
 from trainyard.spec.networks import IMAGENET, KERAS_APPLICATIONS, Network
 from trainyard.spec.schedule import Bounds
 from trainyard.uris import Output, Source
 
 # Every number has a least and a greatest value, every text and list a greatest length: tests/unit/test_documents.py
 # holds it. If no note says otherwise the greatest are chosen, far beyond what was ever of use.
-Count = Annotated[int, Field(gt=0, le=1_000_000_000)]
-Examples = Annotated[int, Field(gt=0, le=10_000_000)]
 Epochs = Annotated[int, Field(gt=0, le=100_000)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
-Share = Annotated[float, Field(gt=0, lt=1)]
 Pixels = Annotated[int, Field(gt=0, le=8192)]
 Units = Annotated[int, Field(gt=0, le=65_536)]
 Weight = Annotated[float, Field(ge=0, le=1e6)]
-Column = Annotated[str, Field(max_length=256, pattern=r"^[^\x00-\x1f\x7f]+$")]
 ImageStore = Literal["original", "training_size", "raw"]
 Prose = Annotated[str, Field(max_length=2000, pattern=r"^[^\x00-\x08\x0b-\x1f\x7f]*$")]
 
@@ -40,57 +38,14 @@ def _no_boolean(value: object) -> object:
     return str(value) if isinstance(value, bool) else value
 
 
-class Numeric(Strict):
-    """A number. What is missing is imputed; the z-score, range or quantile buckets come from the training split."""
-
-    type: Literal["numeric"] = Field(description="Says that the column is a number.")
-    scale: Literal["zscore", "minmax", "buckets", "none"] = Field(
-        "zscore",
-        description="zscore: mean 0, deviation 1. minmax: 0 to 1. buckets: the id of its quantile. none: as it is.",
-    )
-    buckets: Annotated[int, Field(ge=2, le=10_000)] = Field(
-        10, description="Number of quantile buckets for scale: buckets."
-    )
-    impute: Literal["mean", "median"] | Bound = Field("mean", description="Stands in for a missing value.")
-
-
-class Category(Strict):
-    """A string out of a vocabulary that the training split gives."""
-
-    type: Literal["category"] = Field(description="Says that the column is a category.")
-    vocabulary_size: Examples = Field(10_000, description="The most frequent values that get an id of their own.")
-    min_count: Count = Field(1, description="Rarer values count as out of vocabulary.")
-    oov_buckets: Examples = Field(1, description="Ids shared by the values out of vocabulary.")
-
-
-class Date(Strict):
-    """A day written YYYY-MM-DD (a time of day may follow): becomes days since 1970, month and weekday."""
-
-    type: Literal["date"] = Field(description="Says that the column is a day.")
-
-
-class SplitFractions(Strict):
-    """Share of the examples of each split; an example's place depends on its content and the seed alone."""
-
-    train: Share = Field(0.8, description="What the model and the transform learn from.")
-    eval: Share = Field(0.1, description="What chooses the best epoch, and what exports are compared on.")
-    test: Share = Field(0.1, description="What the gates judge by.")
-
-    @model_validator(mode="after")
-    def _sum(self) -> Self:
-        if abs(self.train + self.eval + self.test - 1) > 1e-6:
-            raise ValueError(f"the fractions add up to {self.train + self.eval + self.test:g}, not to 1")
-        return self
-
-
 class Data(Strict):
     """Which records to read, and how."""
 
     model_config = ConfigDict(serialize_by_alias=True)
 
-    format: Literal["image_folder", "tfrecord", "csv", "tfds"] = Field(
+    format: Literal["image_folder", "tfrecord", "csv", "parquet", "tfds"] = Field(
         description="image_folder: one folder of images a class. tfrecord: tf.Example. csv: with a header line, .gz "
-        "too. tfds: a prepared TensorFlow Datasets folder."
+        "too. parquet: a folder name=value is a column too. tfds: a prepared TensorFlow Datasets folder."
     )
     path: Source | None = Field(
         None, description="Folder, file or glob, local, gs:// or s3://; relative to the recipe's file."
@@ -105,11 +60,20 @@ class Data(Strict):
     bundled: Literal["digits", "breast_cancer"] | None = Field(
         None, description="Instead of path: a real data set that scikit-learn carries, written out in `format`."
     )
-    label: Column = Field("label", description="Name of the column or feature to predict.")
+    label: Column = Field("label", description="Name of the column or feature to predict, or of one of derive.")
     features: dict[Column, Annotated[Numeric | Category | Date, Field(discriminator="type")]] = Field(
         default_factory=dict,
         max_length=10_000,
         description="csv and tabular tfrecord: the columns to learn from. Others are left out.",
+    )
+    derive: dict[Column, Formula] = Field(
+        default_factory=dict,
+        max_length=100,
+        description="Columns to compute for label and split.column, as name: expression, such as "
+        "tipped_well: tip > 0.2 * fare.",
+    )
+    where: Condition | None = Field(
+        None, description="Expression that is true for the rows to read, such as fare > 0; the others are left out."
     )
     image_size: Annotated[tuple[Pixels, Pixels], Field(strict=False)] | None = Field(
         None, description="Height and width that images are resized to; by default those of the first image."
@@ -122,7 +86,7 @@ class Data(Strict):
         description="How images lie in the shards. original: as they came. training_size (by default if image_size is "
         "given): larger ones shrunk to a seventh more than image_size. raw: pixels at image_size, not encoded.",
     )
-    split: SplitFractions = SplitFractions()
+    split: SplitRows = SplitRows()
     fraction: Annotated[float, Field(gt=0, le=1)] = Field(
         1.0,
         description="Share of the training split that is learnt from; a smaller one is part of a larger one. The "
@@ -154,8 +118,8 @@ class Data(Strict):
         if (self.path is None) == (self.bundled is None):
             raise ValueError("give either path or bundled")
         _check_window(self.path or "", self.window_days, self.format)
-        if self.format == "csv" and not self.features:
-            raise ValueError("format csv needs features: name at least one column to learn from")
+        if self.format in ("csv", "parquet") and not self.features:
+            raise ValueError(f"format {self.format} needs features: name at least one column to learn from")
         return self
 
     @property
@@ -167,6 +131,14 @@ class Data(Strict):
     def expected(self) -> TableSchema | PictureSchema | None:
         """The schema that the data are compared with."""
         return parse_schema(self.schema_, "data.schema") if self.schema_ else None
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns of a table that are read, each once."""
+        named = [*self.features, self.label, *([self.split.column] if self.split.column else [])]
+        formulas = [*self.derive.values(), *([self.where] if self.where else [])]
+        computed = [name for text in formulas for name in formula.columns(formula.parse(text))]
+        return list(dict.fromkeys([*(name for name in named if name not in self.derive), *computed]))
 
     @property
     def is_image(self) -> bool:

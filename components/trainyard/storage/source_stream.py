@@ -5,7 +5,11 @@ from __future__ import annotations
 import gzip
 import io
 import os
+import shutil
 import stat
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import IO, cast
 
 from trainyard.storage.buckets import bucket_source
@@ -19,6 +23,19 @@ def open_file(path: str) -> IO[bytes]:
     """
     stream = bucket_source.open_object(path) if is_bucket(path) else _open_regular(path)
     return cast(IO[bytes], io.BufferedReader(gzip.GzipFile(fileobj=stream))) if path.endswith(".gz") else stream
+
+
+@contextmanager
+def local_file(path: str) -> Iterator[str]:
+    """Yield a local path of what is at `path`, for what is not read from its beginning on; of a bucket, a copy."""
+    if not is_bucket(path):
+        yield path
+        return
+    with tempfile.NamedTemporaryFile(prefix="trainyard-") as copy:
+        with open_file(path) as stream:
+            shutil.copyfileobj(stream, copy)
+        copy.flush()
+        yield copy.name
 
 
 def _open_regular(path: str) -> IO[bytes]:

@@ -17,6 +17,8 @@ MISSING = ("", "na", "n/a", "nan", "null", "none", "?")
 _NUMBER = r"^[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 _DAY = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}([T ].*)?$"
 _MAX_FLOAT32 = 3.4028234e38
+# From here to there Python and Arrow write the same digits, but for Python's ".0" of a whole number.
+_SAME_DIGITS = (1e-4, 1e10)
 
 Mask = NDArray[np.bool_]
 
@@ -48,6 +50,20 @@ def cells(column: Any) -> Cells:
     missing = empty | (_listed_as_missing(texts) if parsed.any() and others.any() else False)
     days = _days(texts) if others.any() else np.full(len(texts), np.nan)
     return Cells(texts, np.asarray(missing), numbers, days)
+
+
+def number_texts(values: NDArray[np.float64]) -> Any:
+    """Return each number as Python's `repr` writes it."""
+    size = np.abs(values)
+    low, high = _SAME_DIGITS
+    whole = (np.floor(values) == values) & (size < high)
+    texts = pc.cast(pa.array(values), pa.string())
+    if whole.any():
+        texts = pc.binary_join_element_wise(texts, pc.if_else(pa.array(whole), ".0", ""), "")
+    if (other := ~(whole | np.isnan(values) | ((size >= low) & (size < high)))).any():
+        written = pa.array([repr(value) for value in values[other].tolist()], pa.string())
+        texts = pc.replace_with_mask(texts, pa.array(other), written)
+    return texts
 
 
 def _of_numbers(column: Any) -> Cells:

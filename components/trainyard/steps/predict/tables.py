@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -23,7 +20,7 @@ from trainyard.steps.predict.pushed_model import PushedModel
 from trainyard.steps.predict.source import Source
 from trainyard.storage import tfrecord
 from trainyard.storage.listing import SourceFile
-from trainyard.uris import is_bucket
+from trainyard.storage.source_stream import local_file
 
 _MOST_BYTES = 64 << 20  # of a record; chosen
 _GROUP_BYTES = 4 << 20  # of records that are parsed at once; chosen
@@ -91,7 +88,7 @@ def _parquet(source: Source, file: SourceFile, model: PushedModel, key: str | No
     wanted = {key, *(each.name for each in model.inputs)}
     done = 0
     try:
-        with _local(source, file) as path, parquet.ParquetFile(path) as opened:
+        with local_file(source.name(file)) as path, parquet.ParquetFile(path) as opened:
             there = opened.schema_arrow.names
             require_columns(there, model, key, file.name)  # before the others are left out
             for columns in opened.iter_batches(ROWS, columns=[name for name in there if name in wanted]):
@@ -99,19 +96,6 @@ def _parquet(source: Source, file: SourceFile, model: PushedModel, key: str | No
                 done += columns.num_rows
     except (OSError, pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise _Unreadable(f"is no whole Parquet file ({error})") from error
-
-
-@contextmanager
-def _local(source: Source, file: SourceFile) -> Iterator[str]:
-    """Yield a local path of the file: a Parquet file is read from its end."""
-    if not is_bucket(source.root):
-        yield source.name(file)
-        return
-    with tempfile.NamedTemporaryFile(prefix="trainyard-") as copy:
-        with source.open(file) as stream:
-            shutil.copyfileobj(stream, copy)
-        copy.flush()
-        yield copy.name
 
 
 def _tfrecord(source: Source, file: SourceFile, model: PushedModel, key: str | None) -> Iterator[_Block | Rejected]:

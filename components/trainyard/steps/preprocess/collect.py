@@ -31,9 +31,8 @@ from trainyard.steps.preprocess.facts.near_duplicates import with_looks
 from trainyard.steps.preprocess.facts.summary import SplitSummary, Summary
 from trainyard.steps.preprocess.kept import Kept, digests
 from trainyard.steps.preprocess.parts import BUCKETS, PartFile, PartWriter, buckets, finished, fixed_bytes
-from trainyard.steps.preprocess.readers.csv_rows import WHOLE, Piece, pieces
-from trainyard.steps.preprocess.readers.files import Files
-from trainyard.steps.preprocess.readers.sources import Fatal, Reader
+from trainyard.steps.preprocess.readers.files import WHOLE, Files, Piece
+from trainyard.steps.preprocess.readers.sources import Fatal, Reader, pieces
 from trainyard.steps.preprocess.readers.tfds import Dataset
 from trainyard.steps.preprocess.split import assign
 from trainyard.steps.preprocess.tasks import do_tasks
@@ -91,7 +90,7 @@ _FOUND = TypeAdapter(_Found)
 
 @dataclass(frozen=True)
 class _Task:
-    """What one task reads: files; of a CSV file a piece."""
+    """What one task reads: files; of a table a piece."""
 
     paths: list[str]
     piece: Piece = WHOLE
@@ -193,10 +192,8 @@ def _tasks(recipe: Recipe, files: Files, dataset: Dataset | None) -> dict[str, _
     if recipe.data.format == "image_folder":
         ends = [end for end, path in enumerate(files.paths, 1) if end == len(files.paths) or _ends_task(path)]
         tasks = [_Task(files.paths[start:end]) for start, end in zip([0, *ends], ends, strict=False)]
-    elif recipe.data.format == "csv":
-        tasks = [_Task([path], piece) for path in files.paths for piece in pieces(path)]
     else:
-        tasks = [_Task([path]) for path in files.paths]
+        tasks = [_Task([path], piece) for path in files.paths for piece in pieces(path, recipe.data)]
     states = dict(zip(files.paths, files.states, strict=True))
     about = dataclasses.asdict(dataset) if dataset else None
     described = (

@@ -8,20 +8,26 @@ import numpy as np
 import pyarrow as pa
 
 from trainyard.contract.artifacts.document import SPLITS, Split
-from trainyard.spec.recipe import Data, SplitFractions
+from trainyard.spec.columns import SplitRows
+from trainyard.spec.recipe import Data
+from trainyard.steps.preprocess.readers.tables.rows import SPLIT_NAMES
 
 
 def assign(batch: pa.RecordBatch, seed: int, data: Data) -> tuple[pa.RecordBatch, dict[Split, int]]:
-    """Return the rows with their `split` (int8, its number in `SPLITS`) and `order` (binary(16)).
+    """Return the rows with their `split` (int8, its number in `SPLITS`) and `order` (binary(16)), without `split_by`.
 
     And the sum of the digests of each split's rows, label included, modulo 2^256: no order changes it. Of the training
     split `data.fraction` stays.
     """
+    splits = _splits(batch, seed, data.split)
+    if data.split.column:
+        batch = batch.drop_columns("split_by")
     if data.fraction < 1:
-        left = [is_used(content, seed, data) for content in batch["content"].to_pylist()]
-        batch = batch.filter(pa.array(left))
+        contents = batch["content"].to_pylist()
+        left = [is_used(content, split, seed, data) for content, split in zip(contents, splits, strict=True)]
+        batch = batch.filter(pa.array(left, pa.bool_()))
+        splits = [split for split, used in zip(splits, left, strict=True) if used]
     contents, sources, labels = (batch[name].to_pylist() for name in ("content", "source", "label"))
-    splits = [assign_split(content, seed, data.split) for content in contents]
     orders = [order_key(content, source, seed) for content, source in zip(contents, sources, strict=True)]
     digests = dict.fromkeys(SPLITS, 0)
     for split, content, label in zip(splits, contents, labels, strict=True):
@@ -33,17 +39,36 @@ def assign(batch: pa.RecordBatch, seed: int, data: Data) -> tuple[pa.RecordBatch
     }
 
 
-def assign_split(content: bytes, seed: int, fractions: SplitFractions) -> Split:
-    """Return the split of the example with the digest `content`; equal content always meets in one split."""
+def _splits(batch: pa.RecordBatch, seed: int, split: SplitRows) -> list[Split]:
+    if split.by == "content":
+        return [assign_split(content, seed, split) for content in batch["content"].to_pylist()]
+    encoded = batch["split_by"].dictionary_encode()
+    of_value = [_split_of(value, seed, split) for value in encoded.dictionary.to_pylist()]
+    return [of_value[index] for index in encoded.indices.to_pylist()]
+
+
+def _split_of(value: str, seed: int, split: SplitRows) -> Split:
+    """Return the split of the rows with `value` in the column that `split` goes by."""
+    if split.by == "group":
+        return assign_split(value.encode(), seed, split)
+    if split.by == "column":
+        return SPLIT_NAMES[value.lower()]
+    if value >= (split.test_from or ""):
+        return "test"
+    return "eval" if value >= (split.eval_from or "") else "train"
+
+
+def assign_split(content: bytes, seed: int, fractions: SplitRows) -> Split:
+    """Return the split of what has the digest `content`, or is that group; equal content meets in one split."""
     draw = _uniform(b"split", seed, content)
     if draw < fractions.train:
         return "train"
     return "eval" if draw < fractions.train + fractions.eval else "test"
 
 
-def is_used(content: bytes, seed: int, data: Data) -> bool:
-    """Return whether the example with the digest `content` is among the `data.fraction` of the training split."""
-    return _uniform(b"fraction", seed, content) < data.fraction or assign_split(content, seed, data.split) != "train"
+def is_used(content: bytes, split: Split, seed: int, data: Data) -> bool:
+    """Return whether the example of `split` with the digest `content` is not left out by `data.fraction`."""
+    return split != "train" or _uniform(b"fraction", seed, content) < data.fraction
 
 
 def order_key(content: bytes, source: str, seed: int) -> bytes:

@@ -18,9 +18,13 @@ from trainyard.storage.listing import SourceFile
 from trainyard.storage.source_stream import open_file as open_file
 from trainyard.uris import is_bucket
 
+PIECE_BYTES = 64 << 20
+"""About that many of a large table are read apart; chosen: half of what a helper of preprocess is started for."""
+
 _PATTERNS = {
     "image_folder": ("*",),
     "csv": ("*.csv", "*.csv.gz"),
+    "parquet": ("*.parquet", "*.pq"),
     "tfrecord": ("*.tfrecord*",),
     "tfds": ("*.tfrecord*",),
 }
@@ -29,6 +33,21 @@ _SHOWN = 5
 _CHUNK = 1 << 20
 _SLACK = 16 << 20  # bytes; chosen: for what else an image's file holds, such as a preview or a colour profile
 _BYTES_PER_PIXEL = 4  # chosen: 8 bits a channel and an alpha channel, not compressed at all
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Some rows of a file: from `start` on, which has the row number `row`, up to `end`; None for the file's end.
+
+    start, end: bytes of a CSV file, whose first piece has the header too, and row groups of a Parquet file.
+    """
+
+    start: int = 0
+    end: int | None = None
+    row: int = 1
+
+
+WHOLE = Piece()
 
 
 @dataclass(frozen=True)
@@ -120,7 +139,12 @@ def _listed(data: Data, path: str) -> Files:
 
 
 def _is_wanted(name: str, data: Data) -> bool:
-    return data.format == "image_folder" or ("/" not in name and _is_like(name, _PATTERNS[data.format]))
+    if data.format == "image_folder":
+        return True
+    folders, _, file = name.rpartition("/")
+    return _is_like(file, _PATTERNS[data.format]) and (
+        not folders or (data.format == "parquet" and all("=" in folder for folder in folders.split("/")))
+    )
 
 
 def _describes(name: str, data: Data) -> bool:

@@ -9,7 +9,8 @@ from typing import TypeVar
 
 import pyarrow as pa
 
-from trainyard.spec.recipe import Data, Numeric
+from trainyard.spec.columns import Numeric
+from trainyard.spec.recipe import Data
 
 MOST_ROWS = 4096  # of a batch; chosen: what costs once a batch is then little, and a batch of tables has 1 MiB
 MOST_BYTES = 16 << 20  # of a batch of more than one row; chosen
@@ -26,7 +27,8 @@ class Record:
 
     source names its origin below the data's root. label is the class's name, or the target's number, as text. raw holds
     the raw features by name. content is the SHA-256 of what the model learns from (the label left out), so equal
-    examples have equal content. measures are numbers about an image: height, width and bytes.
+    examples have equal content. measures are numbers about an image: height, width and bytes. split_by is what
+    `data.split` goes by, if it is a column.
     """
 
     source: str
@@ -34,6 +36,7 @@ class Record:
     raw: dict[str, Value]
     content: bytes
     measures: dict[str, float]
+    split_by: str = ""
 
 
 class BadRecord(Exception):
@@ -61,7 +64,7 @@ def digest_part(name: str, value: Value) -> bytes:
 
 
 def batch_schema(data: Data) -> pa.Schema:
-    """Return the columns of a batch of records: source, label, content, `raw/<feature>` and `measure/<name>`.
+    """Return the columns of a batch of records: source, label, content, `raw/<feature>`, `measure/<name>`, split_by.
 
     A number is a double, NaN if it is missing; a text or a day is a string; an encoded image is binary.
     """
@@ -74,6 +77,7 @@ def batch_schema(data: Data) -> pa.Schema:
             ("content", pa.binary(_DIGEST_BYTES)),
             *((f"raw/{name}", kind) for name, kind in (raw or {"image": pa.binary()}).items()),
             *((f"measure/{name}", pa.float64()) for name in measures),
+            *([("split_by", pa.string())] if data.split.column else []),
         ]
     )
 
@@ -86,7 +90,9 @@ def record_batch(records: Sequence[Record], data: Data) -> pa.RecordBatch:
         "label": [record.label for record in records],
         "content": [record.content for record in records],
     }
-    for name in schema.names[len(columns) :]:
+    if "split_by" in schema.names:
+        columns["split_by"] = [record.split_by for record in records]
+    for name in [name for name in schema.names if name not in columns]:
         kind, _, key = name.partition("/")
         columns[name] = [record.raw[key] if kind == "raw" else record.measures[key] for record in records]
     return pa.RecordBatch.from_pydict(columns, schema=schema)

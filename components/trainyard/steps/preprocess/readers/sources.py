@@ -13,13 +13,14 @@ import pyarrow as pa
 
 from trainyard.contract.artifacts.preprocess import Quarantined
 from trainyard.errors import DataError
-from trainyard.spec.recipe import Recipe
+from trainyard.spec.recipe import Data, Recipe
 from trainyard.steps.preprocess import progress
-from trainyard.steps.preprocess.readers.csv_rows import WHOLE, Piece, read_csv_batches
-from trainyard.steps.preprocess.readers.files import Files, image_limit, open_file, read_at_most
+from trainyard.steps.preprocess.readers.files import WHOLE, Files, Piece, image_limit, open_file, read_at_most
 from trainyard.steps.preprocess.readers.images import image_record
 from trainyard.steps.preprocess.readers.records import BadRecord, BadSource, Record, in_batches
-from trainyard.steps.preprocess.readers.rows import check_label
+from trainyard.steps.preprocess.readers.tables.csv_rows import csv_pieces, read_csv_batches
+from trainyard.steps.preprocess.readers.tables.parquet_rows import parquet_pieces, read_parquet_batches
+from trainyard.steps.preprocess.readers.tables.rows import check_label
 from trainyard.steps.preprocess.readers.tf_examples import read_tf_batches
 from trainyard.steps.preprocess.readers.tfds import Dataset
 from trainyard.storage.buckets import bucket_source
@@ -43,7 +44,7 @@ class Reader:
         self._dataset = dataset
 
     def read(self, paths: Sequence[str], piece: Piece = WHOLE) -> Iterator[pa.RecordBatch | Quarantined | Fatal]:
-        """Yield what the files at `paths` hold; of a CSV file its `piece`.
+        """Yield what the files at `paths` hold; of a table its `piece`.
 
         Raises `TransientError` if a bucket does not answer any more.
         """
@@ -79,7 +80,16 @@ class Reader:
     def _rows(self, piece: Piece, path: str, name: str) -> Iterator[pa.RecordBatch | Quarantined]:
         if self._recipe.data.format == "csv":
             return read_csv_batches(path, name, self._recipe, piece)
+        if self._recipe.data.format == "parquet":
+            return read_parquet_batches(path, name, self._recipe, piece)
         return read_tf_batches(path, name, self._recipe, self._dataset)
+
+
+def pieces(path: str, data: Data) -> list[Piece]:
+    """Return the pieces of the file at `path` that can be read apart."""
+    if data.format == "csv":
+        return csv_pieces(path)
+    return parquet_pieces(path) if data.format == "parquet" else [WHOLE]
 
 
 def _read_image(path: str, name: str, label: str | None, recipe: Recipe) -> Record | Quarantined:

@@ -13,12 +13,13 @@ from google.protobuf.message import DecodeError
 from tfx_bsl.coders.example_coder import ExamplesToRecordBatchDecoder
 
 from trainyard.contract.artifacts.preprocess import Quarantined
+from trainyard.quality.tables.cells import number_texts
 from trainyard.spec.recipe import Data, Recipe
-from trainyard.steps.preprocess.readers.columns import ColumnJudge, Mask, number_texts
 from trainyard.steps.preprocess.readers.files import image_limit, open_file
 from trainyard.steps.preprocess.readers.images import image_record
 from trainyard.steps.preprocess.readers.records import MOST_ROWS, BadRecord, BadSource, Record, in_batches
-from trainyard.steps.preprocess.readers.rows import check_label, check_row
+from trainyard.steps.preprocess.readers.tables.columns import ColumnJudge, Mask
+from trainyard.steps.preprocess.readers.tables.rows import check_label, check_row
 from trainyard.steps.preprocess.readers.tfds import Dataset
 from trainyard.steps.preprocess.readers.tfrecord import read_records
 
@@ -38,7 +39,7 @@ def read_tf_batches(
     """
     examples = _examples(path, name, recipe, dataset)
     if recipe.data.is_image:
-        yield from in_batches((_item(example, recipe, dataset) for example in examples), recipe.data)
+        yield from in_batches(_items(examples, recipe, dataset), recipe.data)
     else:
         judge = _Judge(recipe, dataset)
         for group in _grouped(examples):
@@ -47,7 +48,7 @@ def read_tf_batches(
 
 def read_tf_examples(path: str, name: str, recipe: Recipe, dataset: Dataset | None) -> Iterator[Record | Quarantined]:
     """Yield what `read_tf_batches` does, one by one."""
-    return (_item(example, recipe, dataset) for example in _examples(path, name, recipe, dataset))
+    return _items(_examples(path, name, recipe, dataset), recipe, dataset)
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,7 @@ class _Judge:
     def items(self, group: list[_Example]) -> Iterator[pa.RecordBatch | Quarantined]:
         """Yield the good examples of `group` as batches, and the bad ones in order."""
         if len(group) < _FEW_EXAMPLES:
-            yield from in_batches((_item(example, self._recipe, self._dataset) for example in group), self._recipe.data)
+            yield from in_batches(_items(group, self._recipe, self._dataset), self._recipe.data)
             return
         try:
             texts, odd = self._texts([_serialized(example) for example in group])
@@ -111,7 +112,8 @@ class _Judge:
             item = _item(group[place], self._recipe, self._dataset)
             if isinstance(item, Record):
                 raise AssertionError(f"{item.source}: a column of it is odd, the example is not")
-            bad[place] = item
+            if item is not None:
+                bad[place] = item
         if batch.num_rows:
             yield batch
         yield from (item for _, item in sorted(bad.items()))
@@ -125,7 +127,7 @@ class _Judge:
             texts[name], several = _column_texts(decoded, name)
             odd |= several
         label = self._recipe.data.label
-        if self._dataset is not None and self._dataset.label_names is not None:
+        if label in texts and self._dataset is not None and self._dataset.label_names is not None:
             texts[label] = self._label_names(texts[label], label)
             odd |= texts[label].is_null().to_numpy(zero_copy_only=False).astype(np.bool_)
         return texts, odd
@@ -166,7 +168,13 @@ def _column_texts(decoded: pa.RecordBatch, name: str) -> tuple[pa.Array, Mask]:
     return texts, counts > 1
 
 
-def _item(example: _Example, recipe: Recipe, dataset: Dataset | None) -> Record | Quarantined:
+def _items(examples: Iterable[_Example], recipe: Recipe, dataset: Dataset | None) -> Iterator[Record | Quarantined]:
+    """Yield what the examples are, but for the rows that `data.where` leaves out."""
+    items = (_item(example, recipe, dataset) for example in examples)
+    return (item for item in items if item is not None)
+
+
+def _item(example: _Example, recipe: Recipe, dataset: Dataset | None) -> Record | Quarantined | None:
     try:
         return _record(_serialized(example), example.source, recipe, dataset)
     except BadRecord as error:
@@ -177,23 +185,26 @@ def _limit(data: Data) -> int:
     return image_limit(data) + _MAX_COLUMNS if data.is_image else _MAX_COLUMNS
 
 
-def _record(serialized: bytes, source: str, recipe: Recipe, dataset: Dataset | None) -> Record:
+def _record(serialized: bytes, source: str, recipe: Recipe, dataset: Dataset | None) -> Record | None:
     try:
         features = tf.train.Example.FromString(serialized).features.feature
     except DecodeError as error:
         raise BadRecord("not_an_example", f"{len(serialized)} bytes are no tf.Example") from error
     columns = {name: _text(features[name], name) if name in features else "" for name in _wanted(recipe)}
     regression = recipe.task == "regression"
-    label = _label_name(columns[recipe.data.label], recipe.data.label, dataset)
+    name = recipe.data.label
+    if name in columns:
+        columns[name] = _label_name(columns[name], name, dataset)
     if not recipe.data.is_image:
-        return check_row({**columns, recipe.data.label: label}, source, recipe.data, regression=regression)
+        return check_row(columns, source, recipe.data, regression=regression)
+    label = columns[name]
     check_label(label, recipe.data.label, regression=regression)
     encoded = _image(features, (dataset.image,) if dataset and dataset.image else _IMAGE_NAMES)
     return image_record(encoded, label, source, recipe.data)
 
 
 def _wanted(recipe: Recipe) -> list[str]:
-    return [*recipe.data.features, recipe.data.label]
+    return recipe.data.columns
 
 
 def _label_name(label: str, name: str, dataset: Dataset | None) -> str:

@@ -11,8 +11,9 @@ import tensorflow_transform as tft
 
 from trainyard.contract.artifacts.preprocess import Column, ImageShape, Unknown
 from trainyard.data.images import decode_image
+from trainyard.spec.columns import Category, Date, Numeric
 from trainyard.spec.feature_names import date_names
-from trainyard.spec.recipe import Category, Data, Date, Numeric
+from trainyard.spec.recipe import Data
 from trainyard.steps.preprocess.transforming.calendar import MONTHS, WEEKDAYS, Calendar
 from trainyard.steps.preprocess.transforming.learned import Learned, read_back
 

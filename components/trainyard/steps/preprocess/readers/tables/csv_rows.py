@@ -7,7 +7,6 @@ import csv
 import re
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
@@ -18,11 +17,11 @@ from pyarrow import csv as pa_csv
 from trainyard.contract.artifacts.preprocess import Quarantined
 from trainyard.errors import did_you_mean
 from trainyard.spec.recipe import Recipe
-from trainyard.steps.preprocess.readers.columns import ColumnJudge
-from trainyard.steps.preprocess.readers.csv_blocks import Ahead, Block, plain_block, row_starts
-from trainyard.steps.preprocess.readers.files import open_file
+from trainyard.steps.preprocess.readers.files import PIECE_BYTES, WHOLE, Piece, open_file
 from trainyard.steps.preprocess.readers.records import MOST_ROWS, BadRecord, BadSource, Record, in_batches
-from trainyard.steps.preprocess.readers.rows import check_row
+from trainyard.steps.preprocess.readers.tables.columns import ColumnJudge
+from trainyard.steps.preprocess.readers.tables.csv_blocks import Ahead, Block, plain_block, row_starts
+from trainyard.steps.preprocess.readers.tables.rows import check_row
 from trainyard.uris import is_bucket
 
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
@@ -32,26 +31,10 @@ _FIRST_BYTES = 1 << 16  # of the first block; chosen: enough to see how long row
 _MOST_BYTES = 4 << 20  # of a block; chosen: numbers of one digit take four times that as doubles
 _ODD_BYTES = 1 << 12  # chosen: how much goes row by row before the next block is tried
 _FEW_ROWS = 96  # measured: fewer are judged sooner row by row
-_PIECE_BYTES = 64 << 20  # chosen: half of what a helper of preprocess is started for
 _NOT_TEXT = re.compile("[\0\udc80-\udcff]")
 
 
-@dataclass(frozen=True)
-class Piece:
-    """Some rows of a file: from byte `start` on, which is that of the row number `row`, up to byte `end`.
-
-    end: None for that of the file. The first piece has the header too.
-    """
-
-    start: int = 0
-    end: int | None = None
-    row: int = 1
-
-
-WHOLE = Piece()
-
-
-def pieces(path: str) -> list[Piece]:
+def csv_pieces(path: str) -> list[Piece]:
     """Return the pieces of the file at `path`, which can be read apart: of about 64 MiB, if its rows are so plain.
 
     A file in a bucket or in an archive is one piece, and so is what follows on the first row that only a parser can
@@ -59,7 +42,7 @@ def pieces(path: str) -> list[Piece]:
     """
     try:
         size = 0 if is_bucket(path) or path.endswith(".gz") else Path(path).stat().st_size
-        count = size // _PIECE_BYTES
+        count = size // PIECE_BYTES
         if count < 2:
             return [WHOLE]
         with open_file(path) as stream:
@@ -156,7 +139,8 @@ class _Table:
         while self.ahead.taken < end and (row := self._next()) is not None:
             if row:
                 _check_text(row, self._header, f"{self._name}: row {self._number}")
-                yield self._record(row)
+                if (item := self._record(row)) is not None:
+                    yield item
 
     def _next(self) -> list[str] | None:
         """Return the next row, empty if it is blank. Its number is that of a record, which may span lines."""
@@ -169,7 +153,7 @@ class _Table:
                 f"{self._name}: row {self._number}: not valid CSV ({error}). Quote cells as RFC 4180 says."
             ) from error
 
-    def _record(self, row: list[str]) -> Record | Quarantined:
+    def _record(self, row: list[str]) -> Record | Quarantined | None:
         if len(row) != len(self._header):
             return self._ragged(self._number, len(row))
         source = f"{self._name}:{self._number}"
@@ -185,7 +169,7 @@ class _Table:
 
     def _columns(self, block: Block) -> dict[str, pa.Array]:
         """Return the cells of the recipe's columns."""
-        places = {name: self._header.index(name) for name in (*self._data.features, self._data.label)}
+        places = {name: self._header.index(name) for name in self._data.columns}
         wanted = [str(place) for place in places.values()]
         # A mark that is no first character of the file is one of a cell, but Arrow leaves it out of any first row.
         content = b"\n" + block.content if block.content.startswith(codecs.BOM_UTF8) else block.content
@@ -230,11 +214,11 @@ def _check_header(header: list[str], name: str, recipe: Recipe) -> None:
         raise BadSource(
             f"{where}: the header names column '{repeated[0][:80]}' twice. Give each column a name of its own."
         )
-    for column in (*recipe.data.features, recipe.data.label):
+    for column in recipe.data.columns:
         if column not in header:
             raise BadSource(
                 f"{where}: no column '{column}'.{did_you_mean(column, header[:1000])} "
-                f"The header has: {', '.join(header)[:400]}. Correct the recipe's data.features or data.label."
+                f"The header has: {', '.join(header)[:400]}. Correct the recipe's data."
             )
 
 

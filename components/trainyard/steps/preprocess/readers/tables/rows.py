@@ -7,24 +7,57 @@ import math
 import re
 from collections.abc import Mapping
 
-from trainyard.spec.recipe import Category, Data, Date, Numeric
+import pyarrow as pa
+
+from trainyard.contract.artifacts.document import SPLITS, Split
+from trainyard.quality.tables.formulas import Derived
+from trainyard.spec.columns import Category, Date, Numeric, SplitRows
+from trainyard.spec.recipe import Data
 from trainyard.steps.preprocess.readers.records import BadRecord, Record, Value, content_digest
 
 _NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _DATE = re.compile(r"([0-9]{4}-[0-9]{2}-[0-9]{2})([T ].*)?")
 _MISSING_NUMBERS = frozenset({"", "na", "n/a", "nan", "null", "none", "?"})
+SPLIT_NAMES: dict[str, Split] = {
+    **{name: name for name in SPLITS},
+    **dict.fromkeys(("validation", "val", "dev"), "eval"),
+}
+"""What a column may call a split, in any case."""
 MAX_FLOAT32 = 3.4028234e38
 
 
-def check_row(row: Mapping[str, str], source: str, data: Data, *, regression: bool) -> Record:
-    """Return the row's features and label, typed as the recipe says. Raises `BadRecord`."""
+def check_row(row: Mapping[str, str], source: str, data: Data, *, regression: bool) -> Record | None:
+    """Return the row's features and label, typed as the recipe says; None if `data.where` leaves it out.
+
+    Raises `BadRecord`.
+    """
+    if data.derive or data.where:
+        derived = Derived(data, {name: pa.array([row[name]], pa.string()) for name in data.columns})
+        if not derived.left[0]:
+            return None
+        for name in derived.mistyped:
+            raise not_a_number(row[name].strip(), name)
+        row = {**row, **{name: texts[0].as_py() for name, texts in derived.texts.items()}}
     raw: dict[str, Value] = {
         name: typed_number(row[name], name) if isinstance(feature, Numeric) else typed_text(row[name], name, feature)
         for name, feature in data.features.items()
     }
     label = row[data.label].strip()
     check_label(label, data.label, regression=regression)
-    return Record(source, label, raw, content_digest(raw), {})
+    by = data.split.column
+    return Record(source, label, raw, content_digest(raw), {}, split_by(row[by], data.split) if by else "")
+
+
+def split_by(text: str, split: SplitRows) -> str:
+    """Return what `split` goes by, of its column's cell: a group, a day or a split's name. Raises `BadRecord`."""
+    text, name = text.strip(), split.column or ""
+    if split.by == "time":
+        text = _date(text, name)
+    if not text:
+        raise BadRecord("missing_split", f"'{name}' is empty, by which data.split goes")
+    if split.by == "column" and text.lower() not in SPLIT_NAMES:
+        raise BadRecord("unknown_split", f"'{name}' is {text[:40]!r}, none of {', '.join(SPLIT_NAMES)}")
+    return text
 
 
 def check_label(label: str, name: str, *, regression: bool) -> None:
@@ -51,11 +84,16 @@ def _number(text: str, name: str) -> float:
     if text.lower() in _MISSING_NUMBERS:
         return math.nan
     if not _NUMBER.fullmatch(text):
-        raise BadRecord("mistyped_value", f"'{name}': a number is expected, {text[:40]!r} was found")
+        raise not_a_number(text, name)
     number = float(text)
     if abs(number) > MAX_FLOAT32:
         raise BadRecord("mistyped_value", f"'{name}': {text[:40]} does not fit into float32")
     return number
+
+
+def not_a_number(text: str, name: str) -> BadRecord:
+    """Return what is wrong with the cell `text` where a number is expected."""
+    return BadRecord("mistyped_value", f"'{name}': a number is expected, {text[:40]!r} was found")
 
 
 def _date(text: str, name: str) -> str:

@@ -19,9 +19,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from trainyard.contract.artifacts.preprocess import Quarantined
-from trainyard.spec.recipe import Data, Numeric
+from trainyard.quality.tables.cells import number_texts
+from trainyard.quality.tables.formulas import Derived
+from trainyard.spec.columns import Numeric
+from trainyard.spec.recipe import Data
 from trainyard.steps.preprocess.readers.records import BadRecord, batch_schema, digest_part
-from trainyard.steps.preprocess.readers.rows import MAX_FLOAT32, check_label, check_row, typed_number, typed_text
+from trainyard.steps.preprocess.readers.tables.rows import (
+    MAX_FLOAT32,
+    check_label,
+    check_row,
+    split_by,
+    typed_number,
+    typed_text,
+)
 
 Mask = npt.NDArray[np.bool_]
 
@@ -29,8 +39,6 @@ _PLAIN_NUMBER = r"^-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?$"
 _NOTHING = pa.scalar(b"", pa.binary())
 _REMEMBERED, _REMEMBERED_LENGTH = 1 << 17, 64  # texts of all columns, and characters of one; chosen: 40 MiB at most
 _MOST_DIGITS = 32  # of a number as Python writes it: at most 24
-# From here to there Python and Arrow write the same digits, but for Python's ".0" of a whole number.
-_SAME_DIGITS = (1e-4, 1e10)
 
 
 class ColumnJudge:
@@ -38,8 +46,9 @@ class ColumnJudge:
 
     def __init__(self, data: Data, *, regression: bool) -> None:
         self._data, self._regression = data, regression
-        share = _REMEMBERED // (len(data.features) + 1)
+        share = _REMEMBERED // (len(data.features) + 2)
         self._label = _Texts(data.label, partial(_label, name=data.label, regression=regression), share)
+        self._split_by = _Texts(data.split.column or "", partial(split_by, split=data.split), share)
         self._texts = {
             name: _Texts(name, partial(typed_text, name=name, feature=feature), share)
             for name, feature in data.features.items()
@@ -47,24 +56,29 @@ class ColumnJudge:
         }
 
     def check(self, texts: Mapping[str, pa.Array], sources: pa.Array) -> tuple[pa.RecordBatch, dict[int, Quarantined]]:
-        """Return the good rows as a batch, in order, and the bad ones by their place.
+        """Return the good rows as a batch, in order, and the bad ones by their place; rows left out are in neither.
 
         texts: the columns of the recipe, strings of one length. sources: the rows' names.
         """
+        derived = Derived(self._data, texts)
         columns = {
             name: self._texts[name].column(texts[name]) if name in self._texts else _numbers(texts[name], name)
             for name in self._data.features
         }
-        label = self._label.column(texts[self._data.label])
-        bad = np.logical_or.reduce([label.bad, *(column.bad for column in columns.values())])
+        computed = {**texts, **derived.texts}
+        label = self._label.column(computed[self._data.label])
+        split = [self._split_by.column(computed[by])] if (by := self._data.split.column) else []
+        judged = [label, *columns.values(), *split]
+        bad = np.logical_or.reduce([*(column.bad for column in judged), *derived.mistyped.values()]) & derived.left
         quarantined = {}
         for place in np.flatnonzero(bad).tolist():
             row = {name: column[place].as_py() for name, column in texts.items()}
             quarantined[place] = self._quarantined(row, sources[place].as_py())
         content = _digests([part for _, column in sorted(columns.items()) for part in column.digest_parts], len(bad))
-        values = [column.values for column in columns.values()]
+        values = [column.values for column in (*columns.values(), *split)]
         batch = pa.RecordBatch.from_arrays([sources, label.values, content, *values], schema=batch_schema(self._data))
-        return batch.filter(pa.array(~bad)) if quarantined else batch, quarantined
+        good = derived.left & ~bad
+        return batch if good.all() else batch.filter(pa.array(good)), quarantined
 
     def _quarantined(self, row: Mapping[str, str], source: str) -> Quarantined:
         try:
@@ -151,20 +165,6 @@ def _number_parts(values: npt.NDArray[np.float64], name: str) -> list[pa.Array]:
     texts = number_texts(values)
     lengths = pa.array([f"{name}\0{length}\0".encode() for length in range(_MOST_DIGITS)], pa.binary())
     return [lengths.take(pc.binary_length(texts)), pc.cast(texts, pa.binary())]
-
-
-def number_texts(values: npt.NDArray[np.float64]) -> pa.Array:
-    """Return each number as Python's `repr` writes it."""
-    size = np.abs(values)
-    low, high = _SAME_DIGITS
-    whole = (np.floor(values) == values) & (size < high)
-    texts = pc.cast(pa.array(values), pa.string())
-    if whole.any():
-        texts = pc.binary_join_element_wise(texts, pc.if_else(pa.array(whole), ".0", ""), "")
-    if (other := ~(whole | np.isnan(values) | ((size >= low) & (size < high)))).any():
-        written = pa.array([repr(value) for value in values[other].tolist()], pa.string())
-        texts = pc.replace_with_mask(texts, pa.array(other), written)
-    return texts
 
 
 def _digests(parts: list[pa.Array], rows: int) -> pa.Array:

@@ -1,0 +1,66 @@
+"""Computes with Arrow what a recipe derives from the columns of a table, and which rows it reads at all."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from trainyard.quality.tables.cells import MISSING, Mask, cells
+from trainyard.spec.formula import Cell, Constant, Node, parse
+from trainyard.spec.recipe import Data
+
+
+class Derived:
+    """What `data` derives from a batch of texts by column, all of one length.
+
+    texts: the derived columns as texts, empty where a value is missing. left: the rows that `where` keeps. mistyped:
+    by column, the rows in which a number is expected and another text was found.
+    """
+
+    def __init__(self, data: Data, texts: Mapping[str, Any]) -> None:
+        self._texts = texts
+        self.mistyped: dict[str, Mask] = {}
+        self._numbers = functools.cache(self._read_numbers)
+        rows = len(next(iter(texts.values())))
+        self.left: Mask = np.ones(rows, np.bool_) if data.where is None else self._true(parse(data.where))
+        for wrong in self.mistyped.values():
+            self.left |= wrong  # whether it is to be read is not known, so it is bad
+        self.texts = {name: _as_text(self._value(parse(text))) for name, text in data.derive.items()}
+
+    def _true(self, node: Node) -> Mask:
+        return np.asarray(pc.fill_null(self._value(node), False).to_numpy(zero_copy_only=False), np.bool_)
+
+    def _value(self, node: Node) -> Any:
+        if isinstance(node, Constant):
+            return pa.scalar(node.value)
+        if isinstance(node, Cell):
+            return self._numbers(node.column) if node.kind == "number" else self._read_texts(node.column)
+        return pc.call_function(node.kernel, [self._value(argument) for argument in node.arguments])
+
+    def _read_texts(self, name: str) -> Any:
+        trimmed = pc.utf8_trim_whitespace(self._texts[name])
+        return pc.if_else(pc.equal(trimmed, ""), pa.scalar(None, pa.string()), trimmed)
+
+    def _read_numbers(self, name: str) -> Any:
+        read = cells(self._texts[name])
+        none: Mask = np.isnan(read.numbers)
+        if none.any():
+            missing = pc.is_in(pc.utf8_lower(read.texts), value_set=pa.array(MISSING))
+            wrong = none & ~np.asarray(missing.to_numpy(zero_copy_only=False), np.bool_)
+            if wrong.any():
+                self.mistyped[name] = wrong
+        return pa.array(read.numbers, mask=none)
+
+
+def _as_text(values: Any) -> Any:
+    """Return values as texts, empty where they are missing or no number: true and false, 3 and 0.25."""
+    if pa.types.is_floating(values.type):
+        finite = pc.if_else(pc.is_finite(values), values, pa.scalar(None, values.type))
+        texts = pc.replace_substring_regex(pc.cast(finite, pa.string()), pattern=r"\.0$", replacement="")
+        return pc.fill_null(texts, "")
+    return pc.fill_null(pc.cast(values, pa.string()), "")

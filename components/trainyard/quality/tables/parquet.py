@@ -1,0 +1,128 @@
+"""Reads Parquet files as batches of columns of text, as those of CSV files come."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+from urllib.parse import unquote
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import parquet
+
+from trainyard.errors import DataError, did_you_mean
+from trainyard.quality.tables.cells import number_texts
+from trainyard.storage.source_stream import local_file
+
+_PARTITION = re.compile(r"([^/=]+)=([^/]*)/")
+_NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
+_UNREADABLE = (OSError, pa.ArrowInvalid, pa.ArrowNotImplementedError)
+
+
+def column_names(path: str, name: str) -> list[str]:
+    """Return the columns of the file at `path`, those that its folders name last. Raises as `read_parquet`."""
+    try:
+        with local_file(path) as local, parquet.ParquetFile(local) as opened:
+            return list(dict.fromkeys([*opened.schema_arrow.names, *_partitions(name)]))
+    except _UNREADABLE as error:
+        raise _broken(name, error) from error
+
+
+def read_parquet(
+    path: str, name: str, columns: Sequence[str], rows: int, first: int = 0, end: int | None = None
+) -> Iterator[Any]:
+    """Yield `columns` of the file at `path` as record batches of texts of at most `rows` rows, empty where missing.
+
+    `name` stands for the file in messages; a folder `day=2024-03-01` in it is a column `day`. first, end: of the row
+    groups; all by default. Raises `DataError` that names the row group and the column which cannot be
+    read, or the column that is missing or not of one value a row.
+    """
+    parts = _partitions(name)
+    with local_file(path) as local:
+        try:
+            opened = parquet.ParquetFile(local)
+        except _UNREADABLE as error:
+            raise _broken(name, error) from error
+        with opened:
+            schema = opened.schema_arrow
+            _check(schema, columns, parts, name)
+            wanted = [column for column in columns if column in schema.names]
+            for group in range(first, opened.num_row_groups if end is None else end):
+                try:
+                    for batch in opened.iter_batches(rows, row_groups=[group], columns=wanted):
+                        yield _texts(batch, columns, parts)
+                except _UNREADABLE as error:
+                    raise _broken(f"{name}: row group {group}{_column(opened, group, wanted)}", error) from error
+
+
+def _texts(batch: Any, columns: Sequence[str], parts: dict[str, str]) -> Any:
+    there = {column: _as_text(batch.column(column)) for column in batch.schema.names}
+    rows = batch.num_rows
+    return pa.RecordBatch.from_pydict(
+        {column: there.get(column, pa.array([parts.get(column, "")] * rows, pa.string())) for column in columns}
+    )
+
+
+def _as_text(values: Any) -> Any:
+    """Return the values as a CSV file would have them, empty where one is missing."""
+    if isinstance(values, pa.DictionaryArray):
+        values = values.dictionary_decode()
+    if pa.types.is_floating(values.type):
+        numbers = np.asarray(pc.fill_null(pc.cast(values, pa.float64()), np.nan))
+        return pc.if_else(pa.array(np.isnan(numbers)), "", number_texts(numbers))
+    return pc.fill_null(pc.cast(values, pa.string()), "")
+
+
+def _partitions(name: str) -> dict[str, str]:
+    """Return the columns that the folders of the file `name` stand for, as Hive writes them."""
+    found = {unquote(column): unquote(value) for column, value in _PARTITION.findall(name)}
+    return {column: "" if value == _NO_VALUE else value for column, value in found.items()}
+
+
+def _check(schema: Any, columns: Sequence[str], parts: dict[str, str], name: str) -> None:
+    known = [*schema.names, *parts]
+    for column in columns:
+        if column not in known:
+            raise DataError(
+                f"{name}: no column '{column}'.{did_you_mean(column, known[:1000])} The file has: "
+                f"{', '.join(known)[:400]}. Correct the recipe's data."
+            )
+        if column in schema.names and not _is_plain(schema.field(column).type):
+            raise DataError(
+                f"{name}: column '{column}' is {schema.field(column).type}. Numbers, texts, days, times, true and "
+                "false are read, one value a row. Write it so, or leave the column out."
+            )
+
+
+def _is_plain(kind: Any) -> bool:
+    if pa.types.is_dictionary(kind):
+        return _is_plain(kind.value_type)
+    tests = (
+        pa.types.is_boolean,
+        pa.types.is_integer,
+        pa.types.is_floating,
+        pa.types.is_decimal,
+        pa.types.is_string,
+        pa.types.is_large_string,
+        pa.types.is_date,
+        pa.types.is_timestamp,
+        pa.types.is_null,
+    )
+    return any(test(kind) for test in tests)
+
+
+def _column(opened: Any, group: int, columns: Sequence[str]) -> str:
+    """Return which column of the row group cannot be read."""
+    for column in columns:
+        try:
+            opened.read_row_group(group, columns=[column])
+        except _UNREADABLE:
+            return f": column '{column}'"
+    return ""
+
+
+def _broken(where: str, error: Exception) -> DataError:
+    reason = " ".join(str(error).split())[:200]
+    return DataError(f"{where}: cannot be read as Parquet ({reason}). Write the file again, or leave it out.")

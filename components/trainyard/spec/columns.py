@@ -1,0 +1,89 @@
+"""What a recipe says of the columns of a table: their types, which others are computed, and what splits the rows."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from trainyard.spec.documents import Strict
+from trainyard.spec.gates import Bound
+
+Column = Annotated[str, Field(max_length=256, pattern=r"^[^\x00-\x1f\x7f]+$")]
+Count = Annotated[int, Field(gt=0, le=1_000_000_000)]
+Examples = Annotated[int, Field(gt=0, le=10_000_000)]
+Share = Annotated[float, Field(gt=0, lt=1)]
+Day = Annotated[str, Field(pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$")]
+
+
+class Numeric(Strict):
+    """A number. What is missing is imputed; the z-score, range or quantile buckets come from the training split."""
+
+    type: Literal["numeric"] = Field(description="Says that the column is a number.")
+    scale: Literal["zscore", "minmax", "buckets", "none"] = Field(
+        "zscore",
+        description="zscore: mean 0, deviation 1. minmax: 0 to 1. buckets: the id of its quantile. none: as it is.",
+    )
+    buckets: Annotated[int, Field(ge=2, le=10_000)] = Field(
+        10, description="Number of quantile buckets for scale: buckets."
+    )
+    impute: Literal["mean", "median"] | Bound = Field("mean", description="Stands in for a missing value.")
+
+
+class Category(Strict):
+    """A string out of a vocabulary that the training split gives."""
+
+    type: Literal["category"] = Field(description="Says that the column is a category.")
+    vocabulary_size: Examples = Field(10_000, description="The most frequent values that get an id of their own.")
+    min_count: Count = Field(1, description="Rarer values count as out of vocabulary.")
+    oov_buckets: Examples = Field(1, description="Ids shared by the values out of vocabulary.")
+
+
+class Date(Strict):
+    """A day written YYYY-MM-DD (a time of day may follow): becomes days since 1970, month and weekday."""
+
+    type: Literal["date"] = Field(description="Says that the column is a day.")
+
+
+class SplitRows(Strict):
+    """Which examples train, which choose the best epoch (eval), and which the gates judge by (test).
+
+    An example's place depends on the seed and its own content alone, or on that of one column.
+    """
+
+    by: Literal["content", "group", "time", "column"] = Field(
+        "content",
+        description="content: equal examples meet. group: rows with the same value of column meet. time: by the day "
+        "in column, the oldest train. column: it names the split: train, eval (validation, val, dev) or test.",
+    )
+    column: Column | None = Field(None, description="Of group, time and column: a column of the data, or of derive.")
+    train: Share = Field(0.8, description="Share of the training split, by content or group.")
+    eval: Share = Field(0.1, description="Share of the eval split, by content or group.")
+    test: Share = Field(0.1, description="Share of the test split, by content or group.")
+    eval_from: Day | None = Field(None, description="Of time: the first day, YYYY-MM-DD, of the eval split.")
+    test_from: Day | None = Field(None, description="Of time: the first day of the test split.")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if abs(self.train + self.eval + self.test - 1) > 1e-6:
+            raise ValueError(f"the fractions add up to {self.train + self.eval + self.test:g}, not to 1")
+        if (self.column is None) != (self.by == "content"):
+            raise ValueError(
+                "column is for by: group, time or column. Say which one it is"
+                if self.column
+                else f"by: {self.by} needs to know the column. Give column"
+            )
+        if self.by in ("time", "column") and (self.train, self.eval, self.test) != (0.8, 0.1, 0.1):
+            raise ValueError(f"fractions are for by: content and group; by: {self.by} takes what the column says")
+        if self.by != "time":
+            if self.eval_from or self.test_from:
+                raise ValueError("eval_from and test_from are for by: time. Leave them out")
+            return self
+        if self.eval_from is None or self.test_from is None:
+            raise ValueError("by: time needs the first days of the eval and the test split. Give eval_from, test_from")
+        for day in (self.eval_from, self.test_from):
+            datetime.date.fromisoformat(day)
+        if self.eval_from >= self.test_from:
+            raise ValueError(f"test_from {self.test_from} is not later than eval_from {self.eval_from}")
+        return self

@@ -1,0 +1,191 @@
+"""Expressions over the columns of a table, as `derive` and `where` have them: parsed, typed, and never executed.
+
+They are written as Python writes them, and only what is listed in `GRAMMAR` is taken. `quality.tables.formulas`
+computes them with Arrow.
+"""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field
+
+Kind = Literal["number", "text", "truth"]
+
+GRAMMAR = (
+    "numbers, 'texts', columns (column('any name') where the name is no plain word), + - * /, == != < <= > >=, "
+    "in [...], and, or, not, abs(x), log(x), missing(x)"
+)
+
+_ARITHMETIC: dict[type[ast.operator], str] = {
+    ast.Add: "add",
+    ast.Sub: "subtract",
+    ast.Mult: "multiply",
+    ast.Div: "divide",
+}
+_COMPARISONS: dict[type[ast.cmpop], str] = {
+    ast.Eq: "equal",
+    ast.NotEq: "not_equal",
+    ast.Lt: "less",
+    ast.LtE: "less_equal",
+    ast.Gt: "greater",
+    ast.GtE: "greater_equal",
+}
+_FUNCTIONS = {"abs": "abs", "log": "ln"}
+_SHOWN = 60
+
+
+@dataclass(frozen=True)
+class Constant:
+    """A value that stands in the expression."""
+
+    value: float | str | bool
+    kind: Kind
+
+
+@dataclass(frozen=True)
+class Cell:
+    """The value of a row in `column`, read as a number or as a text."""
+
+    column: str
+    kind: Kind
+
+
+@dataclass(frozen=True)
+class Call:
+    """What Arrow's function `kernel` gives of the values of `arguments`."""
+
+    kernel: str
+    arguments: tuple[Node, ...]
+    kind: Kind
+
+
+Node = Constant | Cell | Call
+
+
+@lru_cache(1024)
+def parse(text: str) -> Node:
+    """Return the expression `text`. Raises `ValueError` with a sentence if it is none.
+
+    >>> parse("fare > 2").kind
+    'truth'
+    """
+    try:
+        tree = ast.parse(text.strip(), mode="eval").body
+        node = _node(tree, _natural(tree) or "text")
+        if not columns(node):
+            raise ValueError("names no column of the data")
+        return node
+    except SyntaxError as error:
+        raise ValueError(f"is no expression ({error.msg}). Allowed: {GRAMMAR}") from error
+    except (RecursionError, MemoryError) as error:
+        raise ValueError("is nested too deeply. Write it in fewer parts") from error
+
+
+def columns(node: Node) -> dict[str, Kind]:
+    """Return the columns of `node` in order, and as what each is read; number if as both."""
+    if isinstance(node, Constant):
+        return {}
+    if isinstance(node, Cell):
+        return {node.column: node.kind}
+    found: dict[str, Kind] = {}
+    for argument in node.arguments:
+        for name, kind in columns(argument).items():
+            found[name] = "number" if "number" in (kind, found.get(name)) else kind
+    return found
+
+
+def _is_formula(text: str) -> str:
+    parse(text)
+    return text
+
+
+def _is_condition(text: str) -> str:
+    if parse(text).kind != "truth":
+        raise ValueError("is no condition. Compare it with something, as in fare > 0")
+    return text
+
+
+_Text = Annotated[str, Field(min_length=1, max_length=1000)]
+Formula = Annotated[_Text, AfterValidator(_is_formula)]
+Condition = Annotated[_Text, AfterValidator(_is_condition)]
+
+
+def _natural(tree: ast.expr) -> Kind | None:
+    """Return the kind that `tree` has wherever it stands; None of a column."""
+    if isinstance(tree, ast.Constant):
+        kind: Kind = "truth" if isinstance(tree.value, bool) else "text" if isinstance(tree.value, str) else "number"
+        return kind
+    if isinstance(tree, ast.Compare | ast.BoolOp) or _calls(tree, "missing"):
+        return "truth"
+    if isinstance(tree, ast.UnaryOp):
+        return "truth" if isinstance(tree.op, ast.Not) else "number"
+    return None if isinstance(tree, ast.Name) or _calls(tree, "column") else "number"
+
+
+def _node(tree: ast.expr, wanted: Kind) -> Node:
+    natural = _natural(tree)
+    if natural not in (None, wanted):
+        raise ValueError(f"'{_source(tree)}' is a {natural}, where a {wanted} is expected")
+    match tree:
+        case ast.Constant(value=bool() | int() | float() | str() as value):
+            return Constant(value if isinstance(value, bool | str) else float(value), wanted)
+        case ast.Name(id=name):
+            return _cell(name, wanted)
+        case ast.Call(func=ast.Name(id="column"), args=[ast.Constant(value=str() as name)], keywords=[]):
+            return _cell(name, wanted)
+        case ast.Call(func=ast.Name(id="missing"), args=[argument], keywords=[]):
+            return Call("is_null", (_node(argument, _natural(argument) or "text"),), "truth")
+        case ast.Call(func=ast.Name(id=name), args=[argument], keywords=[]) if name in _FUNCTIONS:
+            return Call(_FUNCTIONS[name], (_node(argument, "number"),), "number")
+        case ast.BinOp(left=left, op=operator, right=right) if type(operator) in _ARITHMETIC:
+            return Call(_ARITHMETIC[type(operator)], (_node(left, "number"), _node(right, "number")), "number")
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            return Call("negate", (_node(operand, "number"),), "number")
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            return Call("invert", (_node(operand, "truth"),), "truth")
+        case ast.BoolOp(op=operator, values=values):
+            kernel = "and_kleene" if isinstance(operator, ast.And) else "or_kleene"
+            return _joined(kernel, [_node(value, "truth") for value in values])
+        case ast.Compare(left=left, ops=operators, comparators=others):
+            pairs = zip([left, *others], operators, others, strict=False)
+            return _joined("and_kleene", [_comparison(*pair) for pair in pairs])
+    raise ValueError(f"'{_source(tree)}' is not allowed. Allowed: {GRAMMAR}")
+
+
+def _comparison(left: ast.expr, operator: ast.cmpop, right: ast.expr) -> Node:
+    if isinstance(operator, ast.In | ast.NotIn):
+        if not isinstance(right, ast.List | ast.Tuple) or not right.elts:
+            raise ValueError(f"'{_source(right)}' is no list of values, such as ['a', 'b']")
+        among = _joined("or_kleene", [_comparison(left, ast.Eq(), value) for value in right.elts])
+        return Call("invert", (among,), "truth") if isinstance(operator, ast.NotIn) else among
+    if type(operator) not in _COMPARISONS:
+        raise ValueError(f"'{_source(left)}' is compared by what is not allowed. Allowed: {GRAMMAR}")
+    equality = isinstance(operator, ast.Eq | ast.NotEq)
+    kind = _natural(left) or _natural(right) or ("text" if equality else "number")
+    return Call(_COMPARISONS[type(operator)], (_node(left, kind), _node(right, kind)), "truth")
+
+
+def _joined(kernel: str, nodes: list[Node]) -> Node:
+    """Return the nodes joined two by two."""
+    joined = nodes[0]
+    for node in nodes[1:]:
+        joined = Call(kernel, (joined, node), "truth")
+    return joined
+
+
+def _cell(name: str, wanted: Kind) -> Cell:
+    if wanted == "truth":
+        raise ValueError(f"the column '{name[:_SHOWN]}' is no condition. Compare it, as in {name[:_SHOWN]} == 'yes'")
+    return Cell(name, wanted)
+
+
+def _calls(tree: ast.expr, name: str) -> bool:
+    return isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name) and tree.func.id == name
+
+
+def _source(tree: ast.expr) -> str:
+    return ast.unparse(tree)[:_SHOWN]
