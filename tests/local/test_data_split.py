@@ -4,14 +4,17 @@ import hashlib
 from collections import Counter
 from itertools import pairwise
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from trainyard.spec.columns import SplitRows
+from trainyard.spec.recipe import Data
 from trainyard.steps.preprocess.facts.summary import SplitSummary
+from trainyard.steps.preprocess.readers.records import Record, record_batch
 from trainyard.steps.preprocess.shards import count_shards, plan_layout
-from trainyard.steps.preprocess.split import assign_split, order_key
+from trainyard.steps.preprocess.split import assign, assign_split, order_key
 
 CONTENTS = st.binary(min_size=1, max_size=64)
 
@@ -35,6 +38,46 @@ def test_the_fractions_are_met():
     # Standard deviation of a binomial: sqrt(10000 * 0.8 * 0.2) = 40, sqrt(10000 * 0.1 * 0.9) = 30.
     assert abs(counts["train"] - 8000) < 160
     assert abs(counts["eval"] - 1000) < 120
+
+
+def splits_of(values: list[str], fraction: float = 1.0, **split: object) -> list[tuple[str, str]]:
+    """The values of the column that `split` goes by, each with the split of its row, which differs from all others."""
+    features = {"n": {"type": "numeric"}}
+    data = Data.model_validate(
+        {"format": "csv", "path": "-", "features": features, "fraction": fraction, "split": {"column": "by", **split}}
+    )
+    digests = [hashlib.sha256(str(number).encode()).digest() for number in range(len(values))]
+    records = [
+        Record(f"{number}", value, {"n": 0.0}, digests[number], {}, value) for number, value in enumerate(values)
+    ]
+    batch, _ = assign(record_batch(records, data), 1, data)
+    assert "split_by" not in batch.schema.names and batch["order"].type == pa.binary(16)
+    return [(row["label"], ("train", "eval", "test")[row["split"]]) for row in batch.to_pylist()]
+
+
+def test_no_group_is_in_two_splits_and_their_shares_are_met():
+    found = splits_of([f"driver {number % 997}" for number in range(10_000)], by="group")
+    assert len(found) == 10_000 and len(set(found)) == 997
+    counts = Counter(split for _, split in found)
+    # 997 groups of about 10: the standard deviation of a share is sqrt(997 * 0.8 * 0.2) / 997 = 0.013.
+    assert abs(counts["train"] / 10_000 - 0.8) < 0.05 and counts["eval"] > 500 and counts["test"] > 500
+
+
+def test_later_days_judge_what_earlier_ones_taught():
+    days = ["2023-12-31", "2024-02-29", "2024-03-01", "2024-03-31", "2024-04-01", "2025-01-01"]
+    found = splits_of(days, by="time", eval_from="2024-03-01", test_from="2024-04-01")
+    assert [split for _, split in found] == ["train", "train", "eval", "eval", "test", "test"]
+
+
+def test_a_column_may_name_the_split():
+    found = splits_of(["Train", "validation", "val", "dev", "EVAL", "test"], by="column")
+    assert [split for _, split in found] == ["train", *["eval"] * 4, "test"]
+
+
+def test_a_fraction_leaves_the_other_splits_whole():
+    values = ["train"] * 1000 + ["eval"] * 100 + ["test"] * 100
+    counts = Counter(split for _, split in splits_of(values, 0.5, by="column"))
+    assert 400 < counts["train"] < 600 and (counts["eval"], counts["test"]) == (100, 100)
 
 
 def test_shards_are_even_and_in_order():

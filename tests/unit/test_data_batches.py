@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from trainyard.contract.artifacts.preprocess import Quarantined
 from trainyard.spec.recipe import Recipe
-from trainyard.steps.preprocess.readers.tables import csv_rows
 from trainyard.steps.preprocess.readers.records import BadSource, Record, batch_schema, record_batch
+from trainyard.steps.preprocess.readers.tables import csv_rows
 from trainyard.steps.preprocess.readers.tables.columns import number_texts
 from trainyard.steps.preprocess.readers.tables.csv_rows import read_csv, read_csv_batches
 from trainyard.steps.preprocess.readers.tables.rows import check_row
@@ -28,8 +28,8 @@ FEATURES = {
 HEADER = ["y", "n", "spare", "a é", "c", "b", "d"]
 
 
-def recipe(task="classification") -> Recipe:
-    data = {"format": "csv", "path": "rows.csv", "label": "y", "features": FEATURES}
+def recipe(task="classification", **more) -> Recipe:
+    data = {"format": "csv", "path": "rows.csv", "label": "y", "features": FEATURES, **more}
     return Recipe.model_validate({"name": "rows", "task": task, "data": data, "model": {"name": "mlp"}})
 
 
@@ -66,6 +66,14 @@ def assert_equal(path, recipe) -> tuple[list[dict], list[Quarantined], str]:
         assert [repr(row) for row in found[0]] == [repr(row) for row in expected[0]]  # by repr, for NaN is not NaN
         assert found[1] == expected[1]
     return found
+
+
+DERIVED = {
+    "derive": {"big": "n > 0 or column('a é') == 'name 7'", "half": "b / 2"},
+    "where": "c != 'green' and not missing(d)",
+    "label": "big",
+    "split": {"by": "group", "column": "half"},
+}
 
 
 def odd_number(draw: random.Random) -> str:
@@ -127,6 +135,17 @@ def test_100_000_mixed_rows_are_what_they_are_one_by_one(tmp_path):
     assert {item.reason for item in bad} == {"ragged_row", "mistyped_value", "missing_label", "unknown_label"}
 
 
+def test_derived_rows_are_what_they_are_one_by_one(tmp_path):
+    draw = random.Random(3)
+    path = tmp_path / "rows.csv"
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows([HEADER, *(row(draw, 0.05 * (number % 2)) for number in range(6000))])
+    rows, bad, end = assert_equal(path, recipe(**DERIVED))
+    assert end == "" and 1500 < len(rows) < 3000
+    assert {item.reason for item in bad} == {"mistyped_value", "missing_label", "missing_split"}
+    assert {each["label"] for each in rows} == {"true", "false"} and all(each["raw/c"] != "green" for each in rows)
+
+
 def test_most_rows_of_a_plain_table_are_judged_by_column(tmp_path, monkeypatch):
     draw = random.Random(1)
     lines = [",".join(row(draw, 0)) for _ in range(10_000)]
@@ -183,6 +202,7 @@ def test_whatever_a_small_file_holds_it_is_what_it_is_row_by_row(tmp_path_factor
             patch.setattr(csv_rows, name, value)
         patch.setattr(csv_rows, "_MOST_BYTES", 64)
         assert_equal(path, recipe(task))
+        assert_equal(path, recipe(**DERIVED))
 
 
 @given(st.lists(st.floats(allow_subnormal=True) | st.integers(-(10**17), 10**17).map(float), min_size=1))

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainyard.spec.recipe import Data, Recipe
-from trainyard.steps.preprocess.readers.tables import csv_rows
 from trainyard.steps.preprocess.readers.records import BadRecord, BadSource, Record
+from trainyard.steps.preprocess.readers.tables import csv_rows
 from trainyard.steps.preprocess.readers.tables.csv_rows import read_csv
 from trainyard.steps.preprocess.readers.tables.rows import check_row
 

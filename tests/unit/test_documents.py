@@ -46,6 +46,19 @@ TABLE = {
     "evaluate": {"slices": ["Türen"], "gates": [{"metric": "accuracy", "min": 0.5, "slice": "Türen=two"}]},
     "push": {"path": "/models"},
 }
+RIDES = {
+    "name": "rides",
+    "data": {
+        "format": "parquet",
+        "path": "rides",
+        "derive": {"tipped": "tip > 0.2 * fare"},
+        "where": "fare > 0",
+        "label": "tipped",
+        "features": {"fare": {"type": "numeric"}},
+        "split": {"by": "time", "column": "day", "eval_from": "2024-02-01", "test_from": "2024-03-01"},
+    },
+    "model": {"name": "mlp"},
+}
 IMAGES = {
     "name": "pets",
     "data": {"format": "image_folder", "path": "gs://bucket/pets", "image_size": [96, 96]},
@@ -102,7 +115,7 @@ SCHEDULE = {
     "when": {"champion_older_than": "7d"},
 }
 MODELS: dict[str, tuple[type[BaseModel], list[Node]]] = {
-    "recipe": (Recipe, [TABLE, IMAGES, WINDOW, DIGITS, TUNED]),
+    "recipe": (Recipe, [TABLE, RIDES, IMAGES, WINDOW, DIGITS, TUNED]),
     "environment": (Environment, [KUBEFLOW, VERTEX]),
     "schedule": (Schedule, [SCHEDULE]),
 }

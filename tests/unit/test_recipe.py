@@ -282,3 +282,49 @@ def test_weights_lie_beside_the_recipe_in_a_bucket_or_at_keras(tmp_path: Path) -
         recipe.load(str(file), ["model.weights=w.keras"])
     (tmp_path / "w.keras").touch()
     assert recipe.load(str(file), ["model.weights=w.keras"]).model.weights == str(tmp_path / "w.keras")
+
+
+RIDES = """\
+name: rides
+data:
+  format: parquet
+  path: rides
+  label: tipped
+  derive: {tipped: tip > 0.2 * fare}
+  features: {fare: {type: numeric}}
+model: {name: mlp}
+"""
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["data.label=tip"], "data.derive.tipped: is neither label nor split.column."),
+        (["data.derive.fare=tip + 1"], "data.derive.fare: is a feature too, which a model is served as the data has"),
+        (["data.derive.tipped=tipped > 1"], "data.derive.tipped: is read by a formula as a column of the data, too"),
+        (["data.where=fare + 1"], "data.where: is no condition. Compare it with something"),
+        (["data.split.by=group"], "data.split: by: group needs to know the column. Give column"),
+        (["data.split.column=day"], "data.split: column is for by: group, time or column. Say which one it is"),
+        (["data.split={by: time, column: day}"], "Give eval_from, test_from"),
+        (
+            ["data.split={by: time, column: day, eval_from: 2024-03-01, test_from: 2024-02-01}"],
+            "test_from 2024-02-01 is not later than eval_from 2024-03-01",
+        ),
+        (["data.split={by: column, column: part, train: 0.6, eval: 0.2, test: 0.2}"], "fractions are for by: content"),
+        (["data.split={by: group, column: day, eval_from: 2024-03-01}"], "are for by: time. Leave them out"),
+    ],
+)
+def test_what_a_table_cannot_be_split_or_derived_by_is_explained(overrides: list[str], said: str) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        documents.parse(RIDES, Recipe, name="rides.yaml", overrides=overrides)
+    assert said in str(refused.value)
+
+
+def test_the_columns_that_are_read_are_each_named_once() -> None:
+    split = "data.split={by: time, column: day, eval_from: 2024-03-01, test_from: 2024-04-01}"
+    recipe = documents.parse(RIDES, Recipe, name="x", overrides=["data.where=kind != 'test'", split])
+    assert recipe.data.columns == ["fare", "day", "tip", "kind"]
+    images = documents.parse(GOOD, Recipe, name="x")
+    with pytest.raises(ConfigurationError, match="these are images"):
+        documents.parse(GOOD, Recipe, name="x", overrides=["data.where=a > 1"])
+    assert images.data.columns == ["label"]

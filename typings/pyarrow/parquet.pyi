@@ -9,6 +9,7 @@ class RowGroupMetaData:
     total_byte_size: int
 
 class FileMetaData:
+    num_rows: int
     num_row_groups: int
     def row_group(self, i: int) -> RowGroupMetaData: ...
 

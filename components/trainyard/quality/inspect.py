@@ -10,7 +10,7 @@ from trainyard.quality.source import Kind, SourceFiles, find_source
 from trainyard.quality.tables.tables import profile_table
 from trainyard.spec.recipe import Recipe
 
-_KINDS: dict[str, Kind] = {"csv": "csv", "image_folder": "image_folder"}
+_KINDS: dict[str, Kind] = {"csv": "csv", "parquet": "parquet", "image_folder": "image_folder"}
 
 
 def inspect(path: str, label: str | None = None) -> Profile:
@@ -20,7 +20,7 @@ def inspect(path: str, label: str | None = None) -> Profile:
     """
     forgo_pandas()
     source = find_source(path)
-    if source.kind == "csv":
+    if source.is_table:
         return profile_table(source, label)
     if label is not None:
         raise ConfigurationError(
@@ -33,8 +33,8 @@ def inspect_recipe(recipe: Recipe) -> Profile:
     """Return the profile of the data that `recipe` names. Raises as `inspect`."""
     forgo_pandas()
     source = recipe_source(recipe)
-    if source.kind == "csv":
-        return profile_table(source, recipe.data.label, recipe.task == "regression")
+    if source.is_table:
+        return profile_table(source, recipe.data.label, recipe.task == "regression", recipe.data)
     return profile_pictures(source)
 
 
@@ -45,6 +45,6 @@ def recipe_source(recipe: Recipe) -> SourceFiles:
     if kind is None or data.path is None or data.window_days is not None:
         what = "bundled data" if data.path is None else "a window of days" if kind else f"the format {data.format}"
         raise ConfigurationError(
-            f"{recipe.name}: data: {what} cannot be looked into. Name files: CSV, or folders of pictures."
+            f"{recipe.name}: data: {what} cannot be looked into. Name files: CSV, Parquet, or folders of pictures."
         )
     return find_source(data.path, kind)

@@ -76,7 +76,7 @@ class Profile(Part):
     """
 
     source: str
-    kind: Literal["csv", "image_folder"]
+    kind: Literal["csv", "parquet", "image_folder"]
     files: int
     bytes: int
     rows: int

@@ -13,8 +13,9 @@ from trainyard.quality.inspect import recipe_source
 from trainyard.quality.pictures.pictures import Measured, measure
 from trainyard.quality.source import SourceFiles
 from trainyard.quality.tables.cells import Cells, cells
+from trainyard.quality.tables.formulas import with_derived
 from trainyard.quality.tables.table import Batch, read_table
-from trainyard.spec.recipe import Recipe
+from trainyard.spec.recipe import Data, Recipe
 
 _ROWS = 10_000  # chosen: parsed in some tens of milliseconds
 _PICTURES = 64  # chosen: by their headers, also from a bucket in a second
@@ -29,7 +30,7 @@ def check_first(recipe: Recipe) -> str:
     """
     forgo_pandas()
     source = recipe_source(recipe)
-    faults, looked_at = _check_table(recipe, source) if source.kind == "csv" else _check_pictures(recipe, source)
+    faults, looked_at = _check_table(recipe, source) if source.is_table else _check_pictures(recipe, source)
     if faults:
         raise DataError("\n".join([f"{source.path}: does not fit the recipe (looked at {looked_at}):", *faults]))
     return looked_at
@@ -41,18 +42,33 @@ def _check_table(recipe: Recipe, source: SourceFiles) -> tuple[list[str], str]:
         raise DataError(f"{source.path}: there are no rows below the header. Name a file with data.")
     batch = Batch(batch.file, batch.columns.slice(0, _ROWS), batch.rows[:_ROWS])
     names, data = batch.columns.schema.names, recipe.data
+    count = batch.columns.num_rows
+    looked_at = f"the first {count:,} {'row' if count == 1 else 'rows'} of {batch.file}"
     faults = []
-    for where, name in [("data.label", data.label), *((f"data.features.{name}", name) for name in data.features)]:
+    for name in data.columns:
         if name not in names:
             known = did_you_mean(name, names)
-            faults.append(f"{where}: no column '{name}'.{known} The header has: {', '.join(names)[:400]}.")
+            faults.append(f"{_where(name, data)}: no column '{name}'.{known} The header has: {', '.join(names)[:400]}.")
+    if not faults:
+        batch = with_derived(batch, data)
+        names = batch.columns.schema.names
+    if not batch.columns.num_rows:
+        return [f"data.where: '{data.where}' is true of no row."], looked_at
     for name, feature in data.features.items():
         if name in names and feature.type != "category":
             faults += _mistyped(f"data.features.{name}", feature.type, cells(batch.columns[name]), batch, recipe)
     if data.label in names:
         faults += _label_faults(cells(batch.columns[data.label]), batch, recipe)
-    count = batch.columns.num_rows
-    return faults, f"the first {count:,} {'row' if count == 1 else 'rows'} of {batch.file}"
+    return faults, looked_at
+
+
+def _where(column: str, data: Data) -> str:
+    """Return what of the recipe reads `column`."""
+    if column in data.features:
+        return f"data.features.{column}"
+    if column == data.split.column:
+        return "data.split.column"
+    return "data.label" if column == data.label else "data.derive or data.where"
 
 
 def _mistyped(where: str, kind: str, column: Cells, batch: Batch, recipe: Recipe) -> Iterator[str]:

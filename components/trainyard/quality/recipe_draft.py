@@ -26,9 +26,7 @@ def draft_recipe(name: str, path: str, profile: Profile) -> tuple[str, list[str]
     content = _of_pictures(profile) if profile.kind == "image_folder" else _of_table(profile)
     guesses = content.pop("guesses")
     content["data"] = {"format": profile.kind, "path": path, **content["data"]}
-    head = [
-        f"# Drafted from {profile.rows:,} {'rows' if profile.kind == 'csv' else 'pictures'}; correct what is wrong:"
-    ]
+    head = [f"# Drafted from {profile.rows:,} {'pictures' if profile.pictures else 'rows'}; correct what is wrong:"]
     head += [f"#   {guess}" for guess in guesses]
     return "\n".join(
         [*head, plain_yaml.dump({"name": name, **content}, allow_unicode=True, inline_leaves=True)]
@@ -72,7 +70,7 @@ def _of_table(profile: Profile) -> dict[str, Any]:
     types = {column.name: _TYPES.get(column.type) for column in profile.columns}
     features = {name: {"type": types[name]} for name in why if not why[name]}
     if features:
-        data = Data.model_validate({"format": "csv", "path": "-", "label": profile.label, "features": features})
+        data = Data.model_validate({"format": profile.kind, "path": "-", "label": profile.label, "features": features})
         why |= {name: f"{fault}" for name, fault in feature_names.faults(data)}
     features = {name: feature for name, feature in features.items() if not why[name]}
     left_out = [f"left out: {name} ({reason})" for name, reason in why.items() if reason]

@@ -12,10 +12,10 @@ from trainyard.errors import ConfigurationError, DataError
 from trainyard.storage import listing
 from trainyard.storage.source_stream import open_file
 
-Kind = Literal["csv", "image_folder"]
+Kind = Literal["csv", "parquet", "image_folder"]
 
 PICTURES = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp", ".tif", ".tiff", ".avif", ".jp2", ".ppm", ".pgm", ".dib")
-_TABLES = (".csv", ".csv.gz")
+_TABLES: dict[Kind, tuple[str, ...]] = {"csv": (".csv", ".csv.gz"), "parquet": (".parquet", ".pq")}
 _SHOWN = 5
 
 
@@ -28,6 +28,11 @@ class SourceFiles:
     root: str
     files: list[listing.SourceFile]
     others: list[str]
+
+    @property
+    def is_table(self) -> bool:
+        """Whether the files hold rows, not pictures."""
+        return self.kind != "image_folder"
 
     def open(self, file: listing.SourceFile) -> IO[bytes]:
         """Return the file's bytes, gunzipped if its name ends in .gz."""
@@ -48,8 +53,8 @@ def find_source(path: str, kind: Kind | None = None) -> SourceFiles:
         raise DataError(f"{uris.without_secrets(path)}: {why}.")
     listed = listing.list_files(path)
     if not listed.files:
-        raise DataError(f"{path}: no files found. Name a CSV file, a folder of images, or a glob.")
-    by_kind: dict[Kind, list[listing.SourceFile]] = {"csv": [], "image_folder": []}
+        raise DataError(f"{path}: no files found. Name a CSV or Parquet file, a folder of images, or a glob.")
+    by_kind: dict[Kind, list[listing.SourceFile]] = {"csv": [], "parquet": [], "image_folder": []}
     others = []
     for file in listed.files:
         of = _kind(file.name) or (kind if not listed.is_folder and kind == "csv" else None)
@@ -57,12 +62,12 @@ def find_source(path: str, kind: Kind | None = None) -> SourceFiles:
             others.append(file.name)
         else:
             by_kind[of].append(file)
-    most: Kind = "csv" if len(by_kind["csv"]) >= len(by_kind["image_folder"]) else "image_folder"
+    most: Kind = max(by_kind, key=lambda each: len(by_kind[each]))
     found = kind or most
     files = by_kind[found]
     if not files:
         raise DataError(f"{path}: {_none_of(kind, listed.files)}")
-    if found == "csv" and (bad := [file for file in files if file.reason]):
+    if found != "image_folder" and (bad := [file for file in files if file.reason]):
         raise DataError(f"{path}: {bad[0].name} cannot be read ({bad[0].detail}). Repair or remove it.")
     others += [file.name for name, several in by_kind.items() if name != found for file in several]
     return SourceFiles(path, found, listed.root, files, sorted(others))
@@ -77,8 +82,9 @@ def require_libraries() -> None:
 
 def _kind(name: str) -> Kind | None:
     lower = name.lower()
-    if lower.endswith(_TABLES):
-        return "csv"
+    for kind, endings in _TABLES.items():
+        if lower.endswith(endings):
+            return kind
     return "image_folder" if lower.endswith(PICTURES) else None
 
 
@@ -87,6 +93,7 @@ def _none_of(kind: Kind | None, files: list[listing.SourceFile]) -> str:
     wanted = {
         "csv": "no CSV file (*.csv, *.csv.gz)",
         "image_folder": "no picture (*.jpg, *.png …)",
-        None: "neither CSV files (*.csv, *.csv.gz) nor pictures (*.jpg, *.png …)",
+        "parquet": "no Parquet file (*.parquet, *.pq)",
+        None: "neither CSV files (*.csv, *.csv.gz) nor Parquet files (*.parquet) nor pictures (*.jpg, *.png …)",
     }[kind]
     return f"{wanted} among its {len(files)} files, such as {shown}. Name another source."

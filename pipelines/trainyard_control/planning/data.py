@@ -108,12 +108,24 @@ def _counted(recipe: Recipe, examples: int | None) -> tuple[int, int, str]:
         names = [name for name in glob.glob(path, recursive=True) if not name.endswith(".gz")]  # noqa: PTH207
         if names:
             return sum(_lines(name) - 1 for name in names), 2, "lines counted"
+    if recipe.data.format == "parquet" and "://" not in path and (rows := _parquet_rows(path)):
+        return rows, 2, "rows counted"
     if examples is None:
         raise ConfigurationError(
             f"{recipe.name}: how many training examples {path} holds is not known. "
             "Give --examples N, or run the preprocess step once."
         )
     return round(examples / max(recipe.data.split.train, 1e-6)), 2, "--examples"
+
+
+def _parquet_rows(path: str) -> int:
+    from pyarrow import ArrowInvalid, parquet  # not where pyarrow is not installed, and the count is asked for
+
+    names = Path(path).rglob("*.parquet") if Path(path).is_dir() else glob.glob(path, recursive=True)  # noqa: PTH207
+    try:
+        return sum(parquet.read_metadata(str(name)).num_rows for name in names)
+    except (OSError, ArrowInvalid):
+        return 0  # the step that reads it says why
 
 
 def _lines(name: str) -> int:

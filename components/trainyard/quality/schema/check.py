@@ -21,7 +21,7 @@ def check_source(schema: TableSchema | PictureSchema, source: SourceFiles) -> li
     """
     forgo_pandas()
     if isinstance(schema, PictureSchema) != (source.kind == "image_folder"):
-        what = {"csv": "a table", "image_folder": "pictures"}[source.kind]
+        what = "a table" if source.is_table else "pictures"
         of = "pictures" if isinstance(schema, PictureSchema) else "a table"
         raise ConfigurationError(f"{source.path} is {what}, and the schema that of {of}. Name another schema.")
     found = Conformity()

@@ -10,7 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from trainyard.errors import DataError, did_you_mean
 from trainyard.quality.tables.cells import MISSING, Mask, cells
+from trainyard.quality.tables.table import Batch
 from trainyard.spec.formula import Cell, Constant, Node, parse
 from trainyard.spec.recipe import Data
 
@@ -55,6 +57,23 @@ class Derived:
             if wrong.any():
                 self.mistyped[name] = wrong
         return pa.array(read.numbers, mask=none)
+
+
+def with_derived(batch: Batch, data: Data) -> Batch:
+    """Return the rows of `batch` that `data` keeps, with what it derives as further columns.
+
+    Raises `DataError` if the formulas read a column that is not there.
+    """
+    if not (data.derive or data.where):
+        return batch
+    names = batch.columns.schema.names
+    for name in data.columns:
+        if name not in names:
+            raise DataError(f"{batch.file}: no column '{name}'.{did_you_mean(name, names)} Correct the recipe's data.")
+    derived = Derived(data, {name: batch.columns[name] for name in names})
+    columns = {name: batch.columns[name] for name in names} | derived.texts
+    kept = pa.RecordBatch.from_pydict(columns).filter(pa.array(derived.left))
+    return Batch(batch.file, kept, batch.rows[derived.left])
 
 
 def _as_text(values: Any) -> Any:

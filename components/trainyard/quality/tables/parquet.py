@@ -22,10 +22,15 @@ _UNREADABLE = (OSError, pa.ArrowInvalid, pa.ArrowNotImplementedError)
 
 
 def column_names(path: str, name: str) -> list[str]:
-    """Return the columns of the file at `path`, those that its folders name last. Raises as `read_parquet`."""
+    """Return the columns of the file at `path` that can be read, those that its folders name last.
+
+    Raises as `read_parquet`.
+    """
     try:
         with local_file(path) as local, parquet.ParquetFile(local) as opened:
-            return list(dict.fromkeys([*opened.schema_arrow.names, *_partitions(name)]))
+            schema = opened.schema_arrow
+            plain = [column for column in schema.names if _is_plain(schema.field(column).type)]
+            return list(dict.fromkeys([*plain, *_partitions(name)]))
     except _UNREADABLE as error:
         raise _broken(name, error) from error
 

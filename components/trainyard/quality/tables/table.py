@@ -1,4 +1,4 @@
-"""Reads CSV files as batches of columns of text, each row with its number and every row that has none."""
+"""Reads CSV and Parquet files as batches of columns of text, each row with its number and every row that has none."""
 
 from __future__ import annotations
 
@@ -20,15 +20,17 @@ from numpy.typing import NDArray
 
 from trainyard.errors import DataError
 from trainyard.quality.source import SourceFiles
+from trainyard.quality.tables.parquet import column_names, read_parquet
 
 _BLOCK = 4 << 20  # bytes of text that are parsed at once; chosen: a longer row is a lost quote
+_ROWS = 1 << 14  # of a Parquet file that are read at once; chosen
 _NUMBER = re.compile(r"[+-]?[0-9]*\.?[0-9]+([eE][+-]?[0-9]+)?")
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Rows of one file: columns of text, and for each row its number; the header is row 1."""
+    """Rows of one file: columns of text, and for each row its number; the header of a CSV file is row 1."""
 
     file: str
     columns: Any  # pa.RecordBatch
@@ -55,6 +57,9 @@ def read_table(source: SourceFiles) -> Iterator[Batch | Ragged]:
     Raises `DataError` that names the file if it is empty, its header differs from that of the first file or repeats
     a column, it is not UTF-8, or it cannot be read.
     """
+    if source.kind == "parquet":
+        yield from _parquet(source)
+        return
     first: list[str] = []
     for file in source.files:
         try:
@@ -68,6 +73,17 @@ def read_table(source: SourceFiles) -> Iterator[Batch | Ragged]:
             raise DataError(
                 f"{file.name}: cannot be read ({error}). Check its permissions, or copy it again from its origin."
             ) from error
+
+
+def _parquet(source: SourceFiles) -> Iterator[Batch]:
+    paths = {file.name: f"{source.root.rstrip('/')}/{file.name}" for file in source.files}
+    columns: list[str] = []
+    for name, path in paths.items():
+        columns = columns or column_names(path, name)
+        rows = 0
+        for texts in read_parquet(path, name, columns, _ROWS):
+            yield Batch(name, texts, np.arange(rows + 1, rows + 1 + texts.num_rows))
+            rows += texts.num_rows
 
 
 def _header(stream: IO[bytes], name: str) -> list[str]:

@@ -16,9 +16,11 @@ from trainyard.quality.sample import RowSample
 from trainyard.quality.source import SourceFiles
 from trainyard.quality.tables.cells import Cells, cells
 from trainyard.quality.tables.columns import Column
+from trainyard.quality.tables.formulas import with_derived
 from trainyard.quality.tables.giveaway import giveaways
 from trainyard.quality.tables.mislabelled import suspects
 from trainyard.quality.tables.table import Batch, Ragged, read_table
+from trainyard.spec.recipe import Data
 
 _FIRST = 5
 _SUCH_AS = 5
@@ -26,15 +28,18 @@ _LABELS = ("label", "target", "class", "y", "category", "outcome")  # chosen: na
 _CLASSES = 1000  # chosen: most values of a column that is taken for classes
 
 
-def profile_table(source: SourceFiles, label: str | None, is_number: bool | None = None) -> Profile:
+def profile_table(
+    source: SourceFiles, label: str | None, is_number: bool | None = None, data: Data | None = None
+) -> Profile:
     """Return the profile of the rows; without `label` the likely one is named.
 
-    is_number: the label is a number to predict; None decides by its values. Raises `ConfigurationError` if there is no
+    is_number: the label is a number to predict; None decides by its values. data: whose derived columns are counted
+    too, and whose `where` leaves rows out. Raises `ConfigurationError` if there is no
     column `label`, `DataError` if the files cannot be read or have no rows.
     """
     counts = _Counts(label)
     for item in read_table(source):
-        counts.add(item)
+        counts.add(with_derived(item, data) if data and isinstance(item, Batch) else item)
     if not counts.columns or not counts.rows:
         raise DataError(f"{source.path}: there are no rows below the header. Name a file with data.")
     columns = [column.profile() for column in counts.columns.values()]
@@ -50,7 +55,7 @@ def profile_table(source: SourceFiles, label: str | None, is_number: bool | None
     repeated = counts.repeated()
     profile = Profile(
         source=source.path,
-        kind="csv",
+        kind=source.kind,
         files=len(source.files),
         bytes=sum(file.bytes for file in source.files),
         rows=counts.rows,

@@ -199,8 +199,9 @@ def _show(profile: Profile) -> None:
     from trainyard_control.cli.screen import plain_table, size, table_console
 
     console = table_console()
-    unit = "rows" if profile.kind == "csv" else "pictures"
-    columns = f" × {len(profile.columns)} columns" if profile.kind == "csv" else f" in {len(profile.classes)} classes"
+    is_table = profile.kind != "image_folder"
+    unit = "rows" if is_table else "pictures"
+    columns = f" × {len(profile.columns)} columns" if is_table else f" in {len(profile.classes)} classes"
     console.print(
         f"[bold]{escape(profile.source)}[/]: {profile.rows:,} {unit}{columns}, {profile.files:,} "
         f"{'file' if profile.files == 1 else 'files'}, {size(profile.bytes)}"

@@ -1,0 +1,98 @@
+"""Formulas over columns: what they mean, and what is refused before a row is read."""
+
+import math
+
+import pyarrow as pa
+import pytest
+
+from trainyard.quality.tables.formulas import Derived
+from trainyard.spec.formula import parse
+from trainyard.spec.recipe import Data
+
+ROWS = {
+    "fare": ["10", "0", "", "NA", "x", "-4"],
+    "tip": ["3", "1", "2", "2", "2", "2"],
+    "trip kind": ["ride", " ride ", "", "pool", "ride", "ride"],
+}
+
+
+def derived(formula: str, where: str | None = None) -> Derived:
+    data = Data.model_validate(
+        {
+            "format": "csv",
+            "path": "-",
+            "label": "made",
+            "features": {"tip": {"type": "numeric"}},
+            "derive": {"made": formula},
+            "where": where,
+        }
+    )
+    return Derived(data, {name: pa.array(texts) for name, texts in ROWS.items()})
+
+
+@pytest.mark.parametrize(
+    ("formula", "values"),
+    [
+        ("tip > 0.2 * fare", ["true", "true", "", "", "", "true"]),
+        ("fare + tip", ["13", "1", "", "", "", "-2"]),
+        ("tip / fare", ["0.3", "", "", "", "", "-0.5"]),
+        ("0 < fare <= 10", ["true", "false", "", "", "", "false"]),
+        ("not fare > 0 or tip == 3", ["true", "true", "", "", "", "true"]),
+        ("column('trip kind') in ['ride', 'pool']", ["true", "true", "", "true", "true", "true"]),
+        ("column('trip kind') not in ('ride', 'pool')", ["false", "false", "", "false", "false", "false"]),
+        ("missing(column('trip kind'))", ["false", "false", "true", "false", "false", "false"]),
+        ("column('trip kind')", ["ride", "ride", "", "pool", "ride", "ride"]),
+        ("abs(fare - 3)", ["7", "3", "", "", "", "7"]),
+        ("log(tip)", [repr(math.log(3)), "0", *[repr(math.log(2))] * 4]),
+        ("tip == fare", ["false"] * 2 + [""] + ["false"] * 3),  # two columns: as texts
+    ],
+)
+def test_a_formula_computes_what_python_would_and_nothing_of_what_is_missing(formula, values):
+    assert derived(formula).texts["made"].to_pylist() == values
+
+
+def test_a_text_where_a_number_is_expected_is_a_fault_of_its_row():
+    assert derived("fare > 1").mistyped["fare"].tolist() == [False] * 4 + [True, False]
+    assert derived("column('trip kind') == 'x'").mistyped == {}
+
+
+def test_rows_stay_for_which_the_condition_is_true():
+    assert derived("tip > 1", "tip < 3").left.tolist() == [False, True, True, True, True, True]
+    # Of the fifth it is not known.
+    assert derived("tip > 1", "fare > 0").left.tolist() == [True, False, False, False, True, False]
+
+
+@pytest.mark.parametrize(
+    ("formula", "said"),
+    [
+        ("", "at least 1 character"),
+        ("tip >", "is no expression (invalid syntax). Allowed: numbers"),
+        ("3 > 2", "names no column of the data"),
+        ("__import__('os').system('ls')", "is not allowed"),
+        ("open('/etc/passwd')", "is not allowed"),
+        ("tip.__class__", "is not allowed"),
+        ("[x for x in tip]", "is not allowed"),
+        ("lambda: tip", "is not allowed"),
+        ("tip ** 2", "is not allowed"),
+        ("tip is fare", "is compared by what is not allowed"),
+        ("tip in fare", "is no list of values"),
+        ("tip > 'a' + 1", "''a'' is a text, where a number is expected"),
+        ("tip and fare", "the column 'tip' is no condition. Compare it, as in tip == 'yes'"),
+        ("(" * 250 + "tip" + ")" * 250, "is no expression"),
+        ("-" * 999 + "1", "is nested too deeply"),
+        ("+".join(["tip"] * 400), "at most 1000 characters"),
+    ],
+)
+def test_what_is_no_formula_is_refused(formula, said):
+    with pytest.raises(ValueError) as refused:
+        derived(formula)
+    assert said in str(refused.value)
+
+
+def test_a_condition_is_no_number():
+    with pytest.raises(ValueError, match=r"is no condition\. Compare it with something"):
+        derived("tip > 1", "tip + 1")
+
+
+def test_what_is_parsed_is_no_code():
+    assert repr(parse("tip > 1")).startswith("Call(kernel='greater'")

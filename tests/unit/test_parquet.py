@@ -1,0 +1,116 @@
+"""Rows of Parquet files: the same as those of a CSV file, and what makes a file unusable."""
+
+import datetime
+
+import pyarrow as pa
+import pytest
+from pyarrow import csv, parquet
+
+from trainyard.contract.artifacts.preprocess import Quarantined
+from trainyard.errors import DataError
+from trainyard.quality.tables.parquet import read_parquet
+from trainyard.spec.recipe import Recipe
+from trainyard.steps.preprocess.readers.tables import parquet_rows
+from trainyard.steps.preprocess.readers.tables.csv_rows import read_csv_batches
+from trainyard.steps.preprocess.readers.tables.parquet_rows import parquet_pieces, read_parquet_batches
+
+KINDS = {"i": "numeric", "f": "numeric", "s": "category", "b": "category", "t": "date"}
+ROWS = 1000
+
+
+def recipe(path, format="parquet", **features) -> Recipe:
+    columns = {name: {"type": kind} for name, kind in (KINDS | features).items()}
+    data = {"format": format, "path": str(path), "label": "y", "features": columns}
+    return Recipe.model_validate({"name": "rows", "data": data, "model": {"name": "mlp"}})
+
+
+def table() -> pa.Table:
+    missing = [number % 7 == 0 for number in range(ROWS)]
+    columns = {
+        "i": pa.array([None if gap else number * 10**9 for number, gap in enumerate(missing)], pa.int64()),
+        "f": pa.array([number / 3 for number in range(ROWS)], pa.float64()),
+        "s": pa.array([None if gap else f"né {number % 5}" for number, gap in enumerate(missing)]).dictionary_encode(),
+        "b": pa.array([number % 3 == 0 for number in range(ROWS)]),
+        "t": pa.array([datetime.datetime(2024, 1, 1) + datetime.timedelta(hours=number) for number in range(ROWS)]),
+        "y": pa.array([f"{number % 2}" if number != 500 else None for number in range(ROWS)]),
+    }
+    return pa.table(columns)
+
+
+def items(batches) -> tuple[list[dict], list[Quarantined]]:
+    rows, bad = [], []
+    for item in batches:
+        if isinstance(item, Quarantined):
+            bad.append(item)
+        else:
+            rows += item.to_pylist()
+    return rows, bad
+
+
+def test_the_rows_are_those_of_the_same_table_in_csv(tmp_path):
+    parquet.write_table(table(), tmp_path / "a.parquet", row_group_size=300)
+    text = table().set_column(2, "s", table()["s"].cast(pa.string()))
+    csv.write_csv(text, tmp_path / "a.csv")
+    rows, bad = items(read_parquet_batches(str(tmp_path / "a.parquet"), "a", recipe(tmp_path)))
+    expected, expected_bad = items(read_csv_batches(str(tmp_path / "a.csv"), "a", recipe(tmp_path, "csv")))
+    for row in expected:
+        row["source"] = f"a:{int(row['source'][2:]) - 1}"  # row 1 is no header
+    assert [repr(row) for row in rows] == [repr(row) for row in expected]
+    assert [(item.source, item.reason) for item in bad] == [("a:501", "missing_label")]
+    assert [item.detail for item in bad] == [item.detail for item in expected_bad]
+
+
+def test_pieces_of_row_groups_are_the_whole(tmp_path, monkeypatch):
+    path = str(tmp_path / "a.parquet")
+    parquet.write_table(table(), path, row_group_size=100)
+    whole = items(read_parquet_batches(path, "a", recipe(path)))
+    assert len(parquet_pieces(path)) == 1
+    monkeypatch.setattr(parquet_rows, "PIECE_BYTES", 8000)
+    pieces = parquet_pieces(path)
+    assert 2 < len(pieces) < 10 and pieces[-1].end is None
+    parts = [items(read_parquet_batches(path, "a", recipe(path), piece)) for piece in pieces]
+    assert repr([row for rows, _ in parts for row in rows]) == repr(whole[0])
+    assert [item for _, bad in parts for item in bad] == whole[1]
+
+
+def test_folders_that_name_a_value_are_columns(tmp_path):
+    path = str(tmp_path / "a.parquet")
+    parquet.write_table(table(), path)
+    name = "day=2024-03-01/shop=S%20%26%20Co/none=__HIVE_DEFAULT_PARTITION__/a.parquet"
+    batch = next(read_parquet(path, name, ["i", "day", "shop", "none"], 10))
+    assert batch.to_pylist()[1] == {"i": "1000000000", "day": "2024-03-01", "shop": "S & Co", "none": ""}
+
+
+@pytest.mark.parametrize(
+    ("column", "said"),
+    [
+        ("ii", "a: no column 'ii'. Did you mean 'i'? The file has: i, f, s, b, t, y."),
+        ("l", "a: column 'l' is list<element: int64>. Numbers, texts, days"),
+    ],
+)
+def test_a_column_that_cannot_be_read_is_named(tmp_path, column, said):
+    content = table()
+    if column == "l":
+        content = content.append_column("l", pa.array([[1]] * ROWS))
+    parquet.write_table(content, tmp_path / "a.parquet")
+    with pytest.raises(DataError) as refused:
+        list(read_parquet(str(tmp_path / "a.parquet"), "a", [column], 10))
+    assert said in str(refused.value)
+
+
+def test_what_is_no_parquet_file_is_named(tmp_path):
+    (tmp_path / "a.parquet").write_bytes(b"PAR1 and then nothing of the kind")
+    with pytest.raises(DataError, match=r"^a: cannot be read as Parquet"):
+        list(read_parquet(str(tmp_path / "a.parquet"), "a", ["i"], 10))
+
+
+def test_a_damaged_row_group_is_named_with_its_column(tmp_path):
+    path = tmp_path / "a.parquet"
+    parquet.write_table(table(), path, row_group_size=300, compression="zstd", use_dictionary=False)
+    column = parquet.read_metadata(path).row_group(2).column(1)
+    content = bytearray(path.read_bytes())
+    start = column.data_page_offset + 40
+    content[start : start + 400] = b"\xff" * 400
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=r"^a: row group 2: column 'f': cannot be read as Parquet"):
+        list(read_parquet(str(path), "a", ["i", "f"], 100))
