@@ -21,7 +21,7 @@ from trainyard.data.trained import load
 from trainyard.errors import DataError
 from trainyard.spec import documents
 from trainyard.spec.recipe import Recipe
-from trainyard.steps.evaluate.predict import model_predictions
+from trainyard.steps.evaluate.predict import load_predictor, model_predictions
 from trainyard.steps.export import device, signature
 from trainyard.steps.predict.prediction import Summary, predict
 from trainyard.steps.predict.pushed_model import find_model
@@ -84,7 +84,9 @@ def scores(columns: dict[str, list], labels: list[str]) -> np.ndarray:
 def of_evaluate(root: Path, size: int) -> dict[str, np.ndarray]:
     """Return the probabilities that evaluate measures on the eval split, by the examples' keys."""
     examples = open_examples(str(root / "examples"))
-    predictions, keys = model_predictions(str(root / "model"), examples, "eval", examples.batches("eval", size))
+    predictions, keys = model_predictions(
+        load_predictor(str(root / "model"), examples), "model", examples, "eval", examples.batches("eval", size)
+    )
     return dict(zip([key.decode() for key in keys], predictions.outputs, strict=True))
 
 

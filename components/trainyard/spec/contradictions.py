@@ -141,6 +141,11 @@ def _gate_faults(recipe: Recipe) -> Iterator[tuple[Location, str]]:
         at = ("evaluate", "gates", index)
         if gate.metric not in allowed:
             yield (*at, "metric"), f"'{gate.metric}' is no metric of a {recipe.task}. Known: {', '.join(allowed)}"
+        if gate.against == "boosted" and (recipe.data.is_image or not recipe.evaluate.boosted):
+            yield (
+                (*at, "against"),
+                "boosted trees are grown for tables with evaluate.boosted. Leave it out",
+            )
         sliced = [f"{name}=" for name in recipe.evaluate.slices]
         if gate.slice is not None and not gate.slice.startswith(tuple(sliced)):
             yield (

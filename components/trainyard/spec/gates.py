@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -20,10 +20,13 @@ _SHARE = (0.0, 1.0)  # the range of all others
 Bound = Annotated[float, Field(ge=-1e30, le=1e30)]
 
 
+Against = Literal["champion", "boosted"]
+
+
 class Gate(Strict):
     """One condition that the model must meet on the test split; give one bound.
 
-    A difference is the model's value minus the champion's on the same examples; without a champion it holds.
+    A difference is the model's value minus that of a rival on the same examples; without a champion it holds.
     """
 
     metric: Annotated[str, Field(max_length=64)] = Field(
@@ -34,6 +37,11 @@ class Gate(Strict):
     max: Bound | None = Field(None, description="Greatest value.")
     min_difference: Bound | None = Field(None, description="Least difference; -0.01 lets it be a point worse.")
     max_difference: Bound | None = Field(None, description="Greatest difference, for metrics of which less is better.")
+    against: Against = Field(
+        "champion",
+        description="The rival of a difference. champion: the model pushed last. boosted: gradient-boosted trees that "
+        "evaluate grows on the same table.",
+    )
     slice: Annotated[str, Field(min_length=3, max_length=600)] | None = Field(
         None, description="Judge this slice alone, written feature=value, of a feature of evaluate.slices."
     )
@@ -50,6 +58,8 @@ class Gate(Strict):
     def _one_bound(self) -> Self:
         if [self.min, self.max, self.min_difference, self.max_difference].count(None) != 3:
             raise ValueError("give exactly one of min, max, min_difference, max_difference")
+        if self.against != "champion" and self.min_difference is None and self.max_difference is None:
+            raise ValueError(f"against: {self.against} is for a difference. Give min_difference or max_difference")
         low, high = _RANGES.get(self.metric, _SHARE)
         hopeless = {
             "min": self.min is not None and self.min > high,

@@ -312,6 +312,9 @@ class Evaluate(Strict):
         max_length=100,
         description="Conditions that the model must meet, all of them, before it is exported and pushed.",
     )
+    boosted: bool = Field(
+        True, description="Of a table: grow gradient-boosted trees on the same split, and show what they reach."
+    )
     worst: Annotated[int, Field(ge=0, le=100)] = Field(24, description="Worst examples shown in the report.")
 
 

@@ -60,6 +60,25 @@ class Baseline(Part):
     metrics: dict[str, float]
 
 
+class Boosted(Part):
+    """What gradient-boosted trees reach on the same split; examples: of the training split that they learnt from.
+
+    differences: by metric, the interval of the model's value minus theirs.
+    """
+
+    examples: int
+    metrics: dict[str, float]
+    differences: dict[str, Interval]
+
+
+class Importance(Part):
+    """How much the mean loss grows if `column` is shuffled among the examples; spread: between shuffles (1 sigma)."""
+
+    column: str
+    loss_increase: float
+    spread: float
+
+
 class Evaluation(Document):
     """Output of evaluate on one split. The folder holds, beside this document:
 
@@ -73,6 +92,7 @@ class Evaluation(Document):
     examples; scatter (regression) holds (target, prediction) of up to 1,000 examples. champion is the folder of the
     model last pushed, champion_metrics its metrics on the same examples, drift how far the training data moved from
     those that it learnt from, baseline what one answer to everything reaches (None: written by an earlier version).
+    boosted and importance, the column that counts most first, are of tables alone.
     """
 
     file = "evaluation.json"
@@ -93,10 +113,25 @@ class Evaluation(Document):
     calibration: list[Confidence] = []
     scatter: list[tuple[float, float]] = []
     baseline: Baseline | None = None
+    boosted: Boosted | None = None
+    importance: list[Importance] = []
 
     @property
     def remark(self) -> str:
-        """A sentence on how the model stands to its `baseline`; '' if it is not known."""
+        """Sentences on how the model stands to its `baseline` and to `boosted`; '' if it is not known."""
+        return " ".join(filter(None, (self._beside_constant(), self._beside_boosted())))
+
+    def _beside_boosted(self) -> str:
+        for name, larger in (("roc_auc", 1), ("accuracy", 1), ("mae", -1)):
+            if self.boosted and name in self.boosted.differences and name in self.metrics:
+                interval = self.boosted.differences[name]
+                text = f"Gradient-boosted trees on the same split have {name} {self.boosted.metrics[name]:.4f}"
+                if max(larger * interval.low, larger * interval.high) < 0:
+                    return f"{text}: they are better beyond doubt, by {abs(interval.low + interval.high) / 2:.4f}."
+                return f"{text}, the model {self.metrics[name]:.4f}."
+        return ""
+
+    def _beside_constant(self) -> str:
         for name in ("accuracy", "mae"):
             if self.baseline and name in self.baseline.metrics and name in self.metrics:
                 constant, interval = self.baseline.metrics[name], self.intervals.get(name)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from trainyard.contract.artifacts.gate import Interval, Threshold, Verdict
 from trainyard.errors import did_you_mean
-from trainyard.spec.gates import Gate
+from trainyard.spec.gates import Against, Gate
 
 ROUNDING = 1e-9
 """A value this little beyond its bound still holds: 0.96 - 0.97 is -0.010000000000000009. Chosen."""
@@ -16,19 +16,20 @@ ROUNDING = 1e-9
 
 @dataclass(frozen=True)
 class Subject:
-    """What a condition is about: a metric over all examples, or over those of one slice."""
+    """What a condition is about: a metric over all examples, or over those of one slice, and against which rival."""
 
     metric: str
     slice: str | None = None
+    against: Against = "champion"
 
 
 @dataclass(frozen=True)
 class Measured:
-    """This model's value and the champion's on the same examples; difference is the interval of value - champion."""
+    """This model's value and the rival's on the same examples; difference is the interval of value - rival."""
 
     value: float
     interval: Interval | None
-    champion: float | None = None
+    rival: float | None = None
     difference: Interval | None = None
 
 
@@ -48,7 +49,9 @@ def judge(
     What was not measured, or is not a number, refuses, with the reason as the threshold's note. A difference holds if
     there is no champion. `slices` are the names of the slices that have examples.
     """
-    thresholds = [_judge(gate, measured.get(Subject(gate.metric, gate.slice)), slices, champion) for gate in gates]
+    thresholds = [
+        _judge(gate, measured.get(Subject(gate.metric, gate.slice, gate.against)), slices, champion) for gate in gates
+    ]
     passed = all(threshold.passed for threshold in thresholds)
     return Verdict(verdict="blessed" if passed else "refused", thresholds=thresholds)
 
@@ -65,6 +68,10 @@ def _judge(gate: Gate, measured: Measured | None, slices: Sequence[str], champio
         return _failed(gate, f"{gate.metric} {what} on {scope}. Remove the condition, or mend what makes it so.")
     if not _is_difference(gate):
         return _threshold(gate, measured.value, measured.interval)
+    if gate.against == "boosted":
+        if measured.rival is None or not math.isfinite(measured.rival):
+            return _failed(gate, f"Boosted trees cannot be compared: they were not grown, or have no {gate.metric}.")
+        return _threshold(gate, measured.value - measured.rival, measured.difference)
     if not champion.present:
         return Threshold(
             name=_name(gate),
@@ -74,11 +81,11 @@ def _judge(gate: Gate, measured: Measured | None, slices: Sequence[str], champio
             passed=True,
             note="There is no champion yet, so there is nothing to be worse than.",
         )
-    if champion.fault or measured.champion is None or not math.isfinite(measured.champion):
+    if champion.fault or measured.rival is None or not math.isfinite(measured.rival):
         fault = champion.fault or f"the champion's {gate.metric} is not defined."
         return _failed(gate, f"The champion cannot be compared: {fault}")
-    threshold = _threshold(gate, measured.value - measured.champion, measured.difference)
-    return threshold.model_copy(update={"champion": measured.champion})
+    threshold = _threshold(gate, measured.value - measured.rival, measured.difference)
+    return threshold.model_copy(update={"champion": measured.rival})
 
 
 def _threshold(gate: Gate, value: float, interval: Interval | None) -> Threshold:
@@ -94,7 +101,7 @@ def _failed(gate: Gate, note: str) -> Threshold:
 
 def _name(gate: Gate) -> str:
     scope = f" [{gate.slice}]" if gate.slice is not None else ""
-    left = f"{gate.metric} - champion" if _is_difference(gate) else gate.metric
+    left = f"{gate.metric} - {gate.against}" if _is_difference(gate) else gate.metric
     comparison = ">=" if gate.min is not None or gate.min_difference is not None else "<="
     return f"{left}{scope} {comparison} {_bound(gate):g}"
 

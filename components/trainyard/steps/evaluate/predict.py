@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,18 +23,25 @@ if TYPE_CHECKING:
     from tensorflow import _ConcreteFunction
 
 
+Predict = Callable[[dict[str, tf.Tensor]], tf.Tensor]
+
+
+def load_predictor(folder: str, examples: ExampleFolder) -> Predict:
+    """Return `trained.predictor` of the model in train's output `folder`, compiled. Raises as `trained.load`."""
+    return tf.function(
+        trained.predictor(trained.load(folder), examples.document.task), autograph=False, reduce_retracing=True
+    )
+
+
 def model_predictions(
-    folder: str, examples: ExampleFolder, split: Split, batches: tf.data.Dataset[KeyedBatch]
+    predict: Predict, folder: str, examples: ExampleFolder, split: Split, batches: tf.data.Dataset[KeyedBatch]
 ) -> tuple[Predictions, NDArray[Any]]:
-    """Return the predictions of the model in train's output `folder` for `split`, and the examples' keys (n,) bytes.
+    """Return the predictions of `predict` (the model of `folder`) for `split`, and the examples' keys (n,) bytes.
 
     `batches` is the dataset `examples.batches(split, …)`.
 
-    Raises as `trained.load`, and `DataError` if the split is empty, or a prediction is not finite.
+    Raises `DataError` if the split is empty, or a prediction is not finite.
     """
-    predict = tf.function(
-        trained.predictor(trained.load(folder), examples.document.task), autograph=False, reduce_retracing=True
-    )
     labels, outputs, keys = [], [], []
     total = examples.document.splits[split].examples
     done = 0

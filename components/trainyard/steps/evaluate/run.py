@@ -10,20 +10,22 @@ from numpy.typing import NDArray
 
 from trainyard import events
 from trainyard.contract.artifacts.document import Split
-from trainyard.contract.artifacts.evaluate import Evaluation
+from trainyard.contract.artifacts.evaluate import Boosted, Evaluation
 from trainyard.contract.artifacts.gate import Interval
 from trainyard.data.examples import ExampleFolder, open_examples, reading
 from trainyard.errors import DataError
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.evaluate import curves, custom_metrics
-from trainyard.steps.evaluate.baseline import baseline
 from trainyard.steps.evaluate.bootstrap import difference, intervals
 from trainyard.steps.evaluate.drifted import drifted, judge_drift
 from trainyard.steps.evaluate.gate import Champion, Measured, Subject, judge
 from trainyard.steps.evaluate.metrics import Predictions, measure
-from trainyard.steps.evaluate.predict import champion_predictions, model_predictions
+from trainyard.steps.evaluate.predict import champion_predictions, load_predictor, model_predictions
 from trainyard.steps.evaluate.slices import Columns, slice_masks, slice_metrics
 from trainyard.steps.evaluate.worst import worst_examples
+from trainyard.steps.evaluate.yardsticks.baseline import baseline
+from trainyard.steps.evaluate.yardsticks.boosted import boosted_predictions
+from trainyard.steps.evaluate.yardsticks.importance import importances
 from trainyard.storage import storage
 
 SPLIT: Split = "test"
@@ -45,11 +47,13 @@ def _evaluate(recipe: Recipe, examples: str, model: str, output: Path, champion_
     folder = open_examples(examples)
     batch_size = recipe.train.batch_size
     batches = folder.batches(SPLIT, batch_size)
-    candidate, keys = model_predictions(model, folder, SPLIT, batches)
+    predict = load_predictor(model, folder)
+    candidate, keys = model_predictions(predict, model, folder, SPLIT, batches)
     champion, status = _champion(champion_uri, folder, batch_size)
+    trees = boosted_predictions(folder, SPLIT, len(keys), recipe.seed) if recipe.evaluate.boosted else None
     masks = slice_masks(recipe, *_columns(recipe, folder, candidate), folder.document.labels)
     metrics, bounds = _metrics(recipe, candidate)
-    measured = _measured(recipe, candidate, champion, masks)
+    measured = _measured(recipe, candidate, champion, trees and trees[0], masks)
     moved = drifted(recipe, examples, champion_uri)
     verdict = judge_drift(judge(recipe.evaluate.gates, measured, list(masks), status), moved, recipe.drift)
     labels = folder.document.labels
@@ -70,6 +74,8 @@ def _evaluate(recipe: Recipe, examples: str, model: str, output: Path, champion_
         calibration=curves.calibration(candidate) if labels else [],
         scatter=[] if labels else curves.scatter(candidate, recipe.seed),
         baseline=baseline(candidate, folder.document),
+        boosted=_beside(recipe, candidate, *trees) if trees else None,
+        importance=importances(recipe, folder, SPLIT, predict),
     )
     evaluation.write(output)
     (output / "verdict.json").write_text(verdict.model_dump_json(indent=1), encoding="utf-8")
@@ -101,36 +107,50 @@ def _metrics(recipe: Recipe, candidate: Predictions) -> tuple[dict[str, float], 
     return metrics, bounds
 
 
+def _beside(recipe: Recipe, candidate: Predictions, trees: Predictions, examples: int) -> Boosted:
+    """Return how the answers of the trees, which learnt from so many `examples`, compare with the candidate's."""
+    metrics = measure(recipe.task, trees)
+    differences = {
+        name: difference(recipe.task, name, candidate, trees, recipe.evaluate.bootstrap, recipe.seed)
+        for name in metrics.keys() & {"roc_auc", "accuracy", "mae"}
+    }
+    found = {name: interval for name, interval in sorted(differences.items()) if interval is not None}
+    return Boosted(examples=examples, metrics=metrics, differences=found)
+
+
 def _measured(
-    recipe: Recipe, candidate: Predictions, champion: Predictions | None, masks: Masks
+    recipe: Recipe,
+    candidate: Predictions,
+    champion: Predictions | None,
+    trees: Predictions | None,
+    masks: Masks,
 ) -> dict[Subject, Measured]:
     """Return what the recipe's gates are about, as far as it is defined."""
     measured: dict[Subject, Measured] = {}
     for gate in recipe.evaluate.gates:
-        subject = Subject(gate.metric, gate.slice)
+        subject = Subject(gate.metric, gate.slice, gate.against)
+        rival = champion if gate.against == "champion" else trees
         if subject in measured or (gate.slice is not None and gate.slice not in masks):
             continue
         mask = masks[gate.slice] if gate.slice is not None else None
         candidate_part = candidate if mask is None else candidate.take(mask)
-        champion_part = champion if mask is None or champion is None else champion.take(mask)
-        values = _measure(recipe, gate.metric, candidate_part, champion_part)
+        rival_part = rival if mask is None or rival is None else rival.take(mask)
+        values = _measure(recipe, gate.metric, candidate_part, rival_part)
         if values is not None:
             measured[subject] = values
     return measured
 
 
-def _measure(recipe: Recipe, metric: str, candidate: Predictions, champion: Predictions | None) -> Measured | None:
+def _measure(recipe: Recipe, metric: str, candidate: Predictions, rival: Predictions | None) -> Measured | None:
     resamples, seed = recipe.evaluate.bootstrap, recipe.seed
     value = measure(recipe.task, candidate).get(metric)
     if value is None:
         return None
     interval = intervals(recipe.task, candidate, {metric: value}, resamples, seed).get(metric)
-    if champion is None:
+    if rival is None:
         return Measured(value, interval)
-    champion_value = measure(recipe.task, champion).get(metric)
-    return Measured(
-        value, interval, champion_value, difference(recipe.task, metric, candidate, champion, resamples, seed)
-    )
+    rival_value = measure(recipe.task, rival).get(metric)
+    return Measured(value, interval, rival_value, difference(recipe.task, metric, candidate, rival, resamples, seed))
 
 
 def _columns(recipe: Recipe, examples: ExampleFolder, candidate: Predictions) -> tuple[Columns, Columns]:

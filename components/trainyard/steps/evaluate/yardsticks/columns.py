@@ -1,0 +1,44 @@
+"""The features of a table as arrays, split by the columns that they were made of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainyard.contract.artifacts.document import Split
+from trainyard.data.examples import ExampleFolder
+from trainyard.spec.columns import Date
+from trainyard.spec.feature_names import date_names
+from trainyard.spec.recipe import Recipe
+
+Arrays = dict[str, NDArray[Any]]
+
+
+def is_table(examples: ExampleFolder) -> bool:
+    """Return whether every feature is one number or id an example."""
+    features = examples.document.features
+    return bool(features) and all(feature.shape == () and not feature.encoded for feature in features)
+
+
+def first_examples(examples: ExampleFolder, split: Split, most: int) -> tuple[Arrays, NDArray[Any]]:
+    """Return the first examples of `split`, which are in random order: features (n,) by name, and labels (n,)."""
+    features, labels = [], []
+    for batch, label, _ in examples.batches(split, 4096).take(-(-most // 4096)):
+        features.append({name: values.numpy() for name, values in batch.items()})
+        labels.append(label.numpy())
+    joined = {name: np.concatenate([batch[name] for batch in features])[:most] for name in features[0]}
+    return joined, np.concatenate(labels)[:most]
+
+
+def features_by_column(recipe: Recipe, examples: ExampleFolder) -> dict[str, list[str]]:
+    """Return the features that each column of the recipe became; those of an own preprocessing_fn stand alone."""
+    left = {feature.name for feature in examples.document.features}
+    columns: dict[str, list[str]] = {}
+    for name, kind in recipe.data.features.items():
+        made = [each for each in (date_names(name) if isinstance(kind, Date) else (name,)) if each in left]
+        if made:
+            columns[name] = made
+            left -= set(made)
+    return columns | {name: [name] for name in sorted(left)}
