@@ -141,6 +141,30 @@ def test_a_table_is_sliced_by_a_category_and_by_the_quartiles_of_a_number(tumour
     assert found.gate.verdict == "blessed"
     assert [each.label for each in found.roc] == ["benign"]
     assert found.worst[0].picture is None and not (tmp_path / "out/worst").exists()
+    assert found.boosted.examples == 342 and found.boosted.metrics["roc_auc"] > 0.97  # measured: 0.99
+    names = [each.column for each in found.importance]
+    assert len(names) == len(set(names)) == 30, "of the numbers, which the model takes"
+    assert [each.loss_increase for each in found.importance] == sorted(
+        (each.loss_increase for each in found.importance), reverse=True
+    )
+    assert "Gradient-boosted trees on the same split have roc_auc" in found.remark
+
+
+def test_a_column_that_decides_alone_counts_most_and_trees_find_what_a_line_cannot(tmp_path):
+    draw = np.random.default_rng(0)
+    columns = {name: draw.normal(size=1500).astype("f4") for name in ("noise", "deciding", "idle")}
+    labels = (np.abs(columns["deciding"]) > 0.7).astype(int)
+    examples = made.table_examples(str(tmp_path / "examples"), columns, labels, ["near", "far"])
+    model = made.trained(str(tmp_path / "trained"), examples, made.classifier(examples), 2)
+    wanted = recipe(table(*columns), gates=[{"metric": "accuracy", "min_difference": 0.0, "against": "boosted"}])
+    found, _ = evaluated((examples, model, tmp_path), tmp_path / "out", wanted)
+    assert found.importance[0].column == "deciding"
+    assert found.boosted.metrics["accuracy"] > 0.97
+    assert found.gate.verdict == "refused" and "they are better beyond doubt, by 0." in found.remark
+    without, _ = evaluated(
+        (examples, model, tmp_path), tmp_path / "plain", recipe(table(*columns), boosted=False, gates=[])
+    )
+    assert without.boosted is None and without.importance == found.importance
 
 
 def champion(root, name, labels, order):

@@ -14,7 +14,7 @@ BOUNDS = Interval(low=0.95, high=0.99)
 
 
 def one(gate, measured=None, champion=NONE, slices=()):
-    subject = Subject(gate["metric"], gate.get("slice"))
+    subject = Subject(gate["metric"], gate.get("slice"), gate.get("against", "champion"))
     verdict = judge([Gate(**gate)], {subject: measured} if measured else {}, slices, champion)
     (threshold,) = verdict.thresholds
     assert (verdict.verdict == "blessed") == threshold.passed
@@ -53,6 +53,14 @@ def test_a_difference_is_ours_less_the_champions(gate, ours, theirs, name, passe
     assert (threshold.name, threshold.champion, threshold.passed) == (name, theirs, passed)
     assert threshold.value == pytest.approx(ours - theirs)
     assert threshold.interval == paired
+
+
+def test_boosted_trees_are_a_rival_without_a_champion_and_refuse_if_they_cannot_answer():
+    gate = {"metric": "roc_auc", "min_difference": -0.01, "against": "boosted"}
+    threshold = one(gate, Measured(0.90, BOUNDS, 0.92, Interval(low=-0.03, high=-0.01)))
+    assert (threshold.name, threshold.passed) == ("roc_auc - boosted >= -0.01", False)
+    assert one(gate, Measured(0.92, BOUNDS, 0.92, BOUNDS)).passed
+    assert "not grown" in one(gate, Measured(0.92, BOUNDS)).note
 
 
 def test_a_difference_holds_where_there_is_no_champion_and_says_so():
