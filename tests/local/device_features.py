@@ -43,6 +43,9 @@ class Device:
                 features[f"{name}_days"] = _number(days, learned)
                 features[f"{name}_month"] = int(month) if date else 0
                 features[f"{name}_weekday"] = date.isoweekday() if date else 0
+                if column["column"]["hour"]:
+                    time = re.fullmatch(r"[T ]([01]\d|2[0-3])([:.].*)?", row[name][10:], re.ASCII)
+                    features[f"{name}_hour"] = int(time[1]) + 1 if date and time else 0
         return {each["name"]: np.full(each["shape"], features[each["feature"]], each["dtype"]) for each in self._inputs}
 
     def _id(self, value: bytes, learned: dict[str, Any]) -> int:

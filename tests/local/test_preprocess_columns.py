@@ -26,7 +26,7 @@ COLUMNS = {
     "constant": {"type": "numeric"},
     "flag": {"type": "category"},
     "colour, or none": {"type": "category", "min_count": 2, "oov_buckets": 2},
-    "since": {"type": "date"},
+    "since": {"type": "date", "hour": True},
 }
 ROWS = 1000
 
@@ -123,13 +123,15 @@ def test_categories_have_ids_by_frequency_missing_its_own_and_rare_ones_share(ma
     assert sizes["tiny"] is None
 
 
-def test_dates_become_days_month_and_weekday(made):
+def test_dates_become_days_month_weekday_and_hour(made):
     def days(row):
         return (datetime.date.fromisoformat(row["since"][:10]) - datetime.date(1970, 1, 1)).days
 
     train, _ = of_split(made, "train")
     rows, features = of_split(made, "eval")
     known = [days(row) for row in train if row["since"]]
+    hours = {row["since"][11:13]: hour for row, hour in zip(rows, features["since_hour"], strict=True)}
+    assert hours == {text: int(text) + 1 if text else 0 for text in hours} and len(hours) > 2
     for row, day, month, weekday in zip(
         rows, features["since_days"], features["since_month"], features["since_weekday"], strict=True
     ):

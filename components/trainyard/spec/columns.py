@@ -44,6 +44,9 @@ class Date(Strict):
     """A day written YYYY-MM-DD (a time of day may follow): becomes days since 1970, month and weekday."""
 
     type: Literal["date"] = Field(description="Says that the column is a day.")
+    hour: bool = Field(
+        False, description="Learn from the hour of the time that follows, too; a day without a time has none."
+    )
 
 
 class SplitRows(Strict):

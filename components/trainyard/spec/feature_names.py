@@ -31,9 +31,9 @@ def input_name(name: str) -> str:
     return plain if plain[:1].isalpha() else f"feature_{plain}"
 
 
-def date_names(name: str) -> tuple[str, str, str]:
-    """Return the names of the features that the date `name` becomes."""
-    return f"{name}_days", f"{name}_month", f"{name}_weekday"
+def date_names(name: str, *, hour: bool = False) -> list[str]:
+    """Return the names of the features that the date `name` becomes: days, month, weekday and, if asked for, hour."""
+    return [f"{name}_{part}" for part in ("days", "month", "weekday", *(["hour"] if hour else []))]
 
 
 def faults(data: Data) -> Iterator[tuple[str, str]]:
@@ -41,7 +41,7 @@ def faults(data: Data) -> Iterator[tuple[str, str]]:
     reserved = {"label", "key", data.label}
     names: dict[str, str] = {}
     for name, feature in data.features.items():
-        parts = date_names(name) if feature.type == "date" else ()
+        parts = date_names(name, hour=feature.hour) if feature.type == "date" else ()
         for made in (name, *parts):
             if made in reserved or made.startswith(("raw/", "_")):
                 yield (

@@ -21,7 +21,7 @@ ROWS = 4096
 
 _SHOWN, _NAMES = 400, 10  # characters, and columns, in a message; chosen
 _MAX_FLOAT32 = 3.4028234e38
-_DAY = 10  # characters of YYYY-MM-DD
+_DAY, _HOUR = len("YYYY-MM-DD"), len("YYYY-MM-DDTHH")
 
 Mask = npt.NDArray[np.bool_]
 
@@ -74,7 +74,7 @@ def _column(columns: pa.RecordBatch, name: str, rows: int) -> pa.Array:
 def _typed(column: pa.Array, of: RawInput) -> tuple[Array, Mask]:
     """Return the values (n,) of a column, and which of them are none."""
     if of.dtype == "string":
-        return _texts(column, day=of.is_date)
+        return _texts(column, day=of.is_date, hour=of.column is not None and of.column.hour)
     numbers, wrong = _numbers(column)
     if of.dtype == "float32":
         return numbers.astype(np.float32), wrong
@@ -109,12 +109,12 @@ def _plain_numbers(column: pa.Array) -> npt.NDArray[np.float64] | None:
     return values if len(values) and np.abs(values).max() <= _MAX_FLOAT32 else None
 
 
-def _texts(column: pa.Array, *, day: bool) -> tuple[Array, Mask]:
+def _texts(column: pa.Array, *, day: bool, hour: bool) -> tuple[Array, Mask]:
     wrong = np.zeros(len(column), np.bool_)
     if day:
         parsed = cells(_text(column))
         wrong = np.isnan(parsed.days) & ~np.asarray(pc.equal(parsed.texts, "").to_numpy(zero_copy_only=False))
-        texts = pc.utf8_slice_codeunits(parsed.texts, 0, _DAY)
+        texts = pc.utf8_slice_codeunits(parsed.texts, 0, _HOUR if hour else _DAY)
     else:
         texts = pc.utf8_trim_whitespace(_text(column))
     return np.asarray(texts.to_numpy(zero_copy_only=False), object), wrong

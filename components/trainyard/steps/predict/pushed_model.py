@@ -21,6 +21,7 @@ class _Lenient(BaseModel):
 
 class _Column(_Lenient):
     type: Literal["numeric", "category", "date"]
+    hour: bool = False
 
 
 class RawInput(_Lenient):

@@ -37,7 +37,7 @@ def features_by_column(recipe: Recipe, examples: ExampleFolder) -> dict[str, lis
     left = {feature.name for feature in examples.document.features}
     columns: dict[str, list[str]] = {}
     for name, kind in recipe.data.features.items():
-        made = [each for each in (date_names(name) if isinstance(kind, Date) else (name,)) if each in left]
+        made = [each for each in (date_names(name, hour=True) if isinstance(kind, Date) else (name,)) if each in left]
         if made:
             columns[name] = made
             left -= set(made)

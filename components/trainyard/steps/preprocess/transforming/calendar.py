@@ -1,4 +1,4 @@
-"""Dates as tensors: from the text YYYY-MM-DD to days, month and weekday inside the transform graph."""
+"""Dates as tensors: from the text YYYY-MM-DD to days, month, weekday and hour inside the transform graph."""
 
 from __future__ import annotations
 
@@ -6,17 +6,23 @@ import math
 
 import tensorflow as tf
 
-MONTHS, WEEKDAYS = 13, 8  # id 0 stands for a missing date
+MONTHS, WEEKDAYS, HOURS = 13, 8, 25  # id 0 stands for a missing date or time
 _DATE = r"\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])([T ].*)?"
+_TIME = r".{10}[T ]([01]\d|2[0-3])([:.].*)?"
 
 
 class Calendar:
-    """A batch of dates (n,): `days` since 1970-01-01 (float64, NaN if missing), `month` 1..12 and `weekday` 1..7
-    from Monday (int64, 0 if missing). What does not look like YYYY-MM-DD counts as missing.
+    """A batch of dates (n,): `days` since 1970-01-01 (float64, NaN if missing), `month` 1..12, `weekday` 1..7 from
+    Monday and `hour` 1..24, the first of a day is 1 (int64, 0 if missing). What does not look like YYYY-MM-DD counts
+    as missing, and so does an hour that does not follow as THH or THH:MM.
     """
 
     def __init__(self, texts: tf.Tensor) -> None:
         known = tf.strings.regex_full_match(texts, _DATE)
+        timed = tf.strings.regex_full_match(texts, _TIME)
+        hours = _number(tf.where(timed, texts, tf.constant("1970-01-01T00")), 11, 2)
+        never = tf.zeros_like(hours)
+        self.hour = tf.where(known, tf.where(timed, hours + 1, never), never)
         texts = tf.where(known, texts, tf.constant("1970-01-01"))
         year, month, day = (_number(texts, start, length) for start, length in ((0, 4), (5, 2), (8, 2)))
         days = _days_since_1970(year, month, day)

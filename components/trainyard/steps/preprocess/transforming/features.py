@@ -14,7 +14,7 @@ from trainyard.data.images import decode_image
 from trainyard.spec.columns import Category, Date, Numeric
 from trainyard.spec.feature_names import date_names
 from trainyard.spec.recipe import Data
-from trainyard.steps.preprocess.transforming.calendar import MONTHS, WEEKDAYS, Calendar
+from trainyard.steps.preprocess.transforming.calendar import HOURS, MONTHS, WEEKDAYS, Calendar
 from trainyard.steps.preprocess.transforming.learned import Learned, read_back
 
 Tensors = dict[str, tf.Tensor]
@@ -59,9 +59,10 @@ def column_preprocessing(data: Data) -> Callable[[Tensors], Tensors]:
             elif isinstance(feature, Category):
                 outputs[name] = _category(inputs[name], feature, _vocabulary_name(name, data))
             else:
-                days, month, weekday = date_names(name)
+                days, *parts = date_names(name, hour=feature.hour)
                 outputs |= {days: _zscore(name, learned.filled(name, "mean"), learned)}
-                outputs |= {month: dates[name].month, weekday: dates[name].weekday}
+                ids = (dates[name].month, dates[name].weekday, dates[name].hour)
+                outputs |= dict(zip(parts, ids, strict=False))
         return outputs
 
     return preprocessing_fn
@@ -74,8 +75,8 @@ def known_sizes(data: Data) -> dict[str, int]:
         if isinstance(feature, Numeric) and feature.scale == "buckets":
             sizes[name] = feature.buckets
         elif isinstance(feature, Date):
-            _, month, weekday = date_names(name)
-            sizes |= {month: MONTHS, weekday: WEEKDAYS}
+            _, *parts = date_names(name, hour=feature.hour)
+            sizes |= dict(zip(parts, (MONTHS, WEEKDAYS, HOURS), strict=False))
     return sizes
 
 

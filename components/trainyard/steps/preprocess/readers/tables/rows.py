@@ -17,6 +17,8 @@ from trainyard.steps.preprocess.readers.records import BadRecord, Record, Value,
 
 _NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _DATE = re.compile(r"([0-9]{4}-[0-9]{2}-[0-9]{2})([T ].*)?")
+_TIME = re.compile(r"[T ]([01][0-9]|2[0-3])([:.].*)?")
+_DAY = len("YYYY-MM-DD")
 _MISSING_NUMBERS = frozenset({"", "na", "n/a", "nan", "null", "none", "?"})
 SPLIT_NAMES: dict[str, Split] = {
     **{name: name for name in SPLITS},
@@ -71,8 +73,14 @@ def check_label(label: str, name: str, *, regression: bool) -> None:
 
 
 def typed_text(text: str, name: str, feature: Category | Date) -> str:
-    """Return the category or the day that the cell `text` holds, empty if it is missing. Raises `BadRecord`."""
-    return _date(text.strip(), name) if isinstance(feature, Date) else text.strip()
+    """Return the category, the day or the hour that the cell `text` holds, empty if it is missing.
+
+    Raises `BadRecord`.
+    """
+    text = text.strip()
+    if not isinstance(feature, Date):
+        return text
+    return _date(text, name) + (_hour(text, name) if feature.hour else "")
 
 
 def typed_number(text: str, name: str) -> float:
@@ -94,6 +102,15 @@ def _number(text: str, name: str) -> float:
 def not_a_number(text: str, name: str) -> BadRecord:
     """Return what is wrong with the cell `text` where a number is expected."""
     return BadRecord("mistyped_value", f"'{name}': a number is expected, {text[:40]!r} was found")
+
+
+def _hour(text: str, name: str) -> str:
+    """Return the hour as THH of a text that begins with a day, empty if no time follows. Raises `BadRecord`."""
+    if len(text) <= _DAY:
+        return ""
+    if not (match := _TIME.fullmatch(text, _DAY)):
+        raise BadRecord("mistyped_value", f"'{name}': a day and a time HH:MM are expected, {text[:40]!r} was found")
+    return f"T{match[1]}"
 
 
 def _date(text: str, name: str) -> str:
