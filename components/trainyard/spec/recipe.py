@@ -64,7 +64,7 @@ class Data(Strict):
     features: dict[Column, Annotated[Numeric | Category | Date, Field(discriminator="type")]] = Field(
         default_factory=dict,
         max_length=10_000,
-        description="csv and tabular tfrecord: the columns to learn from. Others are left out.",
+        description="csv, parquet and tabular tfrecord: the columns to learn from. Others are left out.",
     )
     derive: dict[Column, Formula] = Field(
         default_factory=dict,
