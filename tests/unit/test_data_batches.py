@@ -28,6 +28,11 @@ FEATURES = {
 HEADER = ["y", "n", "spare", "a é", "c", "b", "d"]
 
 
+def separated(text: str, delimiter: str) -> str:
+    """The text with the delimiter and the comma exchanged."""
+    return text.translate(str.maketrans({",": delimiter, delimiter: ","}))
+
+
 def recipe(task="classification", **more) -> Recipe:
     data = {"format": "csv", "path": "rows.csv", "label": "y", "features": FEATURES, **more}
     return Recipe.model_validate({"name": "rows", "task": task, "data": data, "model": {"name": "mlp"}})
@@ -203,6 +208,8 @@ def test_whatever_a_small_file_holds_it_is_what_it_is_row_by_row(tmp_path_factor
         patch.setattr(csv_rows, "_MOST_BYTES", 64)
         assert_equal(path, recipe(task))
         assert_equal(path, recipe(**DERIVED))
+        path.write_bytes(b"\xef\xbb\xbf" * mark + separated(text, ";").encode("utf-8", "surrogateescape"))
+        assert_equal(path, recipe(task, delimiter=";"))
 
 
 @given(st.lists(st.floats(allow_subnormal=True) | st.integers(-(10**17), 10**17).map(float), min_size=1))

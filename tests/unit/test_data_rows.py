@@ -32,6 +32,19 @@ def read(path: Path, content: bytes) -> list:
     return list(read_csv(str(path), path.name, RECIPE))
 
 
+def test_a_header_of_one_cell_says_what_seems_to_separate_cells(tmp_path):
+    with pytest.raises(BadSource) as refused:
+        read(tmp_path / "rows.csv", b"n;c;d;y\n1;red;2024-02-29;yes\n")
+    assert str(refused.value) == (
+        "rows.csv: row 1: the header is one cell, 'n;c;d;y'. It looks as if ';' separates the cells. Give "
+        'data.delimiter: ";".'
+    )
+    (tmp_path / "rows.csv").write_bytes(b'n;c;d;y\n1;"red; green";2024-02-29;yes, sir\n')
+    semicolons = RECIPE.model_copy(update={"data": DATA.model_copy(update={"delimiter": ";"})})
+    (record,) = read_csv(str(tmp_path / "rows.csv"), "rows.csv", semicolons)
+    assert (record.raw["c"], record.label) == ("red; green", "yes, sir")
+
+
 def test_a_good_row_becomes_typed_features():
     record = check_row(GOOD, "rows.csv:2", DATA, regression=False)
     assert record.raw == {"n": 1.5, "c": "red", "d": "2024-02-29"}

@@ -7,10 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from pyarrow import csv, parquet
 from typer.testing import CliRunner
 
-from trainyard.errors import TrainyardError
-from trainyard.quality.inspect import inspect
+from trainyard.errors import DataError, TrainyardError
+from trainyard.quality.inspect import inspect, inspect_recipe
 from trainyard.quality.recipe_check import check_first
 from trainyard.quality.recipe_draft import draft_recipe
 from trainyard.spec import recipe as recipes
@@ -56,6 +57,45 @@ def test_a_table_becomes_a_recipe_of_the_columns_that_can_tell_something(tmp_pat
     assert "tells the label alone" in left_out[-1] and "taken" in left_out[2]
     assert all(f"#   {guess}" in text for guess in guesses)
     assert check_first(drafted) == "the first 300 rows of members.csv"
+
+
+@pytest.mark.parametrize(("format", "delimiter"), [("csv", ";"), ("csv", "\t"), ("parquet", ",")])
+def test_the_same_table_in_another_form_becomes_the_same_recipe(tmp_path: Path, format: str, delimiter: str) -> None:
+    plain = table(tmp_path)
+    expected = recipe(tmp_path, draft_recipe("members", "members.csv", inspect(str(plain), "kept"))[0])
+    file = tmp_path / f"others.{format}"
+    if format == "csv":
+        file.write_text(plain.read_text().replace(",", delimiter))
+    else:
+        parquet.write_table(csv.read_csv(plain), file)
+    profile = inspect(str(file), "kept")
+    assert (profile.kind, profile.delimiter, profile.rows) == (format, delimiter, 300)
+    drafted = recipe(tmp_path, draft_recipe("members", file.name, profile)[0])
+    assert drafted.data.format == format and drafted.data.features == expected.data.features
+    assert check_first(drafted) == f"the first 300 rows of {file.name}"
+    if format == "csv":
+        other = drafted.model_copy(update={"data": drafted.data.model_copy(update={"delimiter": ","})})
+        with pytest.raises(DataError, match=r"data\.delimiter: is ','"):
+            check_first(other)
+
+
+def test_derived_labels_and_rows_left_out_are_looked_at(tmp_path: Path) -> None:
+    text, _ = draft_recipe("members", "members.csv", inspect(str(table(tmp_path)), "kept"))
+    derived = text.replace("label: kept", "label: old\n  derive: {old: age > 30}\n  where: fee > 4")
+    assert check_first(recipe(tmp_path, derived)) == "the first 300 rows of members.csv"
+    profile = inspect_recipe(recipe(tmp_path, derived))
+    fees = [line.split(",")[4] for line in table(tmp_path).read_text().splitlines()[1:]]
+    assert profile.rows == sum(bool(fee) and float(fee) > 4 for fee in fees) and set(profile.classes) == {
+        "true",
+        "false",
+    }
+    for old, new, sentence in (
+        ("age > 30", "aeg > 30", "data.derive or data.where: no column 'aeg'. Did you mean 'age'?"),
+        ("fee > 4", "fee > 400", "data.where: 'fee > 400' is true of no row."),
+    ):
+        with pytest.raises(DataError) as refused:
+            check_first(recipe(tmp_path, derived.replace(old, new)))
+        assert sentence in str(refused.value)
 
 
 def test_numbers_to_predict_become_a_regression(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ class ParseOptions:
     def __init__(
         self,
         *,
+        delimiter: str = ",",
         newlines_in_values: bool,
         ignore_empty_lines: bool = True,
         invalid_row_handler: Callable[[Any], str] | None = None,

@@ -6,6 +6,7 @@ from typing import Literal
 
 from trainyard.contract.artifacts.document import Part
 from trainyard.contract.statistics.drift import FeatureStatistics, Statistics, TopValue
+from trainyard.spec.recipe import Delimiter
 
 ColumnType = Literal["integer", "number", "date", "category", "text", "empty"]
 
@@ -77,6 +78,7 @@ class Profile(Part):
 
     source: str
     kind: Literal["csv", "parquet", "image_folder"]
+    delimiter: Delimiter = ","
     files: int
     bytes: int
     rows: int

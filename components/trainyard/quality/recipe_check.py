@@ -14,7 +14,7 @@ from trainyard.quality.pictures.pictures import Measured, measure
 from trainyard.quality.source import SourceFiles
 from trainyard.quality.tables.cells import Cells, cells
 from trainyard.quality.tables.formulas import with_derived
-from trainyard.quality.tables.table import Batch, read_table
+from trainyard.quality.tables.table import Batch, find_delimiter, read_table
 from trainyard.spec.recipe import Data, Recipe
 
 _ROWS = 10_000  # chosen: parsed in some tens of milliseconds
@@ -45,6 +45,8 @@ def _check_table(recipe: Recipe, source: SourceFiles) -> tuple[list[str], str]:
     count = batch.columns.num_rows
     looked_at = f"the first {count:,} {'row' if count == 1 else 'rows'} of {batch.file}"
     faults = []
+    if source.kind == "csv" and (delimiter := find_delimiter(source)) != data.delimiter:
+        faults.append(f"data.delimiter: is {data.delimiter!r}, and it looks as if {delimiter!r} separates the cells.")
     for name in data.columns:
         if name not in names:
             known = did_you_mean(name, names)

@@ -25,7 +25,8 @@ def draft_recipe(name: str, path: str, profile: Profile) -> tuple[str, list[str]
     """
     content = _of_pictures(profile) if profile.kind == "image_folder" else _of_table(profile)
     guesses = content.pop("guesses")
-    content["data"] = {"format": profile.kind, "path": path, **content["data"]}
+    delimiter = {} if profile.delimiter == "," else {"delimiter": profile.delimiter}
+    content["data"] = {"format": profile.kind, "path": path, **delimiter, **content["data"]}
     head = [f"# Drafted from {profile.rows:,} {'pictures' if profile.pictures else 'rows'}; correct what is wrong:"]
     head += [f"#   {guess}" for guess in guesses]
     return "\n".join(

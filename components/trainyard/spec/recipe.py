@@ -29,6 +29,8 @@ Fraction = Annotated[float, Field(ge=0, le=1)]
 Pixels = Annotated[int, Field(gt=0, le=8192)]
 Units = Annotated[int, Field(gt=0, le=65_536)]
 Weight = Annotated[float, Field(ge=0, le=1e6)]
+Delimiter = Literal[",", ";", "\t", "|"]
+DELIMITERS: tuple[Delimiter, ...] = get_args(Delimiter)
 ImageStore = Literal["original", "training_size", "raw"]
 Prose = Annotated[str, Field(max_length=2000, pattern=r"^[^\x00-\x08\x0b-\x1f\x7f]*$")]
 
@@ -60,6 +62,7 @@ class Data(Strict):
     bundled: Literal["digits", "breast_cancer"] | None = Field(
         None, description="Instead of path: a real data set that scikit-learn carries, written out in `format`."
     )
+    delimiter: Delimiter = Field(",", description="csv: what separates the cells of a row.")
     label: Column = Field("label", description="Name of the column or feature to predict, or of one of derive.")
     features: dict[Column, Annotated[Numeric | Category | Date, Field(discriminator="type")]] = Field(
         default_factory=dict,

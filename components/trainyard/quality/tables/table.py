@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from trainyard.errors import DataError
 from trainyard.quality.source import SourceFiles
 from trainyard.quality.tables.parquet import column_names, read_parquet
+from trainyard.spec.recipe import DELIMITERS, Delimiter
 
 _BLOCK = 4 << 20  # bytes of text that are parsed at once; chosen: a longer row is a lost quote
 _ROWS = 1 << 14  # of a Parquet file that are read at once; chosen
@@ -64,11 +65,11 @@ def read_table(source: SourceFiles) -> Iterator[Batch | Ragged]:
     for file in source.files:
         try:
             with source.open(file) as stream:
-                header = _header(stream, file.name)
+                header, delimiter = _header(stream, file.name)
                 first = first or header
                 if header != first:
                     raise DataError(_other_header(header, first, file.name, source.files[0].name))
-                yield from _rows(stream, header, file.name)
+                yield from _rows(stream, header, file.name, delimiter)
         except (OSError, EOFError, zlib.error) as error:
             raise DataError(
                 f"{file.name}: cannot be read ({error}). Check its permissions, or copy it again from its origin."
@@ -86,15 +87,36 @@ def _parquet(source: SourceFiles) -> Iterator[Batch]:
             rows += texts.num_rows
 
 
-def _header(stream: IO[bytes], name: str) -> list[str]:
+def find_delimiter(source: SourceFiles) -> Delimiter:
+    """Return what separates the cells of the first file. Raises as `read_table`."""
+    file = source.files[0]
+    try:
+        with source.open(file) as stream:
+            return _header(stream, file.name)[1]
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"{file.name}: cannot be read ({error}). Check its permissions.") from error
+
+
+def likely_delimiter(cell: str) -> Delimiter | None:
+    """Return what seems to separate the cells of a header that a comma does not."""
+    most = max(DELIMITERS[1:], key=cell.count)
+    return most if most in cell else None
+
+
+def _header(stream: IO[bytes], name: str) -> tuple[list[str], Delimiter]:
+    """Return the names of the columns, and what separates them: a comma, or what seems to if there is none."""
     start = stream.readline(_BLOCK)
     if start[:2] in _UTF16:
         raise DataError(f"{name}: row 1: is UTF-16. UTF-8 is expected. Save the file as UTF-8.")
     if not start.strip():
         raise DataError(f"{name}: row 1: is empty. A header line with the names of the columns is expected.")
     lines = itertools.chain([start], iter(lambda: stream.readline(_BLOCK), b""))
+    delimiter: Delimiter = ","
     try:
         header = [cell.strip() for cell in next(csv.reader(line.decode("utf-8-sig") for line in lines))]
+        if len(header) == 1 and (other := likely_delimiter(header[0])):
+            delimiter = other
+            header = [cell.strip() for cell in next(csv.reader([start.decode("utf-8-sig")], delimiter=delimiter))]
     except (UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"{name}: row 1: is no CSV in UTF-8 ({error}). Save the file as UTF-8.") from error
     repeated = [column for column, times in Counter(header).items() if times > 1]
@@ -107,10 +129,10 @@ def _header(stream: IO[bytes], name: str) -> list[str]:
             f"{name}: row 1: holds numbers alone ({', '.join(header)[:80]}), so the file has no header. "
             "Add a line with the names of the columns."
         )
-    return header
+    return header, delimiter
 
 
-def _rows(stream: IO[bytes], header: list[str], name: str) -> Iterator[Batch | Ragged]:
+def _rows(stream: IO[bytes], header: list[str], name: str, delimiter: str) -> Iterator[Batch | Ragged]:
     ragged: list[Ragged] = []
     guarded = _Guarded(stream)
 
@@ -123,7 +145,7 @@ def _rows(stream: IO[bytes], header: list[str], name: str) -> Iterator[Batch | R
             pa.PythonFile(guarded, mode="r"),
             read_options=pyarrow.csv.ReadOptions(use_threads=False, block_size=_BLOCK, column_names=header),
             parse_options=pyarrow.csv.ParseOptions(
-                newlines_in_values=True, ignore_empty_lines=False, invalid_row_handler=skip
+                delimiter=delimiter, newlines_in_values=True, ignore_empty_lines=False, invalid_row_handler=skip
             ),
             convert_options=pyarrow.csv.ConvertOptions(
                 column_types=dict.fromkeys(header, pa.string()), strings_can_be_null=False, null_values=[]

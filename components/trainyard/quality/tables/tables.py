@@ -19,7 +19,7 @@ from trainyard.quality.tables.columns import Column
 from trainyard.quality.tables.formulas import with_derived
 from trainyard.quality.tables.giveaway import giveaways
 from trainyard.quality.tables.mislabelled import suspects
-from trainyard.quality.tables.table import Batch, Ragged, read_table
+from trainyard.quality.tables.table import Batch, Ragged, find_delimiter, read_table
 from trainyard.spec.recipe import Data
 
 _FIRST = 5
@@ -56,6 +56,7 @@ def profile_table(
     profile = Profile(
         source=source.path,
         kind=source.kind,
+        delimiter=find_delimiter(source) if source.kind == "csv" else ",",
         files=len(source.files),
         bytes=sum(file.bytes for file in source.files),
         rows=counts.rows,

@@ -88,7 +88,7 @@ class Reader:
 def pieces(path: str, data: Data) -> list[Piece]:
     """Return the pieces of the file at `path` that can be read apart."""
     if data.format == "csv":
-        return csv_pieces(path)
+        return csv_pieces(path, data.delimiter)
     return parquet_pieces(path) if data.format == "parquet" else [WHOLE]
 
 

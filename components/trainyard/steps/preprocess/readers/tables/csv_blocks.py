@@ -15,7 +15,7 @@ Positions = npt.NDArray[np.int64]
 _LINE_END = re.compile(rb"\r\n?|\n")
 _CHUNK = 1 << 16
 _UTF8_BYTES = 4  # of one character, at most
-_LF, _CR, _QUOTE, _COMMA = b'\n\r",'
+_LF, _CR, _QUOTE = b'\n\r"'
 
 
 class Ahead:
@@ -84,7 +84,9 @@ class Block:
     odd: bool
 
 
-def plain_block(content: bytes, *, columns: int, most_rows: int, most_row_bytes: int, ends: bool) -> Block:
+def plain_block(
+    content: bytes, *, delimiter: str, columns: int, most_rows: int, most_row_bytes: int, ends: bool
+) -> Block:
     """Return the rows that `content` begins with, up to the first odd one.
 
     Odd are a quote inside a cell that does not begin with one, CR as a line end, NUL, what is not UTF-8, and a row of
@@ -93,15 +95,15 @@ def plain_block(content: bytes, *, columns: int, most_rows: int, most_row_bytes:
     in_file = len(content)
     if ends and not content.endswith(b"\n"):
         content += b"\n"
-    data, quotes, row_ends, first_odd = _scanned(content)
+    data, quotes, row_ends, first_odd = _scanned(content, delimiter)
     row_ends = row_ends[:most_rows]
     lengths = np.diff(row_ends, prepend=-1)
     too_long = np.flatnonzero(lengths > most_row_bytes)[:1]
     if too_long.size:
         row_ends, lengths = row_ends[: too_long[0]], lengths[: too_long[0]]
     size = int(row_ends[-1]) + 1 if row_ends.size else 0
-    commas = _outside(np.flatnonzero(data[:size] == _COMMA), quotes)
-    cells = np.diff(np.searchsorted(commas, row_ends), prepend=0) + 1
+    delimiters = _outside(np.flatnonzero(data[:size] == ord(delimiter)), quotes)
+    cells = np.diff(np.searchsorted(delimiters, row_ends), prepend=0) + 1
     blank = (lengths == 1) | ((lengths == 2) & (data[row_ends - 1] == _CR))
     good = (cells == columns) & ~blank
     ragged = np.flatnonzero((cells != columns) & ~blank)
@@ -115,7 +117,7 @@ def plain_block(content: bytes, *, columns: int, most_rows: int, most_row_bytes:
     )
 
 
-def row_starts(stream: IO[bytes], every: int, block_bytes: int) -> Iterator[tuple[int, int]]:
+def row_starts(stream: IO[bytes], every: int, block_bytes: int, delimiter: str) -> Iterator[tuple[int, int]]:
     """Yield the position and the number (from 1 on) of a row about `every` bytes, as long as no row before is odd.
 
     block_bytes: that are looked through at once, more than a row has.
@@ -128,18 +130,18 @@ def row_starts(stream: IO[bytes], every: int, block_bytes: int) -> Iterator[tupl
         content = content[: content.rfind(b"\n") + 1]
         if not content:
             return
-        _, _, row_ends, first_odd = _scanned(content)
+        _, _, row_ends, first_odd = _scanned(content, delimiter)
         if not row_ends.size or first_odd < len(content):
             return
         ahead.skip(int(row_ends[-1]) + 1)
         rows += len(row_ends)
 
 
-def _scanned(content: bytes) -> tuple[npt.NDArray[np.uint8], Positions | None, Positions, int]:
+def _scanned(content: bytes, delimiter: str) -> tuple[npt.NDArray[np.uint8], Positions | None, Positions, int]:
     """Return the bytes, and the positions of quotes, of the line ends of plain rows, and of the first odd byte."""
     data = np.frombuffer(content, np.uint8)
     quotes = np.flatnonzero(data == _QUOTE) if b'"' in content else None
-    first_odd = _first_odd(content, data, quotes)
+    first_odd = _first_odd(content, data, quotes, delimiter)
     row_ends = _outside(np.flatnonzero(data == _LF), quotes)
     return data, quotes, row_ends[: np.searchsorted(row_ends, first_odd)], first_odd
 
@@ -149,7 +151,7 @@ def _outside(positions: Positions, quotes: Positions | None) -> Positions:
     return positions if quotes is None else positions[np.searchsorted(quotes, positions) % 2 == 0]
 
 
-def _first_odd(content: bytes, data: npt.NDArray[np.uint8], quotes: Positions | None) -> int:
+def _first_odd(content: bytes, data: npt.NDArray[np.uint8], quotes: Positions | None, delimiter: str) -> int:
     """Return the position of the first byte that makes a row odd, or the length of `content`."""
     odd = [len(content)]
     if (nul := content.find(b"\0")) >= 0:
@@ -160,21 +162,21 @@ def _first_odd(content: bytes, data: npt.NDArray[np.uint8], quotes: Positions | 
         except UnicodeDecodeError as error:
             odd.append(error.start)
     if quotes is not None:
-        odd += _misplaced(data, quotes)
+        odd += _misplaced(data, quotes, ord(delimiter))
     if b"\r" in content:
         returns = _outside(np.flatnonzero(data[:-1] == _CR), quotes)
         odd += returns[data[returns + 1] != _LF][:1].tolist()
     return min(odd)
 
 
-def _misplaced(data: npt.NDArray[np.uint8], quotes: Positions) -> list[int]:
+def _misplaced(data: npt.NDArray[np.uint8], quotes: Positions, delimiter: int) -> list[int]:
     """Return the first quote that begins no cell, and the first that ends none: by RFC 4180 they take turns."""
     opening, closing = quotes[::2], quotes[1::2]
     before = data[opening - 1]
-    begins = (opening == 0) | (before == _COMMA) | (before == _LF) | (before == _QUOTE)
+    begins = (opening == 0) | (before == delimiter) | (before == _LF) | (before == _QUOTE)
     closing = closing[closing + 1 < len(data)]
     after = data[closing + 1]
-    ends = (after == _COMMA) | (after == _LF) | (after == _QUOTE) | (after == _CR)
+    ends = (after == delimiter) | (after == _LF) | (after == _QUOTE) | (after == _CR)
     return [*opening[~begins][:1].tolist(), *closing[~ends][:1].tolist()]
 
 

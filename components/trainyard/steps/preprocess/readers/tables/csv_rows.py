@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import csv
+import json
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from pyarrow import csv as pa_csv
 
 from trainyard.contract.artifacts.preprocess import Quarantined
 from trainyard.errors import did_you_mean
+from trainyard.quality.tables.table import likely_delimiter
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.preprocess.readers.files import PIECE_BYTES, WHOLE, Piece, open_file
 from trainyard.steps.preprocess.readers.records import MOST_ROWS, BadRecord, BadSource, Record, in_batches
@@ -34,7 +36,7 @@ _FEW_ROWS = 96  # measured: fewer are judged sooner row by row
 _NOT_TEXT = re.compile("[\0\udc80-\udcff]")
 
 
-def csv_pieces(path: str) -> list[Piece]:
+def csv_pieces(path: str, delimiter: str = ",") -> list[Piece]:
     """Return the pieces of the file at `path`, which can be read apart: of about 64 MiB, if its rows are so plain.
 
     A file in a bucket or in an archive is one piece, and so is what follows on the first row that only a parser can
@@ -46,7 +48,7 @@ def csv_pieces(path: str) -> list[Piece]:
         if count < 2:
             return [WHOLE]
         with open_file(path) as stream:
-            starts = [(0, 1), *row_starts(stream, -(-size // count), _MOST_BYTES)]
+            starts = [(0, 1), *row_starts(stream, -(-size // count), _MOST_BYTES, delimiter)]
     except OSError:
         return [WHOLE]
     ends = [*(start for start, _ in starts[1:]), None]
@@ -91,6 +93,7 @@ class _Table:
 
     def __init__(self, stream: IO[bytes], name: str, recipe: Recipe, piece: Piece = WHOLE) -> None:
         csv.field_size_limit(_MAX_CELL)
+        self._delimiter = recipe.data.delimiter
         self._begin(Ahead(stream, None if piece.start else piece.end), row=1)
         if self.ahead.peek(2) in _UTF16:
             raise BadSource(f"{name}: row 1: is UTF-16. UTF-8 is expected. Save the file as UTF-8.")
@@ -108,13 +111,18 @@ class _Table:
         """Go on with `ahead`, which begins with the row of that number."""
         self.ahead = ahead
         self._lines = _Lines(ahead)
-        self._reader = csv.reader(self._lines, strict=True)
+        self._reader = csv.reader(self._lines, strict=True, delimiter=self._delimiter)
         self._number = row - 1
 
     def plain_block(self, content: bytes, *, ends: bool) -> Block:
         """Return the plain rows that `content`, the next bytes, begins with."""
         return plain_block(
-            content, columns=len(self._header), most_rows=MOST_ROWS, most_row_bytes=min(_MAX_CELL, _MAX_ROW), ends=ends
+            content,
+            delimiter=self._delimiter,
+            columns=len(self._header),
+            most_rows=MOST_ROWS,
+            most_row_bytes=min(_MAX_CELL, _MAX_ROW),
+            ends=ends,
         )
 
     def by_column(self, block: Block) -> Iterator[pa.RecordBatch | Quarantined]:
@@ -178,7 +186,7 @@ class _Table:
             pa_csv.ReadOptions(
                 use_threads=False, block_size=len(content) + 1, column_names=[*map(str, range(len(self._header)))]
             ),
-            pa_csv.ParseOptions(newlines_in_values=True),
+            pa_csv.ParseOptions(newlines_in_values=True, delimiter=self._delimiter),
             pa_csv.ConvertOptions(
                 check_utf8=False, column_types=dict.fromkeys(wanted, pa.string()), include_columns=wanted
             ),
@@ -213,6 +221,12 @@ def _check_header(header: list[str], name: str, recipe: Recipe) -> None:
     if repeated:
         raise BadSource(
             f"{where}: the header names column '{repeated[0][:80]}' twice. Give each column a name of its own."
+        )
+    other = likely_delimiter(header[0]) if len(header) == 1 else None
+    if other and header[0] not in recipe.data.columns:
+        raise BadSource(
+            f"{where}: the header is one cell, {header[0][:80]!r}. It looks as if {other!r} separates the cells. Give "
+            f"data.delimiter: {json.dumps(other)}."
         )
     for column in recipe.data.columns:
         if column not in header:
