@@ -74,13 +74,19 @@ def test_class_ids_follow_numbers_where_all_names_are_numbers():
 
 def test_repeated_examples_and_contradicting_labels_are_warned_of():
     groups = [
-        Repeated(split="train", times=3, labels=["a"], sources=["a/1", "a/2", "a/3"]),
-        Repeated(split="test", times=2, labels=["a", "b"], sources=["a/4", "b/4"]),
+        Repeated(splits=["train"], times=3, labels=["a"], sources=["a/1", "a/2", "a/3"]),
+        Repeated(splits=["test"], times=2, labels=["a", "b"], sources=["a/4", "b/4"]),
     ]
     first, second = quality.warnings(collected(repeated=groups))
     assert first.startswith("3 examples repeat another one")
     assert second == "equal examples with different labels a, b: a/4, b/4."
     assert quality.warnings(collected()) == []
+    apart = Repeated(splits=["train", "test"], times=2, labels=["a"], sources=["a/5", "a/6"])
+    first, second, _ = quality.warnings(collected(repeated=[*groups, apart]))
+    assert first.startswith("4 examples repeat another one (kept), such as")
+    assert (
+        second.startswith("1 groups of equal examples lie in different splits") and "a/5 = a/6 (train, test)" in second
+    )
 
 
 def test_statistics_do_not_depend_on_how_they_were_merged():

@@ -43,9 +43,9 @@ _DIGESTS = 1 << 24  # chosen: digests of 8 bytes that are compared at once
 
 
 class Repeated(Part):
-    """Examples of equal content: their names in order (at most five) and how many labels they have."""
+    """Examples of equal content: their names in order (at most five), labels and splits."""
 
-    split: Split
+    splits: list[Split]
     times: int
     labels: list[str]
     sources: list[str]
@@ -298,7 +298,7 @@ def _digests(rows: pa.RecordBatch) -> np.ndarray:
 
 def _group(members: list[tuple[str, str, Split]]) -> Repeated:
     return Repeated(
-        split=members[0][2],
+        splits=sorted({split for _, _, split in members}, key=SPLITS.index),
         times=len(members),
         labels=sorted({label for _, label, _ in members}),
         sources=[source for source, _, _ in members[:_EXAMPLES_SHOWN]],

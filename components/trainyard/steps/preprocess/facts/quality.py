@@ -49,9 +49,14 @@ def warnings(collected: Collected) -> list[str]:
     repeats = sum(group.times - 1 for group in collected.repeated)
     if repeats:
         first = collected.repeated[0]
-        warnings.append(
-            f"{repeats} examples repeat another one (kept, and in the same split), such as {' = '.join(first.sources)}."
-        )
+        apart = [group for group in collected.repeated if len(group.splits) > 1]
+        kept = "kept" if apart else "kept, and in the same split"
+        warnings.append(f"{repeats} examples repeat another one ({kept}), such as {' = '.join(first.sources)}.")
+        if apart:
+            warnings.append(
+                f"{len(apart)} groups of equal examples lie in different splits, so a model is judged by what it has "
+                f"seen, such as {' = '.join(apart[0].sources)} ({', '.join(apart[0].splits)})."
+            )
     if collected.window and collected.window.missing:
         missing = collected.window.missing
         more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
