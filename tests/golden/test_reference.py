@@ -141,8 +141,7 @@ def _kind(value: dict[str, Any]) -> str:
             return " or ".join(_kind(option) for option in value[choice] if option.get("type") != "null")
     if "enum" in value or "const" in value:
         return ", ".join(
-            f"`{option}`".replace("|", "\\|") if option != "" else "empty"
-            for option in value.get("enum", [value.get("const")])
+            f"`{option}`" if option != "" else "empty" for option in value.get("enum", [value.get("const")])
         )
     if "prefixItems" in value:
         return "[" + ", ".join(_kind(item) for item in value["prefixItems"]) + "]"

@@ -29,7 +29,7 @@ Fraction = Annotated[float, Field(ge=0, le=1)]
 Pixels = Annotated[int, Field(gt=0, le=8192)]
 Units = Annotated[int, Field(gt=0, le=65_536)]
 Weight = Annotated[float, Field(ge=0, le=1e6)]
-Delimiter = Literal[",", ";", "\t", "|"]
+Delimiter = Literal[",", ";", "\t"]
 DELIMITERS: tuple[Delimiter, ...] = get_args(Delimiter)
 ImageStore = Literal["original", "training_size", "raw"]
 Prose = Annotated[str, Field(max_length=2000, pattern=r"^[^\x00-\x08\x0b-\x1f\x7f]*$")]
