@@ -62,7 +62,7 @@ class Data(Strict):
     bundled: Literal["digits", "breast_cancer"] | None = Field(
         None, description="Instead of path: a real data set that scikit-learn carries, written out in `format`."
     )
-    delimiter: Delimiter = Field(",", description="csv: what separates the cells of a row.")
+    delimiter: Delimiter = Field(",", description='csv: what separates the cells of a row; "\\t" is a tab.')
     label: Column = Field("label", description="Name of the column or feature to predict, or of one of derive.")
     features: dict[Column, Annotated[Numeric | Category | Date, Field(discriminator="type")]] = Field(
         default_factory=dict,
