@@ -30,11 +30,13 @@ class Device:
 
     def inputs(self, row: dict[str, Any]) -> dict[str, np.ndarray]:
         """Return a batch of one by the names of the LiteRT file."""
-        features: dict[str, float] = {}
+        features: dict[str, Any] = {}
         for column in self._columns:
             name, kind, learned = column["name"], column["column"]["type"], column["learned"]
             if kind == "category":
                 features[name] = self._id(row[name].encode(), learned)
+            elif kind == "text":
+                features[name] = self._words(row[name], column["column"], learned)
             elif kind == "numeric":
                 features[name] = _number(float(np.float32(row[name])), learned)
             else:
@@ -46,7 +48,18 @@ class Device:
                 if column["column"]["hour"]:
                     time = re.fullmatch(r"[T ]([01]\d|2[0-3])([:.].*)?", row[name][10:], re.ASCII)
                     features[f"{name}_hour"] = int(time[1]) + 1 if date and time else 0
-        return {each["name"]: np.full(each["shape"], features[each["feature"]], each["dtype"]) for each in self._inputs}
+        return {
+            each["name"]: np.array(features[each["feature"]], each["dtype"]).reshape(each["shape"])
+            for each in self._inputs
+        }
+
+    def _words(self, text: str, settings: dict[str, Any], learned: dict[str, Any]) -> list[int]:
+        plain = "".join(letter if letter.isalnum() else " " for letter in text.lower()).split()
+        runs = [
+            " ".join(plain[at : at + n]) for n in range(1, settings["ngrams"] + 1) for at in range(len(plain) - n + 1)
+        ]
+        ids = [1 + self._id(word.encode(), {**learned, "missing": ""}) for word in runs[: settings["words"]]]
+        return ids + [0] * (settings["words"] - len(ids))
 
     def _id(self, value: bytes, learned: dict[str, Any]) -> int:
         value, unknown = value or learned["missing"].encode(), learned["unknown"]

@@ -87,6 +87,9 @@ def _row(draw: random.Random, number: int) -> dict[str, str]:
         "flag": "" if draw.random() < 0.2 else draw.choice("01"),
         "colour, or none": colour,
         "since": "" if draw.random() < 0.1 else day + draw.choice(["", "T12:30:00", "T00:05", " 23:59:59.5"]),
+        "note": " ".join(
+            draw.choices(["Good", "bad,", "très", "price!", "LATE", "42", "the", "the"], k=draw.randint(0, 5))
+        ),
         "bought": draw.choice(["yes", "no"]),
     }
 

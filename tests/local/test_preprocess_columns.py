@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +28,7 @@ COLUMNS = {
     "flag": {"type": "category"},
     "colour, or none": {"type": "category", "min_count": 2, "oov_buckets": 2},
     "since": {"type": "date", "hour": True},
+    "note": {"type": "text", "vocabulary_size": 6, "oov_buckets": 3, "words": 5, "ngrams": 2},
 }
 ROWS = 1000
 
@@ -143,6 +145,24 @@ def test_dates_become_days_month_weekday_and_hour(made):
             assert (month, weekday, day) == (0, 0, pytest.approx(0, abs=1e-6))
 
 
+def test_words_and_pairs_have_ids_by_frequency_and_a_short_text_is_filled_up(made):
+    def words(row):
+        plain = "".join(letter if letter.isalnum() else " " for letter in row["note"].lower()).split()
+        return [*plain, *(" ".join(pair) for pair in pairwise(plain))][:5]
+
+    train, _ = of_split(made, "train")
+    rows, features = of_split(made, "test")
+    counts = Counter(word for row in train for word in words(row))
+    frequent = [word for word, _ in counts.most_common(6)]
+    assert frequent[0] == "the" and features["note"].shape == (len(rows), 5)
+    for row, ids in zip(rows, features["note"].tolist(), strict=True):
+        for word, found in zip([*words(row), *[None] * 5], ids, strict=False):
+            expected = {0} if word is None else {1 + frequent.index(word)} if word in frequent else {7, 8, 9}
+            assert found in expected, (row["note"], ids)
+    (feature,) = [each for each in made[1].document.features if each.name == "note"]
+    assert (feature.shape, feature.vocabulary_size, feature.filler) == ((5,), 10, 0)
+
+
 def test_the_graph_gives_on_raw_rows_what_training_sees(made):
     from trainyard.data.examples import load_transform
 
@@ -179,8 +199,12 @@ def test_the_graph_takes_rows_never_seen(made):
             "flag": tf.constant(["1", "never seen"]),
             "colour, or none": tf.constant(["never seen", "ünknown"]),
             "since": tf.constant(["not a day", "2024-02-29 23:59"]),
+            "note": tf.constant(["", "THE ünknown; the"]),
         }
     )
+    # Of "the" and "the ünknown" the first is frequent; three more are of no known word.
+    first, second = transformed["note"].numpy().tolist()
+    assert first == [0] * 5 and second[0] == second[2] == 1 and all(7 <= each <= 9 for each in second[1:2] + second[4:])
     assert transformed["age"].numpy().tolist() == [0, 3]
     assert all(name in (4, 5) for name in transformed["colour, or none"].numpy())
     assert transformed["flag"].numpy()[1] == 3
@@ -201,9 +225,13 @@ def test_what_lies_beside_a_litert_file_suffices_to_feed_it_raw_rows(made, tmp_p
     _, examples = made
     keras.utils.set_random_seed(4)
     spread = keras.initializers.RandomNormal(stddev=1)  # every id has a say
-    inputs = {each.name: keras.Input((), name=each.name, dtype=each.dtype) for each in examples.document.features}
+    inputs = {
+        each.name: keras.Input(each.shape, name=each.name, dtype=each.dtype) for each in examples.document.features
+    }
     parts = [
-        keras.layers.Embedding(each.vocabulary_size, 3, embeddings_initializer=spread)(inputs[each.name])
+        keras.layers.Reshape((-1,))(
+            keras.layers.Embedding(each.vocabulary_size, 3, embeddings_initializer=spread)(inputs[each.name])
+        )
         if each.vocabulary_size
         else keras.layers.Rescaling(1e-3 if each.name == "visits" else 1)(keras.layers.Reshape((1,))(inputs[each.name]))
         for each in examples.document.features

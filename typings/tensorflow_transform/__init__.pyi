@@ -1,4 +1,5 @@
 from collections.abc import Sequence
+from typing import overload
 
 import tensorflow as tf
 
@@ -23,6 +24,7 @@ class TFTransformOutput:
     def transformed_feature_spec(self) -> dict[str, tf.io.FixedLenFeature]: ...
 
 def apply_buckets(x: tf.Tensor, bucket_boundaries: tf.Tensor) -> tf.Tensor: ...
+@overload
 def compute_and_apply_vocabulary(
     x: tf.Tensor,
     *,
@@ -31,6 +33,15 @@ def compute_and_apply_vocabulary(
     num_oov_buckets: int = 0,
     vocab_filename: str | None = None,
 ) -> tf.Tensor: ...
+@overload
+def compute_and_apply_vocabulary(
+    x: tf.SparseTensor,
+    *,
+    top_k: int | None = None,
+    frequency_threshold: int | None = None,
+    num_oov_buckets: int = 0,
+    vocab_filename: str | None = None,
+) -> tf.SparseTensor: ...
 def max(x: tf.Tensor, reduce_instance_dims: bool = True) -> tf.Tensor: ...
 def mean(x: tf.Tensor, reduce_instance_dims: bool = True) -> tf.Tensor: ...
 def quantiles(x: tf.Tensor, num_buckets: int, epsilon: float, *, reduce_instance_dims: bool = True) -> tf.Tensor: ...

@@ -39,9 +39,20 @@ def layer_name(role: str, *features: Feature) -> str:
     return f"{role}_{'-'.join(input_name(feature.name) for feature in features)}"
 
 
+def known(feature: Feature, ids: keras.KerasTensor) -> keras.KerasTensor:
+    """Return 1.0 for each id that is no filler, else 0.0: float32 (batch, n, 1)."""
+    return keras.ops.cast(keras.ops.expand_dims(keras.ops.not_equal(ids, feature.filler), -1), "float32")
+
+
 def _embedding(feature: Feature, ids: keras.KerasTensor) -> keras.KerasTensor:
     size = feature.vocabulary_size or 0
     # Source of the width: the rule of thumb of fast.ai's tabular learner, 1.6 n^0.56; the limit of 32 is chosen.
     width = min(32, max(1, round(1.6 * size**0.56)))
     embedded = layers.Embedding(size, width, name=layer_name("embed", feature))(ids)
+    if feature.filler is not None:
+        said = known(feature, ids)
+        count = keras.ops.maximum(keras.ops.sum(said, axis=1), 1)
+        return keras.ops.sum(embedded * keras.ops.cast(said, embedded.dtype), axis=1) / keras.ops.cast(
+            count, embedded.dtype
+        )
     return layers.Reshape((math.prod(feature.shape) * width,))(embedded)

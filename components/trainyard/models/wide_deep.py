@@ -34,18 +34,12 @@ def _wide(
     features: Sequence[Feature], inputs: Mapping[str, keras.KerasTensor], outputs: int
 ) -> list[keras.KerasTensor]:
     ids = [feature for feature in features if feature.vocabulary_size]
-    sides = [
-        _weights(columns.layer_name("wide", f), f.vocabulary_size or 0, f.shape, inputs[f.name], outputs) for f in ids
-    ]
+    sides = [_weights(columns.layer_name("wide", each), each, inputs[each.name], outputs) for each in ids]
     for one, other in _crosses(ids):
         first, second = inputs[one.name], inputs[other.name]
         size = other.vocabulary_size or 0
-        crossed = first * size + second
-        sides.append(
-            _weights(
-                columns.layer_name("wide", one, other), (one.vocabulary_size or 0) * size, one.shape, crossed, outputs
-            )
-        )
+        pair = one.model_copy(update={"vocabulary_size": (one.vocabulary_size or 0) * size})
+        sides.append(_weights(columns.layer_name("wide", one, other), pair, first * size + second, outputs))
     numbers = columns.numeric_vector(features, inputs)
     if numbers is not None:
         sides.append(layers.Dense(outputs, use_bias=False, name="wide-numbers", dtype="float32")(numbers))
@@ -58,11 +52,15 @@ def _crosses(ids: Sequence[Feature]) -> list[tuple[Feature, Feature]]:
     def size(pair: tuple[Feature, Feature]) -> int:
         return (pair[0].vocabulary_size or 0) * (pair[1].vocabulary_size or 0)
 
-    pairs = [pair for pair in combinations(ids, 2) if pair[0].shape == pair[1].shape and size(pair) <= _LARGEST_CROSS]
+    single = [feature for feature in ids if feature.filler is None]
+    pairs = [pair for pair in combinations(single, 2) if pair[0].shape == pair[1].shape]
+    pairs = [pair for pair in pairs if size(pair) <= _LARGEST_CROSS]
     return sorted(pairs, key=size)[:_MOST_CROSSES]
 
 
-def _weights(name: str, size: int, shape: tuple[int, ...], ids: keras.KerasTensor, outputs: int) -> keras.KerasTensor:
-    """Return (batch, outputs): one learned weight an id and output, summed over the feature's ids."""
+def _weights(name: str, feature: Feature, ids: keras.KerasTensor, outputs: int) -> keras.KerasTensor:
+    """Return (batch, outputs): one learned weight an id and output, summed over the feature's ids but its filler."""
+    size = feature.vocabulary_size or 0
     table = layers.Embedding(size, outputs, embeddings_initializer="zeros", name=name, dtype="float32")(ids)
-    return keras.ops.sum(layers.Reshape((math.prod(shape), outputs))(table), axis=1)
+    weights = layers.Reshape((math.prod(feature.shape), outputs))(table)
+    return keras.ops.sum(weights if feature.filler is None else weights * columns.known(feature, ids), axis=1)

@@ -49,6 +49,22 @@ class Date(Strict):
     )
 
 
+class Text(Strict):
+    """Words in any language: lower case, cut where neither letters nor digits stand, each with an id of a vocabulary.
+
+    The network averages what it learns of the words of a row.
+    """
+
+    type: Literal["text"] = Field(description="Says that the column is prose.")
+    vocabulary_size: Examples = Field(10_000, description="The most frequent words that get an id of their own.")
+    min_count: Count = Field(2, description="Rarer words count as out of vocabulary.")
+    oov_buckets: Examples = Field(1, description="Ids shared by the words out of vocabulary.")
+    words: Annotated[int, Field(ge=1, le=4096)] = Field(64, description="The first so many words of a row count.")
+    ngrams: Annotated[int, Field(ge=1, le=3)] = Field(
+        1, description="2 counts pairs of neighbours as words too, 3 also triples; they follow the single words."
+    )
+
+
 class SplitRows(Strict):
     """Which examples train, which choose the best epoch (eval), and which the gates judge by (test).
 

@@ -13,7 +13,7 @@ from trainyard import uris
 from trainyard.errors import ConfigurationError
 from trainyard.spec import contradictions, documents, formula, plain_yaml
 from trainyard.spec.augment import Augment
-from trainyard.spec.columns import Category, Column, Count, Date, Examples, Numeric, SplitRows
+from trainyard.spec.columns import Category, Column, Count, Date, Examples, Numeric, SplitRows, Text
 from trainyard.spec.data_schema import PictureSchema, TableSchema, is_schema, load_schema, parse_schema
 from trainyard.spec.documents import Strict
 from trainyard.spec.formula import Condition, Formula
@@ -64,7 +64,7 @@ class Data(Strict):
     )
     delimiter: Delimiter = Field(",", description='csv: what separates the cells of a row; "\\t" is a tab.')
     label: Column = Field("label", description="Name of the column or feature to predict, or of one of derive.")
-    features: dict[Column, Annotated[Numeric | Category | Date, Field(discriminator="type")]] = Field(
+    features: dict[Column, Annotated[Numeric | Category | Date | Text, Field(discriminator="type")]] = Field(
         default_factory=dict,
         max_length=10_000,
         description="csv, parquet and tabular tfrecord: the columns to learn from. Others are left out.",

@@ -21,6 +21,7 @@ class Feature(Part):
     vocabulary_size: for integer ids the number of different ones, out-of-vocabulary buckets included; else None.
     encoded: the shards hold no such feature but the encoded image `raw/<name>`, which `trainyard.data` decodes.
     pixels: what `raw/<name>` holds then is not encoded: height x width x channels bytes, row by row.
+    filler: the id that fills up a row of fewer ids, which says nothing itself; None of a feature of one id.
     """
 
     name: str
@@ -29,6 +30,7 @@ class Feature(Part):
     vocabulary_size: int | None = None
     encoded: bool = False
     pixels: bool = False
+    filler: int | None = None
 
 
 class Unknown(Part):
@@ -44,7 +46,8 @@ class Column(Part):
 
     A number, or the days since 1970 of a date: `imputed` if it is missing, then (x - mean) / standard_deviation,
     (x - low) / (high - low), 0 if the divisor is 0, or how many of the boundaries are at most x.
-    A category: its line in the file `vocabulary`, counted from 0; `missing` stands for an empty one.
+    A category: its line in the file `vocabulary`, counted from 0; `missing` stands for an empty one. A word of a text:
+    its line counted from 1, and 1 more than `unknown` says if it has none.
     """
 
     imputed: float | None = None

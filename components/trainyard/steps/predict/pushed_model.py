@@ -20,7 +20,7 @@ class _Lenient(BaseModel):
 
 
 class _Column(_Lenient):
-    type: Literal["numeric", "category", "date"]
+    type: Literal["numeric", "category", "date", "text"]
     hour: bool = False
 
 

@@ -18,7 +18,7 @@ from trainyard.spec.recipe import Recipe
 from trainyard.steps.preprocess.collect import Collected
 from trainyard.steps.preprocess.facts import quality
 from trainyard.steps.preprocess.shards import shard_name
-from trainyard.steps.preprocess.transforming.features import known_sizes
+from trainyard.steps.preprocess.transforming.features import fillers, known_sizes
 from trainyard.steps.preprocess.transforming.transform import TransformSettings
 
 
@@ -41,7 +41,7 @@ def write_description(
         label=recipe.data.label,
         labels=labels,
         splits={split: _split_files(split, collected, settings, labels) for split in SPLITS},
-        features=_features(recipe, settings, output),
+        features=_features(recipe, settings, columns, output),
         raw_features=[
             RawFeature(name=name, dtype=spec.dtype.name, learned=columns.get(name))
             for name, spec in settings.raw_spec.items()
@@ -75,11 +75,11 @@ def _split_files(
     )
 
 
-def _features(recipe: Recipe, settings: TransformSettings, output: Path) -> list[Feature]:
+def _features(recipe: Recipe, settings: TransformSettings, columns: dict[str, Column], output: Path) -> list[Feature]:
     """Return the features of the transform graph, by name."""
     transformed = tft.TFTransformOutput(str(output / "transform"))
     domains = {feature.name: feature.int_domain for feature in transformed.transformed_metadata.schema.feature}
-    sizes = known_sizes(recipe.data)
+    sizes, filled = known_sizes(recipe.data, columns), fillers(recipe.data) if columns else {}
     features = []
     for name, spec in sorted(transformed.transformed_feature_spec().items()):
         learned = domains[name].max + 1 if domains[name].is_categorical else None
@@ -96,6 +96,7 @@ def _features(recipe: Recipe, settings: TransformSettings, output: Path) -> list
                 shape=tuple(spec.shape),
                 vocabulary_size=size if spec.dtype == tf.int64 else None,
                 encoded=not settings.materialize,
+                filler=filled.get(name),
                 pixels=not settings.materialize and recipe.data.stored == "raw",
             )
         )

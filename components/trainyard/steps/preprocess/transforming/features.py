@@ -11,11 +11,12 @@ import tensorflow_transform as tft
 
 from trainyard.contract.artifacts.preprocess import Column, ImageShape, Unknown
 from trainyard.data.images import decode_image
-from trainyard.spec.columns import Category, Date, Numeric
+from trainyard.spec.columns import Category, Date, Numeric, Text
 from trainyard.spec.feature_names import date_names
 from trainyard.spec.recipe import Data
 from trainyard.steps.preprocess.transforming.calendar import HOURS, MONTHS, WEEKDAYS, Calendar
 from trainyard.steps.preprocess.transforming.learned import Learned, read_back
+from trainyard.steps.preprocess.transforming.words import NO_WORD, word_ids
 
 Tensors = dict[str, tf.Tensor]
 MISSING = "[missing]"
@@ -58,6 +59,8 @@ def column_preprocessing(data: Data) -> Callable[[Tensors], Tensors]:
                 outputs[name] = _numeric(name, feature, learned)
             elif isinstance(feature, Category):
                 outputs[name] = _category(inputs[name], feature, _vocabulary_name(name, data))
+            elif isinstance(feature, Text):
+                outputs[name] = word_ids(inputs[name], feature, _vocabulary_name(name, data))
             else:
                 days, *parts = date_names(name, hour=feature.hour)
                 outputs |= {days: _zscore(name, learned.filled(name, "mean"), learned)}
@@ -68,9 +71,20 @@ def column_preprocessing(data: Data) -> Callable[[Tensors], Tensors]:
     return preprocessing_fn
 
 
-def known_sizes(data: Data) -> dict[str, int]:
-    """Return the number of different ids of the features whose size no analysis decides."""
+def fillers(data: Data) -> dict[str, int]:
+    """Return the id that fills up a row, by feature of several ids."""
+    return {name: NO_WORD for name, feature in data.features.items() if isinstance(feature, Text)}
+
+
+def known_sizes(data: Data, columns: dict[str, Column]) -> dict[str, int]:
+    """Return the number of different ids of the features of which tf.Transform does not say it.
+
+    columns: what `learned_columns` gave.
+    """
     sizes: dict[str, int] = {}
+    for name, filler in fillers(data).items():
+        if unknown := columns[name].unknown if name in columns else None:
+            sizes[name] = filler + 1 + unknown.first_id + unknown.buckets
     for name, feature in data.features.items():
         if isinstance(feature, Numeric) and feature.scale == "buckets":
             sizes[name] = feature.buckets
@@ -84,16 +98,17 @@ def learned_columns(data: Data, saved_model: Path) -> dict[str, Column]:
     """Return what the transform graph `saved_model` of `column_preprocessing` learned of each column."""
     numbers = read_back(saved_model)
     return {
-        name: _learned_category(saved_model / "assets" / _vocabulary_name(name, data), feature)
-        if isinstance(feature, Category)
+        name: _learned_vocabulary(saved_model / "assets" / _vocabulary_name(name, data), feature)
+        if isinstance(feature, Category | Text)
         else Column(**numbers[name])
         for name, feature in data.features.items()
     }
 
 
-def _learned_category(vocabulary: Path, feature: Category) -> Column:
+def _learned_vocabulary(vocabulary: Path, feature: Category | Text) -> Column:
     unknown = Unknown(buckets=feature.oov_buckets, first_id=vocabulary.read_bytes().count(b"\n"))
-    return Column(vocabulary=vocabulary.name, missing=MISSING, unknown=unknown)
+    missing = MISSING if isinstance(feature, Category) else None
+    return Column(vocabulary=vocabulary.name, missing=missing, unknown=unknown)
 
 
 def _numeric(name: str, feature: Numeric, learned: Learned) -> tf.Tensor:

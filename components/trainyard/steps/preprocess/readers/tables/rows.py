@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from trainyard.contract.artifacts.document import SPLITS, Split
 from trainyard.quality.tables.formulas import Derived
-from trainyard.spec.columns import Category, Date, Numeric, SplitRows
+from trainyard.spec.columns import Category, Date, Numeric, SplitRows, Text
 from trainyard.spec.recipe import Data
 from trainyard.steps.preprocess.readers.records import BadRecord, Record, Value, content_digest
 
@@ -72,8 +72,8 @@ def check_label(label: str, name: str, *, regression: bool) -> None:
         raise BadRecord("unknown_label", f"'{name}' holds a line break: {label[:40]!r}")
 
 
-def typed_text(text: str, name: str, feature: Category | Date) -> str:
-    """Return the category, the day or the hour that the cell `text` holds, empty if it is missing.
+def typed_text(text: str, name: str, feature: Category | Date | Text) -> str:
+    """Return the category, the prose, the day or the hour that the cell `text` holds, empty if it is missing.
 
     Raises `BadRecord`.
     """

@@ -1,0 +1,31 @@
+"""The words of a text as tensors, inside the transform graph."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+import tensorflow_transform as tft
+
+from trainyard.spec.columns import Text
+
+NO_WORD = 0
+"""The id that fills up a row of fewer words."""
+
+_BETWEEN_WORDS = r"[^\pL\pN]+"  # RE2: neither letters nor digits of any script
+
+
+def word_ids(texts: tf.Tensor, feature: Text, vocabulary: str) -> tf.Tensor:
+    """Return the ids (n, feature.words) int64 of the first words of `texts` (n,): 1 + that of the vocabulary's file."""
+    plain = tf.strings.regex_replace(tf.strings.lower(texts, encoding="utf-8"), _BETWEEN_WORDS, " ")
+    words = tf.strings.split(plain)
+    if feature.ngrams > 1:
+        words = tf.strings.ngrams(words, [*range(1, feature.ngrams + 1)])
+    ids = tft.compute_and_apply_vocabulary(
+        words[:, : feature.words].to_sparse(),
+        top_k=feature.vocabulary_size,
+        frequency_threshold=feature.min_count,
+        num_oov_buckets=feature.oov_buckets,
+        vocab_filename=vocabulary,
+    )
+    return tf.sparse.to_dense(
+        tf.SparseTensor(ids.indices, ids.values + 1, [tf.shape(texts, tf.int64)[0], feature.words]), NO_WORD
+    )

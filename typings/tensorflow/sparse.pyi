@@ -1,0 +1,3 @@
+from tensorflow import SparseTensor, Tensor
+
+def to_dense(sp_input: SparseTensor, default_value: int) -> Tensor: ...
