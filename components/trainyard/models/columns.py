@@ -50,9 +50,10 @@ def _embedding(feature: Feature, ids: keras.KerasTensor) -> keras.KerasTensor:
     width = min(32, max(1, round(1.6 * size**0.56)))
     embedded = layers.Embedding(size, width, name=layer_name("embed", feature))(ids)
     if feature.filler is not None:
-        said = known(feature, ids)
-        count = keras.ops.maximum(keras.ops.sum(said, axis=1), 1)
-        return keras.ops.sum(embedded * keras.ops.cast(said, embedded.dtype), axis=1) / keras.ops.cast(
-            count, embedded.dtype
-        )
+        # By the root of the count, as TensorFlow's "sqrtn": the sum then varies as one word's vector does, however many
+        # there are, and does not vanish beside numbers when all get the same 8 bits.
+        is_word = known(feature, ids)
+        count = keras.ops.maximum(keras.ops.sum(is_word, axis=1), 1)
+        summed = keras.ops.sum(embedded * keras.ops.cast(is_word, embedded.dtype), axis=1)
+        return summed * keras.ops.cast(keras.ops.rsqrt(count), embedded.dtype)
     return layers.Reshape((math.prod(feature.shape) * width,))(embedded)

@@ -57,7 +57,7 @@ def _check_table(recipe: Recipe, source: SourceFiles) -> tuple[list[str], str]:
     if not batch.columns.num_rows:
         return [f"data.where: '{data.where}' is true of no row."], looked_at
     for name, feature in data.features.items():
-        if name in names and feature.type != "category":
+        if name in names and feature.type in ("numeric", "date"):
             faults += _mistyped(f"data.features.{name}", feature.type, cells(batch.columns[name]), batch, recipe)
     if data.label in names:
         faults += _label_faults(cells(batch.columns[data.label]), batch, recipe)

@@ -101,7 +101,7 @@ def _useless(column: ColumnProfile, rows: int) -> str:
     """Return why nothing can be learned from `column`, or ''."""
     present = column.statistics.count + column.mistyped
     if column.type not in _TYPES:
-        return "empty" if column.type == "empty" else "free text"
+        return "empty" if column.type == "empty" else "free text, which {type: text} would read by its words"
     if column.distinct == 1 or (column.top and column.top[0].count >= _NEARLY * present):
         return "the same value in nearly every row"
     if column.type in ("category", "integer") and column.distinct >= present > 20:

@@ -52,7 +52,7 @@ class Date(Strict):
 class Text(Strict):
     """Words in any language: lower case, cut where neither letters nor digits stand, each with an id of a vocabulary.
 
-    The network averages what it learns of the words of a row.
+    The network adds up what it learns of the words of a row.
     """
 
     type: Literal["text"] = Field(description="Says that the column is prose.")

@@ -10,7 +10,7 @@ from pathlib import Path
 from trainyard.contract import keys
 from trainyard.contract.artifacts.preprocess import Examples, Feature
 from trainyard.errors import ConfigurationError, TrainyardError
-from trainyard.spec.columns import Date, Numeric
+from trainyard.spec.columns import Date, Numeric, Text
 from trainyard.spec.recipe import Recipe
 from trainyard.storage import storage
 
@@ -142,5 +142,7 @@ def _columns(recipe: Recipe) -> list[Feature]:
             columns.append(Feature(name=name, dtype="float32", shape=shape))
         else:
             size = column.vocabulary_size + column.oov_buckets
-            columns.append(Feature(name=name, dtype="int64", shape=(), vocabulary_size=size))
+            shape = (column.words,) if isinstance(column, Text) else ()
+            filler = 0 if isinstance(column, Text) else None
+            columns.append(Feature(name=name, dtype="int64", shape=shape, vocabulary_size=size, filler=filler))
     return columns

@@ -16,10 +16,10 @@ from trainyard.spec.recipe import Recipe
 Arrays = dict[str, NDArray[Any]]
 
 
-def is_table(examples: ExampleFolder) -> bool:
-    """Return whether every feature is one number or id an example."""
+def is_table(examples: ExampleFolder, dimensions: int = 0) -> bool:
+    """Return whether every feature is one number or id an example, or has at most so many `dimensions`."""
     features = examples.document.features
-    return bool(features) and all(feature.shape == () and not feature.encoded for feature in features)
+    return bool(features) and all(len(each.shape) <= dimensions and not each.encoded for each in features)
 
 
 def first_examples(examples: ExampleFolder, split: Split, most: int) -> tuple[Arrays, NDArray[Any]]:
