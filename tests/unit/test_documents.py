@@ -39,7 +39,12 @@ TABLE = {
         "format": "csv",
         "path": "cars.csv",
         "label": "fast",
-        "features": {"km/h": {"type": "numeric"}, "Türen": {"type": "category"}, "sold": {"type": "date"}},
+        "features": {
+            "km/h": {"type": "numeric"},
+            "Türen": {"type": "category"},
+            "sold": {"type": "date"},
+            "about": {"type": "text"},
+        },
     },
     "model": {"name": "wide_deep"},
     "train": {"class_weights": {"yes": 2.0}, "early_stopping": {"patience": 3}},
