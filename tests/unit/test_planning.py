@@ -53,46 +53,20 @@ train: {epochs: 90, batch_size: 256}
 """
 
 
-# Source: NVIDIA DeepLearningExamples, TensorFlow/Classification/ConvNets/resnet50v1.5, training performance results.
-@pytest.mark.parametrize(
-    ("name", "precision", "devices", "batch", "published"),
-    [
-        ("nvidia-tesla-v100", "float32", 1, 128, 412),
-        ("nvidia-tesla-v100", "auto", 1, 256, 1270),
-        ("nvidia-tesla-v100", "auto", 8, 2048, 9510),
-        ("nvidia-tesla-a100", "float32", 1, 256, 909),
-        ("nvidia-tesla-a100", "auto", 1, 256, 2375),
-        ("nvidia-tesla-a100", "auto", 8, 2048, 17400),
-    ],
-)
-def test_published_speeds_of_resnet50_are_met_within_a_quarter(
-    name: str, precision: str, devices: int, batch: int, published: float
-) -> None:
-    site = sites.device(precision, name, devices, 1, 12, None)
-    assert batch / step_seconds(RESNET, batch, site) == pytest.approx(published, rel=0.25)
-
-
-# Images/s of ResNet-50 over blocks of four epochs and an evaluation of 50,000 images, which counts as a third of as
-# many. Source: MLPerf Training, https://github.com/mlcommons, closed division, Google's result_0.txt of resnet: v4 of 8
-# chips in training_results_v0.7 (tpu-v4-16-TF, batch 2048, 184.17 s a block), of 64 in v1.0 (tpu-v4-128-TF, 8192, 23.19
-# s), v3 of 16 in v0.6 (tpu-v3-32, 4096, 164.11 s). v3 is not in the catalog: its figures are those of
-# https://cloud.google.com/tpu/docs/v3.
-V3 = Site("tpu-v3", 1, 16, 96, 123e12, 900e9, bytes_each=2, memory_bytes=32 << 30, link=340e12 / 1024, fused=True)
+def test_accelerators_add_computing_and_moving_and_cpus_take_the_slower() -> None:
+    work = ExampleCost(parameters=0, flops_per_example=1e9, activations_per_example=1e6, kept_per_example=1e6)
+    gpu = Site("nvidia-l4", 1, 1, 4, flops=1e12, memory_bandwidth=1e10)
+    assert step_seconds(work, 8, gpu) == pytest.approx(0.003 + (8e-3 + 8 * 5 * 4e6 / 1e10) / 0.77)
+    cpu = Site("CPU", 1, 1, 4, flops=1e12, memory_bandwidth=1e10)
+    assert step_seconds(work, 8, cpu) == pytest.approx(0.0006 + 8 * 5 * 4e6 / 1e10 / 0.6)
 
 
 @pytest.mark.parametrize(
-    ("site", "batch", "block_seconds"),
-    [
-        (sites.device("auto", "tpu-v4-podslice", 4, 2, 240, None), 2048, 184.17),
-        (sites.device("auto", "tpu-v4-podslice", 4, 16, 240, None), 8192, 23.19),
-        (V3, 4096, 164.11),
-    ],
+    ("name", "chips", "batch"),
+    [("tpu-v4-podslice", 8, 2048), ("tpu-v4-podslice", 64, 8192), ("tpu-v3-slice", 16, 4096), ("tpu-v2", 4, 1024)],
 )
-def test_published_speeds_of_resnet50_on_tpus_are_met_within_a_quarter(
-    site: Site, batch: int, block_seconds: float
-) -> None:
-    published = (4 * 1_281_167 + 50_000 / 3) / block_seconds
-    assert batch / step_seconds(RESNET, batch, site) == pytest.approx(published, rel=0.25)
+def test_the_batches_that_google_trained_resnet50_with_fit_into_its_tpus(name: str, chips: int, batch: int) -> None:
+    site = sites.device("auto", name, 4, chips // 4, 96, None)
     assert needed_bytes(RESNET, batch, site) < (site.memory_bytes or 0)
 
 
@@ -104,8 +78,8 @@ def test_a_tpu_holds_activations_in_bfloat16_unless_the_recipe_says_float32() ->
     assert needed_bytes(RESNET, 1024, mixed) < (mixed.memory_bytes or 0), "a v5e-8 holds ResNet-50 at batch 1024"
 
 
-# Source: as of the speeds above: "suggested batch sizes … 256 for mixed precision training and 128 for single precision
-# training per single V100 16 GB".
+# Source: NVIDIA DeepLearningExamples, TensorFlow/Classification/ConvNets/resnet50v1.5: "suggested batch sizes … 256 for
+# mixed precision training and 128 for single precision training per single V100 16 GB".
 @pytest.mark.parametrize(("precision", "batch"), [("auto", 256), ("float32", 128)])
 def test_the_batches_that_nvidia_publishes_for_a_v100_of_16_gb_fit_and_the_next_do_not(
     precision: str, batch: int

@@ -13,11 +13,11 @@ from pydantic import Field
 from trainyard.errors import ConfigurationError
 from trainyard.graph import STEPS
 from trainyard.spec.documents import Strict
-from trainyard.spec.environment import DEFAULT, Environment, SecretKey, Volume
+from trainyard.spec.environment import DEFAULT, TRAIN, Environment, SecretKey, Volume
 from trainyard.spec.hardware.catalog import Platform
 from trainyard.spec.hardware.pools import Pool
 
-STEP = "train"
+STEP = TRAIN
 
 
 class GangSpec(Strict):

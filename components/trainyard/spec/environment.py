@@ -17,12 +17,13 @@ from trainyard.spec.beam import Beam, Text, Variable
 from trainyard.spec.documents import Strict
 from trainyard.spec.hardware import machines
 from trainyard.spec.hardware.catalog import Name, Namespace, Platform, catalog
-from trainyard.spec.hardware.pools import Pool, Variant
+from trainyard.spec.hardware.pools import Pool, Variant, nearest_that_trains
 from trainyard.spec.plain_yaml import Location
 from trainyard.uris import Output, is_bucket, resolve
 
 BUNDLED = Path(__file__).parent.parent / "environments"
 DEFAULT = "default"
+TRAIN = "train"  # the step that needs a pool on which a training can run
 
 # Chosen: what a run may wait for nodes, images and others' locks beyond its steps' own time.
 WAIT_SECONDS = 86400
@@ -259,12 +260,28 @@ def _placement_faults(environment: Environment) -> Iterator[tuple[Location, str]
         return
     if DEFAULT not in environment.placement:
         yield ("placement", DEFAULT), f"is required for target {environment.target}: name a pool. {defined}"
+    yield from _training_faults(environment)
     used = [
         (pool, environment.pools[pool].variant) for pool in environment.placement.values() if pool in environment.pools
     ]
     for pool, variant in dict.fromkeys(used):
         if variant not in environment.images:
             yield ("images", variant), f"is required, for steps are placed on the {variant} pool '{pool}'"
+
+
+def _training_faults(environment: Environment) -> Iterator[tuple[Location, str]]:
+    """Yield the steps that are placed on pools without nodes, and a training that is placed where none can run."""
+    for step, name in environment.placement.items():
+        pool = environment.pools.get(name)
+        if pool and pool.why_no_nodes:
+            yield ("placement", step), f"'{name}': {pool.why_no_nodes}. {nearest_that_trains(environment.pools)}"
+    step = TRAIN if TRAIN in environment.placement else DEFAULT
+    name = environment.placement.get(step, "")
+    pool = environment.pools.get(name)
+    if pool and pool.why_no_training:
+        why = f"'{name}' cannot train: {pool.why_no_training}. {nearest_that_trains(environment.pools)}"
+        advice = "" if step == TRAIN else f"; name it under placement.{TRAIN}"
+        yield ("placement", step), why + advice
 
 
 def _secret_faults(environment: Environment) -> Iterator[tuple[Location, str]]:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from trainyard.errors import ConfigurationError
 from trainyard.spec.environment import Environment
 from trainyard.spec.hardware import machines
-from trainyard.spec.hardware.pools import Pool, placement
+from trainyard.spec.hardware.pools import Pool, nearest_that_trains, placement
 from trainyard.spec.recipe import Recipe
 from trainyard_control.planning import learning, sites
 from trainyard_control.planning.data import DataSummary
@@ -120,13 +120,20 @@ def _on_pool(
         if vertex
         else tuple(dict.fromkeys(_written(taint.key, taint.value, taint.effect) for taint in needs.tolerations)),
     )
+    if why := pool.why_no_training:
+        return replace(candidate, why=f"cannot train: {why}. {nearest_that_trains(environment.pools)}")
     if pool.variant not in environment.images:
         return replace(candidate, why=f"images.{pool.variant} is not in {environment.name}")
     try:
         site = sites.of_pool(recipe, environment, pool)
     except ConfigurationError as error:
         return replace(candidate, why=str(error))
-    return _predicted(candidate, site, recipe, data, work, observations, pods=True)
+    predicted = _predicted(candidate, site, recipe, data, work, observations, pods=True)
+    if not pool.why_no_nodes:
+        return predicted
+    # Shown for comparison, and never chosen: there is no node to place a step on.
+    why = "; ".join(filter(None, [pool.why_no_nodes, predicted.why]))
+    return replace(predicted, feasible=False, why=why, selector=(), tolerations=())
 
 
 def _predicted(
@@ -156,7 +163,7 @@ def _predicted(
     model = recipe.model.name or recipe.name
     learned = learning.factor(site.hardware, model, observations)
     base = step_seconds(work, batch, site, slices)
-    ceiling = _ceiling(data, site)
+    ceiling = decoded_per_second(data, site)
     speeds = [min(batch / (base * factor), ceiling) for factor in (learned.high, learned.expected, learned.low)]
     speed = Range(*speeds)
     hours = Range(*(_hours(recipe, data, rate, pods) for rate in reversed(speeds)))
@@ -183,8 +190,8 @@ def _gib(size: float) -> str:
     return f"{size / (1 << 30):.0f}"
 
 
-def _ceiling(data: DataSummary, site: Site) -> float:
-    """Return the examples a second that the cores can decode; without a limit if the data are decoded but once."""
+def decoded_per_second(data: DataSummary, site: Site) -> float:
+    """Return the examples a second that the site's cores can decode; without a limit if they are decoded but once."""
     if not data.streamed or data.image is None:
         return math.inf
     return site.workers * site.cores * DECODED_PIXELS / (data.image[0] * data.image[1])

@@ -12,7 +12,7 @@ from trainyard_control.planning import sites
 from trainyard_control.planning.learning import Observation
 from trainyard_control.planning.roofline import ExampleCost, Site, communication_seconds, step_seconds
 
-MOST = 200  # chosen: recorded runs read from one storage, the last by name
+MOST = 200  # chosen: recorded runs of one recipe that are read, the last by name
 
 
 def observations(root: str, one_machine: bool) -> Iterator[Observation]:
@@ -20,21 +20,23 @@ def observations(root: str, one_machine: bool) -> Iterator[Observation]:
 
     one_machine: the workers of a gang shared the cores that each of them saw.
     """
-    uris = [
-        storage.join(root, recipe, "train", key)
-        for recipe in storage.children(root)
-        for key in storage.children(storage.join(root, recipe, "train"))
-    ]
-    for uri in uris[-MOST:]:
-        yield from _observed(uri, one_machine)
+    for recipe in storage.children(root):
+        for training in trainings(root, recipe):
+            yield from _observed(training, one_machine)
 
 
-def _observed(uri: str, one_machine: bool) -> Iterator[Observation]:
+def trainings(root: str, recipe: str) -> Iterator[Training]:
+    """Yield the trainings of `recipe` that are committed below the storage `root`."""
+    folder = storage.join(root, recipe, "train")
+    for key in storage.children(folder)[-MOST:]:
+        try:
+            yield Training.read(storage.join(folder, key))
+        except TrainyardError:
+            continue
+
+
+def _observed(training: Training, one_machine: bool) -> Iterator[Observation]:
     """Yield what one training teaches; nothing if it is unfinished, or of a time before it recorded its cost."""
-    try:
-        training = Training.read(uri)
-    except TrainyardError:
-        return
     site = _site(training, one_machine)
     if site is None or not training.flops_per_example or not training.finished:
         return

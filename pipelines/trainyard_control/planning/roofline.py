@@ -1,7 +1,8 @@
 """The time of one training step: what the hardware at its peak would need, divided by what it delivers of that.
 
-A device computes and moves memory at once, so the slower of the two counts; then replicas sum their gradients in a
-ring.
+A network's layers follow one another, and most are bound either by computing (products) or by moving memory (all
+others), so an accelerator's times for both add up. On a CPU the slower of the two counts: its caches hold what one
+layer hands to the next. Then replicas sum their gradients in a ring.
 """
 
 from __future__ import annotations
@@ -14,11 +15,9 @@ ACTIVATION_PASSES = 5
 # Times that a weight (float32) does: read twice, its gradient written and read, two moments of the optimizer read and
 # written.
 WEIGHT_PASSES = 8
-# What the published runs below deliver of the roofline, their geometric mean (0.54): images/s of ResNet-50 at 224
-# pixels on one V100 (float32 412, mixed 1270) and one A100 (TF32 909, mixed 2375), batch 128 and 256.
-# Source: NVIDIA DeepLearningExamples, TensorFlow/Classification/ConvNets/resnet50v1.5, training performance results.
-# TPUs are given the same value: it was not fitted to theirs, and meets them (tests/unit/test_planning.py names them).
-DEVICE_UTILISATION = 0.54
+# What published runs deliver of the sum of both times: the geometric mean over the twelve runs of ResNet-50 on V100 and
+# A100 that docs/experiments/published.md marks as tuned on. It was fitted to no other.
+DEVICE_UTILISATION = 0.77
 # Measured here: mobilenet_v3_small and cnn_small on two cores, see docs/benchmarks.md.
 CPU_UTILISATION = 0.6
 # Seconds of a step that no size explains. CPU: measured here on the smallest network; others: chosen, without a device.
@@ -85,8 +84,11 @@ def step_seconds(work: ExampleCost, batch: int, site: Site, slices: int = 1) -> 
     written = work.kept_per_example if site.fused else work.activations_per_example
     moved = examples * written * ACTIVATION_PASSES * site.bytes_each
     memory = (moved + work.parameters * 4 * WEIGHT_PASSES) / site.memory_bandwidth
-    overhead, utilisation = (CPU_OVERHEAD, CPU_UTILISATION) if site.cpu else (DEVICE_OVERHEAD, DEVICE_UTILISATION)
-    return slices * (overhead + max(compute, memory) / utilisation) + communication_seconds(work, site)
+    if site.cpu:
+        part = CPU_OVERHEAD + max(compute, memory) / CPU_UTILISATION
+    else:
+        part = DEVICE_OVERHEAD + (compute + memory) / DEVICE_UTILISATION
+    return slices * part + communication_seconds(work, site)
 
 
 def communication_seconds(work: ExampleCost, site: Site) -> float:

@@ -15,7 +15,7 @@ from trainyard.spec.documents import Strict
 
 LONGEST_EDGE = 256  # chips; that of the topologies in Google's xpk, system_characteristics.py
 
-Kind = Literal["cpu", "gpu", "tpu"]
+Kind = Literal["cpu", "gpu", "tpu", "npu"]
 Platform = Literal["kubernetes", "gke", "eks", "karpenter", "aks"]
 
 
@@ -78,11 +78,12 @@ class Accelerator(Strict):
 
     topologies: for a TPU, the chips that one host may hold, by the topology of the slice. cubes: for a 3D torus, the
     most cubes of 4x4x4 chips in a slice. tensorflow: whether TensorFlow runs on it. gpu: its name in Karpenter's
-    labels. products: its names in the labels of the GPU operator. Figures are of one chip, see hardware.yaml; None:
-    not published.
+    labels. products: its names in the labels of the GPU operator. trains: whether any training can run on it; why_not
+    is the reason. resource: what a pod asks for, if not what its kind does. plan_only: no platform has nodes of it, so
+    that it can be planned and compared alone. Figures are of one chip, see hardware.yaml; None: not published.
     """
 
-    kind: Literal["gpu", "tpu"]
+    kind: Literal["gpu", "tpu", "npu"]
     vertex: str | None = None
     gpu: str | None = None
     products: list[str] = []
@@ -94,6 +95,10 @@ class Accelerator(Strict):
     topologies: dict[str, list[int]] = {}
     cubes: int = 0
     tensorflow: bool = True
+    plan_only: bool = False
+    trains: bool = True
+    why_not: str = ""
+    resource: str | None = None
 
     @cached_property
     def slices(self) -> dict[str, list[int]]:

@@ -41,12 +41,12 @@ class Machine(Strict):
 
 
 class Attachable(Strict):
-    """An accelerator that is attached to any machine of a family, in one of `counts`; prices of one."""
+    """An accelerator that is attached to any machine of a family, in one of `counts`; prices of one, if known."""
 
     family: str
     counts: list[int]
-    usd_per_hour: float
-    spot_usd_per_hour: float
+    usd_per_hour: float | None = None
+    spot_usd_per_hour: float | None = None
 
 
 class Machines(Strict):
@@ -101,7 +101,10 @@ def price(pool: Pool, platform: Platform) -> Price | None:
         return None
     if pool.accelerator and machine.accelerator is None:
         attached = known.attachable[pool.accelerator]
-        usd += pool.count * (attached.spot_usd_per_hour if pool.spot else attached.usd_per_hour)
+        usd_of_one = attached.spot_usd_per_hour if pool.spot else attached.usd_per_hour
+        if usd_of_one is None:
+            return None
+        usd += pool.count * usd_of_one
     return Price(usd, pool.spot, machine.region or known.region, machine.date or known.date)
 
 

@@ -53,11 +53,13 @@ def placement(pool: Pool, platform: Platform) -> Placement:
     """Return what a pod needs to land on `pool`; what the pool says itself comes last and wins."""
     marks = catalog().platforms[platform]
     layers = [catalog().kinds[pool.kind]]
-    if pool.kind != "cpu":
+    if pool.kind in ("gpu", "tpu"):
         layers.append(marks.gpu if pool.kind == "gpu" else marks.tpu)
     if pool.spot:
         layers.append(marks.spot)
     names = _names(pool)
+    known = catalog().accelerators.get(pool.accelerator or "")
+    resource = (known.resource if known else None) or layers[0].resource
     selector = {
         key: value.format(**names)
         for layer in layers
@@ -67,8 +69,8 @@ def placement(pool: Pool, platform: Platform) -> Placement:
     return Placement(
         node_selector=selector | pool.node_selector,
         tolerations=[*(toleration for layer in layers for toleration in layer.tolerations), *pool.tolerations],
-        resource=layers[0].resource,
-        count=pool.count,
+        resource=resource,
+        count=pool.count if resource else 0,
         slice_label=marks.slice_label if pool.kind == "tpu" and pool.workers > 1 else "",
     )
 
@@ -168,10 +170,11 @@ class Pool(Strict):
 
     kind: Kind = Field(description="What computes on its nodes.")
     accelerator: Annotated[str, Field(max_length=253)] | None = Field(
-        None, description="gpu and tpu: its name at GKE, such as nvidia-l4."
+        None,
+        description="gpu and tpu: its name at GKE, such as nvidia-l4. npu, which infers only: inferentia2, edge-tpu.",
     )
     count: Annotated[int, Field(ge=0, le=64)] = Field(
-        0, description="gpu and tpu: accelerators a node (TPU: chips a host)."
+        0, description="gpu, tpu and npu: accelerators a node (TPU: chips a host)."
     )
     topology: Annotated[str, Field(max_length=32)] | None = Field(
         None, description="tpu: shape of the slice, such as 2x4."
@@ -181,6 +184,7 @@ class Pool(Strict):
         description="tpu: what trains. auto: JAX on slices of several hosts or if TensorFlow has no build, else "
         "TensorFlow.",
     )
+    trains: bool = Field(True, description="false: no training is placed here; it evaluates, exports and predicts.")
     spot: bool = Field(False, description="The nodes may be taken back at any time.")
     workers: Annotated[int, Field(ge=1, le=1024)] = Field(
         1, description="Nodes that train together: the train step becomes a gang of so many pods."
@@ -225,7 +229,27 @@ class Pool(Strict):
     @property
     def variant(self) -> Variant:
         """Which image the pool's pods need."""
+        if self.kind == "npu":  # what runs beside it: no step of ours computes on it
+            return "cpu"
         return "jax" if self.trained_by == "jax" else self.kind
+
+    @property
+    def why_no_training(self) -> str:
+        """Why no training runs on the pool, '' if one can."""
+        if not self.trains:
+            return "its pool says trains: false"
+        known = catalog().accelerators.get(self.accelerator or "")
+        return f"{self.accelerator} infers only ({known.why_not})" if known and not known.trains else ""
+
+    @property
+    def why_no_nodes(self) -> str:
+        """Why no step can be placed on the pool at all, '' if one can."""
+        known = catalog().accelerators.get(self.accelerator or "")
+        return (
+            f"no platform has nodes with {self.accelerator}, it can only be planned"
+            if known and known.plan_only
+            else ""
+        )
 
     @model_validator(mode="after")
     def _hardware(self) -> Self:
@@ -256,6 +280,15 @@ class Pool(Strict):
         if self.nodes is not None and self.workers > self.nodes:
             raise ValueError(f"workers: {self.workers} on a pool of {self.nodes} nodes. Give at most nodes")
         return self
+
+
+def nearest_that_trains(pools: dict[str, Pool]) -> str:
+    """Return a sentence with the pool to train on instead: the smallest with accelerators, else a cpu one."""
+    able = [name for name, pool in pools.items() if not (pool.why_no_training or pool.why_no_nodes)]
+    if not able:
+        return "No pool of the environment trains; add one of kind cpu, gpu or tpu"
+    nearest = min(able, key=lambda name: (pools[name].kind == "cpu", pools[name].workers * pools[name].count))
+    return f"The nearest that trains is '{nearest}'"
 
 
 def _beyond_tensorflow(pool: Pool) -> str:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from trainyard_control.planning.data import DataSummary
     from trainyard_control.planning.plan import Candidate, Range
     from trainyard_control.planning.roofline import ExampleCost
+    from trainyard_control.planning.scaling import Scaling
 
 _HOURS = {"d": 24.0, "h": 1.0, "m": 1 / 60, "s": 1 / 3600}
 
@@ -32,6 +33,14 @@ def plan(
     examples: Annotated[
         int | None, typer.Option(metavar="N", min=1, max=10**12, help="Training examples, if they are not known.")
     ] = None,
+    serve: Annotated[
+        str | None,
+        typer.Option(metavar="LOAD", help="Size replicas that serve the exported model instead: qps=200,p95=50ms."),
+    ] = None,
+    scale: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=2, max=4096, help="Simulate 1, 2, 4 … N workers of the training pool instead."),
+    ] = None,
     place: Annotated[bool, typer.Option("--place", help="Write the choice into the environment's file.")] = False,
     output: OutputFormat = Output.TEXT,
 ) -> None:
@@ -39,12 +48,19 @@ def plan(
     from trainyard.errors import ConfigurationError
     from trainyard.spec import environment as environments
     from trainyard.spec import recipe as recipes
-    from trainyard_control.planning import cost, data
+    from trainyard_control.planning import cost, data, scaling
     from trainyard_control.planning.choice import choose
     from trainyard_control.planning.history import read_history
     from trainyard_control.planning.plan import candidates
 
     loaded_recipe, loaded_environment = recipes.load(recipe, set_), environments.load(environment)
+    if scale is not None and (deadline is not None or budget is not None or serve is not None or place):
+        raise ConfigurationError("--scale: chooses no pool. Leave --deadline, --budget, --serve and --place out.")
+    if serve is not None:
+        if deadline is not None or budget is not None or examples is not None or place:
+            raise ConfigurationError("--serve: is no training. Leave --deadline, --budget, --examples and --place out.")
+        _serve(loaded_recipe, loaded_environment, serve, output)
+        return
     most = None if deadline is None else hours(deadline)
     if budget is not None and not 0 < budget < float("inf"):
         raise ConfigurationError(f"--budget {budget:g}: is no amount of money above 0. Write it in USD, such as 50.")
@@ -53,6 +69,9 @@ def plan(
         print(f"! the plan learns from {len(past.observations)} recorded runs alone: {past.warning}", file=sys.stderr)
     known = data.find(loaded_recipe, past.examples, examples)
     work = cost.of_recipe(loaded_recipe, known)
+    if scale is not None:
+        _scale(scaling.plan(loaded_recipe, loaded_environment, known, work, past.observations, scale), output)
+        return
     forecasts = choose(candidates(loaded_recipe, loaded_environment, known, work, past.observations), most, budget)
     chosen = next((candidate for candidate in forecasts if candidate.chosen), None)
     if output is Output.JSON:
@@ -84,6 +103,30 @@ def _place(name: str, environment: Environment, chosen: Candidate) -> None:
     if named is not None and named < high * 3600:
         short = f"may take {high:.3g} h, and {environment.name} lets it run for {named / 3600:.3g} h"
         typer.echo(f"! the training {short}. Raise timeout_seconds.train", err=True)
+
+
+def _scale(scaling: Scaling, output: Output) -> None:
+    """Show the simulated speeds."""
+    from trainyard_control.cli.plan_tables import show_scaling
+
+    if output is Output.JSON:
+        print(json.dumps(scaling.as_dict()))
+    else:
+        show_scaling(scaling)
+
+
+def _serve(recipe: Recipe, environment: Environment, load: str, output: Output) -> None:
+    """Show how many replicas on which pool answer the load."""
+    from trainyard_control.cli.plan_tables import show_serving
+    from trainyard_control.planning import serving
+
+    wanted = serving.demand(load)
+    exports = serving.last_exports(recipe, environment.storage)
+    rows = serving.plan(environment, exports, wanted)
+    if output is Output.JSON:
+        print(json.dumps([row.as_dict() for row in rows]))
+    else:
+        show_serving(recipe, exports, wanted, rows)
 
 
 def hours(text: str) -> float:

@@ -1,0 +1,218 @@
+"""How a training's speed grows with its workers: a simulation of steps from the parts of one worker's step.
+
+Each worker keeps its batch, so n of them do n times the examples. A step waits for its input, computes, for the slowest
+of all workers, and sums the gradients over them in a ring.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from trainyard.contract.artifacts.train import Training
+from trainyard.errors import ConfigurationError
+from trainyard.spec.environment import DEFAULT, TRAIN, Environment
+from trainyard.spec.hardware.catalog import catalog, chips, named
+from trainyard.spec.recipe import Recipe
+from trainyard_control.planning import learning, records, sites
+from trainyard_control.planning.data import DataSummary
+from trainyard_control.planning.learning import Observation
+from trainyard_control.planning.plan import decoded_per_second
+from trainyard_control.planning.roofline import ExampleCost, Site, communication_seconds, step_seconds
+
+STEPS = 200  # simulated at each number of workers; chosen: another seed moves no efficiency by half a point
+# Seconds of one message between neighbours of a ring, which sends 2 (n - 1) of them one after the other. Chosen: TCP
+# between nodes of one data centre, and the links of a TPU slice.
+NETWORK_LATENCY = 30e-6
+LINK_LATENCY = 1e-6
+# Standard deviation of one worker's step by its mean if no run was recorded; chosen.
+JITTER = 0.02
+
+
+@dataclass(frozen=True)
+class Parts:
+    """One worker's step when it is alone, in seconds. jitter: standard deviation of compute by its mean.
+
+    overlap: share of compute beside which gradients can be summed; Trainyard's loop sums after it, so 0.
+    origin: where the parts come from, for people.
+    """
+
+    examples: int
+    compute: float
+    jitter: float
+    input: float = 0.0
+    overlap: float = 0.0
+    origin: str = ""
+
+
+@dataclass(frozen=True)
+class Point:
+    """What a step of so many workers takes, in seconds, and where what is not compute goes."""
+
+    workers: int
+    seconds: float
+    examples_per_second: float
+    efficiency: float
+    all_reduce: float
+    stragglers: float
+    input: float
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the entry of `trainyard plan --scale -o json`; shares of a step beside the efficiency, in sum 1."""
+        shares = {name: round(getattr(self, name) / self.seconds, 4) for name in ("all_reduce", "stragglers", "input")}
+        return {**asdict(self), **shares, "efficiency": round(self.efficiency, 4)}
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """How the training would grow on a pool, from one worker to the most that were asked for.
+
+    largest: hosts of the largest TPU slice that exists, None for other pools.
+    """
+
+    pool: str
+    site: Site
+    parts: Parts
+    points: list[Point]
+    largest: int | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the answer of `trainyard plan --scale -o json`."""
+        points = [point.as_dict() for point in self.points]
+        return {"pool": self.pool, "largest": self.largest, "parts": asdict(self.parts), "points": points}
+
+
+def plan(
+    recipe: Recipe,
+    environment: Environment,
+    data: DataSummary,
+    work: ExampleCost,
+    observations: list[Observation],
+    most: int,
+) -> Scaling:
+    """Return how the training grows on the pool that it is placed on, or on machines like this one.
+
+    Raises `ConfigurationError` if the batch makes no equal parts, if no figures of the pool's hardware are known, or on
+    Vertex AI.
+    """
+    if environment.target == "vertex":
+        raise ConfigurationError(
+            f"--scale: a step of Vertex AI Pipelines is one machine, so {environment.name} has no workers to add. "
+            "Name an environment of Kubeflow."
+        )
+    name, site, workers = _place(recipe, environment)
+    batch = recipe.train.batch_size // workers
+    if recipe.train.batch_size % (workers * site.devices):
+        raise ConfigurationError(
+            f"--scale: train.batch_size {recipe.train.batch_size} makes no {workers * site.devices} equal parts on "
+            f"{name}. Give a multiple."
+        )
+    model = recipe.model.name or recipe.name
+    found = [
+        training
+        for training in records.trainings(environment.storage, recipe.name)
+        if training.model == model
+        and _examples(training) == batch
+        and _alike(training, site)
+        # Workers of one machine share the cores that each of them saw.
+        and not (environment.target == "local" and training.workers > 1)
+    ]
+    if found:
+        parts = measured_parts(max(found, key=lambda training: training.finished))
+    else:
+        factor = learning.factor(site.hardware, model, observations).expected
+        decoding = decoded_per_second(data, replace(site, workers=1))
+        parts = predicted_parts(work, batch, recipe.train.accumulation_steps, site, factor, decoding)
+    known = catalog().accelerators.get(site.hardware)
+    slices = [chips(topology) for topology in known.slices] if known else []
+    largest = max(slices) // site.devices if slices else None
+    return Scaling(name, site, parts, curve(parts, work, site, most), largest)
+
+
+def _place(recipe: Recipe, environment: Environment) -> tuple[str, Site, int]:
+    """Return where the training is placed, a site of several workers there, and how many share the batch."""
+    if environment.target == "local":
+        here = sites.here(recipe)
+        cores = here.cores * (here.workers if here.cpu else 1)
+        name = "machines like this"
+        return name, replace(here, cores=cores, network=sites.UNKNOWN_NETWORK, workers=2), recipe.train.workers
+    name = environment.placement.get(TRAIN, environment.placement[DEFAULT])
+    pool = environment.pools[name]
+    several = pool.model_copy(update={"workers": max(2, pool.workers)})
+    return name, sites.of_pool(recipe, environment, several), pool.workers
+
+
+def _alike(training: Training, site: Site) -> bool:
+    """Whether a worker of the training had what one of the site has, so that its parts hold there."""
+    hardware = training.hardware if training.hardware == "CPU" else named(training.hardware)
+    devices = training.replicas // training.workers
+    same_cores = not site.cpu or abs(training.cores - site.cores) < 0.5
+    return bool(training.finished) and hardware == site.hardware and devices == site.devices and same_cores
+
+
+def curve(parts: Parts, work: ExampleCost, site: Site, most: int) -> list[Point]:
+    """Return what 1, 2, 4 … workers like `site` take, and `most`."""
+    numbers = [2**power for power in range(most.bit_length()) if 2**power < most]
+    return [simulated(parts, all_reduce_seconds(work, site, number), number) for number in [*numbers, most]]
+
+
+def simulated(parts: Parts, all_reduce: float, workers: int) -> Point:
+    """Return the mean over STEPS steps of `workers`, whose sum of gradients takes `all_reduce` seconds on its own."""
+    chance = random.Random(workers)  # noqa: S311  # no secret
+    slowest = statistics.fmean(
+        max(max(0.0, chance.gauss(parts.compute, parts.jitter * parts.compute)) for _ in range(workers))
+        for _ in range(STEPS)
+    )
+    stragglers = max(0.0, slowest - parts.compute) if workers > 1 else 0.0
+    shown = max(0.0, all_reduce - parts.overlap * parts.compute)
+    seconds = parts.compute + stragglers + shown + parts.input
+    return Point(
+        workers,
+        seconds,
+        workers * parts.examples / seconds,
+        parts.compute / seconds,
+        shown,
+        stragglers,
+        parts.input,
+    )
+
+
+def all_reduce_seconds(work: ExampleCost, site: Site, workers: int) -> float:
+    """Return the seconds of summing the gradients over `workers` like `site`: what the ring sends, and its messages."""
+    latency = NETWORK_LATENCY if site.network else LINK_LATENCY
+    ring = replace(site, workers=workers)
+    messages = 2 * ((workers if site.network else ring.replicas) - 1)
+    return communication_seconds(work, ring) + messages * latency
+
+
+def predicted_parts(work: ExampleCost, batch: int, slices: int, site: Site, factor: float, decoding: float) -> Parts:
+    """Return the parts of one worker's step as the roofline has them, times what runs taught (`factor`).
+
+    batch: of one worker; decoding: images a second that its cores decode at most.
+    """
+    one = replace(site, workers=1)
+    compute = (step_seconds(work, batch, one, slices) - communication_seconds(work, one)) * factor
+    return Parts(
+        batch,
+        compute,
+        JITTER,
+        max(0.0, batch / decoding - compute),
+        origin="predicted: no run of this batch and hardware is recorded",
+    )
+
+
+def measured_parts(training: Training) -> Parts:
+    """Return the parts of one worker's step as a training has recorded them."""
+    split = training.step_split_ms
+    alone = split.get("compute", training.step_ms - training.all_reduce_ms) / 1000
+    epochs = [epoch.examples_per_second for epoch in training.history[1:] if epoch.examples_per_second]
+    jitter = statistics.stdev(1 / speed for speed in epochs) * statistics.fmean(epochs) if len(epochs) > 2 else JITTER
+    waited = max(0.0, split.get("input", 0.0)) / 1000
+    return Parts(_examples(training), alone, jitter, waited, origin=f"measured, run of {training.finished[:10]}")
+
+
+def _examples(training: Training) -> int:
+    """Return the examples of one worker's step."""
+    return round(training.examples_per_second * training.step_ms / 1000 / training.workers)

@@ -1,0 +1,164 @@
+"""How many replicas answer so many requests a second in time, from the measured latency of exported files."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from trainyard import quantity
+from trainyard.contract.artifacts.export import Export, Exports
+from trainyard.errors import ConfigurationError, TrainyardError
+from trainyard.spec.environment import Environment
+from trainyard.spec.hardware import machines
+from trainyard.spec.hardware.pools import Pool
+from trainyard.spec.recipe import Recipe
+from trainyard.storage import storage
+from trainyard_control.planning.queueing import Service, replicas, response_p95
+from trainyard_control.planning.sites import HERE
+
+MOST_QPS = 1e6
+_UNITS = {"ms": 1e-3, "s": 1.0}
+
+
+@dataclass(frozen=True)
+class Demand:
+    """Requests of one example a second, and the seconds within which 95 % of them must be answered."""
+
+    qps: float
+    p95: float
+
+
+@dataclass(frozen=True)
+class Serving:
+    """What serving takes on one pool; None if nothing was measured there.
+
+    servers: cores of a replica, and so the requests that it answers at once.
+    """
+
+    pool: str
+    feasible: bool = False
+    chosen: bool = False
+    format: str | None = None
+    replicas: int | None = None
+    servers: int | None = None
+    utilisation: float | None = None
+    p95_ms: float | None = None
+    nodes: int | None = None
+    usd_per_hour: float | None = None
+    why: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the entry of `trainyard plan --serve -o json`."""
+        return asdict(self)
+
+
+def demand(text: str) -> Demand:
+    """Return what `--serve` asks for. Raises `ConfigurationError` if it cannot be read.
+
+    >>> demand("qps=200,p95=50ms")
+    Demand(qps=200.0, p95=0.05)
+    """
+    number = r"([0-9]{1,7}(?:\.[0-9]{1,6})?)"
+    match = re.fullmatch(rf"qps={number},p95={number}(ms|s)", text)
+    if match:
+        found = Demand(float(match[1]), float(match[2]) * _UNITS[match[3]])
+        if 0 < found.qps <= MOST_QPS and found.p95 > 0:
+            return found
+    raise ConfigurationError(
+        f"--serve {text[:80]}: says no load. Up to {MOST_QPS:,.0f} requests a second are possible. "
+        "Write it such as qps=200,p95=50ms."
+    )
+
+
+def last_exports(recipe: Recipe, root: str) -> list[Export]:
+    """Return the files of the recipe's last export. Raises `ConfigurationError` if the storage holds none."""
+    folder = storage.join(root, recipe.name, "export")
+    uris = [storage.join(folder, key) for key in storage.children(folder)]
+    if "://" not in root:
+        uris.sort(key=lambda uri: Path(uri).stat().st_mtime)
+    for uri in reversed(uris):
+        try:
+            return Exports.read(uri).exports
+        except TrainyardError:
+            continue
+    raise ConfigurationError(
+        f"--serve: no latency of {recipe.name} is measured in {root}. The export step measures it: "
+        f"trainyard run {recipe.name}."
+    )
+
+
+def plan(environment: Environment, exports: list[Export], wanted: Demand) -> list[Serving]:
+    """Return what serving takes on each pool; the cheapest is chosen, or without prices the one with the fewest cores.
+
+    Raises `ConfigurationError` if no file can answer in time even without a queue.
+    """
+    fastest = min(exports, key=lambda export: export.latency_ms.p95)
+    if fastest.latency_ms.p95 / 1000 >= wanted.p95:
+        raise ConfigurationError(
+            f"--serve: p95={wanted.p95 * 1000:g}ms lies under the service time: the fastest export, {fastest.format}, "
+            f"takes {fastest.latency_ms.p95:g} ms for 95 % of single requests, without any wait. Ask for more, or "
+            "export a smaller network."
+        )
+    if environment.target == "local":
+        return [replace(_sized(HERE, len(os.sched_getaffinity(0)), exports, wanted), chosen=True, why="the only one")]
+    rows = [_on_pool(name, pool, environment, exports, wanted) for name, pool in environment.pools.items()]
+    feasible = [row for row in rows if row.feasible]
+    priced = [row for row in feasible if row.usd_per_hour is not None]
+    best = min(
+        priced or feasible,
+        key=lambda row: (row.usd_per_hour or 0.0, (row.replicas or 0) * (row.servers or 0)),
+        default=None,
+    )
+    why = f"the cheapest of {len(priced)} with a price" if priced else "the fewest cores; it has no price"
+    return [replace(row, chosen=True, why=why) if row is best else row for row in rows]
+
+
+def _on_pool(name: str, pool: Pool, environment: Environment, exports: list[Export], wanted: Demand) -> Serving:
+    if pool.kind != "cpu":
+        return Serving(name, why=f"no latency is measured on {pool.accelerator}: export measures on one core of a CPU")
+    cores = math.floor(quantity.in_cores(pool.resources.requests.cpu))
+    if not cores:
+        return Serving(name, why="its pods have less than one core, and the latency is that of one")
+    row = _sized(name, cores, exports, wanted)
+    nodes = math.ceil((row.replicas or 0) / _pods_a_node(pool, environment))
+    if pool.nodes is not None and nodes > pool.nodes:
+        return replace(row, feasible=False, nodes=nodes, why=f"takes {nodes} nodes, and the pool has {pool.nodes}")
+    price = machines.price(pool, environment.platform)
+    return replace(row, nodes=nodes, usd_per_hour=round(nodes * price.usd_per_hour, 4) if price else None)
+
+
+def _sized(name: str, cores: int, exports: list[Export], wanted: Demand) -> Serving:
+    """Return the fewest replicas with `cores` servers each, by the format that needs the fewest."""
+    rows = []
+    for export in exports:
+        service = Service(export.latency_ms.p50 / 1000, export.latency_ms.p95 / 1000)
+        if service.p95 < wanted.p95:
+            number = replicas(wanted.qps, wanted.p95, cores, service)
+            rate = wanted.qps / number
+            rows.append(
+                Serving(
+                    name,
+                    feasible=True,
+                    format=export.format,
+                    replicas=number,
+                    servers=cores,
+                    utilisation=round(rate * service.mean / cores, 3),
+                    p95_ms=round(1000 * response_p95(rate, cores, service), 3),
+                )
+            )
+    return min(rows, key=lambda row: (row.replicas or 0, row.p95_ms or 0.0))
+
+
+def _pods_a_node(pool: Pool, environment: Environment) -> int:
+    """Return how many pods with the pool's requests a node takes; one if its machine is not known."""
+    machine = machines.machine_of(pool, environment.platform)
+    if machine is None:
+        return 1
+    cores, memory = machines.allocatable(machine[1], environment.platform)
+    requests = pool.resources.requests
+    by_memory = memory / quantity.in_bytes(requests.memory)
+    return max(1, math.floor(min(cores / quantity.in_cores(requests.cpu), by_memory)))

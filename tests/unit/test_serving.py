@@ -1,0 +1,96 @@
+"""`trainyard plan --serve`: replicas from the latency that export measured, their price, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from trainyard.contract.artifacts.export import Export, Exports, Latency
+from trainyard.contract.artifacts.gate import Verdict
+from trainyard.errors import ConfigurationError
+from trainyard.spec import environment as environments
+from trainyard_control.cli.main import app
+from trainyard_control.planning import serving
+from trainyard_control.planning.queueing import Service, response_p95
+from trainyard_control.planning.serving import Demand
+
+ROOM = "resources: {requests: {cpu: 2, memory: 4Gi}, limits: {memory: 4Gi}}"
+ENVIRONMENT = f"""
+target: kubeflow
+platform: gke
+storage: ROOT
+volume: {{claim: runs, path: ROOT}}
+images: {{cpu: "example/cpu:1", gpu: "example/gpu:1"}}
+pools:
+  large: {{kind: cpu, machine: n2-standard-8, {ROOM}}}
+  small: {{kind: cpu, machine: e2-standard-4, {ROOM}}}
+  few: {{kind: cpu, machine: e2-standard-4, nodes: 1, {ROOM}}}
+  inf2: {{kind: npu, accelerator: inferentia2, count: 1, {ROOM}}}
+placement: {{default: small}}
+"""
+
+
+def export(name: str, p50: float, p95: float) -> Export:
+    return Export(
+        format=name,
+        path=name,
+        bytes=1,
+        accuracy=1.0,
+        accuracy_difference=0.0,
+        max_abs_difference=0.0,
+        latency_ms=Latency(p50=p50, p95=p95),
+    )
+
+
+FILES = [export("saved_model", 12.0, 18.0), export("litert_int8", 4.0, 6.0)]
+
+
+def environment(tmp_path: Path) -> Path:
+    file = tmp_path / "own.yaml"
+    file.write_text(ENVIRONMENT.replace("ROOT", str(tmp_path / "runs")))
+    return file
+
+
+def test_replicas_and_nodes_follow_from_the_fastest_file_and_the_cheapest_pool_is_chosen(tmp_path: Path) -> None:
+    loaded = environments.load(str(environment(tmp_path)))
+    rows = {row.pool: row for row in serving.plan(loaded, FILES, Demand(qps=2000, p95=0.02))}
+    small = rows["small"]
+    assert (small.format, small.servers, small.replicas) == ("litert_int8", 2, 6)
+    service = Service(0.004, 0.006)
+    assert response_p95(2000 / 6, 2, service) <= 0.02 < response_p95(2000 / 5, 2, service)
+    # An e2-standard-4 has 3.92 cores for pods, so one of 2; an n2-standard-8 has 7.91, so three.
+    assert (small.nodes, rows["large"].nodes) == (6, 2)
+    assert (small.usd_per_hour, rows["large"].usd_per_hour) == (pytest.approx(6 * 0.134), pytest.approx(2 * 0.3885))
+    assert [row.pool for row in rows.values() if row.chosen] == ["large"]
+    assert rows["few"].why == "takes 6 nodes, and the pool has 1" and not rows["few"].feasible
+    assert rows["inf2"].why.startswith("no latency is measured on inferentia2")
+
+
+def test_a_p95_below_the_service_time_is_refused_with_the_fastest_file(tmp_path: Path) -> None:
+    loaded = environments.load(str(environment(tmp_path)))
+    with pytest.raises(ConfigurationError, match=r"p95=6ms lies under the service time: .* litert_int8, takes 6 ms"):
+        serving.plan(loaded, FILES, Demand(qps=1, p95=0.006))
+
+
+@pytest.mark.parametrize("text", ["200", "qps=0,p95=50ms", "qps=200,p95=50", "p95=50ms,qps=2", "qps=nan,p95=1s", ""])
+def test_a_load_that_cannot_be_read_is_refused(text: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"--serve .*Write it such as qps=200,p95=50ms"):
+        serving.demand(text)
+
+
+def test_the_command_reads_the_last_measurement_and_refuses_to_invent_one(tmp_path: Path) -> None:
+    command = ["plan", "digits", "-e", str(environment(tmp_path)), "--serve", "qps=100,p95=30ms", "-o", "json"]
+    refused = CliRunner().invoke(app, command)
+    assert isinstance(refused.exception, ConfigurationError)
+    assert "no latency of digits is measured" in str(refused.exception)
+    folder = tmp_path / "runs" / "digits" / "export" / "key"
+    folder.mkdir(parents=True)
+    Exports(exports=FILES, gate=Verdict(verdict="blessed", thresholds=[])).write(folder)
+    rows = json.loads(CliRunner().invoke(app, command).stdout)
+    assert [row["pool"] for row in rows] == ["large", "small", "few", "inf2"]
+    assert [row["pool"] for row in rows if row["chosen"]] == ["small"]
+    both = CliRunner().invoke(app, [*command, "--deadline", "4h"])
+    assert "Leave --deadline" in str(both.exception)
