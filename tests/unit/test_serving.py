@@ -13,9 +13,9 @@ from trainyard.contract.artifacts.gate import Verdict
 from trainyard.errors import ConfigurationError
 from trainyard.spec import environment as environments
 from trainyard_control.cli.main import app
-from trainyard_control.planning import serving
-from trainyard_control.planning.queueing import Service, response_p95
-from trainyard_control.planning.serving import Demand
+from trainyard_control.planning.serving import replicas as serving
+from trainyard_control.planning.serving.queueing import Service, response_p95
+from trainyard_control.planning.serving.replicas import Demand
 
 ROOM = "resources: {requests: {cpu: 2, memory: 4Gi}, limits: {memory: 4Gi}}"
 ENVIRONMENT = f"""

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from trainyard.contract.artifacts.export import Export
     from trainyard.spec.recipe import Recipe
     from trainyard_control.planning.scaling import Scaling
-    from trainyard_control.planning.serving import Demand, Serving
+    from trainyard_control.planning.serving.replicas import Demand, Serving
 
 _HOURS_A_MONTH = 730
 

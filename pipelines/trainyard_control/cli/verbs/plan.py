@@ -118,7 +118,7 @@ def _scale(scaling: Scaling, output: Output) -> None:
 def _serve(recipe: Recipe, environment: Environment, load: str, output: Output) -> None:
     """Show how many replicas on which pool answer the load."""
     from trainyard_control.cli.plan_tables import show_serving
-    from trainyard_control.planning import serving
+    from trainyard_control.planning.serving import replicas as serving
 
     wanted = serving.demand(load)
     exports = serving.last_exports(recipe, environment.storage)

@@ -17,7 +17,7 @@ from trainyard.spec.hardware import machines
 from trainyard.spec.hardware.pools import Pool
 from trainyard.spec.recipe import Recipe
 from trainyard.storage import storage
-from trainyard_control.planning.queueing import Service, replicas, response_p95
+from trainyard_control.planning.serving.queueing import Service, replicas, response_p95
 from trainyard_control.planning.sites import HERE
 
 MOST_QPS = 1e6
