@@ -1,9 +1,11 @@
 """The reference pages say what the program says of itself; `make goldens` writes them again."""
 
+import inspect
 import json
 import os
 import re
 from collections.abc import Iterator
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import pytest
 from pydantic import BaseModel
 from typer.testing import CliRunner
 
+import trainyard as ty
 from trainyard.spec.environment import Environment
 from trainyard.spec.recipe import Recipe
 from trainyard_control.cli.main import app
@@ -77,6 +80,42 @@ def commands() -> str:
         text = "\n".join(line.rstrip() for line in help_text.strip().splitlines())
         parts.append(f"## `{f'trainyard {command}'.strip()}`\n\n```\n{text}\n```\n")
     return "\n".join(parts)
+
+
+def functions() -> str:
+    """Return a page with what `import trainyard` offers, from signatures and docstrings."""
+    parts = ["# Functions\n\nMade from the docstrings. [How to use them](../how-to/python.md).\n"]
+    for name in ty.__all__:
+        offered = getattr(ty, name)
+        if inspect.isfunction(offered):
+            parts.append(f"## `ty.{name}`\n\n```\n{_signature(f'ty.{name}', offered)}\n```\n\n{_text(offered)}\n")
+            continue
+        parts.append(f"## `ty.{name}`\n\n{_text(offered)}\n")
+        for member in sorted(set(dir(offered)) - set(dir(BaseException))):
+            found = inspect.getattr_static(offered, member)
+            if member.startswith("_") or not inspect.getdoc(found) or isinstance(found, classmethod):
+                continue
+            if isinstance(found, property | cached_property):
+                parts.append(f"**`{member}`** {_text(found)}\n")
+            elif inspect.isfunction(found) and found.__module__.startswith("trainyard"):
+                parts.append(f"**`{member}`**\n\n```\n{_signature(member, found)}\n```\n\n{_text(found)}\n")
+    return "\n".join(parts)
+
+
+def _signature(name: str, function: Any) -> str:
+    """Return how to call it, its types as they stand in the source."""
+    text = str(inspect.signature(function)).replace("(self, ", "(").replace("(self)", "()")
+    return name + re.sub(r"(: |-> )'([^']*)'", r"\1\2", text)
+
+
+def _text(offered: object) -> str:
+    """Return its docstring, the example as code."""
+    text, _, example = (inspect.getdoc(offered) or "").partition("\n>>> import trainyard as ty\n")
+    lines = [
+        line.removeprefix(">>> ").partition("  # doctest")[0] if line.startswith(">>> ") else f"# {line}"
+        for line in example.splitlines()
+    ]
+    return "\n".join([text.strip(), *(["", "```python", *lines, "```"] if lines else [])])
 
 
 def keys(title: str, schema: dict[str, Any]) -> str:
@@ -175,10 +214,12 @@ def _default(value: dict[str, Any]) -> str:
     return f"`{default if isinstance(default, str) else json.dumps(default)}`"
 
 
-@pytest.mark.parametrize("name", ["cli.md", "recipe.md", "environment.md", "schedule.md"])
+@pytest.mark.parametrize("name", ["cli.md", "python.md", "recipe.md", "environment.md", "schedule.md"])
 def test_the_reference_is_what_the_program_says(name: str) -> None:
     if name == "cli.md":
         page = commands()
+    elif name == "python.md":
+        page = functions()
     else:
         title, model = MODELS[name]
         page = keys(title, model.model_json_schema(by_alias=True))

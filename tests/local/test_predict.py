@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 
 import export_folders as made
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 import tensorflow as tf
+from PIL import Image
 from pyarrow import parquet
 from typer.testing import CliRunner
 
+import trainyard as ty
 from trainyard.contract.artifacts.export import Exports
 from trainyard.contract.artifacts.gate import Verdict
 from trainyard.contract.statistics.drift import Statistics
@@ -27,6 +31,7 @@ from trainyard.steps.predict.prediction import Summary, predict
 from trainyard.steps.predict.pushed_model import find_model
 from trainyard.steps.push import versions
 from trainyard.storage import storage
+from trainyard_control.api.model import Predictions
 from trainyard_control.cli.main import app
 
 DIGITS = "name: digits\ndata: {format: image_folder, bundled: digits, channels: 1}\nmodel: {name: cnn_small}\n"
@@ -203,3 +208,68 @@ def test_the_command_says_what_it_did_and_ends_with_10_where_nothing_could_be_re
     refused = CliRunner().invoke(app, ["predict", models, "b.csv", "--out", "q.csv"])
     assert isinstance(refused.exception, DataError) and "none of 1 inputs could be read" in str(refused.exception)
     assert not Path("q.csv").exists() and Path("q.csv.rejected.csv").exists()
+
+
+def by_the_verb(root: Path, source: str, out: Path) -> pa.Table:
+    done = CliRunner().invoke(app, ["predict", str(root / "models" / "1"), source, "--out", str(out)])
+    assert done.exit_code == 0, done.exception
+    return parquet.read_table(out)
+
+
+def equal_but_for_keys(answers: Predictions, table: pa.Table, keys: list[str]) -> bool:
+    return answers["key"] == keys and answers.table.drop_columns(["key"]).equals(table.drop_columns(["key"]))
+
+
+def test_python_gives_what_the_command_writes_for_every_form_of_a_table(table: Path, tmp_path: Path) -> None:
+    rows = list(raw_examples(table).values())[:300]
+    columns = {name: [row[name] for row in rows] for name in ("age", "net worth", "city")}
+    columns["city"] = [city.decode() for city in columns["city"]]
+    path = str(tmp_path / "a.parquet")
+    parquet.write_table(pa.table(columns), path)
+    verb, model = by_the_verb(table, path, tmp_path / "p.parquet"), ty.load(table / "models" / "1")
+    counted = [str(row) for row in range(300)]
+    arrays = {name: np.array(values) for name, values in columns.items()}
+    chunked = pa.concat_tables([pa.table(columns).slice(0, 7), pa.table(columns).slice(7)])
+    named = pd.DataFrame(columns, index=[f"row {row}" for row in range(300)])
+    assert model.predict(path).table.equals(verb) and model.predict([path]).table.equals(verb)
+    for inputs in (columns, arrays, chunked, pd.DataFrame(columns)):
+        assert equal_but_for_keys(model.predict(inputs), verb, counted)
+    assert equal_but_for_keys(model.predict(named), verb, list(named.index))
+    assert model.predict(named, key="city")["key"] == columns["city"]
+
+
+def test_python_sets_a_bad_row_aside_and_refuses_what_is_no_table(table: Path) -> None:
+    model = ty.load(table / "models" / "1")
+    got = model.predict({"age": ["1", "old", " 3 "], "net worth": [1, 2, 3], "city": ["Bern", "Oslo", "Rome"]})
+    assert got["key"] == ["0", "2"] and [(item.key, item.reason) for item in got.rejected] == [("1", "mistyped_value")]
+    wrong = {
+        "no column 'age'": {"net worth": [1], "city": ["Bern"]},
+        "the columns are no table": {"age": [1, 2], "net worth": [1], "city": ["Bern"]},
+        "the model takes rows, a ndarray (2, 3) was given": np.ones((2, 3)),
+        "holds no rows": pd.DataFrame({"age": [], "net worth": [], "city": []}),
+        "none of 1 inputs could be read": {"age": ["old"], "net worth": [1], "city": ["Bern"]},
+    }
+    for words, inputs in wrong.items():
+        with pytest.raises(ty.TrainyardError) as error:
+            model.predict(inputs)
+        assert isinstance(error.value, DataError) and words in str(error.value) and "\n" not in str(error.value)
+
+
+def test_python_gives_what_the_command_writes_for_every_form_of_a_picture(digits: Path, tmp_path: Path) -> None:
+    encoded = [values["image"] for values in list(raw_examples(digits).values())[:20]]
+    paths = [tmp_path / "pictures" / f"{place:02}.png" for place in range(20)]
+    paths[0].parent.mkdir()
+    for path, picture in zip(paths, encoded, strict=True):
+        path.write_bytes(picture)
+    verb = by_the_verb(digits, str(tmp_path / "pictures"), tmp_path / "p.parquet")
+    model, counted = ty.load(str(digits / "models" / "1")), [str(place) for place in range(20)]
+    pixels = np.stack([np.asarray(Image.open(io.BytesIO(picture))) for picture in encoded])
+    assert pixels.shape == (20, 8, 8) and model.predict(tmp_path / "pictures").table.equals(verb)
+    for inputs in (pixels, pixels[..., None], list(pixels), encoded):
+        assert equal_but_for_keys(model.predict(inputs), verb, counted)
+    assert equal_but_for_keys(model.predict(paths), verb, [str(path) for path in paths])
+    colours = model.predict(np.repeat(pixels[..., None], 3, axis=3))
+    assert colours["prediction"] == verb.column("prediction").to_pylist()
+    for words, inputs in {"picture 0 is float64": pixels / 255, "takes pictures, a dict": {"image": encoded}}.items():
+        with pytest.raises(DataError, match=words):
+            model.predict(inputs)

@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 from trainyard.spec import environment as environments
 from trainyard.spec import recipe as recipes
 from trainyard.storage import storage
+from trainyard_control.api.progress import TrialScreen
 from trainyard_control.cli.main import app
-from trainyard_control.cli.screen import TrialScreen
 from trainyard_control.search import sweep as sweeps
 from trainyard_control.search.certificate import Certificate, digest
 from trainyard_control.search.space import parse

@@ -9,7 +9,9 @@ MODULES = [
     "trainyard.spec.environment",
     "trainyard.spec.feature_names",
     "trainyard.spec.hardware.catalog",
-    "trainyard_control.cli.verbs.plan",
+    "trainyard_control.api.forecast",
+    "trainyard_control.api.packages",
+    "trainyard_control.api.settings",
     "trainyard_control.planning.environment_file",
 ]
 

@@ -17,8 +17,8 @@ from trainyard.contract.artifacts.train import Training
 from trainyard.errors import ConfigurationError
 from trainyard.spec import environment as environments
 from trainyard.spec import recipe as recipes
+from trainyard_control.api.forecast import hours
 from trainyard_control.cli.main import app
-from trainyard_control.cli.verbs.plan import hours
 from trainyard_control.planning import cost, data, learning, records, sites
 from trainyard_control.planning.choice import choose, usd
 from trainyard_control.planning.environment_file import set_train_pool, timeout, with_train

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
-from trainyard.spec import recipe as recipes
+from trainyard_control.api import progress
 from trainyard_control.cli import screen
 
 FORMATS = ("saved_model", "keras", "litert_float32", "litert_float16", "litert_int8")
@@ -68,7 +68,7 @@ def test_what_stands_in_brackets_is_text_and_no_style(capsys: pytest.CaptureFixt
     (table,) = screen._gates({"thresholds": [condition | {"note": "no slice [/b] there"}]})
     text = "\n".join(printed(table))
     assert "[clinic=north]" in text and "no slice [/b] there" in text
-    shown = screen.Screen()
+    shown = progress.Screen()
     shown.step_event("preprocess", {"event": "warning", "message": "img[1] and [/] are left out"})
     shown.step_skipped("train", "no [new] data")
     assert "img[1] and [/] are left out" in (errors := capsys.readouterr().err) and "no [new] data" in errors
@@ -81,7 +81,7 @@ def test_a_long_path_is_told_whole_in_80_columns() -> None:
         "pushed": None, "report": path, "seconds": {},
         "train": {"examples_per_second": 1, "bottleneck": "unclear", "epochs": 1, "steps": 1, "devices": ["CPU:0"]},
     }  # fmt: skip
-    lines = printed(screen._facts_of(record, recipes.load("digits")))
+    lines = printed(screen._facts_of(record, "cnn_small"))
     assert path in "".join(
         line.strip() for line in lines[lines.index(next(x for x in lines if "report" in x)) :]
     ).replace("report  ", "")
@@ -93,7 +93,7 @@ def test_a_long_training_says_every_ten_seconds_how_it_stands(
 ) -> None:
     now = 100.0
     monkeypatch.setattr("time.monotonic", lambda: now)
-    shown = screen.Screen()
+    shown = progress.Screen()
     fields = {"train_loss": 0.5, "eval_loss": 0.25, "metric": 0.875, "examples_per_second": 1234.0}
     for epoch in range(1, 26):
         now = 100.0 + epoch

@@ -12,6 +12,7 @@ import pytest
 from trainyard.contract.artifacts.document import SPLITS
 from trainyard.contract.artifacts.train import Device
 from trainyard.errors import ConfigurationError
+from trainyard.quality.page import write_html
 from trainyard.spec import environment as environments
 from trainyard.spec import recipe as recipes
 from trainyard.steps.preprocess.split import assign
@@ -19,7 +20,7 @@ from trainyard_control.search import learning_curve
 from trainyard_control.search.certificate import Certificate, Speed
 from trainyard_control.search.chart import Mark, chart
 from trainyard_control.search.learning_curve import Point
-from trainyard_control.search.page import write_curve
+from trainyard_control.search.page import curve_page
 from trainyard_control.search.space import Dimension, parse
 from trainyard_control.search.sweep import Sweep
 
@@ -135,12 +136,12 @@ def test_a_power_law_of_too_few_or_wrong_shares_is_refused(text: str) -> None:
 def test_the_page_of_a_curve_is_whole_and_holds_no_script(tmp_path: Path) -> None:
     drawn = points(0.35, 0.05)
     law = learning_curve.fit(drawn)
-    write_curve("<b>", drawn, law, "twice & more", "test error", tmp_path / "a.html")
+    write_html(curve_page("<b>", drawn, law, "twice & more", "test error"), tmp_path / "a.html")
     page = (tmp_path / "a.html").read_text()
     assert page.count("<circle") == 5 and page.count("<polyline") == 1 and page.count("<polygon") == 1
     assert "<script" not in page and "&lt;b&gt;" in page and "twice &amp; more" in page
     with pytest.raises(ConfigurationError, match="cannot be written"):
-        write_curve("a", drawn, law, "", "test error", tmp_path / "nowhere" / "a.html")
+        write_html(curve_page("a", drawn, law, "", "test error"), tmp_path / "nowhere" / "a.html")
 
 
 def test_a_chart_places_its_marks_within_its_axes() -> None:

@@ -48,6 +48,7 @@ _CARRIERS = frozenset(
         "uris",
     )
 )
+_FACADE = "trainyard"  # its own `__init__` offers people the control plane's functions, which no step calls
 _COMPUTES = frozenset({"trainyard.spec.feature_names"})  # the one module among the carriers that names what steps write
 
 _NETWORKS = "trainyard.models.build"  # imports the recipe's network by its name
@@ -152,7 +153,7 @@ def _closure(package: Path, entry: str, left_out: frozenset[str]) -> tuple[dict[
 def _carries(name: str) -> bool:
     parts = name.split(".")
     prefixes = {".".join(parts[:count]) for count in range(1, len(parts) + 1)}
-    return bool(prefixes & _CARRIERS) and name not in _COMPUTES
+    return name == _FACADE or (bool(prefixes & _CARRIERS) and name not in _COMPUTES)
 
 
 def _file(package: Path, name: str) -> Path | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from pathlib import Path
 
 import jinja2
@@ -11,6 +12,7 @@ from trainyard.quality.figures import bars, written
 from trainyard.quality.profile import ColumnProfile, Profile
 
 _BARS = 32
+_HEIGHT = 640  # pixels of a page in a notebook; chosen: a screen shows it and the cell
 
 
 def write_page(profile: Profile, file: Path) -> None:
@@ -45,6 +47,14 @@ def write_html(text: str, file: Path) -> None:
         raise ConfigurationError(
             f"--html {str(file)[:200]}: cannot be written ({error.strerror}). Name a file in a folder that is there."
         ) from error
+
+
+def framed(page: str) -> str:
+    """Return HTML that shows the `page`, a document of its own, inside another: its styles and scripts stay within."""
+    return (
+        f'<iframe srcdoc="{html.escape(page)}" sandbox="allow-scripts allow-popups" '
+        f'style="width: 100%; height: {_HEIGHT}px; border: 0"></iframe>'
+    )
 
 
 def _heights(column: ColumnProfile) -> list[tuple[float, int]]:

@@ -17,7 +17,7 @@ def show_serving(recipe: Recipe, exports: list[Export], wanted: Demand, rows: li
     """Print the replicas that each pool needs, the measurements they follow from, and what was assumed."""
     from rich.markup import escape
 
-    from trainyard_control.cli.screen import plain_table, table_console
+    from trainyard_control.api.drawing import plain_table, table_console
 
     console = table_console()
     console.print(
@@ -64,7 +64,7 @@ def show_scaling(scaling: Scaling) -> None:
     """Print the speed at each number of workers beside the ideal one, and where the rest of a step goes."""
     from rich.markup import escape
 
-    from trainyard_control.cli.screen import plain_table, table_console
+    from trainyard_control.api.drawing import plain_table, table_console
 
     parts, console = scaling.parts, table_console()
     console.print(

@@ -9,8 +9,9 @@ from datetime import datetime
 from typing import Any
 
 from trainyard.contract import refusal
-from trainyard.errors import ConfigurationError, did_you_mean
+from trainyard.errors import ConfigurationError, DataError, did_you_mean
 from trainyard.graph import OUTPUTS
+from trainyard.spec import plain_yaml
 from trainyard.storage import storage
 from trainyard_control.cluster.durations import seconds_between
 
@@ -48,6 +49,15 @@ class LocalRunView:
         """Why it failed or was refused; '' otherwise."""
         return str(self.record.get("failure") or refusal.of_record(self.record)) if self.record else ""
 
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Its recipe, with every default, as nested dicts. Raises `DataError` if it is not there."""
+        text = storage.read_text(storage.join(self.folder, "recipe.yaml"))
+        if text is None:
+            raise DataError(f"{self.folder}: no recipe.yaml, so it is no run of this machine. Name another run.")
+        content = plain_yaml.Text(text, f"{self.folder}/recipe.yaml").content
+        return content if isinstance(content, dict) else {}
+
     def document(self) -> dict[str, Any]:
         """Return the run as JSON has it."""
         names = ("name", "recipe", "folder", "created", "state", "seconds", "metric", "reason", "record")
@@ -57,7 +67,7 @@ class LocalRunView:
 def newest(root: str, count: int, recipe: str = "") -> list[LocalRunView]:
     """Return the newest runs below the storage `root`, of `recipe` or of all, the newest first."""
     runs = [
-        _view(root, parent, name)
+        view(root, parent, name)
         for parent in ([recipe] if recipe else storage.children(root))
         for name in storage.children(_runs(root, parent))
     ]
@@ -77,7 +87,7 @@ def find(root: str, text: str) -> LocalRunView:
         name, recipe = text, ""
     known = {run: recipe for recipe in storage.children(root) for run in storage.children(_runs(root, recipe))}
     if name in known and recipe in ("", known[name]):
-        return _view(root, known[name], name)
+        return view(root, known[name], name)
     if name in known.values():
         return newest(root, 1, name)[0]
     shown = ", ".join(sorted(known)[-3:]) or "none"
@@ -86,6 +96,19 @@ def find(root: str, text: str) -> LocalRunView:
         f"{text[:200]}: no such run in {root}.{near} Name a run, its folder, or a recipe for its newest; the newest "
         f"are: {shown}."
     )
+
+
+def view(root: str, recipe: str, name: str) -> LocalRunView:
+    """Return the run `name` of a recipe below the storage `root`, as far as it is recorded."""
+    folder = storage.join(_runs(root, recipe), name)
+    text = storage.read_text(storage.join(folder, "run.json"))
+    try:
+        record = json.loads(text) if text else {}
+    except ValueError:  # damaged by hand or by a disk: the run is listed all the same
+        record = {"failure": f"{folder}/run.json is damaged"}
+    started = _STARTED.fullmatch(name)
+    created = datetime.strptime(started[1], "%Y%m%d-%H%M%S").astimezone().isoformat() if started else ""
+    return LocalRunView(name, recipe, folder, created, _state(record), record)
 
 
 def log(run: LocalRunView, step: str, tail: int | None) -> str:
@@ -109,18 +132,6 @@ def _time(run: LocalRunView) -> tuple[float, str]:
     """Return when the run began, or if its name does not say so when it ended."""
     text = run.created or run.record.get("ended", "")
     return datetime.fromisoformat(text).timestamp() if text else 0.0, run.name
-
-
-def _view(root: str, recipe: str, name: str) -> LocalRunView:
-    folder = storage.join(_runs(root, recipe), name)
-    text = storage.read_text(storage.join(folder, "run.json"))
-    try:
-        record = json.loads(text) if text else {}
-    except ValueError:  # damaged by hand or by a disk: the run is listed all the same
-        record = {"failure": f"{folder}/run.json is damaged"}
-    started = _STARTED.fullmatch(name)
-    created = datetime.strptime(started[1], "%Y%m%d-%H%M%S").astimezone().isoformat() if started else ""
-    return LocalRunView(name, recipe, folder, created, _state(record), record)
 
 
 def _state(record: dict[str, Any]) -> str:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import importlib
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from types import ModuleType
 
 from trainyard.child_process import ChildProcess, prepare_fork_server
 from trainyard.events import stderr_hidden
@@ -55,7 +57,8 @@ def step_process(step: str, options: dict[str, str]) -> Iterator[Running]:
             with stderr_hidden():
                 prepare_fork_server(_IMPORTED_ONCE)
             command_line = [f"--{name}={value}" for name, value in options.items()]
-            children.append(ChildProcess(_step, (step, command_line), step, signal.SIGTERM))
+            with _main_hidden():
+                children.append(ChildProcess(_step, (step, command_line), step, signal.SIGTERM))
             if stop_requested.is_set():
                 children[0].terminate()
             with children[0].lines:
@@ -67,6 +70,20 @@ def step_process(step: str, options: dict[str, str]) -> Iterator[Running]:
         finally:
             for child in children:
                 child.kill(_GRACE_SECONDS)
+
+
+@contextmanager
+def _main_hidden() -> Iterator[None]:
+    """Have multiprocessing find no main module while a process is started, which it would run again in the process.
+
+    A person's script that calls `trainyard.run` would train once more there, and a step needs nothing of it.
+    """
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
 
 
 def _step(step: str, command_line: list[str]) -> None:

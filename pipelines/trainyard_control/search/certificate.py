@@ -18,6 +18,7 @@ from typing import Protocol
 from trainyard.contract.artifacts.document import Part
 from trainyard.contract.artifacts.train import Device, Training
 from trainyard.errors import ConfigurationError
+from trainyard.quality.page import framed
 from trainyard.spec import recipe as recipes
 from trainyard.spec.environment import Environment
 from trainyard.storage import storage
@@ -64,6 +65,11 @@ class Certificate(Part):
     speeds: list[Speed]
     left_out: dict[str, str]
     digest: str = ""
+
+    def _repr_html_(self) -> str:
+        from trainyard_control.search.page import certificate_page
+
+        return framed(certificate_page(self))
 
     @property
     def sentences(self) -> list[str]:

@@ -9,9 +9,9 @@ from typing import Any
 from trainyard.contract.artifacts.evaluate import Evaluation
 from trainyard.contract.artifacts.gate import Interval
 from trainyard.contract.artifacts.train import Epoch, Training
-from trainyard.errors import ConfigurationError, DataError
+from trainyard.errors import ConfigurationError
+from trainyard.quality.page import framed
 from trainyard.spec import plain_yaml
-from trainyard.storage import storage
 from trainyard_control.local.local_runs import LocalRunView
 
 _MISSING = "–"
@@ -44,6 +44,14 @@ class Comparison:
             return [run.name for run in self.runs]
         return [f"{run.recipe} {run.name}" for run in self.runs]
 
+    def __repr__(self) -> str:
+        return f"<Comparison of {' and '.join(self.names)}>"
+
+    def _repr_html_(self) -> str:
+        from trainyard_control.search.page import comparison_page
+
+        return framed(comparison_page(self))
+
     def document(self) -> dict[str, Any]:
         """Return the comparison as JSON has it."""
         parts = {name: getattr(self, name) for name in ("settings", "metrics", "training", "exports")}
@@ -70,18 +78,11 @@ def compare(runs: list[LocalRunView]) -> Comparison:
 
 
 def _settings(runs: list[LocalRunView]) -> Iterator[Row]:
-    flat = [dict(_flattened(_recipe(run), "")) for run in runs]
+    flat = [dict(_flattened(run.settings, "")) for run in runs]
     for key in dict.fromkeys(key for each in flat for key in each):
         values = [each.get(key, _MISSING) for each in flat]
         if len(set(values)) > 1:
             yield Row(key, values, [value != values[0] for value in values])
-
-
-def _recipe(run: LocalRunView) -> Any:
-    text = storage.read_text(storage.join(run.folder, "recipe.yaml"))
-    if text is None:
-        raise DataError(f"{run.folder}: no recipe.yaml, so it is no run of this machine. Name another run.")
-    return plain_yaml.Text(text, f"{run.folder}/recipe.yaml").content
 
 
 def _flattened(value: Any, key: str) -> Iterator[tuple[str, str]]:

@@ -1,33 +1,34 @@
-"""Writes what a sweep or a learning curve found as one HTML file that opens offline and asks nobody for anything."""
+"""What was found, as one HTML page that opens offline and asks nobody for anything."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from trainyard.quality.page import template_of, write_html
-from trainyard_control.search.certificate import Certificate
+from trainyard.quality.page import template_of
 from trainyard_control.search.chart import HEIGHT, WIDTH, Chart, Mark, chart
-from trainyard_control.search.comparison import Comparison
-from trainyard_control.search.learning_curve import Point, PowerLaw
-from trainyard_control.search.space import Dimension
-from trainyard_control.search.sweep import Result
-from trainyard_control.search.trials import Trial
+
+if TYPE_CHECKING:  # one of them imports Optuna, which the others do without
+    from trainyard_control.search.certificate import Certificate
+    from trainyard_control.search.comparison import Comparison
+    from trainyard_control.search.learning_curve import Point, PowerLaw
+    from trainyard_control.search.space import Dimension
+    from trainyard_control.search.sweep import Result
+    from trainyard_control.search.trials import Trial
 
 _DRAWN = 40  # points along a curve
 
 
-def write_sweep(result: Result, dimensions: list[Dimension], file: Path) -> None:
-    """Write the page of a sweep. Raises `ConfigurationError` if the file cannot be written."""
+def sweep_page(result: Result) -> str:
+    """Return the page of a sweep as HTML."""
     metric = "eval accuracy" if result.larger_is_better else "eval mean absolute error"
     done = [trial for trial in result.trials if trial.state == "complete" and trial.metric is not None]
     charts = [_cost(result, done, metric), _history(result, done, metric)]
-    charts += [_by_value(dimension, done, result, metric) for dimension in dimensions]
+    charts += [_by_value(dimension, done, result, metric) for dimension in result.dimensions]
     notes = [f"{key}: {share:.0%} of the differences" for key, share in result.importance.items()]
-    keys = [dimension.key for dimension in dimensions]
+    keys = [dimension.key for dimension in result.dimensions]
     head = ["trial", "state", metric, "best epoch", "seconds", "parameters", *keys]
-    _write(
-        file,
+    return _page(
         f"{result.recipe.name}: {len(result.trials)} trials",
         notes,
         charts,
@@ -35,8 +36,8 @@ def write_sweep(result: Result, dimensions: list[Dimension], file: Path) -> None
     )
 
 
-def write_curve(name: str, points: list[Point], law: PowerLaw, text: str, error: str, file: Path) -> None:
-    """Write the page of a learning curve; error: what it is. Raises `ConfigurationError` as `write_sweep`."""
+def curve_page(name: str, points: list[Point], law: PowerLaw, text: str, error: str) -> str:
+    """Return the page of a learning curve as HTML; error: what it is."""
     marks = [
         Mark(point.examples, point.error, f"{point.fraction:g} of the data", True, point.low, point.high)
         for point in points
@@ -53,11 +54,11 @@ def write_curve(name: str, points: list[Point], law: PowerLaw, text: str, error:
         [f"{each.fraction:g}", f"{each.examples:,}", *(f"{value:.4f}" for value in (each.error, each.low, each.high))]
         for each in points
     ]
-    _write(file, f"{name}: how far data goes", [text], [curve], [(head, rows)])
+    return _page(f"{name}: how far data goes", [text], [curve], [(head, rows)])
 
 
-def write_certificate(certificate: Certificate, file: Path) -> None:
-    """Write the page of a certificate. Raises `ConfigurationError` as `write_sweep`."""
+def certificate_page(certificate: Certificate) -> str:
+    """Return the page of a certificate as HTML."""
     speeds = certificate.speeds
     marks = [
         Mark(place, speed.examples_per_second, f"{speed.examples_per_second:,.0f}", place == 0, speed.low, speed.high)
@@ -86,11 +87,11 @@ def write_certificate(certificate: Certificate, file: Path) -> None:
         ]
         for speed in speeds
     ]
-    _write(file, f"{certificate.recipe}: how fast it trains", notes, [drawn], [(head, rows)])
+    return _page(f"{certificate.recipe}: how fast it trains", notes, [drawn], [(head, rows)])
 
 
-def write_comparison(compared: Comparison, file: Path) -> None:
-    """Write the page of a comparison. Raises `ConfigurationError` as `write_sweep`."""
+def comparison_page(compared: Comparison) -> str:
+    """Return the page of a comparison as HTML."""
     names = compared.names
     curves = dict(zip(names, compared.curves, strict=True))
     charts = []
@@ -106,7 +107,7 @@ def write_comparison(compared: Comparison, file: Path) -> None:
     note = "No interval of 95 % is apart from the first run's: the differences may be noise."
     if certain:
         note = f"By their intervals of 95 % these differ from the first run: {', '.join(certain)}. Others may be noise."
-    _write(file, " and ".join(names), [note], charts, tables)
+    return _page(" and ".join(names), [note], charts, tables)
 
 
 def _cost(result: Result, done: list[Trial], metric: str) -> Chart:
@@ -153,8 +154,6 @@ def _row(trial: Trial) -> list[str]:
     return [str(trial.number + 1), trial.state, metric, epoch, f"{trial.seconds:.1f}", f"{trial.parameters:,}", *values]
 
 
-def _write(file: Path, title: str, notes: list[str], charts: list[Chart], tables: list[tuple[Any, Any]]) -> None:
+def _page(title: str, notes: list[str], charts: list[Chart], tables: list[tuple[Any, Any]]) -> str:
     template = template_of(Path(__file__).parent / "page.html.j2")
-    write_html(
-        template.render(title=title, notes=notes, charts=charts, tables=tables, width=WIDTH, height=HEIGHT), file
-    )
+    return template.render(title=title, notes=notes, charts=charts, tables=tables, width=WIDTH, height=HEIGHT)

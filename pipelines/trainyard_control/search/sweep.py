@@ -22,6 +22,7 @@ from trainyard.contract.artifacts.evaluate import Evaluation
 from trainyard.contract.artifacts.train import Epoch
 from trainyard.contract.champion import champion
 from trainyard.errors import ConfigurationError, DataError
+from trainyard.quality.page import framed
 from trainyard.spec import plain_yaml
 from trainyard.spec import recipe as recipes
 from trainyard.spec.environment import Environment
@@ -103,12 +104,18 @@ class Result:
     """
 
     folder: str
+    dimensions: list[Dimension]
     larger_is_better: bool
     trials: list[Trial]
     best: Trial
     recipe: Recipe
     test: Evaluation
     importance: dict[str, float]
+
+    def _repr_html_(self) -> str:
+        from trainyard_control.search.page import sweep_page
+
+        return framed(sweep_page(self))
 
     @property
     def front(self) -> list[Trial]:
@@ -225,7 +232,9 @@ def _result(sweep: Sweep, study: Study, done: list[Trial], listener: Listener) -
     judged.preprocess()
     judged.train(champion(keys.models_folder(judged.root, winner)))
     test = Evaluation.read(judged.evaluate(None))
-    return Result(sweep.folder, _larger_is_better(recipe), done, best, winner, test, _importance(study))
+    return Result(
+        sweep.folder, sweep.dimensions, _larger_is_better(recipe), done, best, winner, test, _importance(study)
+    )
 
 
 def _importance(study: Study) -> dict[str, float]:

@@ -6,8 +6,9 @@ import io
 import struct
 import zlib
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -43,7 +44,22 @@ _Picture = tuple[str, bytes] | Rejected
 
 def read_pictures(source: Source, channels: int) -> Items:
     """Yield the pictures in batches, each named by its file, or by the file and the number of its record."""
-    found = _of_files(source, channels) if source.kind == "pictures" else _of_records(source, channels)
+    return batches(_of(source, channels))
+
+
+def read_all(sources: Iterable[Source], channels: int) -> Items:
+    """Yield the pictures of several sources as `read_pictures`, each named by the path or URI of its file."""
+
+    def renamed(source: Source, item: _Picture) -> _Picture:
+        if isinstance(item, Rejected):
+            return replace(item, key=source.path_of(item.key))
+        return source.path_of(item[0]), item[1]
+
+    return batches(renamed(source, item) for source in sources for item in _of(source, channels))
+
+
+def batches(found: Iterable[_Picture]) -> Items:
+    """Yield pictures in batches, and those that are set aside."""
     held: list[tuple[str, bytes]] = []
     held_bytes = 0
     for picture in found:
@@ -59,9 +75,36 @@ def read_pictures(source: Source, channels: int) -> Items:
         yield _batch(held)
 
 
+def checked(key: str, encoded: bytes, channels: int) -> _Picture:
+    """Return the picture as it came if the model decodes it as Pillow shows it, else as PNG.
+
+    A JPEG or PNG is judged by its header alone: what is wrong behind it, the model finds.
+    """
+    if not encoded:
+        return Rejected(key, "zero_bytes", "the file is empty")
+    if (size := plain_size(encoded)) and size[0] * size[1] <= _MAX_PIXELS:
+        return key, encoded
+    try:
+        with Image.open(io.BytesIO(encoded), formats=_FORMATS) as image:
+            if image.width * image.height > _MAX_PIXELS:
+                detail = f"{image.width} x {image.height} pixels, at most {_MAX_PIXELS} are taken"
+                return Rejected(key, "too_many_pixels", detail)
+            return key, encoded if _is_plain(image) else _as_png(image, channels)
+    except Image.DecompressionBombError as error:
+        return Rejected(key, "too_many_pixels", str(error))
+    except UnidentifiedImageError:
+        return Rejected(key, "not_an_image", f"{len(encoded)} bytes that begin with {encoded[:8]!r}")
+    except _BROKEN as error:
+        return Rejected(key, "truncated_image", str(error))
+
+
 def _batch(pictures: list[tuple[str, bytes]]) -> Batch:
     keys, encoded = zip(*pictures, strict=True)
     return Batch(pa.array(keys, pa.string()), {_NAME: np.array(encoded, object)})
+
+
+def _of(source: Source, channels: int) -> Iterator[_Picture]:
+    return _of_files(source, channels) if source.kind == "pictures" else _of_records(source, channels)
 
 
 def _of_files(source: Source, channels: int) -> Iterator[_Picture]:
@@ -89,7 +132,7 @@ def _read(source: Source, file: SourceFile, channels: int) -> _Picture:
             encoded = stream.read(_MAX_BYTES) if file.name.endswith(".gz") else stream.read()
     except (OSError, EOFError, zlib.error) as error:
         return Rejected(file.name, "unreadable_file", str(error))
-    return _checked(file.name, encoded, channels)
+    return checked(file.name, encoded, channels)
 
 
 def _of_records(source: Source, channels: int) -> Iterator[_Picture]:
@@ -103,7 +146,7 @@ def _of_records(source: Source, channels: int) -> Iterator[_Picture]:
             if isinstance(encoded, str):
                 yield Rejected(key, "not_an_image", encoded)
             else:
-                yield _checked(key, encoded, channels)
+                yield checked(key, encoded, channels)
 
 
 def _image_of(record: bytes) -> bytes | str:
@@ -120,29 +163,6 @@ def _image_of(record: bytes) -> bytes | str:
         if name in features and features[name].bytes_list.value:
             return bytes(features[name].bytes_list.value[0])
     return f"no bytes in {' or '.join(_RECORD_NAMES)}; the example has {', '.join(sorted(features))[:80]}"
-
-
-def _checked(key: str, encoded: bytes, channels: int) -> _Picture:
-    """Return the picture as it came if the model decodes it as Pillow shows it, else as PNG.
-
-    A JPEG or PNG is judged by its header alone: what is wrong behind it, the model finds.
-    """
-    if not encoded:
-        return Rejected(key, "zero_bytes", "the file is empty")
-    if (size := plain_size(encoded)) and size[0] * size[1] <= _MAX_PIXELS:
-        return key, encoded
-    try:
-        with Image.open(io.BytesIO(encoded), formats=_FORMATS) as image:
-            if image.width * image.height > _MAX_PIXELS:
-                detail = f"{image.width} x {image.height} pixels, at most {_MAX_PIXELS} are taken"
-                return Rejected(key, "too_many_pixels", detail)
-            return key, encoded if _is_plain(image) else _as_png(image, channels)
-    except Image.DecompressionBombError as error:
-        return Rejected(key, "too_many_pixels", str(error))
-    except UnidentifiedImageError:
-        return Rejected(key, "not_an_image", f"{len(encoded)} bytes that begin with {encoded[:8]!r}")
-    except _BROKEN as error:
-        return Rejected(key, "truncated_image", str(error))
 
 
 def _is_plain(image: Image.Image) -> bool:

@@ -9,14 +9,15 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from trainyard.errors import ConfigurationError, DataError
+from trainyard.errors import DataError
 from trainyard.events import stderr_hidden
 from trainyard.quality.arrow import forgo_pandas
 from trainyard.steps.predict.batches import Batch, Items, Rejected
+from trainyard.steps.predict.inputs import items_of, source_items
 from trainyard.steps.predict.pushed_model import PushedModel
-from trainyard.steps.predict.results import Results, rejected_file
+from trainyard.steps.predict.results import Receiver, Results, Table, rejected_file
 from trainyard.steps.predict.source import Source, find_source
 
 if TYPE_CHECKING:
@@ -60,22 +61,17 @@ def predict(model: PushedModel, path: str, out: Path, key: str | None, progress:
     start = time.monotonic()
     forgo_pandas()
     source = find_source(path, pictures=model.channels is not None)
-    if key is not None and model.channels is not None:
-        raise ConfigurationError(f"--key {key}: {path} has no columns. Leave --key out: a picture's key is its name.")
-    items = _items(source, model, key)
+    items = source_items(source, model, key)
     first = list(itertools.islice(items, 1))  # faults of the header end here, before TensorFlow is loaded
-    with stderr_hidden():
-        from trainyard.steps.predict.served import ServedModel
-
-    served = ServedModel(model)
+    served = served_model(model)
     loaded = time.monotonic()
     with Results(out, model.labels) as results:
-        _run(itertools.chain(first, items), served, results, _Reporter(source, progress))
+        _run(itertools.chain(first, items), served, results, _Reporter(source, progress).report)
         results.publish()
     done = time.monotonic()
     rejected = results.reasons.total()
     if not results.predicted:
-        raise DataError(_nothing(source, results))
+        raise DataError(_nothing(source.path, results))
     return Summary(
         model=model.folder,
         input=path,
@@ -93,17 +89,38 @@ def predict(model: PushedModel, path: str, out: Path, key: str | None, progress:
     )
 
 
-def _items(source: Source, model: PushedModel, key: str | None) -> Items:
-    if model.channels is not None:
-        from trainyard.steps.predict.pictures import read_pictures
+class Predictor:
+    """A pushed model that answers inputs of this process, again and again; TensorFlow is loaded with the first."""
 
-        return read_pictures(source, model.channels)
-    from trainyard.steps.predict.tables import read_rows
+    def __init__(self, model: PushedModel) -> None:
+        self.model = model
+        self._served: ServedModel | None = None
 
-    return read_rows(source, model, key)
+    def predict(self, inputs: Any, key: str | None) -> Table:
+        """Return the answers to `inputs` (see `inputs.items_of`), which are those of `predict` to a file of them.
+
+        Raises `DataError` as `predict` does, and if the inputs are of no form that is read.
+        """
+        items = items_of(inputs, self.model, key)
+        first = list(itertools.islice(items, 1))
+        if self._served is None:
+            self._served = served_model(self.model)
+        results = Table(self.model.labels)
+        _run(itertools.chain(first, items), self._served, results, lambda _: None)
+        if not results.predicted:
+            raise DataError(_nothing("predict", results))
+        return results
 
 
-def _run(items: Items, served: ServedModel, results: Results, reporter: _Reporter) -> None:
+def served_model(model: PushedModel) -> ServedModel:
+    """Return the model, ready to answer. This loads TensorFlow."""
+    with stderr_hidden():
+        from trainyard.steps.predict.served import ServedModel
+
+    return ServedModel(model)
+
+
+def _run(items: Items, served: ServedModel, results: Receiver, report: Callable[[Receiver], None]) -> None:
     waiting: deque[Future[list[Answers | Rejected]]] = deque()
 
     def take() -> None:
@@ -112,7 +129,7 @@ def _run(items: Items, served: ServedModel, results: Results, reporter: _Reporte
                 results.reject(answer)
             else:
                 results.add(answer.keys, answer.outputs)
-        reporter.report(results)
+        report(results)
 
     with ThreadPoolExecutor(1) as asking:
         for item in items:
@@ -139,18 +156,18 @@ class _Reporter:
         self._progress = progress
         self._at = 0.0
 
-    def report(self, results: Results) -> None:
+    def report(self, results: Receiver) -> None:
         if time.monotonic() - self._at > _PROGRESS_SECONDS:
             self._at = time.monotonic()
             self._progress(results.predicted + results.reasons.total(), self._total, self._unit)
 
 
-def _nothing(source: Source, results: Results) -> str:
+def _nothing(where: str, results: Receiver) -> str:
     if results.first is None:
-        return f"{source.path}: holds no rows. Name a file with data."
+        return f"{where}: holds no rows. Name a file with data."
     reasons = ", ".join(f"{reason} {count:,}" for reason, count in results.reasons.most_common(5))
     first = results.first
     return (
-        f"{source.path}: none of {results.reasons.total():,} inputs could be read ({reasons}), the first is "
+        f"{where}: none of {results.reasons.total():,} inputs could be read ({reasons}), the first is "
         f"{first.key}: {first.detail.rstrip('.')}. Name an input like the data that the model was trained on."
     )

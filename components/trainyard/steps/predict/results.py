@@ -1,4 +1,4 @@
-"""Writes predictions as Parquet, CSV or JSON lines, and what was rejected as CSV; both appear when they are whole."""
+"""Keeps predictions in memory, or writes them as Parquet, CSV or JSON lines; the files appear when they are whole."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from typing import IO, Any, Protocol, Self
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyarrow import csv as pa_csv
 from pyarrow import parquet
 
@@ -57,21 +58,85 @@ def require_writable(out: str, *, force: bool) -> Path:
     return path
 
 
+class Form:
+    """The columns of predictions: of a model with `labels` the class and scores, without them a number."""
+
+    def __init__(self, labels: Sequence[str] | None) -> None:
+        self.schema = pa.schema([(name, kind) for name, kind in _columns(labels)])
+        self._labels = labels
+        self._names = None if labels is None else pa.array(labels, pa.string())
+
+    def batch(self, keys: pa.Array, outputs: Array) -> pa.RecordBatch:
+        """Return the answers `outputs`, probabilities (n, classes) or predictions (n,), for `keys` (n,) as columns."""
+        if self._labels is None or self._names is None:
+            columns = [keys, pa.array(outputs, pa.float32())]
+        else:
+            order = np.argmax(outputs, axis=1)[:, None] if len(self._labels) <= MOST_CLASSES else _top(outputs)
+            scores = np.take_along_axis(outputs, order, axis=1)
+            columns = [keys, self._names.take(pa.array(order[:, 0])), pa.array(scores[:, 0])]
+            if len(self._labels) <= MOST_CLASSES:
+                columns += [pa.array(np.ascontiguousarray(outputs[:, each])) for each in range(len(self._labels))]
+            else:
+                for rank in range(1, order.shape[1]):
+                    columns += [self._names.take(pa.array(order[:, rank])), pa.array(scores[:, rank])]
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+
+class Receiver(Protocol):
+    """Where the answers to inputs go. predicted, reasons: how many so far; first: the first that was rejected."""
+
+    predicted: int
+    reasons: Counter[str]
+    first: Rejected | None
+
+    def add(self, keys: pa.Array, outputs: Array) -> None:
+        """Take the answers `outputs`, as `Form.batch` does."""
+
+    def reject(self, item: Rejected) -> None:
+        """Take what has no prediction."""
+
+
+class Table:
+    """Predictions in memory. batches: the answers, with `form`'s columns; rejected: what has none."""
+
+    def __init__(self, labels: Sequence[str] | None) -> None:
+        self.predicted, self.reasons = 0, Counter[str]()
+        self.first: Rejected | None = None
+        self.rejected: list[Rejected] = []
+        self._form = Form(labels)
+        self._batches: list[pa.RecordBatch] = []
+
+    @property
+    def table(self) -> pa.Table:
+        """What was predicted so far."""
+        return pa.Table.from_batches(self._batches, self._form.schema)
+
+    def add(self, keys: pa.Array, outputs: Array) -> None:
+        """Keep the answers."""
+        self._batches.append(self._form.batch(keys, outputs))
+        self.predicted += len(keys)
+
+    def reject(self, item: Rejected) -> None:
+        """Keep what has no prediction."""
+        self.first = self.first or item
+        self.reasons[item.reason] += 1
+        self.rejected.append(item)
+
+
 class Results:
     """The files of a prediction while they are written: hidden ones beside `out`, which take its name at the end."""
 
     def __init__(self, out: Path, labels: Sequence[str] | None) -> None:
         self.predicted, self.reasons, self.classes = 0, Counter[str](), Counter[str]()
         self.first: Rejected | None = None
-        self._out, self._labels = out, labels
-        self._schema = pa.schema([(name, kind) for name, kind in _columns(labels)])
-        self._names = None if labels is None else pa.array(labels, pa.string())
+        self._out = out
+        self._form = Form(labels)
         self._temporary: dict[Path, IO[bytes]] = {}
         self._rejected: Any = None
 
     def __enter__(self) -> Self:
         with disk.os_errors(self._out):
-            self._writer = _WRITERS[self._out.suffix](self._open(self._out), self._schema)
+            self._writer = _WRITERS[self._out.suffix](self._open(self._out), self._form.schema)
         return self
 
     def __exit__(
@@ -85,23 +150,13 @@ class Results:
 
     def add(self, keys: pa.Array, outputs: Array) -> None:
         """Write the answers `outputs`, probabilities (n, classes) or predictions (n,), for the inputs `keys` (n,)."""
-        if self._labels is None or self._names is None:
-            columns = [keys, pa.array(outputs, pa.float32())]
-        else:
-            order = np.argmax(outputs, axis=1)[:, None] if len(self._labels) <= MOST_CLASSES else _top(outputs)
-            scores = np.take_along_axis(outputs, order, axis=1)
-            best = self._names.take(pa.array(order[:, 0]))
-            columns = [keys, best, pa.array(scores[:, 0])]
-            if len(self._labels) <= MOST_CLASSES:
-                columns += [pa.array(np.ascontiguousarray(outputs[:, each])) for each in range(len(self._labels))]
-            else:
-                for rank in range(1, order.shape[1]):
-                    columns += [self._names.take(pa.array(order[:, rank])), pa.array(scores[:, rank])]
-            counts = np.bincount(order[:, 0])
-            self.classes.update({self._labels[each]: int(counts[each]) for each in np.flatnonzero(counts).tolist()})
+        batch = self._form.batch(keys, outputs)
         with disk.os_errors(self._out):
-            self._writer.write(pa.RecordBatch.from_arrays(columns, schema=self._schema))
-        self.predicted += len(keys)
+            self._writer.write(batch)
+        self.predicted += batch.num_rows
+        if "score" in batch.schema.names:
+            counts = pc.value_counts(batch.column("prediction")).to_pylist()
+            self.classes.update({each["values"]: each["counts"] for each in counts})
 
     def reject(self, item: Rejected) -> None:
         """Write and count what has no prediction."""

@@ -41,7 +41,11 @@ class Source:
 
     def name(self, file: SourceFile) -> str:
         """Return the path or URI of the file."""
-        return f"{self.root.rstrip('/')}/{file.name}"
+        return self.path_of(file.name)
+
+    def path_of(self, name: str) -> str:
+        """Return the path or URI of what is called `name` below the root."""
+        return f"{self.root.rstrip('/')}/{name}"
 
 
 def find_source(path: str, *, pictures: bool) -> Source:

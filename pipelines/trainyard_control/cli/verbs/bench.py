@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from trainyard_control.cli.options import LOCAL, EnvironmentName, HtmlPage, Output, OutputFormat, Overrides, RecipeName
-from trainyard_control.cli.screen import TrialScreen
 
 if TYPE_CHECKING:
-    from trainyard_control.search.certificate import Certificate, Speed
+    from trainyard_control.search.certificate import Certificate
 
 
 def bench(
@@ -26,21 +25,14 @@ def bench(
     Batch sizes, XLA and precisions are compared by short trainings, one after the other; `plan` learns from them.
     Nothing is evaluated or pushed.
     """
-    from trainyard.errors import ConfigurationError
-    from trainyard.spec import environment as environments
-    from trainyard_control.search import certificate
+    from trainyard_control import api
 
-    where = environments.load(environment)
-    if where.target != "local":
-        raise ConfigurationError(
-            f"--environment {environment}: its target is {where.target}. A speed is measured on this machine."
-        )
-    with BenchScreen() as screen:
-        measured = certificate.measure(recipe, set_ or [], where, quick, screen)
+    measured = api.bench(recipe, environment=environment, set_=set_ or [], quick=quick)
     if html is not None:
-        from trainyard_control.search.page import write_certificate
+        from trainyard.quality.page import write_html
+        from trainyard_control.search.page import certificate_page
 
-        write_certificate(measured, html)
+        write_html(certificate_page(measured), html)
         typer.echo(f"✓ wrote {html}", err=True)
     if output is Output.JSON:
         typer.echo(measured.model_dump_json())
@@ -48,25 +40,10 @@ def bench(
         _show(measured)
 
 
-class BenchScreen(TrialScreen):
-    """A line a setting."""
-
-    def speed_measured(self, speed: Speed, base: Speed) -> None:
-        """Show it."""
-        share = speed.examples_per_second / base.examples_per_second
-        self._console.print(f"[green]✓[/] {speed.setting}: {speed.examples_per_second:,.0f} examples/s, {share:.2f} ×")
-
-    def setting_left_out(self, setting: str, why: str) -> None:
-        """Say why it is left out."""
-        from rich.markup import escape
-
-        self._console.print(f"[yellow]–[/] {setting}: left out: {escape(why)}", soft_wrap=True)
-
-
 def _show(certificate: Certificate) -> None:
     from rich.markup import escape
 
-    from trainyard_control.cli.screen import plain_table, table_console
+    from trainyard_control.api.drawing import plain_table, table_console
 
     console = table_console()
     devices = ", ".join(f"{device.name} ({device.product})" for device in certificate.devices)

@@ -114,7 +114,7 @@ def compare(
 def _show_movements(movements: list[Movement]) -> None:
     from rich.markup import escape
 
-    from trainyard_control.cli.screen import plain_table, table_console
+    from trainyard_control.api.drawing import plain_table, table_console
 
     table = plain_table("feature", "L-infinity", "Jensen-Shannon", "PSI", "mean shift", "missing before", "now", "")
     for movement in movements:
@@ -196,7 +196,8 @@ def _profile(source: str, label: str | None, recipe: str | None) -> Profile:
 def _show(profile: Profile) -> None:
     from rich.markup import escape
 
-    from trainyard_control.cli.screen import plain_table, size, table_console
+    from trainyard_control.api.drawing import plain_table, table_console
+    from trainyard_control.cli.screen import size
 
     console = table_console()
     is_table = profile.kind != "image_folder"

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from trainyard_control.cli.options import LOCAL, EnvironmentName, HtmlPage, Output, OutputFormat, Overrides, RecipeName
-from trainyard_control.cli.screen import TrialScreen
-
-if TYPE_CHECKING:
-    from trainyard_control.search.learning_curve import Point
 
 
 def learn_curve(
@@ -32,6 +28,7 @@ def learn_curve(
     from trainyard.errors import ConfigurationError
     from trainyard.spec import environment as environments
     from trainyard.spec import recipe as recipes
+    from trainyard_control.api.progress import CurveScreen
     from trainyard_control.search import learning_curve
 
     loaded = recipes.load(recipe, set_)
@@ -48,16 +45,17 @@ def learn_curve(
     text = learning_curve.sentence(points, law, is_percentage=is_class)
     name = "test error (1 - accuracy)" if is_class else "test mean absolute error"
     if html is not None:
-        from trainyard_control.search.page import write_curve
+        from trainyard.quality.page import write_html
+        from trainyard_control.search.page import curve_page
 
-        write_curve(loaded.name, points, law, text, name, html)
+        write_html(curve_page(loaded.name, points, law, text, name), html)
         typer.echo(f"✓ wrote {html}", err=True)
     if output is Output.JSON:
         typer.echo(
             json.dumps({"points": [vars(point) for point in points], "exponent": law.exponent, "sentence": text})
         )
         return
-    from trainyard_control.cli.screen import plain_table, table_console
+    from trainyard_control.api.drawing import plain_table, table_console
 
     table = plain_table("share", "examples", name, "95 % interval")
     for point in points:
@@ -68,14 +66,3 @@ def learn_curve(
     console.print(table)
     console.print(f"error falls with the examples to the power of -{law.exponent:.3g}", style="dim")
     console.print(text, soft_wrap=True)
-
-
-class CurveScreen(TrialScreen):
-    """A line a training."""
-
-    def point_measured(self, point: Point) -> None:
-        """Show it."""
-        self._console.print(
-            f"[green]✓[/] {point.fraction:g} of the training split, {point.examples:,} examples: "
-            f"error {point.error:.4f}"
-        )

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os.path
 import sys
 from dataclasses import asdict
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -15,7 +13,6 @@ from trainyard_control.cli.options import LOCAL, EnvironmentName, Output, Output
 
 if TYPE_CHECKING:
     from trainyard.steps.predict.prediction import Summary
-    from trainyard.steps.predict.pushed_model import PushedModel
 
 _STEP = "predict"
 
@@ -45,18 +42,16 @@ def predict(
     output: OutputFormat = Output.TEXT,
 ) -> None:
     """Predict with a pushed model: a class or a number, and scores, for every picture or row."""
-    from trainyard.errors import ConfigurationError, ExitCode
-    from trainyard.quality.source import require_libraries
+    from trainyard.errors import ExitCode
+    from trainyard_control.api.model import load, require_tensorflow
+    from trainyard_control.api.progress import Screen
 
-    require_libraries()
-    if find_spec("tensorflow") is None:
-        raise ConfigurationError("tensorflow is not installed, which the model needs. Install trainyard[cpu].")
+    require_tensorflow()
     from trainyard.steps.predict.prediction import predict as predict_all
     from trainyard.steps.predict.results import require_writable
-    from trainyard_control.cli.screen import Screen
 
     file = require_writable(out, force=force)
-    pushed = _model(model, environment)
+    pushed = load(model, environment=environment).pushed
     screen = Screen()
     try:
         with screen:
@@ -80,37 +75,11 @@ def predict(
         _show(summary)
 
 
-def _model(name: str, environment: str) -> PushedModel:
-    """Return the model that `name` means: a folder, a URI, or a recipe's champion in the environment's storage."""
-    from trainyard import uris
-    from trainyard.contract import keys
-    from trainyard.contract.champion import champion
-    from trainyard.errors import DataError
-    from trainyard.spec import environment as environments
-    from trainyard.spec import recipe as recipes
-    from trainyard.steps.predict.pushed_model import find_model, open_model
-
-    why = uris.path_error(name)
-    if why and uris.is_bucket(name):
-        raise DataError(f"{uris.without_secrets(name)}: {why}.")
-    if uris.is_bucket(name) or (not why and os.path.isdir(name)):  # noqa: PTH112 - false too for no possible name
-        return find_model(name.rstrip("/"))
-    recipe = recipes.load(name)
-    folder = keys.models_folder(environments.load(environment).storage, recipe)
-    best = champion(folder)
-    if best is None:
-        raise DataError(
-            f"{recipe.name}: nothing was pushed to {folder} yet. Run `trainyard run {name}`, or name another "
-            "environment by -e, or a model's folder."
-        )
-    return open_model(best.path)
-
-
 def _show(summary: Summary) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    from trainyard_control.cli.screen import table_console
+    from trainyard_control.api.drawing import table_console
 
     facts = Table.grid(padding=(0, 2))
     facts.add_column(no_wrap=True)

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import secrets
 import sys
-from datetime import datetime
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -32,52 +29,20 @@ def run(
     What an earlier run finished is used again; what it left half done is resumed.
     """
     from trainyard.contract import refusal
-    from trainyard.contract.artifacts.evaluate import Evaluation
-    from trainyard.errors import ConfigurationError, ExitCode, GateRefused, TrainyardError
-    from trainyard.report import summary
-    from trainyard.spec import environment as environments
-    from trainyard.spec import recipe as recipes
-    from trainyard.storage import disk
-    from trainyard_control.cli.screen import Screen, show
-    from trainyard_control.local.local_run import LocalRun
+    from trainyard.errors import ExitCode, GateRefused
+    from trainyard_control import api
+    from trainyard_control.api.run import INTERRUPTED
+    from trainyard_control.cli.screen import show
 
-    loaded_recipe = recipes.load(recipe, set_)
-    loaded_environment = environments.load(environment)
-    if loaded_environment.target != "local":
-        raise ConfigurationError(
-            f"--environment {environment}: its target is {loaded_environment.target}. "
-            "`run` works on this machine; use `compile` for a cluster."
-        )
-    screen = Screen()
-    run_id = f"{datetime.now():%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
-    local_run = LocalRun(loaded_recipe, loaded_environment, run_id, from_step.value if from_step else None, screen, day)
-    failure: str | None = "was ended without a word"
-    code: int = ExitCode.BUG
+    step = from_step.value if from_step else None
     try:
-        with screen, disk.os_errors(Path(local_run.root), "used"):
-            local_run.execute()
-        failure, code = None, ExitCode.DONE
-    except TrainyardError as error:
-        failure, code = str(error), error.exit_code
-        raise
+        done = api.run(recipe, environment=environment, set_=set_ or [], from_step=step, day=day)
     except KeyboardInterrupt:
-        failure, code = "Interrupted. Run the same command again: it goes on where it stopped.", ExitCode.INTERRUPTED
-        print(f"✗ {failure}", file=sys.stderr)
+        print(f"✗ {INTERRUPTED}", file=sys.stderr)
         raise typer.Exit(ExitCode.INTERRUPTED) from None
-    except Exception as error:
-        failure = f"{type(error).__name__}: {error}. This is a fault of Trainyard"
-        raise
-    finally:
-        ended: dict[str, Any] = {
-            "startup_seconds": local_run.startup_seconds,
-            "failure": failure,
-            "exit_code": int(code),
-        }
-        ended["unfinished"] = local_run.unfinished
-        record, _ = summary.write(local_run.root, loaded_recipe, run_id, local_run.folders, local_run.seconds, ended)
     if output is Output.JSON:
-        print(json.dumps(record))
+        print(json.dumps(done.summary))
     else:
-        show(record, loaded_recipe, Evaluation.read(local_run.folders["evaluate"]).intervals)
-    if require_blessed and (refused := refusal.of_record(record)):
-        raise GateRefused(f"{loaded_recipe.name}: {refusal.SENTENCE} ({refused}).")
+        show(done)
+    if require_blessed and done.verdict == "refused":
+        raise GateRefused(f"{done.recipe}: {refusal.SENTENCE} ({done.reason}).")

@@ -28,10 +28,10 @@ def list_(
     output: OutputFormat = Output.TEXT,
 ) -> None:
     """List the newest runs with state, recipe, environment and duration; of this machine with their metric."""
-    if root := _local(environment):
-        from trainyard_control.local import local_runs
+    if _local(environment):
+        from trainyard_control import api
 
-        found = local_runs.newest(root, count)
+        found = api.runs(environment, count=count)
         if output is Output.JSON:
             typer.echo(json.dumps([run.document() for run in found]))
             return
@@ -104,20 +104,14 @@ def compare(
     output: OutputFormat = Output.TEXT,
 ) -> None:
     """Lay runs of this machine side by side: settings that differ, metrics, speed and exported files."""
-    from trainyard.errors import ConfigurationError
-    from trainyard_control.local import local_runs
-    from trainyard_control.search import comparison
+    from trainyard_control import api
 
-    root = _local(environment)
-    if not root:
-        raise ConfigurationError(
-            f"--environment {environment}: its runs are on a cluster. Runs of this machine can be compared."
-        )
-    compared = comparison.compare([local_runs.find(root, name) for name in names])
+    compared = api.runs(environment).compare(*names)
     if html is not None:
-        from trainyard_control.search.page import write_comparison
+        from trainyard.quality.page import write_html
+        from trainyard_control.search.page import comparison_page
 
-        write_comparison(compared, html)
+        write_html(comparison_page(compared), html)
         typer.echo(f"✓ wrote {html}", err=True)
     if output is Output.JSON:
         typer.echo(json.dumps(compared.document()))
@@ -175,7 +169,7 @@ def _show_local(root: str, name: str, output: Output) -> None:
 def _show_comparison(compared: Comparison) -> None:
     from rich.markup import escape
 
-    from trainyard_control.cli.screen import plain_table, table_console
+    from trainyard_control.api.drawing import plain_table, table_console
 
     console = table_console()
     for title in ("settings", "metrics", "training", "exports"):

@@ -8,11 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from trainyard_control.cli.options import LOCAL, EnvironmentName, HtmlPage, Output, OutputFormat, Overrides, RecipeName
-from trainyard_control.cli.screen import TrialScreen
 
 if TYPE_CHECKING:
-    from trainyard_control.search.sweep import Result, Sweep
-    from trainyard_control.search.trials import Trial
+    from trainyard_control.search.sweep import Result
 
 _SHOWN = 20
 
@@ -44,76 +42,19 @@ def sweep(
     The examples are made once. The eval split chooses; nothing is pushed. The same command goes on with a sweep that
     was ended, and with more --trials it adds to one.
     """
-    loaded = _sweep(recipe, set_ or [], over, environment, trials, prune)
-    from trainyard_control.search import sweep as sweeps
+    from trainyard_control import api
 
-    with SweepScreen(loaded.count, "accuracy" if loaded.recipe.task == "classification" else "mae") as screen:
-        result = sweeps.run(loaded, screen)
+    result = api.sweep(recipe, over, trials=trials, environment=environment, set_=set_ or [], prune=prune)
     if html is not None:
-        from trainyard_control.search.page import write_sweep
+        from trainyard.quality.page import write_html
+        from trainyard_control.search.page import sweep_page
 
-        write_sweep(result, loaded.dimensions, html)
+        write_html(sweep_page(result), html)
         typer.echo(f"✓ wrote {html}", err=True)
     if output is Output.JSON:
         typer.echo(json.dumps(_document(result)))
     else:
         _show(result)
-
-
-def _sweep(
-    recipe: str, overrides: list[str], over: list[str], environment: str, trials: int | None, prune: bool
-) -> Sweep:
-    from importlib.util import find_spec
-
-    from trainyard.errors import ConfigurationError
-    from trainyard.spec import environment as environments
-    from trainyard.spec import recipe as recipes
-    from trainyard_control.search import space
-
-    recipes.load(recipe, overrides)
-    dimensions = space.parse(recipe, overrides, over)
-    loaded = environments.load(environment)
-    if loaded.target != "local":
-        raise ConfigurationError(
-            f"--environment {environment}: its target is {loaded.target}. A sweep works on this machine."
-        )
-    if find_spec("optuna") is None:
-        raise ConfigurationError("optuna is not installed, which chooses what to try. Install trainyard[search].")
-    from trainyard_control.search import sweep as sweeps
-
-    return sweeps.Sweep(recipe, overrides, dimensions, loaded, trials, prune)
-
-
-class SweepScreen(TrialScreen):
-    """A line a trial."""
-
-    def __init__(self, count: int, metric: str) -> None:
-        super().__init__()
-        self._count, self._metric = count, metric
-
-    def trial_started(self, trial: Trial) -> None:
-        """Nothing: its line comes when it has ended."""
-
-    def trial_ended(self, trial: Trial, best: Trial | None) -> None:
-        """Show what the trial gave."""
-        from rich.markup import escape
-
-        marks = {"complete": "[green]✓[/]", "pruned": "[yellow]–[/]", "failed": "[red]✗[/]"}
-        text = f"{self._metric} {trial.metric:.4f}" if trial.metric is not None else trial.why or trial.state
-        star = " ← best so far" if best is not None and best.number == trial.number else ""
-        self._console.print(
-            f"{marks.get(trial.state, '·')} {trial.number + 1}/{self._count}  {escape(_values(trial))}  "
-            f"{escape(text)}, {trial.seconds:.1f} s{star}",
-            soft_wrap=True,
-        )
-
-
-def _values(trial: Trial) -> str:
-    return " ".join(f"{key.rpartition('.')[2]}={_text(value)}" for key, value in trial.values.items())
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _document(result: Result) -> dict[str, Any]:
@@ -130,7 +71,8 @@ def _document(result: Result) -> dict[str, Any]:
 def _show(result: Result) -> None:
     from rich.markup import escape
 
-    from trainyard_control.cli.screen import plain_table, table_console
+    from trainyard_control.api.drawing import plain_table, table_console
+    from trainyard_control.api.progress import values_text
 
     console = table_console()
     sign = -1 if result.larger_is_better else 1
@@ -149,7 +91,7 @@ def _show(result: Result) -> None:
             f"{trial.seconds:.1f}",
             f"{trial.parameters:,}",
             _operations(trial.operations),
-            escape(_values(trial)),
+            escape(values_text(trial)),
         )
     console.print(table)
     left = [trial for trial in result.trials if trial.state in ("pruned", "failed")]

@@ -17,12 +17,9 @@ def compile(
     to: PackageFile = "-",
 ) -> None:
     """Compile a recipe into a pipeline package, placed on the pools of an environment."""
-    from trainyard.spec import environment as environments
-    from trainyard.spec import recipe as recipes
-    from trainyard_control.compiler.compilation import compiled, to_yaml
+    from trainyard_control import api
 
-    placed = compiled(recipes.load(recipe, set_), environments.load(environment))
-    write(to, to_yaml(placed.documents))
+    write(to, api.compile(recipe, environment=environment, set_=set_ or []))
 
 
 def write(file: str, text: str) -> None:

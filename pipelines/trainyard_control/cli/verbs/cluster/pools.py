@@ -113,7 +113,7 @@ def _at_hand(context: str) -> bool:
 
 
 def _show(rows: list[dict[str, Any]]) -> None:
-    from trainyard_control.cli.screen import plain_table, table_console
+    from trainyard_control.api.drawing import plain_table, table_console
 
     console = table_console()
     counted = any(row["nodes"] for row in rows)

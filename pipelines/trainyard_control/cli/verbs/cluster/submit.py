@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -48,40 +48,27 @@ def submit(
     output: OutputFormat = Output.TEXT,
 ) -> None:
     """Compile a recipe, upload it and run it on Kubeflow Pipelines or Vertex AI."""
-    import secrets
-    from dataclasses import replace
-    from datetime import datetime
-
     from trainyard.errors import ConfigurationError
-    from trainyard.spec import environment as environments
-    from trainyard.spec import recipe as recipes
-    from trainyard_control.compiler.compilation import compiled
-    from trainyard_control.compiler.submission import submission
-    from trainyard_control.planning.expectation import expect
+    from trainyard_control.api.packages import prepare, send
 
-    loaded_environment = environments.load(environment)
-    if loaded_environment.target == "local":
-        raise ConfigurationError(
-            f"--environment {environment}: its target is local. "
-            "Use `trainyard run`, or name an environment of a cluster with -e."
-        )
-    loaded_recipe = recipes.load(recipe, set_)
-    run = name or f"{loaded_recipe.name}-{datetime.now():%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
-    placed = compiled(loaded_recipe, loaded_environment, day=day, again=no_cache.value if no_cache else "")
-    what = submission(loaded_recipe, loaded_environment, placed, run)
-    if loaded_environment.target == "kubeflow":
-        what = replace(what, about=replace(what.about, expected=expect(loaded_recipe, loaded_environment)))
+    what = prepare(recipe, environment, set_ or [], name, day, no_cache.value if no_cache else None)
     if dry_run:
         typer.echo(_dry(what), nl=False)
         return
-    if wait and loaded_environment.target == "vertex":
+    vertex = what.environment.target == "vertex"
+    if wait and vertex:
         raise ConfigurationError("--wait: only runs on Kubeflow are followed. Leave it out.")
-    record = _to_vertex(what) if loaded_environment.target == "vertex" else _to_kubeflow(what)
-    code = 0
+    done = send(what)
+    how = "was submitted before" if done.attached else "submitted"
+    number = done.run_id if vertex else f"run {done.run_id}, {done.pipeline} {done.version}"
+    typer.echo(f"✓ {done.name} {how}: {number}", err=True)
+    if done.expected and not done.attached:
+        typer.echo(f"· train: the plan expects {done.expected}", err=True)
+    record, code = done.document(), 0
     if wait:
         from trainyard_control.cli.follow import follow
 
-        view, code = follow(loaded_environment, record["run_id"], pending_limit)
+        view, code = follow(what.environment, done.run_id, pending_limit)
         record |= {"run": view.document()}
     if output is Output.JSON:
         typer.echo(json.dumps(record))
@@ -108,29 +95,3 @@ def _dry(what: Submission) -> str:
     ids = (f"<experiment {what.experiment}>", f"<pipeline {what.pipeline}>", f"<version {what.version}>")
     body = kfp_server_api.ApiClient().sanitize_for_serialization(request(what, *ids))
     return f"{what.package}---\n{yaml.safe_dump(body, sort_keys=False, width=120, allow_unicode=True)}"
-
-
-def _to_kubeflow(what: Submission) -> dict[str, Any]:
-    from trainyard_control.kubeflow.kubeflow_api import Kubeflow
-    from trainyard_control.kubeflow.submit import submit
-
-    done = submit(what, Kubeflow(what.environment))
-    how = "was submitted before" if done.attached else "submitted"
-    typer.echo(f"✓ {done.name} {how}: run {done.run_id}, {what.pipeline} {what.version}", err=True)
-    if what.about.expected and not done.attached:
-        typer.echo(f"· train: the plan expects {what.about.expected}", err=True)
-    return {
-        "run_id": done.run_id,
-        "name": done.name,
-        "attached": done.attached,
-        "pipeline": what.pipeline,
-        "version": what.version,
-    }
-
-
-def _to_vertex(what: Submission) -> dict[str, Any]:
-    from trainyard_control.compiler.vertex import send
-
-    resource, attached = send(what)
-    typer.echo(f"✓ {what.run} {'was submitted before' if attached else 'submitted'}: {resource}", err=True)
-    return {"run_id": resource, "name": what.run, "attached": attached}

@@ -1,0 +1,139 @@
+"""The inputs of a prediction, in files or in memory, as batches for the model."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from PIL import Image
+
+from trainyard.errors import ConfigurationError, DataError
+from trainyard.steps.predict.batches import Array, Items
+from trainyard.steps.predict.columns import require_columns, table_items
+from trainyard.steps.predict.pushed_model import PushedModel
+from trainyard.steps.predict.source import Source, find_source
+
+_PICTURES = "a path, a list of paths, or uint8 pictures (n, height, width) or (n, height, width, channels)"
+_ROWS = "a path, a list of paths, a pandas or Arrow table, or a dict of columns"
+
+
+def source_items(source: Source, model: PushedModel, key: str | None) -> Items:
+    """Yield what is in the files of `source`. Raises `ConfigurationError` if there is no column that `key` names."""
+    if model.channels is None:
+        from trainyard.steps.predict.tables import read_rows
+
+        return read_rows(source, model, key)
+    from trainyard.steps.predict.pictures import read_pictures
+
+    _no_key(key, source.path)
+    return read_pictures(source, model.channels)
+
+
+def items_of(inputs: Any, model: PushedModel, key: str | None) -> Items:
+    """Yield `inputs`, which a person has in memory, as batches for the model.
+
+    They are a path (a folder, a file or a glob) or a list of paths; for a model of columns a pandas or Arrow table or a
+    dict of columns, whose rows are named by the index of pandas or counted from 0; for one of pictures an array or a
+    list of them, uint8, (height, width) or (height, width, channels), or encoded ones as bytes, counted from 0.
+
+    Raises `DataError` if they are of no such form, or lack a column.
+    """
+    if isinstance(inputs, str | os.PathLike):
+        return source_items(find_source(os.fspath(inputs), pictures=model.channels is not None), model, key)
+    if _are_paths(inputs):
+        return _files(inputs, model, key)
+    if model.channels is not None:
+        _no_key(key, "a list of pictures")
+        return _pictures(inputs, model.channels)
+    return _rows(inputs, model, key)
+
+
+def _no_key(key: str | None, where: str) -> None:
+    if key is not None:
+        raise ConfigurationError(f"--key {key}: {where} has no columns. Leave --key out: a picture's key is its name.")
+
+
+def _are_paths(inputs: Any) -> bool:
+    items = inputs if isinstance(inputs, list | tuple) else ()
+    return bool(items) and all(isinstance(item, str | os.PathLike) for item in items)
+
+
+def _files(paths: Sequence[str | os.PathLike[str]], model: PushedModel, key: str | None) -> Items:
+    """Yield what is in each of the files; a picture is named by its path."""
+    pictures = model.channels is not None
+    sources = [find_source(os.fspath(path), pictures=pictures) for path in paths]
+    if not pictures:
+        return itertools.chain.from_iterable(source_items(source, model, key) for source in sources)
+    from trainyard.steps.predict.pictures import read_all
+
+    _no_key(key, "a list of pictures")
+    return read_all(sources, model.channels or 0)
+
+
+def _pictures(inputs: Any, channels: int) -> Items:
+    from trainyard.steps.predict.pictures import batches, checked
+
+    is_list = isinstance(inputs, Iterable) and not isinstance(inputs, Mapping | bytes)
+    if not is_list or getattr(inputs, "ndim", 4) not in (3, 4):
+        raise DataError(_wrong_form(inputs, "pictures", _PICTURES))
+    encoded = (_encoded(picture, place) for place, picture in enumerate(inputs))
+    return batches(checked(str(place), picture, channels) for place, picture in enumerate(encoded))
+
+
+def _encoded(picture: Any, place: int) -> bytes:
+    """Return the picture as PNG, which loses nothing, or as it is if it is encoded."""
+    if isinstance(picture, bytes):
+        return picture
+    pixels: Array = np.asarray(picture)
+    shape = pixels.shape
+    channels = shape[2:] or (1,)
+    if pixels.dtype != np.uint8 or len(shape) < 2 or 0 in shape or channels not in ((1,), (3,), (4,)):
+        raise DataError(
+            f"predict: picture {place} is {pixels.dtype} {shape}. Give uint8, 0 to 255, (height, width) or "
+            "(height, width, channels) with 1, 3 or 4 channels."
+        )
+    stream = io.BytesIO()
+    image = Image.fromarray(pixels.reshape(shape[:2]) if channels == (1,) else pixels)
+    image.save(stream, "PNG", compress_level=1)
+    return stream.getvalue()
+
+
+def _rows(inputs: Any, model: PushedModel, key: str | None) -> Items:
+    table, names = _table(inputs)
+    require_columns(table.schema.names, model, key, "predict")
+    return _table_items(table, names, model, key)
+
+
+def _table_items(table: pa.Table, names: pa.Array, model: PushedModel, key: str | None) -> Items:
+    start = 0
+    for columns in table.combine_chunks().to_batches():
+        yield from table_items(columns, names.slice(start, columns.num_rows), model, key)
+        start += columns.num_rows
+
+
+def _table(inputs: Any) -> tuple[pa.Table, pa.Array]:
+    """Return the columns, and the names (n,) of the rows."""
+    try:
+        if hasattr(inputs, "iloc") and hasattr(inputs, "columns"):  # pandas, which need not be installed
+            table = pa.Table.from_pandas(inputs, preserve_index=False)
+            return table, pa.array([str(name) for name in inputs.index], pa.string())
+        if isinstance(inputs, pa.RecordBatch):
+            inputs = pa.Table.from_batches([inputs])
+        table = pa.table(dict(inputs)) if isinstance(inputs, Mapping) else inputs
+    except (pa.ArrowNotImplementedError, TypeError, ValueError) as error:
+        why = (str(error).splitlines() or [""])[0][:200]
+        raise DataError(f"predict: the columns are no table ({why}). Give {_ROWS}.") from error
+    if not isinstance(table, pa.Table):
+        raise DataError(_wrong_form(inputs, "rows", _ROWS))
+    return table, pa.array(map(str, range(table.num_rows)), pa.string())
+
+
+def _wrong_form(inputs: Any, takes: str, forms: str) -> str:
+    shape = getattr(inputs, "shape", None)
+    what = f"{type(inputs).__name__}{f' {tuple(shape)}' if shape is not None else ''}"
+    return f"predict: the model takes {takes}, a {what} was given. Give {forms}."

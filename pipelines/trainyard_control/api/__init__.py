@@ -1,0 +1,28 @@
+"""Trainyard from Python: what the verbs of the command line do, as functions. `import trainyard` offers them too."""
+
+from trainyard.errors import TrainyardError
+from trainyard_control.api.forecast import Forecast, plan
+from trainyard_control.api.model import Model, Predictions, load
+from trainyard_control.api.packages import Submitted, compile, submit
+from trainyard_control.api.run import Report, Run, run
+from trainyard_control.api.runs import Runs, runs
+from trainyard_control.api.search import bench, sweep
+
+__all__ = [
+    "Forecast",
+    "Model",
+    "Predictions",
+    "Report",
+    "Run",
+    "Runs",
+    "Submitted",
+    "TrainyardError",
+    "bench",
+    "compile",
+    "load",
+    "plan",
+    "run",
+    "runs",
+    "submit",
+    "sweep",
+]

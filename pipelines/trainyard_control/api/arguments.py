@@ -1,0 +1,34 @@
+"""Arguments that several functions have, checked as the command line checks its options."""
+
+from __future__ import annotations
+
+from trainyard.errors import ConfigurationError, did_you_mean
+from trainyard.graph import OUTPUTS
+from trainyard.spec import environment as environments
+from trainyard.spec.environment import Environment
+
+LOCAL = "local"  # the environment of every verb and function that is given none
+
+
+def of_this_machine(name: str, sentence: str) -> Environment:
+    """Return the environment `name`. Raises `ConfigurationError`, with `sentence` as the reason, if it is elsewhere."""
+    environment = environments.load(name)
+    if environment.target != "local":
+        raise ConfigurationError(f"--environment {name}: its target is {environment.target}. {sentence}")
+    return environment
+
+
+def known_step(name: str | None) -> str | None:
+    """Return the name of a step to begin from. Raises `ConfigurationError` if it is none."""
+    if name is not None and name not in OUTPUTS:
+        raise ConfigurationError(
+            f"from_step {name!r}: no such step. Known: {', '.join(OUTPUTS)}.{did_you_mean(name, OUTPUTS)}"
+        )
+    return name
+
+
+def at_least_one(name: str, count: int | None) -> int | None:
+    """Return a count. Raises `ConfigurationError` below 1."""
+    if count is not None and count < 1:
+        raise ConfigurationError(f"{name} {count}: is below 1. Write a whole number from 1 on.")
+    return count

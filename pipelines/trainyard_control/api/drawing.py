@@ -1,0 +1,33 @@
+"""How answers are drawn: tables without lines on a terminal, and as HTML in a notebook."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+
+from rich.console import Console
+from rich.table import Table
+
+_PLAIN_WIDTH = 120  # columns; chosen, for files and pipes
+
+
+def table_console() -> Console:
+    """Return the console that an answer's tables are printed on: stdout, of a fixed width if it is no terminal."""
+    console = Console(highlight=False, soft_wrap=False)
+    return console if console.is_terminal else Console(highlight=False, width=_PLAIN_WIDTH)
+
+
+def plain_table(first: str, *others: str) -> Table:
+    """Return a table without lines: the first column left, the others right. What tells rows apart is never cut."""
+    table = Table(box=None, header_style="dim", padding=(0, 1), pad_edge=False)
+    table.add_column(first, overflow="fold")
+    for name in others:
+        table.add_column(name, justify="right")
+    return table
+
+
+def as_html(draw: Callable[[Console], None]) -> str:
+    """Return what `draw` prints on a console, as HTML."""
+    console = Console(file=io.StringIO(), record=True, width=_PLAIN_WIDTH, highlight=False, force_jupyter=False)
+    draw(console)
+    return console.export_html(inline_styles=True, code_format='<pre style="line-height: normal">{code}</pre>')

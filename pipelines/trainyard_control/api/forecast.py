@@ -1,0 +1,198 @@
+"""What a training takes on each pool, which one to take, and why."""
+
+from __future__ import annotations
+
+import math
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+
+from trainyard.errors import ConfigurationError
+from trainyard.spec import environment as environments
+from trainyard.spec import recipe as recipes
+from trainyard.spec.environment import Environment
+from trainyard.spec.recipe import Recipe
+from trainyard_control.api.arguments import LOCAL, at_least_one
+from trainyard_control.api.drawing import as_html, plain_table
+from trainyard_control.api.settings import overrides
+from trainyard_control.planning import cost, data, scaling
+from trainyard_control.planning.choice import choose, usd
+from trainyard_control.planning.data import DataSummary
+from trainyard_control.planning.history import History, read_history
+from trainyard_control.planning.plan import ADVICE, Candidate, Range
+from trainyard_control.planning.plan import candidates as candidates_of
+from trainyard_control.planning.roofline import ExampleCost
+from trainyard_control.planning.scaling import Scaling
+from trainyard_control.planning.sites import HERE
+
+_HOURS = {"d": 24.0, "h": 1.0, "m": 1 / 60, "s": 1 / 3600}
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """Every pool of an environment, the best first. work: of a training example; runs: how many it learned from."""
+
+    recipe: Recipe
+    environment: Environment
+    data: DataSummary
+    work: ExampleCost
+    candidates: list[Candidate]
+    runs: int
+
+    @property
+    def chosen(self) -> Candidate | None:
+        """The pool to take, None if none meets the limits."""
+        return next((candidate for candidate in self.candidates if candidate.chosen), None)
+
+    def __repr__(self) -> str:
+        chosen = f"take {self.chosen.pool}" if self.chosen else "no pool meets the limits"
+        return f"<Forecast of {self.recipe.name} on {self.environment.name}: {chosen}>"
+
+    def _repr_html_(self) -> str:
+        return as_html(self.print_to)
+
+    def print_to(self, console: Console) -> None:
+        """Print the table of pools, with a reason for each."""
+        _show(self, console)
+
+
+def plan(
+    recipe: str = "digits",
+    *,
+    environment: str = LOCAL,
+    set_: Sequence[str] = (),
+    deadline: str | None = None,
+    budget: float | None = None,
+    examples: int | None = None,
+    **settings: Any,
+) -> Forecast:
+    """Predict time and cost of a training on every pool of an environment, and choose one; a notebook draws it.
+
+    deadline: the longest training, such as 4h or 1h30m. budget: the most that it may cost, in USD. examples: how many
+    to train on, if that is not known. settings, set_: as `run` has them.
+
+    Raises `ConfigurationError` if a limit is none, and for what `run` refuses.
+
+    >>> import trainyard as ty
+    >>> ty.plan("digits", examples=50_000).chosen.pool
+    'this machine'
+    """
+    most = None if deadline is None else hours(deadline)
+    if budget is not None and not 0 < budget < math.inf:
+        raise ConfigurationError(f"--budget {budget:g}: is no amount of money above 0. Write it in USD, such as 50.")
+    loaded, where = recipes.load(recipe, overrides(set_, settings)), environments.load(environment)
+    past, known, work = _known(loaded, where, examples)
+    forecasts = choose(candidates_of(loaded, where, known, work, past.observations), most, budget)
+    return Forecast(loaded, where, known, work, forecasts, len(past.observations))
+
+
+def simulate(
+    recipe: str, workers: int, *, environment: str = LOCAL, set_: Sequence[str] = (), examples: int | None = None
+) -> Scaling:
+    """Return how the training scales to so many `workers` of its pool, simulated; the rest as `plan` has it."""
+    loaded, where = recipes.load(recipe, list(set_)), environments.load(environment)
+    past, known, work = _known(loaded, where, examples)
+    return scaling.plan(loaded, where, known, work, past.observations, workers)
+
+
+def _known(recipe: Recipe, environment: Environment, examples: int | None) -> tuple[History, DataSummary, ExampleCost]:
+    """Return the runs that a plan learns from, what is known of the data, and what an example costs."""
+    at_least_one("examples", examples)
+    past = read_history(environment, recipe)
+    if past.warning:
+        print(f"! the plan learns from {len(past.observations)} recorded runs alone: {past.warning}", file=sys.stderr)
+    known = data.find(recipe, past.examples, examples)
+    return past, known, cost.of_recipe(recipe, known)
+
+
+def hours(text: str) -> float:
+    """Return the hours of a time that a person wrote. Raises `ConfigurationError` if it is none.
+
+    >>> hours("1h30m")
+    1.5
+    """
+    match = re.fullmatch("".join(rf"(?:([0-9]{{1,9}}(?:\.[0-9]{{1,9}})?){unit})?" for unit in _HOURS), text)
+    numbers = match.groups() if match else ()
+    total = sum(float(number or 0) * _HOURS[unit] for number, unit in zip(numbers, _HOURS, strict=False))
+    if not total:
+        why = "no training takes no time" if any(numbers) else "is no time"
+        raise ConfigurationError(f"--deadline {text[:80]}: {why}. Write it such as 90m, 4h, 1h30m or 2d.")
+    return total
+
+
+def _show(forecast: Forecast, console: Console) -> None:
+    recipe, data, work, candidates = forecast.recipe, forecast.data, forecast.work, forecast.candidates
+    unit = "images/s" if data.image else "rows/s"
+    size = " · ".join(map(str, data.image)) if data.image else f"{len(data.features)} columns"
+    console.print(
+        f"[bold]{escape(recipe.name)}[/]: {recipe.model.name or 'own model'}, {work.parameters:,} parameters, "
+        f"{work.flops_per_example / 1e6:,.4g} MFLOP a training example of {size}; {data.train:,} examples "
+        f"({data.origin}), {recipe.train.epochs} epochs, batch {recipe.train.batch_size}"
+    )
+    table = plain_table("pool", "devices", "workers", unit, "time", "class", "USD")
+    for candidate in candidates:
+        table.add_row(
+            f"[bold green]→ {escape(candidate.pool)}[/]" if candidate.chosen else f"  {escape(candidate.pool)}",
+            str(candidate.devices),
+            str(candidate.workers),
+            _between(candidate.examples_per_second, "{:,.0f}"),
+            _time(candidate.hours),
+            candidate.duration or "–",
+            _cost(candidate),
+        )
+    console.print(table)
+    classes = dict.fromkeys(candidate.duration for candidate in candidates if candidate.duration)
+    lines = [" · ".join(f"{name}: {ADVICE[name]}" for name in classes), ""]
+    lines += [_reason(candidate) for candidate in candidates]
+    lines += [] if any(candidate.chosen for candidate in candidates) else ["No pool meets the limits."]
+    lines += ["", *(_needs(candidate) for candidate in candidates if candidate.selector or candidate.tolerations)]
+    console.print("\n".join(lines), soft_wrap=True, markup=False)
+    console.print(f"[dim]In brackets 80 % intervals, from {forecast.runs} recorded runs.[/]")
+
+
+def _reason(candidate: Candidate) -> str:
+    mark = "→" if candidate.chosen else "–" if candidate.feasible else "✗"
+    sentences = [f"{mark} {candidate.pool}: {candidate.why or 'it can train this'}."]
+    if candidate.price:
+        spot = " on Spot" if candidate.price.spot else ""
+        dated = f", list price of {candidate.price.region} as of {candidate.price.date}" if candidate.price.date else ""
+        sentences.append(f"{candidate.price.usd_per_hour:g} USD an hour for one {candidate.machine}{spot}{dated}.")
+    if last := candidate.errors[-3:]:
+        runs = "run" if len(last) == 1 else f"{len(last)} runs"
+        sentences.append(
+            f"Its speed was predicted off by {', '.join(f'{100 * error:+.0f} %' for error in last)} in the last {runs}."
+        )
+    return " ".join(sentences)
+
+
+def _cost(candidate: Candidate) -> str:
+    if candidate.feasible and candidate.cost_usd is not None:
+        return usd(candidate.cost_usd)
+    return "no price" if candidate.feasible and candidate.pool != HERE else "–"
+
+
+def _needs(candidate: Candidate) -> str:
+    selects = ", ".join(candidate.selector) or "any node"
+    return f"  {candidate.pool} selects {selects}; tolerates {', '.join(candidate.tolerations) or 'nothing'}"
+
+
+def _between(values: Range | None, form: str) -> str:
+    if values is None:
+        return "–"
+    return f"{form.format(values.expected)} ({form.format(values.low)} – {form.format(values.high)})"
+
+
+def _time(values: Range | None) -> str:
+    if values is None:
+        return "–"
+    unit, factor = next(
+        (name, factor)
+        for name, factor, most in (("s", 3600, 1 / 30), ("min", 60, 1), ("h", 1, 48), ("d", 1 / 24, 1e18))
+        if values.expected < most
+    )
+    return f"{values.expected * factor:.3g} {unit} ({values.low * factor:.3g} – {values.high * factor:.3g})"

@@ -1,0 +1,151 @@
+"""A pushed model, and its answers."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.markup import escape
+
+from trainyard import uris
+from trainyard.contract import keys
+from trainyard.contract.champion import champion
+from trainyard.errors import ConfigurationError, DataError
+from trainyard.quality.source import require_libraries
+from trainyard.spec import environment as environments
+from trainyard.spec import recipe as recipes
+from trainyard_control.api.arguments import LOCAL
+from trainyard_control.api.drawing import as_html, plain_table
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from trainyard.steps.predict.batches import Rejected
+    from trainyard.steps.predict.prediction import Predictor
+    from trainyard.steps.predict.pushed_model import PushedModel
+
+_SHOWN = 20  # rows in a notebook; chosen
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """Answers. table: Arrow's, with the columns that `trainyard predict` writes: key, prediction, score and others.
+
+    rejected: the inputs without an answer, each with `key`, `reason` and `detail`.
+    """
+
+    table: pa.Table
+    rejected: list[Rejected]
+
+    def __len__(self) -> int:
+        return self.table.num_rows
+
+    def __getitem__(self, column: str) -> list[Any]:
+        """Return a column as a list, such as `predictions["prediction"]`."""
+        return self.table.column(column).to_pylist()
+
+    def __repr__(self) -> str:
+        return f"<Predictions of {len(self):,} inputs, {len(self.rejected):,} rejected>"
+
+    def to_pandas(self) -> Any:
+        """Return the table as a data frame of pandas."""
+        return self.table.to_pandas()
+
+    def _repr_html_(self) -> str:
+        return as_html(self._print_to)
+
+    def _print_to(self, console: Console) -> None:
+        names = [name for name in self.table.column_names if not name.startswith("score_")]
+        table = plain_table(*map(escape, names))
+        for row in self.table.select(names).slice(0, _SHOWN).to_pylist():
+            table.add_row(
+                *(f"{value:.4f}" if isinstance(value, float) else escape(str(value)) for value in row.values())
+            )
+        console.print(table)
+        more = f"{len(self) - _SHOWN:,} more rows" if len(self) > _SHOWN else ""
+        rejected = f"{len(self.rejected):,} rejected, see .rejected" if self.rejected else ""
+        console.print("; ".join(filter(None, [more, rejected])), style="dim")
+
+
+class Model:
+    """A pushed version. folder: where it is; labels: its classes, None if it predicts a number."""
+
+    def __init__(self, pushed: PushedModel) -> None:
+        self.pushed = pushed
+        self._predictor: Predictor | None = None
+
+    @property
+    def folder(self) -> str:
+        """The folder or URI of the version."""
+        return self.pushed.folder
+
+    @property
+    def labels(self) -> list[str] | None:
+        """The classes in the order of their ids, None of a model that predicts a number."""
+        return None if self.pushed.labels is None else list(self.pushed.labels)
+
+    @property
+    def inputs(self) -> list[str]:
+        """The columns that it takes, or `image`."""
+        return [each.name for each in self.pushed.inputs]
+
+    def __repr__(self) -> str:
+        return f"<Model {self.folder}>"
+
+    def predict(self, inputs: Any, *, key: str | None = None) -> Predictions:
+        """Return a class or a number, and scores, for every row or picture, as `trainyard predict` writes them.
+
+        inputs: for a model of columns a pandas or Arrow table or a dict of columns; for one of pictures an array of
+        uint8 (n, height, width) or (n, height, width, channels), or a list of such pictures or of encoded ones as
+        bytes; for both a path (a folder, a file or a glob, gs:// and s3:// too) or a list of paths. key: name each row
+        by this column, not by its place. The first call loads TensorFlow.
+
+        Raises `DataError` if no input could be read, or a column is missing; one bad input is set aside in `rejected`.
+
+        >>> import trainyard as ty
+        >>> ty.load("digits").predict("photos/")["prediction"]  # doctest: +SKIP
+        """
+        if self._predictor is None:
+            require_tensorflow()
+            from trainyard.steps.predict.prediction import Predictor
+
+            self._predictor = Predictor(self.pushed)
+        found = self._predictor.predict(inputs, key)
+        return Predictions(found.table, found.rejected)
+
+
+def require_tensorflow() -> None:
+    """Raise `ConfigurationError` if a model cannot be asked, for the libraries are not installed."""
+    require_libraries()
+    if find_spec("tensorflow") is None:
+        raise ConfigurationError("tensorflow is not installed, which the model needs. Install trainyard[cpu].")
+
+
+def load(model: str | os.PathLike[str], *, environment: str = LOCAL) -> Model:
+    """Return a pushed model: of the folder or URI of a version or of versions, or the champion of a recipe.
+
+    Of a recipe the `environment` says where its models are. Raises `DataError` if there is no model.
+
+    >>> import trainyard as ty
+    >>> ty.load("digits").labels  # doctest: +SKIP
+    """
+    from trainyard.steps.predict.pushed_model import find_model, open_model
+
+    name = os.fspath(model)
+    why = uris.path_error(name)
+    if why and uris.is_bucket(name):
+        raise DataError(f"{uris.without_secrets(name)}: {why}.")
+    if uris.is_bucket(name) or (not why and os.path.isdir(name)):  # noqa: PTH112 - false too for no possible name
+        return Model(find_model(name.rstrip("/")))
+    recipe = recipes.load(name)
+    folder = keys.models_folder(environments.load(environment).storage, recipe)
+    best = champion(folder)
+    if best is None:
+        raise DataError(
+            f"{recipe.name}: nothing was pushed to {folder} yet. Run `trainyard run {name}`, or name another "
+            "environment by -e, or a model's folder."
+        )
+    return Model(open_model(best.path))

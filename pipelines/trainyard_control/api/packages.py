@@ -1,0 +1,111 @@
+"""A recipe as a pipeline package, and as a run on a cluster."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from trainyard.errors import ConfigurationError
+from trainyard.spec import environment as environments
+from trainyard.spec import recipe as recipes
+from trainyard_control.api.arguments import LOCAL, known_step
+from trainyard_control.api.settings import overrides
+
+if TYPE_CHECKING:
+    from trainyard_control.compiler.submission import Submission
+
+
+def compile(recipe: str = "digits", *, environment: str = LOCAL, set_: Sequence[str] = (), **settings: Any) -> str:
+    """Return a recipe as a pipeline package in YAML, placed on the pools of an environment.
+
+    settings, set_: as `run` has them. Raises `ConfigurationError` if the recipe cannot run there.
+
+    >>> import trainyard as ty
+    >>> "epochs: 3" in ty.compile("digits", environment="kind", train__epochs=3)
+    True
+    """
+    from trainyard_control.compiler.compilation import compiled, to_yaml
+
+    placed = compiled(recipes.load(recipe, overrides(set_, settings)), environments.load(environment))
+    return to_yaml(placed.documents)
+
+
+@dataclass(frozen=True)
+class Submitted:
+    """A run on a cluster. attached: it was submitted before, under this name. pipeline, version: of Kubeflow alone.
+
+    expected: what the plan expects of its training, '' if it says nothing.
+    """
+
+    run_id: str
+    name: str
+    attached: bool
+    pipeline: str = ""
+    version: str = ""
+    expected: str = ""
+
+    def document(self) -> dict[str, Any]:
+        """Return it as JSON has it."""
+        return {name: value for name, value in asdict(self).items() if value != "" and name != "expected"}
+
+
+def submit(
+    recipe: str = "digits",
+    *,
+    environment: str,
+    name: str | None = None,
+    day: str = "",
+    from_step: str | None = None,
+    set_: Sequence[str] = (),
+    **settings: Any,
+) -> Submitted:
+    """Compile a recipe, upload it and run it on Kubeflow Pipelines or Vertex AI.
+
+    name: the run's; given twice, there is one run. from_step: do this step and the later ones again, whatever is there.
+    day: as in `run`, and settings and set_ too. Raises `ConfigurationError` if the environment is no cluster, and
+    `TransientError` or `InfrastructureError` if it cannot be reached.
+
+    >>> import trainyard as ty
+    >>> ty.submit("digits", environment="kind").run_id  # doctest: +SKIP
+    """
+    return send(prepare(recipe, environment, overrides(set_, settings), name, day, from_step))
+
+
+def prepare(
+    recipe: str, environment: str, sets: list[str], name: str | None, day: str, from_step: str | None
+) -> Submission:
+    """Return what `submit` sends; nothing is sent."""
+    from trainyard_control.compiler.compilation import compiled
+    from trainyard_control.compiler.submission import submission
+    from trainyard_control.planning.expectation import expect
+
+    where = environments.load(environment)
+    if where.target == "local":
+        raise ConfigurationError(
+            f"--environment {environment}: its target is local. "
+            "Use `trainyard run`, or name an environment of a cluster with -e."
+        )
+    loaded = recipes.load(recipe, sets)
+    run = name or f"{loaded.name}-{datetime.now():%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+    what = submission(loaded, where, compiled(loaded, where, day=day, again=known_step(from_step) or ""), run)
+    if where.target == "kubeflow":
+        what = replace(what, about=replace(what.about, expected=expect(loaded, where)))
+    return what
+
+
+def send(what: Submission) -> Submitted:
+    """Upload it and start the run, or find the one that has its name."""
+    if what.environment.target == "vertex":
+        from trainyard_control.compiler import vertex
+
+        resource, attached = vertex.send(what)
+        return Submitted(resource, what.run, attached)
+    from trainyard_control.kubeflow import submit as kubeflow
+    from trainyard_control.kubeflow.kubeflow_api import Kubeflow
+
+    done = kubeflow.submit(what, Kubeflow(what.environment))
+    expected = str(what.about.expected or "")
+    return Submitted(done.run_id, done.name, done.attached, what.pipeline, what.version, expected)

@@ -1,0 +1,189 @@
+"""What is shown while work goes on, on a terminal, in a notebook and in a file alike: a line a step, on stderr."""
+
+from __future__ import annotations
+
+import json
+import time
+from importlib.util import find_spec
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+
+from trainyard.graph import OUTPUTS
+from trainyard_control.cluster.durations import duration_text
+
+if TYPE_CHECKING:
+    from trainyard_control.search.certificate import Speed
+    from trainyard_control.search.learning_curve import Point
+    from trainyard_control.search.trials import Trial
+
+_WIDTH = max(map(len, OUTPUTS))
+_EPOCH_SECONDS = 10.0  # chosen: a line so often while a training goes on
+
+
+class Screen:
+    """Progress bars on a terminal, or in a notebook with ipywidgets; else a line when a step starts and ends."""
+
+    def __init__(self) -> None:
+        self._console = Console(stderr=True, highlight=False)
+        # rich draws its bars in a notebook by ipywidgets, which Colab has and Jupyter may have.
+        self._bars = self._console.is_terminal or (self._console.is_jupyter and find_spec("ipywidgets") is not None)
+        self._progress = Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            TextColumn("{task.fields[text]}"),
+            TimeElapsedColumn(),
+            console=self._console,
+            transient=True,
+            disable=not self._bars,
+        )
+        self._task: TaskID | None = None
+        self._first_epoch: tuple[float, int] | None = None
+        self._epoch_shown = time.monotonic()
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._progress.stop()
+
+    def step_started(self, step: str) -> None:
+        """Show that the step begins."""
+        if self._bars:
+            self._task = self._progress.add_task(step.ljust(_WIDTH), total=None, text="starting")
+        else:
+            self._console.print(f"· {step}")
+
+    def step_event(self, step: str, event: dict[str, Any]) -> None:
+        """Show progress as it comes, and decisions as lines."""
+        fields = {
+            name: value for name, value in event.items() if name not in ("event", "step", "done", "total", "unit")
+        }
+        if event["event"] == "progress" and self._task is not None:
+            of = f"/{event['total']}" if event["total"] else ""  # not known of the rows of a file
+            text = " ".join([f"{event['done']}{of} {event['unit']}", *_facts(fields)])
+            self._progress.update(self._task, completed=event["done"], total=event["total"] or None, text=text)
+        elif event["event"] == "epoch":
+            self._show_epoch(step, event)
+        elif event["event"] == "runs_again":
+            self._console.print(f"· {step.ljust(_WIDTH)}  runs again: {escape(str(event.get('because', '')))}")
+        elif event["event"] == "warning":
+            self._console.print(f"[yellow]![/] {step}: {escape(str(event.get('message', '')))}")
+
+    def _show_epoch(self, step: str, event: dict[str, Any]) -> None:
+        """Print how the training stands, at most every ten seconds; the time left is that of epochs after the first."""
+        now = time.monotonic()
+        since, first = self._first_epoch = self._first_epoch or (now, event["epoch"])
+        if now - self._epoch_shown < _EPOCH_SECONDS:
+            return
+        self._epoch_shown = now
+        text = (
+            f"epoch {event['epoch']}/{event['of']}  loss {event['train_loss']:.4f}  "
+            f"eval loss {event['eval_loss']:.4f}  metric {event['metric']:.4f}  "
+            f"{event['examples_per_second']:,.0f} examples/s"
+        )
+        if done := event["epoch"] - first:
+            text += f"  {duration_text((now - since) / done * (event['of'] - event['epoch']))} left at most"
+        self._console.print(f"  {step.ljust(_WIDTH)}  {text}", soft_wrap=True)
+
+    def step_ended(self, step: str, seconds: float, reused: bool) -> None:
+        """Show that the step's output is there."""
+        self._forget_task()
+        self._first_epoch = None
+        text = "used again" if reused else f"{seconds:.1f} s"
+        self._console.print(f"[green]✓[/] {step.ljust(_WIDTH)}  {text}")
+
+    def step_skipped(self, step: str, why: str) -> None:
+        """Show that the step is left out."""
+        self._console.print(f"[yellow]–[/] {step.ljust(_WIDTH)}  left out: {escape(why)}")
+
+    def _forget_task(self) -> None:
+        if self._task is not None:
+            self._progress.remove_task(self._task)
+            self._task = None
+
+
+class TrialScreen(Screen):
+    """As `Screen` for one training of many: no line for a step but for warnings and for examples that were made."""
+
+    def step_started(self, step: str) -> None:
+        """Show a bar, if there are any."""
+        if self._bars:
+            super().step_started(step)
+
+    def step_event(self, step: str, event: dict[str, Any]) -> None:
+        """Show progress and warnings."""
+        if event["event"] not in ("runs_again", "epoch"):
+            super().step_event(step, event)
+
+    def step_ended(self, step: str, seconds: float, reused: bool) -> None:
+        """Say when the examples were made."""
+        if step == "preprocess" and not reused:
+            super().step_ended(step, seconds, reused)
+        self._forget_task()
+
+
+class SweepScreen(TrialScreen):
+    """A line a trial."""
+
+    def __init__(self, count: int, metric: str) -> None:
+        super().__init__()
+        self._count, self._metric = count, metric
+
+    def trial_started(self, trial: Trial) -> None:
+        """Nothing: its line comes when it has ended."""
+
+    def trial_ended(self, trial: Trial, best: Trial | None) -> None:
+        """Show what the trial gave."""
+        marks = {"complete": "[green]✓[/]", "pruned": "[yellow]–[/]", "failed": "[red]✗[/]"}
+        text = f"{self._metric} {trial.metric:.4f}" if trial.metric is not None else trial.why or trial.state
+        star = " ← best so far" if best is not None and best.number == trial.number else ""
+        self._console.print(
+            f"{marks.get(trial.state, '·')} {trial.number + 1}/{self._count}  {escape(values_text(trial))}  "
+            f"{escape(text)}, {trial.seconds:.1f} s{star}",
+            soft_wrap=True,
+        )
+
+
+class BenchScreen(TrialScreen):
+    """A line a setting."""
+
+    def speed_measured(self, speed: Speed, base: Speed) -> None:
+        """Show it."""
+        share = speed.examples_per_second / base.examples_per_second
+        self._console.print(f"[green]✓[/] {speed.setting}: {speed.examples_per_second:,.0f} examples/s, {share:.2f} ×")
+
+    def setting_left_out(self, setting: str, why: str) -> None:
+        """Say why it is left out."""
+        self._console.print(f"[yellow]–[/] {setting}: left out: {escape(why)}", soft_wrap=True)
+
+
+class CurveScreen(TrialScreen):
+    """A line a training."""
+
+    def point_measured(self, point: Point) -> None:
+        """Show it."""
+        self._console.print(
+            f"[green]✓[/] {point.fraction:g} of the training split, {point.examples:,} examples: "
+            f"error {point.error:.4f}"
+        )
+
+
+def values_text(trial: Trial) -> str:
+    """Return what a trial tries, in one line."""
+    return " ".join(f"{key.rpartition('.')[2]}={_text(value)}" for key, value in trial.values.items())
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _facts(fields: dict[str, Any]) -> list[str]:
+    return [f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}" for name, value in fields.items()]

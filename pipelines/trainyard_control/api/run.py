@@ -1,0 +1,157 @@
+"""A recipe's run on this machine, and what it gave."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Self
+
+from trainyard.contract.artifacts.evaluate import Evaluation
+from trainyard.contract.artifacts.gate import Interval
+from trainyard.errors import DataError, ExitCode, TrainyardError
+from trainyard.quality.page import framed
+from trainyard.report import summary
+from trainyard.spec import recipe as recipes
+from trainyard.storage import disk, storage
+from trainyard_control.api.arguments import LOCAL, known_step, of_this_machine
+from trainyard_control.api.model import Model, load
+from trainyard_control.api.progress import Screen
+from trainyard_control.api.settings import overrides
+from trainyard_control.local import local_runs
+from trainyard_control.local.local_run import LocalRun
+from trainyard_control.local.local_runs import LocalRunView
+
+INTERRUPTED = "Interrupted. Run the same command again: it goes on where it stopped."
+_ENDING = {"startup_seconds", "failure", "exit_code", "unfinished", "not_due", "ended"}  # see `summary.write`
+
+
+@dataclass(frozen=True)
+class Report(os.PathLike[str]):
+    """The page of a run: a notebook draws it, everything else takes it as the `path` or URI of the file."""
+
+    path: str
+
+    def __str__(self) -> str:
+        return self.path
+
+    def __fspath__(self) -> str:
+        return self.path
+
+    def _repr_html_(self) -> str:
+        page = storage.read_text(self.path)
+        if page is None:
+            raise DataError(f"{self.path}: is not there any more. Run the recipe again.")
+        return framed(page)
+
+
+class Run(LocalRunView):
+    """A run of this machine. name, recipe (its name), folder, created, state, reason, record: as in `trainyard runs`.
+
+    state: pushed, refused, failed, done or unfinished. record: its run.json; settings: its recipe with every default.
+    """
+
+    @classmethod
+    def of(cls, view: LocalRunView) -> Self:
+        """Return the run that `view` shows."""
+        return cls(**{name: getattr(view, name) for name in view.__dataclass_fields__})
+
+    def __repr__(self) -> str:
+        return f"<Run {self.name} of {self.recipe}: {', '.join(filter(None, [self.state, self.metric, self.reason]))}>"
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The metrics on the test split; empty if the model was not judged."""
+        return self.record.get("metrics") or {}
+
+    @property
+    def intervals(self) -> dict[str, Interval]:
+        """The 95 % intervals of metrics: `low` and `high`. Raises `DataError` if the run's evaluation is gone."""
+        folder = self.outputs.get("evaluate")
+        return Evaluation.read(folder).intervals if folder else {}
+
+    @property
+    def verdict(self) -> str:
+        """What the gate says: blessed or refused (`reason` says why), '' if it was not asked."""
+        return str((self.record.get("gate") or {}).get("verdict", ""))
+
+    @property
+    def outputs(self) -> dict[str, str]:
+        """The folder or URI of what each step left, by the step's name."""
+        return self.record.get("folders") or {}
+
+    @property
+    def report(self) -> Report | None:
+        """The page of the run, None if it has none."""
+        return Report(self.record["report"]) if self.record.get("report") else None
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """The record as `trainyard run -o json` has it: without how the run ended."""
+        return {name: value for name, value in self.record.items() if name not in _ENDING}
+
+    @cached_property
+    def model(self) -> Model:
+        """The model that the run pushed. Raises `DataError` if it pushed none."""
+        pushed = self.record.get("pushed")
+        if not pushed:
+            raise DataError(f"{self.name}: pushed no model, it is {self.state}. {self.reason}".rstrip())
+        return load(pushed["path"])
+
+
+def run(
+    recipe: str = "digits",
+    *,
+    environment: str = LOCAL,
+    set_: Sequence[str] = (),
+    from_step: str | None = None,
+    day: str = "",
+    **settings: Any,
+) -> Run:
+    """Preprocess, train, evaluate, export and push a recipe on this machine, as `trainyard run` does.
+
+    What an earlier run finished is used again; what it left half done is resumed. recipe: the name of a bundled one or
+    a YAML file. from_step: do this step and the later ones again. day: of the run, YYYY-MM-DD, if the recipe reads a
+    window of days. settings: values of the recipe, `train__epochs=3` for `train.epochs`; `set_` takes them as
+    `--set` does. The refused model of a gate is no error: see `verdict`.
+
+    Raises `TrainyardError` with the sentence that the command line would show; Ctrl-C ends the step and raises
+    `KeyboardInterrupt`, and the same call goes on where it stopped.
+
+    >>> import trainyard as ty
+    >>> run = ty.run("digits", train__epochs=3)  # doctest: +SKIP
+    >>> run.metrics["accuracy"], run.verdict  # doctest: +SKIP
+    """
+    loaded = recipes.load(recipe, overrides(set_, settings))
+    where = of_this_machine(environment, "`run` works on this machine; use `compile` for a cluster.")
+    run_id = f"{datetime.now():%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+    screen = Screen()
+    local_run = LocalRun(loaded, where, run_id, known_step(from_step), screen, day)
+    failure: str | None = "was ended without a word"
+    code: int = ExitCode.BUG
+    try:
+        with screen, disk.os_errors(Path(local_run.root), "used"):
+            local_run.execute()
+        failure, code = None, ExitCode.DONE
+    except TrainyardError as error:
+        failure, code = str(error), error.exit_code
+        raise
+    except KeyboardInterrupt:
+        failure, code = INTERRUPTED, ExitCode.INTERRUPTED
+        raise
+    except Exception as error:
+        failure = f"{type(error).__name__}: {error}. This is a fault of Trainyard"
+        raise
+    finally:
+        ended: dict[str, Any] = {
+            "startup_seconds": local_run.startup_seconds,
+            "failure": failure,
+            "exit_code": int(code),
+            "unfinished": local_run.unfinished,
+        }
+        summary.write(local_run.root, loaded, run_id, local_run.folders, local_run.seconds, ended)
+    return Run.of(local_runs.view(local_run.root, loaded.name, run_id))

@@ -1,0 +1,90 @@
+"""Many trainings of one recipe on this machine: its best variant, and how fast it trains."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from trainyard.errors import ConfigurationError
+from trainyard.spec import recipe as recipes
+from trainyard_control.api.arguments import LOCAL, at_least_one, of_this_machine
+from trainyard_control.api.progress import BenchScreen, SweepScreen
+from trainyard_control.api.settings import overrides
+
+if TYPE_CHECKING:
+    from trainyard_control.search.certificate import Certificate
+    from trainyard_control.search.sweep import Result
+
+
+def sweep(
+    recipe: str,
+    over: Mapping[str, str | Sequence[Any]] | Sequence[str],
+    *,
+    trials: int | None = None,
+    environment: str = LOCAL,
+    set_: Sequence[str] = (),
+    prune: bool = True,
+    **settings: Any,
+) -> Result:
+    """Try variants of a recipe on this machine, and return what was found; a notebook draws it.
+
+    The examples are made once. The eval split chooses; nothing is pushed. The same call goes on with a sweep that was
+    ended, and with more trials it adds to one. over: values or a range by key, or `KEY=WHAT` as `--over` has them.
+    trials: how many; by default all combinations of values, else 12. prune: leave a trial that is worse than the
+    median of those before it. settings, set_: of every trial, as `run` has them.
+
+    Raises `ConfigurationError` for what no recipe takes, and what a trial raises if all of them fail.
+
+    >>> import trainyard as ty
+    >>> found = ty.sweep("digits", {"train__batch_size": [32, 64]}, train__epochs=2)  # doctest: +SKIP
+    >>> found.best.values, found.test.metrics  # doctest: +SKIP
+    """
+    from trainyard_control.search import space
+
+    at_least_one("trials", trials)
+    sets = overrides(set_, settings)
+    recipes.load(recipe, sets)
+    dimensions = space.parse(recipe, sets, _dimensions(over))
+    where = of_this_machine(environment, "A sweep works on this machine.")
+    if find_spec("optuna") is None:
+        raise ConfigurationError("optuna is not installed, which chooses what to try. Install trainyard[search].")
+    from trainyard_control.search import sweep as sweeps
+
+    what = sweeps.Sweep(recipe, sets, dimensions, where, trials, prune)
+    with SweepScreen(what.count, "accuracy" if what.recipe.task == "classification" else "mae") as screen:
+        return sweeps.run(what, screen)
+
+
+def _dimensions(over: Mapping[str, str | Sequence[Any]] | Sequence[str]) -> list[str]:
+    """Return each dimension as `--over` has it."""
+    if not isinstance(over, Mapping):
+        return list(over)
+    texts = {key: what if isinstance(what, str) else ",".join(map(str, what)) for key, what in over.items()}
+    return [f"{key.replace('__', '.')}={what}" for key, what in texts.items()]
+
+
+def bench(
+    recipe: str = "digits",
+    *,
+    environment: str = LOCAL,
+    set_: Sequence[str] = (),
+    quick: bool = False,
+    **settings: Any,
+) -> Certificate:
+    """Measure how fast a recipe's own model trains on its own data here; a notebook draws the certificate.
+
+    Batch sizes, XLA and precisions are compared by short trainings, one after the other; `plan` learns from them.
+    quick: three settings instead of six, and fewer epochs. settings, set_: as `run` has them.
+
+    Raises what the training of the recipe as it is raises.
+
+    >>> import trainyard as ty
+    >>> ty.bench("digits", quick=True).speeds[0].examples_per_second  # doctest: +SKIP
+    """
+    from trainyard_control.search import certificate
+
+    sets = overrides(set_, settings)
+    where = of_this_machine(environment, "A speed is measured on this machine.")
+    with BenchScreen() as screen:
+        return certificate.measure(recipe, sets, where, quick, screen)
