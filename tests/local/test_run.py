@@ -101,6 +101,17 @@ def test_from_a_step_does_that_step_again_and_none_before(here: Path, record: di
     assert again["exports"][0]["path"] == record["exports"][0]["path"]
 
 
+def test_a_try_leaves_the_champion_as_it_is(here: Path, record: dict[str, Any]) -> None:
+    versions = Path(record["pushed"]["path"]).parent
+    before = {path.name for path in versions.iterdir()}
+    ended = trainyard(
+        "run", "digits", "-e", str(here), "--no-push", "--set", "export.formats=[saved_model]", "-o", "json"
+    )
+    tried = json.loads(ended.stdout)
+    assert (tried["gate"]["verdict"], tried["pushed"], len(tried["exports"])) == ("blessed", None, 1)
+    assert {path.name for path in versions.iterdir()} == before and "no push was asked for" in ended.stderr
+
+
 def test_a_refused_model_is_not_exported_and_the_exit_code_says_so_where_asked(here: Path) -> None:
     arguments = (
         "run",

@@ -110,14 +110,15 @@ def run(
     set_: Sequence[str] = (),
     from_step: str | None = None,
     day: str = "",
+    push: bool = True,
     **settings: Any,
 ) -> Run:
     """Preprocess, train, evaluate, export and push a recipe on this machine, as `trainyard run` does.
 
     What an earlier run finished is used again; what it left half done is resumed. recipe: the name of a bundled one or
     a YAML file. from_step: do this step and the later ones again. day: of the run, YYYY-MM-DD, if the recipe reads a
-    window of days. settings: values of the recipe, `train__epochs=3` for `train.epochs`; `set_` takes them as
-    `--set` does. The refused model of a gate is no error: see `verdict`.
+    window of days. push: False leaves the champion as it is. settings: values of the recipe, `train__epochs=3` for
+    `train.epochs`; `set_` takes them as `--set` does. The refused model of a gate is no error: see `verdict`.
 
     Raises `TrainyardError` with the sentence that the command line would show; Ctrl-C ends the step and raises
     `KeyboardInterrupt`, and the same call goes on where it stopped.
@@ -130,7 +131,7 @@ def run(
     where = of_this_machine(environment, "`run` works on this machine; use `compile` for a cluster.")
     run_id = f"{datetime.now():%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
     screen = Screen()
-    local_run = LocalRun(loaded, where, run_id, known_step(from_step), screen, day)
+    local_run = LocalRun(loaded, where, run_id, known_step(from_step), screen, day, push=push)
     failure: str | None = "was ended without a word"
     code: int = ExitCode.BUG
     try:

@@ -49,7 +49,7 @@ class LocalRun:
     """A run and what is known of it so far; `folders` and `seconds` grow step by step.
 
     day: as `window.day_of` reads it. unfinished: the output that a step is writing, by step. folder: where the
-    recipe's copy and the steps' logs go, by default the folder of the run.
+    recipe's copy and the steps' logs go, by default the folder of the run. push: whether a blessed model is pushed.
     """
 
     recipe: Recipe
@@ -59,6 +59,7 @@ class LocalRun:
     listener: Listener
     day: str = ""
     folder: str = ""
+    push: bool = True
     folders: dict[str, str] = field(default_factory=dict)
     unfinished: dict[str, str] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
@@ -93,6 +94,8 @@ class LocalRun:
         exported = self._step("export")
         if Exports.read(exported).gate.verdict != "blessed":
             return self._skip(("push",), "the gate refused an exported file")
+        if not self.push:
+            return self._skip(("push",), "no push was asked for")
         self._step("push", keyed_by=destination, destination=destination)
 
     def preprocess(self) -> str:

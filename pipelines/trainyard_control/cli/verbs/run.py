@@ -21,6 +21,9 @@ def run(
     require_blessed: Annotated[
         bool, typer.Option("--require-blessed", help="Exit with 60 if the gate refuses the model.")
     ] = False,
+    no_push: Annotated[
+        bool, typer.Option("--no-push", help="Only try: export a blessed model, and leave the champion as it is.")
+    ] = False,
     day: Day = "",
     output: OutputFormat = Output.TEXT,
 ) -> None:
@@ -36,7 +39,7 @@ def run(
 
     step = from_step.value if from_step else None
     try:
-        done = api.run(recipe, environment=environment, set_=set_ or [], from_step=step, day=day)
+        done = api.run(recipe, environment=environment, set_=set_ or [], from_step=step, day=day, push=not no_push)
     except KeyboardInterrupt:
         print(f"✗ {INTERRUPTED}", file=sys.stderr)
         raise typer.Exit(ExitCode.INTERRUPTED) from None
