@@ -8,8 +8,10 @@ from pyarrow import csv, parquet
 
 from trainyard.contract.artifacts.preprocess import Quarantined
 from trainyard.errors import DataError
+from trainyard.quality.tables.cells import as_texts
 from trainyard.quality.tables.parquet import read_parquet
 from trainyard.spec.recipe import Recipe
+from trainyard.steps.predict import columns
 from trainyard.steps.preprocess.readers.tables import parquet_rows
 from trainyard.steps.preprocess.readers.tables.csv_rows import read_csv_batches
 from trainyard.steps.preprocess.readers.tables.parquet_rows import parquet_pieces, read_parquet_batches
@@ -58,6 +60,19 @@ def test_the_rows_are_those_of_the_same_table_in_csv(tmp_path):
     assert [repr(row) for row in rows] == [repr(row) for row in expected]
     assert [(item.source, item.reason) for item in bad] == [("a:501", "missing_label")]
     assert [item.detail for item in bad] == [item.detail for item in expected_bad]
+
+
+def test_a_cell_is_the_same_for_training_and_for_prediction():
+    whole = pa.array([1.0, None, float("nan"), 2.5])
+    assert as_texts(whole).to_pylist() == ["1", "", "", "2.5"]
+    assert as_texts(pa.array([1, None])).to_pylist() == ["1", ""]
+    assert as_texts(whole.cast(pa.float32())).to_pylist() == ["1", "", "", "2.5"]
+    assert as_texts(pa.array([True, None])).to_pylist() == ["true", ""]
+    texts, _ = columns._texts(whole, day=False, hour=False)
+    assert texts.tolist() == ["1", "", "", "2.5"]
+    times = pa.array([datetime.datetime(2024, 2, 29, 18, 30), None])
+    texts, wrong = columns._texts(times, day=True, hour=True)
+    assert texts.tolist() == ["2024-02-29 18", ""] and not wrong.any()
 
 
 def test_pieces_of_row_groups_are_the_whole(tmp_path, monkeypatch):

@@ -36,6 +36,18 @@ class Cells:
     days: NDArray[np.float64]
 
 
+def as_texts(values: Any) -> Any:
+    """Return the values of an Arrow array as a CSV file would have them, empty where one is missing or NaN.
+
+    A whole number is written without a point, also as a float: so a column of ids is the same with and without gaps.
+    """
+    if isinstance(values, pa.DictionaryArray):
+        values = values.dictionary_decode()
+    if pa.types.is_floating(values.type):
+        values = pc.if_else(pc.is_nan(values), pa.scalar(None, values.type), values)
+    return pc.fill_null(values if pa.types.is_string(values.type) else pc.cast(values, pa.string()), "")
+
+
 def cells(column: Any) -> Cells:
     """Return what the texts or numbers of the Arrow array `column` are."""
     if isinstance(column, pa.ChunkedArray):

@@ -7,13 +7,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 from urllib.parse import unquote
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyarrow import parquet
 
 from trainyard.errors import DataError, did_you_mean
-from trainyard.quality.tables.cells import number_texts
+from trainyard.quality.tables.cells import as_texts
 from trainyard.storage.source_stream import local_file
 
 _PARTITION = re.compile(r"([^/=]+)=([^/]*)/")
@@ -63,21 +61,11 @@ def read_parquet(
 
 
 def _texts(batch: Any, columns: Sequence[str], parts: dict[str, str]) -> Any:
-    there = {column: _as_text(batch.column(column)) for column in batch.schema.names}
+    there = {column: as_texts(batch.column(column)) for column in batch.schema.names}
     rows = batch.num_rows
     return pa.RecordBatch.from_pydict(
         {column: there.get(column, pa.array([parts.get(column, "")] * rows, pa.string())) for column in columns}
     )
-
-
-def _as_text(values: Any) -> Any:
-    """Return the values as a CSV file would have them, empty where one is missing."""
-    if isinstance(values, pa.DictionaryArray):
-        values = values.dictionary_decode()
-    if pa.types.is_floating(values.type):
-        numbers = np.asarray(pc.fill_null(pc.cast(values, pa.float64()), np.nan))
-        return pc.if_else(pa.array(np.isnan(numbers)), "", number_texts(numbers))
-    return pc.fill_null(pc.cast(values, pa.string()), "")
 
 
 def _partitions(name: str) -> dict[str, str]:

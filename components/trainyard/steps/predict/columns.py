@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from trainyard.errors import DataError, did_you_mean
-from trainyard.quality.tables.cells import MISSING, cells
+from trainyard.quality.tables.cells import MISSING, as_texts, cells
 from trainyard.spec.feature_names import input_name
 from trainyard.steps.predict.batches import Array, Batch, Items, Rejected
 from trainyard.steps.predict.pushed_model import PushedModel, RawInput
@@ -53,7 +53,7 @@ def table_items(columns: pa.RecordBatch, names: pa.Array, model: PushedModel, ke
     bad = np.logical_or.reduce([wrong for _, wrong in typed.values()])
     for place in np.flatnonzero(bad).tolist():
         yield _rejected(names[place].as_py(), place, there, typed, model)
-    keys = names if key is None else _text(_column(columns, key, rows))
+    keys = names if key is None else as_texts(_column(columns, key, rows))
     good = ~bad
     if bad.any():
         keys = keys.filter(pa.array(good))
@@ -88,7 +88,7 @@ def _numbers(column: pa.Array) -> tuple[npt.NDArray[np.float64], Mask]:
         return numbers, np.abs(numbers) > _MAX_FLOAT32
     if (plain := _plain_numbers(column)) is not None:
         return plain, np.zeros(len(plain), np.bool_)
-    parsed = cells(_text(column))
+    parsed = cells(as_texts(column))
     wrong: Mask = np.isnan(parsed.numbers)
     if wrong.any():
         missing = pc.is_in(pc.utf8_lower(parsed.texts), value_set=pa.array(MISSING))
@@ -112,17 +112,12 @@ def _plain_numbers(column: pa.Array) -> npt.NDArray[np.float64] | None:
 def _texts(column: pa.Array, *, day: bool, hour: bool) -> tuple[Array, Mask]:
     wrong = np.zeros(len(column), np.bool_)
     if day:
-        parsed = cells(_text(column))
+        parsed = cells(as_texts(column))
         wrong = np.isnan(parsed.days) & ~np.asarray(pc.equal(parsed.texts, "").to_numpy(zero_copy_only=False))
         texts = pc.utf8_slice_codeunits(parsed.texts, 0, _HOUR if hour else _DAY)
     else:
-        texts = pc.utf8_trim_whitespace(_text(column))
+        texts = pc.utf8_trim_whitespace(as_texts(column))
     return np.asarray(texts.to_numpy(zero_copy_only=False), object), wrong
-
-
-def _text(column: pa.Array) -> pa.Array:
-    """Return the values as texts, empty if they are missing."""
-    return pc.fill_null(column if pa.types.is_string(column.type) else pc.cast(column, pa.string()), "")
 
 
 def _is_number(column: pa.Array) -> bool:
