@@ -50,7 +50,7 @@ def _evaluate(recipe: Recipe, examples: str, model: str, output: Path, champion_
     predict = load_predictor(model, folder)
     candidate, keys = model_predictions(predict, model, folder, SPLIT, batches)
     champion, status = _champion(champion_uri, folder, batch_size)
-    trees = boosted_predictions(folder, SPLIT, len(keys), recipe.seed) if recipe.evaluate.boosted else None
+    trees = boosted_predictions(folder, SPLIT, recipe.seed) if recipe.evaluate.boosted else None
     masks = slice_masks(recipe, *_columns(recipe, folder, candidate), folder.document.labels)
     metrics, bounds = _metrics(recipe, candidate)
     measured = _measured(recipe, candidate, champion, trees and trees[0], masks)
