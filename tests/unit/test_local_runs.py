@@ -20,7 +20,6 @@ from trainyard.storage import storage
 from trainyard_control.cli.main import app
 from trainyard_control.local import local_runs
 from trainyard_control.search import comparison
-from trainyard_control.search.page import comparison_page
 
 FIRST, SECOND, THIRD = "20260101-090000-aaaa", "20260102-090000-bbbb", "20260103-090000-cccc"
 
@@ -92,7 +91,7 @@ def test_a_comparison_names_what_differs_and_what_may_be_noise(root: Path) -> No
     rows = {row.name: row.cells for row in compared.training}
     assert rows["best epoch"] == ["3 of 3"] * 3 and rows["train, s"] == ["20.4"] * 3
     assert [len(curve) for curve in compared.curves] == [3, 3, 3]
-    write_html(comparison_page(compared), root / "a.html")
+    write_html(compared.page(), root / "a.html")
     page = (root / "a.html").read_text()
     assert page.count("<polyline") == 9 and "these differ from the first run: accuracy" in page
 

@@ -14,7 +14,7 @@ from trainyard_control.api.settings import overrides
 
 if TYPE_CHECKING:
     from trainyard_control.search.certificate import Certificate
-    from trainyard_control.search.sweep import Result
+    from trainyard_control.search.result import Result
 
 
 def sweep(

@@ -23,6 +23,8 @@ from trainyard.spec import recipe as recipes
 from trainyard.spec.environment import Environment
 from trainyard.storage import storage
 from trainyard_control.local.local_run import Listener, LocalRun
+from trainyard_control.search.chart import Mark, chart
+from trainyard_control.search.page import page
 from trainyard_control.search.space import override
 
 _EPOCHS, _QUICK_EPOCHS = 6, 4  # chosen: the first warms up, and the others give the range
@@ -67,9 +69,40 @@ class Certificate(Part):
     digest: str = ""
 
     def _repr_html_(self) -> str:
-        from trainyard_control.search.page import certificate_page
+        return framed(self.page())
 
-        return framed(certificate_page(self))
+    def page(self) -> str:
+        """Return the certificate as a page of HTML."""
+        speeds = self.speeds
+        marks = [
+            Mark(
+                place, speed.examples_per_second, f"{speed.examples_per_second:,.0f}", place == 0, speed.low, speed.high
+            )
+            for place, speed in enumerate(speeds)
+        ]
+        names = tuple(speed.setting for speed in speeds)
+        drawn = chart(
+            "Speed, with the range of the epochs", ("setting", "examples/s"), marks, categories=names, from_zero=True
+        )
+        devices = ", ".join(f"{device.name} ({device.product})" for device in self.devices)
+        notes = [
+            f"{self.model}, {self.parameters:,} parameters, on {devices}, {self.cores} cores, {self.machine}",
+            *self.sentences,
+            *(f"{setting}: left out. {why}" for setting, why in self.left_out.items()),
+            f"measured {self.measured}; digest {self.digest}",
+        ]
+        head = ["setting", "examples/s", "from", "to", "GFLOP/s", "of the measured peak", "first step, s"]
+        rows = [
+            [
+                speed.setting,
+                *(f"{value:,.0f}" for value in (speed.examples_per_second, speed.low, speed.high)),
+                f"{1000 * speed.tflops:,.3g}",
+                f"{speed.peak_share:.1%}",
+                f"{speed.first_step_seconds:.1f}",
+            ]
+            for speed in speeds
+        ]
+        return page(f"{self.recipe}: how fast it trains", notes, [drawn], [(head, rows)])
 
     @property
     def sentences(self) -> list[str]:

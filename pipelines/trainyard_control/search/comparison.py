@@ -13,6 +13,8 @@ from trainyard.errors import ConfigurationError
 from trainyard.quality.page import framed
 from trainyard.spec import plain_yaml
 from trainyard_control.local.local_runs import LocalRunView
+from trainyard_control.search.chart import chart
+from trainyard_control.search.page import page
 
 _MISSING = "–"
 
@@ -48,9 +50,33 @@ class Comparison:
         return f"<Comparison of {' and '.join(self.names)}>"
 
     def _repr_html_(self) -> str:
-        from trainyard_control.search.page import comparison_page
+        return framed(self.page())
 
-        return framed(comparison_page(self))
+    def page(self) -> str:
+        """Return the comparison as a page of HTML."""
+        names = self.names
+        curves = dict(zip(names, self.curves, strict=True))
+        charts = []
+        for title, attribute in (
+            ("Eval loss", "eval_loss"),
+            ("Training loss", "train_loss"),
+            ("Eval metric", "metric"),
+        ):
+            lines = {
+                name: [(epoch.epoch, getattr(epoch, attribute)) for epoch in curve] for name, curve in curves.items()
+            }
+            drawn = {name: line for name, line in lines.items() if line}
+            if drawn:
+                charts.append(chart(title, ("epoch", title.lower()), [], drawn))
+        parts = [("setting", self.settings), ("metric, test split", self.metrics)]
+        parts += [("training", self.training), ("exported file", self.exports)]
+        tables = [([title, *names], [[row.name, *row.cells] for row in rows]) for title, rows in parts if rows]
+        certain = [row.name for row in self.metrics if any(row.certain)]
+        note = "No interval of 95 % is apart from the first run's: the differences may be noise."
+        if certain:
+            differing = ", ".join(certain)
+            note = f"By their intervals of 95 % these differ from the first run: {differing}. Others may be noise."
+        return page(" and ".join(names), [note], charts, tables)
 
     def document(self) -> dict[str, Any]:
         """Return the comparison as JSON has it."""

@@ -16,9 +16,12 @@ from trainyard.spec import recipe as recipes
 from trainyard.spec.environment import Environment
 from trainyard.storage import storage
 from trainyard_control.local.local_run import Listener, LocalRun
+from trainyard_control.search.chart import Mark, chart
+from trainyard_control.search.page import page
 from trainyard_control.search.space import override
 
 _DRAWS = 2000  # chosen: the ends of an interval of 95 % then rest on 50 draws each
+_DRAWN = 40  # points along a curve
 _Z = 1.96  # of a normal distribution, 95 % lie so many deviations around the mean
 
 
@@ -157,3 +160,24 @@ def _line(x: NDArray[np.float64], y: NDArray[np.float64], deviations: NDArray[np
     """Return intercept and slope of the weighted least squares."""
     slope, intercept = np.polyfit(x, y, 1, w=1 / deviations)
     return np.array([intercept, slope])
+
+
+def curve_page(name: str, points: list[Point], law: PowerLaw, text: str, error: str) -> str:
+    """Return the page of a learning curve as HTML; error: what it is."""
+    marks = [
+        Mark(point.examples, point.error, f"{point.fraction:g} of the data", True, point.low, point.high)
+        for point in points
+    ]
+    first, last = points[0].examples, 4 * points[-1].examples
+    along = [first * (last / first) ** (step / _DRAWN) for step in range(_DRAWN + 1)]
+    drawn = [law.error(examples) for examples in along]
+    band = [(x, low) for x, (_, low, _) in zip(along, drawn, strict=True)]
+    band += [(x, high) for x, (_, _, high) in reversed(list(zip(along, drawn, strict=True)))]
+    line = [(x, value) for x, (value, _, _) in zip(along, drawn, strict=True)]
+    curve = chart("Error and examples", ("training examples", error), marks, {"": line}, band, log_x=True, log_y=True)
+    head = ["share", "examples", error, "95 %, from", "to"]
+    rows = [
+        [f"{each.fraction:g}", f"{each.examples:,}", *(f"{value:.4f}" for value in (each.error, each.low, each.high))]
+        for each in points
+    ]
+    return page(f"{name}: how far data goes", [text], [curve], [(head, rows)])

@@ -22,7 +22,6 @@ from trainyard.contract.artifacts.evaluate import Evaluation
 from trainyard.contract.artifacts.train import Epoch
 from trainyard.contract.champion import champion
 from trainyard.errors import ConfigurationError, DataError
-from trainyard.quality.page import framed
 from trainyard.spec import plain_yaml
 from trainyard.spec import recipe as recipes
 from trainyard.spec.environment import Environment
@@ -30,6 +29,7 @@ from trainyard.spec.recipe import Recipe
 from trainyard.storage import storage
 from trainyard_control.local.local_run import Listener, LocalRun
 from trainyard_control.search import space, trials
+from trainyard_control.search.result import Result
 from trainyard_control.search.space import Dimension
 from trainyard_control.search.trials import Pruned, Trial
 
@@ -94,40 +94,6 @@ class Sweep:
         if combinations is None:
             return self.trials or 12
         return min(len(combinations), self.trials or len(combinations))
-
-
-@dataclass(frozen=True)
-class Result:
-    """What a sweep found. best: the best trial, recipe: its recipe, test: its model on the test split.
-
-    importance: share of the differences in the metric that each key makes, if known.
-    """
-
-    folder: str
-    dimensions: list[Dimension]
-    larger_is_better: bool
-    trials: list[Trial]
-    best: Trial
-    recipe: Recipe
-    test: Evaluation
-    importance: dict[str, float]
-
-    def _repr_html_(self) -> str:
-        from trainyard_control.search.page import sweep_page
-
-        return framed(sweep_page(self))
-
-    @property
-    def front(self) -> list[Trial]:
-        """The complete trials that no other beats in both metric and operations, the cheapest first."""
-        sign = -1 if self.larger_is_better else 1
-        done = [trial for trial in self.trials if trial.state == "complete" and trial.metric is not None]
-        done.sort(key=lambda trial: (trial.operations, sign * (trial.metric or 0)))
-        front: list[Trial] = []
-        for trial in done:
-            if not front or sign * (trial.metric or 0) < sign * (front[-1].metric or 0):
-                front.append(trial)
-        return front
 
 
 def run(sweep: Sweep, listener: SweepListener) -> Result:

@@ -30,9 +30,8 @@ def bench(
     measured = api.bench(recipe, environment=environment, set_=set_ or [], quick=quick)
     if html is not None:
         from trainyard.quality.page import write_html
-        from trainyard_control.search.page import certificate_page
 
-        write_html(certificate_page(measured), html)
+        write_html(measured.page(), html)
         typer.echo(f"✓ wrote {html}", err=True)
     if output is Output.JSON:
         typer.echo(measured.model_dump_json())

@@ -46,7 +46,7 @@ def learn_curve(
     name = "test error (1 - accuracy)" if is_class else "test mean absolute error"
     if html is not None:
         from trainyard.quality.page import write_html
-        from trainyard_control.search.page import curve_page
+        from trainyard_control.search.learning_curve import curve_page
 
         write_html(curve_page(loaded.name, points, law, text, name), html)
         typer.echo(f"✓ wrote {html}", err=True)

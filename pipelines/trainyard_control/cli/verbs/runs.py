@@ -109,9 +109,8 @@ def compare(
     compared = api.runs(environment).compare(*names)
     if html is not None:
         from trainyard.quality.page import write_html
-        from trainyard_control.search.page import comparison_page
 
-        write_html(comparison_page(compared), html)
+        write_html(compared.page(), html)
         typer.echo(f"✓ wrote {html}", err=True)
     if output is Output.JSON:
         typer.echo(json.dumps(compared.document()))

@@ -10,7 +10,7 @@ import typer
 from trainyard_control.cli.options import LOCAL, EnvironmentName, HtmlPage, Output, OutputFormat, Overrides, RecipeName
 
 if TYPE_CHECKING:
-    from trainyard_control.search.sweep import Result
+    from trainyard_control.search.result import Result
 
 _SHOWN = 20
 
@@ -47,9 +47,8 @@ def sweep(
     result = api.sweep(recipe, over, trials=trials, environment=environment, set_=set_ or [], prune=prune)
     if html is not None:
         from trainyard.quality.page import write_html
-        from trainyard_control.search.page import sweep_page
 
-        write_html(sweep_page(result), html)
+        write_html(result.page(), html)
         typer.echo(f"✓ wrote {html}", err=True)
     if output is Output.JSON:
         typer.echo(json.dumps(_document(result)))

@@ -1,0 +1,105 @@
+"""What a sweep found: its trials, the winner, and what they cost beside what they reach."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trainyard.contract.artifacts.evaluate import Evaluation
+from trainyard.quality.page import framed
+from trainyard.spec.recipe import Recipe
+from trainyard_control.search.chart import Chart, Mark, chart
+from trainyard_control.search.page import page
+from trainyard_control.search.space import Dimension
+from trainyard_control.search.trials import Trial
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a sweep found. best: the best trial, recipe: its recipe, test: its model on the test split.
+
+    importance: share of the differences in the metric that each key makes, if known.
+    """
+
+    folder: str
+    dimensions: list[Dimension]
+    larger_is_better: bool
+    trials: list[Trial]
+    best: Trial
+    recipe: Recipe
+    test: Evaluation
+    importance: dict[str, float]
+
+    def _repr_html_(self) -> str:
+        return framed(self.page())
+
+    def page(self) -> str:
+        """Return what was found as a page of HTML."""
+        metric = "eval accuracy" if self.larger_is_better else "eval mean absolute error"
+        done = [trial for trial in self.trials if trial.state == "complete" and trial.metric is not None]
+        charts = [_cost(self, done, metric), _history(self, done, metric)]
+        charts += [_by_value(dimension, done, self, metric) for dimension in self.dimensions]
+        notes = [f"{key}: {share:.0%} of the differences" for key, share in self.importance.items()]
+        keys = [dimension.key for dimension in self.dimensions]
+        head = ["trial", "state", metric, "best epoch", "seconds", "parameters", *keys]
+        return page(
+            f"{self.recipe.name}: {len(self.trials)} trials",
+            notes,
+            charts,
+            [(head, list(map(_row, self.trials)))],
+        )
+
+    @property
+    def front(self) -> list[Trial]:
+        """The complete trials that no other beats in both metric and operations, the cheapest first."""
+        sign = -1 if self.larger_is_better else 1
+        done = [trial for trial in self.trials if trial.state == "complete" and trial.metric is not None]
+        done.sort(key=lambda trial: (trial.operations, sign * (trial.metric or 0)))
+        front: list[Trial] = []
+        for trial in done:
+            if not front or sign * (trial.metric or 0) < sign * (front[-1].metric or 0):
+                front.append(trial)
+        return front
+
+
+def _cost(result: Result, done: list[Trial], metric: str) -> Chart:
+    front = result.front
+    costs = all(trial.operations for trial in done)
+    at = (lambda trial: trial.operations) if costs else (lambda trial: float(trial.parameters))
+    names = {trial.number for trial in front}
+    marks = [Mark(at(trial), trial.metric or 0, _title(trial), trial.number in names) for trial in done]
+    line = [(at(trial), trial.metric or 0) for trial in front]
+    title = "operations of a training step, an example" if costs else "parameters"
+    return chart(
+        "What it costs; on the line no other is better and cheaper", (title, metric), marks, {"": line}, log_x=True
+    )
+
+
+def _history(result: Result, done: list[Trial], metric: str) -> Chart:
+    marks = [Mark(trial.number + 1, trial.metric or 0, _title(trial), trial is result.best) for trial in done]
+    best, line = [], []
+    for mark in marks:
+        best.append(mark.y)
+        line.append((mark.x, (max if result.larger_is_better else min)(best)))
+    return chart("The search", ("trial", metric), marks, {"": line})
+
+
+def _by_value(dimension: Dimension, done: list[Trial], result: Result, metric: str) -> Chart:
+    values = [trial.values[dimension.key] for trial in done]
+    categories = tuple(str(value) for value in dimension.values)
+    places = [float(dimension.values.index(value)) if categories else float(value) for value in values]
+    marks = [
+        Mark(place, trial.metric or 0, _title(trial), trial is result.best)
+        for place, trial in zip(places, done, strict=True)
+    ]
+    return chart(dimension.key, (dimension.key, metric), marks, log_x=dimension.log, categories=categories)
+
+
+def _title(trial: Trial) -> str:
+    return f"trial {trial.number + 1}: {trial.metric:.4f} ({', '.join(f'{k}={v}' for k, v in trial.values.items())})"
+
+
+def _row(trial: Trial) -> list[str]:
+    metric = "" if trial.metric is None else f"{trial.metric:.4f}"
+    epoch = f"{trial.best_epoch} of {len(trial.epochs)}" if trial.best_epoch else f"{len(trial.epochs)} done"
+    values = [f"{value:.6g}" if isinstance(value, float) else str(value) for value in trial.values.values()]
+    return [str(trial.number + 1), trial.state, metric, epoch, f"{trial.seconds:.1f}", f"{trial.parameters:,}", *values]
