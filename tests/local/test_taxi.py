@@ -90,10 +90,10 @@ def test_the_tutorial_ends_with_answers_for_another_month(folder):
     assert record["metrics"]["roc_auc"] > 0.55, record["metrics"]
     assert [each["name"] for each in record["gate"]["thresholds"]][:2] == [
         "roc_auc >= 0.55",
-        "roc_auc - boosted >= -0.05",
+        "roc_auc - boosted >= -0.1",
     ]
     assert "Gradient-boosted trees on the same split have roc_auc" in record["remark"]
-    assert record["gate"]["verdict"] == "blessed", record["gate"]
+    assert record["gate"]["verdict"] == "blessed", (record["gate"], record["metrics"])
     trainyard(folder, *predict)
     answers = parquet.read_table(folder / "tips.parquet")
     assert answers.num_rows == ROWS and set(answers["prediction"].to_pylist()) <= {"true", "false"}
