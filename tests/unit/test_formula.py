@@ -6,8 +6,8 @@ import pyarrow as pa
 import pytest
 
 from trainyard.quality.tables.formulas import Derived
-from trainyard.spec.formula import parse
 from trainyard.spec.recipe import Data
+from trainyard.spec.tables.formula import parse
 
 ROWS = {
     "fare": ["10", "0", "", "NA", "x", "-4"],

@@ -11,15 +11,16 @@ from pydantic import BeforeValidator, ConfigDict, Field, ValidationInfo, field_v
 
 from trainyard import uris
 from trainyard.errors import ConfigurationError
-from trainyard.spec import contradictions, documents, formula, plain_yaml
+from trainyard.spec import contradictions, documents, plain_yaml
 from trainyard.spec.augment import Augment
-from trainyard.spec.columns import Category, Column, Count, Date, Examples, Numeric, SplitRows, Text
 from trainyard.spec.data_schema import PictureSchema, TableSchema, is_schema, load_schema, parse_schema
 from trainyard.spec.documents import Strict
-from trainyard.spec.formula import Condition, Formula
 from trainyard.spec.gates import Gate
 from trainyard.spec.networks import IMAGENET, KERAS_APPLICATIONS, Network
 from trainyard.spec.schedule import Bounds
+from trainyard.spec.tables import formula
+from trainyard.spec.tables.columns import Category, Column, Count, Date, Examples, Numeric, SplitRows, Text
+from trainyard.spec.tables.formula import Condition, Formula
 from trainyard.uris import Output, Source
 
 # Every number has a least and a greatest value, every text and list a greatest length: tests/unit/test_documents.py

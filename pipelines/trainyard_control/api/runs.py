@@ -11,11 +11,13 @@ from trainyard_control.local import local_runs
 from trainyard_control.search import comparison
 from trainyard_control.search.comparison import Comparison
 
+ELSEWHERE = "Its runs are on a cluster: see `trainyard runs`."
+
 
 class Runs(Sequence[Run]):
     """The newest runs of a storage, the newest first. An index is a number, or what names a run in `compare`."""
 
-    def __init__(self, root: str, found: Sequence[Run]) -> None:
+    def __init__(self, root: str, found: Sequence[Run] = ()) -> None:
         self._root, self._found = root, list(found)
 
     def __len__(self) -> int:
@@ -51,5 +53,5 @@ def runs(environment: str = LOCAL, *, count: int = 20, recipe: str = "") -> Runs
     >>> ty.runs(recipe="digits")[:2].compare()  # doctest: +SKIP
     """
     at_least_one("count", count)
-    where = of_this_machine(environment, "Its runs are on a cluster: see `trainyard runs`.")
+    where = of_this_machine(environment, ELSEWHERE)
     return Runs(where.storage, [Run.of(view) for view in local_runs.newest(where.storage, count, recipe)])

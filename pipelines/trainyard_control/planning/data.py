@@ -10,8 +10,8 @@ from pathlib import Path
 from trainyard.contract import keys
 from trainyard.contract.artifacts.preprocess import Examples, Feature
 from trainyard.errors import ConfigurationError, TrainyardError
-from trainyard.spec.columns import Date, Numeric, Text
 from trainyard.spec.recipe import Recipe
+from trainyard.spec.tables.columns import Date, Numeric, Text
 from trainyard.storage import storage
 
 # Source: the data sets that scikit-learn carries, load_digits and load_breast_cancer.

@@ -35,6 +35,12 @@ class Cells:
     numbers: NDArray[np.float64]
     days: NDArray[np.float64]
 
+    @property
+    def no_numbers(self) -> Mask:
+        """Which cells are neither a number nor what stands for a missing one."""
+        none: Mask = np.isnan(self.numbers)
+        return none & ~_listed_as_missing(self.texts) if none.any() else none
+
 
 def as_texts(values: Any) -> Any:
     """Return the values of an Arrow array as a CSV file would have them, empty where one is missing or NaN.

@@ -11,10 +11,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from trainyard.errors import DataError, did_you_mean
-from trainyard.quality.tables.cells import MISSING, Mask, cells
+from trainyard.quality.tables.cells import Mask, as_texts, cells
 from trainyard.quality.tables.table import Batch
-from trainyard.spec.formula import Cell, Constant, Node, parse
 from trainyard.spec.recipe import Data
+from trainyard.spec.tables.formula import Cell, Constant, Node, parse
 
 
 class Derived:
@@ -50,13 +50,9 @@ class Derived:
 
     def _read_numbers(self, name: str) -> Any:
         read = cells(self._texts[name])
-        none: Mask = np.isnan(read.numbers)
-        if none.any():
-            missing = pc.is_in(pc.utf8_lower(read.texts), value_set=pa.array(MISSING))
-            wrong = none & ~np.asarray(missing.to_numpy(zero_copy_only=False), np.bool_)
-            if wrong.any():
-                self.mistyped[name] = wrong
-        return pa.array(read.numbers, mask=none)
+        if (wrong := read.no_numbers).any():
+            self.mistyped[name] = wrong
+        return pa.array(read.numbers, mask=np.isnan(read.numbers))
 
 
 def with_derived(batch: Batch, data: Data) -> Batch:
@@ -79,7 +75,5 @@ def with_derived(batch: Batch, data: Data) -> Batch:
 def _as_text(values: Any) -> Any:
     """Return values as texts, empty where they are missing or no number: true and false, 3 and 0.25."""
     if pa.types.is_floating(values.type):
-        finite = pc.if_else(pc.is_finite(values), values, pa.scalar(None, values.type))
-        texts = pc.replace_substring_regex(pc.cast(finite, pa.string()), pattern=r"\.0$", replacement="")
-        return pc.fill_null(texts, "")
-    return pc.fill_null(pc.cast(values, pa.string()), "")
+        values = pc.if_else(pc.is_finite(values), values, pa.scalar(None, values.type))
+    return as_texts(values)

@@ -71,9 +71,7 @@ def read_table(source: SourceFiles) -> Iterator[Batch | Ragged]:
                     raise DataError(_other_header(header, first, file.name, source.files[0].name))
                 yield from _rows(stream, header, file.name, delimiter)
         except (OSError, EOFError, zlib.error) as error:
-            raise DataError(
-                f"{file.name}: cannot be read ({error}). Check its permissions, or copy it again from its origin."
-            ) from error
+            raise _unreadable(file.name, error) from error
 
 
 def _parquet(source: SourceFiles) -> Iterator[Batch]:
@@ -94,7 +92,7 @@ def find_delimiter(source: SourceFiles) -> Delimiter:
         with source.open(file) as stream:
             return _header(stream, file.name)[1]
     except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"{file.name}: cannot be read ({error}). Check its permissions.") from error
+        raise _unreadable(file.name, error) from error
 
 
 def likely_delimiter(cell: str) -> Delimiter | None:
@@ -225,6 +223,10 @@ def _other_header(header: list[str], first: list[str], name: str, first_name: st
         f"{name}: row 1: the header {' and '.join(parts) or 'has another order'}, compared with {first_name}. "
         "All files of a source have the same columns in the same order. Correct it, or name the files by a glob."
     )
+
+
+def _unreadable(name: str, error: Exception) -> DataError:
+    return DataError(f"{name}: cannot be read ({error}). Check its permissions, or copy it again from its origin.")
 
 
 def _not_csv(name: str, error: Exception) -> str:

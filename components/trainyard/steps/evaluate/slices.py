@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from trainyard.contract.artifacts.evaluate import SliceMetrics
 from trainyard.errors import ConfigurationError, did_you_mean
-from trainyard.spec.columns import Date
 from trainyard.spec.recipe import Recipe
+from trainyard.spec.tables.columns import Date
 from trainyard.steps.evaluate.bootstrap import intervals
 from trainyard.steps.evaluate.metrics import Predictions, measure
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from trainyard.errors import DataError, did_you_mean
-from trainyard.quality.tables.cells import MISSING, as_texts, cells
+from trainyard.quality.tables.cells import as_texts, cells
 from trainyard.spec.feature_names import input_name
 from trainyard.steps.predict.batches import Array, Batch, Items, Rejected
 from trainyard.steps.predict.pushed_model import PushedModel, RawInput
@@ -89,11 +89,7 @@ def _numbers(column: pa.Array) -> tuple[npt.NDArray[np.float64], Mask]:
     if (plain := _plain_numbers(column)) is not None:
         return plain, np.zeros(len(plain), np.bool_)
     parsed = cells(as_texts(column))
-    wrong: Mask = np.isnan(parsed.numbers)
-    if wrong.any():
-        missing = pc.is_in(pc.utf8_lower(parsed.texts), value_set=pa.array(MISSING))
-        wrong &= ~np.asarray(missing.to_numpy(zero_copy_only=False), np.bool_)
-    return parsed.numbers, wrong
+    return parsed.numbers, parsed.no_numbers
 
 
 def _plain_numbers(column: pa.Array) -> npt.NDArray[np.float64] | None:

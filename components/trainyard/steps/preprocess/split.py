@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 
 from trainyard.contract.artifacts.document import SPLITS, Split
-from trainyard.spec.columns import SplitRows
 from trainyard.spec.recipe import Data
+from trainyard.spec.tables.columns import SplitRows
 from trainyard.steps.preprocess.readers.tables.rows import SPLIT_NAMES
 
 

@@ -104,9 +104,10 @@ def compare(
     output: OutputFormat = Output.TEXT,
 ) -> None:
     """Lay runs of this machine side by side: settings that differ, metrics, speed and exported files."""
-    from trainyard_control import api
+    from trainyard_control.api.arguments import of_this_machine
+    from trainyard_control.api.runs import ELSEWHERE, Runs
 
-    compared = api.runs(environment).compare(*names)
+    compared = Runs(of_this_machine(environment, ELSEWHERE).storage).compare(*names)
     if html is not None:
         from trainyard.quality.page import write_html
 

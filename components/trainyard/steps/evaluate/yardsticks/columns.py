@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from trainyard.contract.artifacts.document import Split
 from trainyard.data.examples import ExampleFolder
-from trainyard.spec.columns import Date
 from trainyard.spec.feature_names import date_names
 from trainyard.spec.recipe import Recipe
+from trainyard.spec.tables.columns import Date
 
 Arrays = dict[str, NDArray[Any]]
 

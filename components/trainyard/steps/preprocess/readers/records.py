@@ -9,8 +9,8 @@ from typing import TypeVar
 
 import pyarrow as pa
 
-from trainyard.spec.columns import Numeric
 from trainyard.spec.recipe import Data
+from trainyard.spec.tables.columns import Numeric
 
 MOST_ROWS = 4096  # of a batch; chosen: what costs once a batch is then little, and a batch of tables has 1 MiB
 MOST_BYTES = 16 << 20  # of a batch of more than one row; chosen

@@ -11,9 +11,9 @@ import tensorflow_transform as tft
 
 from trainyard.contract.artifacts.preprocess import Column, ImageShape, Unknown
 from trainyard.data.images import decode_image
-from trainyard.spec.columns import Category, Date, Numeric, Text
 from trainyard.spec.feature_names import date_names
 from trainyard.spec.recipe import Data
+from trainyard.spec.tables.columns import Category, Date, Numeric, Text
 from trainyard.steps.preprocess.transforming.calendar import HOURS, MONTHS, WEEKDAYS, Calendar
 from trainyard.steps.preprocess.transforming.learned import Learned, read_back
 from trainyard.steps.preprocess.transforming.words import NO_WORD, word_ids

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tensorflow as tf
 import tensorflow_transform as tft
 
-from trainyard.spec.columns import Text
+from trainyard.spec.tables.columns import Text
 
 NO_WORD = 0
 """The id that fills up a row of fewer words."""

@@ -21,8 +21,8 @@ import pyarrow.compute as pc
 from trainyard.contract.artifacts.preprocess import Quarantined
 from trainyard.quality.tables.cells import number_texts
 from trainyard.quality.tables.formulas import Derived
-from trainyard.spec.columns import Numeric
 from trainyard.spec.recipe import Data
+from trainyard.spec.tables.columns import Numeric
 from trainyard.steps.preprocess.readers.records import BadRecord, batch_schema, digest_part
 from trainyard.steps.preprocess.readers.tables.rows import (
     MAX_FLOAT32,

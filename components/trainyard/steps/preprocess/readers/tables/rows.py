@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from trainyard.contract.artifacts.document import SPLITS, Split
 from trainyard.quality.tables.formulas import Derived
-from trainyard.spec.columns import Category, Date, Numeric, SplitRows, Text
 from trainyard.spec.recipe import Data
+from trainyard.spec.tables.columns import Category, Date, Numeric, SplitRows, Text
 from trainyard.steps.preprocess.readers.records import BadRecord, Record, Value, content_digest
 
 _NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
