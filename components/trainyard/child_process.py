@@ -99,6 +99,11 @@ class ChildProcess:
             self._process.join()
         _ = self.code  # an orphan goes too
 
+    def kill_group(self) -> None:
+        """Leave none of the processes running that it started, as far as they stayed in its session's first group."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+
     def _end_orphan(self) -> None:
         """Kill what may live on without the server; process 1 becomes its parent, and waits for it."""
         self._orphan_ended = True

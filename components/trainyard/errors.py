@@ -45,6 +45,10 @@ class ConfigurationError(TrainyardError):
     exit_code = ExitCode.CONFIGURATION
 
 
+class CommandFailed(ConfigurationError):
+    """A training program of the recipe's own failed; in a gang perhaps because another worker was lost."""
+
+
 class TransientError(TrainyardError):
     """Something was unreachable or busy; the same command may succeed later."""
 

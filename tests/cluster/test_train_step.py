@@ -9,6 +9,7 @@ import json
 import re
 import zlib
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -29,6 +30,11 @@ data = "data: {{format: image_folder, bundled: digits, channels: 1}}"
 path.write_text(f"name: digits\\n{{data}}\\nmodel: {{{{name: cnn_small}}}}\\n")
 command = ["python", "-m", "trainyard.steps", "preprocess", f"--recipe={{path}}", "--output={STORAGE}/examples"]
 os.execvp("python", command)
+"""
+OWN = """
+name: own
+data: {format: image_folder, bundled: digits, channels: 1}
+train: {command: [python, my_train.py], epochs: 5}
 """
 COMPARE = """
 import json, sys
@@ -151,6 +157,24 @@ def test_a_launcher_whose_pod_is_deleted_finds_its_gang_again(desk: Desk, calm: 
     assert {pod["metadata"]["uid"] for pod in run.namespace.pods(run.gang)} == before
     found = assert_survived(desk, run, calm)
     assert found["restarts"] == []
+
+
+def test_a_program_of_the_recipes_own_survives_the_loss_of_a_worker(desk: Desk, run: Run, tmp_path: Path) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "how-to" / "own-script.md").read_text()
+    (tmp_path / "my_train.py").write_text(re.findall(r"```python\n(.*?)```", text, re.DOTALL)[0])
+    run.file = str(tmp_path / "own.yaml")
+    Path(run.file).write_text(OWN)
+    run.start().reaches(46)
+    told = run.step()
+    gang = run.gang
+    signal_training_process(run.namespace, run.worker(1))
+    run.ends()
+    until(lambda: not run.namespace.left_of(gang), 30)
+    found = json.loads(desk.python(f"print(open('{run.output}/training.json').read())"))
+    (restart,) = found["restarts"]
+    assert restart["resumed_at"] >= told - EPOCH and "was killed" in restart["reason"]
+    assert (found["model"], found["workers"], found["steps"]) == ("two_layers", 2, 5 * EPOCH)
+    assert [epoch["epoch"] for epoch in found["history"]] == [*range(1, 6)]
 
 
 def test_a_gpu_pod_that_sees_no_gpu_stops_within_ten_seconds(calm: Run, run: Run) -> None:

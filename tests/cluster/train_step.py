@@ -80,6 +80,7 @@ class Run:
     attempt: int = 0
     place: Place = field(default_factory=Place)
     epochs: int = 12
+    file: str = ""  # of another recipe than digits
 
     @property
     def pod(self) -> str:
@@ -198,6 +199,8 @@ class Run:
 
     @property
     def recipe(self) -> recipes.Recipe:
+        if self.file:
+            return recipes.load(self.file, [f"name={self.name}"])
         return recipes.load("digits", [*RECIPE, f"train.epochs={self.epochs}", f"name={self.name}"])
 
     @property

@@ -13,7 +13,7 @@ from pathlib import Path
 import gang_processes
 import numpy as np
 import pytest
-from gang_processes import Gang, relative_difference, start, supervisor
+from gang_processes import Gang, relative_difference, start, supervisor, train_here
 
 from trainyard.storage import storage
 
@@ -105,8 +105,7 @@ def test_a_run_told_to_stop_saves_its_last_step_and_goes_on_with_one_worker(
     saved = gang.events("saved")[-1]["step"]
     assert saved >= gang.step()
 
-    alone = start(tmp_path, examples, 1, epochs=EPOCHS)
-    alone.finish()
+    alone = train_here(tmp_path, examples, epochs=EPOCHS)
     assert alone.training.resumed_from == saved
     assert relative_difference(alone, unkilled) < 1e-5
 

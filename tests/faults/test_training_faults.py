@@ -15,7 +15,7 @@ import gang_processes
 import numpy as np
 import pytest
 import train_folders
-from gang_processes import Gang, start
+from gang_processes import Gang, Trained, start, train_here
 
 from trainyard.contract.artifacts.train import Training
 from trainyard.steps.train.loop.checkpoint import Checkpoints
@@ -97,12 +97,12 @@ def examples(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory, examples: str) -> dict[int, Gang]:
-    gangs = {}
-    for workers in (1, 2):
-        gangs[workers] = start(tmp_path_factory.mktemp(f"undisturbed{workers}"), examples, workers, epochs=EPOCHS)
-        gangs[workers].finish()
-    return gangs
+def undisturbed(tmp_path_factory: pytest.TempPathFactory, examples: str) -> dict[int, Trained]:
+    alone, together = (tmp_path_factory.mktemp(f"undisturbed{workers}") for workers in (1, 2))
+    gang = start(together, examples, 2, epochs=EPOCHS)
+    runs = {1: train_here(alone, examples, epochs=EPOCHS), 2: gang}
+    gang.finish()
+    return runs
 
 
 @pytest.fixture
@@ -134,7 +134,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_worker_killed_for_want_of_memory_is_named_so_and_started_again_once(
-    tmp_path: Path, examples: str, small_memory: Path, undisturbed: dict[int, Gang]
+    tmp_path: Path, examples: str, small_memory: Path, undisturbed: dict[int, Trained]
 ) -> None:
     gang_processes.write_recipe(tmp_path, workers=2, epochs=EPOCHS)
     hog = add_hog(tmp_path, "once")
@@ -163,6 +163,7 @@ def test_a_run_killed_for_want_of_memory_says_so_with_the_knob_to_raise(tmp_path
     gang_processes.write_recipe(tmp_path, workers=1, epochs=1)
     add_hog(tmp_path, "once")
     command = [sys.executable, "-m", "trainyard_control.cli.main", "run", str(tmp_path / "recipe.yaml")]
+    command += ["--set", "export.formats=[saved_model]", "--set", "evaluate.bootstrap=20"]
     enter = ["sh", "-c", f'echo $$ > {small_memory}/cgroup.procs && exec "$@"', "sh"]
     ended = subprocess.run([*enter, *command], cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert ended.returncode == 40, ended.stderr[-2000:]
@@ -174,7 +175,7 @@ def test_a_run_killed_for_want_of_memory_says_so_with_the_knob_to_raise(tmp_path
 
 @WORKERS
 def test_a_corrupt_newest_checkpoint_costs_one_interval_and_not_the_result(
-    workers: int, tmp_path: Path, examples: str, undisturbed: dict[int, Gang]
+    workers: int, tmp_path: Path, examples: str, undisturbed: dict[int, Trained]
 ) -> None:
     gang = start(tmp_path, examples, workers, epochs=EPOCHS)
     gang.wait_for(lambda: gang.step() >= 24)
@@ -195,7 +196,7 @@ def test_a_corrupt_newest_checkpoint_costs_one_interval_and_not_the_result(
 
 @WORKERS
 def test_a_disk_that_fills_up_in_training_keeps_two_checkpoints_and_the_run_goes_on_when_there_is_room(
-    workers: int, tmp_path: Path, examples: str, small_disk: Path, undisturbed: dict[int, Gang]
+    workers: int, tmp_path: Path, examples: str, small_disk: Path, undisturbed: dict[int, Trained]
 ) -> None:
     gang = start(tmp_path, examples, workers, epochs=EPOCHS)
     gang.wait_for(lambda: gang.step() >= 24)
@@ -259,8 +260,7 @@ def test_a_training_that_stands_still_leaves_its_stacks_and_exit_code_30(tmp_pat
     gang_processes.write_recipe(tmp_path, workers=1, epochs=EPOCHS)
     (tmp_path / "own.py").write_text(FREEZE.format(freeze=freeze))
     shutil.copytree(tmp_path, tmp_path / "undisturbed")
-    undisturbed = gang_processes.resume(tmp_path, examples)
-    undisturbed.finish()
+    gang_processes.resume_here(tmp_path, examples)
     expected = last_state(tmp_path)
     for left in ("checkpoints", "output"):
         shutil.rmtree(tmp_path / left)
@@ -315,7 +315,7 @@ def assert_finite_checkpoints(folder: Path) -> None:
         assert all(np.isfinite(value).all() for value in checkpoints.read(step).arrays.values())
 
 
-def assert_equal_ends(gang: Gang, undisturbed: Gang) -> None:
+def assert_equal_ends(gang: Gang, undisturbed: Trained) -> None:
     assert gang.training.steps == undisturbed.training.steps
     np.testing.assert_array_equal(gang.weights(), undisturbed.weights())
     assert isinstance(gang.training, Training) and not gang_processes.processes_of(gang.folder)

@@ -6,6 +6,8 @@ from typing import Any
 import object_stores
 import pytest
 
+import trainyard.data  # noqa: F401 - before a test's module imports TensorFlow, which takes half as long then
+
 
 def forget_clients() -> None:
     from trainyard.storage.buckets import gcs, s3, stores

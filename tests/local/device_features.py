@@ -20,6 +20,7 @@ class Device:
     """Reads `folder`, an export's, and makes inputs of rows: raw values by column, NaN or '' where one is missing."""
 
     def __init__(self, folder: Path) -> None:
+        self._folder = folder
         content = json.loads((folder / "preprocessing.json").read_text())
         assert content["transform"] == "columns"
         self._inputs, self._columns = content["inputs"], content["raw_features"]
@@ -53,8 +54,19 @@ class Device:
             for each in self._inputs
         }
 
+    def answers(self, rows: list[dict[str, Any]]) -> np.ndarray:
+        """Return what the float32 LiteRT file of the export answers to each of `rows`: (n, outputs)."""
+        from ai_edge_litert.interpreter import Interpreter
+
+        interpreter = Interpreter(str(self._folder / "model_float32.tflite"))  # which must outlive its runner
+        ask = interpreter.get_signature_runner()
+        return np.concatenate([next(iter(ask(**self.inputs(row)).values())) for row in rows])
+
     def _words(self, text: str, settings: dict[str, Any], learned: dict[str, Any]) -> list[int]:
-        plain = "".join(letter if letter.isalnum() else " " for letter in text.lower()).split()
+        if separator := settings.get("separator"):
+            plain = [value for each in text.split(separator) if (value := each.strip(" \t\n\v\f\r"))]
+        else:
+            plain = "".join(letter if letter.isalnum() else " " for letter in text.lower()).split()
         runs = [
             " ".join(plain[at : at + n]) for n in range(1, settings["ngrams"] + 1) for at in range(len(plain) - n + 1)
         ]
@@ -69,6 +81,8 @@ class Device:
 
 
 def _number(value: float, learned: dict[str, Any]) -> float:
+    if learned.get("log"):
+        value = math.copysign(math.log1p(abs(value)), value)
     value = value if math.isfinite(value) else learned["imputed"]
     if "boundaries" in learned:
         return bisect.bisect_right(learned["boundaries"], float(np.float32(value)))

@@ -13,15 +13,19 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
 import train_folders
+from processes import descendants
 
 from trainyard.contract.artifacts.train import Training
+from trainyard.runtime import step
+from trainyard.spec import recipe as recipes
+from trainyard.steps.train import run as train
 from trainyard.storage import storage
 
 MODULE = """
@@ -53,15 +57,29 @@ train:
 
 
 @dataclass
-class Gang:
-    """A run of the train step as a process, the folder of its recipe and log, and the one that it writes."""
+class Trained:
+    """A run of the train step, the folder of its recipe, and the one that it writes."""
 
     folder: Path
-    process: subprocess.Popen[str]
     root: str = ""
 
     def __post_init__(self) -> None:
         self.root = self.root or str(self.folder)
+
+    @property
+    def training(self) -> Training:
+        return Training.model_validate_json(storage.read(f"{self.root}/output", "training.json") or "")
+
+    def weights(self) -> np.ndarray:
+        model = keras.saving.load_model(storage.local(f"{self.root}/output", made_by="train") / "model.keras")
+        return np.concatenate([weight.numpy().ravel() for weight in model.weights]).astype(np.float64)
+
+
+@dataclass
+class Gang(Trained):
+    """A run of the train step as a process, whose log lies beside the recipe."""
+
+    process: subprocess.Popen[str] = field(kw_only=True)
 
     @property
     def log(self) -> str:
@@ -87,18 +105,10 @@ class Gang:
     def training_process(self, worker: int) -> int:
         """Return the process id of the worker's training process: the group leader that its supervisor has forked."""
         supervisor = self.events("supervisor")[worker]["process"]
-        for pid in _descendants(supervisor):
+        for pid in descendants(supervisor):
             if os.getsid(pid) == pid:
                 return pid
         raise AssertionError(f"worker {worker} has no training process")
-
-    @property
-    def training(self) -> Training:
-        return Training.model_validate_json(storage.read(f"{self.root}/output", "training.json") or "")
-
-    def weights(self) -> np.ndarray:
-        model = keras.saving.load_model(storage.local(f"{self.root}/output", made_by="train") / "model.keras")
-        return np.concatenate([weight.numpy().ravel() for weight in model.weights]).astype(np.float64)
 
 
 def examples(folder: Path) -> str:
@@ -118,7 +128,21 @@ def resume(folder: Path, examples: str, cgroup: Path | None = None, root: str = 
     cgroup: the control group that it runs in, if one is given.
     """
     root = root or str(folder)
-    return Gang(folder, _step(folder, root, examples, ["trainyard.steps", "train"], environment, cgroup), root)
+    process = _step(folder, root, examples, ["trainyard.steps", "train"], environment, cgroup)
+    return Gang(folder, root, process=process)
+
+
+def train_here(folder: Path, examples: str, **options: Any) -> Trained:
+    """Train alone in this process, which has imported TensorFlow already; `options` are those of `write_recipe`."""
+    write_recipe(folder, 1, **options)
+    return resume_here(folder, examples)
+
+
+def resume_here(folder: Path, examples: str) -> Trained:
+    """Train in this process with the recipe that is there, which asks for one worker."""
+    recipe = recipes.load(str(folder / "recipe.yaml"))
+    step.execute(train.run, f"{folder}/output", recipe=recipe, examples=examples, checkpoints=f"{folder}/checkpoints")
+    return Trained(folder)
 
 
 def write_recipe(
@@ -154,7 +178,8 @@ def supervisor(folder: Path, examples: str, worker: int, ports: list[int], **env
     addresses = ",".join(f"127.0.0.1:{port}" for port in ports)
     variables = {"TRAINYARD_WORKERS": addresses, "TRAINYARD_WORKER_INDEX": str(worker), "TRAINYARD_GANG_TOKEN": "known"}
     variables |= environment
-    return Gang(folder, _step(folder, str(folder), examples, ["trainyard.steps.train.gang.supervisor"], variables))
+    process = _step(folder, str(folder), examples, ["trainyard.steps.train.gang.supervisor"], variables)
+    return Gang(folder, process=process)
 
 
 def free_port() -> int:
@@ -167,7 +192,7 @@ def free_port() -> int:
             continue
 
 
-def relative_difference(one: Gang, other: Gang) -> float:
+def relative_difference(one: Trained, other: Trained) -> float:
     """Return |a - b| / |b| over all weights."""
     a, b = one.weights(), other.weights()
     return float(np.linalg.norm(a - b) / np.linalg.norm(b))
@@ -193,7 +218,7 @@ def parent(pid: int) -> int:
 def listening(pid: int) -> list[tuple[str, int]]:
     """Return address and port of every TCP server of a process and its descendants."""
     inodes = set()
-    for process in [pid, *_descendants(pid)]:
+    for process in [pid, *descendants(pid)]:
         for entry in Path(f"/proc/{process}/fd").glob("*"):
             with suppress(OSError):
                 inodes.add(str(entry.readlink()))
@@ -229,15 +254,3 @@ def _step(
             text=True,
             env={**os.environ, **environment},
         )
-
-
-def _descendants(pid: int) -> list[int]:
-    found: list[int] = []
-    for path in Path(f"/proc/{pid}/task").glob("*/children"):
-        try:
-            children = [int(child) for child in path.read_text().split()]
-        except OSError:
-            continue
-        for child in children:
-            found += [child, *_descendants(child)]
-    return found

@@ -9,11 +9,12 @@ from pathlib import Path
 import gang_processes
 import numpy as np
 import pytest
-from gang_processes import Gang, relative_difference, start
+from gang_processes import Trained, relative_difference, start, train_here
 
 TOLERANCE = 1e-6  # |difference| / |weights| after 2 epochs of SGD in float32
 # keras 3.15 takes the variance as E(x^2) - E(x)^2 over several replicas and as E((x - E(x))^2) on one.
 NORMALIZED_TOLERANCE = 1e-5
+CLIPPED = {"normalization": True, "clip_norm": 0.05}
 
 
 @pytest.fixture(scope="module")
@@ -21,12 +22,18 @@ def examples(tmp_path_factory: pytest.TempPathFactory) -> str:
     return gang_processes.examples(tmp_path_factory.mktemp("digits"))
 
 
+@pytest.fixture(scope="module")
+def clipped(tmp_path_factory: pytest.TempPathFactory, examples: str) -> Trained:
+    """One worker's run with normalization. The gradient's norm is several times the limit."""
+    return train_here(tmp_path_factory.mktemp("clipped"), examples, **CLIPPED)
+
+
 def test_one_two_and_four_workers_end_with_the_same_losses_and_weights(examples: str, tmp_path: Path) -> None:
-    runs = [start(tmp_path / str(workers), examples, workers) for workers in (1, 2)]
-    for run in runs:
-        run.finish()
-    runs.append(start(tmp_path / "4", examples, 4))
-    runs[-1].finish()
+    runs: list[Trained] = [train_here(tmp_path / "1", examples)]
+    for workers in (2, 4):
+        gang = start(tmp_path / str(workers), examples, workers)
+        gang.finish()
+        runs.append(gang)
     one = runs[0].training
     for run, workers in zip(runs, (1, 2, 4), strict=True):
         training = run.training
@@ -40,32 +47,25 @@ def test_one_two_and_four_workers_end_with_the_same_losses_and_weights(examples:
 
 
 def test_two_and_four_workers_share_batch_statistics_and_clip_the_summed_gradient(
-    examples: str, tmp_path: Path
+    examples: str, clipped: Trained, tmp_path: Path
 ) -> None:
-    # The gradient's norm is several times the limit, so clipping each replica's own would end elsewhere.
-    options = {"normalization": True, "clip_norm": 0.05}
-    runs = [start(tmp_path / str(workers), examples, workers, **options) for workers in (1, 2)]
-    for run in runs:
+    # Clipping each replica's own gradient would end elsewhere.
+    for workers in (2, 4):
+        run = start(tmp_path / str(workers), examples, workers, **CLIPPED)
         run.finish()
-    runs.append(start(tmp_path / "4", examples, 4, **options))
-    runs[-1].finish()
-    one = runs[0]
-    for run in runs[1:]:
         np.testing.assert_allclose(
             [epoch.eval_loss for epoch in run.training.history],
-            [epoch.eval_loss for epoch in one.training.history],
+            [epoch.eval_loss for epoch in clipped.training.history],
             rtol=NORMALIZED_TOLERANCE,
         )
-        assert relative_difference(run, one) < NORMALIZED_TOLERANCE
+        assert relative_difference(run, clipped) < NORMALIZED_TOLERANCE
 
 
 def test_a_batch_computed_in_parts_takes_the_steps_of_the_whole(examples: str, tmp_path: Path) -> None:
     runs = [
-        start(tmp_path / str(parts), examples, 1, clip_norm=0.05, accumulation_steps=parts, dropout=0)
+        train_here(tmp_path / str(parts), examples, clip_norm=0.05, accumulation_steps=parts, dropout=0)
         for parts in (1, 4)
     ]
-    for run in runs:
-        run.finish()
     whole, parts = (run.training for run in runs)
     assert parts.steps == whole.steps
     losses = [[(epoch.train_loss, epoch.eval_loss, epoch.metric) for epoch in each.history] for each in (parts, whole)]
@@ -74,46 +74,43 @@ def test_a_batch_computed_in_parts_takes_the_steps_of_the_whole(examples: str, t
 
 
 def test_two_workers_normalize_each_part_of_a_batch_as_one_does(examples: str, tmp_path: Path) -> None:
-    runs = [
-        start(tmp_path / str(workers), examples, workers, normalization=True, accumulation_steps=2)
-        for workers in (1, 2)
-    ]
-    for run in runs:
-        run.finish()
-    assert relative_difference(*runs) < NORMALIZED_TOLERANCE
+    options = {"normalization": True, "accumulation_steps": 2}
+    two = start(tmp_path / "2", examples, 2, **options)
+    one = train_here(tmp_path / "1", examples, **options)
+    two.finish()
+    assert relative_difference(two, one) < NORMALIZED_TOLERANCE
 
 
 def test_a_compiled_step_is_the_same_step(examples: str, tmp_path: Path) -> None:
     """Under XLA sums have another order; with it two workers take the steps of one, but cannot share normalization."""
-    plain, compiled = (
-        start(tmp_path / str(xla), examples, 1, normalization=True, dropout=0, xla=xla) for xla in (False, True)
-    )
     refused = start(tmp_path / "refused", examples, 2, normalization=True, xla=True)
-    for run, code in ((plain, 0), (compiled, 0), (refused, 20)):
-        run.finish(code)
+    plain, compiled = (
+        train_here(tmp_path / str(xla), examples, normalization=True, dropout=0, xla=xla) for xla in (False, True)
+    )
+    refused.finish(20)
     assert relative_difference(compiled, plain) < NORMALIZED_TOLERANCE
     assert "train.xla: the layer batch_normalization sums over the devices" in refused.log
-    runs = [start(tmp_path / str(workers), examples, workers, xla=True) for workers in (1, 2)]
-    for run in runs:
-        run.finish()
-    assert relative_difference(*runs) < TOLERANCE
+    two = start(tmp_path / "2", examples, 2, xla=True)
+    one = train_here(tmp_path / "1", examples, xla=True)
+    two.finish()
+    assert relative_difference(two, one) < TOLERANCE
 
 
 @pytest.mark.parametrize("optimizer", ["lars", "lamb"])
 def test_two_workers_scale_each_layers_step_as_one_does(optimizer: str, examples: str, tmp_path: Path) -> None:
-    runs = [start(tmp_path / str(workers), examples, workers, optimizer=optimizer) for workers in (1, 2)]
-    for run in runs:
-        run.finish()
-    assert relative_difference(runs[1], runs[0]) < NORMALIZED_TOLERANCE
+    two = start(tmp_path / "2", examples, 2, optimizer=optimizer)
+    one = train_here(tmp_path / "1", examples, optimizer=optimizer)
+    two.finish()
+    assert relative_difference(two, one) < NORMALIZED_TOLERANCE
 
 
-def test_two_devices_of_one_process_end_with_the_weights_of_one(examples: str, tmp_path: Path) -> None:
-    one = start(tmp_path / "1", examples, 1, normalization=True, clip_norm=0.05)
+def test_two_devices_of_one_process_end_with_the_weights_of_one(
+    examples: str, clipped: Trained, tmp_path: Path
+) -> None:
     script = Path(__file__).with_name("mirrored_training.py")
-    recipe = str(tmp_path / "1" / "recipe.yaml")
-    subprocess.run([sys.executable, script, "2", recipe, examples, str(tmp_path / "2")], check=True, timeout=120)
-    one.finish()
-    mirrored = Gang(tmp_path / "2", one.process)
+    recipe = str(clipped.folder / "recipe.yaml")
+    subprocess.run([sys.executable, script, "2", recipe, examples, str(tmp_path)], check=True, timeout=120)
+    mirrored = Trained(tmp_path)
     assert mirrored.training.devices == ["CPU:0", "CPU:1"]
     assert (mirrored.training.replicas, mirrored.training.workers) == (2, 1)
-    assert relative_difference(mirrored, one) < NORMALIZED_TOLERANCE
+    assert relative_difference(mirrored, clipped) < NORMALIZED_TOLERANCE

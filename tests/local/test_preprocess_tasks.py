@@ -15,7 +15,7 @@ import pytest
 from trainyard.errors import TransientError
 from trainyard.steps.preprocess import tasks
 
-TASKS = list(range(60))
+TASKS = list(range(20))
 
 
 @dataclass
@@ -29,12 +29,19 @@ class Work:
     def __call__(self, task: int) -> None:
         helps = os.getpid() != self.own_process
         if helps and self.fault == "killed":
+            self.killed.touch()
             os.kill(os.getpid(), signal.SIGKILL)
         if self.fault == "unreachable" and task == TASKS[-1] and self.count("helper"):
             raise TransientError("the bucket does not answer")
-        # Until a helper is there, this process has no more than begun.
-        time.sleep(0.1 if helps or self.count("helper") else 0.5)
+        latest = time.monotonic() + 100
+        while not (helps or self.count("helper") or self.killed.exists()) and time.monotonic() < latest:
+            time.sleep(0.05)  # until a helper is there, this process has no more than begun
+        time.sleep(0.1)
         (self.folder / f"{task}.{'helper' if helps else 'own'}").touch()
+
+    @property
+    def killed(self) -> Path:
+        return self.folder.with_name("killed")
 
     def count(self, who: str) -> int:
         return len(list(self.folder.glob(f"*.{who}")))
@@ -47,7 +54,8 @@ class Work:
 @pytest.fixture
 def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Work]:
     monkeypatch.setattr(tasks, "_cores", lambda: 2)
-    return lambda fault: Work(tmp_path, os.getpid(), fault)
+    (tmp_path / "done").mkdir()
+    return lambda fault: Work(tmp_path / "done", os.getpid(), fault)
 
 
 def helpers() -> list[str]:
@@ -67,7 +75,7 @@ def test_what_a_killed_helper_took_is_done_all_the_same(
 ) -> None:
     each = work("killed")
     tasks.do_tasks(each, each.left, "", tasks._BYTES)
-    assert (each.count("own"), each.left()) == (len(TASKS), [])
+    assert each.killed.exists() and (each.count("own"), each.left()) == (len(TASKS), [])
     assert "a helper was killed (SIGKILL)" in capfd.readouterr().err
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
+from processes import descendants
 
 from trainyard.contract import keys
 from trainyard.errors import DataError, InfrastructureError
@@ -18,8 +19,8 @@ from trainyard.spec import recipe as recipes
 from trainyard.storage import storage
 
 TRAINYARD = [str(Path(sys.executable).parent / "trainyard")]
-SHORT = ["--set", "train.epochs=3", "--set", "evaluate.gates=[{metric: accuracy, min: 0.5}]"]
-SHORT += ["--set", "export.formats=[saved_model]", "--set", "evaluate.bootstrap=20"]
+FEW = ["--set", "export.formats=[saved_model]", "--set", "evaluate.bootstrap=20"]
+SHORT = ["--set", "train.epochs=3", "--set", "evaluate.gates=[{metric: accuracy, min: 0.5}]", *FEW]
 
 
 def environment(folder: Path) -> Path:
@@ -131,7 +132,7 @@ def test_a_refused_model_is_not_exported_and_the_exit_code_says_so_where_asked(h
 
 def test_ctrl_c_in_training_loses_nothing_and_a_re_run_goes_on(tmp_path: Path) -> None:
     file = environment(tmp_path)
-    arguments = [*TRAINYARD, "run", "digits", "-e", str(file), "--set", "train.epochs=12", "-o", "json"]
+    arguments = [*TRAINYARD, "run", "digits", "-e", str(file), "--set", "train.epochs=12", *FEW, "-o", "json"]
     # A shell starts what runs in the background with SIGINT ignored, and processes inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -149,9 +150,8 @@ def test_ctrl_c_in_training_loses_nothing_and_a_re_run_goes_on(tmp_path: Path) -
 
 def test_two_runs_into_the_same_place_meet_a_clear_refusal(tmp_path: Path) -> None:
     file = environment(tmp_path)
-    long = ["--set", "train.epochs=20"]  # between two steps nobody holds anything: the second is to meet a long one
     first = subprocess.Popen(
-        [*TRAINYARD, "run", "digits", "-e", str(file), *long],
+        [*TRAINYARD, "run", "digits", "-e", str(file), *SHORT],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
@@ -160,7 +160,12 @@ def test_two_runs_into_the_same_place_meet_a_clear_refusal(tmp_path: Path) -> No
     while not list(tmp_path.glob("storage/digits/train/.*.lock")):
         assert time.monotonic() < deadline and first.poll() is None
         time.sleep(0.05)
-    second = trainyard("run", "digits", "-e", str(file), *long, code=30)
+    held = descendants(first.pid)
+    for process in held:  # it trains until the second has come
+        os.kill(process, signal.SIGSTOP)
+    second = trainyard("run", "digits", "-e", str(file), *SHORT, code=30)
+    for process in held:
+        os.kill(process, signal.SIGCONT)
     assert "is writing it" in second.stderr
     first.communicate(timeout=120)
     assert first.returncode == 0

@@ -16,7 +16,8 @@ import yaml
 
 TRAINYARD = str(Path(sys.executable).parent / "trainyard")
 CHECKPOINT = "train/*.checkpoints/ckpt-[1-9]*"  # of a training that is past its first steps
-OPTIONS = ["--set", "train.epochs=40", "--set", "train.early_stopping=null"]
+OPTIONS = ["--set", "train.epochs=12", "--set", "train.early_stopping=null"]  # still seconds after that checkpoint
+OPTIONS += ["--set", "export.formats=[saved_model]", "--set", "evaluate.bootstrap=20"]
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from trainyard_control.search.space import parse
 from trainyard_control.search.sweep import Sweep
 from trainyard_control.search.trials import Trial
 
-SHORT = ["train.epochs=3", "train.batch_size=64"]
+SHORT = ["train.epochs=3", "train.batch_size=64", "evaluate.boosted=false", "evaluate.bootstrap=20"]
 
 
 class Listener(TrialScreen):

@@ -22,6 +22,7 @@ TRAINYARD = [str(Path(sys.executable).parent / "trainyard")]
 # Long as those of AWS, and with characters that a URL writes otherwise.
 SECRETS = {"AWS_SECRET_ACCESS_KEY": "cAnaRy/+" + "0a7F" * 8, "AWS_SESSION_TOKEN": "sEsSioN/+" + "9b3E" * 30}
 SHORT = ["train.epochs=2", "evaluate.gates=[{metric: accuracy, min: 0.1}]", "evaluate.bootstrap=20"]
+SHORT += ["export.formats=[saved_model, keras, litert_float32]"]
 
 
 def shows(content: bytes, secret: str) -> bool:

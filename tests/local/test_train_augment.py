@@ -16,8 +16,8 @@ import train_folders
 from trainyard.contract.artifacts.preprocess import ImageShape
 from trainyard.data.examples import ExampleFolder, open_examples
 from trainyard.data.images import decode_image, decode_pixels
-from trainyard.spec.augment import Augment, Crop, RandAugment
 from trainyard.spec.recipe import Recipe
+from trainyard.spec.training.augment import Augment, Crop, RandAugment
 from trainyard.steps.train.engines.objective import Classification
 from trainyard.steps.train.input import crop, mixing, on_device
 from trainyard.steps.train.input import input as training_input
@@ -37,7 +37,7 @@ import sys
 from pathlib import Path
 import jax
 import numpy as np
-from trainyard.spec.augment import Augment
+from trainyard.spec.training.augment import Augment
 from trainyard.steps.train.input import on_device
 options, folder = Augment.model_validate_json(sys.argv[1]), Path(sys.argv[2])
 given = {name: jax.numpy.asarray(values) for name, values in np.load(folder / "given.npz").items()}

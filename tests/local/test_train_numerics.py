@@ -13,8 +13,9 @@ import pytest
 import tensorflow as tf
 
 from trainyard.errors import ConfigurationError
-from trainyard.spec.augment import Augment
-from trainyard.spec.recipe import Optimizer, Recipe, Train
+from trainyard.spec.recipe import Recipe
+from trainyard.spec.training.augment import Augment
+from trainyard.spec.training.train import Optimizer, Train
 from trainyard.steps.train.engines.objective import Classification, Regression
 from trainyard.steps.train.engines.optimizer import Schedule, optimizer
 from trainyard.steps.train.input import augment, mixing, on_device

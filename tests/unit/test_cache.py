@@ -121,3 +121,20 @@ def test_a_size_that_is_none_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRAINYARD_CACHE_SIZE", "much")
     with pytest.raises(ConfigurationError, match="TRAINYARD_CACHE_SIZE: 'much' is no size"):
         opened("a")
+
+
+def test_a_file_begun_again_between_the_look_and_the_lock_stays(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = place / f"key{cache.FILES}" / "a"
+    path.parent.mkdir()
+    path.write_bytes(bytes(1000))
+    lock_of = cache.lock_of
+
+    def lock_of_the_old(path: Path, how: int) -> int:
+        descriptor = lock_of(path, how)
+        path.unlink()
+        path.write_bytes(bytes(2000))  # the owner fetches it again
+        return descriptor
+
+    monkeypatch.setattr(cache, "lock_of", lock_of_the_old)
+    assert not cache.make_room(place, 2900)
+    assert path.stat().st_size == 2000

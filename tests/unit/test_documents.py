@@ -44,6 +44,7 @@ TABLE = {
             "Türen": {"type": "category"},
             "sold": {"type": "date"},
             "about": {"type": "text"},
+            "extras": {"type": "text", "separator": ";"},
         },
     },
     "model": {"name": "wide_deep"},
@@ -70,6 +71,15 @@ IMAGES = {
     "model": {"name": "cnn_small"},
     "train": {"augment": {"crop": {"scale": [0.5, 1.0], "ratio": [0.8, 1.25]}, "rand_augment": {"operations": 1}}},
 }
+CLASSES = {
+    "name": "rare",
+    "data": {
+        "format": "image_folder",
+        "path": "rare",
+        "split": {"by": "class", "train": 0.7, "eval": 0.1, "test": 0.2},
+    },
+    "model": {"name": "cnn_small"},
+}
 WINDOW = {
     "name": "days",
     "data": {"format": "tfrecord", "path": "s3://bucket/day=%Y-%m-%d", "window_days": 7},
@@ -82,6 +92,13 @@ TUNED = {
     "model": {"name": "resnet50", "weights": "imagenet"},
     "train": {"fine_tune": {}},
 }
+TAUGHT = DIGITS | {"train": {"teacher": {"model": "gs://bucket/models/3", "share": 0.5, "temperature": 2}}}
+OWN = {
+    "name": "own",
+    "data": {"format": "image_folder", "bundled": "digits"},
+    "train": {"command": ["python", "my_train.py"], "files": ["test_documents.py"]},
+}
+INLINE = OWN | {"train": {"command": ["python", "my_train.py"], "files": {"my_train.py": "print(1)"}}}
 RESOURCES = {"requests": {"cpu": "1", "memory": "2Gi"}, "limits": {"cpu": "2", "memory": "2Gi"}}
 KUBEFLOW = {
     "target": "kubeflow",
@@ -120,7 +137,7 @@ SCHEDULE = {
     "when": {"champion_older_than": "7d"},
 }
 MODELS: dict[str, tuple[type[BaseModel], list[Node]]] = {
-    "recipe": (Recipe, [TABLE, RIDES, IMAGES, WINDOW, DIGITS, TUNED]),
+    "recipe": (Recipe, [TABLE, RIDES, IMAGES, CLASSES, WINDOW, DIGITS, TUNED, TAUGHT, OWN, INLINE]),
     "environment": (Environment, [KUBEFLOW, VERTEX]),
     "schedule": (Schedule, [SCHEDULE]),
 }

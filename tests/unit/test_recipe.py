@@ -310,7 +310,12 @@ model: {name: mlp}
             ["data.split={by: time, column: day, eval_from: 2024-03-01, test_from: 2024-02-01}"],
             "test_from 2024-02-01 is not later than eval_from 2024-03-01",
         ),
-        (["data.split={by: column, column: part, train: 0.6, eval: 0.2, test: 0.2}"], "fractions are for by: content"),
+        (
+            ["data.split={by: column, column: part, train: 0.6, eval: 0.2, test: 0.2}"],
+            "fractions are for by: content, class and group",
+        ),
+        (["data.split={by: class, column: day}"], "data.split: column is for by: group, time or column"),
+        (["task=regression", "data.split.by=class"], "data.split: by: class is for a classification"),
         (["data.split={by: group, column: day, eval_from: 2024-03-01}"], "are for by: time. Leave them out"),
     ],
 )

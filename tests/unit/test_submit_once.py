@@ -32,6 +32,7 @@ class Server:
 
     runs: list[Any] = field(default_factory=list)
     meet: threading.Barrier | None = None
+    _one_request: threading.Lock = field(default_factory=threading.Lock)
 
     def upload(self, pipeline: str, version: str, _package: str) -> tuple[str, str]:
         return pipeline, version
@@ -44,10 +45,11 @@ class Server:
 
     def create_run(self, run: Any) -> Any:
         if self.meet:
-            self.meet.wait(10)
-        made = self.store(f"run-{len(self.runs)}", run.pipeline_version_reference.pipeline_version_id)
+            self.meet.wait(60)
+        with self._one_request:  # else two of them count as many runs, and get one id
+            made = self.store(f"run-{len(self.runs)}", run.pipeline_version_reference.pipeline_version_id)
         if self.meet:
-            self.meet.wait(10)
+            self.meet.wait(60)
         return made
 
     def store(self, run_id: str, version: str = "kind-1", created: datetime = NOON) -> Any:
@@ -64,7 +66,8 @@ class Server:
         return self.runs[-1]
 
     def delete(self, run_id: str) -> None:
-        self.runs = [run for run in self.runs if run.run_id != run_id]
+        with self._one_request:
+            self.runs = [run for run in self.runs if run.run_id != run_id]
 
 
 @pytest.fixture(autouse=True)

@@ -1,5 +1,6 @@
 from collections.abc import Sequence
 
-from tensorflow import DType, Tensor
+from tensorflow import DType, RaggedTensor, Tensor
 
+def boolean_mask(data: RaggedTensor, mask: RaggedTensor) -> RaggedTensor: ...
 def constant(pylist: Sequence[object], dtype: DType, ragged_rank: int, inner_shape: tuple[int, ...]) -> Tensor: ...

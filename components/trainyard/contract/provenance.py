@@ -51,6 +51,8 @@ _CARRIERS = frozenset(
 _FACADE = "trainyard"  # its own `__init__` offers people the control plane's functions, which no step calls
 _COMPUTES = frozenset({"trainyard.spec.feature_names"})  # the one module among the carriers that names what steps write
 
+_DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+
 _NETWORKS = "trainyard.models.build"  # imports the recipe's network by its name
 _RECIPE_MODULE = "trainyard.data.module"  # loads the recipe's own module
 
@@ -182,7 +184,8 @@ def _imports(node: ast.AST) -> Iterator[str]:
         yield from (f"{node.module}.{alias.name}" for alias in node.names)
     typed = isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
     for child in () if typed else ast.iter_child_nodes(node):
-        yield from _imports(child)
+        if not isinstance(child, ast.expr):  # which holds no statement
+            yield from _imports(child)
 
 
 def _digest(meaning: str) -> str:
@@ -202,13 +205,18 @@ def _meaning(node: object) -> str:
     It is the same in Python 3.11 to 3.13, whose `ast.dump` differs in empty fields.
     """
     if isinstance(node, list):
-        return ",".join(_meaning(each) for each in node)
+        return ",".join([_meaning(each) for each in node])
     if not isinstance(node, ast.AST):
         return repr(node)
-    fields = {name: value for name, value in ast.iter_fields(node) if value not in (None, [])}
-    if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-        fields["body"] = node.body[ast.get_docstring(node, clean=False) is not None :]
-    return f"{type(node).__name__}({';'.join(f'{name}={_meaning(value)}' for name, value in fields.items())})"
+    fields = []
+    for name in node._fields:
+        value = getattr(node, name, None)
+        if value is None or value == []:
+            continue
+        if name == "body" and isinstance(node, _DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
+            value = value[1:]
+        fields.append(f"{name}={_meaning(value)}")
+    return f"{type(node).__name__}({';'.join(fields)})"
 
 
 def _version(names: tuple[str, ...], variant: str) -> str:

@@ -28,7 +28,7 @@ def scaling(training: Training, folder: str) -> Scaling | None:
     It must be of the same model, precision, engine and hardware, with an equal batch a worker or, failing that, the
     same batch.
     """
-    if training.workers == 1:
+    if training.workers == 1 or not training.examples_per_second:
         return None
     batch = _batch(training)
     parent, _, own = folder.rstrip("/").rpartition("/")

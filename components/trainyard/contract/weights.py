@@ -1,4 +1,4 @@
-"""The trained weights that a recipe begins with: what names their content, and how they come to this machine."""
+"""The trained weights that a recipe begins with, and its teacher: what names their content, and how they come here."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ from trainyard.storage.disk import os_errors
 from trainyard.storage.source_stream import open_file
 
 FIELD = "model.weights"
+TEACHER = "train.teacher"
 KERAS, HDF5 = ".keras", ".weights.h5"
 _CHUNK = 1 << 20  # chosen: bytes
 
 
 def digest(recipe: Recipe) -> str:
-    """Return what names the content of the weights that `recipe` begins with, '' if it draws its own.
+    """Return what names the content of the weights that `recipe` begins with, and of its teacher; '' without either.
 
     A local file counts with its SHA-256, an object of a bucket with size and checksum, a pushed version with its
     manifest, and those of Keras with their name: Keras, whose version is in the key, knows their digests.
@@ -32,11 +33,16 @@ def digest(recipe: Recipe) -> str:
     Raises `DataError` if there are none at that place, `ConfigurationError` if it is a file of another kind,
     `TransientError` if a bucket cannot be reached.
     """
-    weights = recipe.model.weights
+    teacher = recipe.train.teacher
+    taught = [_pushed(teacher.model, TEACHER, "the folder of a version")] if teacher else []
+    return " ".join(filter(None, [_first_weights(recipe.model.weights), *taught]))
+
+
+def _first_weights(weights: str | None) -> str:
     if weights is None or weights == IMAGENET:
         return weights or ""
     if not is_file(weights):
-        return _pushed(weights)
+        return _pushed(weights, FIELD, f"a {KERAS} or {HDF5} file or the folder of a version")
     files = listing.list_files(weights, FIELD).files
     if len(files) != 1 or files[0].reason:
         raise ConfigurationError(
@@ -72,12 +78,11 @@ def local_file(weights: str) -> Iterator[Path]:
         yield path
 
 
-def _pushed(folder: str) -> str:
+def _pushed(folder: str, field: str, allowed: str) -> str:
     manifest = storage.committed(folder)
     if manifest is None:
         raise ConfigurationError(
-            f"{FIELD}: {folder}: is neither a {KERAS} or {HDF5} file nor a version that Trainyard pushed, such as "
-            f"models/3. Name one of them, or {IMAGENET}."
+            f"{field}: {folder}: is not {allowed} that Trainyard pushed, such as models/3. Name one."
         )
     return manifest.digest
 

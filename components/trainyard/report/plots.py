@@ -40,7 +40,9 @@ def figures(
     if examples and examples.labels:
         drawn["balance"] = _balance(examples, examples.labels)
     if training and training.history:
-        drawn |= {"loss": _loss(training), "metric": _metric(training, examples), "throughput": _throughput(training)}
+        drawn |= {"loss": _loss(training), "metric": _metric(training, examples)}
+        if training.examples_per_second:  # a program of the recipe's own need not tell
+            drawn["throughput"] = _throughput(training)
     if evaluation:
         drawn |= _answers(evaluation)
     if seconds:
@@ -114,11 +116,12 @@ def _metric(training: Training, examples: Examples | None) -> Figure:
     name = "mean absolute error" if regression else "accuracy"
     epochs = [epoch.epoch for epoch in training.history]
     rate = [epoch.learning_rate for epoch in training.history]
+    lines = [_line(epochs, [epoch.metric for epoch in training.history], f"eval {name}", "@second")]
+    if not any(rate):  # as above
+        return _figure(lines, "epoch", f"eval {name}", hovermode="x unified", **_best(training))
+    lines.append(_line(epochs, rate, "learning rate", "@muted", yaxis="y2", line={"width": 1.5, "dash": "dot"}))
     return _figure(
-        [
-            _line(epochs, [epoch.metric for epoch in training.history], f"eval {name}", "@second"),
-            _line(epochs, rate, "learning rate", "@muted", yaxis="y2", line={"width": 1.5, "dash": "dot"}),
-        ],
+        lines,
         "epoch",
         f"eval {name}",
         hovermode="x unified",

@@ -26,6 +26,8 @@ _TRAINING = {
     "resumed_from",
     "warm_start",
     "weights",
+    "teacher",
+    "command",
 }
 _RECORD_BYTES = 32 << 10  # chosen: several times what a record takes
 

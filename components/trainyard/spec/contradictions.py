@@ -10,6 +10,7 @@ from trainyard.spec import feature_names
 from trainyard.spec.gates import CLASSIFICATION_METRICS, REGRESSION_METRICS
 from trainyard.spec.networks import COLUMN_NETWORKS, IMAGENET, KERAS_APPLICATIONS, MINIMUM_SIDE, Network
 from trainyard.spec.plain_yaml import Location
+from trainyard.spec.training import command
 
 if TYPE_CHECKING:
     from trainyard.spec.recipe import Recipe
@@ -17,8 +18,10 @@ if TYPE_CHECKING:
 
 def of_recipe(recipe: Recipe) -> Iterator[tuple[Location, str]]:
     """Yield what no single section can know: the place of each contradiction, and why it is one."""
-    yield from _model_faults(recipe)
-    yield from _weights_faults(recipe)
+    if recipe.train.command is None:
+        yield from _model_faults(recipe)
+        yield from _weights_faults(recipe)
+    yield from command.faults(recipe)
     yield from _gate_faults(recipe)
     yield from _augment_faults(recipe)
     yield from _column_faults(recipe)
@@ -43,6 +46,8 @@ def of_recipe(recipe: Recipe) -> Iterator[tuple[Location, str]]:
             yield ("task",), "regression takes columns, not images"
         if weights is not None:
             yield ("train", "class_weights"), "a regression has no classes. Leave it out"
+        if data.split.by == "class":
+            yield ("data", "split"), "by: class is for a classification, and a regression has no classes. Leave it out"
     if isinstance(weights, dict) and not any(weights.values()):
         yield ("train", "class_weights"), "no class counts. Give one a weight above 0"
 

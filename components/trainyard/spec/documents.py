@@ -9,13 +9,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, Union, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo
 from pydantic_core import PydanticCustomError
 
 from trainyard.credentials import is_secret
 from trainyard.errors import ConfigurationError, did_you_mean
 from trainyard.spec.plain_yaml import MAX_BYTES, MAX_DEPTH, MAX_KEY, Location, Text, dotted
-from trainyard.uris import scheme, without_secrets
+from trainyard.uris import is_bucket, resolve, scheme, without_secrets
 
 FOLDER = "folder"
 MAX_FAULTS = 20  # shown of one document; chosen
@@ -82,6 +82,16 @@ def parse(text: str, model: type[T], *, name: str, overrides: Sequence[str] = ()
         return model.model_validate(read.content, context={FOLDER: folder})
     except ValidationError as error:
         raise _refusal(_faults(error, model, read)) from error
+
+
+def require_source(source: str, info: ValidationInfo, advice: str) -> str:
+    """Return `source` in a validator. Raises ValueError if it is not there, beside the document if `info` knows it."""
+    folder = (info.context or {}).get(FOLDER)
+    if folder is None or is_bucket(source):
+        return source
+    if not os.path.exists(resolve(folder, source)):  # noqa: PTH110 - Path's raises for a name too long
+        raise ValueError(f"there is no such file or folder. {advice}")
+    return source
 
 
 def read_text(path: Path, most: int = MAX_BYTES) -> str:

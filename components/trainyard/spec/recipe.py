@@ -12,7 +12,6 @@ from pydantic import BeforeValidator, ConfigDict, Field, ValidationInfo, field_v
 from trainyard import uris
 from trainyard.errors import ConfigurationError
 from trainyard.spec import contradictions, documents, plain_yaml
-from trainyard.spec.augment import Augment
 from trainyard.spec.data_schema import PictureSchema, TableSchema, is_schema, load_schema, parse_schema
 from trainyard.spec.documents import Strict
 from trainyard.spec.gates import Gate
@@ -21,15 +20,15 @@ from trainyard.spec.schedule import Bounds
 from trainyard.spec.tables import formula
 from trainyard.spec.tables.columns import Category, Column, Count, Date, Examples, Numeric, SplitRows, Text
 from trainyard.spec.tables.formula import Condition, Formula
+from trainyard.spec.training import command
+from trainyard.spec.training.train import Train
 from trainyard.uris import Output, Source
 
 # Every number has a least and a greatest value, every text and list a greatest length: tests/unit/test_documents.py
 # holds it. If no note says otherwise the greatest are chosen, far beyond what was ever of use.
-Epochs = Annotated[int, Field(gt=0, le=100_000)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Pixels = Annotated[int, Field(gt=0, le=8192)]
 Units = Annotated[int, Field(gt=0, le=65_536)]
-Weight = Annotated[float, Field(ge=0, le=1e6)]
 Delimiter = Literal[",", ";", "\t"]
 DELIMITERS: tuple[Delimiter, ...] = get_args(Delimiter)
 ImageStore = Literal["original", "training_size", "raw"]
@@ -170,7 +169,9 @@ class Model(Strict):
     """Which network. Sizes of images and number of classes come from the data."""
 
     name: Network | None = Field(
-        None, description="Required unless module has a build_model. mlp and wide_deep take columns, others images."
+        None,
+        description="Required unless module has a build_model, or train.command trains. mlp and wide_deep take "
+        "columns, others images.",
     )
     hidden: list[Units] = Field([64, 32], max_length=100, description="Units a layer, for mlp and wide_deep.")
     dropout: Annotated[float, Field(ge=0, lt=1)] = Field(
@@ -190,120 +191,15 @@ class Model(Strict):
     @field_validator("weights")
     @classmethod
     def _is_there(cls, weights: str | None, info: ValidationInfo) -> str | None:
-        folder = (info.context or {}).get(documents.FOLDER)
-        if weights in (None, IMAGENET) or folder is None or uris.is_bucket(weights or ""):
+        if weights is None or weights == IMAGENET:
             return weights
-        if not os.path.exists(uris.resolve(folder, weights or "")):  # noqa: PTH110 - Path's raises for a name too long
-            raise ValueError("there is no such file or folder. Name one, a bucket's URI, or imagenet")
-        return weights
+        return documents.require_source(weights, info, "Name one, a bucket's URI, or imagenet")
 
     @property
     def network_module(self) -> str:
         """The module that builds the network."""
         module = "applications" if self.name in KERAS_APPLICATIONS else self.name
         return f"trainyard.models.{module}"
-
-
-class Optimizer(Strict):
-    """How weights follow the gradients; the learning rate is the peak that warm-up reaches."""
-
-    name: Literal["adamw", "sgd", "lamb", "lars"] = Field(
-        "adamw", description="lamb and lars scale each weight's step by its own norm: for batches of thousands."
-    )
-    learning_rate: Annotated[float, Field(ge=1e-12, le=1000)] = Field(
-        1e-3, description="Peak of the schedule, after the warm-up."
-    )
-    learning_rate_batch: Examples | None = Field(
-        None,
-        description="Batch size that learning_rate is meant for: the rate grows in proportion to train.batch_size.",
-    )
-    weight_decay: Annotated[float, Field(ge=0, le=100)] = Field(
-        1e-4, description="Of all weights but biases and normalisation."
-    )
-    momentum: Annotated[float, Field(ge=0, lt=1)] = Field(0.9, description="Of sgd and lars.")
-    clip_norm: Annotated[float, Field(ge=1e-9, le=1e9)] | None = Field(1.0, description="Largest global gradient norm.")
-
-
-class EarlyStopping(Strict):
-    """Stop when the eval loss has not fallen for `patience` epochs."""
-
-    patience: Epochs = Field(description="Epochs without a better eval loss before the training ends.")
-
-
-class Checkpoints(Strict):
-    """When to save, and how many to keep beside the best one."""
-
-    every_steps: Count | None = Field(
-        None,
-        description="Steps that a kill costs at most; it saves twice as often. "
-        "By default once or twice an epoch, by what that costs.",
-    )
-    keep: Annotated[int, Field(ge=2, le=1000)] = Field(3, description="The newest so many stay, and the best one.")
-
-
-class FineTune(Strict):
-    """Train the new last layer first, then all layers at a smaller learning rate; each with a schedule of its own."""
-
-    head_epochs: Epochs = Field(3, description="First epochs, in which only the last layer learns; part of epochs.")
-    learning_rate_factor: Annotated[float, Field(ge=1e-9, le=1)] = Field(
-        0.1, description="Of the epochs after them: what optimizer.learning_rate is multiplied by."
-    )
-
-
-class Train(Strict):
-    """The schedule. batch_size is the global batch, over all devices."""
-
-    epochs: Epochs = Field(10, description="Passes over the training split, at most.")
-    batch_size: Examples = Field(64, description="Examples that change the weights once, of all workers together.")
-    workers: Annotated[int, Field(gt=0, le=1024)] = Field(
-        1, description="Processes that train together; each takes its part of every batch."
-    )
-    accumulation_steps: Examples = Field(
-        1, description="Parts of a batch that are computed one after the other, in the memory of one of them."
-    )
-    optimizer: Optimizer = Optimizer()
-    schedule: Literal["cosine", "constant"] = Field(
-        "cosine", description="Learning rate after the warm-up: half a cosine down to 0, or the peak throughout."
-    )
-    warmup_epochs: Annotated[float, Field(ge=0, le=100_000)] = Field(
-        1.0, description="Epochs in which the learning rate grows from 0 to its peak; parts of one are possible."
-    )
-    label_smoothing: Annotated[float, Field(ge=0, lt=1)] = Field(
-        0.0, description="classification: share of the target that all classes get in equal parts."
-    )
-    precision: Literal["auto", "float32", "bfloat16", "float16"] = Field(
-        "auto",
-        description="Type that layers compute in; weights stay float32. auto: bfloat16 on TPUs and on GPUs that have "
-        "it, float16 on older GPUs, float32 on CPUs.",
-    )
-    xla: bool = Field(False, description="Compile TensorFlow's computation with XLA, as JAX and TPUs do anyway.")
-    class_weights: (
-        Literal["balanced"] | Annotated[dict[Column, Weight], Field(min_length=1, max_length=10_000)] | None
-    ) = Field(
-        None,
-        description="classification: how much an example of a class counts in the loss, 1 if none is named. "
-        "balanced: so that every class counts the same.",
-    )
-    augment: Augment = Augment()
-    early_stopping: EarlyStopping | None = Field(None, description="By default all epochs are trained.")
-    checkpoints: Checkpoints = Checkpoints()
-    fine_tune: FineTune | None = Field(
-        None, description="With model.weights: two phases. By default all epochs are alike."
-    )
-    warm_start: Literal["champion"] | None = Field(
-        None, description="Begin with the weights of the model that was pushed last; the first one with its own."
-    )
-
-    @model_validator(mode="after")
-    def _equal_parts(self) -> Self:
-        parts = self.workers * self.accumulation_steps
-        if self.batch_size % parts:
-            near = parts * max(1, round(self.batch_size / parts))
-            one_part = "one a worker" if self.accumulation_steps == 1 else "one a worker and an accumulation step"
-            raise ValueError(
-                f"batch_size: {self.batch_size} examples make no {parts} equal parts, {one_part}; {near} would"
-            )
-        return self
 
 
 class Evaluate(Strict):
@@ -410,9 +306,17 @@ def load(name: str, overrides: list[str] | None = None) -> Recipe:
             "model": recipe.model.model_copy(
                 update={"weights": uris.resolve(path.parent, weights) if weights and weights != IMAGENET else weights}
             ),
+            "train": _train(recipe.train, path.parent),
             "push": recipe.push.model_copy(update={"path": push and uris.resolve(Path(), push)}),
         }
     )
+
+
+def _train(train: Train, folder: Path) -> Train:
+    if train.teacher is not None:
+        model = uris.resolve(folder, train.teacher.model)
+        train = train.model_copy(update={"teacher": train.teacher.model_copy(update={"model": model})})
+    return command.with_files(train, folder)
 
 
 def _schema(data: Data, folder: Path) -> str | None:

@@ -159,6 +159,8 @@ def _remove_unused(path: Path) -> bool:
     except FileNotFoundError:
         return True
     try:
+        if not is_at(lock, path):  # its owner let it go and began another between the opening and the lock
+            return False
         _remove(path)
     finally:
         os.close(lock)

@@ -86,9 +86,10 @@ class Screen:
         self._epoch_shown = now
         text = (
             f"epoch {event['epoch']}/{event['of']}  loss {event['train_loss']:.4f}  "
-            f"eval loss {event['eval_loss']:.4f}  metric {event['metric']:.4f}  "
-            f"{event['examples_per_second']:,.0f} examples/s"
+            f"eval loss {event['eval_loss']:.4f}  metric {event['metric']:.4f}"
         )
+        if event["examples_per_second"]:  # which a program of the recipe's own need not tell
+            text += f"  {event['examples_per_second']:,.0f} examples/s"
         if done := event["epoch"] - first:
             text += f"  {duration_text((now - since) / done * (event['of'] - event['epoch']))} left at most"
         self._console.print(f"  {step.ljust(_WIDTH)}  {text}", soft_wrap=True)

@@ -41,9 +41,15 @@ def _facts_of(record: dict[str, Any], network: str | None) -> Table:
     )
     facts.add_row("data", counts)
     bound = "bound unclear" if train["bottleneck"] == "unclear" else f"{train['bottleneck']}-bound"
-    speed = f"{train['examples_per_second']:,.0f} examples/s, {bound}"
-    facts.add_row("training", f"{network or 'own model'}, {train['epochs']} epochs, {train['steps']:,} steps, {speed}")
-    facts.add_row("devices", escape(", ".join(train["devices"])))
+    speed = f", {train['examples_per_second']:,.0f} examples/s" if train["examples_per_second"] else ""
+    bound = "" if train.get("command") else f", {bound}"
+    facts.add_row(
+        "training", f"{network or 'own model'}, {train['epochs']} epochs, {train['steps']:,} steps{speed}{bound}"
+    )
+    if train.get("command"):
+        facts.add_row("by", escape(" ".join(train["command"])))
+    else:
+        facts.add_row("devices", escape(", ".join(train["devices"])))
     if record["pushed"]:
         facts.add_row("pushed", escape(f"version {record['pushed']['version']} → {record['pushed']['path']}"))
     facts.add_row("report", escape(record["report"]))

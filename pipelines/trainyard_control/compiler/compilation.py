@@ -97,6 +97,9 @@ def _check_portable(recipe: Recipe, environment: Environment) -> None:
     weights = recipe.model.weights
     if weights and weights != IMAGENET and not _reachable(weights, environment):
         faults.append(f"model.weights: '{weights}' is on this machine. Copy it to a bucket, and name its place there.")
+    teacher = recipe.train.teacher
+    if teacher and not _reachable(teacher.model, environment):
+        faults.append(f"train.teacher: '{teacher.model}' is on this machine. Name a version in a bucket.")
     if recipe.module:
         faults.append(f"module: '{recipe.module}' is on this machine, and the images hold no such file. Leave it out.")
     if recipe.push.path and not _reachable(recipe.push.path, environment):

@@ -9,6 +9,8 @@ import math
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -27,7 +29,28 @@ _CACHE = Path("~/.cache/trainyard/costs").expanduser()
 
 
 def of_recipe(recipe: Recipe, data: DataSummary) -> ExampleCost:
-    """Return what an example costs. The recipe's own network is built once in a process of its own, and remembered."""
+    """Return what an example costs, the teacher's forward pass with it.
+
+    The recipe's own network and the teacher are built once in a process of their own, and remembered. Raises
+    `ConfigurationError` if a program of the recipe's own trains: nobody knows what it computes.
+    """
+    if recipe.train.command is not None:
+        raise ConfigurationError(
+            f"{recipe.name}: train.command: what a program of the recipe's own computes is not known beforehand, so no "
+            "speed is predicted. Run it, and read its examples a second in the report."
+        )
+    network = _network(recipe, data)
+    if recipe.train.teacher is None:
+        return network
+    teacher = _teacher(recipe.train.teacher.model)
+    return replace(
+        network,
+        flops_per_example=network.flops_per_example + teacher.flops_per_example / _PASSES,
+        activations_per_example=network.activations_per_example + teacher.activations_per_example / _PASSES,
+    )
+
+
+def _network(recipe: Recipe, data: DataSummary) -> ExampleCost:
     if recipe.model.name is None:
         return _own(recipe, data)
     if data.image is None:
@@ -82,26 +105,39 @@ def _own(recipe: Recipe, data: DataSummary) -> ExampleCost:
     module = Path(recipe.module or "")
     features = json.dumps([feature.model_dump() for feature in data.features])
     key = hashlib.sha256(f"{_COUNTS}\0{features}\0{data.classes}\0".encode() + module.read_bytes()).hexdigest()[:24]
-    cached = storage.read_text(str(_CACHE / f"{key}.json"))
-    if cached is None:
+
+    def built() -> str:
         if not data.features:
             raise ConfigurationError(
                 f"{recipe.name}: the network of {module.name} takes features that only preprocessed data tell. "
                 "Run the preprocess step once, then plan."
             )
-        cached = _built(recipe, features, data.classes)
-        storage.write_text(str(_CACHE / f"{key}.json"), cached)
-    return ExampleCost(*json.loads(cached))
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "recipe.yaml"
+            file.write_text(plain_yaml.dump(recipe.model_dump(mode="json")), encoding="utf-8")
+            return _measured([str(file), features, str(data.classes)], f"{recipe.module}: build_model failed")
+
+    return _remembered(key, "the recipe's own network", built)
 
 
-def _built(recipe: Recipe, features: str, classes: int) -> str:
-    print("· building the recipe's own network once, to count what it costs", file=sys.stderr)
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "recipe.yaml"
-        file.write_text(plain_yaml.dump(recipe.model_dump(mode="json")), encoding="utf-8")
-        command = [sys.executable, "-m", "trainyard.models.measure", str(file), features, str(classes)]
-        done = subprocess.run(command, capture_output=True, text=True)
+def _teacher(version: str) -> ExampleCost:
+    key = hashlib.sha256(f"{_COUNTS}\0{storage.require(version, 'push').digest}".encode()).hexdigest()[:24]
+    return _remembered(key, "the teacher", lambda: _measured([version], f"train.teacher: {version}: cannot be loaded"))
+
+
+def _remembered(key: str, what: str, measure: Callable[[], str]) -> ExampleCost:
+    counts = storage.read_text(str(_CACHE / f"{key}.json"))
+    if counts is None:
+        print(f"· building {what} once, to count what it costs", file=sys.stderr)
+        counts = measure()
+        storage.write_text(str(_CACHE / f"{key}.json"), counts)
+    return ExampleCost(*json.loads(counts))
+
+
+def _measured(arguments: list[str], failure: str) -> str:
+    command = [sys.executable, "-m", "trainyard.models.measure", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         last = done.stderr.strip().splitlines()[-1:] or ["no reason given"]
-        raise ConfigurationError(f"{recipe.module}: build_model failed ({last[0][:300]}). Correct it, then plan.")
+        raise ConfigurationError(f"{failure} ({last[0][:300]}). Correct it, then plan.")
     return done.stdout.strip().splitlines()[-1]

@@ -173,6 +173,11 @@ def measure(
     epochs = _QUICK_EPOCHS if quick else _EPOCHS
     overrides = [*overrides, override("train.epochs", epochs), override("train.early_stopping", None)]
     recipe = recipes.load(name, overrides)
+    if recipe.train.command is not None:
+        raise ConfigurationError(
+            f"{recipe.name}: train.command: a program of the recipe's own trains, and the settings that bench compares "
+            "are Trainyard's. Compare runs of it with `trainyard runs compare`."
+        )
     speeds: list[Speed] = []
     left_out: dict[str, str] = {}
     base: Training | None = None

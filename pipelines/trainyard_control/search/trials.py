@@ -13,6 +13,7 @@ from trainyard.contract import keys
 from trainyard.contract.artifacts.document import Part
 from trainyard.contract.artifacts.train import Epoch, Training
 from trainyard.contract.champion import champion
+from trainyard.errors import ConfigurationError
 from trainyard.runtime import step as steps
 from trainyard.spec.environment import Environment
 from trainyard.spec.recipe import Recipe
@@ -108,7 +109,12 @@ def train(
             update={"state": "pruned", "epochs": epochs, "seconds": round(seconds, 2), "why": str(pruned)}
         )
     trained = Training.read(model)
-    best = trained.history[trained.best_epoch - 1]
+    best = next((epoch for epoch in trained.history if epoch.epoch == trained.best_epoch), None)
+    if best is None:
+        raise ConfigurationError(
+            f"{recipe.name}: train.command: the program told of no epoch, and trials are compared by them. "
+            "Have it print a line of event epoch after each, as docs/how-to/own-script.md shows."
+        )
     return trial.model_copy(
         update={
             "state": "complete",

@@ -45,11 +45,13 @@ class Column(Part):
     """What the transform learned of one column from the training split, exactly; None is what its type does not use.
 
     A number, or the days since 1970 of a date: `imputed` if it is missing, then (x - mean) / standard_deviation,
-    (x - low) / (high - low), 0 if the divisor is 0, or how many of the boundaries are at most x.
+    (x - low) / (high - low), 0 if the divisor is 0, or how many of the boundaries are at most x. If `log`, x is
+    sign(x) log(1 + |x|) of the number in the data before all else, and the others are in those units.
     A category: its line in the file `vocabulary`, counted from 0; `missing` stands for an empty one. A word of a text:
     its line counted from 1, and 1 more than `unknown` says if it has none.
     """
 
+    log: Literal[True] | None = None
     imputed: float | None = None
     mean: float | None = None
     standard_deviation: float | None = None

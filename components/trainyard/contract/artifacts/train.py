@@ -83,7 +83,9 @@ class Training(Document):
     flops_per_example are the operations of a step, activations the numbers that its layers put out, kept those of
     them that the backward pass reads (0: not counted). finished: ISO time.
     warm_start: the champion's version whose weights came first, '' if they were the model's own. weights: as
-    model.weights of the recipe.
+    model.weights of the recipe. teacher: the version whose answers were learned, '' if none.
+    command: the program of the recipe's own that trained, if one did. What it did not tell is 0 then, or empty; the
+    rest of what it left is in files/.
     """
 
     file = "training.json"
@@ -127,3 +129,5 @@ class Training(Document):
     finished: str = ""
     warm_start: str = ""
     weights: str = ""
+    teacher: str = ""
+    command: list[str] = []

@@ -21,14 +21,19 @@ class Numeric(Strict):
     """A number. What is missing is imputed; the z-score, range or quantile buckets come from the training split."""
 
     type: Literal["numeric"] = Field(description="Says that the column is a number.")
-    scale: Literal["zscore", "minmax", "buckets", "none"] = Field(
+    scale: Literal["zscore", "log", "minmax", "buckets", "none"] = Field(
         "zscore",
-        description="zscore: mean 0, deviation 1. minmax: 0 to 1. buckets: the id of its quantile. none: as it is.",
+        description="zscore: mean 0, deviation 1. log: sign(x) log(1 + abs(x)), which keeps the sign of negative "
+        "numbers, then zscore. minmax: 0 to 1. buckets: the id of its quantile. none: as it is.",
     )
     buckets: Annotated[int, Field(ge=2, le=10_000)] = Field(
         10, description="Number of quantile buckets for scale: buckets."
     )
-    impute: Literal["mean", "median"] | Bound = Field("mean", description="Stands in for a missing value.")
+    impute: Literal["mean", "median"] | Bound = Field(
+        "mean",
+        description="Stands in for a missing value. With scale: log the mean is that of the logarithms, a number is "
+        "written as in the data.",
+    )
 
 
 class Category(Strict):
@@ -63,23 +68,39 @@ class Text(Strict):
     ngrams: Annotated[int, Field(ge=1, le=3)] = Field(
         1, description="2 counts pairs of neighbours as words too, 3 also triples; they follow the single words."
     )
+    separator: Annotated[str, Field(min_length=1, max_length=8)] | None = Field(
+        None,
+        description="Of a list in one cell, such as ';' in rock;pop: cut there alone. What lies between is one word, "
+        "as it is written, but for the space around it.",
+        exclude_if=lambda separator: separator is None,  # so that the outputs of recipes without it keep their keys
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.separator is not None and self.separator != self.separator.strip():
+            raise ValueError(f"separator {self.separator!r} has white space around it. Write it without, such as ';'")
+        if self.separator is not None and self.ngrams > 1:
+            raise ValueError(f"ngrams {self.ngrams} counts neighbours, and values of a list are none. Leave one out")
+        return self
 
 
 class SplitRows(Strict):
     """Which examples train, which choose the best epoch (eval), and which the gates judge by (test).
 
-    An example's place depends on the seed and its own content alone, or on that of one column.
+    An example's place depends on the seed and its own content alone, or on that of one column; by class also on the
+    other examples of its class.
     """
 
-    by: Literal["content", "group", "time", "column"] = Field(
+    by: Literal["content", "class", "group", "time", "column"] = Field(
         "content",
-        description="content: equal examples meet. group: rows with the same value of column meet. time: by the day "
+        description="content: equal examples meet. class: each class gives its share to every split, to the row, and "
+        "one at least if it has three different ones. group: rows with the same value of column meet. time: by the day "
         "in column, the oldest train. column: it names the split: train, eval (validation, val, dev) or test.",
     )
     column: Column | None = Field(None, description="Of group, time and column: a column of the data, or of derive.")
-    train: Share = Field(0.8, description="Share of the training split, by content or group.")
-    eval: Share = Field(0.1, description="Share of the eval split, by content or group.")
-    test: Share = Field(0.1, description="Share of the test split, by content or group.")
+    train: Share = Field(0.8, description="Share of the training split, by content, class or group.")
+    eval: Share = Field(0.1, description="Share of the eval split, by content, class or group.")
+    test: Share = Field(0.1, description="Share of the test split, by content, class or group.")
     eval_from: Day | None = Field(None, description="Of time: the first day, YYYY-MM-DD, of the eval split.")
     test_from: Day | None = Field(None, description="Of time: the first day of the test split.")
 
@@ -87,14 +108,16 @@ class SplitRows(Strict):
     def _consistent(self) -> Self:
         if abs(self.train + self.eval + self.test - 1) > 1e-6:
             raise ValueError(f"the fractions add up to {self.train + self.eval + self.test:g}, not to 1")
-        if (self.column is None) != (self.by == "content"):
+        if (self.column is None) != (self.by in ("content", "class")):
             raise ValueError(
                 "column is for by: group, time or column. Say which one it is"
                 if self.column
                 else f"by: {self.by} needs to know the column. Give column"
             )
         if self.by in ("time", "column") and (self.train, self.eval, self.test) != (0.8, 0.1, 0.1):
-            raise ValueError(f"fractions are for by: content and group; by: {self.by} takes what the column says")
+            raise ValueError(
+                f"fractions are for by: content, class and group; by: {self.by} takes what the column says"
+            )
         if self.by != "time":
             if self.eval_from or self.test_from:
                 raise ValueError("eval_from and test_from are for by: time. Leave them out")

@@ -2,7 +2,8 @@
 
 The records go in tasks: a file of many, a piece of a large one, or some hundred images. A task leaves its rows in parts
 and, last and under its final name at once, a document of what it found. The results are merged in the order of the
-tasks, so that they do not depend on who did which, nor on which attempt.
+tasks, so that they do not depend on who did which, nor on which attempt. If `data.split` goes by class, there are tasks
+after these, one a part: only when all is read, each row has its split.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Generic, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -25,6 +27,7 @@ from trainyard.errors import ConfigurationError, DataError
 from trainyard.quality.schema.conformity import Conformity
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.preprocess import progress
+from trainyard.steps.preprocess.by_class import Limits, class_limits, place_by_class
 from trainyard.steps.preprocess.facts import near_duplicates
 from trainyard.steps.preprocess.facts.expectation import conformity
 from trainyard.steps.preprocess.facts.near_duplicates import with_looks
@@ -34,7 +37,7 @@ from trainyard.steps.preprocess.parts import BUCKETS, PartFile, PartWriter, buck
 from trainyard.steps.preprocess.readers.files import WHOLE, Files, Piece
 from trainyard.steps.preprocess.readers.sources import Fatal, Reader, pieces
 from trainyard.steps.preprocess.readers.tfds import Dataset
-from trainyard.steps.preprocess.split import assign
+from trainyard.steps.preprocess.split import assign, draw, place
 from trainyard.steps.preprocess.tasks import do_tasks
 
 _EXAMPLES_SHOWN = 5
@@ -86,6 +89,8 @@ class _Found:
 
 
 _FOUND = TypeAdapter(_Found)
+_Placed = tuple[pa.RecordBatch, dict[Split, int]]  # rows as a PartWriter takes them, and the digests of each split
+_Work = TypeVar("_Work")
 
 
 @dataclass(frozen=True)
@@ -109,28 +114,24 @@ def collect(recipe: Recipe, files: Files, dataset: Dataset | None, kept: Kept, b
     """
     work = str(kept.folder)
     tasks = _tasks(recipe, files, dataset)
-    done = {name: its for name in tasks if (its := _kept(name, kept))}
-    if done:
-        events.emit("kept", done=len(done), total=len(tasks), unit="tasks")
+    name = digests(recipe, [list(tasks)])[0]
     with progress.reported(len(files.paths), "files", lambda: _finished(tasks, work)):
-        do_tasks(
-            _Collect(recipe, Reader(recipe, files, dataset), work),
-            lambda: [task for task in tasks.items() if not _document(work, task[0]).exists()],
-            beam_options,
-            files.bytes,
-        )
-    found = [done.get(name) or _read_found(_document(work, name)) for name in tasks]
+        read = _Collect(recipe, Reader(recipe, files, dataset), work)
+        found = _results(read, tasks, kept, beam_options, files.bytes)
     fatal = sorted({sentence for each in found for sentence in each.fatal})
     if fatal:
         raise DataError("\n".join(fatal[:_EXAMPLES_SHOWN]))
-    parts = [part for each in found for part in each.parts]
     bad = (*files.bad, *(item for each in found for item in each.bad))
+    placed = found
+    if recipe.data.split.by == "class":
+        placed = _place_by_class(recipe, found, name, kept, beam_options, files.bytes)
+    parts = [part for each in placed for part in each.parts]
     return Collected(
         folder=work,
-        name=digests(recipe, [list(tasks)])[0],
+        name=name,
         bytes=files.bytes,
         parts=parts,
-        splits={split: _summary(split, found, parts, work) for split in SPLITS},
+        splits={split: _summary(split, placed, parts, work) for split in SPLITS},
         bad=sorted(bad, key=lambda item: (item.source, item.reason)),
         repeated=sorted(_repeated(parts, work), key=lambda item: item.sources),
         window=files.window,
@@ -140,13 +141,50 @@ def collect(recipe: Recipe, files: Files, dataset: Dataset | None, kept: Kept, b
     )
 
 
-class _Collect:
-    def __init__(self, recipe: Recipe, reader: Reader, work: str) -> None:
-        self._recipe, self._reader, self._work = recipe, reader, work
-        self._target = recipe.data.label if recipe.task == "regression" else None
-        self._looks = recipe.data.near_duplicates and recipe.data.is_image
+def _place_by_class(
+    recipe: Recipe, read: list[_Found], name: str, kept: Kept, beam_options: str, data_bytes: int
+) -> list[_Found]:
+    """Return what there is in each split after the parts that were `read` are written again with their splits.
 
-    def __call__(self, named: tuple[str, _Task]) -> None:
+    name: a digest of all that was read, for a class is cut by all its rows.
+    """
+    work = str(kept.folder)
+    parts = [part for each in read for part in each.parts]
+    tasks = dict(zip(digests(recipe, ([name, part.name] for part in parts)), parts, strict=True))
+    limits = class_limits(parts, work, recipe.data.split)
+    examples = {name: sum(part.rows.values()) for name, part in tasks.items()}
+    events.emit("splitting", by="class", classes=len(limits), examples=sum(examples.values()))
+
+    def placed() -> int:
+        return sum(rows for name, rows in examples.items() if _document(work, name).exists())
+
+    with progress.reported(sum(examples.values()), "examples", placed):
+        return _results(_PlaceByClass(recipe, limits, work), tasks, kept, beam_options, data_bytes)
+
+
+def _results(do: _Do[_Work], tasks: dict[str, _Work], kept: Kept, beam_options: str, data_bytes: int) -> list[_Found]:
+    """Return what each of `tasks` found, done now if it is not `kept`."""
+    work = str(kept.folder)
+    done = {name: its for name in tasks if (its := _kept(name, kept))}
+    if done:
+        events.emit("kept", done=len(done), total=len(tasks), unit="tasks")
+    do_tasks(
+        do,
+        lambda: [task for task in tasks.items() if not _document(work, task[0]).exists()],
+        beam_options,
+        data_bytes,
+    )
+    return [done.get(name) or _read_found(_document(work, name)) for name in tasks]
+
+
+class _Do(Generic[_Work]):
+    """Does a task: leaves its rows in parts, and a document of what it found."""
+
+    def __init__(self, recipe: Recipe, work: str) -> None:
+        self._recipe, self._work = recipe, work
+        self._target = recipe.data.label if recipe.task == "regression" else None
+
+    def __call__(self, named: tuple[str, _Work]) -> None:
         """Do a task.
 
         Raises `TransientError` if a bucket does not answer any more, `ConfigurationError` if the folder is not here.
@@ -158,6 +196,33 @@ class _Collect:
         if final.exists():  # done by an attempt of the runner that it took for lost
             return
         writer, found = PartWriter(Path(self._work), name), _Found()
+        for rows, added in self._rows(task, found):
+            for split, digest in added.items():
+                found.splits.setdefault(split, Summary()).merge(Summary(digests=f"{digest:x}"))
+            self._count(found, writer.add(rows))
+        self._count(found, writer.flush())
+        found.parts = writer.parts
+        with finished(final) as temporary:
+            temporary.write_bytes(_FOUND.dump_json(found))
+
+    def _rows(self, task: _Work, found: _Found) -> Iterator[_Placed]:
+        """Yield the good rows of `task`; what else there is goes to `found`."""
+        raise NotImplementedError
+
+    def _count(self, found: _Found, slices: Iterator[tuple[Split, pa.RecordBatch]]) -> None:
+        for split, rows in slices:
+            if found.splits:  # not while the rows are only read, by class
+                found.splits[split].merge(Summary.of(rows, self._target))
+
+
+class _Collect(_Do[_Task]):
+    def __init__(self, recipe: Recipe, reader: Reader, work: str) -> None:
+        super().__init__(recipe, work)
+        self._reader = reader
+        self._looks = recipe.data.near_duplicates and recipe.data.is_image
+
+    def _rows(self, task: _Task, found: _Found) -> Iterator[_Placed]:
+        recipe = self._recipe
         for item in self._reader.read(task.paths, task.piece):
             if isinstance(item, Fatal):
                 found.fatal.append(item.sentence)
@@ -165,19 +230,24 @@ class _Collect:
                 found.bad.append(item)
             else:
                 item = with_looks(item) if self._looks else item
-                rows, digests = assign(item, self._recipe.seed, self._recipe.data)
-                for split, digest in digests.items():
-                    found.splits.setdefault(split, Summary()).merge(Summary(digests=f"{digest:x}"))
-                self._count(found, writer.add(rows))
-                found.conformity.merge(conformity(item, self._recipe.data))
-        self._count(found, writer.flush())
-        found.parts = writer.parts
-        with finished(final) as temporary:
-            temporary.write_bytes(_FOUND.dump_json(found))
+                found.conformity.merge(conformity(item, recipe.data))
+                if recipe.data.split.by == "class":
+                    yield draw(item, recipe.seed), {}
+                else:
+                    yield assign(item, recipe.seed, recipe.data)
 
-    def _count(self, found: _Found, slices: Iterator[tuple[Split, pa.RecordBatch]]) -> None:
-        for split, rows in slices:
-            found.splits[split].merge(Summary.of(rows, self._target))
+
+class _PlaceByClass(_Do[PartFile]):
+    """Writes a part again, with the split of each row."""
+
+    def __init__(self, recipe: Recipe, limits: Limits, work: str) -> None:
+        super().__init__(recipe, work)
+        self._limits = limits
+
+    def _rows(self, task: PartFile, _: _Found) -> Iterator[_Placed]:
+        rows = task.open(self._work)
+        splits = place_by_class(rows, self._limits)
+        yield place(rows.drop_columns("order"), splits, self._recipe.seed, self._recipe.data)
 
 
 def _conformity(found: list[_Found]) -> Conformity:

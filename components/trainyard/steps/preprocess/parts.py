@@ -73,6 +73,8 @@ class PartWriter:
 
     def add(self, batch: pa.RecordBatch) -> Iterator[tuple[Split, pa.RecordBatch]]:
         """Take `batch`, and yield (split, its sorted rows) of a part if one is full."""
+        if not len(batch):  # as data.fraction may leave a small file
+            return
         self._batches.append(batch)
         if sum(each.nbytes for each in self._batches) >= _BYTES or sum(map(len, self._batches)) >= _ROWS:
             yield from self.flush()

@@ -1,4 +1,7 @@
-"""Where an example belongs: a pure function of its content and the seed, so that nothing moves when data are added."""
+"""Where an example belongs: a pure function of its content and the seed, so that nothing moves when data are added.
+
+By class it takes all draws of the class, too: see `by_class`.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +17,26 @@ from trainyard.steps.preprocess.readers.tables.rows import SPLIT_NAMES
 
 
 def assign(batch: pa.RecordBatch, seed: int, data: Data) -> tuple[pa.RecordBatch, dict[Split, int]]:
-    """Return the rows with their `split` (int8, its number in `SPLITS`) and `order` (binary(16)), without `split_by`.
+    """Return the rows with their `split` and `order` as `place` does, without `split_by`, and their digests."""
+    splits = _splits(batch, seed, data.split)
+    if data.split.column:
+        batch = batch.drop_columns("split_by")
+    return place(batch, splits, seed, data)
+
+
+def draw(batch: pa.RecordBatch, seed: int) -> pa.RecordBatch:
+    """Return the rows with their draw as `order` (binary(16)), all in the first split until `by_class` ends."""
+    orders = [_digest(b"split", seed, content)[:16] for content in batch["content"].to_pylist()]
+    placed = batch.append_column("split", pa.array(np.zeros(len(batch), np.int8)))
+    return placed.append_column("order", pa.array(orders, pa.binary(16)))
+
+
+def place(batch: pa.RecordBatch, splits: list[Split], seed: int, data: Data) -> tuple[pa.RecordBatch, dict[Split, int]]:
+    """Return the rows with their `split` (int8, its number in `SPLITS`) and `order` (binary(16)).
 
     And the sum of the digests of each split's rows, label included, modulo 2^256: no order changes it. Of the training
     split `data.fraction` stays.
     """
-    splits = _splits(batch, seed, data.split)
-    if data.split.column:
-        batch = batch.drop_columns("split_by")
     if data.fraction < 1:
         contents = batch["content"].to_pylist()
         left = [is_used(content, split, seed, data) for content, split in zip(contents, splits, strict=True)]
@@ -77,5 +92,8 @@ def order_key(content: bytes, source: str, seed: int) -> bytes:
 
 
 def _uniform(purpose: bytes, seed: int, content: bytes) -> float:
-    digest = hashlib.sha256(purpose + f"\0{seed}\0".encode() + content).digest()
-    return int.from_bytes(digest[:8], "big") / 2**64
+    return int.from_bytes(_digest(purpose, seed, content)[:8], "big") / 2**64
+
+
+def _digest(purpose: bytes, seed: int, content: bytes) -> bytes:
+    return hashlib.sha256(purpose + f"\0{seed}\0".encode() + content).digest()

@@ -37,9 +37,10 @@ def train(
             this.execute(run, **inputs)
         step.drop_checkpoints(model)
         training = Training.read(model)
-        best = next(epoch for epoch in training.history if epoch.epoch == training.best_epoch)
-        metrics.log_metric("eval_loss", best.eval_loss)
-        metrics.log_metric("eval_metric", best.metric)
+        for best in training.history:  # a program of the recipe's own may have told of none
+            if best.epoch == training.best_epoch:
+                metrics.log_metric("eval_loss", best.eval_loss)
+                metrics.log_metric("eval_metric", best.metric)
         metrics.log_metric("steps", training.steps)
         metrics.log_metric("examples_per_second", training.examples_per_second)
         return (model,)

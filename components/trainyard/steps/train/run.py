@@ -21,10 +21,10 @@ def run(recipe: Recipe, examples: str, checkpoints: str, output: Path, start: st
 
     start: the version of a pushed model (its folder, or URI) whose weights come first; '' for weights of its own.
     Several workers train as processes of their own on this machine; so does JAX, because a process has one engine, and
-    this one may have TensorFlow's already.
+    this one may have TensorFlow's already; and so does a program of the recipe's own.
     """
     check_devices()
-    if recipe.train.workers == 1 and engine.engine_name() == "tensorflow":
+    if recipe.train.command is None and recipe.train.workers == 1 and engine.engine_name() == "tensorflow":
         train_in_process(recipe, examples, checkpoints, output, start=start)
         return
     from trainyard.steps.train.gang import local_gang
@@ -40,6 +40,11 @@ def train_in_process(
     examples: if they are in a bucket, a worker fetches the shards that it reads. past: the gang's restarts before this
     start, as JSON of `goodput.Past`. start: as `run`.
     """
+    if recipe.train.command is not None:
+        from trainyard.steps.train.own.training import train_by_command
+
+        train_by_command(recipe, examples, checkpoints, output, past)
+        return
     os.environ.setdefault("TF_USE_LEGACY_KERAS", "0")
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     start_of_import, started = time.perf_counter(), time.monotonic()
@@ -66,7 +71,8 @@ def train_in_process(
             recipe, examples, checkpoints, _identity(recipe, manifest), output, gang_past, champion, feed
         )
     seconds = {"import": round(import_seconds, 3), **document.seconds}
-    begun = {"warm_start": start, "weights": recipe.model.weights or ""}
+    teacher = recipe.train.teacher.model if recipe.train.teacher else ""
+    begun = {"warm_start": start, "weights": recipe.model.weights or "", "teacher": teacher}
     document.model_copy(update={"seconds": seconds, **begun}).write(output)
     events.emit(
         "trained",

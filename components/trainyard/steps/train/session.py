@@ -10,6 +10,9 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
+import trainyard.data  # noqa: F401 - first: sets what TensorFlow reads while it is imported
+
+# isort: split
 import keras
 import tensorflow as tf
 
@@ -22,6 +25,7 @@ from trainyard.models.weights import load_weights
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.train import warm_start
 from trainyard.steps.train.engines import engine as engines
+from trainyard.steps.train.engines import teacher
 from trainyard.steps.train.engines.engine import Engine, Steps
 from trainyard.steps.train.engines.network import deployable, network, target_moments
 from trainyard.steps.train.engines.objective import Classification, Objective, Regression
@@ -187,7 +191,8 @@ def prepare(
     def build() -> keras.Model:
         return network(recipe, document, targets, precision)
 
-    return data, engine.steps(build, recipe, data.steps_per_epoch, objective, precision)
+    load_teacher = partial(teacher.load, recipe, folder.uri, document)
+    return data, engine.steps(build, recipe, data.steps_per_epoch, objective, precision, load_teacher)
 
 
 def _finish(
@@ -230,8 +235,7 @@ def _finish(
         gradient_bytes=loop.steps.gradient_bytes if replicas > 1 else 0,
         hardware=engine.hardware(),
         cores=len(os.sched_getaffinity(0)),
-        # Nothing goes backwards through a frozen backbone.
-        flops_per_example=work.flops_per_example / (TRAINING_PASSES if recipe.model.freeze == "backbone" else 1),
+        flops_per_example=_flops_per_example(work.flops_per_example, recipe, loop.steps),
         activations_per_example=work.activations_per_example,
         kept_per_example=work.kept_per_example,
         finished=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -243,6 +247,13 @@ def _finish(
         rollbacks=loop.rollbacks,
         seconds={name: round(value, 3) for name, value in {**seconds, **loop.seconds}.items()},
     )
+
+
+def _flops_per_example(whole: float, recipe: Recipe, steps: Steps) -> float:
+    """Return the operations of a step of an example, which are `whole` if all layers learn and nobody teaches."""
+    # Nothing goes backwards through a frozen backbone, or through a teacher.
+    own = whole / TRAINING_PASSES if recipe.model.freeze == "backbone" else whole
+    return own + (cost(steps.teacher.model).flops_per_example / TRAINING_PASSES if steps.teacher else 0)
 
 
 def _write_summary(writer: tf.summary.SummaryWriter, epoch: Epoch) -> None:

@@ -12,6 +12,7 @@ from trainyard.storage import storage
 
 _VOCABULARIES = "transform/transform_fn/assets/"
 _PUSHED_VOCABULARIES = f"{EXTRA}/vocabularies/"
+_FIELD = "train.warm_start"
 _ADVICE = "Leave train.warm_start out of the recipe to train from first weights."
 
 
@@ -21,14 +22,14 @@ def load_champion(champion: str, model: keras.Model, examples: str, labels: list
     Raises `ConfigurationError` if the weights would mean something else here: if the classes (`labels`, those of
     `examples`), the vocabularies or the model's variables differ. Raises as `trained.load_pushed`.
     """
-    _require_same_ids(champion, examples, labels)
+    require_same_ids(champion, examples, labels, _FIELD, _ADVICE)
     pushed = {variable.path: variable for variable in trained.load_pushed(champion).weights}
     own = {variable.path: variable for variable in model.weights}
     for name in sorted(own.keys() | pushed.keys()):
         shape, pushed_shape = (tuple(of[name].shape) if name in of else "missing" for of in (own, pushed))
         if shape != pushed_shape:
             raise ConfigurationError(
-                f"train.warm_start: {champion} is another model: its variable '{name}' is {pushed_shape}, and "
+                f"{_FIELD}: {champion} is another model: its variable '{name}' is {pushed_shape}, and "
                 f"{shape} in this one. {_ADVICE}"
             )
     for name, variable in own.items():
@@ -36,22 +37,26 @@ def load_champion(champion: str, model: keras.Model, examples: str, labels: list
     events.emit("warm_start", champion=champion, variables=len(own))
 
 
-def _require_same_ids(champion: str, examples: str, labels: list[str] | None) -> None:
-    before = (storage.read(champion, f"{EXTRA}/labels.txt") or b"").decode().split("\n")[:-1]
+def require_same_ids(version: str, examples: str, labels: list[str] | None, field: str, advice: str) -> None:
+    """Raise `ConfigurationError` if the pushed `version` has other classes or vocabularies than `examples`.
+
+    labels: those of `examples`. field: the recipe's, whose version it is. advice: the error's last sentence.
+    """
+    before = (storage.read(version, f"{EXTRA}/labels.txt") or b"").decode().split("\n")[:-1]
     if before != (labels or []):
         changed = sorted({*before} ^ {*(labels or [])})
         which = f"'{changed[0]}' is only in one of them" if changed else "their order changed"
         raise ConfigurationError(
-            f"train.warm_start: {champion} tells apart {len(before)} classes, the data have {len(labels or [])} "
-            f"({which}). {_ADVICE}"
+            f"{field}: {version} tells apart {len(before)} classes, the data have {len(labels or [])} "
+            f"({which}). {advice}"
         )
-    pushed = _files(champion, "push", _PUSHED_VOCABULARIES)
+    pushed = _files(version, "push", _PUSHED_VOCABULARIES)
     own = _files(examples, "preprocess", _VOCABULARIES)
     changed = sorted(name for name in pushed.keys() | own.keys() if pushed.get(name) != own.get(name))
     if changed:
         raise ConfigurationError(
-            f"train.warm_start: the vocabulary '{changed[0]}' is another one than that of {champion} ({len(changed)} "
-            f"changed), so its ids mean something else. {_ADVICE}"
+            f"{field}: the vocabulary '{changed[0]}' is another one than that of {version} ({len(changed)} "
+            f"changed), so its ids mean something else. {advice}"
         )
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from trainyard.contract.artifacts.document import SPLITS, Split
 from trainyard.contract.statistics.drift import FeatureStatistics, Statistics
 from trainyard.errors import DataError
-from trainyard.spec.recipe import Recipe
+from trainyard.spec.recipe import Data, Recipe
 from trainyard.steps.preprocess.collect import Collected
 
 _SHOWN = 5
@@ -32,7 +32,7 @@ def require_usable(collected: Collected, recipe: Recipe) -> None:
         )
     _require_values(collected, recipe)
     if recipe.task == "classification":
-        _require_classes(collected)
+        _require_classes(collected, recipe.data)
 
 
 def class_names(collected: Collected) -> list[str]:
@@ -131,7 +131,7 @@ def _require_values(collected: Collected, recipe: Recipe) -> None:
         )
 
 
-def _require_classes(collected: Collected) -> None:
+def _require_classes(collected: Collected, data: Data) -> None:
     totals: Counter[str] = Counter()
     for summary in collected.splits.values():
         totals.update(summary.labels)
@@ -143,6 +143,10 @@ def _require_classes(collected: Collected) -> None:
             f"data.label: the class '{single[0]}' has one example ({len(single)} such classes). "
             "A class needs examples in every split. Add examples or remove the class."
         )
+    if data.split.by == "class":
+        advice = "By class, three different examples of it suffice while data.fraction is 1. Add examples."
+    else:
+        advice = "Add examples, give the split a larger fraction, or set data.split.by to class."
     for split in SPLITS:
         lacking = sorted(set(totals) - set(collected.splits[split].labels))
         if lacking:
@@ -150,6 +154,5 @@ def _require_classes(collected: Collected) -> None:
             counts = ", ".join(f"{other} {collected.splits[other].labels.get(name, 0)}" for other in SPLITS)
             raise DataError(
                 f"data.split: the split '{split}' has no example of class '{name}' ({counts}; {len(lacking)} classes "
-                "lack there). Every split needs every class. Add examples, give the split a larger fraction, or take "
-                "another seed."
+                f"lack there). Every split needs every class. {advice}"
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -51,7 +52,11 @@ def column_preprocessing(data: Data) -> Callable[[Tensors], Tensors]:
 
     def preprocessing_fn(inputs: Tensors) -> Tensors:
         dates = {name: Calendar(inputs[name]) for name, feature in data.features.items() if isinstance(feature, Date)}
-        numbers = {name: inputs[name] for name, feature in data.features.items() if isinstance(feature, Numeric)}
+        numbers = {
+            name: _signed_log(inputs[name]) if _is_log(feature) else inputs[name]
+            for name, feature in data.features.items()
+            if isinstance(feature, Numeric)
+        }
         learned = Learned({**numbers, **{name: calendar.days for name, calendar in dates.items()}})
         outputs: Tensors = {}
         for name, feature in data.features.items():
@@ -100,7 +105,7 @@ def learned_columns(data: Data, saved_model: Path) -> dict[str, Column]:
     return {
         name: _learned_vocabulary(saved_model / "assets" / _vocabulary_name(name, data), feature)
         if isinstance(feature, Category | Text)
-        else Column(**numbers[name])
+        else Column(log=_is_log(feature) or None, **numbers[name])
         for name, feature in data.features.items()
     }
 
@@ -113,8 +118,11 @@ def _learned_vocabulary(vocabulary: Path, feature: Category | Text) -> Column:
 
 def _numeric(name: str, feature: Numeric, learned: Learned) -> tf.Tensor:
     """Impute, then scale by what the known values say."""
-    filled = learned.filled(name, feature.impute)
-    if feature.scale == "zscore":
+    impute = feature.impute
+    if _is_log(feature) and not isinstance(impute, str):
+        impute = math.copysign(math.log1p(abs(impute)), impute)
+    filled = learned.filled(name, impute)
+    if feature.scale in ("zscore", "log"):
         return _zscore(name, filled, learned)
     if feature.scale == "minmax":
         low, high = learned.range(name)
@@ -122,6 +130,16 @@ def _numeric(name: str, feature: Numeric, learned: Learned) -> tf.Tensor:
     if feature.scale == "buckets":
         return tft.apply_buckets(tf.cast(filled, tf.float32), learned.boundaries(name, feature.buckets)[tf.newaxis])
     return tf.cast(filled, tf.float32)
+
+
+def _signed_log(values: tf.Tensor) -> tf.Tensor:
+    """Return sign(x) log(1 + |x|) of `values` (n,) in float64; what is missing (NaN) stays so."""
+    exact = tf.cast(values, tf.float64)
+    return tf.math.sign(exact) * tf.math.log1p(tf.math.abs(exact))
+
+
+def _is_log(feature: Numeric | Date) -> bool:
+    return isinstance(feature, Numeric) and feature.scale == "log"
 
 
 def _zscore(name: str, filled: tf.Tensor, learned: Learned) -> tf.Tensor:

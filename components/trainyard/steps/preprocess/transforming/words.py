@@ -15,8 +15,7 @@ _BETWEEN_WORDS = r"[^\pL\pN]+"  # RE2: neither letters nor digits of any script
 
 def word_ids(texts: tf.Tensor, feature: Text, vocabulary: str) -> tf.Tensor:
     """Return the ids (n, feature.words) int64 of the first words of `texts` (n,): 1 + that of the vocabulary's file."""
-    plain = tf.strings.regex_replace(tf.strings.lower(texts, encoding="utf-8"), _BETWEEN_WORDS, " ")
-    words = tf.strings.split(plain)
+    words = _plain_words(texts) if feature.separator is None else _values(texts, feature.separator)
     if feature.ngrams > 1:
         words = tf.strings.ngrams(words, [*range(1, feature.ngrams + 1)])
     ids = tft.compute_and_apply_vocabulary(
@@ -29,3 +28,14 @@ def word_ids(texts: tf.Tensor, feature: Text, vocabulary: str) -> tf.Tensor:
     return tf.sparse.to_dense(
         tf.SparseTensor(ids.indices, ids.values + 1, [tf.shape(texts, tf.int64)[0], feature.words]), NO_WORD
     )
+
+
+def _plain_words(texts: tf.Tensor) -> tf.RaggedTensor:
+    return tf.strings.split(tf.strings.regex_replace(tf.strings.lower(texts, encoding="utf-8"), _BETWEEN_WORDS, " "))
+
+
+def _values(texts: tf.Tensor, separator: str) -> tf.RaggedTensor:
+    """Return what lies between the separators of each text, white space around it and empty ones left out."""
+    cut = tf.strings.split(texts, separator)
+    values = cut.with_flat_values(tf.strings.strip(cut.flat_values))
+    return tf.ragged.boolean_mask(values, values.with_flat_values(tf.not_equal(values.flat_values, "")))

@@ -17,12 +17,14 @@ import numpy as np
 from trainyard.contract.artifacts.train import Device
 from trainyard.errors import ConfigurationError
 from trainyard.spec.hardware.pools import ENGINE_VARIABLE, EngineName
-from trainyard.spec.recipe import Recipe, Train
+from trainyard.spec.recipe import Recipe
+from trainyard.spec.training.train import Train
 
 if TYPE_CHECKING:
     import keras
 
     from trainyard.steps.train.engines.objective import Objective
+    from trainyard.steps.train.engines.teacher import Teacher
 
 
 class Steps(Protocol):
@@ -35,6 +37,7 @@ class Steps(Protocol):
     """
 
     model: keras.Model
+    teacher: Teacher | None
     loss_sum: float
     scale: float
 
@@ -124,6 +127,7 @@ class Engine(Protocol):
         steps_per_epoch: int,
         objective: Objective,
         precision: str,
+        load_teacher: Callable[[], Teacher | None],
     ) -> Steps:
         """Return the steps of the model that `build` returns, with its first weights, nothing traced yet."""
 

@@ -34,6 +34,17 @@ class Classification:
         targets = (1 - self.smoothing) * targets + self.smoothing / self.classes
         return ops.categorical_crossentropy(targets, outputs, from_logits=True)
 
+    def distance(self, outputs: Tensor, answers: Tensor, temperature: float) -> Tensor:
+        """Return float32 (batch,): the Kullback-Leibler divergence from another model's logits, `answers`.
+
+        Both are softened by `temperature`, whose square keeps the gradients as large as those of the labels.
+        Source: G. Hinton et al., Distilling the Knowledge in a Neural Network, arXiv:1503.02531, section 2.
+        """
+        softened = ops.cast(outputs, "float32") / temperature
+        expected = ops.cast(answers, "float32") / temperature
+        logarithms = ops.log_softmax(expected, axis=-1) - ops.log_softmax(softened, axis=-1)
+        return temperature**2 * ops.sum(ops.softmax(expected, axis=-1) * logarithms, axis=-1)
+
     def eval_loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
         """Return float32 (batch,) without smoothing: the log loss."""
         return ops.sparse_categorical_crossentropy(labels, outputs, from_logits=True)
@@ -52,6 +63,11 @@ class Regression:
     def train_loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
         """Return float32 (batch,) of float32 outputs (batch, 1) and labels (batch,)."""
         return ops.square((outputs[:, 0] - labels) / self.deviation)
+
+    def distance(self, outputs: Tensor, answers: Tensor, temperature: float) -> Tensor:
+        """Return float32 (batch,): the squared difference from another model's predictions, `answers`."""
+        del temperature  # of probabilities
+        return self.train_loss(outputs, answers[:, 0])
 
     eval_loss = train_loss
 

@@ -8,7 +8,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from trainyard.spec.recipe import Train
+from trainyard.spec.training.train import Train
 from trainyard.steps.train.engines.lars import LARS
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import dataclass
-from typing import Any
+from typing import TypedDict
 
 
 @dataclass(frozen=True)
@@ -21,9 +21,31 @@ class Rank:
         return self.index == 0
 
 
+class _Cluster(TypedDict):
+    worker: list[str]
+
+
+class _Task(TypedDict):
+    index: int
+
+
+class _Config(TypedDict):
+    cluster: _Cluster
+    task: _Task
+
+
+def gang_addresses() -> list[str]:
+    """Return host:port of each worker in the gang that TF_CONFIG describes; on each port that worker may listen."""
+    config = _config()
+    return config["cluster"]["worker"] if config else []
+
+
 def current_rank() -> Rank:
     """Return this process's rank in the gang that TF_CONFIG describes; without one it is the only worker."""
-    config: dict[str, dict[str, Any]] = json.loads(os.environ.get("TF_CONFIG") or "{}")
-    if not config:
-        return Rank(0, 1)
-    return Rank(int(config["task"]["index"]), len(config["cluster"]["worker"]))
+    config = _config()
+    return Rank(int(config["task"]["index"]), len(config["cluster"]["worker"])) if config else Rank(0, 1)
+
+
+def _config() -> _Config | None:
+    config: _Config = json.loads(os.environ.get("TF_CONFIG") or "{}")
+    return config or None

@@ -19,7 +19,7 @@ from multiprocessing import connection
 from typing import Any
 
 from trainyard import events
-from trainyard.errors import ExitCode
+from trainyard.errors import CommandFailed, ExitCode
 from trainyard.steps.train.gang import handshake
 
 HEARTBEAT_SECONDS = 1.0
@@ -148,6 +148,7 @@ class Rendezvous:
     _oom_kills: int = 0
     _last_break: tuple[str, int, float] | None = None
     _restarts: list[Message] = field(default_factory=list)
+    _failed: tuple[float, Message] | None = None
     _end: Message | None = None
 
     def open(self) -> threading.Thread:
@@ -238,6 +239,10 @@ class Rendezvous:
     def _handle_break(self, message: Message) -> None:
         code, error, text = _natural_number(message["code"]), str(message["error"]), str(message["message"])
         grace_seconds = float(message.get("grace_seconds", 0.0))
+        if error == CommandFailed.__name__ and self.workers > 1:
+            # It may have failed because another worker is lost, which is known within the silence.
+            self._failed = self._failed or (time.monotonic(), {"code": code, "error": error, "message": text})
+            return
         if code in _FINAL_CODES:
             self._end = {"code": code, "error": error, "message": text}
             return
@@ -256,7 +261,7 @@ class Rendezvous:
         """Stop every worker's training process, and wait for all workers again."""
         if not self._running:
             return
-        self._running, self._waiting_since = False, time.monotonic()
+        self._running, self._waiting_since, self._failed = False, time.monotonic(), None
         if self._last_break is None:
             self._last_break = (reason, self._step, time.monotonic())
         events.emit("restarting", generation=self._generation + 1, step=self._step, reason=reason)
@@ -272,6 +277,8 @@ class Rendezvous:
                 stream.send("beat")
         if time.monotonic() - self._beat_at > HEARTBEAT_SECONDS:
             self._beat_at = time.monotonic()
+        if self._failed and time.monotonic() - self._failed[0] > SILENCE_SECONDS + HEARTBEAT_SECONDS:
+            self._end = self._failed[1]
         if self._running or self._end:
             return
         missing = [w for w in range(self.workers) if w not in self._members or self._members[w].address is None]

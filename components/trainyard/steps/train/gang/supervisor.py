@@ -21,6 +21,7 @@ from typing import Any, NoReturn
 
 from trainyard import child_process, events
 from trainyard.errors import ConfigurationError, ExitCode, TrainyardError
+from trainyard.spec import recipe as recipes
 from trainyard.steps.train.engines import engine
 from trainyard.steps.train.gang import handshake, rendezvous, settings
 from trainyard.steps.train.gang.launcher_heartbeat import LauncherMonitor
@@ -90,7 +91,7 @@ class Supervisor:
     def run(self) -> int:
         """Keep the worker training until the whole gang has ended."""
         signal.signal(signal.SIGTERM, self._on_sigterm)
-        threading.Thread(target=_preload, daemon=True).start()
+        threading.Thread(target=_preload, args=(self.options["recipe"],), daemon=True).start()
         meeting = None
         if self.membership.worker == 0:
             workers, deadline = len(self.membership.addresses), self.membership.deadline_seconds
@@ -290,8 +291,10 @@ def _free_port(first: int) -> int:
     )
 
 
-def _preload() -> None:
+def _preload(recipe: str) -> None:
     """Have the fork server import what trains while this process waits for the others."""
+    if recipes.load(recipe).train.command is not None:
+        return  # a process of its own, which imports what it wants
     for name, value in HEAP_VARIABLES.items():
         os.environ.setdefault(name, value)
     child_process.prepare_fork_server(engine.prepare())

@@ -25,6 +25,7 @@ class TrainingProcess:
         self.step = 0
         self.failure: Message = {}
         self.peak_mib = 0
+        self._program = 0  # the process of the recipe's own program
         self._oom_kills_before = memory.oom_kills()
         self._output_at = time.monotonic()
         self._messages: list[tuple[str, Message]] = []
@@ -38,7 +39,7 @@ class TrainingProcess:
 
     def silent_seconds(self) -> float:
         """Return the seconds since it wrote anything; measures its memory as well."""
-        self.peak_mib = max(self.peak_mib, memory.peak_mib(self.child.pid))
+        self.peak_mib = max(self.peak_mib, memory.peak_mib(self._program or self.child.pid))
         return time.monotonic() - self._output_at
 
     def break_message(self, worker: int) -> Message:
@@ -65,6 +66,8 @@ class TrainingProcess:
     def end(self, grace_seconds: float = 0.0) -> None:
         """Leave no process behind and nothing unread of what it wrote, after at most `grace_seconds`."""
         self.child.kill(grace_seconds)
+        if self._program:
+            self.child.kill_group()
         self._reader.join(timeout=2)
 
     def _read(self) -> None:
@@ -83,6 +86,8 @@ class TrainingProcess:
         kind = event.pop("event", "")
         if kind == "progress":
             self.step = max(self.step, int(event["done"]))
+        elif kind == "program":
+            self._program = int(event["process"])
         elif kind == "recovered":
             self._messages.append((kind, {"restart": event}))
         elif kind == "began":

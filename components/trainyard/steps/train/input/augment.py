@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from trainyard.data.images import as_pixels
-from trainyard.spec.augment import Augment
+from trainyard.spec.training.augment import Augment
 from trainyard.steps.train.input import crop, rand_augment
 
 # A kind of draws has a salt of its own, so that naming one change does not move the draws of another.

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from trainyard.contract.artifacts.preprocess import ImageShape
 from trainyard.data.images import as_pixels, resize_quickly
-from trainyard.spec.augment import Crop
+from trainyard.spec.training.augment import Crop
 
 DRAWS = 4
 """Numbers that a window takes: area, ratio, top, left."""

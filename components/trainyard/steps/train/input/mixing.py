@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import tensorflow as tf
 
-from trainyard.spec.augment import Augment
+from trainyard.spec.training.augment import Augment
 from trainyard.steps.train.input.augment import COLOR, MIX, Draws
 
 

@@ -13,7 +13,7 @@ from functools import partial
 import tensorflow as tf
 
 from trainyard.data.images import as_pixels
-from trainyard.spec.augment import RandAugment
+from trainyard.spec.training.augment import RandAugment
 
 DRAWS = 2
 """Numbers that an operation takes: which one it is, and its sign."""

@@ -15,7 +15,7 @@ from trainyard import events
 from trainyard.contract.artifacts.train import Epoch, Rollback
 from trainyard.errors import ConfigurationError, DataError, PeerLost, Preempted, TrainyardError
 from trainyard.signals import on_sigterm
-from trainyard.spec.recipe import Train
+from trainyard.spec.training.train import Train
 from trainyard.steps.train.engines.engine import Steps
 from trainyard.steps.train.gang.rank import Rank
 from trainyard.steps.train.input.input import Input

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trainyard.spec.recipe import Checkpoints
+from trainyard.spec.training.train import Checkpoints
 
 # Chosen: if the recipe names no interval, a checkpoint within an epoch is not closer to another than that.
 CHECKPOINT_SECONDS = 30.0

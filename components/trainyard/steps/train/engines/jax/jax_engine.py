@@ -19,12 +19,14 @@ from jaxlib.version import __version__ as jaxlib_version
 from trainyard.contract.artifacts.train import Device
 from trainyard.errors import ConfigurationError, InfrastructureError
 from trainyard.spec.hardware.pools import ENGINE_VARIABLE
-from trainyard.spec.recipe import Recipe, Train
+from trainyard.spec.recipe import Recipe
+from trainyard.spec.training.train import Train
 from trainyard.steps.train.engines import probe
 from trainyard.steps.train.engines.jax.jax_steps import AXIS, JaxSteps
 from trainyard.steps.train.engines.objective import Objective
 from trainyard.steps.train.engines.optimizer import optimizer
 from trainyard.steps.train.engines.phases import phases
+from trainyard.steps.train.engines.teacher import Teacher
 from trainyard.steps.train.expected_devices import devices_error, expected_devices
 from trainyard.steps.train.gang import handshake
 from trainyard.steps.train.gang.rank import current_rank
@@ -131,6 +133,7 @@ class JaxEngine:
         steps_per_epoch: int,
         objective: Objective,
         precision: str,
+        load_teacher: Callable[[], Teacher | None],
     ) -> JaxSteps:
         """Return the steps of the model that `build` returns, every device with all of its variables."""
         del precision  # float16, which alone would change the optimizer, is refused
@@ -139,7 +142,7 @@ class JaxEngine:
         # Worker by worker, as `LocalReplicas` counts them.
         devices = sorted(jax.devices(), key=lambda device: (device.process_index, device.id))
         mesh = Mesh(np.array(devices), (AXIS,))
-        return JaxSteps(mesh, model, parts, objective, train.augment, train.accumulation_steps)
+        return JaxSteps(mesh, model, parts, objective, load_teacher(), train.augment, train.accumulation_steps)
 
     def is_peer_loss(self, error: Exception) -> bool:
         """Whether XLA says that a sum, or the coordinator, did not answer."""

@@ -13,9 +13,10 @@ import keras
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from trainyard.spec.augment import Augment
+from trainyard.spec.training.augment import Augment
 from trainyard.steps.train.engines.objective import Objective
 from trainyard.steps.train.engines.phases import Phases
+from trainyard.steps.train.engines.teacher import Teacher
 from trainyard.steps.train.engines.variable_names import LOSS_SUM, SCALE, STEP, named_variables
 from trainyard.steps.train.input import on_device
 
@@ -42,12 +43,14 @@ class JaxSteps:
         model: keras.Model,
         phases: Phases,
         objective: Objective,
+        teacher: Teacher | None,
         augment: Augment,
         micro_batches: int,
     ) -> None:
         self.model = model
         self.phases = phases
         self._objective = objective
+        self.teacher = teacher
         self._augment = augment
         self._micro_batches = micro_batches
         self._sharded = NamedSharding(mesh, PartitionSpec(AXIS))
@@ -57,6 +60,9 @@ class JaxSteps:
         self._trainable = self._names_of(model.trainable_variables)
         self._non_trainable = self._names_of(model.non_trainable_variables)
         self._values: State = {}
+        taught = teacher.model.non_trainable_variables if teacher else []
+        # Arguments, for what a program closes over becomes a constant of it.
+        self._teacher_values = [self._replicate(np.asarray(variable.value)) for variable in taught]
         self.step = 0
         # The number of the phase is static: each has a program of its own.
         self._compiled_update = jax.jit(
@@ -116,8 +122,12 @@ class JaxSteps:
             for _ in range(count):
                 accumulated: list[jax.Array] = []
                 for _ in range(self._micro_batches - 1):
-                    state, accumulated = self._compiled_accumulate(state, accumulated, next(batches), phase)
-                state = self._values = self._compiled_update(state, accumulated, next(batches), phase)
+                    state, accumulated = self._compiled_accumulate(
+                        state, accumulated, next(batches), phase, self._teacher_values
+                    )
+                state = self._values = self._compiled_update(
+                    state, accumulated, next(batches), phase, self._teacher_values
+                )
             jax.block_until_ready(state[LOSS_SUM])
         except jax.errors.JaxRuntimeError as error:
             if "RESOURCE_EXHAUSTED" not in str(error):
@@ -183,9 +193,11 @@ class JaxSteps:
     def _names_of(self, variables: Sequence[keras.Variable]) -> list[str]:
         return [self._names[id(variable)] for variable in variables]
 
-    def _apply_update(self, state: State, accumulated: list[jax.Array], batch: _Batch, phase: int) -> State:
+    def _apply_update(
+        self, state: State, accumulated: list[jax.Array], batch: _Batch, phase: int, teacher: list[jax.Array]
+    ) -> State:
         """Return the state after an update by the gradients of the last micro-batch and the `accumulated` ones."""
-        now, gradients = self._accumulate_gradients(state, accumulated, batch, phase)
+        now, gradients = self._accumulate_gradients(state, accumulated, batch, phase, teacher)
         current = self.phases.current
         # Not `stateless_apply`: it knows nothing of the schedule's variable, which would become a constant.
         mapping = [(variable, now[name]) for name, variable in self._variables.items()]
@@ -194,12 +206,13 @@ class JaxSteps:
         return {**now, **{name: scope.get_current_value(variable) for name, variable in self._variables.items()}}
 
     def _accumulate_gradients(
-        self, state: State, accumulated: list[jax.Array], batch: _Batch, phase: int
+        self, state: State, accumulated: list[jax.Array], batch: _Batch, phase: int, teacher: list[jax.Array]
     ) -> tuple[State, list[jax.Array]]:
         """Return the state after one micro-batch, before an update, and its gradients added to the `accumulated` ones.
 
         The weights carry the division by the global batch. Sums over the rows are sums over all replicas: the program
-        is written for the whole batch, and JAX divides it. phase: the number of the current one.
+        is written for the whole batch, and JAX divides it. phase: the number of the current one. teacher: the values of
+        its variables.
         """
         del phase
         features, labels, weights = batch
@@ -214,7 +227,7 @@ class JaxSteps:
                 training=True,
                 return_losses=True,
             )
-            loss = jnp.sum(weights * self._objective.train_loss(outputs, labels))
+            loss = jnp.sum(weights * self._train_loss(features, outputs, labels, teacher))
             return loss + sum(penalties) / self._micro_batches, others
 
         names = self._names_of(self.phases.current.variables)
@@ -224,6 +237,14 @@ class JaxSteps:
             gradients = [new + previous for new, previous in zip(gradients, accumulated, strict=True)]
         now = {**state, **dict(zip(self._non_trainable, others, strict=True)), LOSS_SUM: state[LOSS_SUM] + loss}
         return now, gradients
+
+    def _train_loss(
+        self, features: dict[str, jax.Array], outputs: jax.Array, labels: jax.Array, values: list[jax.Array]
+    ) -> jax.Array:
+        if self.teacher is None:
+            return self._objective.train_loss(outputs, labels)
+        answers, _ = self.teacher.model.stateless_call([], values, features, training=False)  # none is trainable
+        return self.teacher.loss(self._objective, outputs, labels, answers)
 
     def _evaluate_batch(self, state: State, batch: _Batch, totals: jax.Array) -> jax.Array:
         """Return `totals`, float32 (3,), plus loss, metric and weight summed over the batch."""

@@ -10,9 +10,11 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from trainyard.spec.augment import Augment
+from trainyard.data.examples import Tensors
+from trainyard.spec.training.augment import Augment
 from trainyard.steps.train.engines.objective import Objective
 from trainyard.steps.train.engines.phases import Phases
+from trainyard.steps.train.engines.teacher import Teacher
 from trainyard.steps.train.engines.tensorflow.all_reduce import AllReduce
 from trainyard.steps.train.engines.variable_names import LOSS_SUM, SCALE, STEP, named_variables
 from trainyard.steps.train.input import on_device
@@ -42,6 +44,7 @@ class TensorFlowSteps:
         model: keras.Model,
         phases: Phases,
         objective: Objective,
+        teacher: Teacher | None,
         all_reduce: AllReduce,
         augment: Augment,
         micro_batches: int,
@@ -51,6 +54,7 @@ class TensorFlowSteps:
         self.model = model
         self.phases = phases
         self.objective = objective
+        self.teacher = teacher
         self._all_reduce_vectors = all_reduce
         self._augment = augment
         self._step = tf.Variable(0, dtype=tf.int64, trainable=False)
@@ -245,13 +249,18 @@ class TensorFlowSteps:
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch([variable.value for variable in variables])
             outputs = self.model(features, training=True)
-            loss = tf.reduce_sum(weights * self.objective.train_loss(outputs, labels))
+            loss = tf.reduce_sum(weights * self._train_loss(features, outputs, labels))
             if self.model.losses:
                 loss += tf.add_n(self.model.losses) / (self.strategy.num_replicas_in_sync * self._micro_batches)
             scaled = optimizer.scale_loss(loss)
         # An embedding's comes as slices, whose norm is wrong if an id is there twice.
         gradients = tape.gradient(scaled, variables)
         return loss, [None if value is None else tf.convert_to_tensor(value) for value in gradients]
+
+    def _train_loss(self, features: Tensors, outputs: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+        if self.teacher is None:
+            return self.objective.train_loss(outputs, labels)
+        return self.teacher.loss(self.objective, outputs, labels, self.teacher.model(features, training=False))
 
     def _all_reduced_gradients(
         self, gradients: list[tf.Tensor | None], loss: tf.Tensor

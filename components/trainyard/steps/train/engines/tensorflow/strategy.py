@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import keras
 import tensorflow as tf
 
-from trainyard.spec.recipe import Train
+from trainyard.spec.training.train import Train
 from trainyard.steps.train.expected_devices import ExpectedDevices, devices_error, expected_devices
 from trainyard.steps.train.gang.rank import current_rank
 

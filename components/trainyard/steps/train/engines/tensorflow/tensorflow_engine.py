@@ -14,6 +14,7 @@ from trainyard.steps.train.engines import probe
 from trainyard.steps.train.engines.objective import Objective
 from trainyard.steps.train.engines.optimizer import optimizer
 from trainyard.steps.train.engines.phases import phases
+from trainyard.steps.train.engines.teacher import Teacher
 from trainyard.steps.train.engines.tensorflow import strategy
 from trainyard.steps.train.engines.tensorflow.all_reduce import AllReduce
 from trainyard.steps.train.engines.tensorflow.replica_layers import synchronize_layers
@@ -56,6 +57,7 @@ class TensorFlowEngine:
         steps_per_epoch: int,
         objective: Objective,
         precision: str,
+        load_teacher: Callable[[], Teacher | None],
     ) -> TensorFlowSteps:
         """Return the steps of the model that `build` returns; its variables are the strategy's."""
         all_reduce, train = AllReduce(self.strategy), recipe.train
@@ -71,6 +73,7 @@ class TensorFlowEngine:
                 model,
                 phases(model, recipe, steps_per_epoch, make),
                 objective,
+                load_teacher(),
                 all_reduce,
                 train.augment,
                 train.accumulation_steps,

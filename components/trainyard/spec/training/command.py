@@ -1,0 +1,101 @@
+"""A program of the recipe's own that trains: which parts of the recipe it takes over, and the files that it needs."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import Field
+
+from trainyard import uris
+from trainyard.errors import ConfigurationError
+from trainyard.spec import documents
+from trainyard.spec.plain_yaml import Location
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from trainyard.spec.recipe import Recipe
+    from trainyard.spec.training.train import Train
+
+MAX_FILE_BYTES = 64 << 10
+"""Of all files together. They travel in the recipe, which a pod gets as one variable of at most 128 KiB (Linux)."""
+
+Argument = Annotated[str, Field(min_length=1, max_length=4096, pattern=r"^[^\x00-\x08\x0b-\x1f\x7f]*$")]
+FileName = Annotated[str, Field(max_length=256, pattern=r"^[A-Za-z0-9_][\w.-]*(/[A-Za-z0-9_][\w.-]*)*$")]
+FileText = Annotated[str, Field(max_length=MAX_FILE_BYTES)]
+
+# What a program is told by the recipe and may follow, or leave; all else of `train` is Trainyard's own doing.
+_TOLD = {
+    *("command", "files", "workers", "epochs", "batch_size", "optimizer", "schedule", "warmup_epochs"),
+    "label_smoothing",
+}
+
+
+def faults(recipe: Recipe) -> Iterator[tuple[Location, str]]:
+    """Yield the parts of `recipe` that its own program would leave without effect, each with why."""
+    train = recipe.train
+    if train.command is None:
+        if train.files:
+            yield ("train", "files"), "are for train.command, and there is none. Give the command, or leave them out"
+        return
+    for name, field in type(recipe.model).model_fields.items():
+        if getattr(recipe.model, name) != field.default:
+            yield ("model", name), "is of the networks that Trainyard trains, and train.command trains. Leave it out"
+    for name, value in train:
+        if name not in _TOLD and value != type(train).model_fields[name].default:
+            yield ("train", name), "is done by Trainyard's own training, and train.command trains. Leave it out"
+    if fault := _size_fault(_texts(train)):
+        yield ("train", "files"), fault
+
+
+def with_files(train: Train, folder: Path) -> Train:
+    """Return `train` with the texts of the program's files, which lie in `folder`: a pod does not see them.
+
+    They are those that `files` names, and each argument of the command that is a file there. Raises
+    `ConfigurationError` if one cannot be read, is no text or is larger than MAX_FILE_BYTES.
+    """
+    if train.command is None or isinstance(train.files, dict):
+        return train
+    beside = [argument for argument in train.command if _is_beside(folder, argument)]
+    names = list(dict.fromkeys([*beside, *train.files]))
+    texts = {name: documents.read_text(folder / name, most=MAX_FILE_BYTES) for name in names}
+    if fault := _size_fault(texts):
+        raise ConfigurationError(f"train.files: {', '.join(names)}: {fault}.")
+    return train.model_copy(update={"files": texts})
+
+
+def require_files(names: list[str], folder: Path) -> None:
+    """Raise ValueError if one of `names` is no file in `folder`."""
+    for name in names:
+        if not os.path.isfile(uris.resolve(folder, name)):  # noqa: PTH113 - Path's raises for a name too long
+            raise ValueError(f"there is no file '{name}' beside the recipe. Name one")
+
+
+def texts(train: Train) -> dict[str, str]:
+    """Return the files of a recipe that was loaded, by name. Raises `ConfigurationError` if they were not read."""
+    if train.files and not isinstance(train.files, dict):
+        raise ConfigurationError("train.files: are names, and the files were not read. Load the recipe from its file.")
+    return _texts(train)
+
+
+def _texts(train: Train) -> dict[str, str]:
+    return train.files if isinstance(train.files, dict) else {}
+
+
+def _size_fault(texts: dict[str, str]) -> str:
+    size = sum(len(text.encode()) for text in texts.values())
+    if size <= MAX_FILE_BYTES:
+        return ""
+    return (
+        f"hold {size} bytes, and may {MAX_FILE_BYTES} together, for they travel with the recipe. "
+        "Put the code into the image that trains"
+    )
+
+
+def _is_beside(folder: Path, argument: str) -> bool:
+    name = Path(argument)
+    if name.is_absolute() or ".." in name.parts or len(argument) > 256:
+        return False
+    return os.path.isfile(folder / name)  # noqa: PTH113 - as above

@@ -1,0 +1,66 @@
+"""A pushed model that teaches: what it answers to a batch is learned beside the labels.
+
+Both models get the same augmented batch. Sources: G. Hinton et al., Distilling the Knowledge in a Neural Network,
+arXiv:1503.02531; L. Beyer et al., Knowledge distillation: A good teacher is patient and consistent, arXiv:2106.05237.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+
+from trainyard.contract.artifacts.preprocess import Examples
+from trainyard.data import trained
+from trainyard.errors import ConfigurationError
+from trainyard.spec.recipe import Recipe
+from trainyard.spec.training.train import Teacher as Settings
+from trainyard.steps.train import warm_start
+from trainyard.steps.train.engines.objective import Objective, Tensor
+
+_FIELD = "train.teacher"
+_ADVICE = "Name a version that was pushed from the same data, or leave train.teacher out."
+
+
+@dataclass(frozen=True)
+class Teacher:
+    """The trained model, which stays as it is, and how much of it is learned."""
+
+    model: keras.Model
+    settings: Settings
+
+    def loss(self, objective: Objective, outputs: Tensor, labels: Tensor, answers: Tensor) -> Tensor:
+        """Return float32 (batch,): the share of the distance to the teacher's `answers`, and the rest of `objective`'s.
+
+        outputs, answers: (batch, classes) logits, or (batch, 1) predictions.
+        """
+        share, temperature = self.settings.share, self.settings.temperature
+        distance = objective.distance(outputs, answers, temperature)
+        return share * distance + (1 - share) * objective.train_loss(outputs, labels)
+
+
+def load(recipe: Recipe, examples: str, document: Examples) -> Teacher | None:
+    """Return the recipe's teacher, None if it has none.
+
+    examples: the folder that `document` is of. Raises `ConfigurationError` if its features, classes or vocabularies are
+    not those of the examples, and as `trained.load_pushed`.
+    """
+    settings = recipe.train.teacher
+    if settings is None:
+        return None
+    model = trained.in_float32(trained.load_pushed(settings.model))
+    model.trainable = False
+    warm_start.require_same_ids(settings.model, examples, document.labels, _FIELD, _ADVICE)
+    inputs: Any = model.input
+    taken = {name: tuple(tensor.shape[1:]) for name, tensor in inputs.items()}
+    own = {feature.name: feature.shape for feature in document.features}
+    if taken != own:
+        raise ConfigurationError(
+            f"{_FIELD}: {settings.model} takes {_shown(taken)}, and these examples are {_shown(own)}. {_ADVICE}"
+        )
+    return Teacher(model, settings)
+
+
+def _shown(shapes: dict[str, tuple[int, ...]]) -> str:
+    return ", ".join(f"{name} {shape}" for name, shape in sorted(shapes.items()))

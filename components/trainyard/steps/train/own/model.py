@@ -1,0 +1,77 @@
+"""Whether a model that a program trained is one that evaluate, export and push can use."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import keras
+
+from trainyard.contract.artifacts.preprocess import Examples
+from trainyard.data.trained import load_file
+from trainyard.errors import ConfigurationError
+
+_PROBABILITIES = ("softmax", "sigmoid")
+
+
+def checked(path: Path, examples: Examples) -> keras.Model:
+    """Return the model at `path`; one that takes the only feature without a name is written anew with it.
+
+    Raises `ConfigurationError` if it does not map the features of `examples`, a dict by name, to logits of shape
+    (batch, classes), or (batch, 1) in the label's unit for a regression, and as `load_file`.
+    """
+    model = _with_names(load_file(path), path, examples)
+    outputs = len(examples.labels) if examples.labels else 1
+    wanted = {feature.name: (None, *feature.shape) for feature in examples.features}
+    inputs = {name: tuple(tensor.shape) for name, tensor in _inputs(model).items()}
+    if inputs.keys() != wanted.keys() or not all(_fits(inputs[name], wanted[name]) for name in wanted):
+        raise _wrong(f"takes {_listed(inputs)}. It must take {_listed(wanted)}")
+    shape = tuple(getattr(model.output, "shape", ()))
+    if shape != (None, outputs):
+        raise _wrong(f"gives {shape}. It must give (None, {outputs}), {_what(examples)}")
+    last = model.layers[-1]
+    activation = getattr(getattr(last, "activation", None), "__name__", "") or type(last).__name__.lower()
+    if examples.labels and activation in _PROBABILITIES:
+        raise _wrong(f"ends in {activation} (layer '{last.name}'). It must give logits: Trainyard adds the softmax")
+    return model
+
+
+def _with_names(model: keras.Model, path: Path, examples: Examples) -> keras.Model:
+    """Return `model` with a dict of inputs. Raises `ConfigurationError` if it has others, and not just one."""
+    taken: Any = getattr(model, "input", None)
+    if isinstance(taken, dict):
+        return model
+    if len(examples.features) > 1 or not hasattr(taken, "shape") or not _fits(tuple(taken.shape), _shape(examples)):
+        names = ", ".join(feature.name for feature in examples.features)
+        raise _wrong(f"takes inputs without names. It must be a functional model that takes a dict of {names}")
+    feature = examples.features[0]
+    inputs = keras.Input(feature.shape, name=feature.name, dtype=feature.dtype)
+    named = keras.Model({feature.name: inputs}, model(inputs), name=model.name)
+    named.save(path)
+    return named
+
+
+def _inputs(model: keras.Model) -> dict[str, Any]:
+    taken: Any = model.input
+    return dict(taken)
+
+
+def _shape(examples: Examples) -> tuple[int | None, ...]:
+    return (None, *examples.features[0].shape)
+
+
+def _fits(shape: tuple[int | None, ...], wanted: tuple[int | None, ...]) -> bool:
+    """Whether batches of shape `wanted` can be put in where `shape` is taken; None is any size."""
+    return len(shape) == len(wanted) and all(a in (None, b) for a, b in zip(shape, wanted, strict=True))
+
+
+def _wrong(what: str) -> ConfigurationError:
+    return ConfigurationError(f"train.command: the model.keras of the program {what}.")
+
+
+def _listed(shapes: dict[str, tuple[int | None, ...]]) -> str:
+    return ", ".join(f"{name} {shape}" for name, shape in sorted(shapes.items()))
+
+
+def _what(examples: Examples) -> str:
+    return "the logits of its classes" if examples.labels else "numbers in the unit of the label"

@@ -1,0 +1,151 @@
+"""The training program of one worker: its folder, its variables, its end."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+
+from trainyard import events
+from trainyard.errors import CommandFailed, ExitCode, PeerLost, Preempted
+from trainyard.signals import on_sigterm
+from trainyard.spec.recipe import Recipe
+from trainyard.spec.training import command as commands
+from trainyard.steps.train.gang import settings
+from trainyard.steps.train.gang.rank import Rank
+from trainyard.steps.train.own.told import Told
+
+_LAST_LINES = 3  # chosen: shown where no line names an error as Python does
+_ERROR = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Interrupt|Exit)\b.*")
+_LONGEST_LINE = 300
+_LAST_WORDS_SECONDS = 5.0  # chosen: a process that the program left running may hold its output open for ever
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
+
+def prepare(recipe: Recipe, folder: Path) -> None:
+    """Write the program's files, and recipe.json, into the empty `folder`, where it is to start."""
+    for name, text in commands.texts(recipe.train).items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text, encoding="utf-8")
+    (folder / "recipe.json").write_text(recipe.model_dump_json(exclude={"train": {"files"}}), encoding="utf-8")
+
+
+def variables(rank: Rank, addresses: list[str], facts: dict[str, str]) -> dict[str, str]:
+    """Return the environment of the program: this process's, where the others are, and `facts`.
+
+    addresses: host:port of each worker, on which no other listens. TF_CONFIG is that of TensorFlow's strategies,
+    MASTER_ADDR and its companions are those of torch.distributed (docs.pytorch.org/docs/stable/distributed.html),
+    JAX_COORDINATOR_ADDRESS that of jax.distributed.initialize.
+    """
+    host, _, port = addresses[0].rpartition(":")
+    kept = {name: value for name, value in os.environ.items() if name not in (settings.GANG_TOKEN, settings.RECIPE)}
+    if rank.workers == 1:
+        kept.pop("TF_CONFIG", None)
+    threads = {"OMP_NUM_THREADS": kept["TF_NUM_INTRAOP_THREADS"]} if "TF_NUM_INTRAOP_THREADS" in kept else {}
+    return {
+        **threads,
+        **kept,
+        # `python` is the one that Trainyard runs on.
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{kept.get('PATH', os.defpath)}",
+        "PYTHONUNBUFFERED": "1",
+        "RANK": str(rank.index),
+        "WORLD_SIZE": str(rank.workers),
+        "LOCAL_RANK": "0",
+        "LOCAL_WORLD_SIZE": "1",
+        "MASTER_ADDR": host,
+        "MASTER_PORT": port,
+        "JAX_COORDINATOR_ADDRESS": addresses[0],
+        **facts,
+    }
+
+
+def run(command: list[str], folder: Path, environment: dict[str, str], told: Told) -> bool:
+    """Run `command` in `folder` to its end; `told` reads each line that it writes.
+
+    Returns whether this process got SIGTERM meanwhile, which is passed on. Raises `CommandFailed` if it could not be
+    started or ended with a status of its own, `PeerLost` if with 75, `Preempted` if so after SIGTERM. A signal that
+    ended it ends this process, too.
+    """
+    try:
+        program = subprocess.Popen(
+            command,
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            preexec_fn=_end_with_parent(),
+        )
+    except OSError as error:
+        raise CommandFailed(
+            f"train.command: '{command[0]}' could not be started ({error.strerror}). "
+            "Name a program that the machine or the image has."
+        ) from error
+    stopped = False
+
+    def stop() -> None:
+        nonlocal stopped
+        stopped = True
+        program.terminate()
+
+    events.emit("program", process=program.pid, command=" ".join(command))
+    told.process = program.pid
+    last: deque[str] = deque(maxlen=_LAST_LINES)
+    faults: list[Exception] = []
+    named = ""
+
+    def read() -> None:
+        nonlocal named
+        try:
+            for line in program.stdout or ():
+                last.append(line.strip()[:_LONGEST_LINE])
+                named = last[-1] if _ERROR.match(line) else named
+                told.read(line)
+        except Exception as error:  # noqa: BLE001 - raised below: else the program would wait for a reader
+            faults.append(error)
+            program.kill()
+
+    reader = threading.Thread(target=read, daemon=True)
+    with on_sigterm(stop):
+        reader.start()
+        code = program.wait()
+    reader.join(_LAST_WORDS_SECONDS)
+    if faults:
+        raise faults[0]
+    if not code:
+        return stopped
+    if stopped:
+        raise preempted()
+    if code < 0:
+        if -code != signal.SIGKILL:
+            signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    if code == ExitCode.PEER_LOST:
+        raise PeerLost(f"train.command: '{command[0]}' asked to be started again (exit status {code}).")
+    raise CommandFailed(
+        f"train.command: '{command[0]}' ended with exit status {code}: "
+        f"{named or ' | '.join(filter(None, last)) or 'it wrote nothing'}. Correct the program; the log of train has "
+        "all that it wrote."
+    )
+
+
+def preempted() -> Preempted:
+    """Return the error of a program that was told to stop before it was done."""
+    return Preempted("told to stop (SIGTERM). Run the same command again to go on.")
+
+
+def _end_with_parent() -> Callable[[], None] | None:
+    """Return what has a forked process killed when its parent ends, whatever ended that; None where Linux is not."""
+    if sys.platform != "linux":
+        return None
+    library = ctypes.CDLL(None, use_errno=True)
+    return lambda: library.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -1,0 +1,145 @@
+"""What a training program tells of itself: lines of JSON about its steps and its epochs, all others left as they are.
+
+A line is an event of `trainyard.events` as `json.dumps` writes it. What it says is checked, as it goes to the screen,
+to the report and to the planner.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from trainyard import events, memory
+from trainyard.contract.artifacts.train import Epoch
+from trainyard.steps.train.loop.goodput import Past
+from trainyard.storage import storage
+
+_Steps = Annotated[int, Field(ge=0, le=1 << 53)]
+_Number = Annotated[float, Field(allow_inf_nan=False)]
+_Speed = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+_EPOCHS = TypeAdapter(list[Epoch])
+
+
+class _Line(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+
+
+class _Progress(_Line):
+    done: _Steps
+    total: _Steps
+    loss: _Number | None = None
+    examples_per_second: _Speed | None = None
+
+
+class _Resumed(_Line):
+    step: _Steps
+
+
+class _Epoch(_Line):
+    epoch: Annotated[int, Field(ge=1, le=1 << 31)]
+    step: _Steps
+    train_loss: _Number
+    eval_loss: _Number
+    metric: _Number
+    learning_rate: _Number = 0.0
+    examples_per_second: _Speed | None = None
+
+
+class Told:
+    """What the program has told so far: of its epochs in all its starts, of the rest in this one.
+
+    record: URI where the epochs are kept for the next start, '' for nowhere.
+
+    history: its epochs in order; one that is told again replaces the earlier. steps: the last step. step_seconds: the
+    mean between its lines of progress, 0.0 before the second. examples_per_second: as it said last, 0.0 if never.
+    process: its number, which its memory is measured by; 0 before it was started.
+    """
+
+    def __init__(self, past: Past, epochs: int, record: str) -> None:
+        self._record = record
+        self.history: list[Epoch] = _EPOCHS.validate_json((storage.read_text(record) if record else None) or "[]")
+        self.steps = 0
+        self.resumed_from: int | None = None
+        self.process = 0
+        self.examples_per_second = 0.0
+        self._past = past
+        self._epochs = epochs
+        self._first: tuple[float, int] | None = None
+        self._last = (time.monotonic(), 0)
+        self._epoch_at = time.monotonic()
+        self._warned = False
+
+    @property
+    def step_seconds(self) -> float:
+        """The mean seconds of a step, between the first and the last line of progress."""
+        if self._first is None or self._last[1] <= self._first[1]:
+            return 0.0
+        return (self._last[0] - self._first[0]) / (self._last[1] - self._first[1])
+
+    @property
+    def best_epoch(self) -> int:
+        """The epoch with the smallest eval loss; 0 if the program told of none."""
+        return min(self.history, key=lambda epoch: epoch.eval_loss).epoch if self.history else 0
+
+    def read(self, line: str) -> None:
+        """Pass `line` on: an event of a known kind as such, with what it may say; any other as text."""
+        fields = events.parse(line)
+        kind = fields.pop("event", "")
+        try:
+            if kind == "progress":
+                self._progress(_Progress.model_validate(fields))
+            elif kind == "resumed":
+                self.resumed_from = _Resumed.model_validate(fields).step
+                events.emit("resumed", step=self.resumed_from)
+            elif kind == "epoch":
+                self._epoch(_Epoch.model_validate(fields))
+            else:
+                # A line that only looks like an event of ours is nobody's.
+                events.write(f"program: {line.rstrip()}" if kind else line.rstrip())
+        except ValidationError as error:
+            self._warn(kind, error)
+
+    def _progress(self, line: _Progress) -> None:
+        now = time.monotonic()
+        if self._first is None:
+            self._first = (now, line.done)
+            self._past.note_new_steps(self.resumed_from or 0)
+        self._last = (now, line.done)
+        self.steps = max(self.steps, line.done)
+        if line.examples_per_second is not None:
+            self.examples_per_second = line.examples_per_second
+        facts = line.model_dump(exclude_none=True, exclude={"done", "total"})
+        peak = memory.peak_mib(self.process) if self.process else 0
+        events.emit("progress", done=line.done, total=line.total, unit="steps", **facts, peak_mib=peak)
+
+    def _epoch(self, line: _Epoch) -> None:
+        seconds, self._epoch_at = time.monotonic() - self._epoch_at, time.monotonic()
+        self.steps = max(self.steps, line.step)
+        if line.examples_per_second is not None:
+            self.examples_per_second = line.examples_per_second
+        told = line.model_dump() | {"examples_per_second": self.examples_per_second, "seconds": seconds}
+        epoch = Epoch(**told)
+        self.history = sorted([*(old for old in self.history if old.epoch != epoch.epoch), epoch], key=_number)
+        if self._record:
+            storage.write_text(self._record, _EPOCHS.dump_json(self.history).decode())
+        events.emit("epoch", of=max(self._epochs, epoch.epoch), **epoch.model_dump())
+
+    def _warn(self, kind: str, error: ValidationError) -> None:
+        if self._warned:
+            return
+        self._warned = True
+        fault = error.errors(include_url=False)[0]
+        where = ".".join(map(str, fault["loc"]))
+        events.emit(
+            "warning",
+            message=f"train.command: a line of {kind} is left out: {where}: {fault['msg']}. "
+            "docs/how-to/own-script.md says what it may hold.",
+        )
+
+
+def _number(epoch: Epoch) -> int:
+    return epoch.epoch

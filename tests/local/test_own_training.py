@@ -1,0 +1,180 @@
+"""A program of the recipe's own trains: the one of the how-to in a gang that is broken, and small ones that fail."""
+
+from __future__ import annotations
+
+import re
+import signal
+from pathlib import Path
+
+import gang_processes
+import keras
+import pytest
+import train_folders
+from gang_processes import Gang
+from processes import descendants
+
+from trainyard.child_process import start_time
+from trainyard.contract.artifacts.preprocess import Examples
+from trainyard.errors import ConfigurationError
+from trainyard.steps.train.own.model import checked
+from trainyard.storage import storage
+
+HOW_TO = Path(__file__).parents[2] / "docs" / "how-to" / "own-script.md"
+
+RECIPE = """
+name: own
+data: {{format: image_folder, bundled: digits, channels: 1}}
+train: {{command: [python, my_train.py{arguments}], workers: {workers}, epochs: 5}}
+"""
+BREAKS = """
+import json, os, shutil, socket, sys, time
+tell = lambda event, **fields: print(json.dumps({"event": event, **fields}), flush=True)
+if os.environ["TRAINYARD_RESTARTS"] == "0":
+    tell("progress", done=1, total=5)
+    workers = json.loads(os.environ["TF_CONFIG"])["cluster"]["worker"]
+    host, port = workers[1].split(":")
+    if os.environ["RANK"] == "1":
+        with socket.create_server((host, int(port))) as server:
+            peer, _ = server.accept()
+            time.sleep(600)
+    while True:
+        try:
+            peer = socket.create_connection((host, int(port)))
+            break
+        except OSError:
+            time.sleep(0.05)
+    print("connected", flush=True)
+    if not peer.recv(1):
+        raise ConnectionError("the other worker is gone")
+tell("resumed", step=1)
+tell("progress", done=5, total=5)
+if os.environ["RANK"] == "0":
+    shutil.copy(sys.argv[1], os.environ["TRAINYARD_OUTPUT"] + "/model.keras")
+    open(os.environ["TRAINYARD_OUTPUT"] + "/notes.txt", "w").write("kept")
+"""
+STOPPED = """
+import os, pathlib, signal, subprocess, sys, time
+saved = pathlib.Path(os.environ["TRAINYARD_CHECKPOINTS"]) / "saved"
+if saved.exists():
+    raise LookupError("found " + saved.read_text())
+def save(*_):
+    saved.write_text("step 7")
+    sys.exit(0)
+signal.signal(signal.SIGTERM, save)
+child = subprocess.Popen(["sleep", "600"])
+print("child", child.pid, flush=True)
+time.sleep(600)
+"""
+AGAIN = "import sys; print('no room yet'); sys.exit(75)"
+NO_MODEL = """
+import os
+assert "TRAINYARD_GANG_TOKEN" not in os.environ and "TF_CONFIG" not in os.environ
+open(os.environ["TRAINYARD_OUTPUT"] + "/model.pt", "w").close()
+"""
+
+
+@pytest.fixture(scope="module")
+def examples(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return train_folders.digits(tmp_path_factory.mktemp("digits") / "examples", limit=300)
+
+
+def start(folder: Path, examples: str, program: str, workers: int = 1, arguments: str = "") -> Gang:
+    (folder / "my_train.py").write_text(program)
+    (folder / "recipe.yaml").write_text(RECIPE.format(workers=workers, arguments=arguments))
+    return gang_processes.resume(folder, examples)
+
+
+def of_how_to() -> str:
+    return re.findall(r"```python\n(.*?)```", HOW_TO.read_text(), re.DOTALL)[0]
+
+
+def program_of(gang: Gang, worker: int) -> int:
+    """Return the process of a worker's program."""
+    return descendants(gang.training_process(worker))[0]
+
+
+def network(activation: str | None = None, outputs: int = 10, named: bool = True, side: int | None = 8) -> keras.Model:
+    image = keras.Input((side, side, 1), name="image")
+    x = keras.layers.GlobalAveragePooling2D()(image)
+    x = keras.layers.Dense(outputs, activation=activation, name="last")(x)
+    return keras.Model({"image": image} if named else image, x)
+
+
+def test_the_script_of_the_how_to_trains_in_a_gang_that_loses_a_worker(tmp_path: Path, examples: str) -> None:
+    gang = start(tmp_path, examples, of_how_to(), workers=2)
+    gang.wait_for(lambda: len(gang.events("epoch")) >= 2)
+    gang_processes.kill(program_of(gang, 1))
+    gang.finish()
+    training = gang.training
+    assert len(training.restarts) == 1 and "was killed by SIGKILL" in training.restarts[0].reason
+    assert training.resumed_from and training.restarts[0].resumed_at == training.resumed_from
+    assert [epoch.epoch for epoch in training.history] == [1, 2, 3, 4, 5] and training.workers == 2
+    assert training.history[-1].eval_loss < training.history[0].eval_loss
+    assert training.command == ["python", "my_train.py"] and 0 < (training.goodput or 0) < 1
+
+
+def test_a_program_that_fails_for_want_of_another_worker_is_started_again(tmp_path: Path, examples: str) -> None:
+    network(named=False).save(tmp_path / "made.keras")
+    gang = start(tmp_path, examples, BREAKS, workers=2, arguments=f", {tmp_path / 'made.keras'}")
+    gang.wait_for(lambda: "connected" in gang.log)
+    gang_processes.kill(program_of(gang, 1))
+    gang.finish()
+    assert len(gang.training.restarts) == 1 and gang.training.steps == 5
+    output = storage.local(f"{tmp_path}/output", made_by="train")
+    assert (output / "files" / "notes.txt").read_text() == "kept"
+    # It took a picture without a name, and takes a dict now, as evaluate gives one.
+    assert list(keras.saving.load_model(output / "model.keras").input) == ["image"]
+
+
+def test_a_program_told_to_stop_saves_and_the_next_start_finds_it(tmp_path: Path, examples: str) -> None:
+    gang = start(tmp_path, examples, STOPPED)
+    gang.wait_for(lambda: "child" in gang.log)
+    gang.process.send_signal(signal.SIGTERM)
+    gang.finish(code=143)
+    child = int(re.findall(r"child (\d+)", gang.log)[0])
+    assert not start_time(child)
+    again = gang_processes.resume(tmp_path, examples)
+    again.finish(code=20)
+    assert "ended with exit status 1: LookupError: found step 7. Correct the program" in again.log
+    assert not (tmp_path / "output").exists()
+
+
+@pytest.mark.parametrize(
+    ("program", "code", "said"),
+    [
+        (AGAIN, 30, r"gave up after 3 starts without a new step. train.command: 'python' asked to be started again"),
+        (NO_MODEL, 20, r"left no model.keras in \$TRAINYARD_OUTPUT, but model.pt. Save the trained Keras model there"),
+    ],
+    ids=["again-and-again", "no-model"],
+)
+def test_a_program_that_leaves_no_model_ends_with_a_sentence(
+    program: str, code: int, said: str, tmp_path: Path, examples: str
+) -> None:
+    gang = start(tmp_path, examples, program)
+    gang.finish(code=code)
+    failure = gang.events("failed")[-1]
+    assert re.search(said, failure["message"]) and failure["code"] == code
+    assert not (tmp_path / "output").exists()
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        (network(activation="softmax"), r"ends in softmax \(layer 'last'\). It must give logits"),
+        (network(outputs=9), r"gives \(None, 9\). It must give \(None, 10\), the logits"),
+        (network(side=9), r"takes image \(None, 9, 9, 1\). It must take image \(None, 8, 8, 1\)"),
+        (network(side=9, named=False), r"takes inputs without names"),
+    ],
+    ids=["softmax", "classes", "size", "size-without-name"],
+)
+def test_a_model_that_later_steps_cannot_use_is_refused(
+    model: keras.Model, said: str, tmp_path: Path, examples: str
+) -> None:
+    model.save(tmp_path / "model.keras")
+    with pytest.raises(ConfigurationError, match=said):
+        checked(tmp_path / "model.keras", Examples.read(examples))
+
+
+def test_a_model_for_pictures_of_any_size_is_taken_as_it_is(tmp_path: Path, examples: str) -> None:
+    network(side=None).save(tmp_path / "model.keras")
+    assert checked(tmp_path / "model.keras", Examples.read(examples)).count_params() == 20

@@ -1,0 +1,135 @@
+"""Logarithms of numbers and lists in a cell, as train says and as a device without TensorFlow computes them."""
+
+import json
+import math
+import random
+from collections import Counter
+
+import numpy as np
+import pytest
+from device_features import Device
+from preprocess_sources import preprocess
+
+from trainyard.spec.recipe import Recipe
+
+ROWS = 400
+COLUMNS = {
+    "debt": {"type": "numeric", "scale": "log"},
+    "gain": {"type": "numeric", "scale": "log", "impute": -99.0},
+    "tags": {"type": "text", "separator": ";", "vocabulary_size": 4, "min_count": 1, "oov_buckets": 2, "words": 3},
+}
+
+
+def rows():
+    """Numbers over ten magnitudes of both signs, some missing; up to four tags, with space and nothing between."""
+    draw = random.Random(7)
+    made = []
+    for number in range(ROWS):
+        known = ["Rock", "rock", "hip hop", "R&B", f"rare {number}", ""]
+        tags = draw.choices(known, [32, 16, 8, 4, 4, 4], k=draw.randint(0, 4))
+        debt, gain = (f"{draw.choice([1, -1]) * 10 ** draw.uniform(-2, 8):.6g}" for _ in range(2))
+        made.append(
+            {
+                "debt": draw.choice([debt, debt, debt, debt, "0", ""]),
+                "gain": draw.choice([gain, gain, gain, "NA"]),
+                "tags": ";".join(f" {tag} " for tag in tags),
+                "label": draw.choice(["no", "yes"]),
+            }
+        )
+    return made
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """The rows by their key, and the examples made of them."""
+    from trainyard.data.examples import open_examples
+
+    folder, table = tmp_path_factory.mktemp("logs"), rows()
+    lines = [",".join(COLUMNS) + ",label", *(",".join(row.values()) for row in table)]
+    (folder / "a.csv").write_text("\n".join(lines) + "\n")
+    data = {"format": "csv", "path": str(folder / "a.csv"), "label": "label", "features": COLUMNS}
+    recipe = Recipe.model_validate({"name": "logs", "data": data, "model": {"name": "mlp"}})
+    examples = open_examples(preprocess(recipe, folder / "out"))
+    return recipe, {f"a.csv:{number + 2}": row for number, row in enumerate(table)}, examples
+
+
+def of_split(made, split):
+    """The rows of a split in stored order, and its features (n, ...) by name."""
+    _, table, examples = made
+    features, _, keys = zip(*examples.batches(split, 64), strict=True)
+    joined = {name: np.concatenate([batch[name] for batch in features]) for name in features[0]}
+    return [table[key.decode()] for batch in keys for key in batch.numpy()], joined
+
+
+def logarithm(text):
+    return math.copysign(math.log(1 + abs(float(text))), float(text)) if text not in ("", "NA") else math.nan
+
+
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_logarithms_keep_the_sign_and_are_scaled_by_what_train_says(made, split):
+    train, _ = of_split(made, "train")
+    table, features = of_split(made, split)
+    known = np.array([logarithm(row["debt"]) for row in train])
+    values = np.array([logarithm(row["debt"]) for row in table])
+    expected = np.nan_to_num((values - np.nanmean(known)) / np.nanstd(known))  # the mean stands in: 0
+    np.testing.assert_allclose(features["debt"], expected, atol=1e-5)
+
+    known = np.array([logarithm(row["gain"]) for row in train])
+    filled = np.array([logarithm(row["gain"]) for row in table])
+    filled[np.isnan(filled)] = -math.log(100)  # -99, as in the data
+    np.testing.assert_allclose(features["gain"], (filled - np.nanmean(known)) / np.nanstd(known), atol=1e-5)
+
+
+def test_values_of_a_list_have_ids_by_frequency_as_they_are_written(made):
+    def values(row):
+        return [value for each in row["tags"].split(";") if (value := each.strip())]
+
+    train, _ = of_split(made, "train")
+    table, features = of_split(made, "eval")
+    counts = Counter(value for row in train for value in values(row)[:3])
+    vocabulary = [value for value, _ in counts.most_common(4)]
+    assert vocabulary == ["Rock", "rock", "hip hop", "R&B"]
+    assert any(len(values(row)) > 3 for row in table) and any(";  ;" in row["tags"] for row in table)
+    for row, ids in zip(table, features["tags"], strict=True):
+        for value, found in zip([*values(row), None, None, None][:3], ids, strict=True):
+            if value is None:
+                assert found == 0
+            else:
+                assert found == vocabulary.index(value) + 1 if value in vocabulary else found in (5, 6)
+
+
+def test_the_served_model_and_a_device_give_the_same_answers_to_raw_rows(made, tmp_path):
+    import export_folders
+    import keras
+    import tensorflow as tf
+
+    from trainyard.models.columns import dense_vector
+    from trainyard.steps.export import run
+
+    recipe, table, examples = made
+    keras.utils.set_random_seed(4)
+    features = examples.document.features
+    inputs = {each.name: keras.Input(each.shape, name=each.name, dtype=each.dtype) for each in features}
+    spread = keras.initializers.RandomNormal(stddev=1)
+    outputs = keras.layers.Dense(2, kernel_initializer=spread)(dense_vector(features, inputs))
+    export_folders.commit_model(tmp_path / "model", keras.Model(inputs, outputs))
+    exported = tmp_path / "exported"
+    exported.mkdir()
+    formats = recipe.export.model_copy(update={"formats": ["saved_model", "litert_float32"]})
+    run.run(recipe.model_copy(update={"export": formats}), examples.uri, str(tmp_path / "model"), exported)
+
+    raw = [
+        {name: float(row[name]) if row[name] not in ("", "NA") else math.nan for name in ("debt", "gain")}
+        | {"tags": row["tags"]}
+        for row in table.values()
+    ]
+    served = tf.saved_model.load(str(exported / "saved_model")).signatures["serving_default"](
+        **{name: tf.constant([row[name] for row in raw]) for name in COLUMNS}
+    )
+    answers = Device(exported).answers(raw)
+    assert served["probabilities"].numpy().std() > 0.1
+    np.testing.assert_allclose(answers, served["probabilities"], rtol=0, atol=1e-5)
+    content = json.loads((exported / "preprocessing.json").read_text())
+    debt, gain, _ = (column["learned"] for column in content["raw_features"])
+    assert debt["log"] is True
+    assert gain["imputed"] == pytest.approx(-math.log(100))

@@ -1,0 +1,134 @@
+"""A program of the recipe's own: what a recipe may say of it, and what its lines may tell."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from trainyard import events
+from trainyard.errors import ConfigurationError
+from trainyard.spec import plain_yaml
+from trainyard.spec import recipe as recipes
+from trainyard.spec.documents import parse
+from trainyard.spec.recipe import Recipe
+from trainyard.spec.training import command
+from trainyard.steps.train.loop.goodput import Past
+from trainyard.steps.train.own.told import Told
+
+RECIPE = """
+name: own
+data: {format: image_folder, bundled: digits}
+train: {command: [python, my_train.py, --layers, '3']}
+"""
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> str:
+    (tmp_path / "my_train.py").write_text("import layers\n")
+    (tmp_path / "layers.py").write_text("# Schichten: größer\n")
+    (tmp_path / "own.yaml").write_text(RECIPE)
+    return str(tmp_path / "own.yaml")
+
+
+def test_a_recipe_carries_the_files_that_its_command_names_and_those_it_lists(recipe: str) -> None:
+    alone = recipes.load(recipe)
+    assert command.texts(alone.train) == {"my_train.py": "import layers\n"}
+    loaded = recipes.load(recipe, ["train.files=[layers.py]"])
+    assert command.texts(loaded.train) == {"my_train.py": "import layers\n", "layers.py": "# Schichten: größer\n"}
+    # As a pod reads it, far from the files.
+    assert parse(plain_yaml.dump(loaded.model_dump(mode="json")), Recipe, name="recipe") == loaded
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("train.xla=true", "train.xla: is done by Trainyard's own training"),
+        ("train.warm_start=champion", "train.warm_start: is done by Trainyard's own training"),
+        ("train.augment={shift: 0.1}", "train.augment: is done by Trainyard's own training"),
+        ("model.name=cnn_small", "model.name: is of the networks that Trainyard trains"),
+        ("model.hidden=[3]", "model.hidden: is of the networks that Trainyard trains"),
+        ("train.files=[layer.py]", "there is no file 'layer.py' beside the recipe"),
+        ("train.files=[../layers.py]", "train.files"),
+        ("train.command=[]", "train.command"),
+        ("train.command=null", "model.name: is required unless module has a build_model"),
+    ],
+)
+def test_what_would_have_no_effect_is_refused(recipe: str, override: str, said: str) -> None:
+    with pytest.raises(ConfigurationError, match="(?s)" + said.replace("(", r"\(")):
+        recipes.load(recipe, [override])
+
+
+def test_files_without_a_command_and_too_many_bytes_are_refused(recipe: str) -> None:
+    folder = Path(recipe).parent
+    (folder / "large.py").write_text("#" * command.MAX_FILE_BYTES)
+    with pytest.raises(ConfigurationError, match=r"my_train.py, large.py: hold \d+ bytes, and may 65536 together"):
+        recipes.load(recipe, ["train.files=[large.py]"])
+    plain = [
+        "train.command=null",
+        "model.name=cnn_small",
+        "train.files=[layers.py]",
+    ]
+    with pytest.raises(ConfigurationError, match=r"train.files: are for train.command"):
+        recipes.load(recipe, plain)
+
+
+def told(capsys: pytest.CaptureFixture[str], *lines: str, record: str = "") -> tuple[Told, list[str]]:
+    """Return what is known after `lines`, and what they became."""
+    reader = Told(Past(), 3, record)
+    for line in lines:
+        reader.read(f"{line}\n")
+    return reader, capsys.readouterr().err.splitlines()
+
+
+def epoch(number: int, loss: float) -> str:
+    fields = {"epoch": number, "step": 10 * number, "train_loss": loss, "eval_loss": loss, "metric": 0.5}
+    return json.dumps({"event": "epoch", **fields})
+
+
+def test_lines_about_steps_and_epochs_become_events(capsys: pytest.CaptureFixture[str]) -> None:
+    reader, said = told(
+        capsys,
+        json.dumps({"event": "resumed", "step": 5}),
+        json.dumps({"event": "progress", "done": 8, "total": 30, "examples_per_second": 90.0, "mood": "good"}),
+        json.dumps({"event": "progress", "done": 10, "total": 30}),
+        epoch(1, 0.5),
+        epoch(2, 0.25),
+        epoch(1, 0.125),
+    )
+    assert (reader.steps, reader.resumed_from, reader.examples_per_second, reader.best_epoch) == (20, 5, 90.0, 1)
+    assert [each.eval_loss for each in reader.history] == [0.125, 0.25] and reader.step_seconds > 0
+    kinds = [events.parse(line)["event"] for line in said]
+    assert kinds == ["resumed", "began", "progress", "progress", "epoch", "epoch", "epoch"]
+    assert "mood" not in events.parse(said[2]) and events.parse(said[4])["of"] == 3
+
+
+def test_epochs_of_an_earlier_start_are_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    record = str(tmp_path / "epochs.json")
+    told(capsys, epoch(1, 0.5), epoch(2, 0.25), record=record)
+    reader, _ = told(capsys, epoch(2, 0.125), epoch(3, 0.25), record=record)
+    assert [(each.epoch, each.eval_loss) for each in reader.history] == [(1, 0.5), (2, 0.125), (3, 0.25)]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"event": "progress", "done": "many", "total": 3}',
+        '{"event": "progress", "done": -1, "total": 3}',
+        '{"event": "progress", "done": 1, "total": 3, "examples_per_second": NaN}',
+        '{"event": "epoch", "epoch": 1}',
+        '{"event": "epoch", "epoch": 0, "step": 1, "train_loss": 1, "eval_loss": 1, "metric": Infinity}',
+        '{"event": "resumed"}',
+    ],
+)
+def test_a_line_that_cannot_be_used_is_said_once_and_left_out(line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    reader, said = told(capsys, line, line)
+    assert len(said) == 1 and events.parse(said[0])["event"] == "warning"
+    assert (reader.steps, reader.history, reader.resumed_from) == (0, [], None)
+
+
+def test_other_lines_are_text_even_if_they_look_like_events(capsys: pytest.CaptureFixture[str]) -> None:
+    _, said = told(capsys, "epoch one", '{"event": "failed", "code": 0, "message": "all is well"}', '{"event": ')
+    assert said == ["epoch one", 'program: {"event": "failed", "code": 0, "message": "all is well"}', '{"event":']
+    assert not any(events.parse(line) for line in said)

@@ -1,0 +1,44 @@
+"""What a recipe says of columns: logarithms and lists in a cell."""
+
+import pytest
+
+from trainyard.contract import keys
+from trainyard.errors import ConfigurationError
+from trainyard.spec import documents
+from trainyard.spec.recipe import Recipe
+
+TABLE = """
+name: songs
+data:
+  format: csv
+  path: songs.csv
+  label: sold
+  features:
+    price: {type: numeric}
+    genres: {type: text}
+model: {name: mlp}
+"""
+
+
+def parse(*overrides: str) -> Recipe:
+    return documents.parse(TABLE, Recipe, name="songs.yaml", overrides=overrides)
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("data.features.genres={type: text, separator: ' ;'}", "separator ' ;' has white space around it. Write it"),
+        ("data.features.genres={type: text, separator: ' '}", "separator ' ' has white space around it"),
+        ("data.features.genres={type: text, separator: '|', ngrams: 2}", "ngrams 2 counts neighbours"),
+    ],
+)
+def test_what_a_list_in_a_cell_cannot_be_is_explained(override: str, said: str) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        parse(override)
+    assert said in str(refused.value)
+
+
+def test_a_recipe_without_separator_keeps_the_key_of_its_output() -> None:
+    assert "separator" not in keys.sections(parse(), "preprocess")
+    listed = keys.sections(parse("data.features.genres={type: text, separator: '|'}"), "preprocess")
+    assert '"separator": "|"' in listed
