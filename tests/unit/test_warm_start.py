@@ -74,7 +74,9 @@ def test_other_weights_to_begin_with_give_another_model_and_the_same_ones_the_sa
     assert model(file) == first
 
     version = tmp_path / "models" / "3"
-    with pytest.raises(ConfigurationError, match=r"models/3: is not a \.keras or \.weights\.h5 file or the folder of a"):
+    with pytest.raises(
+        ConfigurationError, match=r"models/3: is not a \.keras or \.weights\.h5 file or the folder of a"
+    ):
         model(version)
     with storage.stage(str(version), producer="trainyard.push") as folder:
         (folder / "saved_model.pb").write_bytes(b"one")
