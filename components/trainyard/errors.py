@@ -77,6 +77,10 @@ class Preempted(TrainyardError):
     """The process was told to stop (SIGTERM) and has saved what it could."""
 
     exit_code = ExitCode.PREEMPTED
+    SENTENCE = "told to stop (SIGTERM). Run the same command again to go on."
+
+    def __init__(self, message: str = SENTENCE) -> None:
+        super().__init__(message)
 
 
 def from_code(code: int, message: str) -> TrainyardError:

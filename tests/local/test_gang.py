@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -44,6 +47,16 @@ def test_one_two_and_four_workers_end_with_the_same_losses_and_weights(examples:
         assert relative_difference(run, runs[0]) < TOLERANCE
     assert runs[2].training.gradient_bytes == 4 * one.parameters
     assert not gang_processes.processes_of(tmp_path)
+
+
+def test_a_port_that_another_program_took_has_the_gang_meet_again() -> None:
+    program = "from trainyard.steps.train.engines.tensorflow import strategy; strategy.create_strategy()"
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        addresses = [f"127.0.0.1:{taken.getsockname()[1]}", "127.0.0.1:1"]
+        config = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": 0}}
+        environment = {**os.environ, "TF_CONFIG": json.dumps(config)}
+        ended = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
+    assert "errors.PeerLost: train: TensorFlow could not listen on this worker's port" in ended.stderr
 
 
 def test_two_and_four_workers_share_batch_statistics_and_clip_the_summed_gradient(

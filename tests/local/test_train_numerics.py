@@ -20,7 +20,7 @@ from trainyard.steps.train.engines.objective import Classification, Regression
 from trainyard.steps.train.engines.optimizer import Schedule, optimizer
 from trainyard.steps.train.input import augment, mixing, on_device
 from trainyard.steps.train.input.augment import Draws, affine
-from trainyard.steps.train.input.input import class_weights
+from trainyard.steps.train.input.class_weights import class_weights
 
 RECIPE = {"name": "t", "data": {"format": "image_folder", "bundled": "digits"}, "model": {"name": "cnn_small"}}
 

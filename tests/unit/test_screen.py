@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -74,9 +75,10 @@ def test_what_stands_in_brackets_is_text_and_no_style(capsys: pytest.CaptureFixt
     assert "img[1] and [/] are left out" in (errors := capsys.readouterr().err) and "no [new] data" in errors
 
 
-def test_a_long_path_is_told_whole_in_80_columns() -> None:
+def test_a_long_path_is_told_whole_in_80_columns_and_curves_only_if_there_are_some(tmp_path: Path) -> None:
     path = "/storage" + "/folder" * 20
     record = {
+        "folders": {"train": str(tmp_path)},
         "data": dict.fromkeys(("train", "eval", "test", "quarantined"), 1),
         "pushed": None, "report": path, "seconds": {},
         "train": {"examples_per_second": 1, "bottleneck": "unclear", "epochs": 1, "steps": 1, "devices": ["CPU:0"]},
@@ -85,7 +87,11 @@ def test_a_long_path_is_told_whole_in_80_columns() -> None:
     assert path in "".join(
         line.strip() for line in lines[lines.index(next(x for x in lines if "report" in x)) :]
     ).replace("report  ", "")
-    assert "bound unclear" in "".join(lines)
+    assert "bound unclear" in "".join(lines) and "tensorboard" not in "".join(lines)
+    (tmp_path / "tensorboard").mkdir()
+    (tmp_path / "tensorboard" / "events.out.tfevents.1").touch()
+    lines = printed(screen._facts_of(record, "cnn_small"), 400)
+    assert f"tensorboard --logdir {tmp_path}/tensorboard" in "".join(lines)
 
 
 def test_a_long_training_says_every_ten_seconds_how_it_stands(

@@ -15,7 +15,10 @@ from trainyard.errors import ConfigurationError
 from trainyard.quality.page import write_html
 from trainyard.spec import environment as environments
 from trainyard.spec import recipe as recipes
+from trainyard.spec.networks import LADDERS
 from trainyard.steps.preprocess.split import assign
+from trainyard_control import api
+from trainyard_control.planning import cost
 from trainyard_control.search import learning_curve
 from trainyard_control.search.certificate import Certificate, Speed
 from trainyard_control.search.chart import Mark, chart
@@ -61,6 +64,21 @@ def test_what_cannot_be_tried_is_said_before_anything_starts(over: str, sentence
     with pytest.raises(ConfigurationError) as raised:
         parse("digits", [], [over])
     assert sentence in str(raised.value)
+
+
+def test_a_ladder_leads_from_the_cheapest_network_to_the_dearest() -> None:
+    for names in LADDERS.values():
+        costs = [cost.named(name, (224, 224, 3), 10).flops_per_example for name in names]
+        assert costs == sorted(costs) and costs[-1] > 10 * costs[0]
+
+
+def test_a_ladder_is_no_list_of_networks_for_a_table_and_nothing_to_try_is_said() -> None:
+    with pytest.raises(ConfigurationError, match=r"Did you mean 'efficient'[?] Known: basic"):
+        api.sweep("digits", ladder="eficient")
+    with pytest.raises(ConfigurationError, match="nothing to try"):
+        api.sweep("digits")
+    with pytest.raises(ConfigurationError, match="mobilenet_v3_small"):
+        api.sweep("tabular", ladder="basic")
 
 
 def test_each_combination_is_tried_once_in_an_order_of_the_seed(tmp_path: Path) -> None:

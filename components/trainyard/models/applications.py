@@ -48,5 +48,10 @@ _OPTIONS: dict[str, Any] = {"include_top": False, "pooling": "avg"}
 _BODIES = {
     "resnet50": partial(keras.applications.ResNet50, **_OPTIONS),
     "mobilenet_v3_small": partial(keras.applications.MobileNetV3Small, **_OPTIONS),
+    "mobilenet_v3_large": partial(keras.applications.MobileNetV3Large, **_OPTIONS),
     "efficientnet_v2_b0": partial(keras.applications.EfficientNetV2B0, **_OPTIONS),
+    "efficientnet_v2_b1": partial(keras.applications.EfficientNetV2B1, **_OPTIONS),
+    "efficientnet_v2_b2": partial(keras.applications.EfficientNetV2B2, **_OPTIONS),
+    "efficientnet_v2_b3": partial(keras.applications.EfficientNetV2B3, **_OPTIONS),
+    "convnext_tiny": partial(keras.applications.ConvNeXtTiny, **_OPTIONS),
 }

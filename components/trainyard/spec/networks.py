@@ -4,11 +4,26 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
-Network = Literal["cnn_small", "alexnet", "resnet50", "mobilenet_v3_small", "efficientnet_v2_b0", "mlp", "wide_deep"]
-MINIMUM_SIDE = {"cnn_small": 8, "alexnet": 57, "resnet50": 32, "mobilenet_v3_small": 32, "efficientnet_v2_b0": 32}
-"""Of each network of images the smallest side, in pixels, that leaves one position after all strides."""
-KERAS_APPLICATIONS = ("resnet50", "mobilenet_v3_small", "efficientnet_v2_b0")
+KerasApplication = Literal[
+    "resnet50",
+    "mobilenet_v3_small",
+    "mobilenet_v3_large",
+    "efficientnet_v2_b0",
+    "efficientnet_v2_b1",
+    "efficientnet_v2_b2",
+    "efficientnet_v2_b3",
+    "convnext_tiny",
+]
+Network = Literal["cnn_small", "alexnet", KerasApplication, "mlp", "wide_deep"]
+KERAS_APPLICATIONS: tuple[KerasApplication, ...] = get_args(KerasApplication)
 """The networks that Keras brings along; each other one has a module of its name in `trainyard.models`."""
+MINIMUM_SIDE: dict[str, int] = {"cnn_small": 8, "alexnet": 57} | {name: 32 for name in KERAS_APPLICATIONS}
+"""Of each network of images the smallest side, in pixels, that leaves one position after all strides."""
+LADDERS: dict[str, tuple[Network, ...]] = {
+    "basic": ("mobilenet_v3_small", "efficientnet_v2_b0", "convnext_tiny"),
+    "efficient": tuple(name for name in KERAS_APPLICATIONS if name.startswith(("mobilenet", "efficientnet"))),
+}
+"""Networks to compare, the cheapest first; basic are the fast, the balanced and the accurate one of the docs."""
 COLUMN_NETWORKS = tuple(name for name in get_args(Network) if name not in MINIMUM_SIDE)
 """The networks that take columns instead."""
 IMAGENET = "imagenet"

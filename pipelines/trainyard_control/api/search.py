@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from trainyard.errors import ConfigurationError
+from trainyard.errors import ConfigurationError, did_you_mean
 from trainyard.spec import recipe as recipes
+from trainyard.spec.networks import LADDERS
 from trainyard_control.api.arguments import LOCAL, at_least_one, of_this_machine
 from trainyard_control.api.progress import BenchScreen, SweepScreen
 from trainyard_control.api.settings import overrides
@@ -19,8 +20,9 @@ if TYPE_CHECKING:
 
 def sweep(
     recipe: str,
-    over: Mapping[str, str | Sequence[Any]] | Sequence[str],
+    over: Mapping[str, str | Sequence[Any]] | Sequence[str] = (),
     *,
+    ladder: str | None = None,
     trials: int | None = None,
     environment: str = LOCAL,
     set_: Sequence[str] = (),
@@ -31,6 +33,7 @@ def sweep(
 
     The examples are made once. The eval split chooses; nothing is pushed. The same call goes on with a sweep that was
     ended, and with more trials it adds to one. over: values or a range by key, or `KEY=WHAT` as `--over` has them.
+    ladder: networks of images to try, by their name in `networks.LADDERS`: basic or efficient.
     trials: how many; by default all combinations of values, else 12. prune: leave a trial that is worse than the
     median of those before it. settings, set_: of every trial, as `run` has them.
 
@@ -45,7 +48,9 @@ def sweep(
     at_least_one("trials", trials)
     sets = overrides(set_, settings)
     recipes.load(recipe, sets)
-    dimensions = space.parse(recipe, sets, _dimensions(over))
+    dimensions = space.parse(recipe, sets, [*_networks(ladder), *_dimensions(over)])
+    if not dimensions:
+        raise ConfigurationError("There is nothing to try. Give --over KEY=WHAT, --ladder, or both.")
     where = of_this_machine(environment, "A sweep works on this machine.")
     if find_spec("optuna") is None:
         raise ConfigurationError("optuna is not installed, which chooses what to try. Install trainyard[search].")
@@ -54,6 +59,16 @@ def sweep(
     what = sweeps.Sweep(recipe, sets, dimensions, where, trials, prune)
     with SweepScreen(what.count, "accuracy" if what.recipe.task == "classification" else "mae") as screen:
         return sweeps.run(what, screen)
+
+
+def _networks(ladder: str | None) -> list[str]:
+    if ladder is None:
+        return []
+    if ladder not in LADDERS:
+        raise ConfigurationError(
+            f"ladder {ladder[:100]!r}: is none.{did_you_mean(ladder, LADDERS)} Known: {', '.join(LADDERS)}."
+        )
+    return [f"model.name={','.join(LADDERS[ladder])}"]
 
 
 def _dimensions(over: Mapping[str, str | Sequence[Any]] | Sequence[str]) -> list[str]:

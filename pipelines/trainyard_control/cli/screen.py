@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Any
 
 from rich.markup import escape
 from rich.table import Table
 
 from trainyard.contract.artifacts.gate import Interval
+from trainyard.storage import storage
 from trainyard_control.api.drawing import plain_table, table_console
 from trainyard_control.api.run import Run
 
@@ -53,6 +55,9 @@ def _facts_of(record: dict[str, Any], network: str | None) -> Table:
     if record["pushed"]:
         facts.add_row("pushed", escape(f"version {record['pushed']['version']} → {record['pushed']['path']}"))
     facts.add_row("report", escape(record["report"]))
+    curves = storage.join(record["folders"]["train"], "tensorboard")
+    if storage.children(curves):  # a program of its own may leave none
+        facts.add_row("curves", escape(f"tensorboard --logdir {shlex.quote(curves)}"))
     facts.add_row("seconds", " · ".join(f"{step} {seconds:.1f}" for step, seconds in record["seconds"].items()))
     return facts
 

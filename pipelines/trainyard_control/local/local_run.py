@@ -169,7 +169,7 @@ class LocalRun:
                     self.listener.step_event(step, event)
             code = running.wait()
         if running.stop_requested.is_set() or code in (ExitCode.PREEMPTED, -signal.SIGTERM):
-            raise errors.Preempted(f"{step}: told to stop (SIGTERM). Run the same command again to go on.")
+            raise errors.Preempted(f"{step}: {errors.Preempted.SENTENCE}")
         if code in (ExitCode.INTERRUPTED, -signal.SIGINT):
             raise KeyboardInterrupt
         if code == -signal.SIGKILL and memory.oom_kills() > killed:

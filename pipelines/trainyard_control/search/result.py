@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from trainyard.contract.artifacts.evaluate import Evaluation
@@ -36,11 +37,11 @@ class Result:
         """Return what was found as a page of HTML."""
         metric = "eval accuracy" if self.larger_is_better else "eval mean absolute error"
         done = [trial for trial in self.trials if trial.state == "complete" and trial.metric is not None]
-        charts = [_cost(self, done, metric), _history(self, done, metric)]
+        charts = [_cost(self, done, metric), *_latency(self, done, metric), _history(self, done, metric)]
         charts += [_by_value(dimension, done, self, metric) for dimension in self.dimensions]
         notes = [f"{key}: {share:.0%} of the differences" for key, share in self.importance.items()]
         keys = [dimension.key for dimension in self.dimensions]
-        head = ["trial", "state", metric, "best epoch", "seconds", "parameters", *keys]
+        head = ["trial", "state", metric, "best epoch", "seconds", "parameters", "ms an answer", *keys]
         return page(
             f"{self.recipe.name}: {len(self.trials)} trials",
             notes,
@@ -51,27 +52,42 @@ class Result:
     @property
     def front(self) -> list[Trial]:
         """The complete trials that no other beats in both metric and operations, the cheapest first."""
-        sign = -1 if self.larger_is_better else 1
         done = [trial for trial in self.trials if trial.state == "complete" and trial.metric is not None]
-        done.sort(key=lambda trial: (trial.operations, sign * (trial.metric or 0)))
+        return self.unbeaten(done, lambda trial: trial.operations)
+
+    def unbeaten(self, done: list[Trial], cost: Callable[[Trial], float]) -> list[Trial]:
+        """Return those of `done` that no other beats in both metric and `cost`, the cheapest first."""
+        sign = -1 if self.larger_is_better else 1
         front: list[Trial] = []
-        for trial in done:
+        for trial in sorted(done, key=lambda trial: (cost(trial), sign * (trial.metric or 0))):
             if not front or sign * (trial.metric or 0) < sign * (front[-1].metric or 0):
                 front.append(trial)
         return front
 
 
 def _cost(result: Result, done: list[Trial], metric: str) -> Chart:
-    front = result.front
     costs = all(trial.operations for trial in done)
     at = (lambda trial: trial.operations) if costs else (lambda trial: float(trial.parameters))
-    names = {trial.number for trial in front}
-    marks = [Mark(at(trial), trial.metric or 0, _title(trial), trial.number in names) for trial in done]
-    line = [(at(trial), trial.metric or 0) for trial in front]
-    title = "operations of a training step, an example" if costs else "parameters"
-    return chart(
-        "What it costs; on the line no other is better and cheaper", (title, metric), marks, {"": line}, log_x=True
-    )
+    cost = "operations of a training step, an example" if costs else "parameters"
+    return _against(result, done, "What it costs; on the line no other is better and cheaper", (cost, metric), at)
+
+
+def _latency(result: Result, done: list[Trial], metric: str) -> list[Chart]:
+    timed = [trial for trial in done if trial.milliseconds]
+    if not timed:
+        return []
+    names = ("milliseconds an answer, one core", metric)
+    title = "How long it takes; on the line no other is better and faster"
+    return [_against(result, timed, title, names, lambda trial: trial.milliseconds or 0)]
+
+
+def _against(
+    result: Result, done: list[Trial], title: str, names: tuple[str, str], cost: Callable[[Trial], float]
+) -> Chart:
+    front = result.unbeaten(done, cost)
+    strong = {trial.number for trial in front}
+    marks = [Mark(cost(trial), trial.metric or 0, _title(trial), trial.number in strong) for trial in done]
+    return chart(title, names, marks, {"": [(cost(trial), trial.metric or 0) for trial in front]}, log_x=True)
 
 
 def _history(result: Result, done: list[Trial], metric: str) -> Chart:
@@ -102,4 +118,6 @@ def _row(trial: Trial) -> list[str]:
     metric = "" if trial.metric is None else f"{trial.metric:.4f}"
     epoch = f"{trial.best_epoch} of {len(trial.epochs)}" if trial.best_epoch else f"{len(trial.epochs)} done"
     values = [f"{value:.6g}" if isinstance(value, float) else str(value) for value in trial.values.values()]
-    return [str(trial.number + 1), trial.state, metric, epoch, f"{trial.seconds:.1f}", f"{trial.parameters:,}", *values]
+    taken = f"{trial.seconds:.1f}"
+    answer = "" if trial.milliseconds is None else f"{trial.milliseconds:.3g}"
+    return [str(trial.number + 1), trial.state, metric, epoch, taken, f"{trial.parameters:,}", answer, *values]

@@ -29,6 +29,7 @@ from trainyard.spec.recipe import Recipe
 from trainyard.storage import storage
 from trainyard_control.local.local_run import Listener, LocalRun
 from trainyard_control.search import space, trials
+from trainyard_control.search.latencies import with_latencies
 from trainyard_control.search.result import Result
 from trainyard_control.search.space import Dimension
 from trainyard_control.search.trials import Pruned, Trial
@@ -187,6 +188,8 @@ def _study(sweep: Sweep, done: list[Trial]) -> Study:
 
 def _result(sweep: Sweep, study: Study, done: list[Trial], listener: Listener) -> Result:
     recipe = sweep.recipe
+    done = with_latencies(done, listener)
+    _write(sweep.folder, done)
     best = _best(done, recipe)
     if best is None:
         raise DataError(f"{recipe.name}: none of the {len(done)} trials was completed; the last: {done[-1].why}")

@@ -25,7 +25,8 @@ class Trial(Part):
     """A variant that was trained: `values` by key of the recipe, and `text`, the recipe's YAML.
 
     metric: of the best epoch on the eval split, accuracy or mean absolute error; epochs: that of each epoch so far.
-    operations: of a training step, for one example. why: of one that failed or was left early.
+    operations: of a training step, for one example. milliseconds: that an answer takes on one core of this machine,
+    None if it was not measured. why: of one that failed or was left early.
     """
 
     number: int
@@ -39,6 +40,7 @@ class Trial(Part):
     examples_per_second: float = 0.0
     parameters: int = 0
     operations: float = 0.0
+    milliseconds: float | None = None
     model: str = ""
     why: str = ""
 

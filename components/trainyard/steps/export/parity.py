@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +15,7 @@ from trainyard.contract.artifacts.export import Export, Latency
 from trainyard.data.examples import ExampleFolder
 from trainyard.data.trained import Task, Tensors
 from trainyard.errors import DataError
+from trainyard.models.latency import latency
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Predictor = Callable[[Tensors, Tensors], Array]
@@ -25,7 +23,6 @@ Predictor = Callable[[Tensors, Tensors], Array]
 
 _IMAGE_BATCH, _ROW_BATCH = 64, 1024  # examples at once: bounds the memory of 224-pixel images to 40 MB; chosen
 _PROGRESS_SECONDS = 0.5
-_WARM_UP_CALLS, _CALLS, _CALL_SECONDS = 10, 200, 1.0  # chosen: enough for a 95th percentile, one second a format
 
 
 @dataclass(frozen=True)
@@ -88,21 +85,6 @@ def measure(
     ]
 
 
-def latency(call: Callable[[], object]) -> Latency:
-    """Return the time of one `call` on one core, warm-up left out."""
-    with _one_core():
-        for _ in range(_WARM_UP_CALLS):
-            call()
-        milliseconds: list[float] = []
-        end = time.perf_counter() + _CALL_SECONDS
-        while len(milliseconds) < _CALLS and (not milliseconds or time.perf_counter() < end):
-            start = time.perf_counter()
-            call()
-            milliseconds.append(1000 * (time.perf_counter() - start))
-    p50, p95 = np.percentile(milliseconds, [50, 95])
-    return Latency(p50=round(float(p50), 4), p95=round(float(p95), 4))
-
-
 @dataclass
 class _Totals:
     """Sums over the batches: correct predictions, or absolute errors, and the largest differences."""
@@ -157,29 +139,3 @@ def _one(tensors: Tensors) -> Tensors:
 
 def _size(path: Path) -> int:
     return sum(file.stat().st_size for file in ([path] if path.is_file() else path.rglob("*")) if file.is_file())
-
-
-@contextmanager
-def _one_core() -> Iterator[None]:
-    """Keep every thread of this process on one core, for TensorFlow's own thread pools cannot be made smaller later.
-
-    Only Linux can; elsewhere TensorFlow's formats use as many cores as they like.
-    """
-    if sys.platform != "linux":
-        yield
-        return
-    before = os.sched_getaffinity(0)
-    threads = [int(thread.name) for thread in Path("/proc/self/task").iterdir()]
-    try:
-        _pin(threads, {min(before)})
-        yield
-    finally:
-        _pin(threads, before)
-
-
-def _pin(threads: list[int], cores: set[int]) -> None:
-    for thread in threads:
-        try:
-            os.sched_setaffinity(thread, cores)
-        except ProcessLookupError:  # it ended meanwhile
-            continue

@@ -52,7 +52,7 @@ def train_in_process(
     engine.prepare()
     from trainyard.steps.train import session
     from trainyard.steps.train.gang.rank import current_rank
-    from trainyard.steps.train.input import input as training_input
+    from trainyard.steps.train.input import files
     from trainyard.steps.train.input.feed import Feed
     from trainyard.steps.train.loop.goodput import Past
 
@@ -60,9 +60,9 @@ def train_in_process(
     gang_past = Past.model_validate_json(past) if past else Past(started=started)
     gang_past.spent["import"] = import_seconds
     manifest = storage.require(examples, made_by="preprocess")
-    streamed = training_input.streamed_files(recipe, examples, current_rank())
+    streamed = files.streamed_files(recipe, examples, current_rank())
     stream = storage.stream(examples, "preprocess", streamed) if streamed else None
-    needed_files = training_input.needed_files(recipe, examples, current_rank(), streamed=stream is not None)
+    needed_files = files.needed_files(recipe, examples, current_rank(), streamed=stream is not None)
     examples = str(storage.local(examples, made_by="preprocess", only=needed_files))
     feed = Feed(stream, examples) if stream else None
     champion = str(storage.local(start, made_by="push")) if start else ""

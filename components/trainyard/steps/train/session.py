@@ -31,8 +31,9 @@ from trainyard.steps.train.engines.network import deployable, network, target_mo
 from trainyard.steps.train.engines.objective import Classification, Objective, Regression
 from trainyard.steps.train.gang import launcher_heartbeat
 from trainyard.steps.train.gang.rank import Rank, current_rank
+from trainyard.steps.train.input.class_weights import class_weights
 from trainyard.steps.train.input.feed import Feed
-from trainyard.steps.train.input.input import Input, LocalReplicas, class_weights
+from trainyard.steps.train.input.input import Input, LocalReplicas
 from trainyard.steps.train.loop import goodput, speed
 from trainyard.steps.train.loop.checkpoint import Checkpoints
 from trainyard.steps.train.loop.goodput import Past

@@ -3,28 +3,34 @@
 from __future__ import annotations
 
 import json
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from trainyard.spec.networks import LADDERS
 from trainyard_control.cli.options import LOCAL, EnvironmentName, HtmlPage, Output, OutputFormat, Overrides, RecipeName
 
 if TYPE_CHECKING:
     from trainyard_control.search.result import Result
 
 _SHOWN = 20
+Ladder = StrEnum("Ladder", {name.upper(): name for name in LADDERS})  # type: ignore[misc]  # python/mypy#2401
 
 
 def sweep(
     recipe: RecipeName,
     over: Annotated[
-        list[str],
+        list[str] | None,
         typer.Option(
             "--over",
             metavar="KEY=WHAT",
             help="What to try: train.batch_size=16,64 or 16:256, log:1e-4:1e-1 by order of magnitude. Give several.",
         ),
-    ],
+    ] = None,
+    ladder: Annotated[
+        Ladder | None, typer.Option("--ladder", help="Try networks of images, the fast ones to the accurate ones.")
+    ] = None,
     trials: Annotated[
         int | None,
         typer.Option("--trials", min=1, max=10_000, help="How many; by default all combinations of values, else 12."),
@@ -44,7 +50,9 @@ def sweep(
     """
     from trainyard_control import api
 
-    result = api.sweep(recipe, over, trials=trials, environment=environment, set_=set_ or [], prune=prune)
+    result = api.sweep(
+        recipe, over or [], ladder=ladder, trials=trials, environment=environment, set_=set_ or [], prune=prune
+    )
     if html is not None:
         from trainyard.quality.page import write_html
 
@@ -80,7 +88,7 @@ def _show(result: Result) -> None:
     )
     front = {trial.number for trial in result.front}
     metric = "eval accuracy" if result.larger_is_better else "eval mae"
-    table = plain_table("trial", metric, "best epoch", "seconds", "parameters", "operations", "")
+    table = plain_table("trial", metric, "best epoch", "seconds", "parameters", "operations", "ms", "")
     table.columns[-1].justify = "left"
     for trial in done[:_SHOWN]:
         table.add_row(
@@ -90,6 +98,7 @@ def _show(result: Result) -> None:
             f"{trial.seconds:.1f}",
             f"{trial.parameters:,}",
             _operations(trial.operations),
+            "" if trial.milliseconds is None else f"{trial.milliseconds:.3g}",
             escape(values_text(trial)),
         )
     console.print(table)

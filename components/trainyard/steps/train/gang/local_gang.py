@@ -66,7 +66,7 @@ class _LocalGang:
                 self._start(worker, environment)
             codes = self._wait(environment)
         if self.stopping:
-            raise Preempted("told to stop (SIGTERM). Run the same command again to go on.")
+            raise Preempted()
         if any(codes.values()) or storage.committed(self.options["output"]) is None:
             raise self._error(codes)
 

@@ -12,7 +12,7 @@ each replica reads those that its rows come from.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,14 +21,13 @@ import tensorflow as tf
 from trainyard import events, memory
 from trainyard.contract.artifacts.document import Split
 from trainyard.data.examples import ExampleFolder, Tensors
-from trainyard.errors import ConfigurationError, did_you_mean
 from trainyard.spec.recipe import Recipe
-from trainyard.steps.train.gang.rank import Rank
-from trainyard.steps.train.input import augment, crop, mixing, on_device
+from trainyard.steps.train.input import augment, mixing, on_device
 from trainyard.steps.train.input.augment import Draws
 from trainyard.steps.train.input.feed import Feed
+from trainyard.steps.train.input.in_memory import InMemory
 from trainyard.steps.train.input.lanes import PARALLEL, Lanes, count_lanes, no_autograph
-from trainyard.storage import storage
+from trainyard.steps.train.input.pictures import Pictures
 
 # Chosen: a split whose decoded features take less than this is held in memory. The same on every machine, for the order
 # of the batches depends on it.
@@ -110,7 +109,7 @@ class Input:
         size = self._replica_batch_size("eval")
         keys = self._keys(0, self.evaluation_steps)
         if self._fits("eval"):
-            examples = _InMemory.read(self.folder, "eval", encoded=False)
+            examples = InMemory.read(self.folder, "eval", encoded=False)
 
             @no_autograph
             def stored(number: tf.Tensor, replica: tf.Tensor) -> Batch:
@@ -143,14 +142,14 @@ class Input:
 
     def _shuffled_batches(self, keys: tf.data.Dataset[_Key]) -> tf.data.Dataset[_KeyedBatch]:
         """Return (number, replica, features, labels, example_mask) of `keys`, of a split that is held in memory."""
-        examples = _InMemory.read(self.folder, "train", encoded=self._cuts_encoded)
+        examples = InMemory.read(self.folder, "train", encoded=self._pictures.cut_encoded)
 
         @no_autograph
         def shuffled(number: tf.Tensor, replica: tf.Tensor) -> _KeyedBatch:
             indices, example_mask = self._shuffled_rows(number, replica)
             return number, replica, *examples.rows(indices), example_mask
 
-        if not self._changes_each:
+        if not self._pictures.change_each:
             return keys.map(shuffled, **PARALLEL)
         indices = keys.map(no_autograph(lambda *key: self._shuffled_rows(*key)[0])).unbatch()
         rows = self._changed(indices, examples.rows, keys, self._replica_batch_size("train"))
@@ -172,7 +171,7 @@ class Input:
         )
         return indices, tf.cast(positions < count, tf.float32)
 
-    def _stored_batch(self, examples: _InMemory, number: tf.Tensor, replica: tf.Tensor, size: int) -> Batch:
+    def _stored_batch(self, examples: InMemory, number: tf.Tensor, replica: tf.Tensor, size: int) -> Batch:
         """Return the `size` examples of `replica` in micro-batch `number` of the eval split, in stored order."""
         positions = (number * self.replicas.total + replica) * size + tf.range(size, dtype=tf.int64)
         count = self._count("eval")
@@ -240,35 +239,13 @@ class Input:
 
     def _training_rows(self, records: tf.data.Dataset[tf.Tensor], keys: tf.data.Dataset[_Key], size: int) -> _Rows:
         """Return what `_decoded` does, each image changed on its own by the draws of `keys`."""
-        if not self._changes_each:
+        if not self._pictures.change_each:
             if self.folder.document.image is None:
                 return self._decoded(records, size)
-            return records.map(no_autograph(self._decode_quickly), **PARALLEL).batch(size, drop_remainder=True)
-        return self._changed(records, self.folder.parse if self._cuts_encoded else self._decode_quickly, keys, size)
-
-    def _decode_quickly(self, record: tf.Tensor) -> tuple[Tensors, tf.Tensor]:
-        """Return (features, label) of a serialized example, its image as uint8."""
-        features, label = self.folder.parse(record)
-        return self.folder.decode_features(features, quick=True), label
-
-    @property
-    def _changes_each(self) -> bool:
-        return bool(self._pictures) and augment.changes_each(self.recipe.train.augment)
-
-    @property
-    def _cuts_encoded(self) -> bool:
-        """Whether windows are cut out of encoded pictures, which may be larger than the model's."""
-        encoded = any(feature.encoded and not feature.pixels for feature in self.folder.document.features)
-        return encoded and self.recipe.train.augment.crop is not None
-
-    @property
-    def _pictures(self) -> dict[str, tuple[int, int, int]]:
-        """The shapes of the features that are images, by their names."""
-        found = {}
-        for feature in self.folder.document.features:
-            if len(feature.shape) == 3:
-                found[feature.name] = (feature.shape[0], feature.shape[1], feature.shape[2])
-        return found
+            return records.map(no_autograph(self._pictures.decode_quickly), **PARALLEL).batch(size, drop_remainder=True)
+        return self._changed(
+            records, self.folder.parse if self._pictures.cut_encoded else self._pictures.decode_quickly, keys, size
+        )
 
     def _changed(
         self,
@@ -286,23 +263,10 @@ class Input:
         @no_autograph
         def changed(example: tf.Tensor, row: tf.Tensor) -> tuple[Tensors, tf.Tensor]:
             features, label = load(example)
-            return {name: self._changed_value(name, value, row) for name, value in features.items()}, label
+            return self._pictures.changed(features, row), label
 
         rows = tf.data.Dataset.zip(examples, keys.map(draws).unbatch())
         return rows.map(changed, **PARALLEL).batch(size, drop_remainder=True)
-
-    def _changed_value(self, name: str, value: tf.Tensor, row: tf.Tensor) -> tf.Tensor:
-        """Return an example's feature changed by its `row` of draws, if it is an image."""
-        if name not in self._pictures:
-            return value
-        options, shape = self.recipe.train.augment, self.folder.document.image
-        if options.crop is not None:
-            where = augment.window_draws(row)
-            if value.dtype == tf.string and shape is not None:
-                value = crop.decode_window(value, shape, options.crop, where)
-            else:
-                value = crop.cut_window(value, *self._pictures[name][:2], options.crop, where)
-        return augment.augment_each(value, options, row)
 
     def _draws(self, number: tf.Tensor, replica: tf.Tensor) -> Draws:
         """Return the draws of the rows of `replica` in micro-batch `number`."""
@@ -323,11 +287,12 @@ class Input:
         preceding = step % self.steps_per_epoch * self.batch_size
         examples = tf.minimum(np.int64(self.batch_size), self._count("train") - preceding)
         weights = example_mask / tf.cast(examples, tf.float32)
+        shapes = self._pictures.shapes
         if options.resamples:
-            moved = {name: augment.resample(features[name], options, draws.uniform(6)) for name in self._pictures}
+            moved = {name: augment.resample(features[name], options, draws.uniform(6)) for name in shapes}
             features = {**features, **moved}
-        if self._pictures and options.on_device:
-            height, width, _ = next(iter(self._pictures.values()))
+        if shapes and options.on_device:
+            height, width, _ = next(iter(shapes.values()))
             device = mixing.device_draws(options, draws, height, width)
             features = {**features, on_device.DRAWS: device}
             if options.mixes:
@@ -337,6 +302,10 @@ class Input:
         if self.class_weights is not None:
             weights *= tf.gather(self.class_weights, labels)
         return features, labels, weights
+
+    @property
+    def _pictures(self) -> Pictures:
+        return Pictures(self.folder, self.recipe.train.augment)
 
     @property
     def _classes(self) -> int:
@@ -367,73 +336,3 @@ def _prepared(batches: tf.data.Dataset[Batch]) -> tf.data.Dataset[Batch]:
     if limit := memory.limit_mib():
         options.autotune.ram_budget = int(_PREPARED_SHARE * (limit << 20))
     return batches.prefetch(tf.data.AUTOTUNE).with_options(options)
-
-
-def streamed_files(recipe: Recipe, examples: str, rank: Rank) -> set[str]:
-    """Return which files of the preprocess output `examples` the worker `rank` reads bit by bit, epoch after epoch.
-
-    None of a regression, whose targets' mean is that of all examples.
-    """
-    folder = ExampleFolder(examples)
-    if folder.document.task == "regression":
-        return set()
-    data = Input(recipe, folder, None, LocalReplicas(rank.workers, rank.index))
-    return {path.removeprefix(storage.join(examples, "")) for path in data.streamed_shards()}
-
-
-def needed_files(recipe: Recipe, examples: str, rank: Rank, streamed: bool = False) -> Callable[[str], bool] | None:
-    """Return which files of the preprocess output `examples` the worker `rank` reads; None if it reads all of them.
-
-    streamed: without those of `streamed_files`.
-    """
-    folder = ExampleFolder(examples)
-    if not streamed and (rank.workers == 1 or folder.document.task == "regression"):  # its targets' mean is that of all
-        return None
-    data = Input(recipe, folder, None, LocalReplicas(rank.workers, rank.index))
-    shards = {storage.join(examples, file) for split in folder.document.splits.values() for file in split.files}
-    read = {*data.shards("train"), *data.shards("eval")}.difference(data.streamed_shards() if streamed else ())
-    return lambda name: storage.join(examples, name) not in shards - read
-
-
-def class_weights(recipe: Recipe, labels: Sequence[str] | None, counts: Sequence[int] | None) -> np.ndarray | None:
-    """Return one float32 weight a class, or None if the recipe asks for none.
-
-    balanced: examples / (classes * examples of the class), so that the weights' mean over the examples is 1.
-    Raises `ConfigurationError` for a weight of a label that the data does not have.
-    """
-    wanted = recipe.train.class_weights
-    if wanted is None or labels is None or counts is None:
-        return None
-    if wanted == "balanced":
-        examples = np.asarray(counts, np.float64)
-        return np.asarray(examples.sum() / (len(examples) * np.maximum(examples, 1)), np.float32)
-    unknown = [name for name in wanted if name not in labels]
-    if unknown:
-        raise ConfigurationError(
-            f"train.class_weights: no label '{unknown[0]}'.{did_you_mean(unknown[0], labels)} "
-            f"The data has {', '.join(labels[:20])}."
-        )
-    return np.asarray([wanted.get(label, 1.0) for label in labels], np.float32)
-
-
-@dataclass(frozen=True)
-class _InMemory:
-    """A split in memory, in stored order: images as uint8, or encoded."""
-
-    features: Tensors
-    labels: tf.Tensor
-
-    @classmethod
-    def read(cls, folder: ExampleFolder, split: Split, encoded: bool) -> _InMemory:
-        batches = list(folder.parsed_batches(split, 1024) if encoded else folder.pixel_batches(split, 1024))
-        names = batches[0][0]
-        return cls(
-            features={name: tf.concat([features[name] for features, _ in batches], axis=0) for name in names},
-            labels=tf.concat([labels for _, labels in batches], axis=0),
-        )
-
-    def rows(self, indices: tf.Tensor) -> tuple[Tensors, tf.Tensor]:
-        """Return features and labels of the examples `indices`, a vector or a scalar."""
-        return {name: tf.gather(values, indices) for name, values in self.features.items()}, tf.gather(
-            self.labels, indices
-        )

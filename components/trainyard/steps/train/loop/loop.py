@@ -356,7 +356,7 @@ class Loop:
     def _stop_together(self) -> None:
         self._save_last()
         if self._stop_requested:
-            raise Preempted("told to stop (SIGTERM). Run the same command again to go on.")
+            raise Preempted()
         raise PeerLost("another worker was told to stop. Start again when it is back.")
 
     def _roll_back(self, what: str) -> None:

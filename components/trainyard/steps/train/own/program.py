@@ -140,7 +140,7 @@ def run(command: list[str], folder: Path, environment: dict[str, str], told: Tol
 
 def preempted() -> Preempted:
     """Return the error of a program that was told to stop before it was done."""
-    return Preempted("told to stop (SIGTERM). Run the same command again to go on.")
+    return Preempted()
 
 
 def _end_with_parent() -> Callable[[], None] | None:

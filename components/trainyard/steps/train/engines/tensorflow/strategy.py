@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import keras
 import tensorflow as tf
 
+from trainyard.errors import PeerLost
 from trainyard.spec.training.train import Train
 from trainyard.steps.train.expected_devices import ExpectedDevices, devices_error, expected_devices
 from trainyard.steps.train.gang.rank import current_rank
@@ -20,16 +21,17 @@ def create_strategy() -> tf.distribute.Strategy:
 
     Several workers: gradients over gRPC in a ring, or over NCCL on GPUs. One worker: mirrored over its
     GPUs, or its logical CPUs, if there are several; else one device. If TPUs are expected: over the cores
-    of this host. Raises `InfrastructureError` if those cannot be started.
+    of this host. Raises `InfrastructureError` if those cannot be started, `PeerLost` if this worker's port is taken.
     """
     expected = expected_devices()
+    result: tf.distribute.Strategy
     if expected is not None and expected.kind == "tpu":
         return _tpu_strategy(expected)
     gpus = tf.config.list_physical_devices("GPU")
     if current_rank().workers > 1:
         kinds = tf.distribute.experimental.CommunicationImplementation
         options = tf.distribute.experimental.CommunicationOptions(implementation=kinds.NCCL if gpus else kinds.RING)
-        result: tf.distribute.Strategy = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
+        result = _multi_worker(options)
     elif len(tf.config.list_logical_devices("GPU" if gpus else "CPU")) > 1:
         result = tf.distribute.MirroredStrategy([f"/{name}" for name in devices()])
     else:
@@ -37,6 +39,16 @@ def create_strategy() -> tf.distribute.Strategy:
     # The input never ends early: without this each step would ask every worker whether it still has a batch.
     result.extended.experimental_enable_get_next_as_optional = False
     return result
+
+
+def _multi_worker(options: tf.distribute.experimental.CommunicationOptions) -> tf.distribute.Strategy:
+    try:
+        return tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
+    except tf.errors.UnknownError as error:
+        if "gRPC server" not in error.message:
+            raise
+        # Another program took the port after the gang had agreed on it: the gang meets again and names another.
+        raise PeerLost(f"train: TensorFlow could not listen on this worker's port ({error.message}).") from error
 
 
 def _tpu_strategy(expected: ExpectedDevices) -> tf.distribute.Strategy:

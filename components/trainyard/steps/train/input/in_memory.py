@@ -1,0 +1,34 @@
+"""A split that is held in memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import tensorflow as tf
+
+from trainyard.contract.artifacts.document import Split
+from trainyard.data.examples import ExampleFolder, Tensors
+
+
+@dataclass(frozen=True)
+class InMemory:
+    """A split in memory, in stored order: images as uint8, or encoded."""
+
+    features: Tensors
+    labels: tf.Tensor
+
+    @classmethod
+    def read(cls, folder: ExampleFolder, split: Split, encoded: bool) -> InMemory:
+        """Return the `split` of `folder`, its images still encoded if asked."""
+        batches = list(folder.parsed_batches(split, 1024) if encoded else folder.pixel_batches(split, 1024))
+        names = batches[0][0]
+        return cls(
+            features={name: tf.concat([features[name] for features, _ in batches], axis=0) for name in names},
+            labels=tf.concat([labels for _, labels in batches], axis=0),
+        )
+
+    def rows(self, indices: tf.Tensor) -> tuple[Tensors, tf.Tensor]:
+        """Return features and labels of the examples `indices`, a vector or a scalar."""
+        return {name: tf.gather(values, indices) for name, values in self.features.items()}, tf.gather(
+            self.labels, indices
+        )
