@@ -49,6 +49,7 @@ COMMANDS = [
     "runs",
     "runs list",
     "runs show",
+    "runs watch",
     "runs logs",
     "runs compare",
     "runs cancel",

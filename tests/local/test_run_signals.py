@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -31,6 +32,12 @@ def start(here: Path) -> subprocess.Popen[str]:
     with (here.parent / "said").open("a") as said:
         command = [TRAINYARD, "run", "digits", "-e", str(here), *OPTIONS]
         return subprocess.Popen(command, stderr=said, stdout=said, text=True, start_new_session=True)
+
+
+def watch(here: Path) -> subprocess.Popen[str]:
+    """Watch the newest run from another process."""
+    command = [TRAINYARD, "runs", "watch", "digits", "-e", str(here)]
+    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
 
 
 def wait_for(run: subprocess.Popen[str], here: Path, what: str) -> None:
@@ -99,5 +106,24 @@ def test_a_killed_fork_server_is_exit_code_30_and_the_next_start_has_a_fresh_one
     code, said = end(run, here, 60)
     assert code == 30, said
     assert "train: was killed, or the fork server that had started it." in " ".join(said.split())
-    code, said = end(start(here), here, 240)
+    run = start(here)
+    wait_for(run, here, "runs/*/journal.jsonl")
+    watched = watch(here)
+    code, said = end(run, here, 240)
     assert code == 0, said
+    _, shown = watched.communicate(timeout=60)
+    assert watched.returncode == 0, shown
+    said = r"preprocess +used again\n(.*\n)*✓ train .*\n(.*\n)*✓ push .*\n✓ pushed, accuracy 0\.\d{4} \("
+    assert re.search(said, shown), shown
+
+
+def test_who_watches_a_run_is_told_that_it_was_killed_and_by_a_watcher_that_ends_nothing(here: Path) -> None:
+    run = start(here)
+    wait_for(run, here, "runs/*/preprocess.log")
+    first, second = watch(here), watch(here)
+    first.send_signal(signal.SIGKILL)
+    assert first.wait(30) and run.poll() is None
+    os.killpg(run.pid, signal.SIGKILL)
+    _, shown = second.communicate(timeout=60)
+    assert second.returncode == 30 and "· preprocess\n" in shown, shown
+    assert "was killed without a word. Start it again" in shown, shown

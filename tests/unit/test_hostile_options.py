@@ -42,6 +42,7 @@ SAFE = {
     "submit": ["-e", "kind", "--dry-run"],
     "runs list": ["-e", "kind"],
     "runs show": ["-e", "kind"],
+    "runs watch": ["-e", "kind"],
     "runs logs": ["-e", "kind"],
     "runs cancel": ["-e", "kind", "--dry-run"],
     "schedule apply": ["--dry-run"],

@@ -11,6 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
+from trainyard.contract import keys
 from trainyard.contract.artifacts.evaluate import Evaluation
 from trainyard.contract.artifacts.gate import Interval
 from trainyard.errors import DataError, ExitCode, TrainyardError
@@ -23,6 +24,7 @@ from trainyard_control.api.model import Model, load
 from trainyard_control.api.progress import Screen
 from trainyard_control.api.settings import overrides
 from trainyard_control.local import local_runs
+from trainyard_control.local.journal import Journal
 from trainyard_control.local.local_run import LocalRun
 from trainyard_control.local.local_runs import LocalRunView
 
@@ -130,13 +132,20 @@ def run(
     loaded = recipes.load(recipe, overrides(set_, settings))
     where = of_this_machine(environment, "`run` works on this machine; use `compile` for a cluster.")
     run_id = f"{datetime.now():%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
-    screen = Screen()
-    local_run = LocalRun(loaded, where, run_id, known_step(from_step), screen, day, push=push)
+    screen, first = Screen(), known_step(from_step)
+    with Journal(keys.run_folder(where.storage, loaded, run_id), screen) as journal:
+        local_run = LocalRun(loaded, where, run_id, first, journal, day, push=push)
+        _executed(local_run, screen)
+    return Run.of(local_runs.view(local_run.root, loaded.name, run_id))
+
+
+def _executed(run: LocalRun, screen: Screen) -> None:
+    """Execute `run`, shown on `screen`; its record is written whatever comes."""
     failure: str | None = "was ended without a word"
     code: int = ExitCode.BUG
     try:
-        with screen, disk.os_errors(Path(local_run.root), "used"):
-            local_run.execute()
+        with screen, disk.os_errors(Path(run.root), "used"):
+            run.execute()
         failure, code = None, ExitCode.DONE
     except TrainyardError as error:
         failure, code = str(error), error.exit_code
@@ -149,10 +158,9 @@ def run(
         raise
     finally:
         ended: dict[str, Any] = {
-            "startup_seconds": local_run.startup_seconds,
+            "startup_seconds": run.startup_seconds,
             "failure": failure,
             "exit_code": int(code),
-            "unfinished": local_run.unfinished,
+            "unfinished": run.unfinished,
         }
-        summary.write(local_run.root, loaded, run_id, local_run.folders, local_run.seconds, ended)
-    return Run.of(local_runs.view(local_run.root, loaded.name, run_id))
+        summary.write(run.root, run.recipe, run.run_id, run.folders, run.seconds, ended)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -9,22 +10,22 @@ import typer
 
 if TYPE_CHECKING:
     from trainyard.errors import ExitCode
-    from trainyard.spec.environment import Environment
     from trainyard_control.kubeflow.run_view import RunView, StepView
+    from trainyard_control.kubeflow.runs import Runs
 
 _MARKS = {"done": "✓", "failed": "✗", "waiting": "…", "running": "·"}
 
 
-def follow(environment: Environment, run_id: str, pending_limit: int) -> tuple[RunView, ExitCode]:
+def follow(runs: Runs, run_id: str, pending_limit: float = math.inf) -> tuple[RunView, ExitCode]:
     """Return the run as it ended, with its exit code.
 
     A step that waits for longer than `pending_limit` seconds ends the run: Kubeflow itself would let it wait for ever.
+    Without a limit nothing is ended, whatever comes.
     """
     from trainyard.errors import ExitCode
     from trainyard_control.cluster.durations import duration_text
-    from trainyard_control.kubeflow.runs import Runs, changes, longest_wait
+    from trainyard_control.kubeflow.runs import changes, longest_wait
 
-    runs = Runs(environment)
     view = None
     try:
         for view in changes(runs.watch(run_id), lambda step: typer.echo(_line(step), err=True)):
@@ -37,7 +38,7 @@ def follow(environment: Environment, run_id: str, pending_limit: int) -> tuple[R
         typer.echo(f"! the run goes on without this command: trainyard explain {run_id}", err=True)
         raise typer.Exit(ExitCode.INTERRUPTED) from None
     assert view is not None  # noqa: S101 - watch yields at least once
-    if view.overdue:
+    if view.overdue and pending_limit < math.inf:
         runs.cancel(run_id)  # Argo ends the run's own pods, and a gang is none of them
     mark = "!" if view.refused else "✓" if view.state == "SUCCEEDED" else "✗"
     typer.echo(f"{mark} {view.reason.rstrip('.')}. ({duration_text(view.seconds)})", err=True)

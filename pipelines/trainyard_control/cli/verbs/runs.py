@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from trainyard.errors import ConfigurationError
 from trainyard_control.cli.options import LOCAL, DryRun, EnvironmentName, HtmlPage, Output, OutputFormat
 from trainyard_control.cluster.durations import duration_text
 
@@ -77,6 +78,26 @@ def show(run: _Run, environment: EnvironmentName = LOCAL, output: OutputFormat =
         typer.echo(f"{view.reason.rstrip('.')}.")
 
 
+@app.command("watch")
+def watch(
+    run: Annotated[str, typer.Argument(help="Name or id of the run; by default the newest.")] = "",
+    environment: EnvironmentName = LOCAL,
+) -> None:
+    """Follow a run to its end, from another terminal or after it was started elsewhere. Ends with its exit code."""
+    if root := _local(environment):
+        code = _watch_local(root, run)
+    else:
+        from trainyard_control.cli.follow import follow
+
+        runs = _runs(environment)
+        run_id = runs.find(run) if run else next((view.run_id for view in runs.newest(1, False)), "")
+        if not run_id:
+            raise ConfigurationError(f"{environment}: no run was submitted there. Submit one by `trainyard submit`.")
+        code = int(follow(runs, run_id)[1])
+    if code:
+        raise typer.Exit(code)
+
+
 @app.command("logs")
 def logs(
     run: _Run,
@@ -143,6 +164,28 @@ def _local(environment: str) -> str:
 
     loaded = environments.load(environment)
     return loaded.storage if loaded.target == "local" else ""
+
+
+def _watch_local(root: str, name: str) -> int:
+    """Show the run as it goes on, and return its exit code."""
+    from trainyard.errors import ExitCode
+    from trainyard_control.api.progress import Screen
+    from trainyard_control.local import journal, local_runs
+
+    run = local_runs.find(root, name) if name else next(iter(local_runs.newest(root, 1)), None)
+    if run is None:
+        raise ConfigurationError(f"{root}: no run was begun there. Start one by `trainyard run`.")
+    typer.echo(f"· {run.name} of {run.recipe}", err=True)
+    try:
+        with Screen() as screen:
+            run = journal.watch(root, run, screen)
+    except KeyboardInterrupt:
+        typer.echo(f"! the run goes on without this command: trainyard runs watch {run.name}", err=True)
+        return ExitCode.INTERRUPTED
+    mark = {"failed": "✗", "refused": "!"}.get(run.state, "✓")
+    told = ", ".join(filter(None, [run.state, run.metric, run.reason.rstrip(".")]))
+    typer.echo(f"{mark} {told} ({duration_text(run.seconds)})", err=True)
+    return int(run.record.get("exit_code", 0))
 
 
 def _show_local(root: str, name: str, output: Output) -> None:

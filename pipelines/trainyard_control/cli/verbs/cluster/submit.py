@@ -67,8 +67,9 @@ def submit(
     record, code = done.document(), 0
     if wait:
         from trainyard_control.cli.follow import follow
+        from trainyard_control.kubeflow.runs import Runs
 
-        view, code = follow(what.environment, done.run_id, pending_limit)
+        view, code = follow(Runs(what.environment), done.run_id, pending_limit)
         record |= {"run": view.document()}
     if output is Output.JSON:
         typer.echo(json.dumps(record))
