@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import trainyard.models
+from trainyard.contract.passes import TRAINING_PASSES, backbone_share, operations
 from trainyard.errors import ConfigurationError
 from trainyard.spec import plain_yaml
 from trainyard.spec.recipe import Recipe
@@ -23,13 +24,12 @@ from trainyard.storage import storage
 from trainyard_control.planning.data import DataSummary
 from trainyard_control.planning.roofline import ExampleCost
 
-_PASSES = 3  # as trainyard.models.cost counts: forward, and twice that backward
 _COUNTS = "parameters, operations, activations, kept"  # what a remembered cost holds
 _CACHE = Path("~/.cache/trainyard/costs").expanduser()
 
 
 def of_recipe(recipe: Recipe, data: DataSummary) -> ExampleCost:
-    """Return what an example costs, the teacher's forward pass with it.
+    """Return what an example costs on the mean over the epochs, the teacher's forward pass with it.
 
     The recipe's own network and the teacher are built once in a process of their own, and remembered. Raises
     `ConfigurationError` if a program of the recipe's own trains: nobody knows what it computes.
@@ -39,14 +39,16 @@ def of_recipe(recipe: Recipe, data: DataSummary) -> ExampleCost:
             f"{recipe.name}: train.command: what a program of the recipe's own computes is not known beforehand, so no "
             "speed is predicted. Run it, and read its examples a second in the report."
         )
-    network = _network(recipe, data)
+    network, share = _network(recipe, data), backbone_share(recipe)
+    operated = operations(network.flops_per_example, share)
+    network = replace(network, flops_per_example=operated, backbone_share=share)
     if recipe.train.teacher is None:
         return network
     teacher = _teacher(recipe.train.teacher.model)
     return replace(
         network,
-        flops_per_example=network.flops_per_example + teacher.flops_per_example / _PASSES,
-        activations_per_example=network.activations_per_example + teacher.activations_per_example / _PASSES,
+        flops_per_example=network.flops_per_example + operations(teacher.flops_per_example, 0),
+        activations_per_example=network.activations_per_example + teacher.activations_per_example / TRAINING_PASSES,
     )
 
 
@@ -75,7 +77,8 @@ def named(name: str, image: tuple[int, int, int], classes: int) -> ExampleCost:
     parameters, flops, activations, kept = (a ** (1 - share) * b**share for a, b in zip(low, high, strict=True))
     more = profile["head"] * (classes - profile["classes"])
     outputs = activations + classes - profile["classes"]
-    return ExampleCost(round(parameters + more), flops + 2 * _PASSES * more, outputs, kept)
+    head = (profile["head"] + 1) * classes
+    return ExampleCost(round(parameters + more), flops + 2 * TRAINING_PASSES * more, outputs, kept, head)
 
 
 @cache
@@ -97,7 +100,8 @@ def _table(recipe: Recipe, data: DataSummary) -> ExampleCost:
     tables = sum(size * width for size, width in zip(sizes, widths, strict=True))
     wide = sum(sizes) * data.classes if recipe.model.name == "wide_deep" else 0
     numbers = float(sum(layers))
-    return ExampleCost(matrices + sum(layers[1:]) + tables + wide, 2.0 * _PASSES * matrices, 2 * numbers, numbers)
+    parameters = matrices + sum(layers[1:]) + tables + wide
+    return ExampleCost(parameters, 2.0 * TRAINING_PASSES * matrices, 2 * numbers, numbers)
 
 
 def _own(recipe: Recipe, data: DataSummary) -> ExampleCost:

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from trainyard.contract.passes import backbone_share, operations
 from trainyard.errors import ConfigurationError
 from trainyard.spec.environment import Environment
 from trainyard.spec.hardware import machines
@@ -30,8 +31,6 @@ ADVICE: dict[Class, str] = {
 # Seconds before the first step. Import, build and compilation: measured here on the bundled recipes. A pod: 12 to 20 s.
 START_SECONDS = 10
 POD_SECONDS = 20
-# An evaluation pass computes forward only: a third of the operations of a training step.
-EVAL_SHARE = 1 / 3
 # Images of 224 pixels that one core decodes a second. Measured here: 0.6 of the 2,800 of a bare libjpeg-turbo loop.
 DECODED_PIXELS = 0.6 * 2800 * 224 * 224
 
@@ -199,7 +198,8 @@ def decoded_per_second(data: DataSummary, site: Site) -> float:
 
 def _hours(recipe: Recipe, data: DataSummary, speed: float, pods: bool) -> float:
     batch = recipe.train.batch_size
-    steps = math.ceil(data.train / batch) + EVAL_SHARE * math.ceil(data.eval / batch)
+    evaluation = operations(1, 0) / operations(1, backbone_share(recipe))  # of a step: it computes forward only
+    steps = math.ceil(data.train / batch) + evaluation * math.ceil(data.eval / batch)
     start = START_SECONDS + (POD_SECONDS if pods else 0)
     return (recipe.train.epochs * steps * batch / speed + start) / 3600
 

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 # Times that an activation crosses the memory in a step: written and read going forward, read going backward, and its
 # gradient written and read.
 ACTIVATION_PASSES = 5
+FORWARD_PASSES = 2  # the first two of them, which are all where the layer and those before it do not learn
 # Times that a weight (float32) does: read twice, its gradient written and read, two moments of the optimizer read and
-# written.
+# written. One that does not learn is read once.
 WEIGHT_PASSES = 8
 # What published runs deliver of the sum of both times: the geometric mean over the twelve runs of ResNet-50 on V100 and
 # A100 that docs/experiments/published.md marks as tuned on. It was fitted to no other.
@@ -29,15 +30,24 @@ NETWORK_SHARE = 0.5
 
 @dataclass(frozen=True)
 class ExampleCost:
-    """What one example costs a network; operations are those of a whole step, forward and backward.
+    """What one example costs a network; operations are those of a whole step, the mean over the epochs.
 
-    activations: the numbers that its layers put out; kept: those of them that the backward pass reads.
+    activations: the numbers that its layers put out; kept: those of them that the backward pass reads, if all layers
+    learn. backbone_share: the share of the epochs in which they do; else only the last one does, with `head` of the
+    parameters.
     """
 
     parameters: int
     flops_per_example: float
     activations_per_example: float
     kept_per_example: float
+    head: int = 0
+    backbone_share: float = 1.0
+
+    @property
+    def learning(self) -> float:
+        """The parameters that learn, the mean over the epochs."""
+        return self.head + self.backbone_share * (self.parameters - self.head)
 
 
 @dataclass(frozen=True)
@@ -82,8 +92,10 @@ def step_seconds(work: ExampleCost, batch: int, site: Site, slices: int = 1) -> 
     examples = batch / slices / site.replicas
     compute = examples * work.flops_per_example / site.flops
     written = work.kept_per_example if site.fused else work.activations_per_example
-    moved = examples * written * ACTIVATION_PASSES * site.bytes_each
-    memory = (moved + work.parameters * 4 * WEIGHT_PASSES) / site.memory_bandwidth
+    crossings = FORWARD_PASSES + work.backbone_share * (ACTIVATION_PASSES - FORWARD_PASSES)
+    moved = examples * written * crossings * site.bytes_each
+    weights = 4 * (work.learning * WEIGHT_PASSES + work.parameters - work.learning)
+    memory = (moved + weights) / site.memory_bandwidth
     if site.cpu:
         part = CPU_OVERHEAD + max(compute, memory) / CPU_UTILISATION
     else:
@@ -97,7 +109,7 @@ def communication_seconds(work: ExampleCost, site: Site) -> float:
     A ring over n members sends 2 (n - 1) / n of the bytes over each link. Source: P. Patarasuk and X. Yuan, Bandwidth
     optimal all-reduce algorithms for clusters of workstations, 2009. First the devices of a worker, then the workers.
     """
-    size, seconds = 4.0 * work.parameters, 0.0
+    size, seconds = 4.0 * work.learning, 0.0
     if site.link and site.replicas > 1 and site.network is None:
         return _ring(site.replicas) * size / site.link
     if site.link and site.devices > 1:
@@ -108,12 +120,12 @@ def communication_seconds(work: ExampleCost, site: Site) -> float:
 
 
 def needed_bytes(work: ExampleCost, batch: int, site: Site, slices: int = 1) -> float:
-    """Return the memory that a device must have at least: what the backward pass reads, and weights with gradients and
-    two moments.
+    """Return the memory that a device must have at least: what the backward pass reads, the weights, and of those that
+    learn gradients and two moments.
 
     slices: as for `step_seconds`; from two on, the gradients of those before are held as well.
     """
-    return _held_bytes(work.kept_per_example, work, batch, site, slices)
+    return _held_bytes(work.kept_per_example if work.backbone_share else 0, work, batch, site, slices)
 
 
 def most_bytes(work: ExampleCost, batch: int, site: Site, slices: int = 1) -> float:
@@ -123,7 +135,8 @@ def most_bytes(work: ExampleCost, batch: int, site: Site, slices: int = 1) -> fl
 
 def _held_bytes(numbers: float, work: ExampleCost, batch: int, site: Site, slices: int) -> float:
     activations = batch / slices / site.replicas * numbers * site.bytes_each
-    return activations + (16.0 if slices == 1 else 20.0) * work.parameters
+    learning = work.parameters if work.backbone_share else work.head
+    return activations + 4.0 * work.parameters + (12.0 if slices == 1 else 16.0) * learning
 
 
 def _ring(members: int) -> float:

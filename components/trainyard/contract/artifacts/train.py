@@ -81,7 +81,8 @@ class Training(Document):
 
     For the planner: hardware is what one device is (GPU: its product name), cores those of this worker; of one example,
     flops_per_example are the operations of a step, activations the numbers that its layers put out, kept those of
-    them that the backward pass reads (0: not counted). finished: ISO time.
+    them that the backward pass reads (0: not counted); backbone_share is the share of the epochs in which all layers
+    learn, and not the last one alone. finished: ISO time.
     warm_start: the champion's version whose weights came first, '' if they were the model's own. weights: as
     model.weights of the recipe. teacher: the version whose answers were learned, '' if none.
     command: the program of the recipe's own that trained, if one did. What it did not tell is 0 then, or empty; the
@@ -126,6 +127,7 @@ class Training(Document):
     flops_per_example: float = 0.0
     activations_per_example: int = 0
     kept_per_example: int = 0
+    backbone_share: float = 1.0
     finished: str = ""
     warm_start: str = ""
     weights: str = ""

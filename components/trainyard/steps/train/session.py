@@ -17,10 +17,11 @@ import keras
 import tensorflow as tf
 
 from trainyard import events
+from trainyard.contract import passes
 from trainyard.contract.artifacts.train import Device, Epoch, Training
 from trainyard.data.examples import ExampleFolder, open_examples, reading
 from trainyard.errors import ConfigurationError, PeerLost
-from trainyard.models.cost import TRAINING_PASSES, cost
+from trainyard.models.cost import cost
 from trainyard.models.weights import load_weights
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.train import warm_start
@@ -237,6 +238,7 @@ def _finish(
         hardware=engine.hardware(),
         cores=len(os.sched_getaffinity(0)),
         flops_per_example=_flops_per_example(work.flops_per_example, recipe, loop.steps),
+        backbone_share=passes.backbone_share(recipe),
         activations_per_example=work.activations_per_example,
         kept_per_example=work.kept_per_example,
         finished=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -252,9 +254,8 @@ def _finish(
 
 def _flops_per_example(whole: float, recipe: Recipe, steps: Steps) -> float:
     """Return the operations of a step of an example, which are `whole` if all layers learn and nobody teaches."""
-    # Nothing goes backwards through a frozen backbone, or through a teacher.
-    own = whole / TRAINING_PASSES if recipe.model.freeze == "backbone" else whole
-    return own + (cost(steps.teacher.model).flops_per_example / TRAINING_PASSES if steps.teacher else 0)
+    own = passes.operations(whole, passes.backbone_share(recipe))
+    return own + (passes.operations(cost(steps.teacher.model).flops_per_example, 0) if steps.teacher else 0)
 
 
 def _write_summary(writer: tf.summary.SummaryWriter, epoch: Epoch) -> None:

@@ -1,0 +1,26 @@
+"""How often a training passes through its network, which the record of a run and the plan count alike."""
+
+from __future__ import annotations
+
+from trainyard.spec.recipe import Recipe
+
+# Chosen as usual: the backward pass takes the products of the forward pass twice, for inputs and for weights.
+# Source: A. Griewank and A. Walther, Evaluating Derivatives, 2008, chapter 4; D. Hernandez and T. Brown,
+# arXiv:2005.04305.
+TRAINING_PASSES = 3
+
+
+def backbone_share(recipe: Recipe) -> float:
+    """Return in which share of the epochs all layers learn; in the others the last one alone does."""
+    if recipe.model.freeze == "backbone":
+        return 0.0
+    fine_tune = recipe.train.fine_tune
+    return 1 - fine_tune.head_epochs / recipe.train.epochs if fine_tune else 1.0
+
+
+def operations(whole: float, share: float) -> float:
+    """Return the mean operations of a step if it takes `whole` ones where all layers learn, in `share` of the epochs.
+
+    Nothing goes backwards through a backbone that does not learn; the last layer's products are left out for that.
+    """
+    return whole * (1 + (TRAINING_PASSES - 1) * share) / TRAINING_PASSES
