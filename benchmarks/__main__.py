@@ -40,17 +40,17 @@ def _measured() -> str:
 
 
 def _run_digits() -> dict[str, str]:
-    from benchmarks import run_digits
+    from benchmarks.training import run_digits
 
     return {"run_digits": run_digits.section(run_digits.measure())}
 
 
 def _training_loop() -> dict[str, str]:
-    return {"training_loop": _of_a_process("benchmarks.training_loop", "--part")}
+    return {"training_loop": _of_a_process("benchmarks.training.training_loop", "--part")}
 
 
 def _input() -> dict[str, str]:
-    return {"input": _of_a_process("benchmarks.input")}
+    return {"input": _of_a_process("benchmarks.data.input")}
 
 
 def _of_a_process(*module: str) -> str:
@@ -59,35 +59,35 @@ def _of_a_process(*module: str) -> str:
 
 
 def _command_line() -> dict[str, str]:
-    from benchmarks import command_line
+    from benchmarks.commands import command_line
 
     return {"command_line": command_line.section(command_line.measure())}
 
 
 def _planning() -> dict[str, str]:
-    from benchmarks import planning
+    from benchmarks.commands import planning
 
     return {"planning": planning.section(planning.measure())}
 
 
 def _scaling() -> dict[str, str]:
-    from benchmarks import scaling
+    from benchmarks.training import scaling
 
     return scaling.sections([scaling.measure(*case) for case in scaling.CASES])
 
 
 def _data() -> dict[str, str]:
-    from benchmarks import data
+    from benchmarks.data import data
 
     return {"data": data.section(data.measure())}
 
 
 def _predict() -> dict[str, str]:
-    return {"predict": _of_a_process("benchmarks.predict")}
+    return {"predict": _of_a_process("benchmarks.commands.predict")}
 
 
 def _scale() -> dict[str, str]:
-    from benchmarks import scale
+    from benchmarks.data import scale
 
     return {"scale": scale.section()}
 

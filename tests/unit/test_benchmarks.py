@@ -38,8 +38,8 @@ def test_what_benchmarks_give_has_no_heading_of_its_own_and_a_place_on_the_page(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     run = {"low": 1, "expected": 2, "high": 3, "measured": 2, "load": 1, "plan_cpu_seconds": 0.3}
-    monkeypatch.setattr("benchmarks.command_line.measure", lambda: {"trainyard --help": 0.1})
-    monkeypatch.setattr("benchmarks.planning.measure", lambda: {"cores": 2, "recipes": {"digits": [run]}})
+    monkeypatch.setattr("benchmarks.commands.command_line.measure", lambda: {"trainyard --help": 0.1})
+    monkeypatch.setattr("benchmarks.commands.planning.measure", lambda: {"cores": 2, "recipes": {"digits": [run]}})
     written = tmp_path / "benchmarks.md"
     written.write_text(PAGE)
     monkeypatch.setattr(benchmarks, "PAGE", written)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from benchmarks.kubeflow_steps import Times, spent
+from benchmarks.commands.kubeflow_steps import Times, spent
 
 
 def at(second: float) -> datetime:

@@ -8,8 +8,11 @@ from pathlib import Path
 import pytest
 from report_folders import SECONDS, evaluation, recipe, whole_run
 
+from trainyard.contract.artifacts.evaluate import Evaluation, Importance
 from trainyard.contract.artifacts.gate import Threshold, Verdict
 from trainyard.contract.artifacts.train import Training
+from trainyard.contract.statistics.divergence import Distance
+from trainyard.contract.statistics.drift import Movement
 from trainyard.report.outputs import read
 from trainyard.report.report import Ending, render
 
@@ -54,6 +57,21 @@ def rendered(folders, **more):
 
 def figures(page):
     return json.loads(page.scripts[0])
+
+
+def test_what_the_answers_rest_on_stands_beside_how_far_it_moved(tmp_path):
+    folders = whole_run(tmp_path)
+    judged = Evaluation.read(folders["evaluate"]).model_copy(
+        update={"importance": [Importance(column=name, loss_increase=0.5, spread=0.1) for name in ("age", "fare")]}
+    )
+    judged.write(Path(folders["evaluate"]))
+    assert "Moved" not in "".join(rendered(folders).text)
+    distance = Distance(l_infinity=0.2, jensen_shannon=0.123, psi=0.3)
+    moved = Movement(feature="fare", distance=distance, shift=None, missing=None, sentences=["it left"])
+    judged.model_copy(update={"drift": [moved]}).write(Path(folders["evaluate"]))
+    text = "".join(rendered(folders).text)
+    rest = text[text.index("What the answers rest on") :]
+    assert rest.index("–") < rest.index("fare") < rest.index("0.12"), "nothing is known of age"
 
 
 def test_a_whole_run_is_shown_with_all_its_parts(tmp_path):

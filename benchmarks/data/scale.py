@@ -1,6 +1,6 @@
 """Scale: preprocess over a million rows and 200,000 pictures to the end, and what larger data would cost at that rate.
 
-python -m benchmarks.scale prints the part of the page.
+python -m benchmarks.data.scale prints the part of the page.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks import pictures, tables
 from benchmarks.cost import cost
+from benchmarks.data import pictures, tables
 from trainyard.steps.preprocess.shards import count_shards
 
 _ROWS, _FEW_ROWS = 1_000_000, 10_000
@@ -39,7 +39,7 @@ def of_rows(count: int) -> Run:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "table.csv")
         tables.write(path, count)
-        command = [sys.executable, "-m", "benchmarks.tables", "ours", str(path), f"{folder}/output"]
+        command = [sys.executable, "-m", "benchmarks.data.tables", "ours", str(path), f"{folder}/output"]
         return _run("rows", count, path.stat().st_size, command)
 
 
@@ -49,7 +49,7 @@ def of_pictures(what: str, count: int, store: str, height: int, width: int) -> R
         pictures.write(Path(folder, "in"), count, height, width)
         size = sum(path.stat().st_size for path in Path(folder, "in").glob("*/*"))
         side = ["--side", "preprocess", "--store", store, "--in", folder]
-        return _run(what, count, size, [sys.executable, "-m", "benchmarks.pictures", *side])
+        return _run(what, count, size, [sys.executable, "-m", "benchmarks.data.pictures", *side])
 
 
 def _run(what: str, count: int, size: int, command: list[str]) -> Run:

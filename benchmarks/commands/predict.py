@@ -1,6 +1,6 @@
 """Prediction: `trainyard predict` beside a bare batch loop over the same SavedModel, in one process.
 
-python -m benchmarks.predict prints the table. The models are those of the bundled recipes, trained for an epoch.
+python -m benchmarks.commands.predict prints the table. The models are those of bundled recipes, trained for an epoch.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Data: what preprocess costs beside bare loops of the same work, in CPU seconds of all its processes.
 
-python -m benchmarks.data [--rows N] prints the table. One function a row.
+python -m benchmarks.data.data [--rows N] prints the table. One function a row.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from benchmarks import pictures, tables
 from benchmarks.cost import Cost, cost
+from benchmarks.data import pictures, tables
 
 ROWS = 1_000_000
 _BEAM_ROWS = 200_000  # Beam by its guide takes five times as long a row
@@ -140,14 +140,14 @@ def _cost_of_a_row(side: str, rows: int) -> float:
 
 @cache
 def _side(side: str, rows: int) -> Cost:
-    """Return what `side` of benchmarks.tables costs on so many rows."""
+    """Return what `side` of benchmarks.data.tables costs on so many rows."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "table.csv")
         tables.write(path, rows)
-        return cost([sys.executable, "-m", "benchmarks.tables", side, str(path), f"{folder}/output"])
+        return cost([sys.executable, "-m", "benchmarks.data.tables", side, str(path), f"{folder}/output"])
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.data", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.data.data", description=__doc__)
     parser.add_argument("--rows", type=int, default=ROWS, help="of the largest table")
     print(section(measure(parser.parse_args().rows)))

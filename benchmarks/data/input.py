@@ -1,6 +1,6 @@
 """The input of a training against bare libjpeg-turbo and NumPy: images a CPU-second of the whole process.
 
-    python -m benchmarks.input
+    python -m benchmarks.data.input
 
 The pictures are smooth noise of the size of photographs' files. What is measured of Trainyard is all of its input, from
 the shard's record to the uint8 batch; of the bare loops the decoding, cutting, mirroring and copying into the batch.
@@ -24,7 +24,7 @@ import simplejpeg
 import tensorflow as tf
 from PIL import Image
 
-from benchmarks import random_images
+from benchmarks.data import random_images
 from trainyard.data.examples import ExampleFolder, open_examples
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.train.input import input as training_input

@@ -1,6 +1,6 @@
 """How far off `trainyard plan` is: its prediction for this machine before each of two runs of three recipes.
 
-    python -m benchmarks.planning
+    python -m benchmarks.commands.planning
 
 prints one JSON object. The first prediction knows nothing of the recipe's network on this machine, the second one run
 of it. Between them stand only runs of the other recipes.

@@ -1,6 +1,6 @@
 """Trainyard's training loop against a bare Keras `fit` of the same model, data, batch and schedule.
 
-    python -m benchmarks.training_loop
+    python -m benchmarks.training.training_loop
 
 prints one JSON object. A step's time leaves out each run's first epoch, which compiles, and all evaluation. The two are
 run in turn for each seed, so that another load on the machine meets both.

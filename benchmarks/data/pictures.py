@@ -1,6 +1,6 @@
 """Pictures: what preprocess costs an added JPEG, beside bare loops of libjpeg-turbo, in CPU seconds of all processes.
 
-python -m benchmarks.data prints the rows; this module is run for one side of one.
+python -m benchmarks.data.data prints the rows; this module is run for one side of one.
 """
 
 from __future__ import annotations
@@ -67,7 +67,17 @@ def cost_of_an_image(side: str, store: str, images: int) -> float:
     for count in (_FEW, images):
         with tempfile.TemporaryDirectory() as folder:
             write(Path(folder, "in"), count, *SIZES[store])
-            command = [sys.executable, "-m", "benchmarks.pictures", "--side", side, "--store", store, "--in", folder]
+            command = [
+                sys.executable,
+                "-m",
+                "benchmarks.data.pictures",
+                "--side",
+                side,
+                "--store",
+                store,
+                "--in",
+                folder,
+            ]
             costs.append(cost(command).cpu_seconds)
     return (costs[1] - costs[0]) / (images - _FEW)
 

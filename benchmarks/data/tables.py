@@ -1,6 +1,6 @@
 """One table from CSV to examples, three times: the step, Beam and tf.Transform as their guide writes it, and by hand.
 
-python -m benchmarks.tables SIDE FILE OUTPUT, of which SIDE is ours, beam, hand, or of the reader batches, rows, imports
+python -m benchmarks.data.tables SIDE FILE OUTPUT. SIDE is ours, beam, hand, or of the reader batches, rows, imports
 """
 
 from __future__ import annotations

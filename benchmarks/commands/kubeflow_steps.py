@@ -1,6 +1,6 @@
 """Where the seconds of a finished run on Kubeflow went: before each step, in its start-up and in its own code.
 
-    python -m benchmarks.kubeflow_steps RUN_ID --namespace kubeflow
+    python -m benchmarks.commands.kubeflow_steps RUN_ID --namespace kubeflow
 
 reads the pods of the run and their logs, as long as the cluster has them, and prints one table.
 """

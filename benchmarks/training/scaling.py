@@ -1,6 +1,6 @@
 """Two workers on a core each against one worker on one core, with the same batch a worker, and what checkpoints cost.
 
-    python -m benchmarks.scaling
+    python -m benchmarks.training.scaling
 
 prints its two parts of docs/benchmarks.md. Each worker is a process pinned to a core, in a scheduling group of raised
 priority where that is allowed. All are started first and measured in turn, so that another load meets all of them.
@@ -31,7 +31,7 @@ CASES = [("cnn_small", 32, 1, 8), ("resnet50", 8, 1, 5), ("resnet50", 8, 4, 2), 
 def measure(model: str, images: int, parts: int, steps: int) -> dict[str, Any]:
     """Return milliseconds a step by kind, a value a round, and what a checkpoint costs."""
     with tempfile.TemporaryDirectory() as folder:
-        subprocess.run([sys.executable, "-m", "benchmarks.random_images", f"{folder}/images"], check=True)
+        subprocess.run([sys.executable, "-m", "benchmarks.data.random_images", f"{folder}/images"], check=True)
         arguments = [model, str(images), str(parts), f"{folder}/images", folder]
         alone = [_Worker(core, arguments) for core in (0, 1)]
         ports = [20_000 + secrets.randbelow(10_000) for _ in range(2)]
@@ -115,7 +115,7 @@ class _Worker:
             environment |= HEAP_VARIABLES
             environment["TF_CONFIG"] = json.dumps({"cluster": cluster, "task": {"type": "worker", "index": core}})
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.scaling_worker", str(core), str(len(ports or [1])), *arguments],
+            [sys.executable, "-m", "benchmarks.training.scaling_worker", str(core), str(len(ports or [1])), *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

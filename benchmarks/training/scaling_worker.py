@@ -1,4 +1,4 @@
-"""The process that benchmarks.scaling measures: trains on its core, as many steps as it is told on standard input."""
+"""The process that `scaling` measures: trains on its core, as many steps as it is told on standard input."""
 
 from __future__ import annotations
 

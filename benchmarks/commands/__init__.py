@@ -1,0 +1,1 @@
+"""Benchmarks of the commands: their start, predict, the planner, the steps on Kubeflow."""

@@ -1,0 +1,1 @@
+"""Benchmarks of what makes examples and feeds them to the training."""

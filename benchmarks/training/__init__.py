@@ -1,0 +1,1 @@
+"""Benchmarks of the training: its loop, its scaling, a whole run."""
