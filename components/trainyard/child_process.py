@@ -118,17 +118,28 @@ class ChildProcess:
             time.sleep(0.01)
 
 
-def start_program(command: list[str], environment: dict[str, str]) -> subprocess.Popen[str]:
-    """Start `command` outside of the fork server, in a session of its own; its stdout has all that it writes."""
+def start_program(
+    command: list[str],
+    environment: dict[str, str],
+    folder: Path | None = None,
+    own_session: bool = True,
+    first: Callable[[], None] | None = None,
+) -> subprocess.Popen[str]:
+    """Start `command` outside of the fork server; its stdout has all that it writes.
+
+    folder: it works in, by default this process's. first: what the new process calls before anything else.
+    """
     return subprocess.Popen(
         command,
+        cwd=folder,
         env=environment,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         errors="replace",
-        start_new_session=True,
+        start_new_session=own_session,
+        preexec_fn=first,
     )
 
 

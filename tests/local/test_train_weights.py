@@ -15,6 +15,7 @@ import pytest
 import train_folders
 
 from trainyard.contract.artifacts.train import Training
+from trainyard.errors import ConfigurationError
 from trainyard.models.cost import cost
 from trainyard.spec import documents
 from trainyard.spec.recipe import Recipe
@@ -100,6 +101,19 @@ def test_a_frozen_backbone_keeps_every_bit(source: Path, few: str, tmp_path: Pat
     for name in before.keys() - {"logits/kernel", "logits/bias"}:
         np.testing.assert_array_equal(after[name], before[name], err_msg=name)
     assert not np.array_equal(after["logits/kernel"], before["logits/kernel"])
+
+
+def test_the_layers_up_to_a_block_keep_every_bit_and_those_after_it_learn(
+    source: Path, few: str, tmp_path: Path
+) -> None:
+    train(tmp_path, few, model=f", weights: {source}, freeze: until conv2d_1", epochs=1)
+    before, after = weights(source), weights(tmp_path / "output" / "model.keras")
+    layers = {name.partition("/")[0] for name in before}
+    changed = {name.partition("/")[0] for name in before if not np.array_equal(before[name], after[name])}
+    assert layers - changed == {"conv2d", "conv2d_1"}
+    unknown = r"until conv9: no layer of 'cnn_small' has a name .* are conv2d, conv"
+    with pytest.raises(ConfigurationError, match=unknown):
+        train(tmp_path / "none", few, model=f", weights: {source}, freeze: until conv9", epochs=1)
 
 
 def test_a_run_stopped_in_either_phase_ends_with_the_weights_of_the_unstopped_one(

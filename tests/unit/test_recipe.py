@@ -249,6 +249,7 @@ train: {epochs: 5}
             "model.weights: 'mlp' takes columns, whose ids mean something else in other data",
         ),
         (["train.warm_start=champion"], "train.warm_start: begins with the champion's weights, and model.weights with"),
+        (["model.freeze=bakbone"], "model.freeze: 'bakbone' is not known. Write none, backbone, or until BLOCK"),
         (["model.weights=null", "model.freeze=backbone"], "model.freeze: keeps weights that nobody trained."),
         (
             ["model.freeze=backbone", "train.fine_tune={}"],

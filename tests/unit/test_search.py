@@ -169,6 +169,9 @@ def test_a_chart_places_its_marks_within_its_axes() -> None:
     assert drawn.y.low < 0.5 < drawn.y.high  # all values are equal
     named = chart("a", ("x", "y"), [Mark(0, 1), Mark(1, 2)], categories=("cnn_small", "alexnet"))
     assert [name for _, name in named.x.ticks] == ["cnn_small", "alexnet"]
+    crowded = chart("a", ("x", "y"), [Mark(0, 1)], categories=LADDERS["efficient"])
+    names = [name for _, name in crowded.x.ticks]
+    assert names[-1] == "effic…v2_b3" and len(set(names)) == len(names)
 
 
 def speed(setting: str, mean: float, ceiling: float = 0, **values: int) -> Speed:

@@ -165,6 +165,11 @@ def _check_window(path: str, days: int | None, format: str) -> None:
         raise ValueError("window_days is not for format tfds: a prepared data set is one folder")
 
 
+UNTIL = "until "
+"""Begins a value of model.freeze that names a block."""
+_FREEZE = rf"^(none|backbone|{UNTIL}\S+)$"
+
+
 class Model(Strict):
     """Which network. Sizes of images and number of classes come from the data."""
 
@@ -184,8 +189,11 @@ class Model(Strict):
         "or .weights.h5 file, or the folder of a pushed version; local, gs:// or s3://. The last layer begins anew, "
         "but for a pushed version of the same classes.",
     )
-    freeze: Literal["none", "backbone"] = Field(
-        "none", description="With weights. backbone: only the last layer learns, all others keep their weights."
+    freeze: str = Field(
+        "none",
+        pattern=_FREEZE,
+        description="With weights, which layers keep them: none; backbone, all but the last; until BLOCK, those up to "
+        "the layer of that name, or to the last one whose name begins so, such as until conv4 of resnet50.",
     )
 
     @field_validator("weights")
@@ -194,6 +202,13 @@ class Model(Strict):
         if weights is None or weights == IMAGENET:
             return weights
         return documents.require_source(weights, info, "Name one, a bucket's URI, or imagenet")
+
+    @field_validator("freeze", mode="before")
+    @classmethod
+    def _is_known(cls, freeze: object) -> object:
+        if isinstance(freeze, str) and not re.search(_FREEZE, freeze):
+            raise ValueError(f"'{freeze[:100]}' is not known. Write none, backbone, or until BLOCK")
+        return freeze
 
     @property
     def network_module(self) -> str:

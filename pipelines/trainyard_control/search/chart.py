@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 WIDTH, HEIGHT = 520, 300
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 14, 12, 40
+_LETTER = 6.5  # pixels of a letter of a tick, about
 _ROOM = 0.06  # chosen: share of the range that stays free at either end
 
 
@@ -44,7 +45,8 @@ class Axis:
     def ticks(self) -> list[tuple[float, str]]:
         """Some round values, each with its pixel."""
         if self.names:
-            return [(self.at(number), name[:14]) for number, name in enumerate(self.names)]
+            room = int((self.end - self.start) / len(self.names) / _LETTER)
+            return [(self.at(number), _shortened(name, room)) for number, name in enumerate(self.names)]
         values = _log_ticks(self.low, self.high) if self.log else _ticks(self.low, self.high)
         return [
             (self.at(value), f"{value:.6g}" if 1e-3 <= abs(value) < 1e6 or not value else f"{value:.3g}")
@@ -87,6 +89,12 @@ def chart(
     y = Axis(names[1], *_ends(ys, log_y), HEIGHT - _BOTTOM, _TOP, log_y)
     placed = [(name, [(x.at(a), y.at(b)) for a, b in line]) for name, line in (lines or {}).items()]
     return Chart(title, x, y, list(marks), placed, [(x.at(a), y.at(b)) for a, b in band])
+
+
+def _shortened(name: str, room: int) -> str:
+    """Return `name` in at most `room` letters, its middle left out: names of a family differ at their ends."""
+    half = max(1, (room - 1) // 2)
+    return name if len(name) <= room else f"{name[:half]}…{name[-half:]}"
 
 
 def _ends(values: list[float], log: bool) -> tuple[float, float]:

@@ -29,7 +29,7 @@ data:
   path: data                  # beside this file, or gs://bucket/folder
   image_size: [96, 96]
 model:
-  name: cnn_small             # or mobilenet_v3_small, efficientnet_v2_b0, resnet50, alexnet
+  name: cnn_small             # or mobilenet_v3_small, efficientnet_v2_b0, convnext_tiny …
 train:
   epochs: 20
   batch_size: 64

@@ -14,20 +14,21 @@ from typing import Any
 
 import keras
 
+from trainyard.errors import ConfigurationError, did_you_mean
 from trainyard.models.weights import HEAD
-from trainyard.spec.recipe import Recipe
+from trainyard.spec.recipe import UNTIL, Recipe
 from trainyard.steps.train.engines.optimizer import Schedule
 
 
 @dataclass(frozen=True)
 class Phase:
-    """The steps from `first_step` on, up to the next phase. variables: that change; frozen: they are the head's.
+    """The steps from `first_step` on, up to the next phase. variables: that change; frozen: the layers of all others.
 
     schedule: of the phase's own steps.
     """
 
     first_step: int
-    frozen: bool
+    frozen: frozenset[str]
     schedule: Schedule
     optimizer: keras.optimizers.Optimizer
     variables: list[keras.Variable]
@@ -70,21 +71,22 @@ def phases(
     """Return the phases of `recipe`, with optimizers that `make` returns, built for the variables that they change.
 
     Call it once the layers are what they will be, and before anything is traced: with trained weights batch
-    normalization uses the statistics that came with them, and a frozen backbone draws nothing at random.
-    Source: https://keras.io/guides/transfer_learning, on BatchNormalization.
+    normalization uses the statistics that came with them, and a frozen layer draws nothing at random.
+    Source: https://keras.io/guides/transfer_learning, on BatchNormalization. Raises `ConfigurationError` if the network
+    has no block that model.freeze names.
     """
     train, fine_tune = recipe.train, recipe.train.fine_tune
     head = fine_tune.head_epochs if fine_tune else 0
     factor = fine_tune.learning_rate_factor if fine_tune else 1.0
     last = Schedule(train, steps_per_epoch, train.epochs - head, factor)
-    parts = [(head * steps_per_epoch, recipe.model.freeze == "backbone", last)]
+    parts = [(head * steps_per_epoch, _frozen(model, recipe.model.freeze), last)]
     if head:
-        parts.insert(0, (0, True, Schedule(train, steps_per_epoch, head, scale=last.scale)))
+        parts.insert(0, (0, _frozen(model, "backbone"), Schedule(train, steps_per_epoch, head, scale=last.scale)))
     made = []
     for first_step, frozen, schedule in parts:
-        optimizer, variables = make(schedule), model.trainable_variables
-        if frozen:
-            variables = [variable for variable in variables if variable.path.startswith(f"{HEAD}/")]
+        optimizer = make(schedule)
+        kept = {variable.path for layer in model.layers if layer.name in frozen for variable in layer.weights}
+        variables = [variable for variable in model.trainable_variables if variable.path not in kept]
         optimizer.build(variables)
         made.append(Phase(first_step, frozen, schedule, optimizer, variables))
     result = Phases(made, last.scale)
@@ -93,15 +95,44 @@ def phases(
     return result
 
 
+def _frozen(model: keras.Model, freeze: str) -> frozenset[str]:
+    """Return the layers that keep their weights."""
+    names = [layer.name for layer in model.layers]
+    if freeze == "none":
+        return frozenset()
+    if freeze == "backbone":
+        return frozenset(names) - {HEAD}
+    block = freeze.removeprefix(UNTIL)
+    exact = [place for place, name in enumerate(names) if name == block != HEAD]
+    # expanded_conv_1 is no beginning of expanded_conv_10, and block4 is one of block4a.
+    parts = [place for place, name in enumerate(names) if name.startswith(f"{block}_")]
+    begun = [place for place, name in enumerate(names) if name.startswith(block) and name != HEAD]
+    places = exact or parts or begun
+    if not places:
+        known = [layer.name for layer in model.layers if layer.weights and layer.name != HEAD]
+        some = ", ".join(known[:: max(1, len(known) // 8)])
+        raise ConfigurationError(
+            f"model.freeze: {freeze}: no layer of '{model.name}' has a name that begins so."
+            f"{did_you_mean(block, known)} Some of its layers are {some}."
+        )
+    return frozenset(names[: places[-1] + 1])
+
+
 def _keep_statistics(model: keras.Model, phases: Phases) -> None:
     for layer in model.layers:
         if layer.name != HEAD and "training" in inspect.signature(layer.call).parameters:
             always = isinstance(layer, keras.layers.BatchNormalization)
-            layer.call = partial(_call, layer.call, phases, always)
+            layer.call = partial(_call, layer.call, layer.name, phases, always)
 
 
 def _call(
-    call: Callable[..., Any], phases: Phases, always: bool, inputs: Any, training: bool | None = None, **more: Any
+    call: Callable[..., Any],
+    name: str,
+    phases: Phases,
+    always: bool,
+    inputs: Any,
+    training: bool | None = None,
+    **more: Any,
 ) -> Any:
-    """Call a layer as at inference, `always` or while the backbone is frozen."""
-    return call(inputs, training=False if always or phases.current.frozen else training, **more)
+    """Call the layer `name` as at inference, `always` or while it is frozen."""
+    return call(inputs, training=False if always or name in phases.current.frozen else training, **more)

@@ -6,7 +6,6 @@ import ctypes
 import os
 import re
 import signal
-import subprocess
 import sys
 import threading
 from collections import deque
@@ -14,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from trainyard import events
+from trainyard.child_process import start_program
 from trainyard.errors import CommandFailed, ExitCode, PeerLost, Preempted
 from trainyard.signals import on_sigterm
 from trainyard.spec.recipe import Recipe
@@ -74,17 +74,7 @@ def run(command: list[str], folder: Path, environment: dict[str, str], told: Tol
     ended it ends this process, too.
     """
     try:
-        program = subprocess.Popen(
-            command,
-            cwd=folder,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            preexec_fn=_end_with_parent(),
-        )
+        program = start_program(command, environment, folder, own_session=False, first=_end_with_parent())
     except OSError as error:
         raise CommandFailed(
             f"train.command: '{command[0]}' could not be started ({error.strerror}). "
@@ -124,7 +114,7 @@ def run(command: list[str], folder: Path, environment: dict[str, str], told: Tol
     if not code:
         return stopped
     if stopped:
-        raise preempted()
+        raise Preempted
     if code < 0:
         if -code != signal.SIGKILL:
             signal.signal(-code, signal.SIG_DFL)
@@ -136,11 +126,6 @@ def run(command: list[str], folder: Path, environment: dict[str, str], told: Tol
         f"{named or ' | '.join(filter(None, last)) or 'it wrote nothing'}. Correct the program; the log of train has "
         "all that it wrote."
     )
-
-
-def preempted() -> Preempted:
-    """Return the error of a program that was told to stop before it was done."""
-    return Preempted()
 
 
 def _end_with_parent() -> Callable[[], None] | None:

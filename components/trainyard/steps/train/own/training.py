@@ -13,7 +13,7 @@ from pathlib import Path
 from trainyard import events
 from trainyard.contract.artifacts.preprocess import Examples
 from trainyard.contract.artifacts.train import Training
-from trainyard.errors import ConfigurationError
+from trainyard.errors import ConfigurationError, Preempted
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.train.gang import launcher_heartbeat
 from trainyard.steps.train.gang.rank import Rank, current_rank, gang_addresses
@@ -62,7 +62,7 @@ def train_by_command(recipe: Recipe, examples: str, checkpoints: str, output: Pa
         stopped = program.run(recipe.train.command or [], folder, environment, told)
         ran = time.monotonic() - fetched
         if stopped and not (rank.chief and (left / _MODEL).is_file()):
-            raise program.preempted()
+            raise Preempted
         if rank.chief:
             _take(left, output)
     if rank.chief:
