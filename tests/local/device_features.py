@@ -17,13 +17,19 @@ _DATE = re.compile(r"\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])([T ].*)?", re.A
 
 
 class Device:
-    """Reads `folder`, an export's, and makes inputs of rows: raw values by column, NaN or '' where one is missing."""
+    """Reads `folder`, an export's, and makes inputs of rows: values by column, NaN or '' where one is missing.
+
+    Computed features stand in the rows like the others: their formulas are the caller's.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         content = json.loads((folder / "preprocessing.json").read_text())
         assert content["transform"] == "columns"
-        self._inputs, self._columns = content["inputs"], content["raw_features"]
+        self._inputs = content["inputs"]
+        self._columns = [
+            each for each in (*content["raw_features"], *content["computed_features"]) if "learned" in each
+        ]
         self._ids = {
             name: {line: index for index, line in enumerate((folder / "vocabularies" / name).read_bytes().split(b"\n"))}
             for name in content["vocabularies"]

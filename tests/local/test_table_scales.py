@@ -1,4 +1,4 @@
-"""Logarithms of numbers and lists in a cell, as train says and as a device without TensorFlow computes them."""
+"""Logarithms, lists in a cell and computed features, as train says and as a device without TensorFlow computes them."""
 
 import json
 import math
@@ -17,6 +17,10 @@ COLUMNS = {
     "debt": {"type": "numeric", "scale": "log"},
     "gain": {"type": "numeric", "scale": "log", "impute": -99.0},
     "tags": {"type": "text", "separator": ";", "vocabulary_size": 4, "min_count": 1, "oov_buckets": 2, "words": 3},
+}
+COMPUTED = {
+    "share": ("gain / debt", {"type": "numeric", "scale": "minmax", "impute": 0.0}),
+    "kind": ("join(debt > gain, bin(gain, 2e7))", {"type": "category", "oov_buckets": 3, "min_count": 9}),
 }
 
 
@@ -48,6 +52,8 @@ def made(tmp_path_factory):
     lines = [",".join(COLUMNS) + ",label", *(",".join(row.values()) for row in table)]
     (folder / "a.csv").write_text("\n".join(lines) + "\n")
     data = {"format": "csv", "path": str(folder / "a.csv"), "label": "label", "features": COLUMNS}
+    data["derive"] = {name: formula for name, (formula, _) in COMPUTED.items()}
+    data["features"] = COLUMNS | {name: feature for name, (_, feature) in COMPUTED.items()}
     recipe = Recipe.model_validate({"name": "logs", "data": data, "model": {"name": "mlp"}})
     examples = open_examples(preprocess(recipe, folder / "out"))
     return recipe, {f"a.csv:{number + 2}": row for number, row in enumerate(table)}, examples
@@ -59,6 +65,31 @@ def of_split(made, split):
     features, _, keys = zip(*examples.batches(split, 64), strict=True)
     joined = {name: np.concatenate([batch[name] for batch in features]) for name in features[0]}
     return [table[key.decode()] for batch in keys for key in batch.numpy()], joined
+
+
+def numbers(row):
+    return {name: float(row[name]) if row[name] not in ("", "NA") else math.nan for name in ("debt", "gain")}
+
+
+def computed(row):
+    """What Python makes of the numbers of a row, which a served model takes as 32-bit floats."""
+    debt, gain = (float(np.float32(row[name])) for name in ("debt", "gain"))
+    known = not math.isnan(debt + gain)
+    share = gain / debt if known and debt else math.nan
+    return {"share": share, "kind": f"{str(debt > gain).lower()} & {math.floor(gain / 2e7)}" if known else ""}
+
+
+def test_a_feature_is_computed_before_it_is_scaled_or_counted(made):
+    train, _ = of_split(made, "train")
+    table, features = of_split(made, "eval")
+    known = np.nan_to_num([computed(numbers(row))["share"] for row in train], nan=0.0)
+    shares = np.nan_to_num([computed(numbers(row))["share"] for row in table], nan=0.0)
+    np.testing.assert_allclose(features["share"], (shares - known.min()) / np.ptp(known), rtol=1e-4)
+    counts = Counter(computed(numbers(row))["kind"] or "[missing]" for row in train)
+    frequent = {kind for kind, count in counts.items() if count >= 9}
+    assert {"[missing]", "true & 0", "false & 0"} < frequent
+    for row, found in zip(table, features["kind"], strict=True):
+        assert (found < len(frequent)) == ((computed(numbers(row))["kind"] or "[missing]") in frequent)
 
 
 def logarithm(text):
@@ -118,18 +149,17 @@ def test_the_served_model_and_a_device_give_the_same_answers_to_raw_rows(made, t
     formats = recipe.export.model_copy(update={"formats": ["saved_model", "litert_float32"]})
     run.run(recipe.model_copy(update={"export": formats}), examples.uri, str(tmp_path / "model"), exported)
 
-    raw = [
-        {name: float(row[name]) if row[name] not in ("", "NA") else math.nan for name in ("debt", "gain")}
-        | {"tags": row["tags"]}
-        for row in table.values()
-    ]
+    raw = [{**numbers(row), "tags": row["tags"]} for row in table.values()]
     served = tf.saved_model.load(str(exported / "saved_model")).signatures["serving_default"](
         **{name: tf.constant([row[name] for row in raw]) for name in COLUMNS}
     )
-    answers = Device(exported).answers(raw)
+    answers = Device(exported).answers([row | computed(row) for row in raw])
     assert served["probabilities"].numpy().std() > 0.1
     np.testing.assert_allclose(answers, served["probabilities"], rtol=0, atol=1e-5)
     content = json.loads((exported / "preprocessing.json").read_text())
+    assert {each["name"]: each["formula"] for each in content["computed_features"]} == {
+        name: formula for name, (formula, _) in COMPUTED.items()
+    }
     debt, gain, _ = (column["learned"] for column in content["raw_features"])
     assert debt["log"] is True
     assert gain["imputed"] == pytest.approx(-math.log(100))

@@ -74,7 +74,13 @@ def assert_equal(path, recipe) -> tuple[list[dict], list[Quarantined], str]:
 
 
 DERIVED = {
-    "derive": {"big": "n > 0 or column('a é') == 'name 7'", "half": "b / 2"},
+    "derive": {
+        "big": "n > 0 or column('a é') == 'name 7'",
+        "half": "b / 2",
+        "both": "join(c, spare, b > 0)",
+        "product": "n * b",
+    },
+    "features": FEATURES | {"both": {"type": "category"}, "product": {"type": "numeric"}},
     "where": "c != 'green' and not missing(d)",
     "label": "big",
     "split": {"by": "group", "column": "half"},

@@ -44,6 +44,12 @@ def derived(formula: str, where: str | None = None) -> Derived:
         ("column('trip kind')", ["ride", "ride", "", "pool", "ride", "ride"]),
         ("abs(fare - 3)", ["7", "3", "", "", "", "7"]),
         ("log(tip)", [repr(math.log(3)), "0", *[repr(math.log(2))] * 4]),
+        ("bin(fare, 4)", ["2", "0", "", "", "", "-1"]),
+        ("bin(fare * 1e30, 1e-9)", ["", "0", "", "", "", ""]),
+        (
+            "join(column('trip kind'), bin(tip, 2), fare > 5)",
+            ["ride & 1 & true", "ride & 0 & false", *[""] * 3, "ride & 1 & false"],
+        ),
         ("tip == fare", ["false"] * 2 + [""] + ["false"] * 3),  # two columns: as texts
     ],
 )
@@ -76,6 +82,10 @@ def test_rows_stay_for_which_the_condition_is_true():
         ("tip ** 2", "is not allowed"),
         ("tip is fare", "is compared by what is not allowed"),
         ("tip in fare", "is no list of values"),
+        ("bin(tip, fare)", "'bin(tip, fare)' is not allowed"),
+        ("bin(tip, -1)", "'bin(tip, -1)' is not allowed"),
+        ("join(tip)", "'join(tip)' is not allowed"),
+        ("join(tip, 3)", "'3' is a number, where a text is expected"),
         ("tip > 'a' + 1", "''a'' is a text, where a number is expected"),
         ("tip and fare", "the column 'tip' is no condition. Compare it, as in tip == 'yes'"),
         ("(" * 250 + "tip" + ")" * 250, "is no expression"),

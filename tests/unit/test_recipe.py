@@ -297,11 +297,29 @@ model: {name: mlp}
 """
 
 
+PAIR = ["data.features.pair={type: category}"]
+
+
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
-        (["data.label=tip"], "data.derive.tipped: is neither label nor split.column."),
-        (["data.derive.fare=tip + 1"], "data.derive.fare: is a feature too, which a model is served as the data has"),
+        (["data.label=tip"], "data.derive.tipped: is neither label, split.column nor a feature."),
+        (
+            ["data.label=x", "data.derive={pair: tip}", "data.features.pair={type: numeric}"],
+            "pair: makes a text, which is no numeric feature. Write type",
+        ),
+        ([*PAIR, "data.derive.pair=tip + 1"], "data.derive.pair: makes a number, which is no category feature. Write"),
+        ([*PAIR, "data.derive.pair=day < 'x'"], "data.derive.pair: asks which of two texts comes first"),
+        (
+            [*PAIR, "data.derive.pair=fare == 'x'"],
+            "pair: reads 'fare' as a text, and the model takes it as a number",
+        ),
+        ([*PAIR, "data.derive.pair=day == 'x' or day > 3"], "data.derive.pair: reads 'day' as a text, and the model"),
+        ([*PAIR, "data.derive.pair=bin(fare, 0)"], "'bin(fare, 0)' has bins of no width"),
+        (
+            ["data.label=tip", "data.derive={rate: tip / fare}", "data.features.rate={type: numeric}"],
+            "reads the label 'tip'",
+        ),
         (["data.derive.tipped=tipped > 1"], "data.derive.tipped: is read by a formula as a column of the data, too"),
         (["data.where=fare + 1"], "data.where: is no condition. Compare it with something"),
         (["data.split.by=group"], "data.split: by: group needs to know the column. Give column"),
@@ -324,6 +342,16 @@ def test_what_a_table_cannot_be_split_or_derived_by_is_explained(overrides: list
     with pytest.raises(ConfigurationError) as refused:
         documents.parse(RIDES, Recipe, name="rides.yaml", overrides=overrides)
     assert said in str(refused.value)
+
+
+def test_a_model_is_served_what_its_formulas_read_and_computes_the_rest() -> None:
+    more = ["data.derive.pair=join(kind, bin(fare, 5), missing(day))", "data.derive.far=miles > 3"]
+    more += ["data.features.far={type: category}"]
+    data = documents.parse(RIDES, Recipe, name="rides.yaml", overrides=[*PAIR, *more]).data
+    assert {name: feature.type for name, feature in data.inputs.items()} == {
+        "fare": "numeric", "kind": "category", "day": "category", "miles": "numeric",
+    }  # fmt: skip
+    assert list(data.derived_features) == ["pair", "far"]
 
 
 def test_the_columns_that_are_read_are_each_named_once() -> None:

@@ -10,10 +10,11 @@ from trainyard.spec import feature_names
 from trainyard.spec.gates import CLASSIFICATION_METRICS, REGRESSION_METRICS
 from trainyard.spec.networks import COLUMN_NETWORKS, IMAGENET, KERAS_APPLICATIONS, MINIMUM_SIDE, Network
 from trainyard.spec.plain_yaml import Location
+from trainyard.spec.tables import formula
 from trainyard.spec.training import command
 
 if TYPE_CHECKING:
-    from trainyard.spec.recipe import Recipe
+    from trainyard.spec.recipe import Data, Recipe
 
 
 def of_recipe(recipe: Recipe) -> Iterator[tuple[Location, str]]:
@@ -67,16 +68,39 @@ def _column_faults(recipe: Recipe) -> Iterator[tuple[Location, str]]:
         return
     for name in data.derive:
         at = ("data", "derive", name)
-        if name in data.features:
-            yield (
-                at,
-                "is a feature too, which a model is served as the data has it. Derive label or split.column, and "
-                "compute features in the module's preprocessing_fn",
-            )
-        elif name not in used:
-            yield at, f"is neither label nor split.column.{did_you_mean(name, [*filter(None, used)])} Leave it out"
+        if name not in used and name not in data.features:
+            known = [*filter(None, used), *data.features]
+            yield at, f"is neither label, split.column nor a feature.{did_you_mean(name, known)} Leave it out"
         elif name in data.columns:
             yield at, "is read by a formula as a column of the data, too. Give it another name"
+        elif name in data.features and (why := _no_feature(name, data)):
+            yield at, why
+
+
+def _no_feature(name: str, data: Data) -> str | None:
+    """Return why the formula `name` makes no feature: the model computes it of what it is served."""
+    node, wanted = formula.parse(data.derive[name]), data.features[name].type
+    made = "numeric" if node.kind == "number" else "category"
+    if wanted != made and not (made == "category" and wanted == "text"):
+        made_of = {"truth": "condition"}.get(node.kind, node.kind)
+        return f"makes a {made_of}, which is no {wanted} feature. Write type: {made}" + (
+            ", or bin(x, width) for the number of its bin as a category" if made == "numeric" else ""
+        )
+    if formula.orders_texts(node):
+        return "asks which of two texts comes first, which a served model cannot. Name the values: x in ['a', 'b']"
+    if data.label in formula.columns(node):
+        return f"reads the label '{data.label}', which a served model is not told. Compute it of other columns"
+    read: dict[str, formula.Kind] = {
+        each: "number" if kind.type == "numeric" else "text" for each, kind in data.inputs.items()
+    }
+    if column := formula.mixed(node, read):
+        kind = read[column]
+        return f"reads '{column}' as a {_other(kind)}, and the model takes it as a {kind}. Read it alike"
+    return None
+
+
+def _other(kind: str) -> str:
+    return "text" if kind == "number" else "number"
 
 
 def _model_faults(recipe: Recipe) -> Iterator[tuple[Location, str]]:

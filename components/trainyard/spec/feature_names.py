@@ -40,7 +40,8 @@ def faults(data: Data) -> Iterator[tuple[str, str]]:
     """Yield each column of `data` whose name cannot be, and why."""
     reserved = {"label", "key", data.label}
     names: dict[str, str] = {}
-    for name, feature in data.features.items():
+    read = {name: feature for name, feature in data.inputs.items() if name != data.label}
+    for name, feature in (data.features | read).items():
         parts = date_names(name, hour=feature.hour) if feature.type == "date" else ()
         for made in (name, *parts):
             if made in reserved or made.startswith(("raw/", "_")):

@@ -67,13 +67,14 @@ class Data(Strict):
     features: dict[Column, Annotated[Numeric | Category | Date | Text, Field(discriminator="type")]] = Field(
         default_factory=dict,
         max_length=10_000,
-        description="csv, parquet and tabular tfrecord: the columns to learn from. Others are left out.",
+        description="csv, parquet and tabular tfrecord: the columns to learn from, some of derive perhaps. Others are "
+        "left out.",
     )
     derive: dict[Column, Formula] = Field(
         default_factory=dict,
         max_length=100,
-        description="Columns to compute for label and split.column, as name: expression, such as "
-        "tipped_well: tip > 0.2 * fare.",
+        description="Columns to compute, as name: expression, such as tipped_well: tip > 0.2 * fare. Each is the "
+        "label, split.column or one of features, which the served model computes itself.",
     )
     where: Condition | None = Field(
         None, description="Expression that is true for the rows to read, such as fare > 0; the others are left out."
@@ -142,6 +143,20 @@ class Data(Strict):
         formulas = [*self.derive.values(), *([self.where] if self.where else [])]
         computed = [name for text in formulas for name in formula.columns(formula.parse(text))]
         return list(dict.fromkeys([*(name for name in named if name not in self.derive), *computed]))
+
+    @property
+    def derived_features(self) -> dict[str, str]:
+        """The formulas of the features that are computed."""
+        return {name: text for name, text in self.derive.items() if name in self.features}
+
+    @property
+    def inputs(self) -> dict[str, Numeric | Category | Date | Text]:
+        """The columns that a served model takes: the features of the data, and what those computed are made of."""
+        inputs = {name: feature for name, feature in self.features.items() if name not in self.derive}
+        for name, kind in formula.kinds(self.derived_features.values()).items():
+            read = Numeric(type="numeric") if kind == "number" else Category(type="category")
+            inputs.setdefault(name, read)
+        return inputs
 
     @property
     def is_image(self) -> bool:

@@ -67,11 +67,19 @@ class RawFeature(Part):
     """One input of the serving signature, before the transform: a batch of it has shape (batch,).
 
     If the value is missing, a string is empty and a number NaN. learned: None if the transform is that of images or
-    the recipe's own.
+    the recipe's own, or if only formulas read it.
     """
 
     name: str
     dtype: Literal["float32", "int64", "string"]
+    learned: Column | None = None
+
+
+class ComputedFeature(Part):
+    """What the transform computes of raw features by the recipe's `formula` before all else. learned: as of them."""
+
+    name: str
+    formula: str
     learned: Column | None = None
 
 
@@ -118,6 +126,7 @@ class Examples(Document):
     splits: dict[Split, SplitFiles]
     features: list[Feature]
     raw_features: list[RawFeature]
+    computed_features: list[ComputedFeature] = []
     image: ImageShape | None
     quarantined: int
     quarantine: dict[str, int]

@@ -14,7 +14,7 @@ from trainyard.errors import DataError, did_you_mean
 from trainyard.quality.tables.cells import Mask, as_texts, cells
 from trainyard.quality.tables.table import Batch
 from trainyard.spec.recipe import Data
-from trainyard.spec.tables.formula import Cell, Constant, Node, parse
+from trainyard.spec.tables.formula import BIN, MOST_BINS, Cell, Constant, Node, parse
 
 
 class Derived:
@@ -42,7 +42,8 @@ class Derived:
             return pa.scalar(node.value)
         if isinstance(node, Cell):
             return self._numbers(node.column) if node.kind == "number" else self._read_texts(node.column)
-        return pc.call_function(node.kernel, [self._value(argument) for argument in node.arguments])
+        values = [self._value(argument) for argument in node.arguments]
+        return _bins(*values) if node.kernel == BIN else pc.call_function(node.kernel, values)
 
     def _read_texts(self, name: str) -> Any:
         trimmed = pc.utf8_trim_whitespace(self._texts[name])
@@ -70,6 +71,12 @@ def with_derived(batch: Batch, data: Data) -> Batch:
     columns = {name: batch.columns[name] for name in names} | derived.texts
     kept = pa.RecordBatch.from_pydict(columns).filter(pa.array(derived.left))
     return Batch(batch.file, kept, batch.rows[derived.left])
+
+
+def _bins(numbers: Any, width: Any) -> Any:
+    bins = pc.call_function("floor", [pc.call_function("divide", [numbers, width])])
+    fits = pc.call_function("less", [pc.call_function("abs", [bins]), pa.scalar(MOST_BINS)])
+    return pc.if_else(fits, bins, pa.scalar(None, bins.type)).cast(pa.int64()).cast(pa.string())
 
 
 def _as_text(values: Any) -> Any:

@@ -1,12 +1,13 @@
 """Expressions over the columns of a table, as `derive` and `where` have them: parsed, typed, and never executed.
 
 They are written as Python writes them, and only what is listed in `GRAMMAR` is taken. `quality.tables.formulas`
-computes them with Arrow.
+computes them with Arrow, and `data.formulas` with TensorFlow, in the graph that serves.
 """
 
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated, Literal
@@ -17,7 +18,7 @@ Kind = Literal["number", "text", "truth"]
 
 GRAMMAR = (
     "numbers, 'texts', columns (column('any name') where the name is no plain word), + - * /, == != < <= > >=, "
-    "in [...], and, or, not, abs(x), log(x), missing(x)"
+    "in [...], and, or, not, abs(x), log(x), missing(x), bin(x, width), join(x, y)"
 )
 
 _ARITHMETIC: dict[type[ast.operator], str] = {
@@ -35,7 +36,17 @@ _COMPARISONS: dict[type[ast.cmpop], str] = {
     ast.GtE: "greater_equal",
 }
 _FUNCTIONS = {"abs": "abs", "log": "ln"}
+_ORDERS = frozenset(("less", "less_equal", "greater", "greater_equal"))
 _SHOWN = 60
+
+BIN = "bin"
+"""The one kernel that is not Arrow's: the number of the bin, floor(x / width), as a text."""
+
+MOST_BINS = 2.0**53
+"""A bin beyond is none: from there on float64 does not tell whole numbers apart."""
+
+JOINT = " & "
+"""Between the texts that `join` joins."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +67,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Call:
-    """What Arrow's function `kernel` gives of the values of `arguments`."""
+    """What Arrow's function `kernel`, or `BIN`, gives of the values of `arguments`."""
 
     kernel: str
     arguments: tuple[Node, ...]
@@ -98,6 +109,41 @@ def columns(node: Node) -> dict[str, Kind]:
     return found
 
 
+def kinds(formulas: Iterable[str]) -> dict[str, Kind]:
+    """Return the columns that `formulas` read, and as what: text if they only ask whether it is missing."""
+    found: dict[str, Kind] = {}
+    for text in formulas:
+        for cell, is_asked in _cells(parse(text)):
+            if is_asked:
+                found.setdefault(cell.column, "text")
+            elif cell.kind == "number" or cell.column not in found:
+                found[cell.column] = cell.kind
+    return found
+
+
+def mixed(node: Node, others: Mapping[str, Kind]) -> str | None:
+    """Return a column that `node` reads as something else than `others` say, to ask whether it is missing excepted."""
+    return next(
+        (cell.column for cell, is_asked in _cells(node) if not is_asked and others[cell.column] != cell.kind), None
+    )
+
+
+def orders_texts(node: Node) -> bool:
+    """Return whether `node` asks which of two texts comes first in the alphabet."""
+    if not isinstance(node, Call):
+        return False
+    own = node.kernel in _ORDERS and node.arguments[0].kind == "text"
+    return own or any(orders_texts(argument) for argument in node.arguments)
+
+
+def _cells(node: Node, *, asked: bool = False) -> Iterator[tuple[Cell, bool]]:
+    if isinstance(node, Cell):
+        yield node, asked
+    elif isinstance(node, Call):
+        for argument in node.arguments:
+            yield from _cells(argument, asked=node.kernel == "is_null")
+
+
 def _is_formula(text: str) -> str:
     parse(text)
     return text
@@ -123,6 +169,8 @@ def _natural(tree: ast.expr) -> Kind | None:
         return "truth"
     if isinstance(tree, ast.UnaryOp):
         return "truth" if isinstance(tree.op, ast.Not) else "number"
+    if _calls(tree, "bin") or _calls(tree, "join"):
+        return "text"
     return None if isinstance(tree, ast.Name) or _calls(tree, "column") else "number"
 
 
@@ -139,6 +187,13 @@ def _node(tree: ast.expr, wanted: Kind) -> Node:
             return _cell(name, wanted)
         case ast.Call(func=ast.Name(id="missing"), args=[argument], keywords=[]):
             return Call("is_null", (_node(argument, _natural(argument) or "text"),), "truth")
+        case ast.Call(func=ast.Name(id="bin"), args=[argument, ast.Constant(value=int() | float() as width)]):
+            if width <= 0:
+                raise ValueError(f"'{_source(tree)}' has bins of no width. Give one above 0")
+            return Call(BIN, (_node(argument, "number"), Constant(float(width), "number")), "text")
+        case ast.Call(func=ast.Name(id="join"), args=[_, _, *_] as arguments, keywords=[]):
+            parts = [_named(argument) for argument in arguments]
+            return Call("binary_join_element_wise", (*parts, Constant(JOINT, "text")), "text")
         case ast.Call(func=ast.Name(id=name), args=[argument], keywords=[]) if name in _FUNCTIONS:
             return Call(_FUNCTIONS[name], (_node(argument, "number"),), "number")
         case ast.BinOp(left=left, op=operator, right=right) if type(operator) in _ARITHMETIC:
@@ -154,6 +209,13 @@ def _node(tree: ast.expr, wanted: Kind) -> Node:
             pairs = zip([left, *others], operators, others, strict=False)
             return _joined("and_kleene", [_comparison(*pair) for pair in pairs])
     raise ValueError(f"'{_source(tree)}' is not allowed. Allowed: {GRAMMAR}")
+
+
+def _named(tree: ast.expr) -> Node:
+    """Return the text that stands for `tree` where it is joined: true or false for a condition."""
+    if _natural(tree) != "truth":
+        return _node(tree, "text")
+    return Call("if_else", (_node(tree, "truth"), Constant("true", "text"), Constant("false", "text")), "text")
 
 
 def _comparison(left: ast.expr, operator: ast.cmpop, right: ast.expr) -> Node:

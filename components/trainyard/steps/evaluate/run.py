@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from trainyard.contract.artifacts.document import Split
 from trainyard.contract.artifacts.evaluate import Boosted, Evaluation
 from trainyard.contract.artifacts.gate import Interval
 from trainyard.data.examples import ExampleFolder, open_examples, reading
+from trainyard.data.formulas import computed
 from trainyard.errors import DataError
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.evaluate import curves, custom_metrics
@@ -156,13 +158,12 @@ def _measure(recipe: Recipe, metric: str, candidate: Predictions, rival: Predict
 def _columns(recipe: Recipe, examples: ExampleFolder, candidate: Predictions) -> tuple[Columns, Columns]:
     """Return the columns that slices are made of: of the judged split, and the numbers of the training split."""
     label = recipe.data.label
-    raw = {
-        feature.name: feature.dtype
-        for feature in examples.document.raw_features
-        if feature.name in recipe.evaluate.slices
-    }
-    judged = _raw(examples, SPLIT, [name for name in raw if name != label])
-    train = _raw(examples, "train", [name for name, dtype in raw.items() if name != label and dtype != "string"])
+    derive = recipe.data.derived_features
+    numbers = {feature.name: feature.dtype != "string" for feature in examples.document.raw_features}
+    numbers |= {name: recipe.data.features[name].type == "numeric" for name in derive}
+    sliced = [name for name in numbers if name in recipe.evaluate.slices and name != label]
+    judged = _raw(examples, SPLIT, sliced, derive)
+    train = _raw(examples, "train", [name for name in sliced if numbers[name]], derive)
     if label in recipe.evaluate.slices:
         judged[label] = candidate.labels
         if recipe.task == "regression":
@@ -170,8 +171,11 @@ def _columns(recipe: Recipe, examples: ExampleFolder, candidate: Predictions) ->
     return judged, train
 
 
-def _raw(examples: ExampleFolder, split: Split, names: list[str]) -> dict[str, NDArray[Any]]:
+def _raw(examples: ExampleFolder, split: Split, names: list[str], derive: Mapping[str, str]) -> dict[str, NDArray[Any]]:
     if not names:
         return {}
-    batches = [{name: raw[name].numpy() for name in names} for raw, _label in examples.raw_batches(split, 1024)]
+    batches = [
+        {name: column.numpy() for name, column in (raw | computed(raw, derive)).items() if name in names}
+        for raw, _label in examples.raw_batches(split, 1024)
+    ]
     return {name: np.concatenate([batch[name] for batch in batches]) for name in names}

@@ -28,14 +28,15 @@ def write(recipe: Recipe, document: Examples, examples: str, files: Sequence[Pat
     """Write labels.txt, preprocessing.json and the transform's vocabularies into `folder`.
 
     preprocessing.json holds the model's `inputs` (name in the LiteRT file, feature, dtype, shape of a batch of one,
-    number of ids), the `raw_features` that the transform makes them from, the `image` (height, width, channels, range)
-    and the `vocabularies`: files below `vocabularies/`, where the line number, counted from 0, is the id. `transform`
-    says whose that is: `columns` (each raw feature has the `column` of the recipe and what was `learned`,
-    `contract.artifacts.preprocess.Column`), `image`, or `module`, the recipe's own function, of which nothing is known
-    here. `train` is the mean, std, min and max of a number on the training split, to six digits. `files` says of
-    each LiteRT file what it takes and gives itself: dtype and shape, and for integers that stand for real numbers
-    their scale and zero point, real = (integer - zero_point) * scale. Of single training examples it holds no more
-    than a number's extremes and quantiles and a category's values.
+    number of ids), the `raw_features` that the transform makes them from, the `computed_features` that it makes of
+    those first by a `formula` of the recipe, the `image` (height, width, channels, range) and the `vocabularies`: files
+    below `vocabularies/`, where the line number, counted from 0, is the id. `transform` says whose that is: `columns`
+    (each raw feature has the `column` of the recipe and what was `learned`, `contract.artifacts.preprocess.Column`),
+    `image`, or `module`, the recipe's own function, of which nothing is known here. `train` is the mean, std, min and
+    max of a number on the training split, to six digits. `files` says of each LiteRT file what it takes and gives
+    itself: dtype and shape, and for integers that stand for real numbers their scale and zero point,
+    real = (integer - zero_point) * scale. Of single training examples it holds no more than a number's extremes and
+    quantiles and a category's values.
     """
     if document.labels is not None:
         signature.write_labels(document.labels, folder)
@@ -44,7 +45,7 @@ def write(recipe: Recipe, document: Examples, examples: str, files: Sequence[Pat
     if vocabularies:
         shutil.copytree(assets, folder / VOCABULARIES)
     image, transform = document.image, _transform(document)
-    columns = recipe.data.features if transform == "columns" else {}
+    columns = recipe.data.features | recipe.data.inputs if transform == "columns" else {}
     statistics = _statistics(examples)
     content = {
         "transform": transform,
@@ -67,6 +68,13 @@ def write(recipe: Recipe, document: Examples, examples: str, files: Sequence[Pat
             for feature in document.raw_features
             for train in [statistics.get(feature.name, {}).get("train", {})]
         ],
+        "computed_features": [
+            {
+                **feature.model_dump(exclude_none=True),
+                "column": columns[feature.name].model_dump() if feature.name in columns else None,
+            }
+            for feature in document.computed_features
+        ],
         "image": image and {**image.model_dump(), "range": [0, 255], "resize": "bilinear, antialiased"},
         "vocabularies": vocabularies,
         "files": {path.name: _border(path) for path in files},
@@ -76,7 +84,8 @@ def write(recipe: Recipe, document: Examples, examples: str, files: Sequence[Pat
 
 def _transform(document: Examples) -> str:
     """Return whose transform the examples have: columns (by their type), image, or module (the recipe's own)."""
-    if all(feature.learned for feature in document.raw_features):
+    learned = [feature.learned for feature in document.raw_features]
+    if any(learned + [feature.learned for feature in document.computed_features]):
         return "columns"
     return "image" if all(feature.encoded for feature in document.features) else "module"
 

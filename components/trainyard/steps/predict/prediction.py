@@ -114,10 +114,10 @@ class Predictor:
 
 def served_model(model: PushedModel) -> ServedModel:
     """Return the model, ready to answer. This loads TensorFlow."""
-    with stderr_hidden():
+    with stderr_hidden():  # lines of TensorFlow's C++, when it is imported and when it looks for a GPU
         from trainyard.steps.predict.served import ServedModel
 
-    return ServedModel(model)
+        return ServedModel(model)
 
 
 def _run(items: Items, served: ServedModel, results: Receiver, report: Callable[[Receiver], None]) -> None:

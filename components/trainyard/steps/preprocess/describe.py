@@ -12,7 +12,15 @@ from tensorflow_transform.tf_metadata import schema_utils
 
 from trainyard import events
 from trainyard.contract.artifacts.document import SPLITS, Split
-from trainyard.contract.artifacts.preprocess import Column, Examples, Feature, ImageShape, RawFeature, SplitFiles
+from trainyard.contract.artifacts.preprocess import (
+    Column,
+    ComputedFeature,
+    Examples,
+    Feature,
+    ImageShape,
+    RawFeature,
+    SplitFiles,
+)
 from trainyard.errors import ConfigurationError
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.preprocess.collect import Collected
@@ -45,6 +53,10 @@ def write_description(
         raw_features=[
             RawFeature(name=name, dtype=spec.dtype.name, learned=columns.get(name))
             for name, spec in settings.raw_spec.items()
+        ],
+        computed_features=[
+            ComputedFeature(name=name, formula=formula, learned=columns.get(name))
+            for name, formula in recipe.data.derived_features.items()
         ],
         image=image,
         quarantined=len(collected.bad),

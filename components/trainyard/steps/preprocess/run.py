@@ -25,6 +25,7 @@ from trainyard.steps.preprocess.transforming.features import (
     image_preprocessing,
     learned_columns,
     raw_spec,
+    with_computed,
 )
 from trainyard.steps.preprocess.transforming.module import Preprocessing, load_preprocessing
 from trainyard.steps.preprocess.transforming.transform import TransformSettings, transform
@@ -63,7 +64,7 @@ def _preprocess(
         folder=collected.folder,
         parts=collected.parts,
         raw_spec=raw_spec(recipe.data),
-        preprocessing_fn=custom or default,
+        preprocessing_fn=with_computed(custom or default, recipe.data),
         materialize=custom is not None or image is None,
         rounds=custom is None,
         label_ids={name: index for index, name in enumerate(labels)} if labels is not None else None,

@@ -143,7 +143,7 @@ class Summary:
             kind, _, name = column.name.partition("/")
             if kind in ("raw", "measure") and pa.types.is_floating(column.type):
                 summary.numbers[name] = Numbers.of(rows[column.name].to_numpy(zero_copy_only=False))
-            elif kind == "raw" and pa.types.is_string(column.type):
+            elif kind in ("raw", "measure") and pa.types.is_string(column.type):
                 summary.texts[name] = Texts.of(rows[column.name])
         if "measure/height" in rows.schema.names and len(rows):
             first = pc.index(rows["source"], pc.min(rows["source"])).as_py()

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 import pyarrow as pa
 
 from trainyard.spec.recipe import Data
-from trainyard.spec.tables.columns import Numeric
+from trainyard.spec.tables.columns import Category, Date, Numeric, Text
 
 MOST_ROWS = 4096  # of a batch; chosen: what costs once a batch is then little, and a batch of tables has 1 MiB
 MOST_BYTES = 16 << 20  # of a batch of more than one row; chosen
@@ -27,15 +27,15 @@ class Record:
 
     source names its origin below the data's root. label is the class's name, or the target's number, as text. raw holds
     the raw features by name. content is the SHA-256 of what the model learns from (the label left out), so equal
-    examples have equal content. measures are numbers about an image: height, width and bytes. split_by is what
-    `data.split` goes by, if it is a column.
+    examples have equal content. measures are what is counted, too: height, width and bytes of an image, and of a row
+    the features that are computed. split_by is what `data.split` goes by, if it is a column.
     """
 
     source: str
     label: str
     raw: dict[str, Value]
     content: bytes
-    measures: dict[str, float]
+    measures: Mapping[str, Value]
     split_by: str = ""
 
 
@@ -68,18 +68,23 @@ def batch_schema(data: Data) -> pa.Schema:
 
     A number is a double, NaN if it is missing; a text or a day is a string; an encoded image is binary.
     """
-    raw = {name: pa.float64() if isinstance(kind, Numeric) else pa.string() for name, kind in data.features.items()}
-    measures = _MEASURES if data.is_image else ()
+    raw = {name: _stored(kind) for name, kind in data.inputs.items()}
+    computed = {name: _stored(data.features[name]) for name in data.derived_features}
+    measures = dict.fromkeys(_MEASURES, pa.float64()) if data.is_image else computed
     return pa.schema(
         [
             ("source", pa.string()),
             ("label", pa.string()),
             ("content", pa.binary(_DIGEST_BYTES)),
             *((f"raw/{name}", kind) for name, kind in (raw or {"image": pa.binary()}).items()),
-            *((f"measure/{name}", pa.float64()) for name in measures),
+            *((f"measure/{name}", kind) for name, kind in measures.items()),
             *([("split_by", pa.string())] if data.split.column else []),
         ]
     )
+
+
+def _stored(feature: Numeric | Category | Date | Text) -> pa.DataType:
+    return pa.float64() if isinstance(feature, Numeric) else pa.string()
 
 
 def record_batch(records: Sequence[Record], data: Data) -> pa.RecordBatch:

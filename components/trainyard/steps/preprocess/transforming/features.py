@@ -11,6 +11,7 @@ import tensorflow as tf
 import tensorflow_transform as tft
 
 from trainyard.contract.artifacts.preprocess import Column, ImageShape, Unknown
+from trainyard.data.formulas import computed
 from trainyard.data.images import decode_image
 from trainyard.spec.feature_names import date_names
 from trainyard.spec.recipe import Data
@@ -29,8 +30,14 @@ def raw_spec(data: Data) -> dict[str, tf.io.FixedLenFeature]:
         return {"image": tf.io.FixedLenFeature((), tf.string)}
     return {
         name: tf.io.FixedLenFeature((), tf.float32 if isinstance(feature, Numeric) else tf.string)
-        for name, feature in data.features.items()
+        for name, feature in data.inputs.items()
     }
+
+
+def with_computed(preprocess: Callable[[Tensors], Tensors], data: Data) -> Callable[[Tensors], Tensors]:
+    """Return the transform that `preprocess` makes of the raw features and of the columns that are computed of them."""
+    derive = data.derived_features
+    return (lambda inputs: preprocess(inputs | computed(inputs, derive))) if derive else preprocess
 
 
 def image_preprocessing(shape: ImageShape) -> Callable[[Tensors], Tensors]:

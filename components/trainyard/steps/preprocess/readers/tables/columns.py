@@ -46,12 +46,13 @@ class ColumnJudge:
 
     def __init__(self, data: Data, *, regression: bool) -> None:
         self._data, self._regression = data, regression
-        share = _REMEMBERED // (len(data.features) + 2)
+        kinds = data.features | data.inputs
+        share = _REMEMBERED // (len(kinds) + 2)
         self._label = _Texts(data.label, partial(_label, name=data.label, regression=regression), share)
         self._split_by = _Texts(data.split.column or "", partial(split_by, split=data.split), share)
         self._texts = {
             name: _Texts(name, partial(typed_text, name=name, feature=feature), share)
-            for name, feature in data.features.items()
+            for name, feature in kinds.items()
             if not isinstance(feature, Numeric)
         }
 
@@ -61,24 +62,25 @@ class ColumnJudge:
         texts: the columns of the recipe, strings of one length. sources: the rows' names.
         """
         derived = Derived(self._data, texts)
-        columns = {
-            name: self._texts[name].column(texts[name]) if name in self._texts else _numbers(texts[name], name)
-            for name in self._data.features
-        }
-        computed = {**texts, **derived.texts}
-        label = self._label.column(computed[self._data.label])
-        split = [self._split_by.column(computed[by])] if (by := self._data.split.column) else []
-        judged = [label, *columns.values(), *split]
+        every = {**texts, **derived.texts}
+        columns = {name: self._column(name, every[name]) for name in self._data.inputs}
+        computed = [self._column(name, every[name]) for name in self._data.derived_features]
+        label = self._label.column(every[self._data.label])
+        split = [self._split_by.column(every[by])] if (by := self._data.split.column) else []
+        judged = [label, *columns.values(), *computed, *split]
         bad = np.logical_or.reduce([*(column.bad for column in judged), *derived.mistyped.values()]) & derived.left
         quarantined = {}
         for place in np.flatnonzero(bad).tolist():
             row = {name: column[place].as_py() for name, column in texts.items()}
             quarantined[place] = self._quarantined(row, sources[place].as_py())
         content = _digests([part for _, column in sorted(columns.items()) for part in column.digest_parts], len(bad))
-        values = [column.values for column in (*columns.values(), *split)]
+        values = [column.values for column in (*columns.values(), *computed, *split)]
         batch = pa.RecordBatch.from_arrays([sources, label.values, content, *values], schema=batch_schema(self._data))
         good = derived.left & ~bad
         return batch if good.all() else batch.filter(pa.array(good)), quarantined
+
+    def _column(self, name: str, texts: pa.Array) -> _Column:
+        return self._texts[name].column(texts) if name in self._texts else _numbers(texts, name)
 
     def _quarantined(self, row: Mapping[str, str], source: str) -> Quarantined:
         try:

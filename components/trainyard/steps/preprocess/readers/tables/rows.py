@@ -40,14 +40,16 @@ def check_row(row: Mapping[str, str], source: str, data: Data, *, regression: bo
         for name in derived.mistyped:
             raise not_a_number(row[name].strip(), name)
         row = {**row, **{name: texts[0].as_py() for name, texts in derived.texts.items()}}
-    raw: dict[str, Value] = {
-        name: typed_number(row[name], name) if isinstance(feature, Numeric) else typed_text(row[name], name, feature)
-        for name, feature in data.features.items()
-    }
+    raw = {name: _typed(row[name], name, feature) for name, feature in data.inputs.items()}
+    computed = {name: _typed(row[name], name, data.features[name]) for name in data.derived_features}
     label = row[data.label].strip()
     check_label(label, data.label, regression=regression)
     by = data.split.column
-    return Record(source, label, raw, content_digest(raw), {}, split_by(row[by], data.split) if by else "")
+    return Record(source, label, raw, content_digest(raw), computed, split_by(row[by], data.split) if by else "")
+
+
+def _typed(text: str, name: str, feature: Numeric | Category | Date | Text) -> Value:
+    return typed_number(text, name) if isinstance(feature, Numeric) else typed_text(text, name, feature)
 
 
 def split_by(text: str, split: SplitRows) -> str:
