@@ -184,3 +184,38 @@ def test_calibration_bins_hold_every_example_once():
     bins = curves.calibration(random_answers(100, 4, seed=1))
     assert sum(each.examples for each in bins) == 100
     assert [each.confidence for each in bins] == sorted(each.confidence for each in bins)
+
+
+@pytest.mark.parametrize("task", ["classification", "regression"])
+def test_an_example_of_weight_three_counts_as_three_and_one_of_none_not_at_all(task):
+    draw = np.random.default_rng(5)
+    times = draw.integers(0, 4, 300)
+    if task == "regression":
+        labels = draw.normal(size=300).astype(np.float32)
+        outputs = labels + draw.normal(size=300).astype(np.float32)
+    else:
+        labels, outputs = draw.integers(0, 7, 300), draw.dirichlet(np.ones(7), 300).astype(np.float32)
+        labels[0], times[0] = 7, 0  # a class of which no example counts
+        outputs = np.concatenate([outputs, np.zeros((300, 1), np.float32)], axis=1)
+    weighed = Predictions(labels, outputs, times.astype(np.float32))
+    repeated = Predictions(np.repeat(labels, times), np.repeat(outputs, times, axis=0))
+    expected, found = measure(task, repeated), measure(task, weighed)
+    assert found == pytest.approx(expected, rel=1e-6)
+    once, alike = np.ones((1, 300)), np.ones((1, times.sum()))
+    for name, statistic in statistics(task, weighed).items():
+        assert statistic(once)[0] == pytest.approx(found[name], rel=1e-6, abs=1e-6), name
+        resampled = draw.integers(0, 3, (4, 300)).astype(np.float64)
+        of_repeated = statistics(task, repeated)[name](np.repeat(resampled, times, axis=1))
+        np.testing.assert_allclose(statistic(resampled), of_repeated, rtol=1e-6, err_msg=name)
+        assert statistics(task, repeated)[name](alike)[0] == pytest.approx(found[name], rel=1e-6, abs=1e-6)
+
+
+def test_few_examples_that_count_much_leave_a_wide_interval():
+    right = np.tile(np.float32([[0.1, 0.9]]), (100, 1))
+    alike = Predictions(np.ones(100, int), right)
+    uneven = Predictions(np.ones(100, int), right, np.float32([1000] * 4 + [1] * 96))
+    narrow, wide = (
+        intervals("classification", each, {"accuracy": 1.0}, 100, 1)["accuracy"] for each in (alike, uneven)
+    )
+    assert narrow.low > 0.96
+    assert wide.low < 0.6

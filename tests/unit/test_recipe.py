@@ -303,7 +303,7 @@ PAIR = ["data.features.pair={type: category}"]
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
-        (["data.label=tip"], "data.derive.tipped: is neither label, split.column nor a feature."),
+        (["data.label=tip"], "data.derive.tipped: is neither label, split.column, weight nor a feature."),
         (
             ["data.label=x", "data.derive={pair: tip}", "data.features.pair={type: numeric}"],
             "pair: makes a text, which is no numeric feature. Write type",
@@ -321,6 +321,8 @@ PAIR = ["data.features.pair={type: category}"]
             "reads the label 'tip'",
         ),
         (["data.derive.tipped=tipped > 1"], "data.derive.tipped: is read by a formula as a column of the data, too"),
+        (["data.weight=fare"], "data.weight: 'fare' is the label or what the model is served"),
+        (["data.weight=tipped"], "data.weight: 'tipped' is the label or what the model is served"),
         (["data.where=fare + 1"], "data.where: is no condition. Compare it with something"),
         (["data.split.by=group"], "data.split: by: group needs to know the column. Give column"),
         (["data.split.column=day"], "data.split: column is for by: group, time or column. Say which one it is"),

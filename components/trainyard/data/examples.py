@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from trainyard.contract.artifacts.document import Split
-from trainyard.contract.artifacts.preprocess import Examples
+from trainyard.contract.artifacts.preprocess import WEIGHT, Examples
 from trainyard.data.images import decode_image, decode_pixels, encode_pixels
 from trainyard.errors import DataError, TransientError
 from trainyard.storage import cache, storage
@@ -70,6 +70,8 @@ class ExampleFolder:
             )
             for feature in self.document.features
         }
+        weighted = self.document.mean_weight is not None
+        self._weight = {WEIGHT: tf.io.FixedLenFeature((), tf.float32)} if weighted else {}
         self._raw = {
             f"raw/{feature.name}": tf.io.FixedLenFeature((), _DTYPES[feature.dtype])
             for feature in self.document.raw_features
@@ -83,9 +85,9 @@ class ExampleFolder:
         """Return the model features and the labels of serialized tf.Examples, (n,) or a scalar string.
 
         Each feature has the shape and dtype that its `Feature` says, but an image is encoded, as its shard has it. A
-        label is an int64 class id or a float32 target.
+        label is an int64 class id or a float32 target. Beside the features is `WEIGHT`, float32, if there are weights.
         """
-        parsed = tf.io.parse_example(serialized, {**self._features, **self._label})
+        parsed = tf.io.parse_example(serialized, {**self._features, **self._label, **self._weight})
         labels = parsed.pop("label")
         return {name.removeprefix("raw/"): values for name, values in parsed.items()}, labels
 
@@ -97,7 +99,7 @@ class ExampleFolder:
     def decode_features(self, features: Tensors, *, quick: bool = False) -> Tensors:
         """Return one example's `features` as `parse` gives them, its image as uint8. quick: as of `decode_pixels`."""
         image = self.document.image
-        return {
+        return {name: features[name] for name in self._weight} | {
             feature.name: decode_pixels(features[feature.name], image, pixels=feature.pixels, quick=quick)
             if feature.encoded and image is not None
             else features[feature.name]
@@ -148,13 +150,19 @@ class ExampleFolder:
 
     def labels(self, split: Split) -> np.ndarray[Any, np.dtype[Any]]:
         """Return the labels of `split` in stored order: (n,), int64 class ids or float32 targets."""
+        return self._column(split, "label", self._label["label"])
 
+    def weights(self, split: Split) -> np.ndarray[Any, np.dtype[Any]] | None:
+        """Return how much each example of `split` counts, in stored order: (n,) float32; None if all count the same."""
+        return self._column(split, WEIGHT, self._weight[WEIGHT]) if self._weight else None
+
+    def _column(self, split: Split, name: str, spec: tf.io.FixedLenFeature) -> np.ndarray[Any, np.dtype[Any]]:
         @tf.autograph.experimental.do_not_convert
         def decode(serialized: tf.Tensor) -> tf.Tensor:
-            return tf.io.parse_example(serialized, self._label)["label"]
+            return tf.io.parse_example(serialized, {name: spec})[name]
 
         batches = list(self._records(split).batch(4096).map(decode).as_numpy_iterator())
-        return np.concatenate(batches) if batches else np.zeros(0, self._label["label"].dtype.as_numpy_dtype)
+        return np.concatenate(batches) if batches else np.zeros(0, spec.dtype.as_numpy_dtype)
 
     def _records(self, split: Split) -> tf.data.Dataset[tf.Tensor]:
         return tf.data.TFRecordDataset(self.files(split), buffer_size=_READ_AHEAD)

@@ -59,6 +59,8 @@ def _check_table(recipe: Recipe, source: SourceFiles) -> tuple[list[str], str]:
     for name, feature in data.features.items():
         if name in names and feature.type in ("numeric", "date"):
             faults += _mistyped(f"data.features.{name}", feature.type, cells(batch.columns[name]), batch, recipe)
+    if data.weight in names:
+        faults += _mistyped("data.weight", "numeric", cells(batch.columns[data.weight]), batch, recipe)
     if data.label in names:
         faults += _label_faults(cells(batch.columns[data.label]), batch, recipe)
     return faults, looked_at
@@ -68,8 +70,8 @@ def _where(column: str, data: Data) -> str:
     """Return what of the recipe reads `column`."""
     if column in data.features:
         return f"data.features.{column}"
-    if column == data.split.column:
-        return "data.split.column"
+    if column in (data.split.column, data.weight):
+        return "data.split.column" if column == data.split.column else "data.weight"
     return "data.label" if column == data.label else "data.derive or data.where"
 
 

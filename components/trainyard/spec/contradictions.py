@@ -55,9 +55,9 @@ def of_recipe(recipe: Recipe) -> Iterator[tuple[Location, str]]:
 
 def _column_faults(recipe: Recipe) -> Iterator[tuple[Location, str]]:
     data = recipe.data
-    used = {data.label: "label", data.split.column: "split.column"}
+    used = {data.label: "label", data.split.column: "split.column", data.weight: "weight"}
     if data.is_image:
-        for name in ("derive", "where"):
+        for name in ("derive", "where", "weight"):
             if getattr(data, name):
                 yield ("data", name), "is of the columns of a table, and these are images. Leave it out"
         if data.split.column:
@@ -66,11 +66,17 @@ def _column_faults(recipe: Recipe) -> Iterator[tuple[Location, str]]:
                 f"by: {data.split.by} goes by a column, and these are images. Leave it out",
             )
         return
+    if data.weight == data.label or data.weight in data.features | data.inputs:
+        yield (
+            ("data", "weight"),
+            f"'{data.weight}' is the label or what the model is served, and says how much a row counts, which no "
+            "served row has. Name another column",
+        )
     for name in data.derive:
         at = ("data", "derive", name)
         if name not in used and name not in data.features:
             known = [*filter(None, used), *data.features]
-            yield at, f"is neither label, split.column nor a feature.{did_you_mean(name, known)} Leave it out"
+            yield at, f"is neither label, split.column, weight nor a feature.{did_you_mean(name, known)} Leave it out"
         elif name in data.columns:
             yield at, "is read by a formula as a column of the data, too. Give it another name"
         elif name in data.features and (why := _no_feature(name, data)):

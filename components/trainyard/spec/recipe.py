@@ -74,7 +74,13 @@ class Data(Strict):
         default_factory=dict,
         max_length=100,
         description="Columns to compute, as name: expression, such as tipped_well: tip > 0.2 * fare. Each is the "
-        "label, split.column or one of features, which the served model computes itself.",
+        "label, weight, split.column or one of features, which the served model computes itself.",
+    )
+    weight: Column | None = Field(
+        None,
+        description="Column of the data, or of derive, that says how much a row counts, 0 or more, in training and in "
+        "each metric; its unit does not matter.",
+        exclude_if=lambda weight: weight is None,  # so that the outputs of recipes without it keep their keys
     )
     where: Condition | None = Field(
         None, description="Expression that is true for the rows to read, such as fare > 0; the others are left out."
@@ -139,7 +145,7 @@ class Data(Strict):
     @property
     def columns(self) -> list[str]:
         """The columns of a table that are read, each once."""
-        named = [*self.features, self.label, *([self.split.column] if self.split.column else [])]
+        named = [*self.features, self.label, *filter(None, [self.split.column, self.weight])]
         formulas = [*self.derive.values(), *([self.where] if self.where else [])]
         computed = [name for text in formulas for name in formula.columns(formula.parse(text))]
         return list(dict.fromkeys([*(name for name in named if name not in self.derive), *computed]))

@@ -6,6 +6,9 @@ from typing import Literal
 
 from trainyard.contract.artifacts.document import Document, Part, Split
 
+WEIGHT = "_weight"
+"""The feature of the shards that says how much an example counts; no feature's own name begins so."""
+
 
 class ImageShape(Part):
     """Size of the images that the model takes, in pixels."""
@@ -113,7 +116,7 @@ class Examples(Document):
 
     examples/<split>-00000-of-00004.tfrecord   uncompressed TFRecord of serialized tf.Example with the transformed
         features by name (encoded images excepted), every raw feature as `raw/<name>`, `label` (int64 class id, or
-        float32 target) and `key` (bytes, names the record's origin)
+        float32 target), `key` (bytes, names the record's origin) and, if there is a mean_weight, `_weight` (float32)
     transform/      tf.Transform's output folder; transform/transform_fn maps raw features to features (SavedModel)
     schema.pbtxt, statistics.json, labels.txt (one label a line, in id order), quarantine.jsonl (`Quarantined` a line)
     """
@@ -127,6 +130,7 @@ class Examples(Document):
     features: list[Feature]
     raw_features: list[RawFeature]
     computed_features: list[ComputedFeature] = []
+    mean_weight: float | None = None  # of the training split; None if all examples count the same
     image: ImageShape | None
     quarantined: int
     quarantine: dict[str, int]

@@ -27,7 +27,8 @@ def intervals(
     """
     wanted = {name: statistic for name, statistic in statistics(task, predictions).items() if name in metrics}
     drawn = resample(wanted, len(predictions.labels), resamples, seed)
-    bounds = {name: _interval(name, metrics[name], len(predictions.labels), draws) for name, draws in drawn.items()}
+    count = _effective_count(predictions)
+    bounds = {name: _interval(name, metrics[name], count, draws) for name, draws in drawn.items()}
     return {name: interval for name, interval in bounds.items() if interval is not None}
 
 
@@ -70,7 +71,18 @@ def _weights(generator: np.random.Generator, rows: int, examples: int) -> Floats
     return np.bincount(drawn.ravel(), minlength=rows * examples).reshape(rows, examples).astype(np.float64)
 
 
-def _interval(metric: str, value: float, examples: int, draws: Floats) -> Interval | None:
+def _effective_count(predictions: Predictions) -> float:
+    """Return how many examples of one weight say as much: their number if all count the same.
+
+    Source: L. Kish, Survey Sampling, 1965, section 11.7.
+    """
+    if predictions.weights is None:
+        return len(predictions.labels)
+    weights = predictions.weights.astype(np.float64)
+    return float(weights.sum() ** 2 / np.square(weights).sum())
+
+
+def _interval(metric: str, value: float, examples: float, draws: Floats) -> Interval | None:
     if metric in ("accuracy", "top5_accuracy") and value in (0, 1):
         return _all_alike(value, examples)
     if metric == "calibration_error":
@@ -81,7 +93,7 @@ def _interval(metric: str, value: float, examples: int, draws: Floats) -> Interv
     return None if interval is not None and interval.low == interval.high else interval
 
 
-def _all_alike(value: float, examples: int) -> Interval:
+def _all_alike(value: float, examples: float) -> Interval:
     """Return the exact interval of a share of 0 or 1: its resamples all agree, and do not say how sure it is.
 
     Source: Clopper and Pearson, The Use of Confidence or Fiducial Limits, Biometrika 26, 1934.

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from sklearn import metrics as sklearn_metrics
 
 from trainyard.contract.artifacts.evaluate import ClassMetrics, Confidence, Roc
-from trainyard.steps.evaluate.metrics import Predictions, confidence_bins
+from trainyard.steps.evaluate.metrics import Predictions, confidence_bins, present_classes
 
 CURVES = 20
 """Classes that get a ROC curve; of more, those with the smallest area. Chosen for a readable plot."""
@@ -23,16 +23,21 @@ SCATTER = 1000
 
 def class_metrics(predictions: Predictions, labels: list[str]) -> list[ClassMetrics]:
     """Return precision, recall and F1 of each class in id order; 0 if a class was never found or has no examples."""
-    precision, recall, f1, support = sklearn_metrics.precision_recall_fscore_support(
-        predictions.labels, predictions.predicted, labels=np.arange(len(labels)), zero_division=0
+    precision, recall, f1, _ = sklearn_metrics.precision_recall_fscore_support(
+        predictions.labels,
+        predictions.predicted,
+        labels=np.arange(len(labels)),
+        zero_division=0,
+        sample_weight=predictions.weights,
     )
+    examples = np.bincount(predictions.labels, minlength=len(labels))
     return [
         ClassMetrics(
             label=label,
             precision=float(precision[row]),
             recall=float(recall[row]),
             f1=float(f1[row]),
-            examples=int(support[row]),
+            examples=int(examples[row]),
         )
         for row, label in enumerate(labels)
     ]
@@ -46,7 +51,7 @@ def confusion(predictions: Predictions, classes: int) -> list[list[int]]:
 
 def roc_curves(predictions: Predictions, labels: list[str]) -> list[Roc]:
     """Return one class against the rest, for each class that has examples; of two classes, for the second alone."""
-    present = np.unique(predictions.labels)
+    present = present_classes(predictions)
     if len(present) < 2:
         return []
     chosen = [1] if len(labels) == 2 else _hardest(predictions, present)
@@ -58,11 +63,12 @@ def calibration(predictions: Predictions) -> list[Confidence]:
     bins, confidence, right = confidence_bins(predictions)
     return [
         Confidence(
-            confidence=float(confidence[bins == bin].mean()),
-            accuracy=float(right[bins == bin].mean()),
+            confidence=part.mean(confidence[bins == bin]),
+            accuracy=part.mean(right[bins == bin]),
             examples=int((bins == bin).sum()),
         )
-        for bin in np.unique(bins)
+        for bin in np.unique(bins if predictions.weights is None else bins[predictions.weights > 0])
+        for part in [predictions.take(bins == bin)]
     ]
 
 
@@ -77,13 +83,18 @@ def _hardest(predictions: Predictions, present: NDArray[Any]) -> list[int]:
     if len(present) <= CURVES:
         return [int(label) for label in present]
     areas = [
-        sklearn_metrics.roc_auc_score(predictions.labels == label, predictions.outputs[:, label]) for label in present
+        sklearn_metrics.roc_auc_score(
+            predictions.labels == label, predictions.outputs[:, label], sample_weight=predictions.weights
+        )
+        for label in present
     ]
     return sorted(int(present[index]) for index in np.argsort(areas, kind="stable")[:CURVES])
 
 
 def _curve(predictions: Predictions, label: int, name: str) -> Roc:
-    false, true, threshold = sklearn_metrics.roc_curve(predictions.labels == label, predictions.outputs[:, label])
+    false, true, threshold = sklearn_metrics.roc_curve(
+        predictions.labels == label, predictions.outputs[:, label], sample_weight=predictions.weights
+    )
     kept = np.unique(np.linspace(0, len(false) - 1, POINTS).round().astype(np.int64))
     return Roc(
         label=name,

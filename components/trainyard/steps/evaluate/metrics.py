@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -27,11 +28,13 @@ class Predictions:
     """The model's predictions for n examples, in any order.
 
     labels: (n,) int64 class ids, or float32 targets. outputs: (n, columns) float32 probabilities, of which the columns
-    behind the last class id belong to classes that no example has; or (n,) float32 predictions.
+    behind the last class id belong to classes that no example has; or (n,) float32 predictions. weights: (n,), how much
+    each example counts; None if all count the same.
     """
 
     labels: NDArray[Any]
     outputs: Floats
+    weights: Floats | None = None
 
     @property
     def predicted(self) -> NDArray[np.int64]:
@@ -57,7 +60,12 @@ class Predictions:
 
     def take(self, chosen: NDArray[Any]) -> Predictions:
         """Return the predictions for the `chosen` examples: a mask (n,) or indices."""
-        return Predictions(self.labels[chosen], self.outputs[chosen])
+        weights = None if self.weights is None else self.weights[chosen]
+        return Predictions(self.labels[chosen], self.outputs[chosen], weights)
+
+    def mean(self, values: Floats) -> float:
+        """Return the mean of `values` (n,), each example's, by their weights."""
+        return float(np.average(values, weights=self.weights))
 
 
 def measure(task: Task, predictions: Predictions) -> dict[str, float]:
@@ -76,7 +84,15 @@ def statistics(task: Task, predictions: Predictions) -> dict[str, Statistic]:
     Each maps weights (resamples, n), how often a resample holds each example, to the metric of each resample
     (resamples,), NaN if it is undefined.
     """
-    return _regression_statistics(predictions) if task == "regression" else _classification_statistics(predictions)
+    found = _regression_statistics(predictions) if task == "regression" else _classification_statistics(predictions)
+    own = predictions.weights
+    if own is None:
+        return found
+    return {name: partial(_weighed, statistic, own) for name, statistic in found.items()}
+
+
+def _weighed(statistic: Statistic, own: Floats, weights: Floats) -> Floats:
+    return statistic(weights * own)
 
 
 def confidence_bins(predictions: Predictions) -> tuple[NDArray[np.int64], Floats, Floats]:
@@ -87,38 +103,48 @@ def confidence_bins(predictions: Predictions) -> tuple[NDArray[np.int64], Floats
 
 
 def _regression(predictions: Predictions) -> dict[str, float]:
-    pair = predictions.labels, predictions.outputs
+    pair, weights = (predictions.labels, predictions.outputs), predictions.weights
     return {
-        "mae": sklearn_metrics.mean_absolute_error(*pair),
-        "rmse": sklearn_metrics.root_mean_squared_error(*pair),
-        "r2": sklearn_metrics.r2_score(*pair) if len(predictions.labels) > 1 else np.nan,
+        "mae": sklearn_metrics.mean_absolute_error(*pair, sample_weight=weights),
+        "rmse": sklearn_metrics.root_mean_squared_error(*pair, sample_weight=weights),
+        "r2": sklearn_metrics.r2_score(*pair, sample_weight=weights) if len(predictions.labels) > 1 else np.nan,
     }
 
 
 def _classification(predictions: Predictions) -> dict[str, float]:
-    labels, outputs = predictions.labels, predictions.outputs
-    present = np.unique(labels)
-    everything = np.ones((1, len(labels)))
+    labels, outputs, weights = predictions.labels, predictions.outputs, predictions.weights
+    present = present_classes(predictions)
+    everything = np.ones((1, len(labels))) if weights is None else weights[None].astype(np.float64)
     values = {
-        "accuracy": sklearn_metrics.accuracy_score(labels, predictions.predicted),
+        "accuracy": sklearn_metrics.accuracy_score(labels, predictions.predicted, sample_weight=weights),
         "macro_f1": sklearn_metrics.f1_score(
-            labels, predictions.predicted, labels=present, average="macro", zero_division=0
+            labels, predictions.predicted, labels=present, average="macro", zero_division=0, sample_weight=weights
         ),
-        "log_loss": np.mean(predictions.losses),
+        "log_loss": predictions.mean(predictions.losses),
         "calibration_error": _calibration_error(predictions)(everything)[0],
     }
     if outputs.shape[1] > 5:
-        values["top5_accuracy"] = np.mean(_in_top5(predictions))
+        values["top5_accuracy"] = predictions.mean(_in_top5(predictions))
     if len(present) > 1:
         values["roc_auc"] = np.mean(
-            [sklearn_metrics.roc_auc_score(labels == label, outputs[:, label]) for label in present]
+            [
+                sklearn_metrics.roc_auc_score(labels == label, outputs[:, label], sample_weight=weights)
+                for label in present
+            ]
         )
     return values
 
 
+def present_classes(predictions: Predictions) -> NDArray[Any]:
+    """Return the classes that have examples which count."""
+    labels, weights = predictions.labels, predictions.weights
+    return np.unique(labels if weights is None else labels[weights > 0])
+
+
 def _regression_statistics(predictions: Predictions) -> dict[str, Statistic]:
     errors = predictions.outputs.astype(np.float64) - predictions.labels
-    labels = predictions.labels - np.mean(predictions.labels, dtype=np.float64)  # the spread below keeps its digits
+    labels = predictions.labels.astype(np.float64)
+    labels = labels - predictions.mean(labels)  # the spread below keeps its digits
 
     def r2(weights: Floats) -> Floats:
         count = weights.sum(axis=1)
@@ -145,7 +171,7 @@ def _classification_statistics(predictions: Predictions) -> dict[str, Statistic]
     if predictions.outputs.shape[1] > 5:
         top = _in_top5(predictions)
         metrics["top5_accuracy"] = lambda weights: _mean(weights, top)
-    if len(np.unique(predictions.labels)) > 1:
+    if len(present_classes(predictions)) > 1:
         metrics["roc_auc"] = _roc_auc(predictions)
     return metrics
 
@@ -170,7 +196,7 @@ def _macro_f1(predictions: Predictions) -> Statistic:
 
     def macro_f1(weights: Floats) -> Floats:
         actual, predicted, both = weights @ is_actual, weights @ is_predicted, weights @ is_both
-        f1 = 2 * both / np.maximum(actual + predicted, 1)
+        f1 = 2 * both / np.where(actual + predicted > 0, actual + predicted, 1)
         result: Floats = (f1 * (actual > 0)).sum(axis=1) / (actual > 0).sum(axis=1)
         return result
 
@@ -195,14 +221,15 @@ def _roc_auc(predictions: Predictions) -> Statistic:
     Source: DeLong, DeLong and Clarke-Pearson, Comparing the Areas under Two or More Correlated Receiver Operating
     Characteristic Curves, Biometrics 44, 1988.
     """
-    classes = np.unique(predictions.labels)
+    classes = present_classes(predictions)
+    own = np.ones(len(predictions.labels)) if predictions.weights is None else predictions.weights.astype(np.float64)
     is_positive = _members(predictions.labels, predictions.outputs.shape[1])[:, classes]
     placements = np.stack(
-        [_placements(predictions.outputs[:, label], predictions.labels == label) for label in classes], axis=1
+        [_placements(predictions.outputs[:, label], predictions.labels == label, own) for label in classes], axis=1
     )
     of_positives = placements * is_positive
     of_negatives = placements - of_positives
-    areas = of_positives.sum(axis=0) / is_positive.sum(axis=0)
+    areas = own @ of_positives / (own @ is_positive)
 
     def roc_auc(weights: Floats) -> Floats:
         positives = weights @ is_positive
@@ -218,13 +245,16 @@ def _roc_auc(predictions: Predictions) -> Statistic:
     return roc_auc
 
 
-def _placements(scores: Floats, positive: NDArray[np.bool_]) -> Floats:
-    """Share of the other kind that each example stands on the right side of (n,); a tie counts half."""
+def _placements(scores: Floats, positive: NDArray[np.bool_], weights: Floats) -> Floats:
+    """Share of the other kind, by `weights`, that each example stands on the right side of (n,); a tie counts half."""
     result = np.empty(len(scores))
     for kind in (True, False):
-        others = np.sort(scores[positive != kind])
+        order = np.argsort(scores[positive != kind], kind="stable")
+        others = scores[positive != kind][order]
+        up_to = np.concatenate([[0.0], np.cumsum(weights[positive != kind][order])])
         mine = scores[positive == kind]
-        below = (np.searchsorted(others, mine, "left") + np.searchsorted(others, mine, "right")) / 2 / len(others)
+        below = up_to[np.searchsorted(others, mine, "left")] + up_to[np.searchsorted(others, mine, "right")]
+        below = below / 2 / up_to[-1]
         result[positive == kind] = below if kind else 1 - below
     return result
 

@@ -54,7 +54,7 @@ def model_predictions(
             events.progress(done, total, "examples")
     if not keys:
         raise DataError(f"{examples.uri}: the split '{split}' holds no examples to judge. Give it a fraction above 0.")
-    predictions = Predictions(np.concatenate(labels), np.concatenate(outputs))
+    predictions = Predictions(np.concatenate(labels), np.concatenate(outputs), examples.weights(split))
     _require_finite(predictions.outputs, folder)
     return predictions, np.concatenate(keys)
 
@@ -81,7 +81,7 @@ def champion_predictions(folder: str, examples: ExampleFolder, split: Split, bat
     _require_finite(predictions, folder)
     if examples.document.labels is not None:
         predictions = _in_label_order(folder, predictions, examples.document.labels)
-    return Predictions(np.concatenate(labels), predictions)
+    return Predictions(np.concatenate(labels), predictions, examples.weights(split))
 
 
 def _require_finite(outputs: Floats, folder: str) -> None:

@@ -54,6 +54,8 @@ def _evaluate(recipe: Recipe, examples: str, model: str, output: Path, champion_
     champion, status = _champion(champion_uri, folder, batch_size)
     trees = boosted_predictions(folder, SPLIT, recipe.seed) if recipe.evaluate.boosted else None
     masks = slice_masks(recipe, *_columns(recipe, folder, candidate), folder.document.labels)
+    if candidate.weights is not None:
+        masks = {name: mask for name, mask in masks.items() if candidate.weights[mask].any()}
     metrics, bounds = _metrics(recipe, candidate)
     measured = _measured(recipe, candidate, champion, trees and trees[0], masks)
     moved = drifted(recipe, examples, champion_uri)

@@ -58,6 +58,7 @@ def write_description(
             ComputedFeature(name=name, formula=formula, learned=columns.get(name))
             for name, formula in recipe.data.derived_features.items()
         ],
+        mean_weight=quality.mean_weight(collected, recipe.data.weight),
         image=image,
         quarantined=len(collected.bad),
         quarantine=dict(sorted(Counter(item.reason for item in collected.bad).items())),

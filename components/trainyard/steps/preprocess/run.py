@@ -68,6 +68,7 @@ def _preprocess(
         materialize=custom is not None or image is None,
         rounds=custom is None,
         label_ids={name: index for index, name in enumerate(labels)} if labels is not None else None,
+        weight=recipe.data.weight,
         layouts={split: plan_layout(collected.splits[split], recipe.data.shard_examples) for split in SPLITS},
         examples=sum(collected.splits[split].examples for split in SPLITS),
         source_bytes=collected.bytes,

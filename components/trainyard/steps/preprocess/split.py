@@ -34,8 +34,8 @@ def draw(batch: pa.RecordBatch, seed: int) -> pa.RecordBatch:
 def place(batch: pa.RecordBatch, splits: list[Split], seed: int, data: Data) -> tuple[pa.RecordBatch, dict[Split, int]]:
     """Return the rows with their `split` (int8, its number in `SPLITS`) and `order` (binary(16)).
 
-    And the sum of the digests of each split's rows, label included, modulo 2^256: no order changes it. Of the training
-    split `data.fraction` stays.
+    And the sum of the digests of each split's rows, label and weight included, modulo 2^256: no order changes it. Of
+    the training split `data.fraction` stays.
     """
     if data.fraction < 1:
         contents = batch["content"].to_pylist()
@@ -44,6 +44,9 @@ def place(batch: pa.RecordBatch, splits: list[Split], seed: int, data: Data) -> 
         splits = [split for split, used in zip(splits, left, strict=True) if used]
     contents, sources, labels = (batch[name].to_pylist() for name in ("content", "source", "label"))
     orders = [order_key(content, source, seed) for content, source in zip(contents, sources, strict=True)]
+    if data.weight:
+        weights = batch[f"measure/{data.weight}"].to_pylist()
+        labels = [f"{label}\0{weight}" for label, weight in zip(labels, weights, strict=True)]
     digests = dict.fromkeys(SPLITS, 0)
     for split, content, label in zip(splits, contents, labels, strict=True):
         digests[split] += int.from_bytes(hashlib.sha256(content + label.encode()).digest(), "big")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from trainyard.contract.artifacts.evaluate import Baseline
@@ -16,9 +18,9 @@ def baseline(candidate: Predictions, examples: Examples) -> Baseline:
     """
     counts = examples.splits["train"].class_counts
     if not examples.labels or not counts:
-        mean = float(np.mean(candidate.labels, dtype=np.float64))
-        constant = Predictions(candidate.labels, np.full(len(candidate.labels), mean, np.float32))
+        mean = candidate.mean(candidate.labels.astype(np.float64))
+        constant = replace(candidate, outputs=np.full(len(candidate.labels), mean, np.float32))
         values = measure("regression", constant)
         return Baseline(answer=f"the mean, {mean:.6g}", metrics={name: values[name] for name in ("mae", "rmse")})
     most = int(np.argmax(counts))
-    return Baseline(answer=f"'{examples.labels[most]}'", metrics={"accuracy": float(np.mean(candidate.labels == most))})
+    return Baseline(answer=f"'{examples.labels[most]}'", metrics={"accuracy": candidate.mean(candidate.labels == most)})

@@ -44,14 +44,16 @@ def boosted_predictions(examples: ExampleFolder, split: Split, seed: int) -> tup
         return None
     categorical = [0 < sizes[name] <= _MOST_CATEGORIES for name in names]
     kind = HistGradientBoostingRegressor if labels is None else HistGradientBoostingClassifier
-    trees = kind(random_state=seed, categorical_features=categorical).fit(_matrix(features, names), targets)
+    trees = kind(random_state=seed, categorical_features=categorical)
+    weights = examples.weights("train")
+    trees.fit(_matrix(features, names), targets, None if weights is None else weights[: len(targets)])
     answers = [
         (label.numpy(), _answer(trees, {name: values.numpy() for name, values in batch.items()}, names, labels))
         for batch, label, _ in examples.batches(split, _BATCH)
     ]
     events.emit("boosted", examples=len(targets), seconds=round(time.monotonic() - started, 2))
-    judged = Predictions(*(np.concatenate(parts) for parts in zip(*answers, strict=True)))
-    return judged, len(targets)
+    judged_labels, outputs = (np.concatenate(parts) for parts in zip(*answers, strict=True))
+    return Predictions(judged_labels, outputs, examples.weights(split)), len(targets)
 
 
 def _answer(trees: _Trees, features: Arrays, names: list[str], labels: list[str] | None) -> NDArray[np.float32]:

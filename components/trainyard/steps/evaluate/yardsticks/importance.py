@@ -29,10 +29,13 @@ def importances(
     if not 1 < len(columns) <= _COLUMNS:
         return []
     features, labels = first_examples(examples, split, _EXAMPLES)
+    weights = examples.weights(split)
+    weights = None if weights is None or not weights[:_EXAMPLES].any() else weights[:_EXAMPLES]
 
     def loss(inputs: Arrays) -> float:
         outputs = predict({name: tf.constant(values) for name, values in inputs.items()}).numpy()
-        return float(np.mean(Predictions(labels, outputs).losses))
+        judged = Predictions(labels, outputs, weights)
+        return judged.mean(judged.losses)
 
     whole, draw = loss(features), np.random.default_rng(recipe.seed)
     found = []

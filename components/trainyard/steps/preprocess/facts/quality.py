@@ -31,6 +31,7 @@ def require_usable(collected: Collected, recipe: Recipe) -> None:
             "Add data or give the split a larger fraction."
         )
     _require_values(collected, recipe)
+    _require_weights(collected, recipe.data.weight)
     if recipe.task == "classification":
         _require_classes(collected, recipe.data)
 
@@ -77,6 +78,11 @@ def warnings(collected: Collected) -> list[str]:
     if len(conflicts) > _SHOWN:
         warnings.append(f"{len(conflicts) - _SHOWN} more groups of equal examples with different labels.")
     return warnings
+
+
+def mean_weight(collected: Collected, weight: str | None) -> float | None:
+    """Return the mean of the column `weight` over the training split, None if there is none."""
+    return None if weight is None else float(collected.splits["train"].statistics[weight]["mean"])
 
 
 def fingerprint(collected: Collected) -> str:
@@ -129,6 +135,15 @@ def _require_values(collected: Collected, recipe: Recipe) -> None:
             f"data.features: the column '{empty[0]}' is missing in all {train.examples} training examples "
             f"(empty columns: {', '.join(empty)}). A column needs values to learn from. Remove it from the recipe."
         )
+
+
+def _require_weights(collected: Collected, weight: str | None) -> None:
+    for split in SPLITS if weight else ():
+        if not collected.splits[split].statistics[weight or ""].get("max"):
+            raise DataError(
+                f"data.weight: '{weight}' is 0 in all {collected.splits[split].examples} examples of the split "
+                f"'{split}', so none of them counts. Give some of them a weight above 0."
+            )
 
 
 def _require_classes(collected: Collected, data: Data) -> None:

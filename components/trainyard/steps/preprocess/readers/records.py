@@ -28,7 +28,7 @@ class Record:
     source names its origin below the data's root. label is the class's name, or the target's number, as text. raw holds
     the raw features by name. content is the SHA-256 of what the model learns from (the label left out), so equal
     examples have equal content. measures are what is counted, too: height, width and bytes of an image, and of a row
-    the features that are computed. split_by is what `data.split` goes by, if it is a column.
+    the features that are computed and its weight. split_by is what `data.split` goes by, if it is a column.
     """
 
     source: str
@@ -70,7 +70,8 @@ def batch_schema(data: Data) -> pa.Schema:
     """
     raw = {name: _stored(kind) for name, kind in data.inputs.items()}
     computed = {name: _stored(data.features[name]) for name in data.derived_features}
-    measures = dict.fromkeys(_MEASURES, pa.float64()) if data.is_image else computed
+    weight = {data.weight: pa.float64()} if data.weight else {}
+    measures = dict.fromkeys(_MEASURES, pa.float64()) if data.is_image else computed | weight
     return pa.schema(
         [
             ("source", pa.string()),

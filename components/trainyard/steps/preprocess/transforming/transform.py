@@ -20,6 +20,7 @@ from tfx_bsl.public.tfxio import RecordBatchToExamplesEncoder, TFExampleBeamReco
 
 from trainyard import events
 from trainyard.contract.artifacts.document import Split
+from trainyard.contract.artifacts.preprocess import WEIGHT
 from trainyard.data.examples import Transform
 from trainyard.steps.preprocess import progress
 from trainyard.steps.preprocess.parts import PartFile, remove_unfinished
@@ -39,9 +40,9 @@ class TransformSettings:
     folder, parts: where the first one left the rows. raw_spec: parsing specification of the raw features. materialize:
     whether the shards hold the transformed features, or (default images) only the raw ones. rounds: whether what was
     learned in float64 gets the digits of float32, so that it is the same from every engine. label_ids: class id by
-    name, None for regression. examples: those of all splits. source_bytes: of the files that they
-    were read from. batch_size: examples that tf.Transform takes at once; left to Beam it would follow the machine's
-    speed, and the last digit of a mean with it.
+    name, None for regression. weight: the column that says how much a row counts, if there is one. examples: those of
+    all splits. source_bytes: of the files that they were read from. batch_size: examples that tf.Transform takes at
+    once; left to Beam it would follow the machine's speed, and the last digit of a mean with it.
     """
 
     folder: str
@@ -51,6 +52,7 @@ class TransformSettings:
     materialize: bool
     rounds: bool
     label_ids: dict[str, int] | None
+    weight: str | None
     layouts: dict[Split, Layout]
     examples: int
     source_bytes: int
@@ -151,7 +153,7 @@ class _WriteShard:
 
     def __init__(self, settings: TransformSettings, output: Path) -> None:
         self._folder, self._parts, self._layouts = settings.folder, settings.parts, settings.layouts
-        self._raw_names, self._label_ids = list(settings.raw_spec), settings.label_ids
+        self._raw_names, self._label_ids, self._weight = list(settings.raw_spec), settings.label_ids, settings.weight
         self._batch_size, self._materialize, self._output = settings.batch_size, settings.materialize, output
 
     @cached_property
@@ -180,6 +182,8 @@ class _WriteShard:
         )
         columns |= {f"raw/{name}": _single(values) for name, values in raw.items()}
         columns["label"] = _single(self._labels(batch["label"]))
+        if self._weight:
+            columns[WEIGHT] = _single(batch[f"measure/{self._weight}"].cast(pa.float32()))
         columns["key"] = _single(batch["source"])
         progress.count("examples", len(batch))
         for serialized in RecordBatchToExamplesEncoder().encode(pa.RecordBatch.from_pydict(columns)):

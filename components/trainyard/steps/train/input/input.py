@@ -2,11 +2,11 @@
 
 A batch is (features, labels (batch,), weights float32 (batch,)) of static shape. Images are uint8: `on_device` makes
 floats of them, and changes them by the draws that came along. Labels of mixed images are targets, float32 (batch,
-classes). The last batch of an epoch is padded
-with examples of weight zero, so that every example counts exactly once an epoch. If gradients are accumulated, a global
-batch comes in micro-batches; else it is the only one. Each replica of a gang takes its own rows of every micro-batch,
-so the global batches are the same for any number of replicas. A split that does not fit in memory is read in lanes;
-each replica reads those that its rows come from.
+classes). The last batch of an epoch is padded with examples of weight zero, so that every example counts exactly once
+an epoch, by its weight if the data have weights. If gradients are accumulated, a global batch comes in micro-batches;
+else it is the only one. Each replica of a gang takes its own rows of every micro-batch, so the global batches are the
+same for any number of replicas. A split that does not fit in memory is read in lanes; each replica reads those that its
+rows come from.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import tensorflow as tf
 
 from trainyard import events, memory
 from trainyard.contract.artifacts.document import Split
+from trainyard.contract.artifacts.preprocess import WEIGHT
 from trainyard.data.examples import ExampleFolder, Tensors
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.train.input import augment, mixing, on_device
@@ -92,7 +93,7 @@ class Input:
     def train(self, start: int) -> tf.data.Dataset[Batch]:
         """Return this process's rows of the micro-batches from step `start` on, a replica at a time.
 
-        A global batch's weights add up to 1; with `class_weights` their mean over the examples does.
+        A global batch's weights add up to 1; with weights of rows or classes their mean over the examples does.
         """
         first = start * self._micro_batches
         keys = self._keys(first, self.recipe.train.epochs * self._micro_batches_per_epoch)
@@ -105,7 +106,7 @@ class Input:
         return math.ceil(self._count("eval") / self._micro_batch_size)
 
     def evaluation(self) -> tf.data.Dataset[Batch]:
-        """Return this process's rows of the eval split in stored order; weights are 1, and 0 for padding."""
+        """Return this process's rows of the eval split in stored order; weights are 1 or the rows', 0 for padding."""
         size = self._replica_batch_size("eval")
         keys = self._keys(0, self.evaluation_steps)
         if self._fits("eval"):
@@ -122,6 +123,8 @@ class Input:
             batches = tf.data.Dataset.zip(keys, rows).map(
                 no_autograph(lambda key, batch: (*batch, lanes.example_mask(key[0], key[1] * size, size)))
             )
+        if self.folder.document.mean_weight is not None:
+            batches = batches.map(no_autograph(self._weigh), **PARALLEL)
         return _prepared(batches)
 
     def shards(self, split: Split) -> list[str]:
@@ -286,7 +289,7 @@ class Input:
         step, options, draws = number // self._micro_batches, self.recipe.train.augment, self._draws(number, replica)
         preceding = step % self.steps_per_epoch * self.batch_size
         examples = tf.minimum(np.int64(self.batch_size), self._count("train") - preceding)
-        weights = example_mask / tf.cast(examples, tf.float32)
+        features, labels, weights = self._weigh(features, labels, example_mask / tf.cast(examples, tf.float32))
         shapes = self._pictures.shapes
         if options.resamples:
             moved = {name: augment.resample(features[name], options, draws.uniform(6)) for name in shapes}
@@ -302,6 +305,14 @@ class Input:
         if self.class_weights is not None:
             weights *= tf.gather(self.class_weights, labels)
         return features, labels, weights
+
+    def _weigh(self, features: Tensors, labels: tf.Tensor, weights: tf.Tensor) -> Batch:
+        """Return the batch with the weights of its rows, if the data have some: on average they leave `weights`."""
+        mean = self.folder.document.mean_weight
+        if mean is None:
+            return features, labels, weights
+        left = {name: values for name, values in features.items() if name != WEIGHT}
+        return left, labels, weights * features[WEIGHT] / mean
 
     @property
     def _pictures(self) -> Pictures:

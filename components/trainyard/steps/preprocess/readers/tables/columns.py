@@ -67,14 +67,15 @@ class ColumnJudge:
         computed = [self._column(name, every[name]) for name in self._data.derived_features]
         label = self._label.column(every[self._data.label])
         split = [self._split_by.column(every[by])] if (by := self._data.split.column) else []
-        judged = [label, *columns.values(), *computed, *split]
+        weight = [_weights(every[by], by)] if (by := self._data.weight) else []
+        judged = [label, *columns.values(), *computed, *weight, *split]
         bad = np.logical_or.reduce([*(column.bad for column in judged), *derived.mistyped.values()]) & derived.left
         quarantined = {}
         for place in np.flatnonzero(bad).tolist():
             row = {name: column[place].as_py() for name, column in texts.items()}
             quarantined[place] = self._quarantined(row, sources[place].as_py())
         content = _digests([part for _, column in sorted(columns.items()) for part in column.digest_parts], len(bad))
-        values = [column.values for column in (*columns.values(), *computed, *split)]
+        values = [column.values for column in (*columns.values(), *computed, *weight, *split)]
         batch = pa.RecordBatch.from_arrays([sources, label.values, content, *values], schema=batch_schema(self._data))
         good = derived.left & ~bad
         return batch if good.all() else batch.filter(pa.array(good)), quarantined
@@ -145,6 +146,12 @@ def _numbers(texts: pa.Array, name: str) -> _Column:
     if odd.any():
         values[odd], bad[odd] = _odd_numbers(texts.filter(pa.array(odd)), name)
     return _Column(pa.array(values), _number_parts(values, name), bad)
+
+
+def _weights(texts: pa.Array, name: str) -> _Column:
+    column = _numbers(texts, name)
+    negative_or_missing = ~(column.values.to_numpy(zero_copy_only=False) >= 0)
+    return _Column(column.values, column.digest_parts, column.bad | negative_or_missing)
 
 
 def _odd_numbers(texts: pa.Array, name: str) -> tuple[npt.NDArray[np.float64], Mask]:

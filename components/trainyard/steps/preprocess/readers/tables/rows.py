@@ -41,11 +41,13 @@ def check_row(row: Mapping[str, str], source: str, data: Data, *, regression: bo
             raise not_a_number(row[name].strip(), name)
         row = {**row, **{name: texts[0].as_py() for name, texts in derived.texts.items()}}
     raw = {name: _typed(row[name], name, feature) for name, feature in data.inputs.items()}
-    computed = {name: _typed(row[name], name, data.features[name]) for name in data.derived_features}
+    measured = {name: _typed(row[name], name, data.features[name]) for name in data.derived_features}
+    if data.weight:
+        measured[data.weight] = weight(row[data.weight], data.weight)
     label = row[data.label].strip()
     check_label(label, data.label, regression=regression)
     by = data.split.column
-    return Record(source, label, raw, content_digest(raw), computed, split_by(row[by], data.split) if by else "")
+    return Record(source, label, raw, content_digest(raw), measured, split_by(row[by], data.split) if by else "")
 
 
 def _typed(text: str, name: str, feature: Numeric | Category | Date | Text) -> Value:
@@ -83,6 +85,14 @@ def typed_text(text: str, name: str, feature: Category | Date | Text) -> str:
     if not isinstance(feature, Date):
         return text
     return _date(text, name) + (_hour(text, name) if feature.hour else "")
+
+
+def weight(text: str, name: str) -> float:
+    """Return the weight that the cell `text` holds. Raises `BadRecord` if it is missing or negative."""
+    number = typed_number(text, name)
+    if not number >= 0:
+        raise BadRecord("bad_weight", f"'{name}': a weight of at least 0 is expected, {text.strip()[:40]!r} was found")
+    return number
 
 
 def typed_number(text: str, name: str) -> float:

@@ -1,0 +1,92 @@
+"""Weights of rows: from the table to the loss, to every metric and to the trees beside the model."""
+
+import json
+
+import numpy as np
+import pytest
+from preprocess_sources import preprocess
+
+from trainyard.spec.recipe import Recipe
+
+ROWS = 600
+
+
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory):
+    """A table whose rows of weight 0 say the opposite of the others; one row of each kind has no weight."""
+    folder = tmp_path_factory.mktemp("weights")
+    draw = np.random.default_rng(11)
+    lines = ["x,seen,label"]
+    for number in range(ROWS):
+        x, lies = draw.normal(), number % 3 == 0
+        lines.append(f"{x:.6f},{0 if lies else draw.integers(1, 5)},{'yes' if (x > 0) != lies else 'no'}")
+    lines += ["1.5,-1,yes", "1.5,,no"]
+    (folder / "a.csv").write_text("\n".join(lines) + "\n")
+    return Recipe.model_validate(
+        {
+            "name": "weights",
+            "data": {
+                "format": "csv",
+                "path": str(folder / "a.csv"),
+                "label": "label",
+                "derive": {"counts": "seen * 10"},
+                "weight": "counts",
+                "features": {"x": {"type": "numeric"}},
+            },
+            "model": {"name": "mlp", "hidden": [8], "dropout": 0},
+            "train": {"epochs": 8, "batch_size": 32, "optimizer": {"learning_rate": 0.03}},
+            "evaluate": {"bootstrap": 50},
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def examples(recipe, tmp_path_factory):
+    return preprocess(recipe, tmp_path_factory.mktemp("made") / "examples")
+
+
+def test_rows_without_a_weight_are_set_aside_and_the_others_keep_theirs(examples):
+    from trainyard.data.examples import open_examples
+
+    folder = open_examples(examples)
+    assert folder.document.quarantine == {"bad_weight": 2}
+    weights = folder.weights("train")
+    assert set(weights.tolist()) == {0, 10, 20, 30, 40}
+    assert folder.document.mean_weight == pytest.approx(weights.mean(), rel=1e-5)
+
+
+def test_a_batch_counts_by_the_weights_of_its_rows(recipe, examples):
+    from trainyard.data.examples import open_examples
+    from trainyard.steps.train.input.input import Input, LocalReplicas
+
+    folder = open_examples(examples)
+    steps = [Input(recipe, folder, None, LocalReplicas(2, each, 1)) for each in range(2)]
+    epoch = sum(float(weights.numpy().sum()) * 32 for data in steps for _, _, weights in data.train(0))
+    counted = len(folder.weights("train"))
+    last = counted % 32  # of the last batch each example counts more
+    assert epoch / recipe.train.epochs == pytest.approx(counted + 32 - last, rel=0.1)
+    batches = list(Input(recipe, folder, None).evaluation())
+    assert {*batches[0][0]} == {"x"}
+    labels, weights = (np.concatenate([batch[part] for batch in batches]) for part in (1, 2))
+    expected = folder.weights("eval") / folder.document.mean_weight
+    np.testing.assert_allclose(weights[: len(expected)], expected, rtol=1e-6)
+    np.testing.assert_array_equal(labels[: len(expected)], folder.labels("eval"))
+
+
+def test_a_model_believes_the_rows_that_count_and_is_judged_by_them(recipe, examples, tmp_path):
+    from trainyard.contract.artifacts.evaluate import Evaluation
+    from trainyard.steps.evaluate import run as evaluate
+    from trainyard.steps.train import session
+    from trainyard.storage import storage
+
+    with storage.stage(str(tmp_path / "model"), "trainyard.train") as folder:
+        session.train(recipe, examples, str(tmp_path / "checkpoints"), "test", folder).write(folder)
+    with storage.stage(str(tmp_path / "evaluation"), "trainyard.evaluate") as folder:
+        evaluate.run(recipe, examples, str(tmp_path / "model"), folder)
+    judged = Evaluation.read(str(tmp_path / "evaluation"))
+    assert judged.metrics["accuracy"] > 0.97
+    assert judged.boosted.metrics["accuracy"] > 0.97
+    answers = np.load(tmp_path / "evaluation" / "predictions.npz")
+    assert np.mean(answers["labels"] == answers["outputs"].argmax(1)) < 0.8  # the others lie
+    history = json.loads((tmp_path / "model" / "training.json").read_text())["history"]
+    assert history[-1]["metric"] > 0.97
