@@ -33,7 +33,7 @@ class StepSpec:
     always_run: bool = False
 
 
-CHECK, SUMMARY = "check", "summary"
+CHECK, SUMMARY, PREDICT = "check", "summary", "predict"
 
 STEPS = {
     CHECK: StepSpec(_HOUR // 4, retries=1),
@@ -61,8 +61,9 @@ STEPS = {
     ),
     "push": StepSpec(_HOUR, retries=1, sections=frozenset({"push"}), reads=("evaluate", "export"), always_run=True),
     SUMMARY: StepSpec(_HOUR // 4, retries=0),
+    PREDICT: StepSpec(_DAY, retries=1),
 }
-"""Every step by its name, in the order in which they run."""
+"""Every step by its name, in the order in which they run; predict is a pipeline of its own."""
 
 OUTPUTS = tuple(name for name, step in STEPS.items() if step.sections)
 """The steps that have an output, in their order."""

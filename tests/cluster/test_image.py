@@ -43,6 +43,16 @@ print("found " + json.dumps({
 }))
 """
 
+PREDICT = """
+from pathlib import Path
+from PIL import Image
+from trainyard.steps.predict.run import run
+Path('photos').mkdir()
+Image.new('L', (8, 8)).save('photos/0.png')
+run('runs/digits/models', 'photos', 'answers')
+print(Path('answers/predicted.json').read_text())
+"""
+
 
 def said(namespace: Namespace, name: str, *command: str, seconds: float = 120) -> str:
     """Return the log of a pod that ran `command` in the image and ended well."""
@@ -96,6 +106,7 @@ def test_the_image_holds_this_code_and_nothing_to_build_or_raise_rights_with(nam
 
 
 def test_every_step_of_the_default_recipe_runs_without_any_right(namespace: Namespace) -> None:
-    log = said(namespace, "run", "trainyard", "run", "digits", "--set", "train.epochs=12", seconds=SECONDS)
-    for step in ("preprocess", "train", "evaluate", "export", "push"):
+    commands = f'trainyard run digits --set train.epochs=12 && python -c "{PREDICT}"'
+    log = said(namespace, "run", "sh", "-c", commands, seconds=SECONDS)
+    for step in ("preprocess", "train", "evaluate", "export", "push", '"predicted": 1,'):
         assert step in log, log

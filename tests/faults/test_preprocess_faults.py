@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from trainyard.beam import tasks
 from trainyard.contract import keys
 from trainyard.runtime import step
 from trainyard.spec import documents
 from trainyard.spec.recipe import Recipe
-from trainyard.steps.preprocess import tasks
 from trainyard.storage import storage
 
 FILES, ROWS = 6, 300

@@ -18,7 +18,7 @@ import yaml
 from trainyard.spec import environment as environments
 from trainyard.spec import recipe as recipes
 from trainyard.spec.schedule import When
-from trainyard_control.compiler.compilation import compiled, to_yaml
+from trainyard_control.compiler.compilation import compiled, compiled_prediction, to_yaml
 
 GOLDENS = Path(__file__).parent
 COMPILE = "import sys; from trainyard_control.cli.main import app; app(sys.argv[1:])"
@@ -47,6 +47,15 @@ def test_the_scheduled_pipeline_compiles_to_the_committed_package(tmp_path: Path
     when = When(new_data=True, champion_older_than="7d")
     package = stable(to_yaml(compiled(recipes.load("digits"), environments.load("kind"), when).documents), tmp_path)
     golden = GOLDENS / "retrain-kind.yaml"
+    if os.environ.get("TRAINYARD_GOLDENS") == "write":
+        golden.write_text(package, encoding="utf-8")
+    assert package == golden.read_text(encoding="utf-8"), "run `make goldens` and review the diff"
+
+
+def test_the_prediction_compiles_to_the_committed_package(tmp_path: Path) -> None:
+    places = ("gs://bucket/models", "gs://bucket/photos", "gs://bucket/answers")
+    package = stable(to_yaml(compiled_prediction(*places, "", environments.load("gke")).documents), tmp_path)
+    golden = GOLDENS / "predict-gke.yaml"
     if os.environ.get("TRAINYARD_GOLDENS") == "write":
         golden.write_text(package, encoding="utf-8")
     assert package == golden.read_text(encoding="utf-8"), "run `make goldens` and review the diff"

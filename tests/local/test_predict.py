@@ -19,14 +19,16 @@ from typer.testing import CliRunner
 import trainyard as ty
 from trainyard.contract.artifacts.export import Exports
 from trainyard.contract.artifacts.gate import Verdict
+from trainyard.contract.artifacts.predict import Predicted
 from trainyard.contract.statistics.drift import Statistics
 from trainyard.data.examples import load_transform, open_examples
 from trainyard.data.trained import load
-from trainyard.errors import DataError
+from trainyard.errors import ConfigurationError, DataError
 from trainyard.spec import documents
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.evaluate.predict import load_predictor, model_predictions
 from trainyard.steps.export import device, signature
+from trainyard.steps.predict import run as step
 from trainyard.steps.predict.prediction import Summary, predict
 from trainyard.steps.predict.pushed_model import find_model
 from trainyard.steps.push import versions
@@ -55,6 +57,12 @@ def pushed(root: Path, recipe: str) -> str:
     exported = str(root / "exported")
     versions.publish(exported, storage.require(exported, "export"), str(root / "models"), 1)
     return str(root / "models" / "1")
+
+
+def of_parts(folder: Path) -> dict[str, list]:
+    """Return the columns of all parts of a prediction's folder, in their order."""
+    parts = [parquet.read_table(folder / name) for name in Predicted.read(str(folder)).parts]
+    return pa.concat_tables(parts).to_pydict()
 
 
 @pytest.fixture(scope="module")
@@ -273,3 +281,83 @@ def test_python_gives_what_the_command_writes_for_every_form_of_a_picture(digits
     for words, inputs in {"picture 0 is float64": pixels / 255, "takes pictures, a dict": {"image": encoded}}.items():
         with pytest.raises(DataError, match=words):
             model.predict(inputs)
+
+
+@pytest.fixture
+def lake(table: Path, tmp_path: Path) -> Path:
+    """Five files of rows: one with a bad cell, one without a column, one that is no CSV."""
+    folder = tmp_path / "lake"
+    folder.mkdir()
+    for number in range(5):
+        rows = [f"{age},{age * number},{'abc'[age % 3]}" for age in range(20 + number)]
+        (folder / f"{number}.csv").write_text("\n".join(["age,net worth,city", *rows]) + "\n")
+    (folder / "1.csv").write_text("age,net worth,city\n30,1,a\nold,2,b\n")
+    (folder / "3.csv").write_text("age,city\n30,a\n")
+    (folder / "4.csv").write_bytes(b"age,net worth,city\n\xff,1,a\n")
+    return folder
+
+
+@pytest.mark.parametrize(
+    "beam_options", ["", "--runner=DirectRunner --direct_num_workers=2 --direct_running_mode=multi_processing"]
+)
+def test_the_parts_of_a_folder_hold_the_answers_of_the_one_file(
+    table: Path, lake: Path, tmp_path: Path, beam_options: str
+) -> None:
+    summary, whole = run(table, lake, tmp_path / "whole.parquet")
+    step.run(str(table / "models" / "1"), str(lake), str(tmp_path / "out"), "", beam_options)
+    predicted = Predicted.read(str(tmp_path / "out"))
+    assert predicted.parts == [f"part-{number:05}-of-00005.parquet" for number in range(3)]
+    assert (predicted.predicted, predicted.reasons, predicted.classes) == (
+        summary.predicted, summary.reasons, summary.classes,
+    )  # fmt: skip
+    assert of_parts(tmp_path / "out") == whole
+    rejected = (tmp_path / "out" / "rejected.csv").read_text().splitlines()
+    assert sorted(rejected) == sorted((tmp_path / "whole.parquet.rejected.csv").read_text().splitlines())
+    assert rejected[0] == "key,reason,detail" and len(rejected) == 4
+
+
+def test_a_prediction_that_is_there_is_used_again_and_never_taken_for_another(
+    table: Path, lake: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    model, out = str(table / "models" / "1"), str(tmp_path / "out")
+    step.run(model, f"{lake}/[02].csv", out)
+    assert not (tmp_path / "out" / "rejected.csv").exists()
+    step.run(model, f"{lake}/[02].csv", out)
+    assert "reused" in capfd.readouterr().err
+    with pytest.raises(ConfigurationError, match=rf"holds predictions of inputs '{lake}/\[02\].csv'. Name another"):
+        step.run(model, str(lake), out)
+    with pytest.raises(ConfigurationError, match="holds predictions of key ''"):
+        step.run(model, f"{lake}/[02].csv", out, "age")
+    (lake / "2.csv").write_text("age,net worth,city\n1,2,a\n")
+    with pytest.raises(ConfigurationError, match="of files that have changed since"):
+        step.run(model, f"{lake}/[02].csv", out)
+
+
+def test_a_prediction_without_any_answer_leaves_nothing(table: Path, lake: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with pytest.raises(DataError, match=r"3\.csv: no column 'net worth'"):
+        step.run(str(table / "models" / "1"), str(lake / "3.csv"), str(out))
+    with pytest.raises(DataError, match=r"none of 1 inputs could be read \(unreadable_file 1\), the first is 4\.csv"):
+        step.run(str(table / "models" / "1"), str(lake / "4.csv"), str(out))
+    assert not out.exists()
+
+
+def test_the_pipeline_predicts_as_a_task_of_kfp(digits: Path, tmp_path: Path) -> None:
+    from kfp import local
+
+    from trainyard.contract.keys import code_digest
+    from trainyard_control.catalog.predict import predict_pipeline
+
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    for number in range(3):
+        pixels = np.random.default_rng(number).integers(0, 255, (8, 8), np.uint8)
+        Image.fromarray(pixels).save(photos / f"{number}.png")
+    local.init(local.SubprocessRunner(use_venv=False), pipeline_root=str(tmp_path / "kfp"), raise_on_error=True)
+    places = {"model": str(digits / "models" / "1"), "inputs": str(photos), "predictions": str(tmp_path / "out")}
+    predict_pipeline(**places, code=code_digest())
+    assert of_parts(tmp_path / "out")["key"] == ["0.png", "1.png", "2.png"]
+    with pytest.raises(RuntimeError):
+        predict_pipeline(**places, code="0" * 64)
+    record = json.loads((tmp_path / "out.failure.json").read_text())
+    assert record["message"].startswith("predict: the pipeline was compiled by code 000000000000")

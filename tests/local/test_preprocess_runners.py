@@ -47,7 +47,7 @@ def test_a_runner_that_cannot_start_is_a_fault_of_the_environment(options, kind,
 def test_options_of_dataflow_reach_beam_and_the_main_session_does_not():
     from apache_beam.options.pipeline_options import GoogleCloudOptions, SetupOptions, StandardOptions
 
-    from trainyard.steps.preprocess.runner import _options
+    from trainyard.beam.runner import _options
 
     words = "--runner=DataflowRunner --project=p --region=r1 --temp_location=gs://b/tmp --save_main_session"
     options = _options(words)
@@ -62,7 +62,7 @@ def test_what_beam_remembers_is_what_it_would_find():
     from apache_beam.options.pipeline_options import StandardOptions
     from apache_beam.transforms import core
 
-    from trainyard.steps.preprocess import runner
+    from trainyard.beam import runner
 
     class Windowed(DoFn):
         def process(self, element, window=DoFn.WindowParam):
@@ -108,7 +108,7 @@ class Job(LocalJobServicer):
 def test_a_pipeline_may_take_longer_than_an_answer_of_its_job_server(words, seconds):
     import apache_beam as beam
 
-    from trainyard.steps.preprocess.runner import pipeline
+    from trainyard.beam.runner import pipeline
 
     server = Job()
     port = server.start_grpc_server()
@@ -125,10 +125,10 @@ def test_a_pipeline_may_take_longer_than_an_answer_of_its_job_server(words, seco
 
 
 def test_workers_that_do_not_see_the_output_folder_are_noticed(tmp_path):
+    from trainyard.beam.tasks import do_tasks
     from trainyard.steps.preprocess.collect import _Collect, _document, _read_found, _Task
     from trainyard.steps.preprocess.readers.files import Files
     from trainyard.steps.preprocess.readers.sources import Reader
-    from trainyard.steps.preprocess.tasks import do_tasks
 
     gone = str(tmp_path / "gone")
     sentence = rf"^{gone}: Beam's workers do not see this folder of the step\. Mount one volume .* runner direct\.$"
@@ -138,7 +138,7 @@ def test_workers_that_do_not_see_the_output_folder_are_noticed(tmp_path):
     try:
         for options in ("", f"--runner=PortableRunner --environment_type=LOOPBACK --job_endpoint=localhost:{port}"):
             with pytest.raises(ConfigurationError, match=sentence):
-                do_tasks(collect, lambda: [("0", _Task([]))], options, 0)
+                do_tasks(collect, lambda: [("0", _Task([]))], options, 0, __name__)
     finally:
         server.stop()
     with pytest.raises(ConfigurationError, match=sentence):

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from trainyard.beam import tasks
 from trainyard.errors import TransientError
-from trainyard.steps.preprocess import tasks
 
 TASKS = list(range(20))
 
@@ -64,7 +64,7 @@ def helpers() -> list[str]:
 
 def test_a_helper_takes_tasks_and_each_is_done_once(work: Callable[[str], Work]) -> None:
     each = work("")
-    tasks.do_tasks(each, each.left, "", tasks._BYTES)
+    tasks.do_tasks(each, each.left, "", tasks._BYTES, __name__)
     assert (each.count("own") + each.count("helper"), each.left()) == (len(TASKS), [])
     assert each.count("own") and each.count("helper")
     assert not helpers()
@@ -74,7 +74,7 @@ def test_what_a_killed_helper_took_is_done_all_the_same(
     work: Callable[[str], Work], capfd: pytest.CaptureFixture[str]
 ) -> None:
     each = work("killed")
-    tasks.do_tasks(each, each.left, "", tasks._BYTES)
+    tasks.do_tasks(each, each.left, "", tasks._BYTES, __name__)
     assert each.killed.exists() and (each.count("own"), each.left()) == (len(TASKS), [])
     assert "a helper was killed (SIGKILL)" in capfd.readouterr().err
 
@@ -82,7 +82,7 @@ def test_what_a_killed_helper_took_is_done_all_the_same(
 def test_what_stops_a_task_is_raised_here_and_no_helper_stays(work: Callable[[str], Work]) -> None:
     each = work("unreachable")
     with pytest.raises(TransientError, match=r"^the bucket does not answer$"):
-        tasks.do_tasks(each, each.left, "", tasks._BYTES)
+        tasks.do_tasks(each, each.left, "", tasks._BYTES, __name__)
     assert TASKS[-1] in each.left()
     assert not helpers()
 

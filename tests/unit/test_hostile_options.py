@@ -40,6 +40,7 @@ SAFE = {
     "learn-curve": ["-e", "kind"],
     "bench": ["-e", "kind"],
     "submit": ["-e", "kind", "--dry-run"],
+    "predict": ["-e", "kind", "--submit", "--dry-run"],
     "runs list": ["-e", "kind"],
     "runs show": ["-e", "kind"],
     "runs watch": ["-e", "kind"],

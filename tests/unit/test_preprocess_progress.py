@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from trainyard import events
-from trainyard.steps.preprocess import progress
+from trainyard.beam import progress
 
 
 @pytest.fixture

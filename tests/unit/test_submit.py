@@ -18,6 +18,7 @@ from trainyard.kubernetes import client
 from trainyard.spec import environment as environments
 from trainyard.spec import recipe as recipes
 from trainyard.spec.environment import Environment
+from trainyard_control.api.packages import prepare_prediction
 from trainyard_control.compiler.about import About, read
 from trainyard_control.compiler.compilation import compiled
 from trainyard_control.compiler.submission import Submission, request, submission
@@ -47,6 +48,28 @@ def test_equal_content_has_one_version_and_other_content_another() -> None:
     assert made().version != made("kind", "nightly-1", "train.epochs=3").version
     assert made().version.startswith("kind-")
     assert made().about == About("digits", "kind")
+
+
+def test_a_prediction_is_sent_with_places_that_its_pod_sees_alone(tmp_path: Path) -> None:
+    place = own(tmp_path, "kind", **VOLUME)
+    places = ("digits", "s3://lake/2026-*.parquet", str(tmp_path / "Own cluster.yaml"))
+    what = prepare_prediction(*places, "/mnt/trainyard/answers/", "id", "nightly")
+    assert (what.pipeline, what.run, what.about) == ("trainyard-predict", "nightly", About("predict", "own-cluster"))
+    spec = next(yaml.safe_load_all(what.package))
+    given = {
+        name: parameter["defaultValue"] for name, parameter in spec["root"]["inputDefinitions"]["parameters"].items()
+    }
+    assert given["model"] == "/mnt/trainyard/runs/digits/models"
+    assert (given["inputs"], given["predictions"], given["key"]) == (places[1], "/mnt/trainyard/answers", "id")
+    assert given["beam_options"] == place.beam_options
+    with pytest.raises(ConfigurationError) as refused:
+        prepare_prediction("gs://b/models", "photos", places[2], "predictions.parquet", None)
+    assert [line.split(" is on this machine")[0] for line in str(refused.value).splitlines()] == [
+        "INPUT 'photos'",
+        "--out 'predictions.parquet'",
+    ]
+    with pytest.raises(ConfigurationError, match=r"its target is local\. Leave --submit out"):
+        prepare_prediction("digits", "gs://b/x", "local", "gs://b/y", None)
 
 
 def test_the_request_is_one_of_kubeflows_published_types(tmp_path: Path) -> None:

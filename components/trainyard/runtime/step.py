@@ -68,6 +68,11 @@ def current_output() -> str:
     return _open[-1][1]() if _open else ""
 
 
+def current_step() -> str:
+    """Return the name of the step that this process runs, '' if none."""
+    return _open[-1][0] if _open else ""
+
+
 def drop_checkpoints(model: str) -> None:
     """Remove the checkpoints of train's output `model` if it is committed: nobody goes on from them any more.
 

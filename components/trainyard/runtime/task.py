@@ -152,14 +152,14 @@ def opened(name: str, recipe: str, root: str, code: str, run_id: str = "") -> It
         parsed = documents.parse(recipe, Recipe, name="recipe")
         if run_id:
             fallback = storage.join(keys.run_folder(root, parsed, run_id), name)
-        check_code(name, code, parsed)
+        check_code(name, code, parsed.module)
         task = Task(name, parsed, root, run_id)
         yield task
 
 
-def check_code(name: str, code: str, recipe: Recipe) -> None:
-    """Raise `ConfigurationError` if `code` is the digest of other code than this."""
-    own = keys.code_digest(recipe.module)
+def check_code(name: str, code: str, module: str | None = None) -> None:
+    """Raise `ConfigurationError` if `code` is the digest of other code than this and the recipe's own `module`."""
+    own = keys.code_digest(module)
     if code and code != own:
         raise ConfigurationError(
             f"{name}: the pipeline was compiled by code {code[:12]}, this image holds {own[:12]}. "

@@ -8,13 +8,16 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from trainyard.contract import keys
 from trainyard.errors import ConfigurationError
+from trainyard.graph import PREDICT
 from trainyard.spec import environment as environments
 from trainyard.spec import recipe as recipes
 from trainyard_control.api.arguments import LOCAL, known_step
 from trainyard_control.api.settings import overrides
 
 if TYPE_CHECKING:
+    from trainyard.spec.environment import Environment
     from trainyard_control.compiler.submission import Submission
 
 
@@ -82,18 +85,44 @@ def prepare(
     from trainyard_control.compiler.submission import submission
     from trainyard_control.planning.expectation import expect
 
-    where = environments.load(environment)
-    if where.target == "local":
-        raise ConfigurationError(
-            f"--environment {environment}: its target is local. "
-            "Use `trainyard run`, or name an environment of a cluster with -e."
-        )
+    where = _cluster(environment, "Use `trainyard run`")
     loaded = recipes.load(recipe, sets)
-    run = name or f"{loaded.name}-{datetime.now():%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+    run = name or _run_name(loaded.name)
     what = submission(loaded, where, compiled(loaded, where, day=day, again=known_step(from_step) or ""), run)
     if where.target == "kubeflow":
         what = replace(what, about=replace(what.about, expected=expect(loaded, where)))
     return what
+
+
+def prepare_prediction(
+    model: str, inputs: str, environment: str, out: str, key: str | None, name: str | None = None
+) -> Submission:
+    """Return what has a cluster predict; nothing is sent. model: of a recipe its champion in that environment.
+
+    Raises `ConfigurationError` if the environment is no cluster, or one of the places is on this machine.
+    """
+    from trainyard_control.compiler.about import About, environment_slug
+    from trainyard_control.compiler.compilation import compiled_prediction, reachable
+    from trainyard_control.compiler.submission import submission_for
+
+    where = _cluster(environment, "Leave --submit out")
+    if not reachable(model, where):
+        model = keys.models_folder(where.storage, recipes.load(model))
+    placed = compiled_prediction(model, inputs, out.rstrip("/"), key or "", where)
+    return submission_for(About(PREDICT, environment_slug(where)), where, placed, name or _run_name(PREDICT))
+
+
+def _cluster(environment: str, instead: str) -> Environment:
+    where = environments.load(environment)
+    if where.target == "local":
+        raise ConfigurationError(
+            f"--environment {environment}: its target is local. {instead}, or name an environment of a cluster with -e."
+        )
+    return where
+
+
+def _run_name(of: str) -> str:
+    return f"{of}-{datetime.now():%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
 
 
 def send(what: Submission) -> Submitted:

@@ -36,6 +36,14 @@ PackageFile = Annotated[str, typer.Option("--to", metavar="FILE", help="File to 
 Day = Annotated[
     str, typer.Option("--day", help="Day of the run, YYYY-MM-DD, if the recipe reads a window of days; else today.")
 ]
+RunName = Annotated[
+    str | None,
+    typer.Option("--name", help="The run's name: given twice, there is one run, and the second follows it."),
+]
+Wait = Annotated[bool, typer.Option("--wait", help="Follow the run, and exit with its exit code.")]
+PendingLimit = Annotated[
+    int, typer.Option("--pending-limit", min=1, help="With --wait: seconds a step may wait for a node.")
+]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and do nothing.")]
 Label = Annotated[str | None, typer.Option("--label", help="Column to predict, if no recipe names it.")]
 HtmlPage = Annotated[Path | None, typer.Option("--html", help="Write a page with pictures too.")]

@@ -32,8 +32,13 @@ class About:
 
 def about(recipe: Recipe, environment: Environment) -> About:
     """Return what a run of `recipe` in `environment` is for."""
+    return About(recipe.name, environment_slug(environment))
+
+
+def environment_slug(environment: Environment) -> str:
+    """Return the environment's name as labels and versions may have it."""
     slug = re.sub(r"[^a-z0-9]+", "-", Path(environment.name).stem.lower()).strip("-")
-    return About(recipe.name, slug[:_LONGEST])
+    return slug[:_LONGEST]
 
 
 def read(parameters: dict[str, Any] | None) -> About | None:

@@ -11,12 +11,13 @@ from trainyard.contract import keys
 from trainyard.contract.gang import gang_spec
 from trainyard.contract.window import day_of
 from trainyard.errors import ConfigurationError
+from trainyard.graph import PREDICT
 from trainyard.spec import plain_yaml
 from trainyard.spec.environment import Environment
 from trainyard.spec.networks import IMAGENET
 from trainyard.spec.recipe import Recipe
 from trainyard.spec.schedule import When
-from trainyard_control.compiler.about import about
+from trainyard_control.compiler.about import About, about, environment_slug
 from trainyard_control.compiler.placement import PlacedSpec, place
 
 
@@ -47,7 +48,6 @@ def compiled(
 
     pipeline = train_pipeline if when is None else retrain_on_drift_pipeline if when.drift else retrain_pipeline
     spec = json_format.MessageToDict(pipeline.pipeline_spec)
-    parameters = spec["root"]["inputDefinitions"]["parameters"]
     defaults = {
         "recipe": plain_yaml.dump(recipe.model_dump(mode="json")),
         "storage": environment.storage,
@@ -59,10 +59,49 @@ def compiled(
         defaults["when"] = when.model_dump_json()
     if again:
         defaults["again"] = again
-    for name, value in defaults.items():
-        parameters[name] |= {"defaultValue": value, "isOptional": True}
+    _set_defaults(spec, defaults)
     _fill_in_time(spec, day_of(day) if day else "")
     return place(spec, environment)
+
+
+def compiled_prediction(model: str, inputs: str, predictions: str, key: str, environment: Environment) -> PlacedSpec:
+    """Return the placed pipeline that writes the answers of `model` to `inputs` into the folder `predictions`.
+
+    Raises `ConfigurationError` if one of them is on this machine alone and the environment is elsewhere.
+    """
+    places = {"MODEL": model, "INPUT": inputs, "--out": predictions}
+    faults = [
+        f"{name} '{place}' is on this machine, and the step of target {environment.target} runs elsewhere. Name its "
+        "place in a bucket, or on the environment's volume."
+        for name, place in places.items()
+        if not reachable(place, environment)
+    ]
+    if faults and environment.target != "local":
+        raise ConfigurationError("\n".join(faults))
+    from google.protobuf import json_format
+
+    from trainyard_control.catalog.predict import predict_pipeline
+
+    spec = json_format.MessageToDict(predict_pipeline.pipeline_spec)
+    _set_defaults(
+        spec,
+        {
+            "model": model,
+            "inputs": inputs,
+            "predictions": predictions,
+            "key": key,
+            "code": keys.code_digest(),
+            "beam_options": environment.beam_options,
+            **About(PREDICT, environment_slug(environment)).parameters(),
+        },
+    )
+    return place(spec, environment)
+
+
+def _set_defaults(spec: dict[str, Any], defaults: dict[str, str]) -> None:
+    parameters = spec["root"]["inputDefinitions"]["parameters"]
+    for name, value in defaults.items():
+        parameters[name] |= {"defaultValue": value, "isOptional": True}
 
 
 def _fill_in_time(spec: dict[str, Any], day: str) -> None:
@@ -89,27 +128,27 @@ def _check_portable(recipe: Recipe, environment: Environment) -> None:
     if environment.target == "local":
         return
     faults = []
-    if recipe.data.path and not _reachable(recipe.data.path, environment):
+    if recipe.data.path and not reachable(recipe.data.path, environment):
         faults.append(
             f"data.path: '{recipe.data.path}' is on this machine. Copy the data to a bucket, or to the environment's "
             "volume, and name its place there."
         )
     weights = recipe.model.weights
-    if weights and weights != IMAGENET and not _reachable(weights, environment):
+    if weights and weights != IMAGENET and not reachable(weights, environment):
         faults.append(f"model.weights: '{weights}' is on this machine. Copy it to a bucket, and name its place there.")
     teacher = recipe.train.teacher
-    if teacher and not _reachable(teacher.model, environment):
+    if teacher and not reachable(teacher.model, environment):
         faults.append(f"train.teacher: '{teacher.model}' is on this machine. Name a version in a bucket.")
     if recipe.module:
         faults.append(f"module: '{recipe.module}' is on this machine, and the images hold no such file. Leave it out.")
-    if recipe.push.path and not _reachable(recipe.push.path, environment):
+    if recipe.push.path and not reachable(recipe.push.path, environment):
         faults.append(f"push.path: '{recipe.push.path}' is on this machine. Name a bucket's URI, or leave it out.")
     if faults:
         where = f"{environment.name}: the steps of target {environment.target} run elsewhere"
         raise ConfigurationError("\n".join(f"{recipe.name}: {fault} ({where})" for fault in faults))
 
 
-def _reachable(path: str, environment: Environment) -> bool:
+def reachable(path: str, environment: Environment) -> bool:
     """Return whether the steps see `path`: in a bucket, or on the volume that all of them mount."""
     volume = environment.volume
     return "://" in path or (volume is not None and f"{path}/".startswith(f"{volume.path.rstrip('/')}/"))

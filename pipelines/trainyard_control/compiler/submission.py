@@ -36,6 +36,11 @@ class Submission:
 
 
 def submission(recipe: Recipe, environment: Environment, placed: PlacedSpec, run: str) -> Submission:
+    """Return the submission of the recipe's placed pipeline as `submission_for` does."""
+    return submission_for(about(recipe, environment), environment, placed, run)
+
+
+def submission_for(purpose: About, environment: Environment, placed: PlacedSpec, run: str) -> Submission:
     """Return the submission of the placed pipeline as the run `run`. Raises `ConfigurationError` for a bad name."""
     if not _RUN_NAME.match(run):
         raise ConfigurationError(
@@ -44,9 +49,8 @@ def submission(recipe: Recipe, environment: Environment, placed: PlacedSpec, run
         )
     package = to_yaml(placed.documents)
     digest = hashlib.sha256(package.encode()).hexdigest()[:_DIGEST]
-    purpose = about(recipe, environment)
     version = f"{purpose.environment}-{digest}"
-    return Submission(f"trainyard-{recipe.name}", version, package, run, environment, purpose)
+    return Submission(f"trainyard-{purpose.recipe}", version, package, run, environment, purpose)
 
 
 def request(submission: Submission, experiment: str, pipeline: str, version: str) -> Any:

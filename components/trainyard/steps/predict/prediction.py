@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -66,7 +66,7 @@ def predict(model: PushedModel, path: str, out: Path, key: str | None, progress:
     served = served_model(model)
     loaded = time.monotonic()
     with Results(out, model.labels) as results:
-        _run(itertools.chain(first, items), served, results, _Reporter(source, progress).report)
+        answer_all(itertools.chain(first, items), served, results, _Reporter(source, progress).report)
         results.publish()
     done = time.monotonic()
     rejected = results.reasons.total()
@@ -106,7 +106,7 @@ class Predictor:
         if self._served is None:
             self._served = served_model(self.model)
         results = Table(self.model.labels)
-        _run(itertools.chain(first, items), self._served, results, lambda _: None)
+        answer_all(itertools.chain(first, items), self._served, results, lambda _: None)
         if not results.predicted:
             raise DataError(_nothing("predict", results))
         return results
@@ -120,7 +120,8 @@ def served_model(model: PushedModel) -> ServedModel:
         return ServedModel(model)
 
 
-def _run(items: Items, served: ServedModel, results: Receiver, report: Callable[[Receiver], None]) -> None:
+def answer_all(items: Items, served: ServedModel, results: Receiver, report: Callable[[Receiver], None]) -> None:
+    """Give `results` the answers to all items, in their order, calling `report` after each batch."""
     waiting: deque[Future[list[Answers | Rejected]]] = deque()
 
     def take() -> None:
@@ -163,11 +164,16 @@ class _Reporter:
 
 
 def _nothing(where: str, results: Receiver) -> str:
-    if results.first is None:
-        return f"{where}: holds no rows. Name a file with data."
-    reasons = ", ".join(f"{reason} {count:,}" for reason, count in results.reasons.most_common(5))
     first = results.first
+    return nothing(where, results.reasons, f"{first.key}: {first.detail}" if first else "")
+
+
+def nothing(where: str, reasons: Counter[str], first: str) -> str:
+    """Return the sentence for an input without any answer; first: which input was rejected first, and why."""
+    if not first:
+        return f"{where}: holds no rows. Name a file with data."
+    counts = ", ".join(f"{reason} {count:,}" for reason, count in reasons.most_common(5))
     return (
-        f"{where}: none of {results.reasons.total():,} inputs could be read ({reasons}), the first is "
-        f"{first.key}: {first.detail.rstrip('.')}. Name an input like the data that the model was trained on."
+        f"{where}: none of {reasons.total():,} inputs could be read ({counts}), the first is "
+        f"{first.rstrip('.')}. Name an input like the data that the model was trained on."
     )

@@ -21,12 +21,13 @@ import pyarrow as pa
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from trainyard import events
+from trainyard.beam import progress
+from trainyard.beam.tasks import do_tasks
 from trainyard.contract.artifacts.document import SPLITS, Part, Split
 from trainyard.contract.artifacts.preprocess import Quarantined, Window
 from trainyard.errors import ConfigurationError, DataError
 from trainyard.quality.schema.conformity import Conformity
 from trainyard.spec.recipe import Recipe
-from trainyard.steps.preprocess import progress
 from trainyard.steps.preprocess.by_class import Limits, class_limits, place_by_class
 from trainyard.steps.preprocess.facts import near_duplicates
 from trainyard.steps.preprocess.facts.expectation import conformity
@@ -38,7 +39,6 @@ from trainyard.steps.preprocess.readers.files import WHOLE, Files, Piece
 from trainyard.steps.preprocess.readers.sources import Fatal, Reader, pieces
 from trainyard.steps.preprocess.readers.tfds import Dataset
 from trainyard.steps.preprocess.split import assign, draw, place
-from trainyard.steps.preprocess.tasks import do_tasks
 
 _EXAMPLES_SHOWN = 5
 _IMAGES = 512  # chosen: images a task on average, some seconds of work
@@ -173,6 +173,7 @@ def _results(do: _Do[_Work], tasks: dict[str, _Work], kept: Kept, beam_options: 
         lambda: [task for task in tasks.items() if not _document(work, task[0]).exists()],
         beam_options,
         data_bytes,
+        "trainyard.steps.preprocess.run",
     )
     return [done.get(name) or _read_found(_document(work, name)) for name in tasks]
 

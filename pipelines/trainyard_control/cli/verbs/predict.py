@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trainyard_control.cli.options import LOCAL, EnvironmentName, Output, OutputFormat
+from trainyard_control.cli.options import (
+    LOCAL,
+    DryRun,
+    EnvironmentName,
+    Output,
+    OutputFormat,
+    PendingLimit,
+    RunName,
+    Wait,
+)
 
 if TYPE_CHECKING:
     from trainyard.steps.predict.prediction import Summary
@@ -32,17 +41,39 @@ def predict(
     ],
     environment: EnvironmentName = LOCAL,
     out: Annotated[
-        str, typer.Option("--out", metavar="FILE", help="File to write: .parquet, .csv or .jsonl.")
+        str,
+        typer.Option(
+            "--out", metavar="FILE", help="File to write: .parquet, .csv or .jsonl. With --submit the URI of a folder."
+        ),
     ] = "predictions.parquet",
     key: Annotated[
         str | None,
         typer.Option("--key", metavar="COLUMN", help="Name each row by this column, not by file and number."),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace the file if it is there.")] = False,
+    submit: Annotated[
+        bool, typer.Option("--submit", help="Predict on a pool of the environment. Nothing may be on this machine.")
+    ] = False,
+    name: RunName = None,
+    dry_run: DryRun = False,
+    wait: Wait = False,
+    pending_limit: PendingLimit = 3600,
     output: OutputFormat = Output.TEXT,
 ) -> None:
     """Predict with a pushed model: a class or a number, and scores, for every picture or row."""
-    from trainyard.errors import ExitCode
+    from trainyard.errors import ConfigurationError, ExitCode
+
+    if submit:
+        from trainyard_control.api.packages import prepare_prediction
+        from trainyard_control.cli.sending import send_and_follow
+
+        what = prepare_prediction(model, input_, environment, out, key, name)
+        send_and_follow(what, dry_run=dry_run, wait=wait, pending_limit=pending_limit, output=output)
+        return
+    if name or dry_run or wait:
+        raise ConfigurationError(
+            "--name, --dry-run and --wait are of a run on a cluster. Add --submit, or leave it out."
+        )
     from trainyard_control.api.model import load, require_tensorflow
     from trainyard_control.api.progress import Screen
 

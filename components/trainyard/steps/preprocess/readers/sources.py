@@ -11,10 +11,10 @@ from typing import TypeVar
 
 import pyarrow as pa
 
+from trainyard.beam import progress
 from trainyard.contract.artifacts.preprocess import Quarantined
 from trainyard.errors import DataError
 from trainyard.spec.recipe import Data, Recipe
-from trainyard.steps.preprocess import progress
 from trainyard.steps.preprocess.readers.files import WHOLE, Files, Piece, image_limit, open_file, read_at_most
 from trainyard.steps.preprocess.readers.images import image_record
 from trainyard.steps.preprocess.readers.records import BadRecord, BadSource, Record, in_batches

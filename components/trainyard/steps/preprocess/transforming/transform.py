@@ -19,14 +19,14 @@ from tensorflow_transform.tf_metadata import schema_utils
 from tfx_bsl.public.tfxio import RecordBatchToExamplesEncoder, TFExampleBeamRecord
 
 from trainyard import events
+from trainyard.beam import progress
+from trainyard.beam.runner import pipeline
+from trainyard.beam.tasks import do_tasks
 from trainyard.contract.artifacts.document import Split
 from trainyard.contract.artifacts.preprocess import WEIGHT
 from trainyard.data.examples import Transform
-from trainyard.steps.preprocess import progress
 from trainyard.steps.preprocess.parts import PartFile, remove_unfinished
-from trainyard.steps.preprocess.runner import pipeline
 from trainyard.steps.preprocess.shards import Layout, read_shard, shard_name, write_shard
-from trainyard.steps.preprocess.tasks import do_tasks
 from trainyard.steps.preprocess.transforming.reproducible import make_reproducible
 
 if TYPE_CHECKING:
@@ -126,6 +126,7 @@ def _write(settings: TransformSettings, output: Path) -> None:
         lambda: sorted(_shards(settings) - _done(settings, output)),
         settings.beam_options,
         settings.source_bytes,
+        "trainyard.steps.preprocess.run",
     )
     remove_unfinished(output / "examples")
 

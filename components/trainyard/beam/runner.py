@@ -31,9 +31,9 @@ from apache_beam.runners.runner import PipelineRunner
 from apache_beam.transforms import core
 from apache_beam.typehints import decorators
 
+from trainyard.beam.jobs import Jobs, job_name
 from trainyard.errors import ConfigurationError, TransientError
 from trainyard.runtime import step
-from trainyard.steps.preprocess.jobs import Jobs, job_name
 
 _OURS = re.compile(r"(ConfigurationError|TransientError): (.+?)(?: \[while running|$|\\n)", re.MULTILINE)
 _OF_THE_MACHINE = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS)
@@ -168,7 +168,7 @@ def _name_job(options: PipelineOptions) -> str:
     cloud, output = options.view_as(GoogleCloudOptions), step.current_output()
     if cloud.job_name or not output:
         return ""
-    cloud.job_name = job_name(output)
+    cloud.job_name = job_name(step.current_step(), output)
     return str(cloud.job_name)
 
 

@@ -19,9 +19,9 @@ from typing import Generic, TypeVar
 import apache_beam as beam
 
 from trainyard import child_process, events, memory
+from trainyard.beam.runner import is_in_process, pipeline
 from trainyard.child_process import ChildProcess
 from trainyard.errors import TransientError
-from trainyard.steps.preprocess.runner import is_in_process, pipeline
 
 _BYTES = 128 << 20  # chosen: a helper begins with seconds of imports, and so many bytes are half a minute's work
 _PROCESS_MIB = 1024  # chosen: one needs about 500 on tables and pictures alike (docs/benchmarks.md)
@@ -32,17 +32,17 @@ _Task = TypeVar("_Task")
 
 
 def do_tasks(
-    do: Callable[[_Task], None], left: Callable[[], Sequence[_Task]], beam_options: str, data_bytes: int
+    do: Callable[[_Task], None], left: Callable[[], Sequence[_Task]], beam_options: str, data_bytes: int, module: str
 ) -> None:
     """Call `do` for each task that is `left`, in any order and wherever the workers are; doing one twice is no harm.
 
-    `do` and the tasks are pickled. data_bytes: what the tasks read in all, by which the helpers are counted. Raises
-    what `do` raises, as `pipeline` does.
+    `do` and the tasks are pickled. data_bytes: what the tasks read in all, by which the helpers are counted. module:
+    what is imported once for all of them. Raises what `do` raises, as `pipeline` does.
     """
     tasks = left()
     count = _helpers(len(tasks), data_bytes) if is_in_process(beam_options) else 0
     if count:
-        with tempfile.TemporaryDirectory() as claims, _helping(do, left, tasks, claims, count):
+        with tempfile.TemporaryDirectory() as claims, _helping(do, left, tasks, claims, count, module):
             _run(do, tasks, beam_options, claims)
         tasks = left()
     if tasks:
@@ -78,14 +78,19 @@ def _claim(path: Path) -> bool:
 
 @contextmanager
 def _helping(
-    do: Callable[[_Task], None], left: Callable[[], Sequence[_Task]], tasks: Sequence[_Task], claims: str, count: int
+    do: Callable[[_Task], None],
+    left: Callable[[], Sequence[_Task]],
+    tasks: Sequence[_Task],
+    claims: str,
+    count: int,
+    module: str,
 ) -> Iterator[None]:
     """Have `count` helpers work while the block does, and wait for the tasks that they took and that are `left`."""
     events.emit("helpers", count=count)
     helpers: list[ChildProcess] = []
 
     def start() -> None:
-        child_process.prepare_fork_server(["trainyard.steps.preprocess.run"])
+        child_process.prepare_fork_server([module])
         for _ in range(count):
             with suppress(TransientError):  # it was killed at once, again and again: the others do its work
                 helpers.append(ChildProcess(_help, (do, tasks, claims), "helper"))

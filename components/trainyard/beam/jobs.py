@@ -21,13 +21,13 @@ from trainyard import events
 _ANSWER_SECONDS = 10.0  # chosen: a job server that does not answer must not hold up a step that is told to stop
 
 
-def job_name(output: str) -> str:
-    """Return the name of the jobs that write `output`, the same for each attempt; one that every engine takes.
+def job_name(step: str, output: str) -> str:
+    """Return the name of the jobs of `step` that write `output`, the same for each attempt, as every engine takes it.
 
-    >>> job_name("gs://bucket/runs/digits/preprocess/1f0a")
+    >>> job_name("preprocess", "gs://bucket/runs/digits/preprocess/1f0a")
     'trainyard-preprocess-8651c3dc1e0e'
     """
-    return f"trainyard-preprocess-{hashlib.sha256(output.encode()).hexdigest()[:12]}"
+    return f"trainyard-{step}-{hashlib.sha256(output.encode()).hexdigest()[:12]}"
 
 
 class _JobService(Protocol):

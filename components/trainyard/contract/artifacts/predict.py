@@ -1,0 +1,31 @@
+"""What the folder of predict holds."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from trainyard.contract.artifacts.document import Document
+
+
+class Predicted(Document):
+    """Output of predict: what was predicted. The folder holds, beside this document:
+
+    part-00000-of-00004.parquet   a part for each file of rows, or for 1,024 pictures: key, prediction, scores
+    rejected.csv                  key, reason and detail of each input without an answer; not there if there is none
+
+    reasons: how many inputs were rejected, by reason. classes: how many of each were predicted. left_out: files of the
+    input that are of no kind that is read.
+    """
+
+    file: ClassVar[str] = "predicted.json"
+
+    model: str
+    inputs: str
+    kind: str
+    files: int
+    left_out: list[str]
+    predicted: int
+    rejected: int
+    reasons: dict[str, int]
+    classes: dict[str, int]
+    parts: list[str]

@@ -1,0 +1,120 @@
+"""Predict: the answers of a pushed model to any number of files, as a folder of Parquet parts beside what has none."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from trainyard import events
+from trainyard.beam import progress
+from trainyard.beam.tasks import do_tasks
+from trainyard.contract.artifacts.predict import Predicted
+from trainyard.errors import ConfigurationError, DataError
+from trainyard.quality.arrow import forgo_pandas
+from trainyard.runtime import step
+from trainyard.steps.predict.inputs import source_items
+from trainyard.steps.predict.part import PredictPart
+from trainyard.steps.predict.prediction import nothing
+from trainyard.steps.predict.pushed_model import PushedModel, find_model
+from trainyard.steps.predict.source import Source, find_source
+from trainyard.storage import storage
+
+_PICTURES = 1024  # files of a part; chosen: some ten seconds of a processor
+
+
+def run(model: str, inputs: str, output: str, key: str = "", beam_options: str = "") -> None:
+    """Leave in the committed folder `output` the answers of the pushed `model` to the files `inputs`.
+
+    The folder holds a Parquet part for each file of rows, or for 1,024 pictures, `rejected.csv` with what has no answer
+    and why, and `Predicted`. key: the column that names a row. beam_options: Beam's own, whose workers do the parts.
+    What is there of the same model, files and key stays; raises `ConfigurationError` if it is of others, or there is no
+    column that `key` names, and `DataError` as `prediction.predict`.
+    """
+    start = time.monotonic()
+    forgo_pandas()
+    pushed = find_model(model)
+    source = find_source(inputs, pictures=pushed.channels is not None)
+    made_from = {"model": pushed.folder, "inputs": inputs, "files": _digest(source), "key": key}
+    with storage.lease(output):
+        storage.remove_abandoned(output)
+        if (there := storage.committed(output)) is not None:
+            _require_same(output, there.origin, made_from)
+            events.emit("reused", step="predict", output=output)
+            return
+        step.assume_killed("predict", output)
+        with storage.stage(output, "trainyard.predict", origin=made_from) as folder:
+            predicted = _predict(pushed, source, key or None, beam_options, folder)
+            predicted.write(folder)
+        storage.remove(step.failure_record(output))
+    events.emit("done", step="predict", output=output, seconds=round(time.monotonic() - start, 2))
+
+
+def _digest(source: Source) -> str:
+    """Return what changes with every file of the source."""
+    files = [dataclasses.astuple(file) for file in source.files]
+    return hashlib.sha256(json.dumps([source.kind, files]).encode()).hexdigest()
+
+
+def _require_same(output: str, before: dict[str, Any], now: dict[str, str]) -> None:
+    for name, value in now.items():
+        if before.get(name) != value:
+            what = "files that have changed since" if name == "files" else f"{name} '{before.get(name, '')}'"
+            raise ConfigurationError(f"{output}: holds predictions of {what}. Name another folder, or remove this one.")
+
+
+def _predict(model: PushedModel, source: Source, key: str | None, beam_options: str, folder: Path) -> Predicted:
+    # Faults of the first file end here, before there are workers.
+    next(iter(source_items(dataclasses.replace(source, files=source.files[:1]), model, key)), None)
+    size = _PICTURES if source.kind == "pictures" else 1
+    groups = [source.files[start : start + size] for start in range(0, len(source.files), size)]
+    tasks = list(enumerate(groups))
+    do = PredictPart(model, dataclasses.replace(source, files=[]), key, str(folder), len(tasks))
+
+    def left() -> list[Any]:
+        return [task for task in tasks if not do.found(task[0]).exists()]
+
+    def done() -> int:
+        return sum(len(files) for number, files in tasks if do.found(number).exists())
+
+    with progress.reported(len(source.files), "files", done):
+        data_bytes = sum(file.bytes for file in source.files)
+        do_tasks(do, left, beam_options, data_bytes, "trainyard.steps.predict.run")
+    return _together(model, source, do, folder)
+
+
+def _together(model: PushedModel, source: Source, do: PredictPart, folder: Path) -> Predicted:
+    """Return what all parts found; what each of them set aside goes into one file."""
+    predicted, reasons, classes, first = 0, Counter[str](), Counter[str](), ""
+    with (folder / "rejected.csv").open("wb") as rejected:
+        for number in range(do.parts):
+            found = json.loads(do.found(number).read_text(encoding="utf-8"))
+            predicted += found["predicted"]
+            reasons.update(found["reasons"])
+            classes.update(found["classes"])
+            first = first or found["first"]
+            do.found(number).unlink()
+            if (own := do.rejected(number)).exists():
+                lines = own.read_bytes()
+                rejected.write(lines if not rejected.tell() else lines.partition(b"\n")[2])
+                own.unlink()
+    if not reasons:
+        (folder / "rejected.csv").unlink()
+    if not predicted:
+        raise DataError(nothing(source.path, reasons, first))
+    return Predicted(
+        model=model.folder,
+        inputs=source.path,
+        kind=source.kind,
+        files=len(source.files),
+        left_out=source.left_out,
+        predicted=predicted,
+        rejected=reasons.total(),
+        reasons=dict(reasons.most_common()),
+        classes=dict(classes.most_common()),
+        parts=sorted(path.name for path in folder.glob("*.parquet")),
+    )

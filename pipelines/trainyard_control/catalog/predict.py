@@ -1,0 +1,30 @@
+"""Batch prediction on a pool: `kfp dsl compile --py` takes this file as it is."""
+
+from kfp import dsl
+
+from trainyard.steps.predict.component import predict
+
+
+@dsl.pipeline(name="trainyard-predict")
+def predict_pipeline(
+    model: str,
+    inputs: str,
+    predictions: str,
+    key: str = "",
+    code: str = "",
+    beam_options: str = "",
+    about: str = "",  # noqa: ARG001
+) -> None:
+    """Write the answers of a pushed model to every picture or row into a folder.
+
+    Args:
+        model: URI of a pushed version, or of a folder of versions: then of its champion.
+        inputs: URI of a folder of pictures, or of CSV, Parquet or TFRecord files, or a glob of them.
+        predictions: URI of the folder to write.
+        key: Column that names each row. Empty: its file and number do.
+        code: Digest of the code this was compiled with; an image with other code refuses. Empty: not checked.
+        beam_options: Command line of Beam, whose workers share the files.
+        about: JSON text of what the run is for, read by `trainyard runs` and no step.
+    """
+    task = predict(model=model, inputs=inputs, predictions=predictions, key=key, code=code, beam_options=beam_options)
+    task.set_caching_options(False)  # the files may have changed; what is there of the same ones is used again

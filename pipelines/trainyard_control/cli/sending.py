@@ -1,0 +1,64 @@
+"""Sends a run to a cluster, or shows what would be sent, and follows it if asked."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import typer
+
+from trainyard_control.cli.options import Output
+
+if TYPE_CHECKING:
+    from trainyard_control.compiler.submission import Submission
+
+
+def send_and_follow(what: Submission, *, dry_run: bool, wait: bool, pending_limit: int, output: Output) -> None:
+    """Send the run and say so, or only print it; with `wait` end with its exit code."""
+    from trainyard.errors import ConfigurationError
+    from trainyard_control.api.packages import send
+
+    if dry_run:
+        typer.echo(_dry(what), nl=False)
+        return
+    vertex = what.environment.target == "vertex"
+    if wait and vertex:
+        raise ConfigurationError("--wait: only runs on Kubeflow are followed. Leave it out.")
+    done = send(what)
+    how = "was submitted before" if done.attached else "submitted"
+    number = done.run_id if vertex else f"run {done.run_id}, {done.pipeline} {done.version}"
+    typer.echo(f"✓ {done.name} {how}: {number}", err=True)
+    if done.expected and not done.attached:
+        typer.echo(f"· train: the plan expects {done.expected}", err=True)
+    record, code = done.document(), 0
+    if wait:
+        from trainyard_control.cli.follow import follow
+        from trainyard_control.kubeflow.runs import Runs
+
+        view, code = follow(Runs(what.environment), done.run_id, pending_limit)
+        record |= {"run": view.document()}
+    if output is Output.JSON:
+        typer.echo(json.dumps(record))
+    if code:
+        raise typer.Exit(code)
+
+
+def _dry(what: Submission) -> str:
+    """Return the package and the request as YAML documents; ids that the server gives stand in angle brackets."""
+    import yaml
+
+    from trainyard_control.compiler.submission import request
+
+    if what.environment.target == "vertex":
+        from google.auth.credentials import AnonymousCredentials
+        from google.protobuf import json_format
+
+        from trainyard_control.compiler.vertex import job
+
+        sent = json_format.MessageToDict(job(what, AnonymousCredentials())._gca_resource._pb)
+        return str(yaml.safe_dump(sent, sort_keys=False, width=120))
+    import kfp_server_api
+
+    ids = (f"<experiment {what.experiment}>", f"<pipeline {what.pipeline}>", f"<version {what.version}>")
+    body = kfp_server_api.ApiClient().sanitize_for_serialization(request(what, *ids))
+    return f"{what.package}---\n{yaml.safe_dump(body, sort_keys=False, width=120, allow_unicode=True)}"
