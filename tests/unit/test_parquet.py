@@ -9,7 +9,7 @@ from pyarrow import csv, parquet
 from trainyard.contract.artifacts.preprocess import Quarantined
 from trainyard.errors import DataError
 from trainyard.quality.tables.cells import as_texts
-from trainyard.quality.tables.parquet import read_parquet
+from trainyard.quality.tables.parquet import column_names, read_parquet
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.predict import columns
 from trainyard.steps.preprocess.readers.tables import parquet_rows
@@ -109,8 +109,22 @@ def test_a_column_that_cannot_be_read_is_named(tmp_path, column, said):
         content = content.append_column("l", pa.array([[1]] * ROWS))
     parquet.write_table(content, tmp_path / "a.parquet")
     with pytest.raises(DataError) as refused:
-        list(read_parquet(str(tmp_path / "a.parquet"), "a", [column], 10))
+        list(read_parquet(str(tmp_path / "a.parquet"), "a", [column], 10, separators={}))
     assert said in str(refused.value)
+
+
+def test_a_list_of_a_row_is_read_as_one_text(tmp_path):
+    path = str(tmp_path / "a.parquet")
+    tags = pa.array([["rock", "pop"], [], None, ["r & b", None, ""], ["rock"]])
+    years = pa.array([[1999, 2001], [None], [], None, [7]], pa.large_list(pa.int32()))
+    parquet.write_table(pa.table({"tags": tags, "years": years}), path, row_group_size=2)
+    batches = list(read_parquet(path, "a", ["tags", "years"], 10, separators={"tags": "|", "years": ";"}))
+    assert [row["tags"] for batch in batches for row in batch.to_pylist()] == ["rock|pop", "", "", "r & b||", "rock"]
+    assert [row["years"] for batch in batches for row in batch.to_pylist()] == ["1999;2001", "", "", "", "7"]
+    assert next(read_parquet(path, "a", ["tags"], 10)).to_pylist()[0] == {"tags": "rock;pop"}
+    assert column_names(path, "a") == ["tags", "years"]
+    with pytest.raises(DataError, match=r"^a: row group 1: the value 'r & b' of a list holds the separator '&'\."):
+        list(read_parquet(path, "a", ["tags"], 10, separators={"tags": "&"}))
 
 
 def test_what_is_no_parquet_file_is_named(tmp_path):

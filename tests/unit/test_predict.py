@@ -66,6 +66,21 @@ def test_a_row_becomes_what_the_signature_takes_as_preprocess_makes_it(tmp_path:
     assert got["city"] == ["Oslo", "", "Rome"] and got["since"] == ["2026-01-31", "", "2026-02-01"]
 
 
+def test_a_list_of_a_row_is_what_its_text_was_in_training(tmp_path: Path) -> None:
+    text = pushed_model.RawInput.model_validate(
+        {"name": "tags", "dtype": "string", "column": {"type": "text", "separator": ";"}}
+    )
+    model = PushedModel(folder="", inputs=(text,), labels=None, channels=None)
+    parquet.write_table(pa.table({"tags": [["rock", "pop"], None, ["r & b"]]}), tmp_path / "a.parquet")
+    got, rejected = rows(tmp_path / "a.parquet", model)
+    assert (got["tags"], rejected) == (["rock;pop", "", "r & b"], [])
+    other = PushedModel(folder="", inputs=(text.model_copy(update={"column": None}),), labels=None, channels=None)
+    with pytest.raises(
+        DataError, match=r"a\.parquet:1: 'tags' is list<element: string>, and the model takes one value"
+    ):
+        rows(tmp_path / "a.parquet", other)
+
+
 def test_rows_that_do_not_fit_are_set_aside_with_their_reason(tmp_path: Path, model: PushedModel) -> None:
     bad = "d,old,1,Oslo,2026-02-30\ne,1\nf,1e39,1,Oslo,\n"
     (tmp_path / "a.csv.gz").write_bytes(gzip.compress((HEADER + GOOD + bad).encode()))

@@ -165,6 +165,12 @@ class Data(Strict):
         return inputs
 
     @property
+    def separators(self) -> dict[str, str]:
+        """The columns that may hold a list a row, and what stands between its values in one text."""
+        texts = {name: feature for name, feature in self.features.items() if feature.type == "text"}
+        return {name: text.separator for name, text in texts.items() if text.separator}
+
+    @property
     def is_image(self) -> bool:
         """Whether the examples are images: they are unless columns are named."""
         return not self.features

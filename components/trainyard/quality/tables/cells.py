@@ -42,16 +42,42 @@ class Cells:
         return none & ~_listed_as_missing(self.texts) if none.any() else none
 
 
+LIST_SEPARATOR = ";"
+"""Between the values of a list in one cell, where no recipe says another."""
+
+
 def as_texts(values: Any) -> Any:
     """Return the values of an Arrow array as a CSV file would have them, empty where one is missing or NaN.
 
     A whole number is written without a point, also as a float: so a column of ids is the same with and without gaps.
     """
+    if is_list(values.type):
+        return joined(values, LIST_SEPARATOR)
     if isinstance(values, pa.DictionaryArray):
         values = values.dictionary_decode()
     if pa.types.is_floating(values.type):
         values = pc.if_else(pc.is_nan(values), pa.scalar(None, values.type), values)
     return pc.fill_null(values if pa.types.is_string(values.type) else pc.cast(values, pa.string()), "")
+
+
+def is_list(kind: Any) -> bool:
+    """Return whether a column of Arrow's type `kind` holds a list of values a row."""
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
+
+
+def joined(lists: Any, separator: str) -> pa.Array:
+    """Return the values of each of the Arrow array `lists` as one text, between them the `separator`.
+
+    Raises `ValueError` with a sentence if a value holds the separator itself.
+    """
+    texts = as_texts(pc.call_function("list_flatten", [lists]))
+    if separator in "".join(texts.to_pylist()):
+        wrong = next((text for text in texts.to_pylist() if separator in text), "")
+        if wrong:
+            raise ValueError(f"the value '{wrong[:40]}' of a list holds the separator '{separator}'. Name another one")
+    lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False)
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+    return pc.call_function("binary_join", [pa.ListArray.from_arrays(offsets, texts), pa.scalar(separator)])
 
 
 def cells(column: Any) -> Cells:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import unquote
 
@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from trainyard.errors import DataError, did_you_mean
-from trainyard.quality.tables.cells import as_texts
+from trainyard.quality.tables.cells import as_texts, is_list, joined
 from trainyard.storage.source_stream import local_file
 
 _PARTITION = re.compile(r"([^/=]+)=([^/]*)/")
@@ -34,13 +34,20 @@ def column_names(path: str, name: str) -> list[str]:
 
 
 def read_parquet(
-    path: str, name: str, columns: Sequence[str], rows: int, first: int = 0, end: int | None = None
+    path: str,
+    name: str,
+    columns: Sequence[str],
+    rows: int,
+    first: int = 0,
+    end: int | None = None,
+    separators: Mapping[str, str] | None = None,
 ) -> Iterator[Any]:
     """Yield `columns` of the file at `path` as record batches of texts of at most `rows` rows, empty where missing.
 
     `name` stands for the file in messages; a folder `day=2024-03-01` in it is a column `day`. first, end: of the row
-    groups; all by default. Raises `DataError` that names the row group and the column which cannot be
-    read, or the column that is missing or not of one value a row.
+    groups; all by default. separators: the columns that may hold lists, and what stands between their values; by
+    default all may. Raises `DataError` that names the row group and the column which cannot be read, or the
+    column that is missing or not of one value a row.
     """
     parts = _partitions(name)
     with local_file(path) as local:
@@ -50,18 +57,25 @@ def read_parquet(
             raise _broken(name, error) from error
         with opened:
             schema = opened.schema_arrow
-            _check(schema, columns, parts, name)
+            _check(schema, columns, parts, name, separators)
             wanted = [column for column in columns if column in schema.names]
             for group in range(first, opened.num_row_groups if end is None else end):
                 try:
                     for batch in opened.iter_batches(rows, row_groups=[group], columns=wanted):
-                        yield _texts(batch, columns, parts)
+                        yield _texts(batch, columns, parts, separators or {})
                 except _UNREADABLE as error:
                     raise _broken(f"{name}: row group {group}{_column(opened, group, wanted)}", error) from error
+                except ValueError as error:
+                    raise DataError(f"{name}: row group {group}: {error}.") from error
 
 
-def _texts(batch: Any, columns: Sequence[str], parts: dict[str, str]) -> Any:
-    there = {column: as_texts(batch.column(column)) for column in batch.schema.names}
+def _texts(batch: Any, columns: Sequence[str], parts: dict[str, str], separators: Mapping[str, str]) -> Any:
+    there = {
+        column: joined(values, separators[column])
+        if column in separators and is_list(values.type)
+        else as_texts(values)
+        for column, values in zip(batch.schema.names, batch.columns, strict=True)
+    }
     rows = batch.num_rows
     return pa.RecordBatch.from_pydict(
         {column: there.get(column, pa.array([parts.get(column, "")] * rows, pa.string())) for column in columns}
@@ -74,7 +88,9 @@ def _partitions(name: str) -> dict[str, str]:
     return {column: "" if value == _NO_VALUE else value for column, value in found.items()}
 
 
-def _check(schema: Any, columns: Sequence[str], parts: dict[str, str], name: str) -> None:
+def _check(
+    schema: Any, columns: Sequence[str], parts: dict[str, str], name: str, separators: Mapping[str, str] | None
+) -> None:
     known = [*schema.names, *parts]
     for column in columns:
         if column not in known:
@@ -82,16 +98,18 @@ def _check(schema: Any, columns: Sequence[str], parts: dict[str, str], name: str
                 f"{name}: no column '{column}'.{did_you_mean(column, known[:1000])} The file has: "
                 f"{', '.join(known)[:400]}. Correct the recipe's data."
             )
-        if column in schema.names and not _is_plain(schema.field(column).type):
+        kind = schema.field(column).type if column in schema.names else pa.string()
+        if not _is_plain(kind) or (is_list(kind) and separators is not None and column not in separators):
             raise DataError(
-                f"{name}: column '{column}' is {schema.field(column).type}. Numbers, texts, days, times, true and "
-                "false are read, one value a row. Write it so, or leave the column out."
+                f"{name}: column '{column}' is {kind}. Numbers, texts, days, times, true and false are read, one value "
+                "a row, and lists of them where the feature is a text with a separator. Write it so, or leave the "
+                "column out."
             )
 
 
 def _is_plain(kind: Any) -> bool:
-    if pa.types.is_dictionary(kind):
-        return _is_plain(kind.value_type)
+    if pa.types.is_dictionary(kind) or is_list(kind):
+        return _is_plain(kind.value_type) and not is_list(kind.value_type)
     tests = (
         pa.types.is_boolean,
         pa.types.is_integer,

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from trainyard.errors import DataError, did_you_mean
-from trainyard.quality.tables.cells import as_texts, cells
+from trainyard.quality.tables.cells import as_texts, cells, is_list, joined
 from trainyard.spec.feature_names import input_name
 from trainyard.steps.predict.batches import Array, Batch, Items, Rejected
 from trainyard.steps.predict.pushed_model import PushedModel, RawInput
@@ -49,7 +49,8 @@ def table_items(columns: pa.RecordBatch, names: pa.Array, model: PushedModel, ke
     """
     rows = columns.num_rows
     there = {each.name: _column(columns, each.name, rows) for each in model.inputs}
-    typed = {each.name: _typed(there[each.name], each) for each in model.inputs}
+    where = str(names[0].as_py()) if len(names) else "predict"
+    typed = {each.name: _typed(there[each.name], each, where) for each in model.inputs}
     bad = np.logical_or.reduce([wrong for _, wrong in typed.values()])
     for place in np.flatnonzero(bad).tolist():
         yield _rejected(names[place].as_py(), place, there, typed, model)
@@ -71,8 +72,12 @@ def _column(columns: pa.RecordBatch, name: str, rows: int) -> pa.Array:
     return column.dictionary_decode() if isinstance(column, pa.DictionaryArray) else column
 
 
-def _typed(column: pa.Array, of: RawInput) -> tuple[Array, Mask]:
-    """Return the values (n,) of a column, and which of them are none."""
+def _typed(column: pa.Array, of: RawInput, where: str) -> tuple[Array, Mask]:
+    """Return the values (n,) of a column, and which of them are none; `where` the rows begin."""
+    if is_list(column.type):
+        if of.column is None or of.column.separator is None:
+            raise DataError(f"{where}: '{of.name}' is {column.type}, and the model takes one value a row. Choose one.")
+        column = _joined(column, of.column.separator, f"{where}: '{of.name}'")
     if of.dtype == "string":
         return _texts(column, day=of.is_date, hour=of.column is not None and of.column.hour)
     numbers, wrong = _numbers(column)
@@ -80,6 +85,13 @@ def _typed(column: pa.Array, of: RawInput) -> tuple[Array, Mask]:
         return numbers.astype(np.float32), wrong
     wrong = wrong | ~(np.floor(numbers) == numbers)  # NaN too: the signature knows no missing integer
     return np.where(wrong, 0, numbers).astype(np.int64), wrong
+
+
+def _joined(lists: pa.Array, separator: str, where: str) -> pa.Array:
+    try:
+        return joined(lists, separator)
+    except ValueError as error:
+        raise DataError(f"{where}: {error}.") from error
 
 
 def _numbers(column: pa.Array) -> tuple[npt.NDArray[np.float64], Mask]:

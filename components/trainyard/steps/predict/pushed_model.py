@@ -22,6 +22,7 @@ class _Lenient(BaseModel):
 class _Column(_Lenient):
     type: Literal["numeric", "category", "date", "text"]
     hour: bool = False
+    separator: str | None = None
 
 
 class RawInput(_Lenient):

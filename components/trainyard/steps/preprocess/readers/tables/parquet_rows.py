@@ -46,7 +46,8 @@ def read_parquet_batches(
     """
     judge = ColumnJudge(recipe.data, regression=recipe.task == "regression")
     row = piece.row
-    for texts in read_parquet(path, name, recipe.data.columns, MOST_ROWS, piece.start, piece.end):
+    columns, separators = recipe.data.columns, recipe.data.separators
+    for texts in read_parquet(path, name, columns, MOST_ROWS, piece.start, piece.end, separators):
         numbers = pa.array(np.arange(row, row + texts.num_rows))
         sources = pc.binary_join_element_wise(f"{name}:", pc.cast(numbers, pa.string()), "")
         row += texts.num_rows
