@@ -15,6 +15,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from trainyard_control.local import local_runs
+
 TRAINYARD = str(Path(sys.executable).parent / "trainyard")
 CHECKPOINT = "train/*.checkpoints/ckpt-[1-9]*"  # of a training that is past its first steps
 OPTIONS = ["--set", "train.epochs=12", "--set", "train.early_stopping=null"]  # still seconds after that checkpoint
@@ -123,7 +125,14 @@ def test_who_watches_a_run_is_told_that_it_was_killed_and_by_a_watcher_that_ends
     first, second = watch(here), watch(here)
     first.send_signal(signal.SIGKILL)
     assert first.wait(30) and run.poll() is None
+    assert state(here) == "running"
     os.killpg(run.pid, signal.SIGKILL)
     _, shown = second.communicate(timeout=60)
     assert second.returncode == 30 and "· preprocess\n" in shown, shown
     assert "was killed without a word. Start it again" in shown, shown
+    assert state(here) == "unfinished"
+
+
+def state(here: Path) -> str:
+    """What `trainyard runs list` says of the newest run."""
+    return local_runs.newest(str(here.parent / "storage"), 1)[0].state

@@ -54,7 +54,8 @@ class Report(os.PathLike[str]):
 class Run(LocalRunView):
     """A run of this machine. name, recipe (its name), folder, created, state, reason, record: as in `trainyard runs`.
 
-    state: pushed, refused, failed, done or unfinished. record: its run.json; settings: its recipe with every default.
+    state: pushed, refused, failed, done, running or unfinished. record: its run.json; settings: its recipe with every
+    default.
     """
 
     @classmethod

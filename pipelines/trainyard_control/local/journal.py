@@ -14,9 +14,8 @@ from trainyard.errors import ConfigurationError, TransientError
 from trainyard.storage import storage
 from trainyard_control.local import local_runs
 from trainyard_control.local.local_run import Listener
-from trainyard_control.local.local_runs import LocalRunView
+from trainyard_control.local.local_runs import JOURNAL, LocalRunView
 
-_FILE = "journal.jsonl"
 _HAPPENINGS = ("step_started", "step_event", "step_ended", "step_skipped")
 _PASSING = ("progress", "epoch")  # events of which only the newest is of interest
 _POLL_SECONDS = 0.3  # chosen: a person does not see it, a processor hardly
@@ -36,12 +35,12 @@ class Journal:
     def __enter__(self) -> Self:
         if not storage.is_bucket(self._folder):
             folder = Path(self._folder)
-            new = folder / f".{_FILE}"
+            new = folder / f".{JOURNAL}"
             with suppress(OSError):  # the run tells of it when it writes something that matters
                 folder.mkdir(parents=True, exist_ok=True)
                 self._stream = new.open("w", encoding="utf-8")
                 fcntl.flock(self._stream, fcntl.LOCK_EX)
-                new.rename(folder / _FILE)  # nobody sees it without its lock
+                new.rename(folder / JOURNAL)  # nobody sees it without its lock
         return self
 
     def __exit__(
@@ -83,7 +82,7 @@ def watch(root: str, run: LocalRunView, listener: Listener) -> LocalRunView:
 
     Raises `TransientError` if it was killed, `ConfigurationError` if it wrote nothing down.
     """
-    path = Path(run.folder) / _FILE
+    path = Path(run.folder) / JOURNAL
     if not path.is_file():
         raise ConfigurationError(
             f"{run.name}: there is nothing to watch it by: its storage is a bucket, or it is of an older version. "
@@ -92,7 +91,7 @@ def watch(root: str, run: LocalRunView, listener: Listener) -> LocalRunView:
     with path.open(encoding="utf-8") as stream:
         rest, over, first = "", False, True
         while not over:
-            over = _is_free(stream)  # asked before reading, so that the last lines are not missed
+            over = not local_runs.is_written(stream)  # asked before reading, so that the last lines are not missed
             *lines, rest = (rest + stream.read()).split("\n")
             happenings = [json.loads(line) for line in lines]
             for number, (what, *arguments) in enumerate(happenings, 1):
@@ -108,12 +107,3 @@ def watch(root: str, run: LocalRunView, listener: Listener) -> LocalRunView:
             f"{run.name}: was killed without a word. Start it again by the same command: it goes on where it stopped."
         )
     return ended
-
-
-def _is_free(stream: IO[str]) -> bool:
-    """Whether nobody writes the file any more."""
-    try:
-        fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import re
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from pathlib import Path
+from typing import IO, Any
 
 from trainyard.contract import refusal
 from trainyard.errors import ConfigurationError, DataError, did_you_mean
@@ -15,14 +17,18 @@ from trainyard.spec import plain_yaml
 from trainyard.storage import storage
 from trainyard_control.cluster.durations import seconds_between
 
+JOURNAL = "journal.jsonl"
+"""What happens in a run, in its folder; locked while the run goes on."""
+
 _STARTED = re.compile(r"(\d{8}-\d{6})-[0-9a-f]{4}")
 
 
 @dataclass(frozen=True)
 class LocalRunView:
-    """One run. record is its run.json, empty if it goes on or was killed without a word.
+    """One run. record is its run.json, empty while it goes on, or if it was killed without a word.
 
-    state: pushed, refused, failed, done (of a record without a push), or unfinished. created: local time, with zone.
+    state: pushed, refused, failed, done (of a record without a push), running or unfinished, which is a run that was
+    killed, or one in a bucket. created: local time, with zone.
     """
 
     name: str
@@ -108,7 +114,8 @@ def view(root: str, recipe: str, name: str) -> LocalRunView:
         record = {"failure": f"{folder}/run.json is damaged"}
     started = _STARTED.fullmatch(name)
     created = datetime.strptime(started[1], "%Y%m%d-%H%M%S").astimezone().isoformat() if started else ""
-    return LocalRunView(name, recipe, folder, created, _state(record), record)
+    state = _state(record) if record else "running" if _goes_on(folder) else "unfinished"
+    return LocalRunView(name, recipe, folder, created, state, record)
 
 
 def log(run: LocalRunView, step: str, tail: int | None) -> str:
@@ -134,9 +141,26 @@ def _time(run: LocalRunView) -> tuple[float, str]:
     return datetime.fromisoformat(text).timestamp() if text else 0.0, run.name
 
 
+def is_written(journal: IO[str]) -> bool:
+    """Return whether the run whose journal this is goes on: it holds the file's lock."""
+    try:
+        fcntl.flock(journal, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    return False
+
+
+def _goes_on(folder: str) -> bool:
+    if storage.is_bucket(folder):
+        return False
+    try:
+        with Path(folder, JOURNAL).open(encoding="utf-8") as journal:
+            return is_written(journal)
+    except OSError:
+        return False
+
+
 def _state(record: dict[str, Any]) -> str:
-    if not record:
-        return "unfinished"
     if record.get("failure"):
         return "failed"
     if refusal.of_record(record):
