@@ -83,7 +83,7 @@ docs: setup ## Build the documentation into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 profiles: setup ## Measure again what the named networks cost, for the planner
-	$(BIN)/python -m trainyard.models.profiles
+	$(BIN)/python -m trainyard.models.costs.profiles
 
 bench: setup ## Run the benchmarks and write their parts of docs/benchmarks.md
 	$(BIN)/python -m benchmarks

@@ -49,6 +49,10 @@ def _training_loop() -> dict[str, str]:
     return {"training_loop": _of_a_process("benchmarks.training.training_loop", "--part")}
 
 
+def _fine_tuning() -> dict[str, str]:
+    return {"fine_tuning": _of_a_process("benchmarks.training.fine_tuning")}
+
+
 def _input() -> dict[str, str]:
     return {"input": _of_a_process("benchmarks.data.input")}
 
@@ -95,6 +99,7 @@ def _scale() -> dict[str, str]:
 BENCHMARKS: dict[str, Callable[[], dict[str, str]]] = {
     "run_digits": _run_digits,
     "training_loop": _training_loop,
+    "fine_tuning": _fine_tuning,
     "command_line": _command_line,
     "planning": _planning,
     "scaling": _scaling,

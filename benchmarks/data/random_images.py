@@ -49,27 +49,34 @@ def _smooth_noise(size: int, draw: np.random.Generator) -> np.ndarray:
 
 def _write(uri: str, size: int, examples: dict[str, int], image: Callable[[], tf.Tensor]) -> str:
     draw = np.random.default_rng(1)
+    rows = {}
+    for split in SPLITS:
+        labels = draw.integers(0, CLASSES, examples[split])
+        rows[split] = [(image().numpy(), int(label)) for label in labels]
+    return commit(uri, (size, size, 3), CLASSES, rows)
+
+
+def commit(uri: str, shape: tuple[int, int, int], classes: int, rows: dict[str, list[tuple[bytes, int]]]) -> str:
+    """Write encoded pictures and their labels, `rows` a split, as preprocess would below `uri`; return it."""
     splits: dict[str, SplitFiles] = {}
     with storage.stage(uri, producer="trainyard.preprocess") as folder:
         (folder / "examples").mkdir()
         for split in SPLITS:
             name = f"examples/{split}-00000-of-00001.tfrecord"
-            labels = draw.integers(0, CLASSES, examples[split])
             with tf.io.TFRecordWriter(str(folder / name)) as writer:
-                for label in labels:
-                    writer.write(_example(image().numpy(), int(label)))
-            counts = [int(count) for count in np.bincount(labels, minlength=CLASSES)]
-            splits[split] = SplitFiles(
-                examples=examples[split], files=[name], shard_examples=[examples[split]], class_counts=counts
-            )
+                for image, label in rows[split]:
+                    writer.write(_example(image, label))
+            count = len(rows[split])
+            class_counts = [int(number) for number in np.bincount([label for _, label in rows[split]], None, classes)]
+            splits[split] = SplitFiles(examples=count, files=[name], shard_examples=[count], class_counts=class_counts)
         Examples(
             task="classification",
             label="label",
-            labels=[str(label) for label in range(CLASSES)],
+            labels=[str(label) for label in range(classes)],
             splits=splits,
-            features=[Feature(name="image", dtype="float32", shape=(size, size, 3), encoded=True)],
+            features=[Feature(name="image", dtype="float32", shape=shape, encoded=True)],
             raw_features=[RawFeature(name="image", dtype="string")],
-            image=ImageShape(height=size, width=size, channels=3),
+            image=ImageShape(height=shape[0], width=shape[1], channels=shape[2]),
             quarantined=0,
             quarantine={},
             warnings=[],
@@ -78,9 +85,9 @@ def _write(uri: str, size: int, examples: dict[str, int], image: Callable[[], tf
     return uri
 
 
-def _example(jpeg: bytes, label: int) -> bytes:
+def _example(image: bytes, label: int) -> bytes:
     feature = {
-        "raw/image": tf.train.Feature(bytes_list=tf.train.BytesList(value=[jpeg])),
+        "raw/image": tf.train.Feature(bytes_list=tf.train.BytesList(value=[image])),
         "label": tf.train.Feature(int64_list=tf.train.Int64List(value=[label])),
         "key": tf.train.Feature(bytes_list=tf.train.BytesList(value=[b"random"])),
     }

@@ -1,4 +1,4 @@
-"""Paths on this machine and URIs of buckets, for data and outputs. Checked before any request to a server."""
+"""Paths on this machine, URIs of buckets and names of images. Checked before any request to a server."""
 
 from __future__ import annotations
 
@@ -16,6 +16,11 @@ _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")  # the oldest of S3 have capitals, and 255 characters
 _PARAMETERS = re.compile(r"\?[^/?]*=")
 _SECRETS = re.compile(r"(?<=:/)\S*@|(?<=\?)\S*=\S*")
+# Source: https://github.com/distribution/reference, of which this is the part that every registry takes
+_IMAGE = re.compile(
+    r"^[A-Za-z0-9][A-Za-z0-9._-]*(:[0-9]{1,5})?(/[a-z0-9]+([._-]+[a-z0-9]+)*)*"
+    r"(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(@sha256:[0-9a-f]{64})?$"
+)
 _KNOWN = "A folder, gs://bucket/folder and s3://bucket/folder are known"
 
 
@@ -88,5 +93,12 @@ def _output(uri: str) -> str:
     return uri
 
 
+def _image(name: str) -> str:
+    if not _IMAGE.fullmatch(name):
+        raise ValueError("is no name of an image. Write registry/name:tag or registry/name@sha256:digest")
+    return name
+
+
 Source = Annotated[str, Field(min_length=1, max_length=1024), AfterValidator(_source)]
 Output = Annotated[str, Field(min_length=1, max_length=1024), AfterValidator(_output)]
+Image = Annotated[str, Field(max_length=512, json_schema_extra={"pattern": _IMAGE.pattern}), AfterValidator(_image)]

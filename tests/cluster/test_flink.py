@@ -60,6 +60,16 @@ print(json.dumps({name: each.crc32c for name, each in storage.require(sys.argv[1
 """
 
 
+# Stops the Beam worker beside a TaskManager: what Flink gave it to do stays undone, until the pod is gone.
+FREEZE = """
+import os, pathlib, signal
+others = {int(each.name) for each in pathlib.Path("/proc").iterdir() if each.name.isdigit()} - {1, os.getpid()}
+for process in others:
+    os.kill(process, signal.SIGSTOP)
+print(len(others))
+"""
+
+
 class Flink:
     """The session cluster in a namespace, and steps of preprocess that run on it, or without it, on the desk."""
 
@@ -78,6 +88,10 @@ class Flink:
 
     def managers(self) -> list[str]:
         return self.namespace.kubectl("get", "pods", "-l", MANAGERS, "-o", "name").split()
+
+    def freeze(self, manager: str) -> bool:
+        """Stop the worker beside a TaskManager, and return whether it had begun."""
+        return int(self.namespace.kubectl("exec", manager, "-c", "workers", "--", "python", "-c", FREEZE)) > 0
 
 
 class Step:
@@ -152,9 +166,10 @@ def write(desk: Desk, name: str, files: int, rows: int) -> None:
 def test_a_step_on_flink_gives_the_same_bytes_though_a_taskmanager_was_killed(flink: Flink) -> None:
     write(flink.desk, "sold", files=12, rows=20_000)
     step = flink.preprocess("sold", "on-flink", on_flink=True)
+    killed = flink.managers()[0]
+    until(lambda: flink.freeze(killed) or step.process.poll() is not None, SECONDS)
     until(lambda: step.done() or step.process.poll() is not None, SECONDS)
     assert step.process.poll() is None, step.log
-    killed = flink.managers()[0]
     flink.namespace.kubectl("delete", killed, "--force", "--grace-period=0")
     step.ends()
     log = flink.namespace.kubectl("logs", "deployment/trainyard-flink-jobmanager", "-c", "jobmanager")

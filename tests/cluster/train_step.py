@@ -17,7 +17,8 @@ from typing import Any
 import yaml
 from namespaces import Namespace, until
 
-from trainyard.contract import keys, warm_start
+from trainyard.contract import keys
+from trainyard.contract.training import warm_start
 from trainyard.spec import recipe as recipes
 from trainyard.spec.documents import parse
 from trainyard.spec.environment import Environment

@@ -61,11 +61,23 @@ def test_the_prediction_compiles_to_the_committed_package(tmp_path: Path) -> Non
     assert package == golden.read_text(encoding="utf-8"), "run `make goldens` and review the diff"
 
 
-def test_place_gives_the_package_that_compile_gives(tmp_path: Path) -> None:
+OWN = """
+name: own
+data: {format: image_folder, bundled: digits}
+train: {command: [python, -m, team.train], image: "registry.example/team/trainer:3"}
+"""
+
+
+@pytest.mark.parametrize("recipe", ["digits", "own.yaml"])
+def test_place_gives_the_package_that_compile_gives(recipe: str, tmp_path: Path) -> None:
+    (tmp_path / "own.yaml").write_text(OWN)
     local = tmp_path / "local.yaml"
-    cli("compile", "digits", "-e", "local", "--to", str(local), folder=tmp_path)
+    cli("compile", recipe, "-e", "local", "--to", str(local), folder=tmp_path)
     placed = list(yaml.safe_load_all(cli("place", str(local), "-e", "gke", folder=tmp_path)))
-    compiled = list(yaml.safe_load_all(cli("compile", "digits", "-e", "gke", folder=tmp_path)))
+    compiled = list(yaml.safe_load_all(cli("compile", recipe, "-e", "gke", folder=tmp_path)))
+    executors = compiled[0]["deploymentSpec"]["executors"].items()
+    own = [name for name, executor in executors if executor["container"]["image"] == "registry.example/team/trainer:3"]
+    assert own == ([] if recipe == "digits" else ["exec-train"])
     for package in (placed, compiled):
         for name in ("storage", "code", "about"):
             package[0]["root"]["inputDefinitions"]["parameters"][name].pop("defaultValue")

@@ -47,10 +47,14 @@ def test_good_data_pass_and_a_tolerated_share_of_bad_records_too():
         (collected(evaluation={"a": 0}), "the split 'eval' is empty; examples: train 20, eval 0, test 20"),
         (collected({"a": 9}, {"a": 9}, {"a": 9}), "every example has the class 'a'"),
         (collected({"a": 9, "b": 1}, {"a": 9}, {"a": 9}), "the class 'b' has one example"),
+        (
+            collected({f"{n}.5": 1 for n in range(101)}, {"0.5": 9}, {"0.5": 9}),
+            r"'1.5' has one example \(100 such classes\). .* the class. Is this task: regression\?$",
+        ),
         (collected(test={"a": 9}), r"the split 'test' has no example of class 'b' \(train 10, eval 10, test 0"),
         (collected(train={"b": 9}), "the split 'train' has no example of class 'a'"),
     ],
-    ids=["empty split", "one class", "one example", "not in test", "not in train"],
+    ids=["empty split", "one class", "one example", "numbers", "not in test", "not in train"],
 )
 def test_data_that_cannot_be_judged_are_refused(found, sentence):
     with pytest.raises(DataError, match=sentence):

@@ -19,6 +19,9 @@ from PIL import Image
 
 from trainyard.errors import DataError
 from trainyard.spec.recipe import Recipe
+from trainyard.steps.predict.pushed_model import PushedModel, RawInput
+from trainyard.steps.predict.reading.source import find_source
+from trainyard.steps.predict.reading.tables import read_rows
 from trainyard.steps.preprocess.readers.files import Files, find_files
 from trainyard.steps.preprocess.readers.records import BadSource, Record, record_batch
 from trainyard.steps.preprocess.readers.tf_examples import read_tf_batches, read_tf_examples
@@ -291,3 +294,50 @@ def test_a_class_name_may_hold_what_python_takes_for_the_end_of_a_line(tmp_path)
     files = tfds_folder(tmp_path / "pets", [[example(image=png(1), label=1)]], [1])
     (tmp_path / "pets" / "label.labels.txt").write_bytes("cat\u2028s\r\ndog\x0cs\r\n".encode())
     assert read_dataset(TFDS.data, files).label_names == ["cat\u2028s", "dog\x0cs"]
+
+
+@pytest.mark.parametrize("count", [3, 200])
+def test_several_values_of_a_label_or_a_list_are_read_as_the_text_that_a_table_has(tmp_path, count):
+    def listed(number):
+        message = tf.train.Example()
+        features = message.features.feature
+        features["genres"].bytes_list.value.extend([b"rock", b"pop"][: number % 3])
+        features["years"].int64_list.value.extend(range(number % 2 * 2))
+        features["n"].float_list.value.append(number)
+        return message.SerializeToString()
+
+    path = write(tmp_path / "a.tfrecord", [listed(number) for number in range(count)])
+    years = {"type": "text", "separator": "|"}
+    songs = recipe(
+        {
+            "format": "tfrecord",
+            "label": "genres",
+            "label_separator": ";",
+            "features": {"n": {"type": "numeric"}, "years": years},
+        },
+        task="multi_label",
+    )
+    items = list(read_tf_batches(path, "a", songs, None))
+    assert all(isinstance(item, pa.RecordBatch) for item in items), items
+    table = pa.Table.from_batches(items)
+    labels = ["", "rock", "pop\nrock"]
+    assert table["label"].to_pylist() == [labels[number % 3] for number in range(count)]
+    assert table["raw/years"].to_pylist() == ["0|1" if number % 2 else "" for number in range(count)]
+
+    taken = [
+        {"name": "n", "dtype": "float32", "column": {"type": "numeric"}},
+        {"name": "years", "dtype": "string", "column": {"type": "text", "separator": "|"}},
+    ]
+    inputs = tuple(map(RawInput.model_validate, taken))
+    model = PushedModel(folder="", inputs=inputs, labels=None, channels=None)
+    batches = list(read_rows(find_source(path, pictures=False), model, None))
+    served = [text for batch in batches for text in batch.inputs["years"]]
+    assert served == table["raw/years"].to_pylist(), "a prediction reads what the training read"
+
+
+def test_an_image_may_have_several_classes(tmp_path):
+    message = tf.train.Example.FromString(example(image=png(7), label="sky;sea "))
+    path = write(tmp_path / "a.tfrecord", [message.SerializeToString()])
+    pictures = recipe({"format": "tfrecord", "label_separator": ";"}, task="multi_label")
+    [record] = read_tf_examples(path, "a", pictures, None)
+    assert isinstance(record, Record) and record.label == "sea\nsky"

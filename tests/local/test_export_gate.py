@@ -19,7 +19,7 @@ def measured(format: str, accuracy: float, trained: float = 0.98, skew: float = 
         max_abs_difference=skew,
         latency_ms=Latency(p50=1, p95=2),
     )
-    return Measured(export=export, skew=skew, trained_metric=trained)
+    return Measured(export=export, skew=skew, rise=accuracy / trained - 1)
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,12 @@ import keras
 import pytest
 import tensorflow as tf
 
+import trainyard as ty
 from trainyard.contract.artifacts.preprocess import Feature
-from trainyard.models import profiles
+from trainyard.errors import ConfigurationError
 from trainyard.models.build import build
-from trainyard.models.cost import TRAINING_PASSES, cost
+from trainyard.models.costs import profiles, step_speed
+from trainyard.models.costs.cost import TRAINING_PASSES, cost
 from trainyard.spec import recipe as recipes
 from trainyard.spec.recipe import Model
 from trainyard_control.planning import cost as planned
@@ -39,6 +41,31 @@ def test_a_perceptron_costs_what_its_matrices_say() -> None:
     assert found.flops_per_example / TRAINING_PASSES == pytest.approx(2 * (4 * 8 + 8 * 2), abs=40)
 
 
+def test_attention_costs_its_projections_and_its_two_products() -> None:
+    query, value = keras.Input((5, 8)), keras.Input((3, 6))
+    attended = keras.layers.MultiHeadAttention(2, 4, value_dim=7)(query, value)
+    found = cost(keras.Model([query, value], attended))
+    # By hand, multiplications: queries and outputs of 5 positions, keys and values of 3, in 2 heads.
+    projected = 5 * 8 * (2 * 4) + 3 * 6 * (2 * 4) + 3 * 6 * (2 * 7) + 5 * (2 * 7) * 8
+    products = 2 * 5 * 3 * 4 + 2 * 5 * 3 * 7
+    assert found.flops_per_example / TRAINING_PASSES == 2 * (projected + products)
+    inside = 5 * 2 * 4 + 3 * 2 * 4 + 3 * 2 * 7 + 5 * 2 * 7  # queries, keys, values, and these weighted
+    scores = 2 * 5 * 3
+    assert found.activations_per_example == inside + 2 * scores + 5 * 8
+    assert found.kept_per_example == 5 * 8 + 3 * 6 + inside + scores
+
+
+def test_vit_small_costs_what_its_paper_says() -> None:
+    parameters, flops, *_ = profiles.measure("vit_small", 224, 3)
+    # 22 M parameters and 4.6 G multiplications with 1,000 classes: H. Touvron et al., arXiv:2012.12877, table 1, and
+    # A. Steiner et al., arXiv:2106.10270. By hand: 196 patches of 768 numbers, 12 blocks, the head.
+    block = 4 * 196 * 384**2 + 2 * 196**2 * 384 + 2 * 196 * 384 * 1536
+    assert flops / TRAINING_PASSES / 2 == pytest.approx(196 * 768 * 384 + 12 * block + 384 * 10, rel=0.002)
+    norms = 25 * 2 * 384
+    matrices = 12 * (4 * 385 * 384 + 385 * 1536 + 1537 * 384)
+    assert parameters == 769 * 384 + 196 * 384 + norms + matrices + 385 * 10
+
+
 def test_what_the_backward_pass_reads_is_kept_once_and_nothing_else() -> None:
     layers = keras.layers
     image = keras.Input((8, 8, 1))
@@ -51,7 +78,9 @@ def test_what_the_backward_pass_reads_is_kept_once_and_nothing_else() -> None:
     assert cost(keras.Model(image, logits)).kept_per_example == 64 + 256 + 256 + 4
 
 
-@pytest.mark.parametrize(("name", "side", "channels"), [("cnn_small", 28, 1), ("mobilenet_v3_small", 96, 3)])
+@pytest.mark.parametrize(
+    ("name", "side", "channels"), [("cnn_small", 28, 1), ("mobilenet_v3_small", 96, 3), ("vit_small", 63, 3)]
+)
 def test_the_bundled_profiles_are_what_the_networks_cost(name: str, side: int, channels: int) -> None:
     bundled = json.loads(profiles.FILE.read_text(encoding="utf-8"))[name]["channels"][str(channels)][str(side)]
     assert profiles.measure(name, side, channels) == bundled
@@ -74,3 +103,44 @@ def test_a_network_of_the_recipes_own_is_built_once_to_be_planned(
     assert (found.parameters, found.flops_per_example) == (650, TRAINING_PASSES * (2 * 640 + 64))
     monkeypatch.setattr("trainyard_control.planning.cost.subprocess", None)  # what is remembered needs no process
     assert planned.of_recipe(recipe, data.find(recipe, None, None)) == found
+
+
+def _small(**inputs: keras.KerasTensor) -> keras.Model:
+    tensors = inputs or {"image": keras.Input((8, 8, 3), name="image")}
+    x = keras.layers.Concatenate()([keras.layers.Flatten()(each) for each in tensors.values()])
+    x = keras.layers.BatchNormalization()(x)
+    outputs = [keras.layers.Dense(4)(x), keras.layers.Dense(1)(x)]
+    return keras.Model(tensors, outputs, name="mine")
+
+
+def test_a_model_of_anybody_s_is_measured_and_keeps_its_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(step_speed, "_BLOCK_SECONDS", 0.01)
+    sequential = keras.Sequential([keras.Input((6,)), keras.layers.Dense(3)])
+    for model in (_small(), _small(a=keras.Input((3,)), b=keras.Input((2,), dtype="int32")), sequential):
+        before = [weights.copy() for weights in model.get_weights()]
+        found = list(step_speed.step_speeds(model, quick=True))
+        assert [(each.device, each.batch_size, each.xla) for each in found] == [
+            ("CPU:0", 32, False),
+            ("CPU:0", 32, True),
+        ]
+        assert all(min(each.rates) > 0 and each.first_step_seconds > 0 for each in found)
+        assert all((a == b).all() for a, b in zip(before, model.get_weights(), strict=True))
+
+
+def test_a_certificate_of_a_model_says_what_it_was_measured_on(tmp_path: Path) -> None:
+    _small().save(tmp_path / "mine.keras")
+    measured = ty.bench(str(tmp_path / "mine.keras"), quick=True)
+    assert measured.model == "mine" and measured.parameters == _small().count_params()
+    assert [each.setting for each in measured.speeds] == ["CPU:0, batch 32", "CPU:0, batch 32, XLA"]
+    assert measured.sentences[0] == "It trains on the CPU: TensorFlow sees no accelerator."
+    assert "CPU:0, batch 32, XLA" in measured.page()
+
+
+def test_what_cannot_be_measured_is_refused_with_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"the input 'x' is float32 \(None, 3\)\. Numbers of a known size"):
+        words = keras.Input((None, 3), name="x")
+        ty.bench(keras.Model(words, keras.layers.GlobalAveragePooling1D()(words)))
+    with pytest.raises(ConfigurationError, match="settings and environments are for recipes"):
+        ty.bench(_small(), train__epochs=2)
+    with pytest.raises(ConfigurationError, match="there is no such file"):
+        ty.bench(str(tmp_path / "none.keras"))

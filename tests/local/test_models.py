@@ -18,6 +18,7 @@ from trainyard.models.build import build
 from trainyard.spec.networks import COLUMN_NETWORKS, MINIMUM_SIDE, Network
 from trainyard.spec.recipe import Model
 from trainyard.steps.train.engines.network import limit_batch_norm_momentum
+from trainyard.steps.train.engines.tensorflow.strategy import precision_policy
 
 CODE = [Path(__file__).parents[2] / folder for folder in ("components", "pipelines")]
 COLUMNS = [
@@ -45,6 +46,31 @@ def test_cnn_small_halves_the_image_to_four_to_seven_pixels(side: int) -> None:
     flat = next(layer for layer in model.layers if isinstance(layer, keras.layers.Flatten))
     assert 4 <= flat.input.shape[1] <= 7
     assert model.output.shape == (None, 2)
+
+
+@pytest.mark.parametrize(("side", "patch", "tokens"), [(8, 2, 16), (31, 2, 256), (32, 4, 64), (128, 16, 64)])
+def test_vit_small_cuts_the_shorter_side_into_eight_patches_or_more(side: int, patch: int, tokens: int) -> None:
+    model = build(Model(name="vit_small"), [image(side, side, 3)], 2, seed=1)
+    assert model.get_layer("patches").kernel.shape == (patch, patch, 3, 384)
+    assert model.get_layer("positions").embeddings.shape == (tokens, 384)
+
+
+def test_vit_small_opens_in_safe_mode_tells_places_apart_and_answers_alike_in_16_bits(tmp_path: Path) -> None:
+    model = build(Model(name="vit_small"), [image(31, 33, 1)], 7, seed=1)  # 272 patches: bfloat16 cannot count them
+    pixels = np.random.default_rng(1).uniform(0, 255, (1, 31, 33, 1)).astype(np.float32)
+    expected = model({"image": pixels}).numpy()
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras", safe_mode=True)
+    np.testing.assert_array_equal(loaded({"image": pixels}).numpy(), expected)
+    moved = np.roll(pixels, 2, axis=1)
+    moved[:, :2] = pixels[:, -2:]  # the same patches, each a row lower
+    assert np.abs(model({"image": moved}).numpy() - expected).max() > 1e-2
+    kernels = [weight.numpy() for weight in model.weights if "attention" in weight.path and "kernel" in weight.path]
+    assert len({kernel.tobytes() for kernel in kernels}) == len(kernels) == 12 * 4
+    with precision_policy("bfloat16"):
+        narrow = build(Model(name="vit_small"), [image(31, 33, 1)], 7, seed=1)
+    assert narrow.get_layer("block1_attention").compute_dtype == "bfloat16"
+    assert np.abs(narrow({"image": pixels}).numpy() - expected).max() < 0.05 * np.abs(expected).max()
 
 
 @pytest.mark.parametrize("name", COLUMN_NETWORKS)

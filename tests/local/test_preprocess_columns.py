@@ -310,6 +310,46 @@ def test_a_recipes_own_preprocessing_fn_takes_over_and_a_wrong_one_is_named(tmp_
             preprocess(recipe(tmp_path / "shop.csv", wrong), tmp_path / "wrong")
 
 
+def test_what_a_preprocessing_fn_computes_from_the_label_is_no_feature(tmp_path):
+    from trainyard.data.examples import open_examples
+
+    write_rows(tmp_path / "shop.csv", 200)
+    module = tmp_path / "own.py"
+    start = "import tensorflow as tf\nimport tensorflow_transform as tft\n\ndef preprocessing_fn(inputs):\n"
+    module.write_text(
+        f"{start}    bought = tf.cast(inputs['bought'] == 'yes', tf.int64)\n"
+        "    twice = tf.map_fn(lambda value: 2 * value, bought)\n"
+        "    return {'visits': tft.scale_to_z_score(inputs['visits']), 'bought': bought, 'twice': twice}\n"
+    )
+    examples = open_examples(preprocess(recipe(tmp_path / "shop.csv", module), tmp_path / "out"))
+    assert [feature.name for feature in examples.document.features] == ["visits"]
+    assert examples.document.labels == ["no", "yes"]
+
+    for number, (body, sentence) in enumerate(
+        [
+            ("{'visits': inputs['visits'], 'id': tft.compute_and_apply_vocabulary(inputs['bought'])}", "an analyzer"),
+            (
+                "{'x': inputs['visits'] - tft.mean(tf.strings.length(inputs['bought']))}",
+                "an analyzer learns from bought",
+            ),
+            ("{'bought': tf.strings.length(inputs['bought'])}", "each output is computed from bought"),
+            ("{'age': inputs['age'], 'id': inputs['id']}", "fails .KeyError: 'id'"),
+        ]
+    ):
+        wrong = tmp_path / f"wrong_{number}.py"
+        wrong.write_text(f"{start}    return {body}\n")
+        with pytest.raises(ConfigurationError, match=sentence):
+            preprocess(recipe(tmp_path / "shop.csv", wrong), tmp_path / "wrong")
+
+
+def test_a_module_that_imports_what_is_not_there_is_told_what_to_do(tmp_path):
+    write_rows(tmp_path / "shop.csv", 20)
+    module = tmp_path / "own.py"
+    module.write_text("from tfx import v1 as tfx\n")
+    with pytest.raises(ConfigurationError, match="imports 'tfx', which is not installed"):
+        preprocess(recipe(tmp_path / "shop.csv", module), tmp_path / "out")
+
+
 def test_a_file_wrong_as_a_whole_stops_the_run_by_name(tmp_path):
     write_rows(tmp_path / "a.csv", 50)
     (tmp_path / "b.csv").write_bytes((tmp_path / "a.csv").read_bytes().replace(b"red", b"r\xe9d"))

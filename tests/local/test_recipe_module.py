@@ -10,8 +10,8 @@ from preprocess_sources import preprocess
 
 from trainyard.contract.artifacts.preprocess import Examples
 from trainyard.spec import recipe as recipes
-from trainyard.steps.evaluate import custom_metrics
-from trainyard.steps.evaluate.metrics import Predictions
+from trainyard.steps.evaluate.metrics import custom as custom_metrics
+from trainyard.steps.evaluate.metrics.measure import Predictions
 from trainyard.steps.train.engines.network import network
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "module.md"

@@ -15,8 +15,10 @@ import pytest
 import train_folders
 
 from trainyard.contract.artifacts.train import Training
+from trainyard.data.examples import open_examples
 from trainyard.errors import ConfigurationError
-from trainyard.models.cost import cost
+from trainyard.models.build import build
+from trainyard.models.costs.cost import cost
 from trainyard.spec import documents
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.train import run
@@ -211,3 +213,14 @@ def test_trained_statistics_stay_and_a_frozen_backbone_draws_nothing(few: str) -
     assert not np.array_equal(model(batch, training=True).numpy(), calm), "dropout draws again"
     np.testing.assert_array_equal(normal.moving_mean.numpy(), [0])
     np.testing.assert_array_equal(normal.moving_variance.numpy(), [1])
+
+
+def test_the_blocks_of_a_transformer_can_be_frozen_and_the_others_learn(few: str) -> None:
+    parsed = documents.parse(recipe("vit_small", model=", weights: /w.keras, freeze: until block11"), Recipe, name="t")
+    model = build(parsed.model, open_examples(few).document.features, 5, seed=1)
+    parts = phases(model, parsed, 3, lambda schedule: keras.optimizers.SGD(schedule))
+    learning = {variable.path.partition("/")[0] for variable in parts.current.variables}
+    last = {f"block12_{part}" for part in ("norm1", "attention", "norm2", "dense1", "dense2")}
+    assert learning == last | {"norm", "logits"}
+    batch = {"image": np.full((2, 8, 8, 1), 100, np.float32)}
+    assert model(batch, training=True).shape == (2, 5)

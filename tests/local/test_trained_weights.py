@@ -22,9 +22,9 @@ from keras.src.backend import config
 from keras.src.legacy.saving import legacy_h5_format
 from object_stores import Store
 
-from trainyard.contract import weights as contract
 from trainyard.contract.artifacts.preprocess import Feature
 from trainyard.contract.champion import EXTRA
+from trainyard.contract.training import weights as contract
 from trainyard.errors import ConfigurationError, DataError, TransientError
 from trainyard.models.build import build
 from trainyard.models.weights import load_weights
@@ -63,6 +63,27 @@ def test_every_layer_but_the_head_takes_the_weights_of_a_file(tmp_path: Path) ->
     trained.save_weights(tmp_path / "model.weights.h5")
     for name in ("model.keras", "model.weights.h5"):
         assert equal(begin(tmp_path / name), trained) == {"conv2d", "conv2d_1", "conv2d_2", "dense"}
+
+
+def test_the_layers_inside_of_attention_take_their_weights_from_either_file(tmp_path: Path) -> None:
+    trained = transformer()
+    trained.save(tmp_path / "model.keras")
+    trained.save_weights(tmp_path / "model.weights.h5")
+    for name in ("model.keras", "model.weights.h5"):
+        begun = transformer()
+        assert "attention" not in equal(begun, trained)
+        load_weights(Model(name="vit_small", weights=str(tmp_path / name)), begun, LABELS)
+        assert equal(begun, trained) == {"attention"}
+
+
+def transformer() -> keras.Model:
+    keras.utils.clear_session(free_memory=False)
+    image = keras.Input((8, 8, 1), name="image")
+    rows = keras.layers.Reshape((8, 8))(image)
+    x = keras.layers.MultiHeadAttention(2, 3, bias_initializer="random_normal", name="attention")(rows, rows)
+    return keras.Model(
+        {"image": image}, keras.layers.Dense(3, bias_initializer="ones", name="logits")(keras.layers.Flatten()(x))
+    )
 
 
 def test_a_pushed_version_of_the_same_classes_brings_its_head_along(tmp_path: Path) -> None:

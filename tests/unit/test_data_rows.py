@@ -46,14 +46,14 @@ def test_a_header_of_one_cell_says_what_seems_to_separate_cells(tmp_path):
 
 
 def test_a_good_row_becomes_typed_features():
-    record = check_row(GOOD, "rows.csv:2", DATA, regression=False)
+    record = check_row(GOOD, "rows.csv:2", DATA, "classification")
     assert record.raw == {"n": 1.5, "c": "red", "d": "2024-02-29"}
     assert record.label == "yes"
 
 
 @pytest.mark.parametrize("text", ["", " ", "NA", "n/a", "NaN", "null", "None", "?"])
 def test_a_missing_number_is_nan(text):
-    assert math.isnan(check_row({**GOOD, "n": text}, "s", DATA, regression=False).raw["n"])
+    assert math.isnan(check_row({**GOOD, "n": text}, "s", DATA, "classification").raw["n"])
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_a_missing_number_is_nan(text):
 )
 def test_a_bad_cell_says_why(column, text, reason):
     with pytest.raises(BadRecord) as caught:
-        check_row({**GOOD, column: text}, "s", DATA, regression=False)
+        check_row({**GOOD, column: text}, "s", DATA, "classification")
     assert caught.value.reason == reason
     assert f"'{column}'" in caught.value.detail
 
@@ -83,21 +83,21 @@ def test_a_bad_cell_says_why(column, text, reason):
 def test_a_target_must_be_a_number():
     for text, reason in [("high", "mistyped_value"), ("nan", "missing_label")]:
         with pytest.raises(BadRecord) as caught:
-            check_row({**GOOD, "y": text}, "s", DATA, regression=True)
+            check_row({**GOOD, "y": text}, "s", DATA, "regression")
         assert caught.value.reason == reason
 
 
 def test_the_same_number_written_otherwise_is_the_same_content():
-    first = check_row(GOOD, "a", DATA, regression=False)
-    second = check_row({**GOOD, "n": "+1.50", "y": "no"}, "b", DATA, regression=False)
+    first = check_row(GOOD, "a", DATA, "classification")
+    second = check_row({**GOOD, "n": "+1.50", "y": "no"}, "b", DATA, "classification")
     assert first.content == second.content
-    assert first.content != check_row({**GOOD, "c": ""}, "c", DATA, regression=False).content
+    assert first.content != check_row({**GOOD, "c": ""}, "c", DATA, "classification").content
 
 
 @given(st.text(max_size=20))
 def test_any_text_is_a_number_or_a_reason(text):
     try:
-        record = check_row({**GOOD, "n": text}, "s", DATA, regression=False)
+        record = check_row({**GOOD, "n": text}, "s", DATA, "classification")
     except BadRecord as error:
         assert error.reason == "mistyped_value"
     else:

@@ -65,6 +65,30 @@ RIDES = {
     },
     "model": {"name": "mlp"},
 }
+ENERGY = {
+    "name": "energy",
+    "task": "regression",
+    "data": {
+        "format": "csv",
+        "path": "houses.csv",
+        "targets": ["heating", "cooling"],
+        "features": {"area": {"type": "numeric"}},
+    },
+    "model": {"name": "mlp"},
+    "evaluate": {"gates": [{"metric": "mae", "max": 2, "target": "cooling"}]},
+}
+SONGS = {
+    "name": "songs",
+    "task": "multi_label",
+    "data": {
+        "format": "csv",
+        "path": "songs.csv",
+        "label": "genres",
+        "label_separator": ";",
+        "features": {"tempo": {"type": "numeric"}},
+    },
+    "model": {"name": "mlp"},
+}
 IMAGES = {
     "name": "pets",
     "data": {"format": "image_folder", "path": "gs://bucket/pets", "image_size": [96, 96]},
@@ -137,7 +161,7 @@ SCHEDULE = {
     "when": {"champion_older_than": "7d"},
 }
 MODELS: dict[str, tuple[type[BaseModel], list[Node]]] = {
-    "recipe": (Recipe, [TABLE, RIDES, IMAGES, CLASSES, WINDOW, DIGITS, TUNED, TAUGHT, OWN, INLINE]),
+    "recipe": (Recipe, [TABLE, RIDES, ENERGY, SONGS, IMAGES, CLASSES, WINDOW, DIGITS, TUNED, TAUGHT, OWN, INLINE]),
     "environment": (Environment, [KUBEFLOW, VERTEX]),
     "schedule": (Schedule, [SCHEDULE]),
 }
@@ -288,7 +312,7 @@ def good_values(kind: str, at: Location, document: Node) -> Iterator[str]:
 def mutations(kind: str, at: Location) -> Iterator[tuple[str, bool]]:
     """Yield a good document's text with each hostile value at the place, then with each good one, and which it is."""
     nearest = max(MODELS[kind][1], key=lambda document: len(present(document, at)))
-    needed = {*schema(kind)["required"], "model", "images", "pools", "placement", at[0]}
+    needed = {*schema(kind)["required"], "task", "model", "images", "pools", "placement", at[0]}
     nearest = {key: value for key, value in nearest.items() if key in needed}
     text = yaml.safe_dump(placed(nearest, at, PLACEHOLDER), sort_keys=False, allow_unicode=True)
     before, after = text.split(PLACEHOLDER)

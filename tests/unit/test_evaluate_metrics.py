@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from trainyard.steps.evaluate import curves
-from trainyard.steps.evaluate.bootstrap import difference, intervals, percentiles, resample
-from trainyard.steps.evaluate.metrics import Predictions, measure, statistics
+from trainyard.steps.evaluate.metrics.bootstrap import difference, intervals, percentiles, resample
+from trainyard.steps.evaluate.metrics.measure import Predictions, measure, statistics
 
 
 def predictions(labels, rows):
@@ -152,7 +152,7 @@ def test_a_paired_difference_is_narrower_than_two_separate_intervals():
 def test_resamples_do_not_depend_on_how_many_are_drawn_at_once(monkeypatch):
     found = random_answers(60, 3, seed=2)
     whole = resample(statistics("classification", found), 60, 20, seed=4)
-    monkeypatch.setattr("trainyard.steps.evaluate.bootstrap.CELLS", 60 * 3)
+    monkeypatch.setattr("trainyard.steps.evaluate.metrics.bootstrap.CELLS", 60 * 3)
     for name, draws in resample(statistics("classification", found), 60, 20, seed=4).items():
         assert draws == pytest.approx(whole[name]), name
 

@@ -5,7 +5,7 @@ import pytest
 
 from trainyard.errors import ConfigurationError
 from trainyard.spec.recipe import Recipe
-from trainyard.steps.evaluate.metrics import Predictions
+from trainyard.steps.evaluate.metrics.measure import Predictions
 from trainyard.steps.evaluate.slices import slice_masks, slice_metrics
 
 

@@ -106,7 +106,7 @@ def test_rows_with_another_ones_label_are_named_and_labels_at_random_are_not(tmp
         (b"1,2\n3,4\n", "row 1: holds numbers alone (1, 2), so the file has no header"),
         (b"a,a\n1,2\n", "the header names column 'a' twice"),
         ("a,b\n1,2\n".encode("utf-16"), "is UTF-16"),
-        (b"a,b\n1,\xff\n", "a.csv: is no CSV in UTF-8"),
+        (b"a,b\n1,\xff\n", "a.csv: row 2: column 'b': is no CSV in UTF-8"),
         (b'a,b\n1,"' + b"x\n" * (6 << 20), "longer than 4 MiB"),
     ],
 )
@@ -195,3 +195,10 @@ def test_what_the_data_hold_stays_text_in_the_page(tmp_path: Path) -> None:
     hostile = "<script>alert(1)</script>"
     html = page(inspect(written(tmp_path, f'a,"{hostile}"\n{hostile},1\nb,2\n')))
     assert "<script" not in html and "&lt;script&gt;" in html
+
+
+def test_every_class_of_the_label_is_known_and_not_the_frequent_ones_alone(tmp_path: Path) -> None:
+    rows = [f"{number},class {number % 30:02}" for number in range(300)] + ["1,class 00"] * 30
+    (tmp_path / "a.csv").write_text("\n".join(["x,label", *rows]) + "\n")
+    profile = inspect(str(tmp_path / "a.csv"), "label")
+    assert len(profile.classes) == 30 and profile.classes["class 00"] == 40 and profile.classes["class 29"] == 10

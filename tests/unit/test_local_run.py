@@ -75,6 +75,20 @@ def test_a_model_is_judged_again_when_another_champion_lies_at_the_same_place(tm
     assert judged(tmp_path, tmp_path / "models") != before
 
 
+def test_a_run_of_this_machine_says_once_that_the_programs_image_is_for_clusters(tmp_path: Path) -> None:
+    warnings: list[str] = []
+
+    class Listening(Quiet):
+        def step_event(self, step: str, event: dict[str, Any]) -> None:
+            warnings.append(event["message"])
+
+    recipe = recipes.load("digits", [f"push.path={tmp_path}/models"])
+    train = recipe.train.model_copy(update={"command": ["python"], "image": "example/trainer:1"})
+    place = environment.load("local").model_copy(update={"storage": str(tmp_path)})
+    Run(recipe.model_copy(update={"train": train}), place, "run", None, Listening()).execute()
+    assert warnings == ["train.image is for clusters; the program runs in this machine's Python"]
+
+
 @pytest.mark.parametrize(
     ("error", "raised", "code", "words"),
     [

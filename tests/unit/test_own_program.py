@@ -8,7 +8,11 @@ from pathlib import Path
 import pytest
 
 from trainyard import events
+from trainyard.contract import keys
 from trainyard.errors import ConfigurationError
+from trainyard.graph import OUTPUTS
+from trainyard.runtime.task import check_code
+from trainyard.spec import environment as environments
 from trainyard.spec import plain_yaml
 from trainyard.spec import recipe as recipes
 from trainyard.spec.documents import parse
@@ -16,6 +20,7 @@ from trainyard.spec.recipe import Recipe
 from trainyard.spec.training import command
 from trainyard.steps.train.loop.goodput import Past
 from trainyard.steps.train.own.told import Told
+from trainyard_control.cluster.doctor import examine
 
 RECIPE = """
 name: own
@@ -53,6 +58,8 @@ def test_a_recipe_carries_the_files_that_its_command_names_and_those_it_lists(re
         ("train.files=[../layers.py]", "train.files"),
         ("train.command=[]", "train.command"),
         ("train.command=null", "model.name: is required unless module has a build_model"),
+        ("train.image=team trainer", "train.image: is no name of an image. Write registry/name:tag"),
+        ("train.image=example/trainer@sha256:12", "train.image: is no name of an image. Write registry/name:tag"),
     ],
 )
 def test_what_would_have_no_effect_is_refused(recipe: str, override: str, said: str) -> None:
@@ -72,6 +79,31 @@ def test_files_without_a_command_and_too_many_bytes_are_refused(recipe: str) -> 
     ]
     with pytest.raises(ConfigurationError, match=r"train.files: are for train.command"):
         recipes.load(recipe, plain)
+
+
+def test_an_image_without_a_command_is_refused_and_one_without_a_tag_is_for_doctor_to_tell(recipe: str) -> None:
+    plain = ["train.command=null", "model.name=cnn_small", "train.image=example/trainer:1"]
+    with pytest.raises(ConfigurationError, match=r"train.image: is for train.command, and there is none"):
+        recipes.load(recipe, plain)
+    loaded = recipes.load(recipe, ["train.image=example/trainer:latest"])
+    look = next(look for look in examine(environments.load("vertex"), loaded) if look.name == "image train")
+    assert look.bad and look.sentence.startswith("'example/trainer:latest' has no tag of its own")
+
+
+def test_the_image_is_part_of_the_key_of_train_alone_and_recipes_without_it_keep_theirs(recipe: str) -> None:
+    alone, other = recipes.load(recipe), recipes.load(recipe, ["train.image=example/trainer:1"])
+    assert "image" not in json.loads(keys.sections(alone, "train"))["train"]
+    assert [step for step in OUTPUTS if keys.sections(alone, step) != keys.sections(other, step)] == ["train"]
+
+
+def test_an_image_with_other_code_of_trainyard_is_refused_with_what_to_build(recipe: str) -> None:
+    loaded = recipes.load(recipe, ["train.image=example/trainer:1"])
+    with pytest.raises(
+        ConfigurationError, match=r"code 000000000000, this image holds .* build train.image again FROM"
+    ):
+        check_code("train", 64 * "0", loaded)
+    with pytest.raises(ConfigurationError, match=r"or name the image of the pipeline's version in the environment"):
+        check_code("evaluate", 64 * "0", loaded)
 
 
 def told(capsys: pytest.CaptureFixture[str], *lines: str, record: str = "") -> tuple[Told, list[str]]:

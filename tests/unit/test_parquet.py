@@ -11,7 +11,7 @@ from trainyard.errors import DataError
 from trainyard.quality.tables.cells import as_texts
 from trainyard.quality.tables.parquet import column_names, read_parquet
 from trainyard.spec.recipe import Recipe
-from trainyard.steps.predict import columns
+from trainyard.steps.predict.reading import columns
 from trainyard.steps.preprocess.readers.tables import parquet_rows
 from trainyard.steps.preprocess.readers.tables.csv_rows import read_csv_batches
 from trainyard.steps.preprocess.readers.tables.parquet_rows import parquet_pieces, read_parquet_batches
@@ -131,6 +131,17 @@ def test_what_is_no_parquet_file_is_named(tmp_path):
     (tmp_path / "a.parquet").write_bytes(b"PAR1 and then nothing of the kind")
     with pytest.raises(DataError, match=r"^a: cannot be read as Parquet"):
         list(read_parquet(str(tmp_path / "a.parquet"), "a", ["i"], 10))
+
+
+def test_a_text_that_is_not_utf_8_is_named_with_its_row_group_and_column(tmp_path):
+    schema = pa.schema([("s", pa.string()), ("y", pa.string())])
+    with parquet.ParquetWriter(tmp_path / "a.parquet", schema) as writer:
+        for last in (b"caf\xc3\xa9", b"caf\xe9"):
+            unseen = pa.array([b"tea", last], pa.binary()).buffers()
+            texts = pa.StringArray.from_buffers(2, unseen[1], unseen[2])
+            writer.write_table(pa.table([texts, pa.array(["0", "1"])], schema=schema))
+    with pytest.raises(DataError, match=r"^a.parquet: row group 1: column 's': is not UTF-8 or broken \("):
+        list(read_parquet(str(tmp_path / "a.parquet"), "a.parquet", ["s", "y"], 10))
 
 
 def test_a_damaged_row_group_is_named_with_its_column(tmp_path):

@@ -9,19 +9,23 @@ from google.protobuf import json_format
 from kfp import dsl, kubernetes
 from kfp.dsl import PipelineTask
 
-from trainyard.contract.gang import GangSpec
+from trainyard.contract.training.gang import GangSpec
 from trainyard.errors import ConfigurationError
 from trainyard.graph import STEPS
 from trainyard.spec import environment as environments
 from trainyard.spec.documents import parse
 from trainyard.spec.hardware.pools import Pool
+from trainyard.spec.recipe import Recipe
 from trainyard.steps.evaluate.component import evaluate
 from trainyard.steps.export.component import export
 from trainyard.steps.preprocess.component import preprocess
 from trainyard.steps.push.component import push
 from trainyard.steps.summary.component import summary
 from trainyard.steps.train.component import train
+from trainyard.steps.train.gang.pods.job import worker_job
+from trainyard.steps.train.gang.pods.pods import gang
 from trainyard_control.catalog.train import train_pipeline
+from trainyard_control.compiler.compilation import compiled
 from trainyard_control.compiler.placement import bounded_retries, place
 
 Hand = Callable[[PipelineTask, str], PipelineTask]
@@ -384,6 +388,44 @@ def test_the_launcher_of_a_gang_waits_on_the_default_pool_and_the_pipeline_carri
     assert "nodeSelector" not in config and config["podMetadata"]["labels"]["trainyard/pool"] == "cpu"
     assert config["activeDeadlineSeconds"] == str(1800 + 3600)
     assert place(placed.pipeline, with_gang(), placed.platform) == placed
+
+
+def with_own_image() -> tuple[dict[str, Any], Recipe]:
+    """Return the compiled pipeline of a recipe whose program has an image of its own, and the recipe."""
+    train = {"command": ["python", "-m", "team.train"], "image": "example/trainer:1"}
+    recipe = Recipe.model_validate(
+        {"name": "own", "data": {"format": "image_folder", "bundled": "digits"}, "train": train}
+    )
+    return compiled(recipe, environments.load("local")).pipeline, recipe
+
+
+@pytest.mark.parametrize("environment", ["kind", "gke", "vertex"])
+def test_a_recipes_own_image_is_that_of_the_pod_that_trains_and_of_no_other_step(environment: str) -> None:
+    spec, _ = with_own_image()
+    own, plain = place(spec, environments.load(environment)), placed(environment)
+    assert place(own.pipeline, environments.load(environment), own.platform) == own
+    executors, others = (part["deploymentSpec"]["executors"] for part in (own.pipeline, plain[0]))
+    assert executors["exec-train"]["container"].pop("image") == "example/trainer:1"
+    assert others["exec-train"]["container"].pop("image") != "example/trainer:1"
+    assert executors == others
+    assert (
+        own.platform is None
+        or own.platform["platforms"]["kubernetes"]["deploymentSpec"]
+        == (plain[1]["platforms"]["kubernetes"]["deploymentSpec"])
+    )
+
+
+def test_a_launcher_stays_on_trainyards_image_and_its_gang_has_the_recipes() -> None:
+    spec, recipe = with_own_image()
+    placed = place(spec, with_gang())
+    container = placed.pipeline["deploymentSpec"]["executors"]["exec-train"]["container"]
+    assert container["image"] == "trainyard/cpu:0.1.0"
+    parameter = placed.pipeline["root"]["inputDefinitions"]["parameters"]["gang"]
+    plan = parse(parameter["defaultValue"], GangSpec, name="gang")
+    options = dict.fromkeys(("code", "examples", "checkpoints", "output"), "")
+    assert worker_job(gang(plan, recipe, "run-1", options))["spec"]["template"]["spec"]["containers"][0]["image"] == (
+        "example/trainer:1"
+    )
 
 
 def test_a_launcher_waits_as_long_as_a_queue_lets_it() -> None:

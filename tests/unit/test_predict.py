@@ -16,9 +16,10 @@ from PIL import Image
 from pyarrow import parquet
 
 from trainyard.errors import ConfigurationError, DataError
-from trainyard.steps.predict import pictures, pushed_model, results, source, tables
-from trainyard.steps.predict.batches import Batch, Rejected
+from trainyard.steps.predict import pushed_model, results
 from trainyard.steps.predict.pushed_model import PushedModel
+from trainyard.steps.predict.reading import pictures, source, tables
+from trainyard.steps.predict.reading.batches import Batch, Rejected
 from trainyard.storage import storage
 
 COLUMNS = [
@@ -179,10 +180,26 @@ def test_a_picture_goes_as_it_came_unless_the_model_would_not_decode_it_upright(
     }
 
 
+def gives(labels: tuple[str, ...] | None, **more: Any) -> PushedModel:
+    return PushedModel(folder="", inputs=(), labels=labels, channels=None, **more)
+
+
+def test_results_of_several_classes_and_of_several_targets_have_a_column_for_each() -> None:
+    genres = results.Table(gives(("jazz", "pop", "rock"), label_separator=";"))
+    genres.add(pa.array(["a", "b"]), np.array([[0.1, 0.9, 0.6], [0.5, 0.25, 0]], np.float32))
+    assert genres.table.select(["prediction", "score_pop"]).to_pylist() == [
+        {"prediction": "pop;rock", "score_pop": np.float32(0.9)},
+        {"prediction": "", "score_pop": 0.25},
+    ]
+    loads = results.Table(gives(None, targets=("heating", "cooling")))
+    loads.add(pa.array(["a"]), np.array([[1.5, 2.5]], np.float32))
+    assert loads.table.to_pylist() == [{"key": "a", "prediction_heating": 1.5, "prediction_cooling": 2.5}]
+
+
 @pytest.mark.parametrize("ending", ["parquet", "csv", "jsonl"])
 def test_results_have_the_class_its_score_and_one_score_a_class(tmp_path: Path, ending: str) -> None:
     out = tmp_path / f"p.{ending}"
-    with results.Results(out, ("no", "yes, of course")) as written:
+    with results.Results(out, gives(("no", "yes, of course"))) as written:
         written.add(pa.array(["a", "b"]), np.array([[0.25, 0.75], [1, 0]], np.float32))
         written.reject(Rejected("c", "why", 'a "reason", and more'))
         assert not out.exists()
@@ -212,7 +229,7 @@ def test_of_many_classes_the_best_five_are_written_and_of_a_regression_the_numbe
         (tmp_path / "many.parquet", labels, scores),
         (tmp_path / "one.parquet", None, scores[0, 7:8]),
     ):
-        with results.Results(out, of) as written:
+        with results.Results(out, gives(of)) as written:
             written.add(pa.array(["a"]), outputs)
             written.publish()
     (row,) = parquet.read_table(tmp_path / "many.parquet").to_pylist()
@@ -224,12 +241,12 @@ def test_of_many_classes_the_best_five_are_written_and_of_a_regression_the_numbe
 
 def test_an_error_leaves_nothing_and_a_new_prediction_removes_the_old_rejections(tmp_path: Path) -> None:
     out = tmp_path / "p.csv"
-    with pytest.raises(DataError), results.Results(out, None) as written:
+    with pytest.raises(DataError), results.Results(out, gives(None)) as written:
         written.add(pa.array(["a"]), np.ones(1, np.float32))
         raise DataError("stop")
     assert list(tmp_path.iterdir()) == []
     results.rejected_file(out).write_text("old")
-    with results.Results(out, None) as written:
+    with results.Results(out, gives(None)) as written:
         written.add(pa.array(["a"]), np.ones(1, np.float32))
         written.publish()
     assert [path.name for path in tmp_path.iterdir()] == ["p.csv"]

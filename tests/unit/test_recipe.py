@@ -66,6 +66,9 @@ def test_overrides_reach_nested_keys_and_keep_their_types() -> None:
         ("name.first=x", "'name' is a value"),
         ("train.epoch=3", "train.epoch: unknown key. Did you mean 'epochs'?"),
         ("model.name=mlp", "'mlp' does not take images"),
+        ("model.name=alexnt", "model.name: no such value. Did you mean 'alexnet'? Known: cnn_small, alexnet,"),
+        ("data.features={x: {type: number}}", "data.features.x.type: no such value. Did you mean 'numeric'?"),
+        ("data.channels=2", "data.channels: Input should be 1 or 3. Received: '2'."),
         ("data.path=null", "give either path or bundled"),
         ("data.split.train=0.9", "the fractions add up to 1.1"),
         ("train.workers=3", "64 examples make no 3 equal parts, one a worker; 63 would"),
@@ -244,6 +247,7 @@ train: {epochs: 5}
             "model.weights: Keras publishes none for 'cnn_small', but for resnet50, mobilenet_v3",
         ),
         (["model.name=alexnet"], "model.weights: Keras publishes none for 'alexnet'"),
+        (["model.name=vit_small"], "model.weights: Keras publishes none for 'vit_small', but for resnet50"),
         (
             ["model.name=mlp", "data.features={a: {type: numeric}}", "model.weights=/other.keras"],
             "model.weights: 'mlp' takes columns, whose ids mean something else in other data",

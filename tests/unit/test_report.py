@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -12,7 +13,9 @@ from trainyard.contract.artifacts.evaluate import Evaluation, Importance
 from trainyard.contract.artifacts.gate import Threshold, Verdict
 from trainyard.contract.artifacts.train import Training
 from trainyard.contract.statistics.divergence import Distance
-from trainyard.contract.statistics.drift import Movement
+from trainyard.contract.statistics.drift import FeatureStatistics, Movement, Statistics, TopValue
+from trainyard.contract.statistics.histogram import Histogram
+from trainyard.report.columns import BARS, summaries
 from trainyard.report.outputs import read
 from trainyard.report.report import Ending, render
 
@@ -72,6 +75,33 @@ def test_what_the_answers_rest_on_stands_beside_how_far_it_moved(tmp_path):
     text = "".join(rendered(folders).text)
     rest = text[text.index("What the answers rest on") :]
     assert rest.index("–") < rest.index("fare") < rest.index("0.12"), "nothing is known of age"
+
+
+def test_a_table_s_columns_are_shown_with_what_they_lack_and_hold(tmp_path):
+    folders = whole_run(tmp_path)
+    numbers = Histogram(exponent=0, starts=[0.0, 1.0, 3.0], counts=[2, 4, 1])
+    wide = Histogram(exponent=-10, starts=[0.0, 1.0, 500.0], counts=[1, 1, 1])
+    top = [
+        TopValue(value=value, count=count) for value, count in (("<b>", 60), ("a", 10), ("b", 5), ("c", 3), ("d", 2))
+    ]
+    columns = {
+        "km": FeatureStatistics(count=7, missing=1, mean=1.5, std=0.5, min=0.0, max=3.75, histogram=numbers),
+        "few": FeatureStatistics(count=3, missing=0, mean=9.0, std=1.0, min=0.0, max=500.0, histogram=wide),
+        "town": FeatureStatistics(count=80, missing=20, distinct=7, top=top),
+    }
+    Statistics(
+        examples={"train": 8}, classes={}, features={name: {"train": each} for name, each in columns.items()}
+    ).write(Path(folders["preprocess"]))
+    km, few, town = summaries(folders["preprocess"])
+    assert (km.missing, km.bars) == (1 / 8, [0.5, 1, 0, 0.25])
+    assert len(few.bars) == BARS and sum(few.bars) == 1.5, "two values share the first of the bars"
+    assert town.top == [("<b>", 0.6), ("a", 0.1), ("b", 0.05), ("c", 0.03)] and town.bars == []
+    outputs = read(folders)
+    table = replace(outputs, examples=outputs.examples.model_copy(update={"image": None}))
+    page = Page(render("r", recipe(), table, SECONDS))
+    text = " ".join(page.text)
+    assert "Columns of the training split" in text and "12.5 %" in text and "and 3 more" in text and "<b>" in text
+    assert summaries(None) == []
 
 
 def test_a_whole_run_is_shown_with_all_its_parts(tmp_path):

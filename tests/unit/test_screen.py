@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from rich.console import Console
+from rich.padding import Padding
 from rich.table import Table
 
 from trainyard_control.api import progress
@@ -16,7 +17,7 @@ from trainyard_control.cli import screen
 FORMATS = ("saved_model", "keras", "litert_float32", "litert_float16", "litert_int8")
 
 
-def printed(table: Table, width: int = 80) -> list[str]:
+def printed(table: Table | Padding, width: int = 80) -> list[str]:
     console = Console(file=io.StringIO(), width=width)
     console.print(table)
     return console.file.getvalue().splitlines()  # type: ignore[attr-defined,no-any-return]
@@ -55,6 +56,11 @@ def test_every_condition_of_the_gate_says_its_split_and_is_told_whole() -> None:
 
 def test_the_metrics_say_their_split() -> None:
     assert "metric (test split)" in printed(screen._metrics({"metrics": {"accuracy": 0.9}}, {}))[0]
+
+
+def test_a_remark_is_broken_between_its_words() -> None:
+    first, second = f"'no' as the answer {'to everything ' * 3}has", "accuracy 0.4560, more than the trees [b] have."
+    assert [line.strip() for line in printed(screen._remark(f"{first} {second}"), 70)] == [first, second]
 
 
 def test_what_stands_in_brackets_is_text_and_no_style(capsys: pytest.CaptureFixture[str]) -> None:

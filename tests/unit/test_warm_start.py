@@ -10,7 +10,7 @@ import pytest
 
 from trainyard.contract.artifacts.train import Training
 from trainyard.contract.champion import Champion
-from trainyard.contract.warm_start import TrainingPlan, plan
+from trainyard.contract.training.warm_start import TrainingPlan, plan
 from trainyard.errors import ConfigurationError
 from trainyard.spec import recipe as recipes
 from trainyard.storage import storage

@@ -1,9 +1,12 @@
 from collections.abc import Callable, Sequence
 
 import tensorflow as tf
-from keras import Layer, Variable
+from keras import KerasTensor, Layer, Variable
+from keras.initializers import Initializer
 
-class Activation(Layer): ...
+class Activation(Layer):
+    def __init__(self, activation: str, *, name: str | None = None) -> None: ...
+
 class ReLU(Layer): ...
 class LeakyReLU(Layer): ...
 class ELU(Layer): ...
@@ -32,7 +35,7 @@ class DepthwiseConv2D(Layer): ...
 class Flatten(Layer): ...
 
 class Add(Layer):
-    def __init__(self, *, dtype: str | None = None) -> None: ...
+    def __init__(self, *, dtype: str | None = None, name: str | None = None) -> None: ...
 
 class BatchNormalization(Layer):
     axis: int
@@ -57,6 +60,7 @@ class Conv2D(Layer):
         padding: str = "valid",
         activation: str | None = None,
         kernel_initializer: str = "glorot_uniform",
+        name: str | None = None,
     ) -> None: ...
 
 class Dense(Layer):
@@ -67,7 +71,7 @@ class Dense(Layer):
         *,
         activation: str | None = None,
         use_bias: bool = True,
-        kernel_initializer: str = "glorot_uniform",
+        kernel_initializer: str | Initializer = "glorot_uniform",
         dtype: str | None = None,
         name: str | None = None,
     ) -> None: ...
@@ -88,17 +92,43 @@ class Embedding(Layer):
         input_dim: int,
         output_dim: int,
         *,
-        embeddings_initializer: str = "uniform",
+        embeddings_initializer: str | Initializer = "uniform",
         dtype: str | None = None,
         name: str | None = None,
     ) -> None: ...
+
+class LayerNormalization(Layer):
+    def __init__(self, *, epsilon: float, name: str | None = None) -> None: ...
+
+class EinsumDense(Layer):
+    kernel: Variable
+
+class MultiHeadAttention(Layer):
+    num_heads: int
+    key_dim: int
+    value_dim: int
+    query_dense: EinsumDense
+    key_dense: EinsumDense
+    value_dense: EinsumDense
+    output_dense: EinsumDense
+    def __init__(
+        self, num_heads: int, key_dim: int, *, kernel_initializer: str | Initializer, name: str | None = None
+    ) -> None: ...
+    def __call__(self, query: KerasTensor, value: KerasTensor) -> KerasTensor: ...  # type: ignore[override]
 
 class MaxPooling2D(Layer):
     def __init__(self, pool_size: int, *, strides: int | None = None) -> None: ...
 
 class Rescaling(Layer):
+    scale: list[float]
+    offset: list[float]
     def __init__(
-        self, scale: float, offset: float = 0.0, *, dtype: str | None = None, name: str | None = None
+        self,
+        scale: float | list[float],
+        offset: float | list[float] = 0.0,
+        *,
+        dtype: str | None = None,
+        name: str | None = None,
     ) -> None: ...
 
 class Reshape(Layer):

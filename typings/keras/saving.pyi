@@ -5,3 +5,6 @@ class KerasFileEditor:
     weights_dict: Mapping[str, Any]
     object_metadata: Mapping[str, Mapping[str, object]]
     def __init__(self, filepath: str) -> None: ...
+    def _extract_weights_from_store(
+        self, data: Mapping[str, Any], metadata: dict[str, Mapping[str, object]] | None = None, inner_path: str = ""
+    ) -> tuple[dict[str, Any], dict[str, Mapping[str, object]]]: ...

@@ -11,7 +11,7 @@ def f1_score(
     y_true: _Array,
     y_pred: _Array,
     *,
-    labels: _Array,
+    labels: _Array | None = None,
     average: str,
     zero_division: int,
     sample_weight: _Array | None = None,
@@ -21,7 +21,9 @@ def precision_recall_fscore_support(
     y_true: _Array, y_pred: _Array, *, labels: _Array, zero_division: int, sample_weight: _Array | None = None
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]: ...
 def r2_score(y_true: _Array, y_pred: _Array, *, sample_weight: _Array | None = None) -> float: ...
-def roc_auc_score(y_true: _Array, y_score: _Array, *, sample_weight: _Array | None = None) -> float: ...
+def roc_auc_score(
+    y_true: _Array, y_score: _Array, *, average: str = "macro", sample_weight: _Array | None = None
+) -> float: ...
 def roc_curve(
     y_true: _Array, y_score: _Array, *, sample_weight: _Array | None = None
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]: ...

@@ -2,6 +2,9 @@ from collections.abc import Sequence
 from typing import overload
 
 import tensorflow as tf
+from tensorflow_transform import analyzer_nodes as analyzer_nodes
+from tensorflow_transform import graph_tools as graph_tools
+from tensorflow_transform import nodes as nodes
 
 class _IntDomain:
     min: int

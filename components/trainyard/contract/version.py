@@ -5,14 +5,24 @@ from __future__ import annotations
 from dataclasses import replace
 
 from trainyard.contract.champion import EXTRA
+from trainyard.storage import storage
 from trainyard.storage.storage import Manifest
 
 PRODUCER = "trainyard.push"
 PREPROCESSING = "preprocessing.json"
 """What export writes beside the SavedModel of the inputs it takes; in a version it lies below `assets.extra/`."""
 
+LABELS, TARGETS = "labels.txt", "targets.txt"
+"""Beside an exported model: the names of its classes, or of its several targets, one a line in their order."""
+
 _SAVED_MODEL = "saved_model/"
 _NOT_SERVED = "exports.json"
+
+
+def names(folder: str, file: str) -> list[str] | None:
+    """Return what the file `LABELS` or `TARGETS` of a committed `folder` lists; None if there is none."""
+    content = storage.read(folder, file)
+    return None if content is None else content.decode().split("\n")[:-1]
 
 
 def layout(exported: Manifest) -> dict[str, str]:

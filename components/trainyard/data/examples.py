@@ -63,7 +63,7 @@ class ExampleFolder:
         self.uri = uri
         self.document = Examples.read(uri)
         label = tf.float32 if self.document.task == "regression" else tf.int64
-        self._label = {"label": tf.io.FixedLenFeature((), label)}
+        self._label = {"label": tf.io.FixedLenFeature(self.document.label_shape, label)}
         self._features = {
             f"raw/{feature.name}" if feature.encoded else feature.name: tf.io.FixedLenFeature(
                 () if feature.encoded else feature.shape, tf.string if feature.encoded else _DTYPES[feature.dtype]
@@ -85,10 +85,11 @@ class ExampleFolder:
         """Return the model features and the labels of serialized tf.Examples, (n,) or a scalar string.
 
         Each feature has the shape and dtype that its `Feature` says, but an image is encoded, as its shard has it. A
-        label is an int64 class id or a float32 target. Beside the features is `WEIGHT`, float32, if there are weights.
+        label is an int64 class id, bool (classes,) of multi_label, or a float32 target, several (targets,). Beside the
+        features is `WEIGHT`, float32, if there are weights.
         """
         parsed = tf.io.parse_example(serialized, {**self._features, **self._label, **self._weight})
-        labels = parsed.pop("label")
+        labels = self._as_label(parsed.pop("label"))
         return {name.removeprefix("raw/"): values for name, values in parsed.items()}, labels
 
     def decode(self, serialized: tf.Tensor) -> tuple[Tensors, tf.Tensor]:
@@ -124,7 +125,7 @@ class ExampleFolder:
         @tf.autograph.experimental.do_not_convert
         def decode(serialized: tf.Tensor) -> tuple[Tensors, tf.Tensor, tf.Tensor]:
             parsed = tf.io.parse_example(serialized, spec)
-            return self._model_features(parsed), parsed["label"], parsed["key"]
+            return self._model_features(parsed), self._as_label(parsed["label"]), parsed["key"]
 
         records, parallel = self._records(split), tf.data.AUTOTUNE
         if self.document.image is None:
@@ -144,13 +145,14 @@ class ExampleFolder:
             for feature in self.document.features:
                 if feature.pixels and self.document.image is not None:
                     raw[feature.name] = encode_pixels(raw[feature.name], self.document.image)
-            return raw, parsed["label"]
+            return raw, self._as_label(parsed["label"])
 
         return self._records(split).batch(batch_size).map(decode).prefetch(tf.data.AUTOTUNE)
 
     def labels(self, split: Split) -> np.ndarray[Any, np.dtype[Any]]:
-        """Return the labels of `split` in stored order: (n,), int64 class ids or float32 targets."""
-        return self._column(split, "label", self._label["label"])
+        """Return the labels of `split` in stored order, (n,) or (n, ...), each as `parse` gives it."""
+        stored = self._column(split, "label", self._label["label"])
+        return stored != 0 if self.document.task == "multi_label" else stored
 
     def weights(self, split: Split) -> np.ndarray[Any, np.dtype[Any]] | None:
         """Return how much each example of `split` counts, in stored order: (n,) float32; None if all count the same."""
@@ -162,7 +164,11 @@ class ExampleFolder:
             return tf.io.parse_example(serialized, {name: spec})[name]
 
         batches = list(self._records(split).batch(4096).map(decode).as_numpy_iterator())
-        return np.concatenate(batches) if batches else np.zeros(0, spec.dtype.as_numpy_dtype)
+        return np.concatenate(batches) if batches else np.zeros((0, *spec.shape), spec.dtype.as_numpy_dtype)
+
+    def _as_label(self, stored: tf.Tensor) -> tf.Tensor:
+        """Return the labels as `parse` gives them."""
+        return tf.not_equal(stored, 0) if self.document.task == "multi_label" else stored
 
     def _records(self, split: Split) -> tf.data.Dataset[tf.Tensor]:
         return tf.data.TFRecordDataset(self.files(split), buffer_size=_READ_AHEAD)

@@ -18,6 +18,11 @@ def load_module(path: str) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
+    except ModuleNotFoundError as error:
+        raise ConfigurationError(
+            f"{path}: the recipe's module imports '{error.name}', which is not installed. Import within a function "
+            "what it alone needs, and copy into the file what it takes from other files of yours."
+        ) from error
     except Exception as error:
         raise ConfigurationError(
             f"{path}: the recipe's module fails to load ({type(error).__name__}: {error}). "

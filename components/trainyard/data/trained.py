@@ -6,7 +6,7 @@ import json
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -14,6 +14,7 @@ import tensorflow as tf
 from trainyard.contract.champion import EXTRA
 from trainyard.data.examples import Tensors as Tensors
 from trainyard.errors import ConfigurationError, DataError
+from trainyard.spec.gates import Task
 from trainyard.storage import storage
 
 FILE = "model.keras"
@@ -21,8 +22,6 @@ PRODUCER = "trainyard.train"
 _PUSHED = "trainyard.push"
 
 _FUNCTION_BY_NAME = ("builtins", "function")  # how Keras writes a function of its own, such as an activation
-
-Task = Literal["classification", "regression"]
 
 
 def load(uri: str) -> keras.Model:
@@ -88,12 +87,22 @@ def in_float32(model: keras.Model) -> keras.Model:
     return copy
 
 
+def output_name(task: Task) -> str:
+    """Return what `predictor` gives is called in the signatures of exported files."""
+    return "prediction" if task == "regression" else "probabilities"
+
+
 def predictor(model: keras.Model, task: Task) -> Callable[[Tensors], tf.Tensor]:
-    """Return a function from model features (n, ...) to float32 probabilities (n, classes), or predictions (n,)."""
+    """Return a function from model features (n, ...) to float32 probabilities (n, classes), or predictions.
+
+    Predictions are (n,), of several targets (n, targets).
+    """
 
     def predict(features: Tensors) -> tf.Tensor:
         outputs = tf.cast(model(features, training=False), tf.float32)
-        return tf.nn.softmax(outputs) if task == "classification" else tf.squeeze(outputs, axis=-1)
+        if task == "regression":
+            return tf.squeeze(outputs, axis=-1) if outputs.shape[-1] == 1 else outputs
+        return tf.nn.softmax(outputs) if task == "classification" else tf.nn.sigmoid(outputs)
 
     return predict
 

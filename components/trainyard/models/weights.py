@@ -10,20 +10,21 @@ import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import keras
 import numpy as np
 
 from trainyard import events
-from trainyard.contract import weights as source
+from trainyard.contract import version
 from trainyard.contract.champion import EXTRA
-from trainyard.contract.weights import FIELD
+from trainyard.contract.training import weights as source
+from trainyard.contract.training.weights import FIELD
 from trainyard.data import trained
 from trainyard.errors import ConfigurationError, DataError, TransientError
 from trainyard.models import applications
 from trainyard.spec.networks import IMAGENET
 from trainyard.spec.recipe import Model
-from trainyard.storage import storage
 from trainyard.storage.disk import os_errors
 
 HEAD = "logits"
@@ -136,24 +137,49 @@ def _from_hdf5(weights: str, path: Path, network: keras.Model) -> Arrays:
     """
     try:
         with contextlib.redirect_stdout(io.StringIO()):
-            layers = keras.saving.KerasFileEditor(str(path))
+            layers = _Editor(str(path))
     except (OSError, ValueError, KeyError, TypeError, RecursionError, zipfile.BadZipFile) as error:
         raise DataError(
             f"{FIELD}: {weights}: Keras refuses to read it safely ({_first_line(error)}). Save it again with "
             "Model.save_weights."
         ) from error
-    names = {layer.name: [variable.path for variable in layer.weights] for layer in network.layers}
+    names: dict[str, list[str]] = {}
+    for layer in network.layers:
+        for variable in layer.weights:
+            names.setdefault(variable.path.rpartition("/")[0], []).append(variable.path)
     arrays: dict[str, np.ndarray] = {}
     for group, numbered in _groups(layers.weights_dict):
-        layer = str(layers.object_metadata.get(f"/{group}", {}).get("name", group.rpartition("/")[2]))
+        owner = _layer_name(layers.object_metadata, group)
         for number, value in numbered.items():
             position = int(number) if number.isdigit() else -1
-            known = names.get(layer, [])
-            name = known[position] if 0 <= position < len(known) else f"{layer}/{number}"
+            known = names.get(owner, [])
+            name = known[position] if 0 <= position < len(known) else f"{owner}/{number}"
             arrays[name] = np.asarray(value)
             if arrays[name].dtype.kind not in "fiub":
                 raise DataError(f"{FIELD}: {weights}: {name} holds no numbers. Save it again with Model.save_weights.")
     return arrays
+
+
+class _Editor(keras.saving.KerasFileEditor):
+    """Reads the layers inside of a layer too, such as those of attention, which Keras 3.15 leaves out."""
+
+    def _extract_weights_from_store(
+        self, data: Mapping[str, Any], metadata: dict[str, Mapping[str, object]] | None = None, inner_path: str = ""
+    ) -> tuple[dict[str, Any], dict[str, Mapping[str, object]]]:
+        result, metadata = super()._extract_weights_from_store(data, metadata, inner_path)  # refuses links in `data`
+        for key, group in data.items():
+            if isinstance(group, Mapping) and "vars" in group and len(group) > 1:
+                inside, metadata = self._extract_weights_from_store(group, metadata, f"{inner_path}/{key}")
+                result[key] = {**inside.pop("vars", {}), **inside}
+                metadata[f"{inner_path}/{key}"] = dict(group["vars"].attrs)
+        return result, metadata
+
+
+def _layer_name(metadata: Mapping[str, Mapping[str, object]], group: str) -> str:
+    """Return the name of the layer at `group`, after those of the layers that it is in."""
+    parts = group.split("/")
+    paths = ["/" + "/".join(parts[: count + 1]) for count in range(len(parts))]
+    return "/".join(str(metadata[path]["name"]) for path in paths if "name" in metadata.get(path, {})) or parts[-1]
 
 
 def _groups(tree: Mapping[str, object], path: str = "") -> Iterator[tuple[str, Mapping[str, np.ndarray]]]:
@@ -170,8 +196,7 @@ def _labels(weights: str) -> list[str] | None:
     """Return the classes that `weights` tell apart, or None if nobody says."""
     if weights == IMAGENET or source.is_file(weights):
         return None
-    content = storage.read(weights, f"{EXTRA}/labels.txt")
-    return None if content is None else content.decode().split("\n")[:-1]
+    return version.names(weights, f"{EXTRA}/{version.LABELS}")
 
 
 def _first_line(error: Exception) -> str:

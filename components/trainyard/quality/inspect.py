@@ -34,7 +34,7 @@ def inspect_recipe(recipe: Recipe) -> Profile:
     forgo_pandas()
     source = recipe_source(recipe)
     if source.is_table:
-        return profile_table(source, recipe.data.label, recipe.task == "regression", recipe.data)
+        return profile_table(source, recipe.data.labels[0], recipe.task == "regression", recipe.data)
     return profile_pictures(source)
 
 

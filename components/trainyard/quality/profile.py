@@ -6,7 +6,7 @@ from typing import Literal
 
 from trainyard.contract.artifacts.document import Part
 from trainyard.contract.statistics.drift import FeatureStatistics, Statistics, TopValue
-from trainyard.spec.recipe import Delimiter
+from trainyard.spec.tables.columns import Delimiter
 
 ColumnType = Literal["integer", "number", "date", "category", "text", "empty"]
 

@@ -12,14 +12,13 @@ from trainyard.quality.arrow import forgo_pandas
 from trainyard.quality.inspect import recipe_source
 from trainyard.quality.pictures.pictures import Measured, measure
 from trainyard.quality.source import SourceFiles
-from trainyard.quality.tables.cells import Cells, cells
+from trainyard.quality.tables.cells import Cells, cells, too_many_classes
 from trainyard.quality.tables.formulas import with_derived
 from trainyard.quality.tables.table import Batch, find_delimiter, read_table
 from trainyard.spec.recipe import Data, Recipe
 
 _ROWS = 10_000  # chosen: parsed in some tens of milliseconds
 _PICTURES = 64  # chosen: by their headers, also from a bucket in a second
-_CLASSES = 100  # chosen: more different numbers than this are hardly classes
 _SUCH_AS = 3
 
 
@@ -61,8 +60,9 @@ def _check_table(recipe: Recipe, source: SourceFiles) -> tuple[list[str], str]:
             faults += _mistyped(f"data.features.{name}", feature.type, cells(batch.columns[name]), batch, recipe)
     if data.weight in names:
         faults += _mistyped("data.weight", "numeric", cells(batch.columns[data.weight]), batch, recipe)
-    if data.label in names:
-        faults += _label_faults(cells(batch.columns[data.label]), batch, recipe)
+    for name in data.labels:
+        if name in names:
+            faults += _label_faults(name, cells(batch.columns[name]), batch, recipe)
     return faults, looked_at
 
 
@@ -72,7 +72,9 @@ def _where(column: str, data: Data) -> str:
         return f"data.features.{column}"
     if column in (data.split.column, data.weight):
         return "data.split.column" if column == data.split.column else "data.weight"
-    return "data.label" if column == data.label else "data.derive or data.where"
+    if column in data.labels:
+        return "data.targets" if data.targets else "data.label"
+    return "data.derive or data.where"
 
 
 def _mistyped(where: str, kind: str, column: Cells, batch: Batch, recipe: Recipe) -> Iterator[str]:
@@ -88,17 +90,20 @@ def _mistyped(where: str, kind: str, column: Cells, batch: Batch, recipe: Recipe
         )
 
 
-def _label_faults(column: Cells, batch: Batch, recipe: Recipe) -> Iterator[str]:
-    rows, where = len(column.missing), f"data.label: '{recipe.data.label}'"
+def _label_faults(name: str, column: Cells, batch: Batch, recipe: Recipe) -> Iterator[str]:
+    if recipe.task == "multi_label":
+        return  # an empty cell has no class, and any text is a list
+    key = _where(name, recipe.data)
+    rows, where = len(column.missing), f"{key}: '{name}'"
     missing = int(column.missing.sum())
     if missing > recipe.data.max_bad_fraction * rows:
         yield f"{where} is missing in {missing:,} of {rows:,} rows, and such rows are bad. Leave them out of the data."
     if recipe.task == "regression":
-        yield from _mistyped("data.label", "a number", column, batch, recipe)
+        yield from _mistyped(key, "a number", column, batch, recipe)
         return
     distinct = len(column.texts.unique())
     all_numbers = not (np.isnan(column.numbers) & ~column.missing).any()
-    if distinct > _CLASSES and distinct > rows / 10:
+    if too_many_classes(distinct, rows):
         hint = "Is this task: regression?" if all_numbers else "Name another column."
         yield f"{where} has {distinct:,} different values in {rows:,} rows, too many for classes. {hint}"
 

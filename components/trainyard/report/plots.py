@@ -12,6 +12,7 @@ from trainyard.contract.artifacts.document import SPLITS
 from trainyard.contract.artifacts.evaluate import Evaluation, SliceMetrics
 from trainyard.contract.artifacts.preprocess import Examples
 from trainyard.contract.artifacts.train import Training
+from trainyard.spec.gates import MAIN_METRIC, METRIC_TITLES
 
 Figure = dict[str, Any]
 
@@ -59,7 +60,9 @@ def _answers(evaluation: Evaluation) -> dict[str, Figure]:
     if evaluation.calibration:
         drawn["calibration"] = _calibration(evaluation)
     if evaluation.scatter:
-        drawn["scatter"] = _scatter(evaluation)
+        drawn["scatter"] = _scatter(evaluation.scatter, "target")
+    for index, target in enumerate(evaluation.targets):
+        drawn[f"scatter{index}"] = _scatter(target.scatter, plain(target.name))
     if evaluation.slices:
         drawn["slices"] = _slices(evaluation)
     return drawn
@@ -112,8 +115,7 @@ def _loss(training: Training) -> Figure:
 
 
 def _metric(training: Training, examples: Examples | None) -> Figure:
-    regression = examples is not None and examples.task == "regression"
-    name = "mean absolute error" if regression else "accuracy"
+    name = METRIC_TITLES[MAIN_METRIC[examples.task if examples else "classification"]]
     epochs = [epoch.epoch for epoch in training.history]
     rate = [epoch.learning_rate for epoch in training.history]
     lines = [_line(epochs, [epoch.metric for epoch in training.history], f"eval {name}", "@second")]
@@ -264,24 +266,24 @@ def _calibration(evaluation: Evaluation) -> Figure:
     )
 
 
-def _scatter(evaluation: Evaluation) -> Figure:
-    targets = [target for target, _prediction in evaluation.scatter]
+def _scatter(pairs: list[tuple[float, float]], name: str) -> Figure:
+    targets = [target for target, _prediction in pairs]
     ends = [min(targets), max(targets)]
     points = {
         "type": "scatter",
         "mode": "markers",
         "x": targets,
-        "y": [prediction for _target, prediction in evaluation.scatter],
+        "y": [prediction for _target, prediction in pairs],
         "marker": {"color": "@accent", "opacity": 0.55, "size": 7},
         "hovertemplate": "target %{x:.5g}, prediction %{y:.5g}<extra></extra>",
     }
     ideal = _line(ends, ends, "ideal", "@muted", line={"width": 1, "dash": "dot"}, hoverinfo="skip")
-    return _figure([ideal, points], "target", "prediction", height=400, showlegend=False)
+    return _figure([ideal, points], name, "prediction", height=400, showlegend=False)
 
 
 def _slices(evaluation: Evaluation) -> Figure:
     shown = evaluation.slices[:SLICES]
-    main = "accuracy" if evaluation.confusion else "mae"
+    main = evaluation.main_metric
     names = [plain(part.name) for part in shown]
     value = [part.metrics[main] for part in shown]
     points = {
@@ -307,7 +309,7 @@ def _slices(evaluation: Evaluation) -> Figure:
     text = {"x": overall, "yref": "paper", "y": 1, "text": "all examples", "showarrow": False, "yanchor": "bottom"}
     return _figure(
         [points],
-        f"{'mean absolute error' if main == 'mae' else main}, with its 95 % interval",
+        f"{METRIC_TITLES[main]}, with its 95 % interval",
         "",
         height=130 + 26 * len(shown),
         shapes=[line | {"line": {"color": "@second", "width": 1.5, "dash": "dash"}}],

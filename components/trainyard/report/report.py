@@ -21,10 +21,11 @@ from typing import Any
 import yaml
 
 from trainyard.contract.artifacts.evaluate import Evaluation
-from trainyard.contract.scaling import scaling
+from trainyard.contract.training.scaling import scaling
 from trainyard.report import plots
+from trainyard.report.columns import summaries
 from trainyard.report.outputs import Outputs
-from trainyard.spec.gates import CLASSIFICATION_METRICS, REGRESSION_METRICS, SMALLER_IS_BETTER
+from trainyard.spec.gates import ALL_METRICS, MAIN_METRIC, METRIC_TITLES, SMALLER_IS_BETTER
 from trainyard.spec.recipe import Recipe
 from trainyard.storage import storage
 
@@ -42,11 +43,6 @@ PACKAGES = (
     "numpy",
     "kfp",
 )
-
-_BETTER = {
-    name: "smaller" if name in SMALLER_IS_BETTER else "larger"
-    for name in (*CLASSIFICATION_METRICS, *REGRESSION_METRICS)
-}
 
 
 @dataclass(frozen=True)
@@ -72,6 +68,7 @@ def render(title: str, recipe: Recipe, outputs: Outputs, seconds: dict[str, floa
         status=_status(ending, outputs),
         examples=outputs.examples,
         quarantined=_quarantined(outputs.folders),
+        columns=summaries(outputs.folders.get("preprocess")) if outputs.examples and not outputs.examples.image else [],
         training=training,
         scaling=scaling(training, outputs.folders["train"]) if training else None,
         evaluation=evaluation,
@@ -83,7 +80,9 @@ def render(title: str, recipe: Recipe, outputs: Outputs, seconds: dict[str, floa
         seconds=seconds,
         environment=_environment(),
         recipe_yaml=yaml.safe_dump(recipe.model_dump(mode="json", exclude_defaults=True), sort_keys=False),
-        better=_BETTER,
+        better={name: "smaller" if name in SMALLER_IS_BETTER else "larger" for name in ALL_METRICS},
+        main_metric=MAIN_METRIC,
+        metric_titles=METRIC_TITLES,
         drawn=set(figures),
         figures=_json(figures),
         style=(Path(__file__).parent / "report.css").read_text(encoding="utf-8"),

@@ -13,6 +13,7 @@ from trainyard.contract.artifacts.export import Exports
 from trainyard.contract.artifacts.preprocess import Examples
 from trainyard.errors import TrainyardError
 from trainyard.report.outputs import Outputs, read
+from trainyard.spec.gates import MAIN_METRIC
 from trainyard.spec.recipe import Recipe
 from trainyard.storage import storage
 
@@ -119,7 +120,7 @@ def _data(examples: Examples) -> dict[str, Any]:
 
 def _exports(exports: Exports, outputs: Outputs) -> list[dict[str, Any]]:
     """Return the exported files; metric says what their `accuracy` is."""
-    metric = "mae" if outputs.examples and outputs.examples.task == "regression" else "accuracy"
+    metric = MAIN_METRIC[outputs.examples.task if outputs.examples else "classification"]
     return [
         export.model_dump() | {"path": storage.join(outputs.folders["export"], export.path), "metric": metric}
         for export in exports.exports

@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from trainyard import events, uris
-from trainyard.contract import keys, warm_start
+from trainyard.contract import keys
 from trainyard.contract.champion import champion
-from trainyard.contract.warm_start import TrainingPlan
+from trainyard.contract.training import warm_start
+from trainyard.contract.training.warm_start import TrainingPlan
 from trainyard.errors import ConfigurationError, TransientError
 from trainyard.graph import STEPS, is_from
 from trainyard.runtime import step
@@ -152,17 +153,19 @@ def opened(name: str, recipe: str, root: str, code: str, run_id: str = "") -> It
         parsed = documents.parse(recipe, Recipe, name="recipe")
         if run_id:
             fallback = storage.join(keys.run_folder(root, parsed, run_id), name)
-        check_code(name, code, parsed.module)
+        check_code(name, code, parsed)
         task = Task(name, parsed, root, run_id)
         yield task
 
 
-def check_code(name: str, code: str, module: str | None = None) -> None:
-    """Raise `ConfigurationError` if `code` is the digest of other code than this and the recipe's own `module`."""
-    own = keys.code_digest(module)
+def check_code(name: str, code: str, recipe: Recipe | None = None) -> None:
+    """Raise `ConfigurationError` if `code` is the digest of other code than this and the module of `recipe`."""
+    own = keys.code_digest(recipe.module if recipe else None)
     if code and code != own:
+        remedy = "name the image of the pipeline's version in the environment"
+        if name == "train" and recipe and recipe.train.image:
+            remedy = "build train.image again FROM the image of the pipeline's version"
         raise ConfigurationError(
             f"{name}: the pipeline was compiled by code {code[:12]}, this image holds {own[:12]}. "
-            "Compile the pipeline again with the image's version, or name the image of the pipeline's version in the "
-            "environment."
+            f"Compile the pipeline again with the image's version, or {remedy}."
         )

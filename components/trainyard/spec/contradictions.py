@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, get_args
 
 from trainyard.errors import did_you_mean
 from trainyard.spec import feature_names
-from trainyard.spec.gates import CLASSIFICATION_METRICS, REGRESSION_METRICS
+from trainyard.spec.gates import METRICS
 from trainyard.spec.networks import COLUMN_NETWORKS, IMAGENET, KERAS_APPLICATIONS, MINIMUM_SIDE, Network
 from trainyard.spec.plain_yaml import Location
 from trainyard.spec.tables import formula
@@ -25,6 +25,7 @@ def of_recipe(recipe: Recipe) -> Iterator[tuple[Location, str]]:
     yield from command.faults(recipe)
     yield from _gate_faults(recipe)
     yield from _augment_faults(recipe)
+    yield from _label_faults(recipe)
     yield from _column_faults(recipe)
     data, formats = recipe.data, recipe.export.formats
     yield from ((("data", "features", name), why) for name, why in feature_names.faults(data))
@@ -33,7 +34,7 @@ def of_recipe(recipe: Recipe) -> Iterator[tuple[Location, str]]:
     elif data.store not in (None, "original") and data.image_size is None:
         yield ("data", "store"), f"{data.store} needs to know the size. Give data.image_size"
     for name in recipe.evaluate.slices:
-        if name not in data.features and name != data.label:
+        if name not in data.features and ([name] != data.labels or recipe.task == "multi_label"):
             yield ("evaluate", "slices"), f"no feature '{name}'.{did_you_mean(name, data.features)}"
     if "saved_model" not in formats:
         yield ("export", "formats"), "push serves the SavedModel, and evaluate compares with it. Add saved_model"
@@ -41,21 +42,37 @@ def of_recipe(recipe: Recipe) -> Iterator[tuple[Location, str]]:
         yield ("export", "formats"), "a format is given twice. Give it once"
     if recipe.train.warm_start and "keras" not in formats:
         yield ("train", "warm_start"), "takes the champion's model.keras. Add keras to export.formats"
-    weights = recipe.train.class_weights
-    if recipe.task == "regression":
-        if data.is_image:
-            yield ("task",), "regression takes columns, not images"
+
+
+def _label_faults(recipe: Recipe) -> Iterator[tuple[Location, str]]:
+    task, data, weights = recipe.task, recipe.data, recipe.train.class_weights
+    classes = {"multi_label": "an example may have several classes", "regression": "a regression has no classes"}
+    if task in classes:
         if weights is not None:
-            yield ("train", "class_weights"), "a regression has no classes. Leave it out"
+            yield ("train", "class_weights"), f"{classes[task]}. Leave it out"
         if data.split.by == "class":
-            yield ("data", "split"), "by: class is for a classification, and a regression has no classes. Leave it out"
+            yield ("data", "split"), f"by: class is for a classification, and {classes[task]}. Leave it out"
     if isinstance(weights, dict) and not any(weights.values()):
         yield ("train", "class_weights"), "no class counts. Give one a weight above 0"
+    if task == "regression" and data.is_image:
+        yield ("task",), "regression takes columns, not images"
+    if task == "multi_label" and data.format in ("image_folder", "tfds"):
+        yield ("task",), f"{data.format} has one class an example. Name columns, or images in format tfrecord"
+    if (task == "multi_label") != (data.label_separator is not None):
+        fault = "says where the classes of a cell are cut, as ';' in rock;pop. "
+        fault += "Give one" if task == "multi_label" else "It is for task: multi_label. Leave it out"
+        yield ("data", "label_separator"), fault
+    if data.targets and task != "regression":
+        yield ("data", "targets"), f"are several numbers to predict, and the task is {task}. Leave it out"
+    elif data.targets and data.label != type(data).model_fields["label"].default:
+        yield ("data", "label"), "is not predicted beside data.targets. Leave it out, or add it there"
+    elif len(set(data.targets)) < len(data.targets):
+        yield ("data", "targets"), "name a column twice. Name it once"
 
 
 def _column_faults(recipe: Recipe) -> Iterator[tuple[Location, str]]:
     data = recipe.data
-    used = {data.label: "label", data.split.column: "split.column", data.weight: "weight"}
+    used = [*data.labels, data.split.column, data.weight]
     if data.is_image:
         for name in ("derive", "where", "weight"):
             if getattr(data, name):
@@ -66,7 +83,7 @@ def _column_faults(recipe: Recipe) -> Iterator[tuple[Location, str]]:
                 f"by: {data.split.by} goes by a column, and these are images. Leave it out",
             )
         return
-    if data.weight == data.label or data.weight in data.features | data.inputs:
+    if data.weight in data.labels or data.weight in data.features | data.inputs:
         yield (
             ("data", "weight"),
             f"'{data.weight}' is the label or what the model is served, and says how much a row counts, which no "
@@ -94,8 +111,8 @@ def _no_feature(name: str, data: Data) -> str | None:
         )
     if formula.orders_texts(node):
         return "asks which of two texts comes first, which a served model cannot. Name the values: x in ['a', 'b']"
-    if data.label in formula.columns(node):
-        return f"reads the label '{data.label}', which a served model is not told. Compute it of other columns"
+    if label := next((name for name in formula.columns(node) if name in data.labels), None):
+        return f"reads the label '{label}', which a served model is not told. Compute it of other columns"
     read: dict[str, formula.Kind] = {
         each: "number" if kind.type == "numeric" else "text" for each, kind in data.inputs.items()
     }
@@ -164,14 +181,14 @@ def _augment_faults(recipe: Recipe) -> Iterator[tuple[Location, str]]:
     for name in ("mixup", "cutmix"):
         if not getattr(options, name):
             continue
-        if recipe.task == "regression" or not data.is_image:
+        if recipe.task != "classification" or not data.is_image:
             yield (*at, name), "mixes images of two classes: it is for the classification of images. Leave it out"
         elif train.batch_size % (2 * train.workers * train.accumulation_steps):
             yield (*at, name), "takes images in pairs: give each worker an even part of train.batch_size"
 
 
 def _gate_faults(recipe: Recipe) -> Iterator[tuple[Location, str]]:
-    allowed = CLASSIFICATION_METRICS if recipe.task == "classification" else REGRESSION_METRICS
+    allowed, targets = METRICS[recipe.task], recipe.data.targets
     for index, gate in enumerate(recipe.evaluate.gates):
         at = ("evaluate", "gates", index)
         if gate.metric not in allowed:
@@ -180,6 +197,12 @@ def _gate_faults(recipe: Recipe) -> Iterator[tuple[Location, str]]:
             yield (
                 (*at, "against"),
                 "boosted trees are grown for tables with evaluate.boosted. Leave it out",
+            )
+        if gate.target is not None and gate.target not in targets:
+            yield (
+                (*at, "target"),
+                f"'{gate.target}' is none of data.targets.{did_you_mean(gate.target, targets)} Name one, or leave it "
+                "out",
             )
         sliced = [f"{name}=" for name in recipe.evaluate.slices]
         if gate.slice is not None and not gate.slice.startswith(tuple(sliced)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 import types
 from collections.abc import Iterator, Sequence
@@ -21,6 +22,8 @@ FOLDER = "folder"
 MAX_FAULTS = 20  # shown of one document; chosen
 _CONTRADICTION = "contradiction"
 
+# Where the context of pydantic's errors has the known values, in quotes.
+_KNOWN_VALUES, _QUOTED = {"literal_error": "expected", "union_tag_invalid": "expected_tags"}, re.compile(r"'([^']*)'")
 _SHOWN, _LONGEST = 80, 600  # characters of a value and of a sentence in a message; chosen
 
 
@@ -161,6 +164,11 @@ def _faults(error: ValidationError, model: type[BaseModel], read: Text) -> list[
         if fault["type"] == "extra_forbidden":
             known = _known_keys(model, at[:-1])
             text = f"unknown key.{did_you_mean(str(at[-1]), known)} Allowed here: {', '.join(known)}."
+        elif known := _QUOTED.findall(fault.get("ctx", {}).get(_KNOWN_VALUES.get(fault["type"]), "")):
+            value = str(fault["ctx"].get("tag", fault["input"]))
+            if "tag" in fault["ctx"]:
+                at = (*at, fault["ctx"]["discriminator"].strip("'"))
+            text = f"no such value.{did_you_mean(value, known)} Known: {', '.join(known)}. Received: '{safe(value)}'."
         elif fault["type"] == "missing":
             text = "is required and missing."
             if len(at) < len(fault["loc"]) and isinstance(fault["loc"][-1], int):  # of a list of fixed length

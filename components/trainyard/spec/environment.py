@@ -19,7 +19,7 @@ from trainyard.spec.hardware import machines
 from trainyard.spec.hardware.catalog import Name, Namespace, Platform, catalog
 from trainyard.spec.hardware.pools import Pool, Variant, nearest_that_trains
 from trainyard.spec.plain_yaml import Location
-from trainyard.uris import Output, is_bucket, resolve
+from trainyard.uris import Image, Output, is_bucket, resolve
 
 BUNDLED = Path(__file__).parent.parent / "environments"
 DEFAULT = "default"
@@ -32,15 +32,6 @@ LONGEST_SECONDS = (1 << 31) - 1  # what Kubeflow's field of a run's deadline hol
 # the retry of its launcher (steps/train/gang/launcher_heartbeat.py).
 PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 30, 600
 
-# Source: https://github.com/distribution/reference, of which this is the part that every registry takes
-Image = Annotated[
-    str,
-    Field(
-        max_length=512,
-        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*(:[0-9]{1,5})?(/[a-z0-9]+([._-]+[a-z0-9]+)*)*"
-        r"(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(@sha256:[0-9a-f]{64})?$",
-    ),
-]
 Step = Annotated[str, Field(min_length=1, max_length=128)]
 
 

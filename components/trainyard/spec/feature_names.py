@@ -38,9 +38,9 @@ def date_names(name: str, *, hour: bool = False) -> list[str]:
 
 def faults(data: Data) -> Iterator[tuple[str, str]]:
     """Yield each column of `data` whose name cannot be, and why."""
-    reserved = {"label", "key", data.label}
+    reserved = {"label", "key", *data.labels}
     names: dict[str, str] = {}
-    read = {name: feature for name, feature in data.inputs.items() if name != data.label}
+    read = {name: feature for name, feature in data.inputs.items() if name not in data.labels}
     for name, feature in (data.features | read).items():
         parts = date_names(name, hour=feature.hour) if feature.type == "date" else ()
         for made in (name, *parts):

@@ -10,8 +10,19 @@ from pydantic import Field, field_validator, model_validator
 from trainyard.errors import did_you_mean
 from trainyard.spec.documents import Strict
 
-CLASSIFICATION_METRICS = ("accuracy", "top5_accuracy", "macro_f1", "roc_auc", "log_loss", "calibration_error")
-REGRESSION_METRICS = ("mae", "rmse", "r2")
+Task = Literal["classification", "multi_label", "regression"]
+METRICS: dict[Task, tuple[str, ...]] = {
+    "classification": ("accuracy", "top5_accuracy", "macro_f1", "roc_auc", "log_loss", "calibration_error"),
+    "multi_label": ("f1", "macro_f1", "exact_match", "roc_auc", "log_loss"),
+    "regression": ("mae", "rmse", "r2"),
+}
+ALL_METRICS = tuple(dict.fromkeys(name for names in METRICS.values() for name in names))
+MAIN_METRIC: dict[Task, str] = {task: names[0] for task, names in METRICS.items()}
+"""What each epoch reports, sweeps choose by and exports are held to. It is a mean over the examples."""
+
+METRIC_TITLES = {"accuracy": "accuracy", "f1": "F1", "mae": "mean absolute error"}
+"""The main metrics as prose names them."""
+
 SMALLER_IS_BETTER = frozenset({"log_loss", "calibration_error", "mae", "rmse"})
 
 _RANGES = {"log_loss": (0.0, math.inf), "mae": (0.0, math.inf), "rmse": (0.0, math.inf), "r2": (-math.inf, 1.0)}
@@ -30,8 +41,7 @@ class Gate(Strict):
     """
 
     metric: Annotated[str, Field(max_length=64)] = Field(
-        description="classification: accuracy, top5_accuracy, macro_f1, roc_auc, log_loss, calibration_error. "
-        "regression: mae, rmse, r2."
+        description=". ".join(f"{task}: {', '.join(names)}" for task, names in METRICS.items()) + "."
     )
     min: Bound | None = Field(None, description="Least value.")
     max: Bound | None = Field(None, description="Greatest value.")
@@ -45,13 +55,17 @@ class Gate(Strict):
     slice: Annotated[str, Field(min_length=3, max_length=600)] | None = Field(
         None, description="Judge this slice alone, written feature=value, of a feature of evaluate.slices."
     )
+    target: Annotated[str, Field(max_length=256)] | None = Field(
+        None,
+        description="Judge this one of data.targets alone.",
+        exclude_if=lambda target: target is None,  # so that the outputs of recipes without it keep their keys
+    )
 
     @field_validator("metric")
     @classmethod
     def _known(cls, value: str) -> str:
-        known = (*CLASSIFICATION_METRICS, *REGRESSION_METRICS)
-        if value not in known:
-            raise ValueError(f"no such metric.{did_you_mean(value, known)} Known: {', '.join(known)}")
+        if value not in ALL_METRICS:
+            raise ValueError(f"no such metric.{did_you_mean(value, ALL_METRICS)} Known: {', '.join(ALL_METRICS)}")
         return value
 
     @model_validator(mode="after")

@@ -14,11 +14,22 @@ from trainyard.errors import ConfigurationError
 from trainyard.spec import contradictions, documents, plain_yaml
 from trainyard.spec.data_schema import PictureSchema, TableSchema, is_schema, load_schema, parse_schema
 from trainyard.spec.documents import Strict
-from trainyard.spec.gates import Gate
+from trainyard.spec.gates import Gate, Task
 from trainyard.spec.networks import IMAGENET, KERAS_APPLICATIONS, Network
 from trainyard.spec.schedule import Bounds
 from trainyard.spec.tables import formula
-from trainyard.spec.tables.columns import Category, Column, Count, Date, Examples, Numeric, SplitRows, Text
+from trainyard.spec.tables.columns import (
+    Category,
+    Column,
+    Count,
+    Date,
+    Delimiter,
+    Examples,
+    Numeric,
+    Separator,
+    SplitRows,
+    Text,
+)
 from trainyard.spec.tables.formula import Condition, Formula
 from trainyard.spec.training import command
 from trainyard.spec.training.train import Train
@@ -29,8 +40,6 @@ from trainyard.uris import Output, Source
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Pixels = Annotated[int, Field(gt=0, le=8192)]
 Units = Annotated[int, Field(gt=0, le=65_536)]
-Delimiter = Literal[",", ";", "\t"]
-DELIMITERS: tuple[Delimiter, ...] = get_args(Delimiter)
 ImageStore = Literal["original", "training_size", "raw"]
 Prose = Annotated[str, Field(max_length=2000, pattern=r"^[^\x00-\x08\x0b-\x1f\x7f]*$")]
 
@@ -64,6 +73,18 @@ class Data(Strict):
     )
     delimiter: Delimiter = Field(",", description='csv: what separates the cells of a row; "\\t" is a tab.')
     label: Column = Field("label", description="Name of the column or feature to predict, or of one of derive.")
+    label_separator: Separator | None = Field(
+        None,
+        description="With task: multi_label, what stands between the classes of a cell, such as ';' in rock;pop. An "
+        "empty cell has no class; a Parquet list needs none to be written in it.",
+        exclude_if=lambda separator: separator is None,  # so that the outputs of recipes without it keep their keys
+    )
+    targets: list[Column] = Field(
+        [],
+        max_length=100,
+        description="With task: regression, several columns to predict at once, instead of label.",
+        exclude_if=lambda targets: not targets,
+    )
     features: dict[Column, Annotated[Numeric | Category | Date | Text, Field(discriminator="type")]] = Field(
         default_factory=dict,
         max_length=10_000,
@@ -145,10 +166,15 @@ class Data(Strict):
     @property
     def columns(self) -> list[str]:
         """The columns of a table that are read, each once."""
-        named = [*self.features, self.label, *filter(None, [self.split.column, self.weight])]
+        named = [*self.features, *self.labels, *filter(None, [self.split.column, self.weight])]
         formulas = [*self.derive.values(), *([self.where] if self.where else [])]
         computed = [name for text in formulas for name in formula.columns(formula.parse(text))]
         return list(dict.fromkeys([*(name for name in named if name not in self.derive), *computed]))
+
+    @property
+    def labels(self) -> list[str]:
+        """The columns to predict."""
+        return self.targets or [self.label]
 
     @property
     def derived_features(self) -> dict[str, str]:
@@ -168,7 +194,8 @@ class Data(Strict):
     def separators(self) -> dict[str, str]:
         """The columns that may hold a list a row, and what stands between its values in one text."""
         texts = {name: feature for name, feature in self.features.items() if feature.type == "text"}
-        return {name: text.separator for name, text in texts.items() if text.separator}
+        lists = {name: text.separator for name, text in texts.items() if text.separator}
+        return lists | ({self.label: self.label_separator} if self.label_separator else {})
 
     @property
     def is_image(self) -> bool:
@@ -296,8 +323,9 @@ class Recipe(Strict):
         None, description="Python file beside the recipe with preprocessing_fn, build_model or metrics of its own."
     )
     seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = Field(1, description="Of every random draw.")
-    task: Literal["classification", "regression"] = Field(
-        "classification", description="classification: the label is a class. regression: it is a number."
+    task: Task = Field(
+        "classification",
+        description="classification: the label is a class. multi_label: any number of classes. regression: a number.",
     )
     data: Data
     model: Model = Model()

@@ -23,9 +23,9 @@ from trainyard_control.api.drawing import as_html, plain_table
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from trainyard.steps.predict.batches import Rejected
     from trainyard.steps.predict.prediction import Predictor
     from trainyard.steps.predict.pushed_model import PushedModel
+    from trainyard.steps.predict.reading.batches import Rejected
 
 _SHOWN = 20  # rows in a notebook; chosen
 

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainyard.errors import ConfigurationError, did_you_mean
+from trainyard.events import stderr_hidden
 from trainyard.spec import recipe as recipes
+from trainyard.spec.gates import MAIN_METRIC
 from trainyard.spec.networks import LADDERS
 from trainyard_control.api.arguments import LOCAL, at_least_one, of_this_machine
 from trainyard_control.api.progress import BenchScreen, SweepScreen
 from trainyard_control.api.settings import overrides
 
 if TYPE_CHECKING:
+    import keras
+
     from trainyard_control.search.certificate import Certificate
     from trainyard_control.search.result import Result
 
@@ -57,7 +62,7 @@ def sweep(
     from trainyard_control.search import sweep as sweeps
 
     what = sweeps.Sweep(recipe, sets, dimensions, where, trials, prune)
-    with SweepScreen(what.count, "accuracy" if what.recipe.task == "classification" else "mae") as screen:
+    with SweepScreen(what.count, MAIN_METRIC[what.recipe.task]) as screen:
         return sweeps.run(what, screen)
 
 
@@ -80,7 +85,7 @@ def _dimensions(over: Mapping[str, str | Sequence[Any]] | Sequence[str]) -> list
 
 
 def bench(
-    recipe: str = "digits",
+    recipe: str | keras.Model = "digits",
     *,
     environment: str = LOCAL,
     set_: Sequence[str] = (),
@@ -92,6 +97,9 @@ def bench(
     Batch sizes, XLA and precisions are compared by short trainings, one after the other; `plan` learns from them.
     quick: three settings instead of six, and fewer epochs. settings, set_: as `run` has them.
 
+    Instead of a recipe a Keras model, or its .keras file: its training steps on made-up inputs, on the CPU and on each
+    kind of accelerator that TensorFlow sees, with XLA and without. environment and settings are not for it.
+
     Raises what the training of the recipe as it is raises.
 
     >>> import trainyard as ty
@@ -99,7 +107,23 @@ def bench(
     """
     from trainyard_control.search import certificate
 
+    if not isinstance(recipe, str) or recipe.endswith(".keras"):
+        if settings or set_ or environment != LOCAL:
+            raise ConfigurationError("bench: settings and environments are for recipes, and this is a model.")
+        with BenchScreen() as screen:
+            return certificate.of_model(_loaded(recipe), quick, screen)
     sets = overrides(set_, settings)
     where = of_this_machine(environment, "A speed is measured on this machine.")
     with BenchScreen() as screen:
         return certificate.measure(recipe, sets, where, quick, screen)
+
+
+def _loaded(model: str | keras.Model) -> keras.Model:
+    if not isinstance(model, str):
+        return model
+    if not Path(model).is_file():
+        raise ConfigurationError(f"{model}: there is no such file. Name a recipe, or a model that Keras saved.")
+    with stderr_hidden():  # lines of TensorFlow's C++, when it is imported and when it looks for a GPU
+        from trainyard.data.trained import load_file
+
+    return load_file(Path(model))

@@ -6,6 +6,7 @@ import shlex
 from typing import Any
 
 from rich.markup import escape
+from rich.padding import Padding
 from rich.table import Table
 
 from trainyard.contract.artifacts.gate import Interval
@@ -26,7 +27,7 @@ def show(run: Run) -> None:
     console.print(_facts_of(record, run.settings["model"].get("name")))
     console.print(_metrics(record, run.intervals))
     if record.get("remark"):
-        console.print(f"  [dim]{escape(record['remark'])}[/]", soft_wrap=True)
+        console.print(_remark(record["remark"]))
     for table in _gates(gate):
         console.print(table)
     if record["exports"]:
@@ -60,6 +61,10 @@ def _facts_of(record: dict[str, Any], network: str | None) -> Table:
         facts.add_row("curves", escape(f"tensorboard --logdir {shlex.quote(curves)}"))
     facts.add_row("seconds", " · ".join(f"{step} {seconds:.1f}" for step, seconds in record["seconds"].items()))
     return facts
+
+
+def _remark(text: str) -> Padding:
+    return Padding(f"[dim]{escape(text)}[/]", (0, 0, 0, 2))
 
 
 def _metrics(record: dict[str, Any], intervals: dict[str, Interval]) -> Table:

@@ -25,6 +25,8 @@ def examine(environment: Environment, recipe: Recipe | None) -> Iterator[Check]:
     if recipe is not None:
         yield from _guarded("recipe", lambda: _recipe(recipe, environment))
     yield from (checks.image(variant, name) for variant, name in environment.images.items())
+    if recipe is not None and recipe.train.image:
+        yield checks.image("train", recipe.train.image)
     yield from _guarded("storage", lambda: _storage(environment))
     if environment.target == "kubeflow":
         yield from _guarded("kubeflow", lambda: _kubeflow(environment))

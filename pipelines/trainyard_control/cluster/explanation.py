@@ -297,7 +297,7 @@ def _blocked(diagnosis: Diagnosis) -> str:
         detail = f": {message}" if message and not message.startswith("Back-off") else ""
         return (
             f"its image {diagnosis.image} cannot be had ({reason}{detail}). Push it, correct images in the "
-            "environment, or give the node the right to pull it"
+            "environment or train.image in the recipe, or give the node the right to pull it"
         )
     if diagnosis.cause == "configuration":
         remedy = "Create what is named there, or correct the environment"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from trainyard.contract.gang import STEP as TRAIN
-from trainyard.contract.gang import gang_spec
+from trainyard.contract.training.gang import STEP as TRAIN
+from trainyard.contract.training.gang import gang_spec
 from trainyard.graph import OUTPUTS, STEPS
 from trainyard.kubernetes import labels
 from trainyard.kubernetes.client import Manifest

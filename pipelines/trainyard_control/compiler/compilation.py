@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from trainyard.contract import keys
-from trainyard.contract.gang import gang_spec
+from trainyard.contract.training.gang import gang_spec
 from trainyard.contract.window import day_of
 from trainyard.errors import ConfigurationError
 from trainyard.graph import PREDICT

@@ -13,14 +13,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainyard import quantity
-from trainyard.contract.gang import STEP as TRAIN
-from trainyard.contract.gang import gang_spec, to_parameter
+from trainyard.contract.training.gang import STEP as TRAIN
+from trainyard.contract.training.gang import gang_spec, to_parameter
 from trainyard.errors import ConfigurationError, did_you_mean
 from trainyard.graph import STEPS
 from trainyard.kubernetes import labels
 from trainyard.kubernetes.client import Manifest
 from trainyard.kubernetes.pod_spec import USER, pod_spec
 from trainyard.runtime.step import TIMEOUT_VARIABLE
+from trainyard.spec import documents
 from trainyard.spec.environment import (
     DEFAULT,
     LONGEST_PAUSE_SECONDS,
@@ -32,6 +33,7 @@ from trainyard.spec.environment import (
 )
 from trainyard.spec.hardware.catalog import catalog
 from trainyard.spec.hardware.pools import TRAINER_VARIABLE, Pool, Resources, device_variables
+from trainyard.spec.recipe import Recipe
 
 Spec = dict[str, Any]
 
@@ -62,7 +64,8 @@ def place(spec: Spec, environment: Environment, platform: Spec | None = None) ->
     A step that launches a gang goes to the default pool, and the pipeline's parameter `gang` says where the gang goes.
     `platform` is the platform spec that the pipeline was compiled with. What the pipeline's author set stays: the
     environment fills in what is left open. Trainyard's own steps run as the user of its images, others as the
-    environment's `run_as_user`, if it names one.
+    environment's `run_as_user`, if it names one. A recipe's `train.image` is for the pod that trains. A launcher
+    runs no program of the recipe: it stays on Trainyard's image, and its gang has the recipe's.
 
     Raises `ConfigurationError` if the environment names a step that the pipeline does not have.
     """
@@ -100,6 +103,7 @@ class _StepPlacement:
 
     seconds: the longest time that it may run. use: '2' for the step's second task, and so on.
     ours: whether it is a step of Trainyard; launches: whether it is one that starts a gang.
+    image: what the recipe names for it, if it names one.
     """
 
     step: str
@@ -109,22 +113,35 @@ class _StepPlacement:
     ours: bool
     use: str = ""
     launches: bool = False
+    image: str | None = None
 
 
 def _step_placement(spec: Spec, executor: str, step: str, environment: Environment) -> _StepPlacement:
     seconds = environment.timeout_of(step)
     use = executor.removeprefix(f"exec-{step}").lstrip("-")
     image = spec["deploymentSpec"]["executors"][executor]["container"]["image"]
-    ours = image in (IMAGE, *environment.images.values())
+    own = _train_image(spec) if step == TRAIN else None
+    ours = image in (IMAGE, own, *environment.images.values())
     plan = gang_spec(environment) if step == TRAIN and _takes_gang(spec, executor) else None
     if plan is None:
         name = environment.placement.get(step, environment.placement[DEFAULT])
-        return _StepPlacement(step, name, environment.pools[name], seconds, ours, use)
+        return _StepPlacement(step, name, environment.pools[name], seconds, ours, use, image=own)
     name = environment.placement[DEFAULT]
     pool = environment.pools[name].model_copy(update={"resources": LAUNCHER})
     # A queue may let a gang wait for days, and its timeout begins when it is admitted.
     longest = None if plan.pool.queue else plan.timeout_seconds + LAUNCHER_SECONDS
     return _StepPlacement(step, name, pool, longest, ours, use, launches=True)
+
+
+def _train_image(spec: Spec) -> str | None:
+    """Return `train.image` of the recipe that the pipeline carries, None if it carries none or that names none."""
+    parameters = spec["root"].get("inputDefinitions", {}).get("parameters", {})
+    try:
+        return documents.parse(
+            str(parameters.get("recipe", {}).get("defaultValue", "")), Recipe, name="recipe"
+        ).train.image
+    except ConfigurationError:  # a pipeline of somebody else's, or the catalog's without a recipe
+        return None
 
 
 def _takes_gang(spec: Spec, executor: str) -> bool:
@@ -180,7 +197,7 @@ _FROM_MAPS = ("secretAsEnv", "configMapAsEnv")
 def _place_container(container: Spec, placement: _StepPlacement, environment: Environment, taken: set[str]) -> None:
     """Give `container` image, resources and variables, as far as its author, who set the variables `taken`, did not."""
     if container["image"] == IMAGE:
-        container["image"] = environment.images[placement.pool.variant]
+        container["image"] = placement.image or environment.images[placement.pool.variant]
     container["resources"] = _completed(container.get("resources", {}), _resources(placement.pool, environment))
     added = device_variables(placement.pool) if placement.step == TRAIN else {}
     trainer = environment.pools[environment.placement.get(TRAIN, environment.placement[DEFAULT])].variant

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import IO, Any, Protocol, Self
 
 from trainyard import child_process, errors, events, memory
-from trainyard.contract import keys, warm_start, weights
+from trainyard.contract import keys
 from trainyard.contract.artifacts.evaluate import Evaluation
 from trainyard.contract.artifacts.export import Exports
 from trainyard.contract.champion import Champion, champion
+from trainyard.contract.training import warm_start, weights
 from trainyard.contract.window import day_of
 from trainyard.errors import ExitCode, TrainyardError
 from trainyard.graph import STEPS, is_from
@@ -84,6 +85,9 @@ class LocalRun:
         Raises the error class of the step that failed, with its sentence.
         """
         summary.reserve(self.root, self.recipe, self.run_id)
+        if self.recipe.train.image:
+            message = "train.image is for clusters; the program runs in this machine's Python"
+            self.listener.step_event("train", {"event": "warning", "message": message})
         destination = keys.models_folder(self.root, self.recipe)
         self.preprocess()
         best = champion(destination)

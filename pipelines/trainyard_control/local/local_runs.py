@@ -14,6 +14,7 @@ from trainyard.contract import refusal
 from trainyard.errors import ConfigurationError, DataError, did_you_mean
 from trainyard.graph import OUTPUTS
 from trainyard.spec import plain_yaml
+from trainyard.spec.gates import MAIN_METRIC
 from trainyard.storage import storage
 from trainyard_control.cluster.durations import seconds_between
 
@@ -47,7 +48,7 @@ class LocalRunView:
     def metric(self) -> str:
         """The first metric of its model on the test split, such as `accuracy 0.9743`; '' if it was not judged."""
         metrics = self.record.get("metrics") or {}
-        name = next((name for name in ("accuracy", "mae") if name in metrics), next(iter(metrics), ""))
+        name = next((name for name in MAIN_METRIC.values() if name in metrics), next(iter(metrics), ""))
         return f"{name} {metrics[name]:.4f}" if name else ""
 
     @property

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import trainyard.models
-from trainyard.contract.passes import TRAINING_PASSES, backbone_share, operations
+from trainyard.contract.training.passes import TRAINING_PASSES, backbone_share, operations
 from trainyard.errors import ConfigurationError
 from trainyard.spec import plain_yaml
 from trainyard.spec.recipe import Recipe
@@ -83,7 +83,7 @@ def named(name: str, image: tuple[int, int, int], classes: int) -> ExampleCost:
 
 @cache
 def _profiles() -> Any:
-    text = (Path(trainyard.models.__path__[0]) / "profiles.json").read_text(encoding="utf-8")
+    text = (Path(trainyard.models.__path__[0]) / "costs" / "profiles.json").read_text(encoding="utf-8")
     return json.loads(text)
 
 
@@ -139,7 +139,7 @@ def _remembered(key: str, what: str, measure: Callable[[], str]) -> ExampleCost:
 
 
 def _measured(arguments: list[str], failure: str) -> str:
-    command = [sys.executable, "-m", "trainyard.models.measure", *arguments]
+    command = [sys.executable, "-m", "trainyard.models.costs.measure", *arguments]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         last = done.stderr.strip().splitlines()[-1:] or ["no reason given"]

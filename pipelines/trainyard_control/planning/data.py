@@ -48,8 +48,9 @@ def find(recipe: Recipe, document: Examples | None, examples: int | None) -> Dat
         counts = {split: files.examples for split, files in document.splits.items()}
         shape = document.image
         image = (shape.height, shape.width, shape.channels) if shape else None
-        classes = len(document.labels) if document.labels else 1
-        known = DataSummary(counts["train"], counts["eval"], classes, image, document.features, "last preprocessing")
+        known = DataSummary(
+            counts["train"], counts["eval"], document.outputs, image, document.features, "last preprocessing"
+        )
     else:
         known = _from_source(recipe, examples)
     if examples is None:
@@ -91,7 +92,7 @@ def _from_source(recipe: Recipe, examples: int | None) -> DataSummary:
                 "Set it, or run the preprocess step once."
             )
         image = (*size, data.channels)
-    classes = classes if recipe.task == "classification" else 1
+    classes = len(data.labels) if recipe.task == "regression" else classes
     features = [Feature(name="image", dtype="float32", shape=image, encoded=True)] if image else _columns(recipe)
     return DataSummary(
         round(total * data.split.train), round(total * data.split.eval), classes, image, features, origin

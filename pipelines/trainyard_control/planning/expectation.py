@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from trainyard.contract.gang import STEP as TRAIN
+from trainyard.contract.training.gang import STEP as TRAIN
 from trainyard.errors import TrainyardError
 from trainyard.spec.environment import DEFAULT, Environment
 from trainyard.spec.recipe import Recipe

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from trainyard.contract.passes import backbone_share, operations
+from trainyard.contract.training.passes import backbone_share, operations
 from trainyard.errors import ConfigurationError
 from trainyard.spec.environment import Environment
 from trainyard.spec.hardware import machines

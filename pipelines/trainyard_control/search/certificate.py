@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import platform
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from importlib import metadata
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from trainyard.contract.artifacts.document import Part
 from trainyard.contract.artifacts.train import Device, Training
@@ -27,6 +29,9 @@ from trainyard_control.search.chart import Mark, chart
 from trainyard_control.search.page import page
 from trainyard_control.search.space import override
 
+if TYPE_CHECKING:
+    import keras
+
 _EPOCHS, _QUICK_EPOCHS = 6, 4  # chosen: the first warms up, and the others give the range
 _WAITS = 0.1  # chosen: less is the noise of a machine that does other things
 _START = ("import", "join", "probe", "build", "input", "compile")  # of Training.seconds: what comes before the speed
@@ -37,7 +42,8 @@ class Speed(Part):
 
     input_examples_per_second: what the model would take if its input cost nothing; larger if training waits for it.
     tflops: operations a second, and peak_share their share of what the devices were measured to deliver.
-    first_step_seconds: from the process's start to the first step, compilation included.
+    peak_share: None if the peak was not measured. first_step_seconds: from the process's start to the first step,
+    compilation included; of a Keras model, tracing and compiling alone.
     """
 
     setting: str
@@ -48,7 +54,7 @@ class Speed(Part):
     high: float
     input_examples_per_second: float
     tflops: float
-    peak_share: float
+    peak_share: float | None
     first_step_seconds: float
 
 
@@ -97,7 +103,7 @@ class Certificate(Part):
                 speed.setting,
                 *(f"{value:,.0f}" for value in (speed.examples_per_second, speed.low, speed.high)),
                 f"{1000 * speed.tflops:,.3g}",
-                f"{speed.peak_share:.1%}",
+                "–" if speed.peak_share is None else f"{speed.peak_share:.1%}",
                 f"{speed.first_step_seconds:.1f}",
             ]
             for speed in speeds
@@ -117,9 +123,8 @@ class Certificate(Part):
         best = max(self.speeds, key=lambda speed: speed.examples_per_second)
         if best.low > base.high:
             sets = ", ".join(f"{key}: {json.dumps(value)}" for key, value in best.values.items())
-            said.append(
-                f"{best.setting} is {best.examples_per_second / base.examples_per_second:.2f} times as fast ({sets})."
-            )
+            faster = f"{best.setting} is {best.examples_per_second / base.examples_per_second:.2f} times as fast"
+            said.append(f"{faster} ({sets})." if sets else f"{faster} as {base.setting}.")
         else:
             said.append("No setting is faster by more than what the epochs differ by.")
         waits = 1 - base.examples_per_second / base.input_examples_per_second
@@ -203,6 +208,60 @@ def measure(
     return _certificate(recipe.name, base, speeds, left_out)
 
 
+def of_model(model: keras.Model, quick: bool, listener: SpeedListener) -> Certificate:
+    """Measure training steps of a Keras model on the CPU and on each kind of accelerator, and return how fast they are.
+
+    Raises as `step_speeds`.
+    """
+    from trainyard.models.costs import step_speed
+    from trainyard.models.costs.cost import cost
+
+    step_speed.require_measurable(model)
+    work, names = cost(model), step_speed.device_names()
+    speeds: list[Speed] = []
+    left_out: dict[str, str] = {}
+    for found in step_speed.step_speeds(model, quick):
+        if isinstance(found, tuple):
+            left_out[found[0]] = found[1]
+            listener.setting_left_out(*found)
+            continue
+        rate = sum(found.rates) / len(found.rates)
+        speed = Speed(
+            setting=step_speed.setting_name(found.device, found.batch_size, found.xla),
+            values={},
+            batch_size=found.batch_size,
+            examples_per_second=round(rate, 2),
+            low=round(min(found.rates), 2),
+            high=round(max(found.rates), 2),
+            input_examples_per_second=round(rate, 2),
+            tflops=float(f"{rate * work.flops_per_example / 1e12:.4g}"),
+            peak_share=None,
+            first_step_seconds=round(found.first_step_seconds, 2),
+        )
+        speeds.append(speed)
+        listener.speed_measured(speed, speeds[0])
+    if not speeds:
+        raise ConfigurationError(f"{model.name}: no device takes a step: {next(iter(left_out.values()))}.")
+    certificate = Certificate(
+        recipe=model.name,
+        model=model.name,
+        parameters=work.parameters,
+        flops_per_example=work.flops_per_example,
+        machine=_machine(),
+        cores=len(os.sched_getaffinity(0)),
+        devices=[
+            Device(name=name, product=product, memory_bytes=0, tflops=0, gb_per_second=0)
+            for name, product in names.items()
+        ],
+        versions={"python": platform.python_version()}
+        | {name: metadata.version(name) for name in ("tensorflow", "keras")},
+        measured=datetime.now(UTC).isoformat(timespec="seconds"),
+        speeds=speeds,
+        left_out=left_out,
+    )
+    return _signed(certificate)
+
+
 def _speed(setting: Setting, batch_size: int, training: Training) -> Speed:
     rates = [epoch.examples_per_second for epoch in training.history[1:]]
     peak = sum(device.tflops for device in training.measured)
@@ -236,6 +295,10 @@ def _certificate(name: str, base: Training, speeds: list[Speed], left_out: dict[
         speeds=speeds,
         left_out=left_out,
     )
+    return _signed(certificate)
+
+
+def _signed(certificate: Certificate) -> Certificate:
     return certificate.model_copy(update={"digest": digest(certificate)})
 
 

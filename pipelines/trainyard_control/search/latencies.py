@@ -27,7 +27,7 @@ def with_latencies(trials: list[Trial], listener: Listener) -> list[Trial]:
     ]
     if not missing:
         return trials
-    command = [sys.executable, "-m", "trainyard.models.latency", *(trial.model for trial in missing)]
+    command = [sys.executable, "-m", "trainyard.models.costs.latency", *(trial.model for trial in missing)]
     ended = subprocess.run(command, capture_output=True, text=True)
     if ended.returncode:  # the sweep's result is worth more than this figure
         last = ended.stderr.strip().splitlines()[-1:] or ["no reason given"]

@@ -14,6 +14,7 @@ from trainyard.contract.artifacts.preprocess import Examples
 from trainyard.errors import ConfigurationError
 from trainyard.spec import recipe as recipes
 from trainyard.spec.environment import Environment
+from trainyard.spec.gates import SMALLER_IS_BETTER
 from trainyard.storage import storage
 from trainyard_control.local.local_run import Listener, LocalRun
 from trainyard_control.search.chart import Mark, chart
@@ -23,13 +24,14 @@ from trainyard_control.search.space import override
 _DRAWS = 2000  # chosen: the ends of an interval of 95 % then rest on 50 draws each
 _DRAWN = 40  # points along a curve
 _Z = 1.96  # of a normal distribution, 95 % lie so many deviations around the mean
+_SMALLEST = 1e-6  # of an error whose logarithm is taken; chosen
 
 
 @dataclass(frozen=True)
 class Point:
     """One training: on `examples`, the share `fraction` of the training split.
 
-    error: on the test split, one minus the accuracy or the mean absolute error, with its interval of 95 %.
+    error: on the test split, one minus accuracy or F1, or the mean absolute error, with its interval of 95 %.
     classes: one minus the recall of each class. log_deviation: how far the error's logarithm may be off.
     """
 
@@ -143,16 +145,22 @@ def sentence(points: list[Point], law: PowerLaw, *, is_percentage: bool) -> str:
 
 
 def _point(share: float, examples: int, evaluation: Evaluation) -> Point:
-    if "accuracy" not in evaluation.metrics:
-        error, interval = evaluation.metrics["mae"], evaluation.intervals["mae"]
-        deviation = (math.log(interval.high) - math.log(interval.low)) / (2 * _Z)
-        return Point(share, examples, error, interval.low, interval.high, max(deviation, 1e-3), {})
+    main, classes = (
+        evaluation.main_metric,
+        {each.label: 1 - each.recall for each in evaluation.classes if each.examples},
+    )
+    if main != "accuracy":
+        error, interval = evaluation.metrics[main], evaluation.intervals[main]
+        low, high = interval.low, interval.high
+        if main not in SMALLER_IS_BETTER:
+            error, low, high = 1 - error, 1 - high, 1 - low
+        deviation = (math.log(max(high, _SMALLEST)) - math.log(max(low, _SMALLEST))) / (2 * _Z)
+        return Point(share, examples, max(error, _SMALLEST), low, high, max(deviation, 1e-3), classes)
     count = evaluation.examples
     # No error among n is no proof of none: half a mistake more (the Jeffreys prior's mean, without its last digit).
     error = (round((1 - evaluation.metrics["accuracy"]) * count) + 0.5) / (count + 1)
     deviation = math.sqrt((1 - error) / (count * error))
     low, high = (error * math.exp(sign * _Z * deviation) for sign in (-1, 1))
-    classes = {each.label: 1 - each.recall for each in evaluation.classes if each.examples}
     return Point(share, examples, error, low, min(1.0, high), deviation, classes)
 
 

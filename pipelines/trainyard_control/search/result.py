@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from trainyard.contract.artifacts.evaluate import Evaluation
 from trainyard.quality.page import framed
+from trainyard.spec.gates import MAIN_METRIC, METRIC_TITLES, SMALLER_IS_BETTER
 from trainyard.spec.recipe import Recipe
 from trainyard_control.search.chart import Chart, Mark, chart
 from trainyard_control.search.page import page
@@ -23,19 +24,28 @@ class Result:
 
     folder: str
     dimensions: list[Dimension]
-    larger_is_better: bool
     trials: list[Trial]
     best: Trial
     recipe: Recipe
     test: Evaluation
     importance: dict[str, float]
 
+    @property
+    def metric(self) -> str:
+        """The name of the metric that chose."""
+        return MAIN_METRIC[self.recipe.task]
+
+    @property
+    def larger_is_better(self) -> bool:
+        """Whether a larger metric is the better one."""
+        return self.metric not in SMALLER_IS_BETTER
+
     def _repr_html_(self) -> str:
         return framed(self.page())
 
     def page(self) -> str:
         """Return what was found as a page of HTML."""
-        metric = "eval accuracy" if self.larger_is_better else "eval mean absolute error"
+        metric = f"eval {METRIC_TITLES[self.metric]}"
         done = [trial for trial in self.trials if trial.state == "complete" and trial.metric is not None]
         charts = [_cost(self, done, metric), *_latency(self, done, metric), _history(self, done, metric)]
         charts += [_by_value(dimension, done, self, metric) for dimension in self.dimensions]

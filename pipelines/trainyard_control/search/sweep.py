@@ -25,6 +25,7 @@ from trainyard.errors import ConfigurationError, DataError
 from trainyard.spec import plain_yaml
 from trainyard.spec import recipe as recipes
 from trainyard.spec.environment import Environment
+from trainyard.spec.gates import MAIN_METRIC, SMALLER_IS_BETTER
 from trainyard.spec.recipe import Recipe
 from trainyard.storage import storage
 from trainyard_control.local.local_run import Listener, LocalRun
@@ -201,9 +202,7 @@ def _result(sweep: Sweep, study: Study, done: list[Trial], listener: Listener) -
     judged.preprocess()
     judged.train(champion(keys.models_folder(judged.root, winner)))
     test = Evaluation.read(judged.evaluate(None))
-    return Result(
-        sweep.folder, sweep.dimensions, _larger_is_better(recipe), done, best, winner, test, _importance(study)
-    )
+    return Result(sweep.folder, sweep.dimensions, done, best, winner, test, _importance(study))
 
 
 def _importance(study: Study) -> dict[str, float]:
@@ -214,7 +213,7 @@ def _importance(study: Study) -> dict[str, float]:
 
 
 def _larger_is_better(recipe: Recipe) -> bool:
-    return recipe.task == "classification"  # accuracy; of a regression the mean absolute error
+    return MAIN_METRIC[recipe.task] not in SMALLER_IS_BETTER
 
 
 def _best(done: list[Trial], recipe: Recipe) -> Trial | None:

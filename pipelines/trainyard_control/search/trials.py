@@ -24,7 +24,7 @@ from trainyard_control.local.local_run import Listener, LocalRun
 class Trial(Part):
     """A variant that was trained: `values` by key of the recipe, and `text`, the recipe's YAML.
 
-    metric: of the best epoch on the eval split, accuracy or mean absolute error; epochs: that of each epoch so far.
+    metric: the main one, of the best epoch on the eval split; epochs: that of each epoch so far.
     operations: of a training step, for one example. milliseconds: that an answer takes on one core of this machine,
     None if it was not measured. why: of one that failed or was left early.
     """

@@ -5,6 +5,7 @@ from __future__ import annotations
 from trainyard.contract.artifacts.document import Document, Part, Split
 from trainyard.contract.artifacts.gate import Interval, Verdict
 from trainyard.contract.statistics.drift import Movement
+from trainyard.spec.gates import MAIN_METRIC, SMALLER_IS_BETTER
 
 
 class SliceMetrics(Part):
@@ -79,20 +80,34 @@ class Importance(Part):
     spread: float
 
 
+class TargetMetrics(Part):
+    """How well one of several targets is predicted: its metrics, with the interval of the mean absolute error.
+
+    baseline: what its mean as the answer to everything has. scatter: as of `Evaluation`.
+    """
+
+    name: str
+    metrics: dict[str, float]
+    interval: Interval | None
+    baseline: float
+    scatter: list[tuple[float, float]]
+
+
 class Evaluation(Document):
     """Output of evaluate on one split. The folder holds, beside this document:
 
-    predictions.npz   keys (n,) bytes, labels (n,) int64 class ids or float32 targets, outputs (n, classes) float32
-        probabilities or (n,) float32 predictions
+    predictions.npz   keys (n,) bytes, labels (n,) int64 class ids, bool (n, classes) of multi_label, or float32 targets
+        (n,), of several (n, targets); outputs (n, classes) float32 probabilities, or predictions as the targets
     verdict.json      `gate` alone
     worst/*.png       the pictures of `worst`
 
-    confusion[i][j] counts the examples of class i that were taken for class j. metrics and intervals hold the same
-    names, less those that have no interval. calibration (classification) holds the bins of confidence that have
-    examples; scatter (regression) holds (target, prediction) of up to 1,000 examples. champion is the folder of the
-    model last pushed, champion_metrics its metrics on the same examples, drift how far the training data moved from
-    those that it learnt from, baseline what one answer to everything reaches (None: written by an earlier version).
-    boosted and importance, the column that counts most first, are of tables alone.
+    confusion[i][j] (classification) counts the examples of class i that were taken for class j. metrics and intervals
+    hold the same names, less those that have no interval. calibration (classification) holds the bins of confidence
+    that have examples; scatter (regression) holds (target, prediction) of up to 1,000 examples. champion is the folder
+    of the model last pushed, champion_metrics its metrics on the same examples, drift how far the training data moved
+    from those that it learnt from, baseline what one answer to everything reaches (None: written by an earlier
+    version). boosted and importance, the column that counts most first, are of tables alone; targets if there are
+    several.
     """
 
     file = "evaluation.json"
@@ -115,6 +130,12 @@ class Evaluation(Document):
     baseline: Baseline | None = None
     boosted: Boosted | None = None
     importance: list[Importance] = []
+    targets: list[TargetMetrics] = []
+
+    @property
+    def main_metric(self) -> str:
+        """The name of the metric that stands for the model, `spec.gates.MAIN_METRIC`."""
+        return next(name for name in MAIN_METRIC.values() if name in self.metrics)
 
     @property
     def remark(self) -> str:
@@ -122,7 +143,8 @@ class Evaluation(Document):
         return " ".join(filter(None, (self._beside_constant(), self._beside_boosted())))
 
     def _beside_boosted(self) -> str:
-        for name, larger in (("roc_auc", 1), ("accuracy", 1), ("mae", -1)):
+        for name in ("roc_auc", self.main_metric):
+            larger = -1 if name in SMALLER_IS_BETTER else 1
             if self.boosted and name in self.boosted.differences and name in self.metrics:
                 interval = self.boosted.differences[name]
                 text = f"Gradient-boosted trees on the same split have {name} {self.boosted.metrics[name]:.4f}"
@@ -132,17 +154,15 @@ class Evaluation(Document):
         return ""
 
     def _beside_constant(self) -> str:
-        for name in ("accuracy", "mae"):
-            if self.baseline and name in self.baseline.metrics and name in self.metrics:
-                constant, interval = self.baseline.metrics[name], self.intervals.get(name)
-                text = f"{self.baseline.answer} as the answer to everything has {name} {constant:.4f}"
-                better = interval is None or (
-                    interval.low > constant if name == "accuracy" else interval.high < constant
-                )
-                return (
-                    f"{text}." if better else f"{text}: the model is not better beyond doubt, {self._interval(name)}."
-                )
-        return ""
+        name = self.main_metric
+        if self.baseline is None or name not in self.baseline.metrics:
+            return ""
+        constant, interval = self.baseline.metrics[name], self.intervals.get(name)
+        text = f"{self.baseline.answer} as the answer to everything has {name} {constant:.4f}"
+        better = interval is None or (
+            interval.high < constant if name in SMALLER_IS_BETTER else interval.low > constant
+        )
+        return f"{text}." if better else f"{text}: the model is not better beyond doubt, {self._interval(name)}."
 
     def _interval(self, name: str) -> str:
         interval = self.intervals[name]

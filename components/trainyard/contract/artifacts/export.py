@@ -19,8 +19,8 @@ class Latency(Part):
 class Export(Part):
     """One exported file or folder and how it compares with the trained model on the whole eval split.
 
-    accuracy is the mean absolute error for regression; accuracy_difference is the export's minus the trained model's;
-    max_abs_difference is over the probabilities (or predictions).
+    accuracy is the main metric of the task, `spec.gates.MAIN_METRIC`; accuracy_difference is the export's minus the
+    trained model's; max_abs_difference is over the probabilities (or predictions).
     """
 
     format: str

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from trainyard.contract.artifacts.document import Document, Part, Split
+from trainyard.spec.gates import Task
 
 WEIGHT = "_weight"
 """The feature of the shards that says how much an example counts; no feature's own name begins so."""
@@ -115,17 +116,19 @@ class Examples(Document):
     """Output of preprocess. The folder holds, beside this document:
 
     examples/<split>-00000-of-00004.tfrecord   uncompressed TFRecord of serialized tf.Example with the transformed
-        features by name (encoded images excepted), every raw feature as `raw/<name>`, `label` (int64 class id, or
-        float32 target), `key` (bytes, names the record's origin) and, if there is a mean_weight, `_weight` (float32)
+        features by name (encoded images excepted), every raw feature as `raw/<name>`, `label` (int64 class id;
+        of multi_label an int64 for each of `labels`, 1 if it is one; or float32 target, one for each of `targets` if
+        there are several), `key` (bytes, names the record's origin) and, if there is a mean_weight, `_weight` (float32)
     transform/      tf.Transform's output folder; transform/transform_fn maps raw features to features (SavedModel)
     schema.pbtxt, statistics.json, labels.txt (one label a line, in id order), quarantine.jsonl (`Quarantined` a line)
     """
 
     file = "examples.json"
 
-    task: Literal["classification", "regression"]
+    task: Task
     label: str
     labels: list[str] | None
+    targets: list[str] = []
     splits: dict[Split, SplitFiles]
     features: list[Feature]
     raw_features: list[RawFeature]
@@ -137,3 +140,13 @@ class Examples(Document):
     warnings: list[str]
     fingerprint: str
     window: Window | None = None
+
+    @property
+    def outputs(self) -> int:
+        """How many numbers a model gives for an example: logits of the classes, or predictions."""
+        return len(self.labels or self.targets) or 1
+
+    @property
+    def label_shape(self) -> tuple[int, ...]:
+        """The shape of one example's label."""
+        return (self.outputs,) if self.task == "multi_label" or self.targets else ()

@@ -8,7 +8,7 @@ from trainyard.contract.artifacts.document import Document, Part
 
 
 class Epoch(Part):
-    """Evidence of one epoch. `metric` is the eval split's accuracy, or its mean absolute error for regression."""
+    """Evidence of one epoch. `metric` is the eval split's main metric, `spec.gates.MAIN_METRIC`."""
 
     epoch: int
     step: int
@@ -58,8 +58,9 @@ class Device(Part):
 
 
 class Training(Document):
-    """Output of train. The folder holds model.keras (outputs logits (batch, classes), or (batch, 1) for regression;
-    inputs a dict by feature name) and tensorboard/ beside this document.
+    """Output of train. The folder holds model.keras and tensorboard/ beside this document.
+
+    The model takes a dict by feature name and gives logits (batch, classes), or for regression (batch, targets).
 
     examples_per_second leaves the warm-up steps out. bottleneck compares step_ms, the mean step on real batches, with
     cached_step_ms, the median of a few calls on a cached one after the training; it is unclear if the ranges of both

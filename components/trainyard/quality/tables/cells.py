@@ -151,3 +151,11 @@ def _listed_as_missing(texts: Any) -> Mask:
 
 def _mask(array: Any) -> Mask:
     return np.asarray(pc.fill_null(array, False).to_numpy(zero_copy_only=False), dtype=bool)
+
+
+def too_many_classes(distinct: int, rows: int) -> bool:
+    """Return whether a column of so many `distinct` values in `rows` hardly names classes.
+
+    Chosen: more than 100, and more than a tenth of the rows.
+    """
+    return distinct > 100 and distinct > rows / 10

@@ -98,7 +98,7 @@ class Column:
         such_as = self._not_days if kind == "date" else self._not_numbers
         mistyped = count - moments.count if moments else 0
         bins = self._day_bins if kind == "date" else self._number_bins
-        top = [TopValue(value=value, count=times) for value, times in _most_common(self._texts)]
+        top = [TopValue(value=value, count=times) for value, times in self.most_common(TOP).items()]
         histogram = bins if moments else None
         return ColumnProfile(
             name=self.name,
@@ -118,6 +118,10 @@ class Column:
             top=top,
             longest=self._longest,
         )
+
+    def most_common(self, most: int) -> dict[str, int]:
+        """Return how often each of the `most` frequent texts stands there, equal counts in the order of the texts."""
+        return dict(sorted(self._texts.items(), key=lambda item: (-item[1], item[0]))[:most])
 
     def _type(self) -> ColumnType:
         count = self._rows - self._missing
@@ -160,10 +164,6 @@ def _counted(before: Histogram | None, values: NDArray[np.float64]) -> Histogram
         return before
     now = counted(values)
     return now if before is None else merged(before, now)
-
-
-def _most_common(texts: Counter[str]) -> list[tuple[str, int]]:
-    return sorted(texts.items(), key=lambda item: (-item[1], item[0]))[:TOP]
 
 
 def _spread(moments: Moments | None) -> dict[str, float]:

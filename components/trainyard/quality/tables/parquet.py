@@ -62,11 +62,25 @@ def read_parquet(
             for group in range(first, opened.num_row_groups if end is None else end):
                 try:
                     for batch in opened.iter_batches(rows, row_groups=[group], columns=wanted):
+                        _require_text(batch, f"{name}: row group {group}")
                         yield _texts(batch, columns, parts, separators or {})
                 except _UNREADABLE as error:
                     raise _broken(f"{name}: row group {group}{_column(opened, group, wanted)}", error) from error
                 except ValueError as error:
                     raise DataError(f"{name}: row group {group}: {error}.") from error
+
+
+def _require_text(batch: Any, where: str) -> None:
+    """Raise `DataError` if a column holds bytes that are no text: a writer may have put them there unseen."""
+    for column, values in zip(batch.schema.names, batch.columns, strict=True):
+        try:
+            values.validate(full=True)
+        except pa.ArrowInvalid as error:
+            reason = " ".join(str(error).split())[:200]
+            raise DataError(
+                f"{where}: column '{column}': is not UTF-8 or broken ({reason}). Write the file again with texts in "
+                "UTF-8, or leave the column out."
+            ) from error
 
 
 def _texts(batch: Any, columns: Sequence[str], parts: dict[str, str], separators: Mapping[str, str]) -> Any:

@@ -8,7 +8,7 @@ import itertools
 import re
 import zlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import IO, Any
 
@@ -21,8 +21,9 @@ from numpy.typing import NDArray
 from trainyard.errors import DataError
 from trainyard.quality.source import SourceFiles
 from trainyard.quality.tables.parquet import column_names, read_parquet
-from trainyard.spec.recipe import DELIMITERS, Delimiter
+from trainyard.spec.tables.columns import DELIMITERS, Delimiter
 
+_PLACE = re.compile(r"column #(\d+): Row #(\d+)")  # in Arrow's sentences; its rows begin below the header
 _BLOCK = 4 << 20  # bytes of text that are parsed at once; chosen: a longer row is a lost quote
 _ROWS = 1 << 14  # of a Parquet file that are read at once; chosen
 _NUMBER = re.compile(r"[+-]?[0-9]*\.?[0-9]+([eE][+-]?[0-9]+)?")
@@ -152,7 +153,7 @@ def _rows(stream: IO[bytes], header: list[str], name: str, delimiter: str) -> It
     except pa.ArrowInvalid as error:
         guarded.require_whole()
         if "Empty CSV" not in str(error):
-            raise DataError(_not_csv(name, error)) from error
+            raise DataError(_not_csv(name, error, header)) from error
         return
     good, told = 0, 0
     while True:
@@ -162,7 +163,7 @@ def _rows(stream: IO[bytes], header: list[str], name: str, delimiter: str) -> It
             break
         except pa.ArrowInvalid as error:
             guarded.require_whole()
-            raise DataError(_not_csv(name, error)) from error
+            raise DataError(_not_csv(name, error, header)) from error
         yield from ragged[told:]
         told = len(ragged)
         batch = Batch(name, columns, _numbers(good, columns.num_rows, [item.row for item in ragged]))
@@ -229,7 +230,9 @@ def _unreadable(name: str, error: Exception) -> DataError:
     return DataError(f"{name}: cannot be read ({error}). Check its permissions, or copy it again from its origin.")
 
 
-def _not_csv(name: str, error: Exception) -> str:
+def _not_csv(name: str, error: Exception, header: Sequence[str]) -> str:
     if "straddl" in str(error):
         return f"{name}: a row is longer than {_BLOCK >> 20} MiB. A quote that is opened and not closed is the cause."
+    if place := _PLACE.search(str(error)):
+        name = f"{name}: row {int(place[2]) + 1}: column '{header[int(place[1])]}'"
     return f"{name}: is no CSV in UTF-8 ({error}). Save the file as UTF-8, and quote cells as RFC 4180 says."

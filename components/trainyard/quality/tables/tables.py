@@ -49,7 +49,7 @@ def profile_table(
         is_number = label_column is not None and _is_target(label_column)
     classes = {}
     if label_column is not None and not is_number:
-        classes = {value.value: value.count for value in label_column.top}
+        classes = counts.columns[label_column.name].most_common(_CLASSES)
     drawn = counts.drawn() if found else {}
     told = giveaways(drawn, found, is_number) if found else {}
     repeated = counts.repeated()

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import datetime
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, Self, get_args
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from trainyard.spec.documents import Strict
 from trainyard.spec.gates import Bound
@@ -14,7 +14,18 @@ Column = Annotated[str, Field(max_length=256, pattern=r"^[^\x00-\x1f\x7f]+$")]
 Count = Annotated[int, Field(gt=0, le=1_000_000_000)]
 Examples = Annotated[int, Field(gt=0, le=10_000_000)]
 Share = Annotated[float, Field(gt=0, lt=1)]
+Delimiter = Literal[",", ";", "\t"]
+DELIMITERS: tuple[Delimiter, ...] = get_args(Delimiter)
 Day = Annotated[str, Field(pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$")]
+
+
+def _without_space(separator: str) -> str:
+    if separator != separator.strip():
+        raise ValueError(f"separator {separator!r} has white space around it. Write it without, such as ';'")
+    return separator
+
+
+Separator = Annotated[str, Field(min_length=1, max_length=8), AfterValidator(_without_space)]
 
 
 class Numeric(Strict):
@@ -68,7 +79,7 @@ class Text(Strict):
     ngrams: Annotated[int, Field(ge=1, le=3)] = Field(
         1, description="2 counts pairs of neighbours as words too, 3 also triples; they follow the single words."
     )
-    separator: Annotated[str, Field(min_length=1, max_length=8)] | None = Field(
+    separator: Separator | None = Field(
         None,
         description="Of a list in one cell, such as ';' in rock;pop: cut there alone. What lies between is one word, "
         "as it is written, but for the space around it.",
@@ -77,8 +88,6 @@ class Text(Strict):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if self.separator is not None and self.separator != self.separator.strip():
-            raise ValueError(f"separator {self.separator!r} has white space around it. Write it without, such as ';'")
         if self.separator is not None and self.ngrams > 1:
             raise ValueError(f"ngrams {self.ngrams} counts neighbours, and values of a list are none. Leave one out")
         return self

@@ -28,7 +28,7 @@ FileText = Annotated[str, Field(max_length=MAX_FILE_BYTES)]
 
 # What a program is told by the recipe and may follow, or leave; all else of `train` is Trainyard's own doing.
 _TOLD = {
-    *("command", "files", "workers", "epochs", "batch_size", "optimizer", "schedule", "warmup_epochs"),
+    *("command", "image", "files", "workers", "epochs", "batch_size", "optimizer", "schedule", "warmup_epochs"),
     "label_smoothing",
 }
 
@@ -39,6 +39,8 @@ def faults(recipe: Recipe) -> Iterator[tuple[Location, str]]:
     if train.command is None:
         if train.files:
             yield ("train", "files"), "are for train.command, and there is none. Give the command, or leave them out"
+        if train.image:
+            yield ("train", "image"), "is for train.command, and there is none. Give the command, or leave it out"
         return
     for name, field in type(recipe.model).model_fields.items():
         if getattr(recipe.model, name) != field.default:

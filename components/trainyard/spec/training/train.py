@@ -12,7 +12,7 @@ from trainyard.spec.tables.columns import Column, Count, Examples
 from trainyard.spec.training import command
 from trainyard.spec.training.augment import Augment
 from trainyard.spec.training.command import Argument, FileName, FileText
-from trainyard.uris import Source
+from trainyard.uris import Image, Source
 
 Epochs = Annotated[int, Field(gt=0, le=100_000)]
 Weight = Annotated[float, Field(ge=0, le=1e6)]
@@ -141,6 +141,12 @@ class Train(Strict):
         None,
         description="A program of your own that trains instead, as [python, my_train.py, --layers, '3']; it starts in "
         "every worker and leaves model.keras.",
+        exclude_if=_is_left_out,
+    )
+    image: Image | None = Field(
+        None,
+        description="Container image that the command runs in on a cluster, as registry/name@sha256:…, built FROM "
+        "Trainyard's image for the pool. By default the environment's.",
         exclude_if=_is_left_out,
     )
     files: (

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from trainyard.contract import keys, warm_start
+from trainyard.contract import keys
 from trainyard.contract.artifacts.evaluate import Evaluation
 from trainyard.contract.artifacts.export import Exports
 from trainyard.contract.artifacts.push import Pushed
 from trainyard.contract.champion import Champion, champion, statistics
 from trainyard.contract.statistics.drift import Statistics, drift
+from trainyard.contract.training import warm_start
 from trainyard.contract.version import content
 from trainyard.spec.recipe import Recipe
 from trainyard.spec.schedule import When

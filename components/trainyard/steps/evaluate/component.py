@@ -25,9 +25,9 @@ def evaluate(
     from trainyard.runtime import task
 
     with task.opened("evaluate", recipe, storage, code, run_id) as this:
-        from trainyard.contract import evidence
         from trainyard.contract.artifacts.evaluate import Evaluation
         from trainyard.contract.champion import champion
+        from trainyard.contract.training import evidence
 
         best = champion(this.destination)
         folder = this.output(examples, model, best.digest if best else "")

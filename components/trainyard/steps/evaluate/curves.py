@@ -9,7 +9,10 @@ from numpy.typing import NDArray
 from sklearn import metrics as sklearn_metrics
 
 from trainyard.contract.artifacts.evaluate import ClassMetrics, Confidence, Roc
-from trainyard.steps.evaluate.metrics import Predictions, confidence_bins, present_classes
+from trainyard.contract.statistics.scores import LIKELY
+from trainyard.steps.evaluate.metrics.measure import confidence_bins, present_classes
+from trainyard.steps.evaluate.metrics.multi_label import judged_classes
+from trainyard.steps.evaluate.metrics.predictions import Predictions
 
 CURVES = 20
 """Classes that get a ROC curve; of more, those with the smallest area. Chosen for a readable plot."""
@@ -23,14 +26,15 @@ SCATTER = 1000
 
 def class_metrics(predictions: Predictions, labels: list[str]) -> list[ClassMetrics]:
     """Return precision, recall and F1 of each class in id order; 0 if a class was never found or has no examples."""
+    several = predictions.labels.ndim == 2
     precision, recall, f1, _ = sklearn_metrics.precision_recall_fscore_support(
         predictions.labels,
-        predictions.predicted,
+        predictions.outputs > LIKELY if several else predictions.predicted,
         labels=np.arange(len(labels)),
         zero_division=0,
         sample_weight=predictions.weights,
     )
-    examples = np.bincount(predictions.labels, minlength=len(labels))
+    examples = predictions.labels.sum(axis=0) if several else np.bincount(predictions.labels, minlength=len(labels))
     return [
         ClassMetrics(
             label=label,
@@ -51,10 +55,11 @@ def confusion(predictions: Predictions, classes: int) -> list[list[int]]:
 
 def roc_curves(predictions: Predictions, labels: list[str]) -> list[Roc]:
     """Return one class against the rest, for each class that has examples; of two classes, for the second alone."""
-    present = present_classes(predictions)
-    if len(present) < 2:
+    several = predictions.labels.ndim == 2
+    present = judged_classes(predictions) if several else present_classes(predictions)
+    if len(present) < (1 if several else 2):
         return []
-    chosen = [1] if len(labels) == 2 else _hardest(predictions, present)
+    chosen = [1] if len(labels) == 2 and not several else _hardest(predictions, present)
     return [_curve(predictions, label, labels[label]) for label in chosen]
 
 
@@ -79,12 +84,19 @@ def scatter(predictions: Predictions, seed: int) -> list[tuple[float, float]]:
     return [(float(predictions.labels[index]), float(predictions.outputs[index])) for index in chosen]
 
 
+def _has(predictions: Predictions, label: int) -> NDArray[Any]:
+    """Return which examples have the class (n,)."""
+    labels = predictions.labels
+    result: NDArray[Any] = labels[:, label] if labels.ndim == 2 else labels == label
+    return result
+
+
 def _hardest(predictions: Predictions, present: NDArray[Any]) -> list[int]:
     if len(present) <= CURVES:
         return [int(label) for label in present]
     areas = [
         sklearn_metrics.roc_auc_score(
-            predictions.labels == label, predictions.outputs[:, label], sample_weight=predictions.weights
+            _has(predictions, label), predictions.outputs[:, label], sample_weight=predictions.weights
         )
         for label in present
     ]
@@ -93,7 +105,7 @@ def _hardest(predictions: Predictions, present: NDArray[Any]) -> list[int]:
 
 def _curve(predictions: Predictions, label: int, name: str) -> Roc:
     false, true, threshold = sklearn_metrics.roc_curve(
-        predictions.labels == label, predictions.outputs[:, label], sample_weight=predictions.weights
+        _has(predictions, label), predictions.outputs[:, label], sample_weight=predictions.weights
     )
     kept = np.unique(np.linspace(0, len(false) - 1, POINTS).round().astype(np.int64))
     return Roc(

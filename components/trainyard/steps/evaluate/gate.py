@@ -16,11 +16,15 @@ ROUNDING = 1e-9
 
 @dataclass(frozen=True)
 class Subject:
-    """What a condition is about: a metric over all examples, or over those of one slice, and against which rival."""
+    """What a condition is about: a metric over all examples, or over those of one slice, and against which rival.
+
+    target: the one of several that it is about; None is all of them.
+    """
 
     metric: str
     slice: str | None = None
     against: Against = "champion"
+    target: str | None = None
 
 
 @dataclass(frozen=True)
@@ -50,7 +54,8 @@ def judge(
     there is no champion. `slices` are the names of the slices that have examples.
     """
     thresholds = [
-        _judge(gate, measured.get(Subject(gate.metric, gate.slice, gate.against)), slices, champion) for gate in gates
+        _judge(gate, measured.get(Subject(gate.metric, gate.slice, gate.against, gate.target)), slices, champion)
+        for gate in gates
     ]
     passed = all(threshold.passed for threshold in thresholds)
     return Verdict(verdict="blessed" if passed else "refused", thresholds=thresholds)
@@ -101,7 +106,8 @@ def _failed(gate: Gate, note: str) -> Threshold:
 
 def _name(gate: Gate) -> str:
     scope = f" [{gate.slice}]" if gate.slice is not None else ""
-    left = f"{gate.metric} - {gate.against}" if _is_difference(gate) else gate.metric
+    metric = gate.metric if gate.target is None else f"{gate.metric} of {gate.target}"
+    left = f"{metric} - {gate.against}" if _is_difference(gate) else metric
     comparison = ">=" if gate.min is not None or gate.min_difference is not None else "<="
     return f"{left}{scope} {comparison} {_bound(gate):g}"
 

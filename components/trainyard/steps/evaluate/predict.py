@@ -12,11 +12,12 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from trainyard import events
+from trainyard.contract import version
 from trainyard.contract.artifacts.document import Split
 from trainyard.data import trained
 from trainyard.data.examples import ExampleFolder, KeyedBatch
 from trainyard.errors import DataError
-from trainyard.steps.evaluate.metrics import Floats, Predictions
+from trainyard.steps.evaluate.metrics.predictions import Floats, Predictions
 from trainyard.storage import storage
 
 if TYPE_CHECKING:
@@ -63,12 +64,13 @@ def champion_predictions(folder: str, examples: ExampleFolder, split: Split, bat
     """Return the predictions of the SavedModel `folder` for the raw features of `split`, through its serving signature.
 
     Its classes are matched with ours by name: probabilities (n, classes + 1), the last column the highest of the
-    classes that we do not have; a class that it does not have gets 0.
+    classes that we do not have, (n, classes) of multi_label; a class that it does not have gets 0.
     Raises `DataError` that names what it lacks or does not know.
     """
     signature = _signature(folder)
     names = _inputs(folder, signature, examples)
-    output = "probabilities" if examples.document.task == "classification" else "prediction"
+    document = examples.document
+    output = trained.output_name(document.task)
     if output not in signature.structured_outputs:
         raise DataError(
             f"{folder}: its signature has no output '{output}' but {_listed(signature.structured_outputs)}."
@@ -79,8 +81,15 @@ def champion_predictions(folder: str, examples: ExampleFolder, split: Split, bat
         labels.append(label.numpy())
     predictions = np.concatenate(outputs)
     _require_finite(predictions, folder)
-    if examples.document.labels is not None:
-        predictions = _in_label_order(folder, predictions, examples.document.labels)
+    if document.labels is not None:
+        predictions = _in_label_order(folder, predictions, document.labels)
+        if document.task == "multi_label":
+            predictions = predictions[:, :-1]
+    elif _names(folder, version.TARGETS) != document.targets:
+        raise DataError(
+            f"{folder}: predicts {_listed(_names(folder, version.TARGETS))}, and these examples have "
+            f"{_listed(document.targets)} as targets."
+        )
     return Predictions(np.concatenate(labels), predictions, examples.weights(split))
 
 
@@ -119,11 +128,10 @@ def _inputs(folder: str, signature: _ConcreteFunction, examples: ExampleFolder) 
 
 
 def _in_label_order(folder: str, outputs: Floats, labels: list[str]) -> Floats:
-    text = storage.read_text(storage.join(folder, "labels.txt"))
-    champion_labels = text.removesuffix("\n").split("\n") if text is not None else []
+    champion_labels = _names(folder, version.LABELS)
     if len(champion_labels) != outputs.shape[1]:
         raise DataError(
-            f"{Path(folder) / 'labels.txt'}: {len(champion_labels)} labels for {outputs.shape[1]} outputs. "
+            f"{Path(folder) / version.LABELS}: {len(champion_labels)} labels for {outputs.shape[1]} outputs. "
             "One label a line is expected."
         )
     result = np.zeros((len(outputs), len(labels) + 1), np.float32)
@@ -131,6 +139,11 @@ def _in_label_order(folder: str, outputs: Floats, labels: list[str]) -> Floats:
         target = labels.index(label) if label in labels else len(labels)
         result[:, target] = np.maximum(result[:, target], outputs[:, column])
     return result
+
+
+def _names(folder: str, file: str) -> list[str]:
+    text = storage.read_text(storage.join(folder, file))
+    return text.removesuffix("\n").split("\n") if text is not None else []
 
 
 def _listed(names: Iterable[str]) -> str:

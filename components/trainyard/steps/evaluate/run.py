@@ -11,17 +11,20 @@ from numpy.typing import NDArray
 
 from trainyard import events
 from trainyard.contract.artifacts.document import Split
-from trainyard.contract.artifacts.evaluate import Boosted, Evaluation
+from trainyard.contract.artifacts.evaluate import Boosted, Evaluation, TargetMetrics
 from trainyard.contract.artifacts.gate import Interval
 from trainyard.data.examples import ExampleFolder, open_examples, reading
 from trainyard.data.formulas import computed
 from trainyard.errors import DataError
+from trainyard.spec.gates import MAIN_METRIC
 from trainyard.spec.recipe import Recipe
-from trainyard.steps.evaluate import curves, custom_metrics
-from trainyard.steps.evaluate.bootstrap import difference, intervals
+from trainyard.steps.evaluate import curves
 from trainyard.steps.evaluate.drifted import drifted, judge_drift
 from trainyard.steps.evaluate.gate import Champion, Measured, Subject, judge
-from trainyard.steps.evaluate.metrics import Predictions, measure
+from trainyard.steps.evaluate.metrics import custom as custom_metrics
+from trainyard.steps.evaluate.metrics.bootstrap import difference, intervals
+from trainyard.steps.evaluate.metrics.measure import measure
+from trainyard.steps.evaluate.metrics.predictions import Predictions
 from trainyard.steps.evaluate.predict import champion_predictions, load_predictor, model_predictions
 from trainyard.steps.evaluate.slices import Columns, slice_masks, slice_metrics
 from trainyard.steps.evaluate.worst import worst_examples
@@ -60,14 +63,14 @@ def _evaluate(recipe: Recipe, examples: str, model: str, output: Path, champion_
     measured = _measured(recipe, candidate, champion, trees and trees[0], masks)
     moved = drifted(recipe, examples, champion_uri)
     verdict = judge_drift(judge(recipe.evaluate.gates, measured, list(masks), status), moved, recipe.drift)
-    labels = folder.document.labels
+    labels, is_class = folder.document.labels, recipe.task == "classification"
     evaluation = Evaluation(
         split=SPLIT,
         examples=len(keys),
         metrics=metrics,
         intervals=bounds,
         classes=curves.class_metrics(candidate, labels) if labels else [],
-        confusion=curves.confusion(candidate, len(labels)) if labels else [],
+        confusion=curves.confusion(candidate, len(labels)) if labels and is_class else [],
         roc=curves.roc_curves(candidate, labels) if labels else [],
         slices=slice_metrics(recipe, masks, candidate),
         worst=worst_examples(recipe.evaluate.worst, candidate, keys, folder.document, batches, output),
@@ -75,11 +78,12 @@ def _evaluate(recipe: Recipe, examples: str, model: str, output: Path, champion_
         gate=verdict,
         champion_metrics=measure(recipe.task, champion) if champion else {},
         drift=moved,
-        calibration=curves.calibration(candidate) if labels else [],
-        scatter=[] if labels else curves.scatter(candidate, recipe.seed),
+        calibration=curves.calibration(candidate) if is_class else [],
+        scatter=[] if labels or recipe.data.targets else curves.scatter(candidate, recipe.seed),
         baseline=baseline(candidate, folder.document),
         boosted=_beside(recipe, candidate, *trees) if trees else None,
         importance=importances(recipe, folder, SPLIT, predict),
+        targets=[_target(recipe, name, candidate.of_target(at)) for at, name in enumerate(recipe.data.targets)],
     )
     evaluation.write(output)
     (output / "verdict.json").write_text(verdict.model_dump_json(indent=1), encoding="utf-8")
@@ -111,12 +115,24 @@ def _metrics(recipe: Recipe, candidate: Predictions) -> tuple[dict[str, float], 
     return metrics, bounds
 
 
+def _target(recipe: Recipe, name: str, candidate: Predictions) -> TargetMetrics:
+    metrics = measure(recipe.task, candidate)
+    bounds = intervals(recipe.task, candidate, {"mae": metrics["mae"]}, recipe.evaluate.bootstrap, recipe.seed)
+    return TargetMetrics(
+        name=name,
+        metrics=metrics,
+        interval=bounds.get("mae"),
+        baseline=candidate.mean(np.abs(candidate.labels - candidate.mean(candidate.labels))),
+        scatter=curves.scatter(candidate, recipe.seed),
+    )
+
+
 def _beside(recipe: Recipe, candidate: Predictions, trees: Predictions, examples: int) -> Boosted:
     """Return how the answers of the trees, which learnt from so many `examples`, compare with the candidate's."""
     metrics = measure(recipe.task, trees)
     differences = {
         name: difference(recipe.task, name, candidate, trees, recipe.evaluate.bootstrap, recipe.seed)
-        for name in metrics.keys() & {"roc_auc", "accuracy", "mae"}
+        for name in metrics.keys() & {"roc_auc", MAIN_METRIC[recipe.task]}
     }
     found = {name: interval for name, interval in sorted(differences.items()) if interval is not None}
     return Boosted(examples=examples, metrics=metrics, differences=found)
@@ -132,13 +148,16 @@ def _measured(
     """Return what the recipe's gates are about, as far as it is defined."""
     measured: dict[Subject, Measured] = {}
     for gate in recipe.evaluate.gates:
-        subject = Subject(gate.metric, gate.slice, gate.against)
+        subject = Subject(gate.metric, gate.slice, gate.against, gate.target)
         rival = champion if gate.against == "champion" else trees
         if subject in measured or (gate.slice is not None and gate.slice not in masks):
             continue
         mask = masks[gate.slice] if gate.slice is not None else None
         candidate_part = candidate if mask is None else candidate.take(mask)
         rival_part = rival if mask is None or rival is None else rival.take(mask)
+        if gate.target is not None:
+            at = recipe.data.targets.index(gate.target)
+            candidate_part, rival_part = candidate_part.of_target(at), rival_part and rival_part.of_target(at)
         values = _measure(recipe, gate.metric, candidate_part, rival_part)
         if values is not None:
             measured[subject] = values

@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 
 from trainyard.contract.artifacts.evaluate import SliceMetrics
 from trainyard.errors import ConfigurationError, did_you_mean
+from trainyard.spec.gates import MAIN_METRIC
 from trainyard.spec.recipe import Recipe
 from trainyard.spec.tables.columns import Date
-from trainyard.steps.evaluate.bootstrap import intervals
-from trainyard.steps.evaluate.metrics import Predictions, measure
-
-MAIN_METRIC = {"classification": "accuracy", "regression": "mae"}
+from trainyard.steps.evaluate.metrics.bootstrap import intervals
+from trainyard.steps.evaluate.metrics.measure import measure
+from trainyard.steps.evaluate.metrics.predictions import Predictions
 
 BINS = 4
 """Bins of a number: the quarters of the training split. Chosen: finer ones hold too few examples of a small split."""
@@ -63,7 +63,7 @@ def slice_masks(
 def slice_metrics(
     recipe: Recipe, masks: Mapping[str, NDArray[np.bool_]], predictions: Predictions
 ) -> list[SliceMetrics]:
-    """Return the metrics of each slice, with the interval of accuracy or mean absolute error."""
+    """Return the metrics of each slice, with the interval of the main one."""
     main = MAIN_METRIC[recipe.task]
     slices = []
     for name, mask in masks.items():

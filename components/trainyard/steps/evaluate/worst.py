@@ -12,8 +12,9 @@ from PIL import Image
 
 from trainyard.contract.artifacts.evaluate import Mistake
 from trainyard.contract.artifacts.preprocess import Examples
+from trainyard.contract.statistics.scores import LIKELY
 from trainyard.data.examples import KeyedBatch
-from trainyard.steps.evaluate.metrics import Floats, Predictions
+from trainyard.steps.evaluate.metrics.predictions import Floats, Predictions
 
 FOLDER = "worst"
 
@@ -86,9 +87,17 @@ def _picture(pixels: Floats) -> Image.Image:
     return image
 
 
-def _predicted(predictions: Predictions, index: int) -> float:
-    return float(predictions.outputs[index] if predictions.outputs.ndim == 1 else np.argmax(predictions.outputs[index]))
+def _predicted(predictions: Predictions, index: int) -> NDArray[Any]:
+    """Return what was predicted of an example, in the form of its label."""
+    outputs = np.asarray(predictions.outputs[index])
+    if predictions.labels.dtype.kind == "b":
+        return outputs > LIKELY
+    return np.asarray(np.argmax(outputs)) if predictions.labels.dtype.kind == "i" else outputs
 
 
-def _name(value: float, labels: list[str] | None) -> str:
-    return labels[int(value)] if labels is not None else f"{value:.6g}"
+def _name(label: NDArray[Any], labels: list[str] | None) -> str:
+    if labels is None:
+        return ", ".join(f"{value:.6g}" for value in np.atleast_1d(label))
+    if np.ndim(label) == 0:
+        return labels[int(label)]
+    return ", ".join(labels[index] for index in np.flatnonzero(label)) or "none"

@@ -25,7 +25,7 @@ _NUMBERS = ("mean", "std", "min", "max")
 
 
 def write(recipe: Recipe, document: Examples, examples: str, files: Sequence[Path], folder: Path) -> None:
-    """Write labels.txt, preprocessing.json and the transform's vocabularies into `folder`.
+    """Write labels.txt or targets.txt, preprocessing.json and the transform's vocabularies into `folder`.
 
     preprocessing.json holds the model's `inputs` (name in the LiteRT file, feature, dtype, shape of a batch of one,
     number of ids), the `raw_features` that the transform makes them from, the `computed_features` that it makes of
@@ -35,11 +35,11 @@ def write(recipe: Recipe, document: Examples, examples: str, files: Sequence[Pat
     `image`, or `module`, the recipe's own function, of which nothing is known here. `train` is the mean, std, min and
     max of a number on the training split, to six digits. `files` says of each LiteRT file what it takes and gives
     itself: dtype and shape, and for integers that stand for real numbers their scale and zero point,
-    real = (integer - zero_point) * scale. Of single training examples it holds no more than a number's extremes and
+    real = (integer - zero_point) * scale. `label_separator` stands between the classes of one answer, if it may have
+    several. Of single training examples it holds no more than a number's extremes and
     quantiles and a category's values.
     """
-    if document.labels is not None:
-        signature.write_labels(document.labels, folder)
+    signature.write_names(document, folder)
     assets = Path(storage.join(examples, "transform", "transform_fn", "assets"))
     vocabularies = sorted(path.name for path in assets.iterdir()) if assets.is_dir() else []
     if vocabularies:
@@ -77,6 +77,7 @@ def write(recipe: Recipe, document: Examples, examples: str, files: Sequence[Pat
         ],
         "image": image and {**image.model_dump(), "range": [0, 255], "resize": "bilinear, antialiased"},
         "vocabularies": vocabularies,
+        "label_separator": recipe.data.label_separator,
         "files": {path.name: _border(path) for path in files},
     }
     (folder / FILE).write_text(json.dumps(content, indent=1), encoding="utf-8")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trainyard.contract.artifacts.gate import Threshold, Verdict
-from trainyard.data.trained import Task
+from trainyard.spec.gates import MAIN_METRIC, Task
 from trainyard.steps.export.parity import Measured
 
 MAX_SKEW = 1e-5
@@ -25,29 +25,28 @@ def judge(measured: Sequence[Measured], task: Task, max_accuracy_drop: float) ->
 
 
 def _metric_threshold(file: Measured, task: Task, drop: float) -> Threshold:
-    export = file.export
-    if task == "classification":
+    export, metric = file.export, MAIN_METRIC[task]
+    if task != "regression":
         # a hair of slack: 0.99 - 1.0 is -0.010000000000000009 in floating point
         passed = export.accuracy_difference >= -drop - 1e-9
         return Threshold(
-            name=f"{export.format} accuracy - trained >= {0 - drop:g}",
+            name=f"{export.format} {metric} - trained >= {0 - drop:g}",
             value=export.accuracy_difference,
             bound=0 - drop,
             interval=None,
             passed=passed,
         )
-    rise = export.accuracy_difference / max(file.trained_metric, 1e-12)
     return Threshold(
-        name=f"{export.format} mae / trained - 1 <= {drop:g}",
-        value=rise,
+        name=f"{export.format} {metric} / trained - 1 <= {drop:g}",
+        value=file.rise,
         bound=drop,
         interval=None,
-        passed=rise <= drop + 1e-9,
+        passed=file.rise <= drop + 1e-9,
     )
 
 
 def _skew_threshold(file: Measured, task: Task) -> Threshold:
-    difference = "max |probability - trained|" if task == "classification" else "max |prediction - trained| / largest"
+    difference = "max |prediction - trained| / largest" if task == "regression" else "max |probability - trained|"
     return Threshold(
         name=f"{file.export.format} {difference} <= {MAX_SKEW:g}",
         value=file.skew,

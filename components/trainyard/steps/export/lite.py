@@ -33,7 +33,7 @@ from tensorflow.lite.python.convert_phase import ConverterError
 
 from trainyard.contract.artifacts.preprocess import Examples
 from trainyard.data.examples import ExampleFolder
-from trainyard.data.trained import Tensors, predictor
+from trainyard.data.trained import Tensors, output_name, predictor
 from trainyard.errors import ConfigurationError
 from trainyard.spec.feature_names import input_name
 from trainyard.spec.recipe import Format
@@ -51,15 +51,11 @@ class LiteConverter:
 
     def __init__(self, model: keras.Model, folder: ExampleFolder, calibration_examples: int) -> None:
         document = folder.document
-        predict = predictor(model, document.task)
-        output = "probabilities" if document.task == "classification" else "prediction"
         self._folder = folder
         self._calibration_examples = calibration_examples
         self._module = tf.Module()
         self._module.model_variables = [variable.value for variable in model.weights]
-        self._function = tf.function(
-            lambda features: {output: predict(features)}, autograph=False
-        ).get_concrete_function(
+        self._function = tf.function(_answering(model, document), autograph=False).get_concrete_function(
             {
                 feature.name: tf.TensorSpec((1, *feature.shape), feature.dtype, name=input_name(feature.name))
                 for feature in document.features
@@ -106,6 +102,35 @@ class LiteConverter:
             }
 
 
+def _answering(model: keras.Model, document: Examples) -> Callable[[Tensors], Tensors]:
+    """Return the function that a file holds.
+
+    Several targets are outputs of their own, each with a scale of its own in int8: in one tensor, a target of thousands
+    would leave no digits to one below ten.
+    """
+    predict = predictor(model, document.task)
+    if not document.targets:
+        output = output_name(document.task)
+        return lambda features: {output: predict(features)}
+    names = _target_outputs(document)
+    unit = model.layers[-1]
+    if not isinstance(unit, keras.layers.Rescaling):  # a program's own model
+        return lambda features: dict(zip(names, tf.unstack(predict(features), axis=1), strict=True))
+    standardized = keras.Model(model.input, unit.input)
+
+    def answers(features: Tensors) -> Tensors:
+        columns = tf.unstack(tf.cast(standardized(features, training=False), tf.float32), axis=1)
+        units = zip(columns, unit.scale, unit.offset, strict=True)
+        return dict(zip(names, (column * scale + offset for column, scale, offset in units), strict=True))
+
+    return answers
+
+
+def _target_outputs(document: Examples) -> list[str]:
+    """Return the names of the outputs of a file that predicts several targets, in their order."""
+    return [f"prediction_{input_name(target)}" for target in document.targets]
+
+
 class LiteModel:
     """A LiteRT file, ready to predict; several interpreters share the work of a batch."""
 
@@ -114,7 +139,7 @@ class LiteModel:
         self._pool = ThreadPoolExecutor(len(self._cells))
 
     def __call__(self, features: Tensors, _raw: Tensors) -> Array:
-        """Return float32 probabilities (n, classes), or predictions (n,), of model features (n, ...)."""
+        """Return float32 probabilities (n, classes), or predictions (n,) or (n, targets), of features (n, ...)."""
         arrays = {name: np.asarray(value) for name, value in features.items()}
         count = len(next(iter(arrays.values())))
         if count == 1:
@@ -136,7 +161,7 @@ class _Interpreter:
 
     interpreter: Interpreter
     inputs: dict[str, _TensorDetails]
-    output: _TensorDetails
+    outputs: list[_TensorDetails]
 
     @classmethod
     def open(cls, path: Path, document: Examples) -> _Interpreter:
@@ -146,28 +171,30 @@ class _Interpreter:
         inputs = runner.get_input_details()
         names = {feature.name: input_name(feature.name) for feature in document.features}
         used = {name: inputs[taken] for name, taken in names.items() if taken in inputs}
-        return cls(interpreter, used, next(iter(runner.get_output_details().values())))
+        outputs = runner.get_output_details()
+        return cls(interpreter, used, [outputs[name] for name in _target_outputs(document) or outputs])
 
     def predict(self, features: dict[str, Array]) -> Array:
         """Return the predictions (n, ...) for `features` (n, ...), one example after the other."""
         inputs = self.inputs_of(features)
         count = len(next(iter(features.values())))
-        results = np.empty((count, *self.output["shape"][1:]), self.output["dtype"])
+        results = [np.empty((count, *details["shape"][1:]), details["dtype"]) for details in self.outputs]
         for row in range(count):
-            results[row] = self.invoke(inputs, row)[0]
-        return _dequantize(results, self.output)
+            for result, values in zip(results, self.invoke(inputs, row), strict=True):
+                result[row] = values[0]
+        real = [_dequantize(*pair) for pair in zip(results, self.outputs, strict=True)]
+        return real[0] if len(real) == 1 else np.stack(real, axis=1)
 
     def inputs_of(self, features: dict[str, Array]) -> list[tuple[int, Array]]:
         """Return each input's index and its values (n, ...) in the dtype that the file takes."""
         return [(details["index"], _quantize(features[name], details)) for name, details in self.inputs.items()]
 
-    def invoke(self, inputs: list[tuple[int, Array]], row: int) -> Array:
-        """Return the prediction (1, ...) for one row, in the dtype that the file gives."""
+    def invoke(self, inputs: list[tuple[int, Array]], row: int) -> list[Array]:
+        """Return the outputs, each (1, ...), for one row, in the dtypes that the file gives."""
         for index, values in inputs:
             self.interpreter.set_tensor(index, values[row : row + 1])
         self.interpreter.invoke()
-        predict: Array = self.interpreter.get_tensor(self.output["index"])
-        return predict
+        return [self.interpreter.get_tensor(details["index"]) for details in self.outputs]
 
 
 def _quantize(values: Array, details: _TensorDetails) -> Array:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +12,12 @@ import numpy as np
 
 from trainyard import events
 from trainyard.contract.artifacts.export import Export, Latency
+from trainyard.contract.statistics.scores import example_scores
 from trainyard.data.examples import ExampleFolder
-from trainyard.data.trained import Task, Tensors
+from trainyard.data.trained import Tensors
 from trainyard.errors import DataError
-from trainyard.models.latency import latency
+from trainyard.models.costs.latency import latency
+from trainyard.spec.gates import Task
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Predictor = Callable[[Tensors, Tensors], Array]
@@ -44,12 +46,12 @@ class Measured:
 
     skew: largest difference to the trained model computed in float32, as a share of its largest output if that is
     above 1 (probabilities never are); `export` compares with the trained model in the precision it was trained in.
-    trained_metric: the trained model's accuracy, or its mean absolute error.
+    rise: by how much of the trained model's the main metric is larger; of several targets that with the largest rise.
     """
 
     export: Export
     skew: float
-    trained_metric: float
+    rise: float
 
 
 def measure(
@@ -87,10 +89,10 @@ def measure(
 
 @dataclass
 class _Totals:
-    """Sums over the batches: correct predictions, or absolute errors, and the largest differences."""
+    """Sums over the batches: the examples' scores, and the largest differences."""
 
     examples: int = 0
-    score: float = 0.0
+    score: Array = field(default_factory=lambda: np.zeros(()))
     difference: float = 0.0
     difference_in_float32: float = 0.0
     largest: float = 1.0
@@ -101,29 +103,31 @@ class _Totals:
                 f"{name}: gives NaN or infinity on the eval split. Look for such values in the data, "
                 "or train with a smaller learning rate."
             )
-        hits = outputs.argmax(axis=-1) == labels if task == "classification" else np.abs(outputs - labels)
         self.examples += len(labels)
-        self.score += float(hits.sum(dtype=np.float64))
+        self.score = self.score + example_scores(task, labels, outputs).sum(axis=0)
         self.difference = max(self.difference, float(np.abs(outputs - expected).max()))
         self.difference_in_float32 = max(self.difference_in_float32, float(np.abs(outputs - exact).max()))
         self.largest = max(self.largest, float(np.abs(exact).max()))
 
     @property
-    def mean(self) -> float:
-        return self.score / self.examples
+    def means(self) -> Array:
+        """The mean score, of several targets that of each."""
+        return np.asarray(self.score / self.examples)
 
 
 def _measured(candidate: Candidate, totals: _Totals, reference: _Totals, milliseconds: Latency) -> Measured:
+    trained = reference.means
     export = Export(
         format=candidate.format,
         path=candidate.path.name,
         bytes=_size(candidate.path),
-        accuracy=totals.mean,
-        accuracy_difference=totals.mean - reference.mean,
+        accuracy=float(totals.means.mean()),
+        accuracy_difference=float((totals.means - trained).mean()),
         max_abs_difference=totals.difference,
         latency_ms=milliseconds,
     )
-    return Measured(export=export, skew=totals.difference_in_float32 / totals.largest, trained_metric=reference.mean)
+    rise = float(((totals.means - trained) / np.maximum(trained, 1e-12)).max())
+    return Measured(export=export, skew=totals.difference_in_float32 / totals.largest, rise=rise)
 
 
 def _batches(folder: ExampleFolder) -> Iterator[tuple[Tensors, Tensors, Array]]:

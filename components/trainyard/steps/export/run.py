@@ -79,7 +79,8 @@ def _write(
         events.progress(done, len(formats), "files", format=format)
         path = output / _PATHS[format]
         if format == "saved_model":
-            signature.save(float32, load_transform(folder.uri), folder.document, path)
+            separator = recipe.data.label_separator
+            signature.save(float32, load_transform(folder.uri), folder.document, path, separator)
         elif format == "keras" and float32 is network:
             shutil.copyfile(storage.join(model, trained.FILE), path)
         elif format == "keras":
@@ -113,7 +114,7 @@ def _keras_predictor(model: keras.Model, document: Examples) -> Predictor:
 
 def _saved_model_predictor(path: Path, document: Examples) -> Predictor:
     loaded = tf.saved_model.load(str(path))
-    output = "probabilities" if document.task == "classification" else "prediction"
+    output = trained.output_name(document.task)
 
     def predict(_features: trained.Tensors, raw: trained.Tensors) -> parity.Array:
         serve = loaded.signatures[signature.RAW]  # through `loaded`, for it keeps the variables alive

@@ -13,28 +13,34 @@ import tensorflow as tf
 from tensorflow.core.protobuf.fingerprint_pb2 import FingerprintDef
 
 from trainyard.contract.artifacts.preprocess import Examples, RawFeature
+from trainyard.contract.statistics.scores import LIKELY
+from trainyard.contract.version import LABELS, TARGETS
 from trainyard.data.examples import Transform
 from trainyard.data.trained import Tensors, predictor
 from trainyard.spec.feature_names import input_name as input_name
 
 RAW = "serving_default"
 SERIALIZED = "serving_examples"
-LABELS = "labels.txt"
 
 _MISSING: dict[str, float | str] = {"float32": float("nan"), "string": ""}
 
 
-def save(model: keras.Model, transform: Transform, document: Examples, folder: Path) -> None:
+def save(
+    model: keras.Model, transform: Transform, document: Examples, folder: Path, separator: str | None = None
+) -> None:
     """Write the SavedModel `folder`, loadable by plain TensorFlow, with labels.txt beside saved_model.pb.
+
+    separator: of the classes of one example, if it may have several.
 
     Signatures:
     serving_default   every raw feature by name (see `input_name`), each (n,): for images `image`, the encoded bytes
     serving_examples  `examples`, serialized tf.Example (n,) string with the raw features by their own names; a missing
                       number counts as NaN and a missing string as empty, a missing integer is an error
-    Both return `probabilities` (n, classes) float32, `label` (n,) string and `label_id` (n,) int64, or for regression
-    `prediction` (n,) float32.
+    Both return `probabilities` (n, classes) float32, `label` (n,) string and `label_id` (n,) int64; of multi_label
+    `probabilities` and `label`, the classes above one half with `separator` between them; or for regression
+    `prediction` (n,) float32, of several targets (n, targets), with targets.txt beside.
     """
-    module = _Serving(model, transform, document)
+    module = _Serving(model, transform, document, separator)
     raw = module.raw.get_concrete_function(
         {
             feature.name: tf.TensorSpec((None,), feature.dtype, name=input_name(feature.name))
@@ -44,19 +50,20 @@ def save(model: keras.Model, transform: Transform, document: Examples, folder: P
     serialized = module.serialized.get_concrete_function(tf.TensorSpec((None,), tf.string, name="examples"))
     tf.saved_model.save(module, str(folder), signatures={RAW: raw, SERIALIZED: serialized})
     _make_fingerprint_repeatable(folder)
-    if document.labels is not None:
-        write_labels(document.labels, folder)
+    write_names(document, folder)
 
 
-def write_labels(labels: Sequence[str], folder: Path) -> None:
-    """Write labels.txt: one label a line, in the order of the class ids."""
-    (folder / LABELS).write_text("".join(f"{label}\n" for label in labels), encoding="utf-8")
+def write_names(document: Examples, folder: Path) -> None:
+    """Write labels.txt, one label a line in the order of the class ids, or targets.txt if there are several targets."""
+    for file, names in ((LABELS, document.labels), (TARGETS, document.targets)):
+        if names:
+            (folder / file).write_text("".join(f"{name}\n" for name in names), encoding="utf-8")
 
 
 class _Serving(tf.Module):
     """Holds what the signatures need: variables and transform are tracked, the Keras object itself is not saved."""
 
-    def __init__(self, model: keras.Model, transform: Transform, document: Examples) -> None:
+    def __init__(self, model: keras.Model, transform: Transform, document: Examples, separator: str | None) -> None:
         super().__init__()
         self.transform = transform
         self.model_variables = [variable.value for variable in model.weights]
@@ -68,6 +75,8 @@ class _Serving(tf.Module):
             outputs = predict(self.transform(raw))
             if labels is None:
                 return {"prediction": outputs}
+            if separator is not None:
+                return {"probabilities": outputs, "label": _joined(labels, outputs > LIKELY, separator)}
             ids = tf.argmax(outputs, axis=-1, output_type=tf.int64)
             return {"probabilities": outputs, "label": tf.gather(tf.constant(labels), ids), "label_id": ids}
 
@@ -75,6 +84,12 @@ class _Serving(tf.Module):
         self.serialized = tf.function(
             lambda examples: respond(tf.io.parse_example(examples, specification)), autograph=False
         )
+
+
+def _joined(labels: Sequence[str], has: tf.Tensor, separator: str) -> tf.Tensor:
+    """Return the names of the classes that each row `has`, (n, classes), as texts (n,)."""
+    names = tf.tile(tf.constant(labels)[None], (tf.shape(has)[0], 1))
+    return tf.strings.reduce_join(tf.ragged.boolean_mask(names, has), axis=1, separator=separator)
 
 
 def _make_fingerprint_repeatable(folder: Path) -> None:

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 from trainyard.errors import ConfigurationError, DataError
 from trainyard.quality.arrow import forgo_pandas
-from trainyard.steps.predict.batches import Rejected
-from trainyard.steps.predict.inputs import source_items
 from trainyard.steps.predict.prediction import answer_all, served_model
 from trainyard.steps.predict.pushed_model import PushedModel
+from trainyard.steps.predict.reading.batches import Rejected
+from trainyard.steps.predict.reading.inputs import source_items
+from trainyard.steps.predict.reading.source import Source
 from trainyard.steps.predict.results import Results, rejected_file
-from trainyard.steps.predict.source import Source
 from trainyard.storage.listing import SourceFile
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class PredictPart:
                 "Mount one volume on all of them under the same path, or predict with the runner direct."
             )
         forgo_pandas()
-        with Results(self._part(number), self.model.labels) as results:
+        with Results(self._part(number), self.model) as results:
             try:
                 items = source_items(replace(self.source, files=files), self.model, self.key)
                 answer_all(items, _served(self.model), results, lambda _: None)

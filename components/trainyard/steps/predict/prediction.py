@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 from trainyard.errors import DataError
 from trainyard.events import stderr_hidden
 from trainyard.quality.arrow import forgo_pandas
-from trainyard.steps.predict.batches import Batch, Items, Rejected
-from trainyard.steps.predict.inputs import items_of, source_items
 from trainyard.steps.predict.pushed_model import PushedModel
+from trainyard.steps.predict.reading.batches import Batch, Items, Rejected
+from trainyard.steps.predict.reading.inputs import items_of, source_items
+from trainyard.steps.predict.reading.source import Source, find_source
 from trainyard.steps.predict.results import Receiver, Results, Table, rejected_file
-from trainyard.steps.predict.source import Source, find_source
 
 if TYPE_CHECKING:
     from trainyard.steps.predict.served import Answers, ServedModel
@@ -65,7 +65,7 @@ def predict(model: PushedModel, path: str, out: Path, key: str | None, progress:
     first = list(itertools.islice(items, 1))  # faults of the header end here, before TensorFlow is loaded
     served = served_model(model)
     loaded = time.monotonic()
-    with Results(out, model.labels) as results:
+    with Results(out, model) as results:
         answer_all(itertools.chain(first, items), served, results, _Reporter(source, progress).report)
         results.publish()
     done = time.monotonic()
@@ -105,7 +105,7 @@ class Predictor:
         first = list(itertools.islice(items, 1))
         if self._served is None:
             self._served = served_model(self.model)
-        results = Table(self.model.labels)
+        results = Table(self.model)
         answer_all(itertools.chain(first, items), self._served, results, lambda _: None)
         if not results.predicted:
             raise DataError(_nothing("predict", results))

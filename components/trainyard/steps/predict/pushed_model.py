@@ -6,13 +6,13 @@ from typing import ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from trainyard.contract import version
 from trainyard.contract.champion import EXTRA, Champion, champion
 from trainyard.contract.version import PREPROCESSING
 from trainyard.errors import DataError
 from trainyard.storage import storage
 
 _SERVED = "saved_model.pb"
-_LABELS = "labels.txt"
 
 
 class _Lenient(BaseModel):
@@ -46,17 +46,22 @@ class _Preprocessing(_Lenient):
     transform: Literal["columns", "image", "module"]
     inputs: list[RawInput] = Field(alias="raw_features")
     image: _Image | None = None
+    label_separator: str | None = None
 
 
 class PushedModel(_Lenient):
-    """The version in `folder`. labels: the classes in the order of their ids, None of a model that predicts a number.
+    """The version in `folder`. labels: the classes in the order of their ids, None of a model that predicts numbers.
 
-    channels: of the pictures that it takes, 1 or 3; None if it takes the columns `inputs`.
+    label_separator: stands between the classes of one answer, if it may have several. targets: the names of the
+    numbers, if there are several. channels: of the pictures that it takes, 1 or 3; None if it takes the columns
+    `inputs`.
     """
 
     folder: str
     inputs: tuple[RawInput, ...]
     labels: tuple[str, ...] | None
+    label_separator: str | None = None
+    targets: tuple[str, ...] | None = None
     channels: int | None
 
 
@@ -86,11 +91,13 @@ def open_model(folder: str) -> PushedModel:
         document = _Preprocessing.model_validate_json(text)
     except ValidationError as error:
         raise DataError(f"{folder}/{where}: another version of Trainyard wrote it. Push the model again.") from error
-    labels = storage.read(folder, _LABELS)
+    labels, targets = version.names(folder, version.LABELS), version.names(folder, version.TARGETS)
     takes_pictures = document.image is not None or [each.name for each in document.inputs] == ["image"]
     return PushedModel(
         folder=folder,
         inputs=tuple(document.inputs),
-        labels=None if labels is None else tuple(labels.decode().split("\n")[:-1]),
+        labels=None if labels is None else tuple(labels),
+        label_separator=document.label_separator,
+        targets=None if targets is None else tuple(targets),
         channels=(document.image.channels if document.image else 3) if takes_pictures else None,
     )

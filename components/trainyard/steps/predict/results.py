@@ -7,8 +7,8 @@ import json
 import os
 import tempfile
 from collections import Counter
-from collections.abc import Sequence
 from contextlib import suppress
+from itertools import compress
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Protocol, Self
@@ -19,8 +19,10 @@ import pyarrow.compute as pc
 from pyarrow import csv as pa_csv
 from pyarrow import parquet
 
+from trainyard.contract.statistics.scores import LIKELY
 from trainyard.errors import ConfigurationError
-from trainyard.steps.predict.batches import Array, Rejected
+from trainyard.steps.predict.pushed_model import PushedModel
+from trainyard.steps.predict.reading.batches import Array, Rejected
 from trainyard.storage import disk
 from trainyard.uris import is_bucket, path_error
 
@@ -59,17 +61,24 @@ def require_writable(out: str, *, force: bool) -> Path:
 
 
 class Form:
-    """The columns of predictions: of a model with `labels` the class and scores, without them a number."""
+    """The columns of predictions: the class and scores of a model of classes; else a number, or one for each target.
 
-    def __init__(self, labels: Sequence[str] | None) -> None:
-        self.schema = pa.schema([(name, kind) for name, kind in _columns(labels)])
-        self._labels = labels
-        self._names = None if labels is None else pa.array(labels, pa.string())
+    If an example may have several classes, these stand in one text as `PushedModel.label_separator` says, and each has
+    its score.
+    """
+
+    def __init__(self, model: PushedModel) -> None:
+        self.schema = pa.schema([(name, kind) for name, kind in _columns(model)])
+        self._labels, self._separator = model.labels, model.label_separator
+        self._names = None if model.labels is None else pa.array(model.labels, pa.string())
 
     def batch(self, keys: pa.Array, outputs: Array) -> pa.RecordBatch:
-        """Return the answers `outputs`, probabilities (n, classes) or predictions (n,), for `keys` (n,) as columns."""
+        """Return the answers `outputs`, probabilities (n, classes) or predictions, for `keys` (n,) as columns."""
         if self._labels is None or self._names is None:
-            columns = [keys, pa.array(outputs, pa.float32())]
+            columns = [keys, *(pa.array(column, pa.float32()) for column in outputs.reshape(len(outputs), -1).T)]
+        elif self._separator is not None:
+            texts = (self._separator.join(compress(self._labels, has)) for has in outputs > LIKELY)
+            columns = [keys, pa.array(texts, pa.string()), *map(pa.array, np.ascontiguousarray(outputs.T))]
         else:
             order = np.argmax(outputs, axis=1)[:, None] if len(self._labels) <= MOST_CLASSES else _top(outputs)
             scores = np.take_along_axis(outputs, order, axis=1)
@@ -99,11 +108,11 @@ class Receiver(Protocol):
 class Table:
     """Predictions in memory. batches: the answers, with `form`'s columns; rejected: what has none."""
 
-    def __init__(self, labels: Sequence[str] | None) -> None:
+    def __init__(self, model: PushedModel) -> None:
         self.predicted, self.reasons = 0, Counter[str]()
         self.first: Rejected | None = None
         self.rejected: list[Rejected] = []
-        self._form = Form(labels)
+        self._form = Form(model)
         self._batches: list[pa.RecordBatch] = []
 
     @property
@@ -126,11 +135,11 @@ class Table:
 class Results:
     """The files of a prediction while they are written: hidden ones beside `out`, which take its name at the end."""
 
-    def __init__(self, out: Path, labels: Sequence[str] | None) -> None:
+    def __init__(self, out: Path, model: PushedModel) -> None:
         self.predicted, self.reasons, self.classes = 0, Counter[str](), Counter[str]()
         self.first: Rejected | None = None
         self._out = out
-        self._form = Form(labels)
+        self._form = Form(model)
         self._temporary: dict[Path, IO[bytes]] = {}
         self._rejected: Any = None
 
@@ -199,10 +208,15 @@ def _top(outputs: Array) -> Array:
     return np.argsort(-outputs, axis=1, kind="stable")[:, :TOP]
 
 
-def _columns(labels: Sequence[str] | None) -> list[tuple[str, pa.DataType]]:
+def _columns(model: PushedModel) -> list[tuple[str, pa.DataType]]:
+    labels = model.labels
     if labels is None:
-        return [("key", pa.string()), ("prediction", pa.float32())]
-    columns = [("key", pa.string()), ("prediction", pa.string()), ("score", pa.float32())]
+        names = [f"prediction_{target}" for target in model.targets] if model.targets else ["prediction"]
+        return [("key", pa.string()), *((name, pa.float32()) for name in names)]
+    columns = [("key", pa.string()), ("prediction", pa.string())]
+    if model.label_separator is not None:
+        return columns + [(f"score_{label}", pa.float32()) for label in labels]
+    columns.append(("score", pa.float32()))
     if len(labels) <= MOST_CLASSES:
         return columns + [(f"score_{label}", pa.float32()) for label in labels]
     for rank in range(2, TOP + 1):

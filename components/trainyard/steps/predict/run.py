@@ -17,11 +17,11 @@ from trainyard.contract.artifacts.predict import Predicted
 from trainyard.errors import ConfigurationError, DataError
 from trainyard.quality.arrow import forgo_pandas
 from trainyard.runtime import step
-from trainyard.steps.predict.inputs import source_items
 from trainyard.steps.predict.part import PredictPart
 from trainyard.steps.predict.prediction import nothing
 from trainyard.steps.predict.pushed_model import PushedModel, find_model
-from trainyard.steps.predict.source import Source, find_source
+from trainyard.steps.predict.reading.inputs import source_items
+from trainyard.steps.predict.reading.source import Source, find_source
 from trainyard.storage import storage
 
 _PICTURES = 1024  # files of a part; chosen: some ten seconds of a processor

@@ -12,8 +12,8 @@ import tensorflow as tf
 
 from trainyard.contract.champion import EXTRA
 from trainyard.data import examples  # noqa: F401 - sets what TensorFlow and Keras read while they are imported
-from trainyard.steps.predict.batches import Array, Batch, Rejected
 from trainyard.steps.predict.pushed_model import PushedModel
+from trainyard.steps.predict.reading.batches import Array, Batch, Rejected
 from trainyard.storage import storage
 
 

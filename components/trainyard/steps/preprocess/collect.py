@@ -183,7 +183,7 @@ class _Do(Generic[_Work]):
 
     def __init__(self, recipe: Recipe, work: str) -> None:
         self._recipe, self._work = recipe, work
-        self._target = recipe.data.label if recipe.task == "regression" else None
+        self._targets = recipe.data.labels if recipe.task == "regression" else []
 
     def __call__(self, named: tuple[str, _Work]) -> None:
         """Do a task.
@@ -213,7 +213,7 @@ class _Do(Generic[_Work]):
     def _count(self, found: _Found, slices: Iterator[tuple[Split, pa.RecordBatch]]) -> None:
         for split, rows in slices:
             if found.splits:  # not while the rows are only read, by class
-                found.splits[split].merge(Summary.of(rows, self._target))
+                found.splits[split].merge(Summary.of(rows, self._targets))
 
 
 class _Collect(_Do[_Task]):

@@ -46,7 +46,8 @@ def write_description(
     warnings = quality.warnings(collected)
     document = Examples(
         task=recipe.task,
-        label=recipe.data.label,
+        label=", ".join(recipe.data.labels),
+        targets=recipe.data.targets,
         labels=labels,
         splits={split: _split_files(split, collected, settings, labels) for split in SPLITS},
         features=_features(recipe, settings, columns, output),

@@ -27,6 +27,7 @@ from trainyard.steps.preprocess.transforming.features import (
     raw_spec,
     with_computed,
 )
+from trainyard.steps.preprocess.transforming.label import of_label
 from trainyard.steps.preprocess.transforming.module import Preprocessing, load_preprocessing
 from trainyard.steps.preprocess.transforming.transform import TransformSettings, transform
 
@@ -58,15 +59,18 @@ def _preprocess(
     quality.require_usable(collected, recipe)
     require_fitting(collected.conformity, recipe.data)
     image = _image_shape(collected, recipe)
+    labels = quality.class_names(collected) if recipe.task != "regression" else None
     default = image_preprocessing(image) if image else column_preprocessing(recipe.data)
-    labels = quality.class_names(collected) if recipe.task == "classification" else None
+    types = of_label(recipe.data, labels)
+    own = (lambda inputs: custom(inputs, types)) if custom else None
     settings = TransformSettings(
         folder=collected.folder,
         parts=collected.parts,
         raw_spec=raw_spec(recipe.data),
-        preprocessing_fn=with_computed(custom or default, recipe.data),
+        preprocessing_fn=with_computed(own or default, recipe.data),
         materialize=custom is not None or image is None,
         rounds=custom is None,
+        task=recipe.task,
         label_ids={name: index for index, name in enumerate(labels)} if labels is not None else None,
         weight=recipe.data.weight,
         layouts={split: plan_layout(collected.splits[split], recipe.data.shard_examples) for split in SPLITS},

@@ -22,7 +22,7 @@ def train(
 
     with task.opened("train", recipe, storage, code) as this:
         from trainyard.contract.artifacts.train import Training
-        from trainyard.contract.warm_start import TrainingPlan
+        from trainyard.contract.training.warm_start import TrainingPlan
 
         warm_start = TrainingPlan.model_validate_json(plan)
         model = this.output_at(warm_start.model)

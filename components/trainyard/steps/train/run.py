@@ -9,7 +9,7 @@ from contextlib import nullcontext
 from pathlib import Path
 
 from trainyard import events
-from trainyard.contract import weights
+from trainyard.contract.training import weights
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.train.engines import engine
 from trainyard.steps.train.expected_devices import check_devices

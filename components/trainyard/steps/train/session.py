@@ -17,19 +17,19 @@ import keras
 import tensorflow as tf
 
 from trainyard import events
-from trainyard.contract import passes
 from trainyard.contract.artifacts.train import Device, Epoch, Training
+from trainyard.contract.training import passes
 from trainyard.data.examples import ExampleFolder, open_examples, reading
 from trainyard.errors import ConfigurationError, PeerLost
-from trainyard.models.cost import cost
+from trainyard.models.costs.cost import cost
 from trainyard.models.weights import load_weights
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.train import warm_start
 from trainyard.steps.train.engines import engine as engines
 from trainyard.steps.train.engines import teacher
 from trainyard.steps.train.engines.engine import Engine, Steps
-from trainyard.steps.train.engines.network import deployable, network, target_moments
-from trainyard.steps.train.engines.objective import Classification, Objective, Regression
+from trainyard.steps.train.engines.network import Moments, deployable, network, target_moments
+from trainyard.steps.train.engines.objective import objective
 from trainyard.steps.train.gang import launcher_heartbeat
 from trainyard.steps.train.gang.rank import Rank, current_rank
 from trainyard.steps.train.input.class_weights import class_weights
@@ -173,7 +173,7 @@ def prepare(
     recipe: Recipe,
     folder: ExampleFolder,
     engine: Engine,
-    targets: tuple[float, float],
+    targets: Moments,
     precision: str,
     feed: Feed | None = None,
 ) -> tuple[Input, Steps]:
@@ -184,9 +184,7 @@ def prepare(
     document = folder.document
     weights = class_weights(recipe, document.labels, document.splits["train"].class_counts)
     data = Input(recipe, folder, weights, _local_replicas(recipe, engine.replicas, current_rank()), feed)
-    objective: Objective = Regression(targets[1])
-    if document.task == "classification":
-        objective = Classification(len(document.labels or []), recipe.train.label_smoothing)
+    minimized = objective(document, recipe.train.label_smoothing, targets[1])
     # Layers count from one again, so that their names do not depend on what the process built before.
     keras.utils.clear_session(free_memory=False)
 
@@ -194,7 +192,7 @@ def prepare(
         return network(recipe, document, targets, precision)
 
     load_teacher = partial(teacher.load, recipe, folder.uri, document)
-    return data, engine.steps(build, recipe, data.steps_per_epoch, objective, precision, load_teacher)
+    return data, engine.steps(build, recipe, data.steps_per_epoch, minimized, precision, load_teacher)
 
 
 def _finish(
@@ -203,7 +201,7 @@ def _finish(
     engine: Engine,
     output: Path,
     seconds: dict[str, float],
-    targets: tuple[float, float],
+    targets: Moments,
     precision: str,
 ) -> Training:
     calls, epochs = loop.cached_step_seconds(), loop.step_seconds

@@ -6,6 +6,7 @@ import keras
 
 from trainyard import events
 from trainyard.contract.champion import EXTRA
+from trainyard.contract.version import LABELS, names
 from trainyard.data import trained
 from trainyard.errors import ConfigurationError
 from trainyard.storage import storage
@@ -42,7 +43,7 @@ def require_same_ids(version: str, examples: str, labels: list[str] | None, fiel
 
     labels: those of `examples`. field: the recipe's, whose version it is. advice: the error's last sentence.
     """
-    before = (storage.read(version, f"{EXTRA}/labels.txt") or b"").decode().split("\n")[:-1]
+    before = names(version, f"{EXTRA}/{LABELS}") or []
     if before != (labels or []):
         changed = sorted({*before} ^ {*(labels or [])})
         which = f"'{changed[0]}' is only in one of them" if changed else "their order changed"

@@ -28,6 +28,7 @@ def learn_curve(
     from trainyard.errors import ConfigurationError
     from trainyard.spec import environment as environments
     from trainyard.spec import recipe as recipes
+    from trainyard.spec.gates import MAIN_METRIC, METRIC_TITLES, SMALLER_IS_BETTER
     from trainyard_control.api.progress import CurveScreen
     from trainyard_control.search import learning_curve
 
@@ -38,12 +39,13 @@ def learn_curve(
         raise ConfigurationError(
             f"--environment {environment}: its target is {where.target}. A learning curve is measured on this machine."
         )
-    is_class = loaded.task == "classification"
+    metric = MAIN_METRIC[loaded.task]
+    is_share = metric not in SMALLER_IS_BETTER
     with CurveScreen() as screen:
         points = learning_curve.measure(recipe, set_ or [], shares, where, screen)
     law = learning_curve.fit(points)
-    text = learning_curve.sentence(points, law, is_percentage=is_class)
-    name = "test error (1 - accuracy)" if is_class else "test mean absolute error"
+    text = learning_curve.sentence(points, law, is_percentage=is_share)
+    name = f"test error (1 - {METRIC_TITLES[metric]})" if is_share else f"test {METRIC_TITLES[metric]}"
     if html is not None:
         from trainyard.quality.page import write_html
         from trainyard_control.search.learning_curve import curve_page

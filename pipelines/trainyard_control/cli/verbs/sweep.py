@@ -87,8 +87,7 @@ def _show(result: Result) -> None:
         (trial for trial in result.trials if trial.state == "complete"), key=lambda trial: sign * (trial.metric or 0)
     )
     front = {trial.number for trial in result.front}
-    metric = "eval accuracy" if result.larger_is_better else "eval mae"
-    table = plain_table("trial", metric, "best epoch", "seconds", "parameters", "operations", "ms", "")
+    table = plain_table("trial", f"eval {result.metric}", "best epoch", "seconds", "parameters", "operations", "ms", "")
     table.columns[-1].justify = "left"
     for trial in done[:_SHOWN]:
         table.add_row(
@@ -108,7 +107,7 @@ def _show(result: Result) -> None:
     if result.importance:
         shares = ", ".join(f"{key.rpartition('.')[2]} {share:.0%}" for key, share in result.importance.items())
         console.print(f"of the differences: {escape(shares)}", soft_wrap=True)
-    name = "accuracy" if result.larger_is_better else "mae"
+    name = result.metric
     bounds = result.test.intervals.get(name)
     interval = f" (95 %: {bounds.low:.4f} to {bounds.high:.4f})" if bounds else ""
     console.print(

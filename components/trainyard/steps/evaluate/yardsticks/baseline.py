@@ -8,19 +8,43 @@ import numpy as np
 
 from trainyard.contract.artifacts.evaluate import Baseline
 from trainyard.contract.artifacts.preprocess import Examples
-from trainyard.steps.evaluate.metrics import Predictions, measure
+from trainyard.contract.statistics.scores import example_scores
+from trainyard.steps.evaluate.metrics.measure import measure
+from trainyard.steps.evaluate.metrics.predictions import Predictions
+
+_MOST_CLASSES = 20  # in the answer; chosen
 
 
 def baseline(candidate: Predictions, examples: Examples) -> Baseline:
     """Return the metrics of the training split's most frequent class, or of the mean of the judged targets.
 
-    The mean is that of the examples that are judged, which no other constant beats in its squared error.
+    The mean is that of the examples that are judged, which no other constant beats in its squared error. Of
+    multi_label the answer is as many of the most frequent classes as score best.
     """
     counts = examples.splits["train"].class_counts
+    if examples.targets:
+        means = np.average(candidate.labels, axis=0, weights=candidate.weights)
+        constant = replace(candidate, outputs=np.tile(means.astype(np.float32), (len(candidate.labels), 1)))
+        values = measure("regression", constant)
+        return Baseline(answer="each target's mean", metrics={name: values[name] for name in ("mae", "rmse")})
     if not examples.labels or not counts:
         mean = candidate.mean(candidate.labels.astype(np.float64))
         constant = replace(candidate, outputs=np.full(len(candidate.labels), mean, np.float32))
         values = measure("regression", constant)
         return Baseline(answer=f"the mean, {mean:.6g}", metrics={name: values[name] for name in ("mae", "rmse")})
+    if examples.task == "multi_label":
+        return _most_frequent(candidate, examples.labels, counts)
     most = int(np.argmax(counts))
     return Baseline(answer=f"'{examples.labels[most]}'", metrics={"accuracy": candidate.mean(candidate.labels == most)})
+
+
+def _most_frequent(candidate: Predictions, labels: list[str], counts: list[int]) -> Baseline:
+    order = np.argsort(-np.asarray(counts), kind="stable")[:_MOST_CLASSES]
+    scores = []
+    for most in range(len(order) + 1):
+        answer = np.isin(np.arange(len(labels)), order[:most])
+        answers = np.broadcast_to(answer.astype(np.float32), candidate.labels.shape)
+        scores.append(candidate.mean(example_scores("multi_label", candidate.labels, answers)))
+    best = int(np.argmax(scores))
+    answer_text = " and ".join(f"'{labels[index]}'" for index in order[:best]) or "no class"
+    return Baseline(answer=answer_text, metrics={"f1": scores[best]})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from typing import Any
 
@@ -11,8 +12,9 @@ from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostin
 
 from trainyard import events
 from trainyard.contract.artifacts.document import Split
+from trainyard.contract.artifacts.preprocess import Examples
 from trainyard.data.examples import ExampleFolder
-from trainyard.steps.evaluate.metrics import Predictions
+from trainyard.steps.evaluate.metrics.predictions import Predictions
 from trainyard.steps.evaluate.yardsticks.columns import Arrays, first_examples, is_table
 
 _Trees = HistGradientBoostingClassifier | HistGradientBoostingRegressor
@@ -31,24 +33,32 @@ def boosted_predictions(examples: ExampleFolder, split: Split, seed: int) -> tup
     """Return what boosted trees, grown on the training split, answer to the examples of `split`, in stored order.
 
     And how many examples they learnt from. They are those of scikit-learn with its own settings and the model's
-    features. None if the examples are no table or of more than 50 classes.
+    features; of multi_label and of several targets, as many times trees, which learn from so many fewer examples. None
+    if the examples are no table or of more than 50 classes or targets.
     """
-    labels = examples.document.labels
-    if not is_table(examples) or (labels is not None and len(labels) > _MOST_CLASSES):
+    labels, several = examples.document.labels, math.prod(examples.document.label_shape)
+    if not is_table(examples) or examples.document.outputs > _MOST_CLASSES:
         return None
     started = time.monotonic()
     sizes = {feature.name: feature.vocabulary_size or 0 for feature in examples.document.features}
     names = sorted(sizes)
-    features, targets = first_examples(examples, "train", min(MOST_EXAMPLES, _MOST_CELLS // len(names)))
-    if len(np.unique(targets)) < 2:
+    features, targets = first_examples(examples, "train", min(MOST_EXAMPLES // several, _MOST_CELLS // len(names)))
+    if any(len(np.unique(column)) < 2 for column in targets.reshape(len(targets), -1).T):
         return None
     categorical = [0 < sizes[name] <= _MOST_CATEGORIES for name in names]
     kind = HistGradientBoostingRegressor if labels is None else HistGradientBoostingClassifier
-    trees = kind(random_state=seed, categorical_features=categorical)
     weights = examples.weights("train")
-    trees.fit(_matrix(features, names), targets, None if weights is None else weights[: len(targets)])
+    weights = None if weights is None else weights[: len(targets)]
+    matrix = _matrix(features, names)
+    trees = [
+        kind(random_state=seed, categorical_features=categorical).fit(matrix, column, weights)
+        for column in targets.reshape(len(targets), -1).T
+    ]
     answers = [
-        (label.numpy(), _answer(trees, {name: values.numpy() for name, values in batch.items()}, names, labels))
+        (
+            label.numpy(),
+            _answer(trees, {name: values.numpy() for name, values in batch.items()}, names, examples.document),
+        )
         for batch, label, _ in examples.batches(split, _BATCH)
     ]
     events.emit("boosted", examples=len(targets), seconds=round(time.monotonic() - started, 2))
@@ -56,14 +66,20 @@ def boosted_predictions(examples: ExampleFolder, split: Split, seed: int) -> tup
     return Predictions(judged_labels, outputs, examples.weights(split)), len(targets)
 
 
-def _answer(trees: _Trees, features: Arrays, names: list[str], labels: list[str] | None) -> NDArray[np.float32]:
-    """Return predictions (n,), or probabilities (n, classes): 0 for a class that the trees have not met."""
+def _answer(trees: list[_Trees], features: Arrays, names: list[str], examples: Examples) -> NDArray[np.float32]:
+    """Return predictions (n,) or (n, targets), or probabilities (n, classes): 0 for a class that no tree has met."""
     matrix = _matrix(features, names)
-    if isinstance(trees, HistGradientBoostingRegressor):
-        return trees.predict(matrix).astype(np.float32)
-    outputs = np.zeros((len(matrix), len(labels or [])), np.float32)
-    outputs[:, trees.classes_] = trees.predict_proba(matrix)
-    return outputs
+    columns = []
+    for each in trees:
+        if isinstance(each, HistGradientBoostingRegressor):
+            columns.append(each.predict(matrix))
+        elif examples.task == "multi_label":
+            columns.append(each.predict_proba(matrix)[:, 1])
+        else:
+            outputs = np.zeros((len(matrix), examples.outputs), np.float32)
+            outputs[:, each.classes_] = each.predict_proba(matrix)
+            return outputs
+    return np.stack(columns, axis=1).astype(np.float32).reshape(-1, *examples.label_shape)
 
 
 def _matrix(features: Arrays, names: list[str]) -> NDArray[Any]:

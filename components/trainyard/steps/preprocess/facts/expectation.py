@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from trainyard.contract.artifacts.anomaly import Anomaly
 from trainyard.errors import DataError
 from trainyard.quality.schema.conformity import Conformity, Rows, anomalies, check_rows
 from trainyard.spec.data_schema import PictureSchema, TableSchema
 from trainyard.spec.recipe import Data
+from trainyard.steps.preprocess.readers.records import LABELS_APART
 
 _SHOWN = 20
 
@@ -21,8 +23,9 @@ def conformity(rows: pa.RecordBatch, data: Data) -> Conformity:
     columns = {name.removeprefix("raw/"): rows[name] for name in rows.schema.names if name.startswith("raw/")}
     if isinstance(schema, PictureSchema):
         columns = {name: rows[name] for name in ("measure/height", "measure/width")} | {"label": rows["label"]}
-    else:
-        columns[data.label] = rows["label"]
+    elif not data.label_separator:
+        labels = pc.split_pattern(rows["label"], LABELS_APART)
+        columns |= {name: pc.list_element(labels, index) for index, name in enumerate(data.labels)}
     sources = rows["source"]
     return check_rows(schema, Rows(rows.num_rows, columns, lambda index: sources[index].as_py()))
 
@@ -44,5 +47,6 @@ def _schema(data: Data, names: list[str]) -> TableSchema | PictureSchema | None:
     schema = data.expected
     if schema is None or isinstance(schema, PictureSchema):
         return schema
-    read = {name: column for name, column in schema.columns.items() if f"raw/{name}" in names or name == data.label}
+    labels = [] if data.label_separator else data.labels  # a cell of several classes is no value that a schema lists
+    read = {name: column for name, column in schema.columns.items() if f"raw/{name}" in names or name in labels}
     return schema.model_copy(update={"columns": read, "other_columns": "allowed"})

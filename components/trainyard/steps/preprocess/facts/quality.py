@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 
 from trainyard.contract.artifacts.document import SPLITS, Split
 from trainyard.contract.statistics.drift import FeatureStatistics, Statistics
 from trainyard.errors import DataError
+from trainyard.quality.tables.cells import too_many_classes
 from trainyard.spec.recipe import Data, Recipe
 from trainyard.steps.preprocess.collect import Collected
+from trainyard.steps.preprocess.readers.records import LABELS_APART
 
 _SHOWN = 5
 
@@ -19,7 +23,8 @@ def require_usable(collected: Collected, recipe: Recipe) -> None:
     """Refuse examples that cannot be trained on and judged.
 
     Raises `DataError` with the counts if too many records are bad, a split is empty, a column of the training split
-    holds nothing, or (classification) there is one class, a class with one example, or a class that a split lacks.
+    holds nothing, or (but for a regression) there is one class, a class with one example, or a class that a
+    split lacks.
     """
     _require_few_bad(collected, recipe)
     counts = {split: collected.splits[split].examples for split in SPLITS}
@@ -32,7 +37,7 @@ def require_usable(collected: Collected, recipe: Recipe) -> None:
         )
     _require_values(collected, recipe)
     _require_weights(collected, recipe.data.weight)
-    if recipe.task == "classification":
+    if recipe.task != "regression":
         _require_classes(collected, recipe.data)
 
 
@@ -74,7 +79,8 @@ def warnings(collected: Collected) -> list[str]:
     warnings += collected.near
     conflicts = [group for group in collected.repeated if len(group.labels) > 1]
     for group in conflicts[:_SHOWN]:
-        warnings.append(f"equal examples with different labels {', '.join(group.labels)}: {', '.join(group.sources)}.")
+        labels = ", ".join(" and ".join(label.split(LABELS_APART)) for label in group.labels)
+        warnings.append(f"equal examples with different labels {labels}: {', '.join(group.sources)}.")
     if len(conflicts) > _SHOWN:
         warnings.append(f"{len(conflicts) - _SHOWN} more groups of equal examples with different labels.")
     return warnings
@@ -151,12 +157,14 @@ def _require_classes(collected: Collected, data: Data) -> None:
     for summary in collected.splits.values():
         totals.update(summary.labels)
     if len(totals) < 2:
-        raise DataError(f"data.label: every example has the class '{next(iter(totals))}'. At least two are needed.")
+        only = f"every example has the class '{next(iter(totals))}'" if totals else "no example has a class"
+        raise DataError(f"data.label: {only}. At least two are needed.")
     single = sorted(name for name, count in totals.items() if count == 1)
+    hint = " Is this task: regression?" if _look_measured(totals) else ""
     if single:
         raise DataError(
             f"data.label: the class '{single[0]}' has one example ({len(single)} such classes). "
-            "A class needs examples in every split. Add examples or remove the class."
+            f"A class needs examples in every split. Add examples or remove the class.{hint}"
         )
     if data.split.by == "class":
         advice = "By class, three different examples of it suffice while data.fraction is 1. Add examples."
@@ -169,5 +177,14 @@ def _require_classes(collected: Collected, data: Data) -> None:
             counts = ", ".join(f"{other} {collected.splits[other].labels.get(name, 0)}" for other in SPLITS)
             raise DataError(
                 f"data.split: the split '{split}' has no example of class '{name}' ({counts}; {len(lacking)} classes "
-                f"lack there). Every split needs every class. {advice}"
+                f"lack there). Every split needs every class. {advice}{hint}"
             )
+
+
+def _look_measured(totals: Counter[str]) -> bool:
+    """Return whether the classes, with their counts, look like numbers that were measured."""
+    if not too_many_classes(len(totals), totals.total()):
+        return False
+    with suppress(ValueError):
+        return all(math.isfinite(float(name)) for name in totals)
+    return False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +15,7 @@ import pyarrow.compute as pc
 from trainyard.contract.artifacts.document import Part
 from trainyard.contract.statistics.histogram import Histogram
 from trainyard.quality.tables import bins
+from trainyard.steps.preprocess.readers.records import LABELS_APART
 
 _DISTINCT = 10_000  # chosen: values a feature whose counts are kept exactly
 _TOP = 20
@@ -132,13 +134,15 @@ class Summary:
     digests: str = "0"
 
     @classmethod
-    def of(cls, rows: pa.RecordBatch, target: str | None) -> Summary:
-        """Return that of `rows`; `target` names the number to predict, for regression."""
+    def of(cls, rows: pa.RecordBatch, targets: Sequence[str]) -> Summary:
+        """Return that of `rows`; `targets` names the numbers to predict, for regression."""
         summary = cls(examples=len(rows))
-        if target is None:
-            summary.labels = _counts(rows["label"])
+        if targets:
+            numbers = np.array([[float(part) for part in label] for label in labels_apart(rows["label"])])
+            summary.numbers = {name: Numbers.of(numbers[:, index]) for index, name in enumerate(targets)}
         else:
-            summary.numbers[target] = Numbers.of(np.array([float(label) for label in rows["label"].to_pylist()]))
+            for label, count in _counts(rows["label"]).items():
+                summary.labels.update(dict.fromkeys(_apart(label), count))
         for column in rows.schema:
             kind, _, name = column.name.partition("/")
             if kind in ("raw", "measure") and pa.types.is_floating(column.type):
@@ -174,6 +178,15 @@ class Summary:
             first=self.first,
             digests=f"{int(self.digests, 16):064x}",
         )
+
+
+def labels_apart(labels: pa.Array) -> list[list[str]]:
+    """Return the classes, or the targets, of each record's label."""
+    return [_apart(label) for label in labels.to_pylist()]
+
+
+def _apart(label: str) -> list[str]:
+    return label.split(LABELS_APART) if label else []
 
 
 def _counts(values: pa.Array) -> Counter[str]:

@@ -14,6 +14,9 @@ from trainyard.spec.tables.columns import Category, Date, Numeric, Text
 
 MOST_ROWS = 4096  # of a batch; chosen: what costs once a batch is then little, and a batch of tables has 1 MiB
 MOST_BYTES = 16 << 20  # of a batch of more than one row; chosen
+LABELS_APART = "\n"
+"""Stands between the classes, or the targets, of one record's label. No class has a line break in its name."""
+
 _DIGEST_BYTES = 32
 _MEASURES = ("height", "width", "bytes")
 
@@ -25,8 +28,9 @@ Value = float | int | str | bytes
 class Record:
     """One checked example.
 
-    source names its origin below the data's root. label is the class's name, or the target's number, as text. raw holds
-    the raw features by name. content is the SHA-256 of what the model learns from (the label left out), so equal
+    source names its origin below the data's root. label is the class's name, or the target's number, as text; several,
+    with `LABELS_APART` between them, are classes in order of their names, or the targets in theirs. raw holds the raw
+    features by name. content is the SHA-256 of what the model learns from (the label left out), so equal
     examples have equal content. measures are what is counted, too: height, width and bytes of an image, and of a row
     the features that are computed and its weight. split_by is what `data.split` goes by, if it is a column.
     """

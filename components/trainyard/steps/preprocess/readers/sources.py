@@ -20,7 +20,7 @@ from trainyard.steps.preprocess.readers.images import image_record
 from trainyard.steps.preprocess.readers.records import BadRecord, BadSource, Record, in_batches
 from trainyard.steps.preprocess.readers.tables.csv_rows import csv_pieces, read_csv_batches
 from trainyard.steps.preprocess.readers.tables.parquet_rows import parquet_pieces, read_parquet_batches
-from trainyard.steps.preprocess.readers.tables.rows import check_label
+from trainyard.steps.preprocess.readers.tables.rows import typed_label
 from trainyard.steps.preprocess.readers.tf_examples import read_tf_batches
 from trainyard.steps.preprocess.readers.tfds import Dataset
 from trainyard.storage.buckets import bucket_source
@@ -96,7 +96,7 @@ def _read_image(path: str, name: str, label: str | None, recipe: Recipe) -> Reco
     try:
         if label is None:
             raise BadRecord("missing_label", "the file lies in no class folder")
-        check_label(label, "the folder", regression=False)
+        label = typed_label(label, "the folder", recipe.data, "classification")
         return image_record(_encoded(path, recipe), label, name, recipe.data)
     except BadRecord as error:
         return Quarantined(source=name, reason=error.reason, detail=error.detail)

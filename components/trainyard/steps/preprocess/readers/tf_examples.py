@@ -19,7 +19,7 @@ from trainyard.steps.preprocess.readers.files import image_limit, open_file
 from trainyard.steps.preprocess.readers.images import image_record
 from trainyard.steps.preprocess.readers.records import MOST_ROWS, BadRecord, BadSource, Record, in_batches
 from trainyard.steps.preprocess.readers.tables.columns import ColumnJudge, Mask
-from trainyard.steps.preprocess.readers.tables.rows import check_label, check_row
+from trainyard.steps.preprocess.readers.tables.rows import check_row, typed_label
 from trainyard.steps.preprocess.readers.tfds import Dataset
 from trainyard.steps.preprocess.readers.tfrecord import read_records
 
@@ -89,7 +89,7 @@ class _Judge:
 
     def __init__(self, recipe: Recipe, dataset: Dataset | None) -> None:
         self._recipe, self._dataset = recipe, dataset
-        self._columns = ColumnJudge(recipe.data, regression=recipe.task == "regression")
+        self._columns = ColumnJudge(recipe.data, recipe.task)
         self._decoder = ExamplesToRecordBatchDecoder()
 
     def items(self, group: list[_Example]) -> Iterator[pa.RecordBatch | Quarantined]:
@@ -124,7 +124,7 @@ class _Judge:
         odd = np.zeros(len(serialized), np.bool_)
         texts = {}
         for name in _wanted(self._recipe):
-            texts[name], several = _column_texts(decoded, name)
+            texts[name], several = _column_texts(decoded, name, self._recipe.data.separators.get(name))
             odd |= several
         label = self._recipe.data.label
         if label in texts and self._dataset is not None and self._dataset.label_names is not None:
@@ -150,22 +150,27 @@ def _serialized(example: _Example) -> bytes:
     return example.serialized
 
 
-def _column_texts(decoded: pa.RecordBatch, name: str) -> tuple[pa.Array, Mask]:
-    """Return the one value of each example as `_text` does, and which examples have several."""
+def _column_texts(decoded: pa.RecordBatch, name: str, separator: str | None) -> tuple[pa.Array, Mask]:
+    """Return the value of each example as `_text` does, and which examples have several though they may not."""
     rows = decoded.num_rows
     place = decoded.schema.get_field_index(name)
     if place < 0 or decoded.column(place).null_count == rows:
         return pa.array([""] * rows, pa.string()), np.zeros(rows, np.bool_)
     lists = decoded.column(place)
+    if separator is not None:
+        values = pa.ListArray.from_arrays(lists.offsets, _value_texts(lists.values))
+        joined = pc.if_else(lists.is_valid(), pc.binary_join(values, separator), "")
+        return joined, np.zeros(rows, np.bool_)
     counts = pc.fill_null(pc.list_value_length(lists), 0).to_numpy().astype(np.int64)
     starts = np.array(lists.offsets.to_numpy())[:-1]
-    values = lists.values.take(pa.array(starts, mask=counts == 0))
+    return _value_texts(lists.values.take(pa.array(starts, mask=counts == 0))), counts > 1
+
+
+def _value_texts(values: pa.Array) -> pa.Array:
     if pa.types.is_floating(values.type):
         numbers = values.to_numpy(zero_copy_only=False).astype(np.float64)
-        texts = pc.if_else(values.is_null(), "", number_texts(numbers))
-    else:
-        texts = pc.fill_null(pc.cast(values, pa.string()), "")
-    return texts, counts > 1
+        return pc.if_else(values.is_null(), "", number_texts(numbers))
+    return pc.fill_null(pc.cast(values, pa.string()), "")
 
 
 def _items(examples: Iterable[_Example], recipe: Recipe, dataset: Dataset | None) -> Iterator[Record | Quarantined]:
@@ -190,15 +195,16 @@ def _record(serialized: bytes, source: str, recipe: Recipe, dataset: Dataset | N
         features = tf.train.Example.FromString(serialized).features.feature
     except DecodeError as error:
         raise BadRecord("not_an_example", f"{len(serialized)} bytes are no tf.Example") from error
-    columns = {name: _text(features[name], name) if name in features else "" for name in _wanted(recipe)}
-    regression = recipe.task == "regression"
+    separators = recipe.data.separators
+    columns = {
+        name: _text(features[name], name, separators.get(name)) if name in features else "" for name in _wanted(recipe)
+    }
     name = recipe.data.label
     if name in columns:
         columns[name] = _label_name(columns[name], name, dataset)
     if not recipe.data.is_image:
-        return check_row(columns, source, recipe.data, regression=regression)
-    label = columns[name]
-    check_label(label, recipe.data.label, regression=regression)
+        return check_row(columns, source, recipe.data, recipe.task)
+    label = typed_label(columns[name], name, recipe.data, recipe.task)
     encoded = _image(features, (dataset.image,) if dataset and dataset.image else _IMAGE_NAMES)
     return image_record(encoded, label, source, recipe.data)
 
@@ -226,17 +232,15 @@ def _image(features: Mapping[str, tf.train.Feature], names: tuple[str, ...]) -> 
     )
 
 
-def _text(feature: tf.train.Feature, name: str) -> str:
-    """Return the one value of a tf.train.Feature as text, empty if it has none."""
+def _text(feature: tf.train.Feature, name: str, separator: str | None) -> str:
+    """Return the value of a tf.train.Feature as text, empty if it has none; several with `separator` between them."""
     kind = feature.WhichOneof("kind")
     values = getattr(feature, kind).value if kind else ()
-    if len(values) > 1:
+    if len(values) > 1 and separator is None:
         raise BadRecord("mistyped_value", f"'{name}': one value is expected, {len(values)} were found")
-    if not values:
-        return ""
     if kind != "bytes_list":
-        return repr(values[0])
+        return (separator or "").join(map(repr, values))
     try:
-        return bytes(values[0]).decode("utf-8")
+        return (separator or "").join(bytes(value).decode("utf-8") for value in values)
     except UnicodeDecodeError as error:
-        raise BadRecord("mistyped_value", f"'{name}': is not UTF-8, {values[0][:40]!r} was found") from error
+        raise BadRecord("mistyped_value", f"'{name}': is not UTF-8, {error.object[:40]!r} was found") from error

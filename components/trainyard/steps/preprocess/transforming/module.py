@@ -2,35 +2,62 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import tensorflow as tf
 
 from trainyard.data.module import load_module
 from trainyard.errors import ConfigurationError
+from trainyard.steps.preprocess.transforming.label import Columns
 
-Preprocessing = Callable[[dict[str, tf.Tensor]], dict[str, tf.Tensor]]
+Tensors = dict[str, tf.Tensor]
+Preprocessing = Callable[[Tensors, Mapping[str, tf.DType]], Tensors]
 
 
 def load_preprocessing(module: str | None) -> Preprocessing | None:
     """Return the `preprocessing_fn` of the Python file `module`, or None if it has none.
 
-    Its outputs become float32 and int64. Raises `ConfigurationError` if the file or the function fails, or if an
-    output is no dense tensor of numbers.
+    It takes the raw features, and the types of the columns that only the label is made of. The function may read
+    those, too: what it computes from them is left out. Its other outputs become float32 and int64. Raises
+    `ConfigurationError` if the file or the function fails, if an output is no dense tensor of numbers, or if an
+    analyzer learns from the label.
     """
     custom = getattr(load_module(module), "preprocessing_fn", None) if module is not None else None
     if custom is None:
         return None
     where = f"module: {module}: preprocessing_fn"
 
-    def preprocessing_fn(inputs: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    def preprocessing_fn(inputs: Tensors, of_label: Mapping[str, tf.DType]) -> Tensors:
+        columns = Columns(inputs, of_label)
         try:
-            outputs = dict(custom(inputs))
+            outputs = dict(custom(columns))
         except Exception as error:
-            raise ConfigurationError(f"{where}: fails ({type(error).__name__}: {error}). Correct it.") from error
+            raise ConfigurationError(
+                f"{where}: fails ({type(error).__name__}: {error}). Its inputs are the columns of data.features and "
+                "of the label, dense and of shape (batch,): float32, NaN if missing, or string, empty if missing. "
+                "Correct it."
+            ) from error
+        if columns.stand_ins:
+            outputs = _without_label(columns, outputs, where)
         return {name: _number(value, f"{where}: the output '{name}'") for name, value in outputs.items()}
 
     return preprocessing_fn
+
+
+def _without_label(columns: Columns, outputs: Tensors, where: str) -> Tensors:
+    """Return the `outputs` that a served model can compute. Trainyard keeps the label itself."""
+    if analyzed := sorted(columns.analyzed()):
+        raise ConfigurationError(
+            f"{where}: an analyzer learns from {', '.join(analyzed)}, which the label is made of. Trainyard numbers "
+            "the classes itself. Leave that output out."
+        )
+    depending = columns.depending(outputs)
+    if not outputs.keys() - depending:
+        raise ConfigurationError(
+            f"{where}: each output is computed from {', '.join(sorted(columns.stand_ins))}, which the label is made "
+            "of and a served model is not given. Return features of the other columns."
+        )
+    return {name: value for name, value in outputs.items() if name not in depending}
 
 
 def _number(value: object, where: str) -> tf.Tensor:

@@ -8,13 +8,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import apache_beam as beam
 import numpy as np
 import pyarrow as pa
 import tensorflow as tf
 import tensorflow_transform.beam as tft_beam
+from numpy.typing import NDArray
 from tensorflow_transform.tf_metadata import schema_utils
 from tfx_bsl.public.tfxio import RecordBatchToExamplesEncoder, TFExampleBeamRecord
 
@@ -25,6 +26,8 @@ from trainyard.beam.tasks import do_tasks
 from trainyard.contract.artifacts.document import Split
 from trainyard.contract.artifacts.preprocess import WEIGHT
 from trainyard.data.examples import Transform
+from trainyard.spec.gates import Task
+from trainyard.steps.preprocess.facts.summary import labels_apart
 from trainyard.steps.preprocess.parts import PartFile, remove_unfinished
 from trainyard.steps.preprocess.shards import Layout, read_shard, shard_name, write_shard
 from trainyard.steps.preprocess.transforming.reproducible import make_reproducible
@@ -51,6 +54,7 @@ class TransformSettings:
     preprocessing_fn: Callable[[dict[str, tf.Tensor]], dict[str, tf.Tensor]]
     materialize: bool
     rounds: bool
+    task: Task
     label_ids: dict[str, int] | None
     weight: str | None
     layouts: dict[Split, Layout]
@@ -154,7 +158,8 @@ class _WriteShard:
 
     def __init__(self, settings: TransformSettings, output: Path) -> None:
         self._folder, self._parts, self._layouts = settings.folder, settings.parts, settings.layouts
-        self._raw_names, self._label_ids, self._weight = list(settings.raw_spec), settings.label_ids, settings.weight
+        self._raw_names, self._weight = list(settings.raw_spec), settings.weight
+        self._task, self._label_ids = settings.task, settings.label_ids
         self._batch_size, self._materialize, self._output = settings.batch_size, settings.materialize, output
 
     @cached_property
@@ -182,7 +187,7 @@ class _WriteShard:
             else {}
         )
         columns |= {f"raw/{name}": _single(values) for name, values in raw.items()}
-        columns["label"] = _single(self._labels(batch["label"]))
+        columns["label"] = _rows(self._labels(batch["label"]))
         if self._weight:
             columns[WEIGHT] = _single(batch[f"measure/{self._weight}"].cast(pa.float32()))
         columns["key"] = _single(batch["source"])
@@ -191,10 +196,17 @@ class _WriteShard:
             # The encoder writes the features in an order of its own, another one each time.
             yield tf.train.Example.FromString(serialized).SerializeToString(deterministic=True)
 
-    def _labels(self, labels: pa.Array) -> pa.Array:
+    def _labels(self, labels: pa.Array) -> NDArray[Any]:
+        """Return class ids (n,), targets (n,) or (n, targets), or 1 where an example has a class (n, classes)."""
+        texts = labels_apart(labels)
         if self._label_ids is None:
-            return pa.array([float(label) for label in labels.to_pylist()], pa.float32())
-        return pa.array([self._label_ids[label] for label in labels.to_pylist()], pa.int64())
+            return np.array([[float(part) for part in label] for label in texts]).astype(np.float32)
+        if self._task == "classification":
+            return np.array([self._label_ids[label] for [label] in texts], np.int64)
+        has = np.zeros((len(texts), len(self._label_ids)), np.int64)
+        for row, classes in enumerate(texts):
+            has[row, [self._label_ids[name] for name in classes]] = 1
+        return has
 
 
 def _tensor(values: pa.Array) -> tf.Tensor:
@@ -204,10 +216,13 @@ def _tensor(values: pa.Array) -> tf.Tensor:
 def _features(tensors: Mapping[str, tf.Tensor]) -> dict[str, pa.Array]:
     columns: dict[str, pa.Array] = {}
     for name, tensor in tensors.items():
-        values = tensor.numpy()
-        offsets = np.arange(len(values) + 1, dtype=np.int32) * (values.size // max(1, len(values)))
-        columns[name] = pa.ListArray.from_arrays(offsets, pa.array(values.reshape(-1)))
+        columns[name] = _rows(tensor.numpy())
     return columns
+
+
+def _rows(values: NDArray[Any]) -> pa.ListArray:
+    offsets = np.arange(len(values) + 1, dtype=np.int32) * (values.size // max(1, len(values)))
+    return pa.ListArray.from_arrays(offsets, pa.array(values.reshape(-1)))
 
 
 def _single(values: pa.Array) -> pa.ListArray:

@@ -14,14 +14,17 @@ from trainyard.models.build import build
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.train.engines.tensorflow.strategy import precision_policy
 
+Moments = tuple[float, float] | tuple[list[float], list[float]]
+"""Mean and standard deviation, or of several columns."""
 
-def network(recipe: Recipe, document: Examples, targets: tuple[float, float], precision: str) -> keras.Model:
+
+def network(recipe: Recipe, document: Examples, targets: Moments, precision: str) -> keras.Model:
     """Return the recipe's model with its first weights, equal for equal arguments.
 
     targets: mean and standard deviation of the training targets; a regression starts there, so that the network itself
     learns numbers of about 1. Raises `ConfigurationError` if the recipe's build_model does not keep the convention.
     """
-    outputs = len(document.labels) if document.labels else 1
+    outputs = document.outputs
     with precision_policy(precision):
         model = _build_model(recipe, document, outputs)
         if document.task == "regression":
@@ -31,7 +34,7 @@ def network(recipe: Recipe, document: Examples, targets: tuple[float, float], pr
     return model
 
 
-def deployable(model: keras.Model, recipe: Recipe, document: Examples, targets: tuple[float, float]) -> keras.Model:
+def deployable(model: keras.Model, recipe: Recipe, document: Examples, targets: Moments) -> keras.Model:
     """Return `model` with the same weights computing in float32, whatever it was trained in."""
     if all(layer.dtype_policy.name == "float32" for layer in model.layers):
         return model
@@ -55,9 +58,12 @@ def limit_batch_norm_momentum(model: keras.Model, steps: int) -> None:
             layer.momentum = min(layer.momentum, limit)
 
 
-def target_moments(labels: np.ndarray) -> tuple[float, float]:
-    """Return mean and standard deviation of the training targets; 1 if they are all the same."""
-    return float(labels.mean(dtype=np.float64)), float(labels.std(dtype=np.float64)) or 1.0
+def target_moments(labels: np.ndarray) -> Moments:
+    """Return mean and standard deviation of the training targets, (n,) or (n, targets); 1 if they are all the same."""
+    mean, deviation = labels.mean(axis=0, dtype=np.float64), labels.std(axis=0, dtype=np.float64)
+    if labels.ndim == 1:
+        return float(mean), float(deviation) or 1.0
+    return mean.tolist(), np.where(deviation > 0, deviation, 1.0).tolist()
 
 
 def _build_model(recipe: Recipe, document: Examples, outputs: int) -> keras.Model:

@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
+import numpy as np
 from keras import ops
+
+from trainyard.contract.artifacts.preprocess import Examples
 
 if TYPE_CHECKING:
     import jax
@@ -55,25 +58,74 @@ class Classification:
 
 
 @dataclass(frozen=True)
-class Regression:
-    """Squared error in units of the training targets' variance; the metric is the absolute error in their own unit."""
+class MultiLabel:
+    """Binary cross-entropy, its mean over the classes; the metric is each example's F1.
 
-    deviation: float
+    Labels are bool (batch, classes). The mean, as Keras has it, keeps a learning rate that suits few classes right for
+    many.
+    """
+
+    smoothing: float
 
     def train_loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        """Return float32 (batch,) of float32 outputs (batch, 1) and labels (batch,)."""
-        return ops.square((outputs[:, 0] - labels) / self.deviation)
+        """Return float32 (batch,), the label's share `smoothing` spread over yes and no."""
+        targets = (1 - self.smoothing) * ops.cast(labels, "float32") + self.smoothing / 2
+        return ops.mean(ops.binary_crossentropy(targets, ops.cast(outputs, "float32"), from_logits=True), axis=-1)
+
+    def distance(self, outputs: Tensor, answers: Tensor, temperature: float) -> Tensor:
+        """Return float32 (batch,): as of `Classification`, of each class's yes and no, the mean over the classes."""
+        softened = ops.cast(outputs, "float32") / temperature
+        expected = ops.cast(answers, "float32") / temperature
+        yes = ops.sigmoid(expected)
+        divergence = yes * (ops.log_sigmoid(expected) - ops.log_sigmoid(softened))
+        divergence += (1 - yes) * (ops.log_sigmoid(-expected) - ops.log_sigmoid(-softened))
+        return temperature**2 * ops.mean(divergence, axis=-1)
+
+    def eval_loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        """Return float32 (batch,) without smoothing: the log loss."""
+        return MultiLabel(0.0).train_loss(outputs, labels)
+
+    def metric(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        """Return float32 (batch,): F1 of the classes whose logit is above 0; 1 if there are none and none is."""
+        predicted, actual = ops.cast(outputs > 0, "float32"), ops.cast(labels, "float32")
+        total = ops.sum(predicted, axis=-1) + ops.sum(actual, axis=-1)
+        both = 2 * ops.sum(predicted * actual, axis=-1)
+        return ops.where(total > 0, both / ops.maximum(total, 1.0), 1.0)
+
+
+@dataclass(frozen=True)
+class Regression:
+    """Squared error in units of the training targets' variance; the metric is the absolute error in their own unit.
+
+    Of several targets, whose labels are float32 (batch, targets), both are the mean over them.
+    """
+
+    deviation: float | np.ndarray
+
+    def train_loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        """Return float32 (batch,) of float32 outputs (batch, targets) and labels (batch,) if there is one target."""
+        return ops.mean(ops.square(self._errors(outputs, labels) / self.deviation), axis=-1)
 
     def distance(self, outputs: Tensor, answers: Tensor, temperature: float) -> Tensor:
         """Return float32 (batch,): the squared difference from another model's predictions, `answers`."""
         del temperature  # of probabilities
-        return self.train_loss(outputs, answers[:, 0])
+        return self.train_loss(outputs, answers)
 
     eval_loss = train_loss
 
     def metric(self, outputs: Tensor, labels: Tensor) -> Tensor:
         """Return float32 (batch,)."""
-        return ops.abs(outputs[:, 0] - labels)
+        return ops.mean(ops.abs(self._errors(outputs, labels)), axis=-1)
+
+    def _errors(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        return outputs - ops.reshape(labels, ops.shape(outputs))
 
 
-Objective = Classification | Regression
+Objective = Classification | MultiLabel | Regression
+
+
+def objective(document: Examples, smoothing: float, deviation: float | list[float]) -> Objective:
+    """Return what is minimized for the task of `document`; deviation: the standard deviation of its targets."""
+    if document.task == "classification":
+        return Classification(document.outputs, smoothing)
+    return MultiLabel(smoothing) if document.task == "multi_label" else Regression(np.asarray(deviation, np.float32))

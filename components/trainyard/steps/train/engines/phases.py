@@ -130,9 +130,9 @@ def _call(
     name: str,
     phases: Phases,
     always: bool,
-    inputs: Any,
+    *inputs: Any,
     training: bool | None = None,
     **more: Any,
 ) -> Any:
     """Call the layer `name` as at inference, `always` or while it is frozen."""
-    return call(inputs, training=False if always or name in phases.current.frozen else training, **more)
+    return call(*inputs, training=False if always or name in phases.current.frozen else training, **more)

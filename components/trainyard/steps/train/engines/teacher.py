@@ -33,7 +33,7 @@ class Teacher:
     def loss(self, objective: Objective, outputs: Tensor, labels: Tensor, answers: Tensor) -> Tensor:
         """Return float32 (batch,): the share of the distance to the teacher's `answers`, and the rest of `objective`'s.
 
-        outputs, answers: (batch, classes) logits, or (batch, 1) predictions.
+        outputs, answers: (batch, classes) logits, or (batch, targets) predictions.
         """
         share, temperature = self.settings.share, self.settings.temperature
         distance = objective.distance(outputs, answers, temperature)

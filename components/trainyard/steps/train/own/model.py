@@ -18,10 +18,10 @@ def checked(path: Path, examples: Examples) -> keras.Model:
     """Return the model at `path`; one that takes the only feature without a name is written anew with it.
 
     Raises `ConfigurationError` if it does not map the features of `examples`, a dict by name, to logits of shape
-    (batch, classes), or (batch, 1) in the label's unit for a regression, and as `load_file`.
+    (batch, classes), or (batch, targets) in their units for a regression, and as `load_file`.
     """
     model = _with_names(load_file(path), path, examples)
-    outputs = len(examples.labels) if examples.labels else 1
+    outputs = examples.outputs
     wanted = {feature.name: (None, *feature.shape) for feature in examples.features}
     inputs = {name: tuple(tensor.shape) for name, tensor in _inputs(model).items()}
     if inputs.keys() != wanted.keys() or not all(_fits(inputs[name], wanted[name]) for name in wanted):
@@ -32,7 +32,9 @@ def checked(path: Path, examples: Examples) -> keras.Model:
     last = model.layers[-1]
     activation = getattr(getattr(last, "activation", None), "__name__", "") or type(last).__name__.lower()
     if examples.labels and activation in _PROBABILITIES:
-        raise _wrong(f"ends in {activation} (layer '{last.name}'). It must give logits: Trainyard adds the softmax")
+        raise _wrong(
+            f"ends in {activation} (layer '{last.name}'). It must give logits: Trainyard adds the {_added(examples)}"
+        )
     return model
 
 
@@ -71,6 +73,10 @@ def _wrong(what: str) -> ConfigurationError:
 
 def _listed(shapes: dict[str, tuple[int | None, ...]]) -> str:
     return ", ".join(f"{name} {shape}" for name, shape in sorted(shapes.items()))
+
+
+def _added(examples: Examples) -> str:
+    return "softmax" if examples.task == "classification" else "sigmoid"
 
 
 def _what(examples: Examples) -> str:

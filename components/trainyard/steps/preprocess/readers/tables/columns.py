@@ -21,14 +21,15 @@ import pyarrow.compute as pc
 from trainyard.contract.artifacts.preprocess import Quarantined
 from trainyard.quality.tables.cells import number_texts
 from trainyard.quality.tables.formulas import Derived
+from trainyard.spec.gates import Task
 from trainyard.spec.recipe import Data
 from trainyard.spec.tables.columns import Numeric
-from trainyard.steps.preprocess.readers.records import BadRecord, batch_schema, digest_part
+from trainyard.steps.preprocess.readers.records import LABELS_APART, BadRecord, batch_schema, digest_part
 from trainyard.steps.preprocess.readers.tables.rows import (
     MAX_FLOAT32,
-    check_label,
     check_row,
     split_by,
+    typed_label,
     typed_number,
     typed_text,
 )
@@ -44,11 +45,13 @@ _MOST_DIGITS = 32  # of a number as Python writes it: at most 24
 class ColumnJudge:
     """Judges batches of rows by the recipe's `data`; remembers the verdict on texts that were seen before."""
 
-    def __init__(self, data: Data, *, regression: bool) -> None:
-        self._data, self._regression = data, regression
+    def __init__(self, data: Data, task: Task) -> None:
+        self._data, self._task = data, task
         kinds = data.features | data.inputs
-        share = _REMEMBERED // (len(kinds) + 2)
-        self._label = _Texts(data.label, partial(_label, name=data.label, regression=regression), share)
+        share = _REMEMBERED // (len(kinds) + len(data.labels) + 1)
+        self._labels = {
+            name: _Texts(name, partial(typed_label, name=name, data=data, task=task), share) for name in data.labels
+        }
         self._split_by = _Texts(data.split.column or "", partial(split_by, split=data.split), share)
         self._texts = {
             name: _Texts(name, partial(typed_text, name=name, feature=feature), share)
@@ -65,10 +68,10 @@ class ColumnJudge:
         every = {**texts, **derived.texts}
         columns = {name: self._column(name, every[name]) for name in self._data.inputs}
         computed = [self._column(name, every[name]) for name in self._data.derived_features]
-        label = self._label.column(every[self._data.label])
+        labels = [label.column(every[name]) for name, label in self._labels.items()]
         split = [self._split_by.column(every[by])] if (by := self._data.split.column) else []
         weight = [_weights(every[by], by)] if (by := self._data.weight) else []
-        judged = [label, *columns.values(), *computed, *weight, *split]
+        judged = [*labels, *columns.values(), *computed, *weight, *split]
         bad = np.logical_or.reduce([*(column.bad for column in judged), *derived.mistyped.values()]) & derived.left
         quarantined = {}
         for place in np.flatnonzero(bad).tolist():
@@ -76,7 +79,8 @@ class ColumnJudge:
             quarantined[place] = self._quarantined(row, sources[place].as_py())
         content = _digests([part for _, column in sorted(columns.items()) for part in column.digest_parts], len(bad))
         values = [column.values for column in (*columns.values(), *computed, *weight, *split)]
-        batch = pa.RecordBatch.from_arrays([sources, label.values, content, *values], schema=batch_schema(self._data))
+        label = pc.binary_join_element_wise(*(each.values for each in labels), LABELS_APART)
+        batch = pa.RecordBatch.from_arrays([sources, label, content, *values], schema=batch_schema(self._data))
         good = derived.left & ~bad
         return batch if good.all() else batch.filter(pa.array(good)), quarantined
 
@@ -85,7 +89,7 @@ class ColumnJudge:
 
     def _quarantined(self, row: Mapping[str, str], source: str) -> Quarantined:
         try:
-            check_row(row, source, self._data, regression=self._regression)
+            check_row(row, source, self._data, self._task)
         except BadRecord as error:
             return Quarantined(source=source, reason=error.reason, detail=error.detail)
         raise AssertionError(f"{source}: a column of it is bad, the row is not")
@@ -127,11 +131,6 @@ class _Texts:
         except BadRecord:
             return None, b""
         return value, digest_part(self._name, value)
-
-
-def _label(text: str, name: str, *, regression: bool) -> str:
-    check_label(text.strip(), name, regression=regression)
-    return text.strip()
 
 
 def _numbers(texts: pa.Array, name: str) -> _Column:

@@ -99,8 +99,8 @@ class _Table:
             raise BadSource(f"{name}: row 1: is UTF-16. UTF-8 is expected. Save the file as UTF-8.")
         if self.ahead.peek(3) == codecs.BOM_UTF8:
             self.ahead.skip(3)
-        self._name, self._data, self._regression = name, recipe.data, recipe.task == "regression"
-        self._judge = ColumnJudge(recipe.data, regression=self._regression)
+        self._name, self._data, self._task = name, recipe.data, recipe.task
+        self._judge = ColumnJudge(recipe.data, recipe.task)
         self._header = [cell.strip() for cell in self._next() or []]
         _check_header(self._header, name, recipe)
         if piece.start:
@@ -167,7 +167,7 @@ class _Table:
         source = f"{self._name}:{self._number}"
         named = dict(zip(self._header, row, strict=True))
         try:
-            return check_row(named, source, self._data, regression=self._regression)
+            return check_row(named, source, self._data, self._task)
         except BadRecord as error:
             return Quarantined(source=source, reason=error.reason, detail=error.detail)
 

@@ -44,7 +44,7 @@ def read_parquet_batches(
 
     Raises `DataError` as `read_parquet` does. The first row is row 1.
     """
-    judge = ColumnJudge(recipe.data, regression=recipe.task == "regression")
+    judge = ColumnJudge(recipe.data, recipe.task)
     row = piece.row
     columns, separators = recipe.data.columns, recipe.data.separators
     for texts in read_parquet(path, name, columns, MOST_ROWS, piece.start, piece.end, separators):

@@ -11,9 +11,10 @@ import pyarrow as pa
 
 from trainyard.contract.artifacts.document import SPLITS, Split
 from trainyard.quality.tables.formulas import Derived
+from trainyard.spec.gates import Task
 from trainyard.spec.recipe import Data
 from trainyard.spec.tables.columns import Category, Date, Numeric, SplitRows, Text
-from trainyard.steps.preprocess.readers.records import BadRecord, Record, Value, content_digest
+from trainyard.steps.preprocess.readers.records import LABELS_APART, BadRecord, Record, Value, content_digest
 
 _NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _DATE = re.compile(r"([0-9]{4}-[0-9]{2}-[0-9]{2})([T ].*)?")
@@ -28,7 +29,7 @@ SPLIT_NAMES: dict[str, Split] = {
 MAX_FLOAT32 = 3.4028234e38
 
 
-def check_row(row: Mapping[str, str], source: str, data: Data, *, regression: bool) -> Record | None:
+def check_row(row: Mapping[str, str], source: str, data: Data, task: Task) -> Record | None:
     """Return the row's features and label, typed as the recipe says; None if `data.where` leaves it out.
 
     Raises `BadRecord`.
@@ -44,8 +45,7 @@ def check_row(row: Mapping[str, str], source: str, data: Data, *, regression: bo
     measured = {name: _typed(row[name], name, data.features[name]) for name in data.derived_features}
     if data.weight:
         measured[data.weight] = weight(row[data.weight], data.weight)
-    label = row[data.label].strip()
-    check_label(label, data.label, regression=regression)
+    label = LABELS_APART.join(typed_label(row[name], name, data, task) for name in data.labels)
     by = data.split.column
     return Record(source, label, raw, content_digest(raw), measured, split_by(row[by], data.split) if by else "")
 
@@ -66,14 +66,22 @@ def split_by(text: str, split: SplitRows) -> str:
     return text
 
 
-def check_label(label: str, name: str, *, regression: bool) -> None:
-    """Raise `BadRecord` if the text `label` is no class name or, for regression, no number."""
-    if not label:
+def typed_label(text: str, name: str, data: Data, task: Task) -> str:
+    """Return the class, the number or the classes (see `Record.label`) that the cell `text` of the column `name` holds.
+
+    Raises `BadRecord`.
+    """
+    label = text.strip()
+    if not label and task != "multi_label":
         raise BadRecord("missing_label", f"'{name}' is empty")
-    if regression and math.isnan(_number(label, name)):
+    if task == "regression" and math.isnan(_number(label, name)):
         raise BadRecord("missing_label", f"'{name}' is {label!r}")
     if "\n" in label or "\r" in label:
         raise BadRecord("unknown_label", f"'{name}' holds a line break: {label[:40]!r}")
+    if task == "multi_label":
+        classes = {part.strip() for part in label.split(data.label_separator)}
+        return LABELS_APART.join(sorted(classes - {""}))
+    return label
 
 
 def typed_text(text: str, name: str, feature: Category | Date | Text) -> str:

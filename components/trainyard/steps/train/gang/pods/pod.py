@@ -28,7 +28,7 @@ def main() -> None:
     with step.recorded("train", lambda: options["output"]):
         check_devices()
         text = os.environ.get(settings.RECIPE, "")
-        task.check_code("train", code, documents.parse(text, Recipe, name=settings.RECIPE).module)
+        task.check_code("train", code, documents.parse(text, Recipe, name=settings.RECIPE))
     path = Path(tempfile.mkdtemp()) / "recipe.yaml"
     path.write_text(text, encoding="utf-8")
     supervisor.supervise({"recipe": str(path), **options})

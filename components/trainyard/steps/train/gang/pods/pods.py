@@ -8,7 +8,7 @@ import socket
 from functools import partial
 
 from trainyard import events
-from trainyard.contract.gang import GangSpec
+from trainyard.contract.training.gang import GangSpec
 from trainyard.kubernetes import labels
 from trainyard.kubernetes.client import Cluster, connect
 from trainyard.signals import handle_sigterm
@@ -67,7 +67,7 @@ def gang(plan: GangSpec, recipe: Recipe, run: str, options: dict[str, str]) -> G
     text = plain_yaml.dump(recipe.model_dump(mode="json"))
     return Gang(
         run=f"{recipe.name}-{run}",
-        image=plan.image,
+        image=recipe.train.image or plan.image,
         command=(
             "python",
             "-m",

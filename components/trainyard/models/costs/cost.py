@@ -8,7 +8,7 @@ from typing import Any
 
 import keras
 
-from trainyard.contract.passes import TRAINING_PASSES
+from trainyard.contract.training.passes import TRAINING_PASSES
 
 # Gradients of these activations follow from their output alone: f' is a function of f.
 _BY_OUTPUT = frozenset({"relu", "relu6", "leaky_relu", "elu", "sigmoid", "tanh", "softmax"})
@@ -44,11 +44,16 @@ def cost(model: keras.Model) -> Cost:
     """Return what `model` costs, from the shapes of its layers.
 
     A layer with kernels (weights of two dimensions or more) takes a multiplication and an addition a weight and output
-    position; any other takes one operation an output number. That counts convolutions and dense layers exactly, and
-    products without weights (attention) not at all.
+    position; any other takes one operation an output number. That counts convolutions, dense layers and
+    MultiHeadAttention exactly, and other products without weights not at all.
     """
     flops, activations = 0.0, 0
     for layer in _leaves(model):
+        if isinstance(layer, keras.layers.MultiHeadAttention):
+            attention = _Attention.of(layer)
+            flops += attention.flops
+            activations += sum(attention.inside) + attention.scores + attention.outputs
+            continue
         outputs = sum(math.prod(shape[1:]) for shape in _output_shapes(layer))
         activations += outputs
         kernels = [] if isinstance(layer, keras.layers.Embedding) else [w for w in layer.weights if len(w.shape) >= 2]
@@ -71,7 +76,40 @@ def _kept(model: keras.Model) -> int:
         elif activation != "linear" or isinstance(layer, _ACTIVATIONS):
             tensors = [*tensors, *_listed(layer.input)]
         sizes |= {id(tensor): math.prod(size or 1 for size in tensor.shape[1:]) for tensor in tensors}
+        if isinstance(layer, keras.layers.MultiHeadAttention):
+            sizes[id(layer)] = sum(_Attention.of(layer).inside)
     return sum(sizes.values())
+
+
+@dataclass(frozen=True)
+class _Attention:
+    """What MultiHeadAttention computes for one example, without its softmax's few operations.
+
+    inside: numbers of queries, keys, values, probabilities and weighted values, from which its gradients are computed;
+    scores: of what the softmax takes; outputs: of what the layer puts out.
+    """
+
+    flops: float
+    inside: tuple[int, ...]
+    scores: int
+    outputs: int
+
+    @classmethod
+    def of(cls, layer: keras.layers.MultiHeadAttention) -> _Attention:
+        shapes = [tensor.shape for tensor in _listed(layer.input)]
+        # Keras lists the tensors as they were passed: the query, the value, and the key if it is another one.
+        queries, keys = (math.prod(size or 1 for size in shape[1:-1]) for shape in shapes[:2])
+        scores = layer.num_heads * queries * keys
+        kernels = ((layer.query_dense, queries), (layer.key_dense, keys), (layer.value_dense, keys))
+        projections = sum(math.prod(dense.kernel.shape) * count for dense, count in kernels)
+        projections += math.prod(layer.output_dense.kernel.shape) * queries
+        key, value = layer.num_heads * layer.key_dim, layer.num_heads * layer.value_dim
+        return cls(
+            2.0 * (projections + scores * (layer.key_dim + layer.value_dim)),
+            (queries * key, keys * key, keys * value, scores, queries * value),
+            scores,
+            sum(math.prod(shape[1:]) for shape in _output_shapes(layer)),
+        )
 
 
 def _leaves(model: keras.Model) -> list[keras.Layer]:

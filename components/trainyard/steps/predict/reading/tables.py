@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -14,10 +14,10 @@ from pyarrow import parquet
 from trainyard.errors import DataError
 from trainyard.quality.source import SourceFiles
 from trainyard.quality.tables.table import Ragged, read_table
-from trainyard.steps.predict.batches import Items, Rejected
-from trainyard.steps.predict.columns import ROWS, require_columns, table_items
-from trainyard.steps.predict.pushed_model import PushedModel
-from trainyard.steps.predict.source import Source
+from trainyard.steps.predict.pushed_model import PushedModel, RawInput
+from trainyard.steps.predict.reading.batches import Items, Rejected
+from trainyard.steps.predict.reading.columns import ROWS, require_columns, table_items
+from trainyard.steps.predict.reading.source import Source
 from trainyard.storage import tfrecord
 from trainyard.storage.listing import SourceFile
 from trainyard.storage.source_stream import local_file
@@ -26,6 +26,7 @@ _MOST_BYTES = 64 << 20  # of a record; chosen
 _GROUP_BYTES = 4 << 20  # of records that are parsed at once; chosen
 
 _Block = tuple[pa.RecordBatch, pa.Array]
+_Form = Literal["text", "number", "list"]
 
 
 def read_rows(source: Source, model: PushedModel, key: str | None) -> Items:
@@ -102,12 +103,18 @@ def _tfrecord(source: Source, file: SourceFile, model: PushedModel, key: str | N
     from tfx_bsl.coders.example_coder import ExamplesToRecordBatchDecoder
 
     decoder = ExamplesToRecordBatchDecoder()
-    wanted = {each.name: each.dtype == "string" for each in model.inputs} | ({key: True} if key else {})
+    wanted = {each.name: _form(each) for each in model.inputs} | ({key: "text"} if key else {})
     for group in _groups(numbered_records(source, file)):
         rejected = [item for item in group if isinstance(item, Rejected)]
         yield from rejected
         records = [item for item in group if not isinstance(item, Rejected)]
         yield from _decoded(decoder, records, file, wanted)
+
+
+def _form(of: RawInput) -> _Form:
+    if of.column is not None and of.column.separator is not None:
+        return "list"
+    return "text" if of.dtype == "string" else "number"
 
 
 def numbered_records(source: Source, file: SourceFile) -> Iterator[tuple[int, bytes] | Rejected]:
@@ -140,14 +147,14 @@ def _groups(records: Iterator[tuple[int, bytes] | Rejected]) -> Iterator[list[tu
 
 
 def _decoded(
-    decoder: Any, records: list[tuple[int, bytes]], file: SourceFile, wanted: dict[str, bool]
+    decoder: Any, records: list[tuple[int, bytes]], file: SourceFile, wanted: dict[str, _Form]
 ) -> Iterator[_Block | Rejected]:
-    """Yield the records as columns of one value each; one that is no tf.Example, or has several, is set aside."""
+    """Yield the records as columns; one that is no tf.Example, or has several values that may not, is set aside."""
     if not records:
         return
     try:
         decoded = decoder.DecodeBatch([record for _, record in records])
-        columns = {name: _single(decoded, name, text) for name, text in wanted.items()}
+        columns = {name: _column(decoded, name, form) for name, form in wanted.items()}
     except (RuntimeError, ValueError, pa.ArrowInvalid) as error:
         if len(records) == 1:
             yield Rejected(f"{file.name}:{records[0][0]}", "not_an_example", str(error).splitlines()[0][:200])
@@ -161,20 +168,23 @@ def _decoded(
     yield pa.RecordBatch.from_pydict(columns), _names(file, pa.array([number for number, _ in records]))
 
 
-def _single(decoded: pa.RecordBatch, name: str, text: bool) -> pa.Array:
-    """Return the one value of each example. Raises `ValueError` if one has several."""
+def _column(decoded: pa.RecordBatch, name: str, form: _Form) -> pa.Array:
+    """Return the one value, or the list, of each example. Raises `ValueError` if one has several that may not."""
     rows, place = decoded.num_rows, decoded.schema.get_field_index(name)
     if place < 0 or decoded.column(place).null_count == rows:
         return pa.array([None] * rows, pa.string())
     lists = decoded.column(place)
+    if form == "list":
+        is_text = pa.types.is_binary(lists.values.type)
+        return pa.ListArray.from_arrays(lists.offsets, lists.values.cast(pa.string()) if is_text else lists.values)
     counts = pc.fill_null(pc.list_value_length(lists), 0).to_numpy().astype(np.int64)
     if (counts > 1).any():
         raise ValueError(f"'{name}': one value is expected, {counts.max()} were found")
     starts = np.array(lists.offsets.to_numpy())[:-1]
     values = lists.values.take(pa.array(starts, mask=counts == 0))
-    if text and pa.types.is_floating(values.type):  # as preprocess writes them
+    if form == "text" and pa.types.is_floating(values.type):  # as preprocess writes them
         return pa.array([None if value is None else repr(value) for value in values.to_pylist()], pa.string())
-    return pc.cast(values, pa.string()) if text or pa.types.is_binary(values.type) else values
+    return pc.cast(values, pa.string()) if form == "text" or pa.types.is_binary(values.type) else values
 
 
 def _names(file: SourceFile, numbers: pa.Array) -> pa.Array:

@@ -1,4 +1,4 @@
-"""Writes models/profiles.json, what every named image network costs at its sizes: `make profiles`.
+"""Writes models/costs/profiles.json, what every named image network costs at its sizes: `make profiles`.
 
 The planner reads the file, because it may not load TensorFlow. Tables need none: their cost follows from the recipe.
 """
@@ -14,7 +14,7 @@ import keras
 
 from trainyard.contract.artifacts.preprocess import Feature
 from trainyard.models.build import build
-from trainyard.models.cost import cost
+from trainyard.models.costs.cost import cost
 from trainyard.spec.networks import MINIMUM_SIDE
 from trainyard.spec.recipe import Model
 
@@ -22,6 +22,8 @@ FILE = Path(__file__).with_name("profiles.json")
 CLASSES = 10
 SIDES = (8, 12, 16, 24, 28, 32, 48, 64, 96, 128, 160, 224, 299, 384)
 LARGEST = {"cnn_small": 128}
+MORE_SIDES = {"vit_small": (31, 63, 127)}
+"""Of a network whose cost jumps, the last sides before: its patches are larger from the next pixel on."""
 
 
 def main() -> None:
@@ -32,7 +34,8 @@ def main() -> None:
 
 def profile(name: str, channels: tuple[int, ...]) -> dict[str, Any]:
     """Return the last layer's classes and inputs and, by channels and side, what `measure` returns."""
-    sides = [side for side in SIDES if MINIMUM_SIDE[name] <= side <= LARGEST.get(name, 384)]
+    sides = sorted((*SIDES, *MORE_SIDES.get(name, ())))
+    sides = [side for side in sides if MINIMUM_SIDE[name] <= side <= LARGEST.get(name, 384)]
     built = {count: {side: measure(name, side, count) for side in sides} for count in channels}
     keras.utils.clear_session()
     head = _build(name, sides[0], channels[-1]).layers[-1].weights[0]

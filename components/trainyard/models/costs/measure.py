@@ -1,4 +1,4 @@
-"""Counts what a network costs: `python -m trainyard.models.measure RECIPE FEATURES CLASSES`, or VERSION alone.
+"""Counts what a network costs: `python -m trainyard.models.costs.measure RECIPE FEATURES CLASSES`, or VERSION alone.
 
 It is that of the recipe's own module, or of a pushed version. The planner runs it as a process, because it may not load
 TensorFlow itself. FEATURES is a JSON list; the last line of stdout is [parameters, operations, activations, kept].
@@ -16,7 +16,7 @@ import keras
 from trainyard.contract.artifacts.preprocess import Feature
 from trainyard.data import trained
 from trainyard.data.module import load_module
-from trainyard.models.cost import cost
+from trainyard.models.costs.cost import cost
 from trainyard.spec import documents
 from trainyard.spec.recipe import Recipe
 

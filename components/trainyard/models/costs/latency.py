@@ -1,4 +1,4 @@
-"""How long one answer takes on one core: `python -m trainyard.models.latency OUTPUT…`, of what train left there.
+"""How long one answer takes on one core: `python -m trainyard.models.costs.latency OUTPUT…`, of what train left there.
 
 A sweep runs it as a process, because it does not load TensorFlow itself. It prints the JSON of a `Latency` a line, null
 for a model with code of its own, which is not run here.

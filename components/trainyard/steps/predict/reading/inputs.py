@@ -13,10 +13,10 @@ import pyarrow as pa
 from PIL import Image
 
 from trainyard.errors import ConfigurationError, DataError
-from trainyard.steps.predict.batches import Array, Items
-from trainyard.steps.predict.columns import require_columns, table_items
 from trainyard.steps.predict.pushed_model import PushedModel
-from trainyard.steps.predict.source import Source, find_source
+from trainyard.steps.predict.reading.batches import Array, Items
+from trainyard.steps.predict.reading.columns import require_columns, table_items
+from trainyard.steps.predict.reading.source import Source, find_source
 
 _PICTURES = "a path, a list of paths, or uint8 pictures (n, height, width) or (n, height, width, channels)"
 _ROWS = "a path, a list of paths, a pandas or Arrow table, or a dict of columns"
@@ -25,10 +25,10 @@ _ROWS = "a path, a list of paths, a pandas or Arrow table, or a dict of columns"
 def source_items(source: Source, model: PushedModel, key: str | None) -> Items:
     """Yield what is in the files of `source`. Raises `ConfigurationError` if there is no column that `key` names."""
     if model.channels is None:
-        from trainyard.steps.predict.tables import read_rows
+        from trainyard.steps.predict.reading.tables import read_rows
 
         return read_rows(source, model, key)
-    from trainyard.steps.predict.pictures import read_pictures
+    from trainyard.steps.predict.reading.pictures import read_pictures
 
     _no_key(key, source.path)
     return read_pictures(source, model.channels)
@@ -69,14 +69,14 @@ def _files(paths: Sequence[str | os.PathLike[str]], model: PushedModel, key: str
     sources = [find_source(os.fspath(path), pictures=pictures) for path in paths]
     if not pictures:
         return itertools.chain.from_iterable(source_items(source, model, key) for source in sources)
-    from trainyard.steps.predict.pictures import read_all
+    from trainyard.steps.predict.reading.pictures import read_all
 
     _no_key(key, "a list of pictures")
     return read_all(sources, model.channels or 0)
 
 
 def _pictures(inputs: Any, channels: int) -> Items:
-    from trainyard.steps.predict.pictures import batches, checked
+    from trainyard.steps.predict.reading.pictures import batches, checked
 
     is_list = isinstance(inputs, Iterable) and not isinstance(inputs, Mapping | bytes)
     if not is_list or getattr(inputs, "ndim", 4) not in (3, 4):

@@ -10,7 +10,10 @@ from collections.abc import Mapping
 import numpy as np
 
 from trainyard.contract.artifacts.gate import Interval
-from trainyard.steps.evaluate.metrics import Floats, Predictions, Statistic, Task, statistics
+from trainyard.spec.gates import Task
+from trainyard.steps.evaluate.metrics.measure import statistics
+from trainyard.steps.evaluate.metrics.predictions import Floats, Predictions
+from trainyard.steps.evaluate.metrics.resampled import Statistic
 
 CONFIDENCE = 0.95
 
@@ -83,7 +86,7 @@ def _effective_count(predictions: Predictions) -> float:
 
 
 def _interval(metric: str, value: float, examples: float, draws: Floats) -> Interval | None:
-    if metric in ("accuracy", "top5_accuracy") and value in (0, 1):
+    if metric in ("accuracy", "top5_accuracy", "exact_match") and value in (0, 1):
         return _all_alike(value, examples)
     if metric == "calibration_error":
         # A resample repeats examples, which moves the accuracy of a bin away from its confidence: the error of a

@@ -16,10 +16,10 @@ from google.protobuf.message import DecodeError
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from trainyard.spec.recipe import Data
-from trainyard.steps.predict.batches import Batch, Items, Rejected
-from trainyard.steps.predict.picture_header import plain_size
-from trainyard.steps.predict.source import Source
-from trainyard.steps.predict.tables import numbered_records
+from trainyard.steps.predict.reading.batches import Batch, Items, Rejected
+from trainyard.steps.predict.reading.picture_header import plain_size
+from trainyard.steps.predict.reading.source import Source
+from trainyard.steps.predict.reading.tables import numbered_records
 from trainyard.storage.listing import SourceFile
 
 PICTURES = 128

@@ -11,9 +11,9 @@ import numpy as np
 from trainyard.contract.artifacts.gate import Interval
 from trainyard.data.module import load_module
 from trainyard.errors import ConfigurationError
-from trainyard.spec.gates import CLASSIFICATION_METRICS, REGRESSION_METRICS
-from trainyard.steps.evaluate.bootstrap import percentiles
-from trainyard.steps.evaluate.metrics import Predictions
+from trainyard.spec.gates import ALL_METRICS
+from trainyard.steps.evaluate.metrics.bootstrap import percentiles
+from trainyard.steps.evaluate.metrics.predictions import Predictions
 
 RESAMPLES = 100
 """At most so many calls behind an interval: somebody else's function has no form for many weights at once. Chosen."""
@@ -55,7 +55,7 @@ def _call(metrics: Metrics, predictions: Predictions) -> dict[str, float]:
             f"It gets labels {predictions.labels.shape} and outputs {predictions.outputs.shape} and returns a dict "
             "of numbers."
         ) from error
-    taken = sorted(set(values) & {*CLASSIFICATION_METRICS, *REGRESSION_METRICS})
+    taken = sorted(set(values) & {*ALL_METRICS})
     broken = sorted(name for name, value in values.items() if not math.isfinite(value))
     if taken or broken:
         fault = f"'{taken[0]}' is Trainyard's own name" if taken else f"'{broken[0]}' is {values[broken[0]]}"

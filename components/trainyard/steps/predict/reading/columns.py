@@ -13,8 +13,8 @@ import pyarrow.compute as pc
 from trainyard.errors import DataError, did_you_mean
 from trainyard.quality.tables.cells import as_texts, cells, is_list, joined
 from trainyard.spec.feature_names import input_name
-from trainyard.steps.predict.batches import Array, Batch, Items, Rejected
 from trainyard.steps.predict.pushed_model import PushedModel, RawInput
+from trainyard.steps.predict.reading.batches import Array, Batch, Items, Rejected
 
 ROWS = 4096
 """Of a batch; chosen: what costs once a batch is then little."""

@@ -1,0 +1,35 @@
+"""Each example's part of the main metric, `spec.gates.MAIN_METRIC`, in NumPy: what evaluate and export judge by."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainyard.spec.gates import Task
+
+LIKELY = 0.5
+"""A class of multi_label whose probability is above it is predicted."""
+
+
+def example_scores(task: Task, labels: NDArray[Any], outputs: NDArray[Any]) -> NDArray[np.float64]:
+    """Return (n,) float64, of several targets (n, targets), whose mean is the main metric.
+
+    labels: class ids (n,), bool (n, classes) of multi_label, or targets (n,) or (n, targets). outputs: probabilities
+    (n, classes), or predictions in the shape of the targets. The score is 1 if the class is right; F1 of the classes,
+    1 if there are none and none is predicted; or the absolute error.
+
+    >>> example_scores("multi_label", np.array([[True, True, False]]), np.array([[0.9, 0.2, 0.1]])).round(2).tolist()
+    [0.67]
+    """
+    scores: NDArray[Any]
+    if task == "classification":
+        scores = np.argmax(outputs, axis=-1) == labels
+    elif task == "multi_label":
+        predicted = outputs > LIKELY
+        total = predicted.sum(axis=1) + labels.sum(axis=1)
+        scores = np.where(total > 0, 2 * (predicted & labels).sum(axis=1) / np.maximum(total, 1), 1.0)
+    else:
+        scores = np.abs(outputs.astype(np.float64) - labels)
+    return scores.astype(np.float64)

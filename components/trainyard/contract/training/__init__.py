@@ -1,0 +1,1 @@
+"""What a training and its planner agree on: gangs, devices' evidence, what an example costs, weights to begin with."""

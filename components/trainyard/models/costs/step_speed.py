@@ -1,0 +1,134 @@
+"""How fast a Keras model of anybody's takes training steps on each kind of device here, with made-up inputs."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import trainyard.data  # noqa: F401 - first: sets what TensorFlow reads while it is imported
+
+# isort: split
+import keras
+import tensorflow as tf
+
+from trainyard.errors import ConfigurationError
+
+BATCH_SIZE = 32
+"""Of the first measurements, as `fit` takes by default; the others have four times as many."""
+
+_BLOCKS, _BLOCK_SECONDS = 5, 0.4  # chosen: two seconds a setting, in parts whose differences show how sure the speed is
+_RATE = 1e-4  # chosen: steps change the weights of a copy, and numbers stay small
+
+
+@dataclass(frozen=True)
+class StepSpeed:
+    """One setting. rates: examples a second of each block of steps; first_step_seconds: tracing and compiling too."""
+
+    device: str
+    batch_size: int
+    xla: bool
+    rates: tuple[float, ...]
+    first_step_seconds: float
+
+
+def device_names() -> dict[str, str]:
+    """Return the product's name of the CPU and of one accelerator of each kind that TensorFlow sees, by device."""
+    names = {}
+    for kind in ("CPU", "GPU"):
+        for device in tf.config.list_physical_devices(kind)[:1]:
+            details = tf.config.experimental.get_device_details(device)
+            names[f"{kind}:0"] = str(details.get("device_name", kind))
+    return names
+
+
+def step_speeds(model: keras.Model, quick: bool) -> Iterator[StepSpeed | tuple[str, str]]:
+    """Yield the speed of `model` on each device, alone and by XLA, and of larger batches too unless `quick`.
+
+    A setting that a device refuses is its name, and why. A step is the forward pass in training mode, gradients of the
+    mean square of the outputs, and SGD. Copies of the model take the steps: its own weights stay as they are.
+
+    Raises `ConfigurationError` if it is no functional or sequential Keras model of known input sizes on TensorFlow.
+    """
+    require_measurable(model)
+    for device in device_names():
+        with tf.device(device):
+            copy = keras.models.clone_model(model)
+        for batch_size in (BATCH_SIZE,) if quick else (BATCH_SIZE, 4 * BATCH_SIZE):
+            for xla in (False, True):
+                try:
+                    yield _speed(copy, device, batch_size, xla)
+                except tf.errors.OpError as error:
+                    yield setting_name(device, batch_size, xla), error.message.splitlines()[0][:200]
+
+
+def setting_name(device: str, batch_size: int, xla: bool) -> str:
+    """Return what a setting is called, such as `GPU:0, batch 128, XLA`."""
+    return f"{device}, batch {batch_size}{', XLA' if xla else ''}"
+
+
+def require_measurable(model: keras.Model) -> None:
+    """Raise `ConfigurationError` if `step_speeds` cannot measure `model`."""
+    if keras.backend.backend() != "tensorflow":
+        raise ConfigurationError(f"bench: Keras runs on {keras.backend.backend()}. A model is measured on TensorFlow.")
+    if not isinstance(model, keras.Model) or not getattr(model, "inputs", None):
+        raise ConfigurationError(
+            f"bench: {type(model).__name__} is no functional or sequential Keras model with inputs. Build it from "
+            "keras.Input, or name a recipe."
+        )
+    for tensor in model.inputs:
+        if None in tensor.shape[1:] or tensor.dtype == "string":
+            raise ConfigurationError(
+                f"bench: the input '{tensor.name}' is {tensor.dtype} {tuple(tensor.shape[1:])}. Numbers of a known "
+                "size can be made up: give keras.Input the whole shape."
+            )
+
+
+def _speed(model: keras.Model, device: str, batch_size: int, xla: bool) -> StepSpeed:
+    with tf.device(device):
+        taken: Any = model.inputs[0] if isinstance(model, keras.Sequential) else model.input
+        inputs = keras.tree.map_structure(lambda tensor: _made_up(tensor, batch_size), taken)
+        optimizer = keras.optimizers.SGD(_RATE)
+        optimizer.build(model.trainable_variables)
+        step = tf.function(_step(model, optimizer), jit_compile=xla, autograph=False)
+        start = time.perf_counter()
+        float(step(inputs))
+        first = time.perf_counter() - start
+        steps, seconds = 1, _seconds(step, inputs, 1)
+        while seconds < _BLOCK_SECONDS:
+            steps = max(steps + 1, math.ceil(steps * min(10.0, 1.2 * _BLOCK_SECONDS / max(seconds, 1e-6))))
+            seconds = _seconds(step, inputs, steps)
+        rates = tuple(batch_size * steps / _seconds(step, inputs, steps) for _ in range(_BLOCKS))
+    return StepSpeed(device, batch_size, xla, rates, first)
+
+
+def _seconds(step: Callable[[object], tf.Tensor], inputs: object, steps: int) -> float:
+    start = time.perf_counter()
+    for _ in range(steps):
+        loss = step(inputs)
+    float(loss)  # waits for the device
+    return time.perf_counter() - start
+
+
+def _made_up(tensor: keras.KerasTensor, batch_size: int) -> tf.Tensor:
+    shape, dtype = (batch_size, *tensor.shape[1:]), tf.as_dtype(tensor.dtype)
+    if not dtype.is_floating:
+        return tf.zeros(shape, dtype)
+    return tf.cast(tf.random.stateless_uniform(shape, (1, 2)), dtype)
+
+
+def _step(model: keras.Model, optimizer: keras.optimizers.Optimizer) -> Callable[[Any], tf.Tensor]:
+    variables = model.trainable_variables
+
+    def step(inputs: Any) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            outputs: Any = keras.tree.flatten(model(inputs, training=True))
+            loss = tf.add_n([tf.reduce_mean(tf.square(tf.cast(output, tf.float32))) for output in outputs])
+        gradients = tape.gradient(loss, [variable.value for variable in variables])
+        # The outputs may not depend on all variables.
+        optimizer.apply_gradients([pair for pair in zip(gradients, variables, strict=True) if pair[0] is not None])
+        return loss
+
+    return step

@@ -1,0 +1,77 @@
+"""What a model answers to the examples that it is judged by."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.floating[Any]]
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """The model's predictions for n examples, in any order.
+
+    labels: (n,) int64 class ids; bool (n, classes) of multi_label; or float32 targets (n,), of several (n, targets).
+    outputs: (n, columns) float32 probabilities, of which the columns behind the last class id belong to classes that no
+    example has; or float32 predictions in the shape of the targets. weights: (n,), how much each example counts; None
+    if all count the same.
+    """
+
+    labels: NDArray[Any]
+    outputs: Floats
+    weights: Floats | None = None
+
+    @property
+    def predicted(self) -> NDArray[np.int64]:
+        """Ids of the most probable classes (n,)."""
+        result: NDArray[np.int64] = np.argmax(self.outputs, axis=1)
+        return result
+
+    @property
+    def counted_labels(self) -> NDArray[Any]:
+        """The labels of the examples whose weight is not 0."""
+        result: NDArray[Any] = self.labels if self.weights is None else self.labels[self.weights > 0]
+        return result
+
+    @property
+    def losses(self) -> Floats:
+        """Each example's negative log likelihood, or squared error, (n,) float64.
+
+        That of multi_label is the mean over the classes. Several targets count by the mean of their squared errors,
+        each a share of the target's variance here. A probability counts as at least the float32 epsilon, as in
+        scikit-learn's log loss, so that one certain mistake does not make the mean infinite.
+        """
+        result: Floats
+        if self.labels.dtype.kind == "f":
+            result = np.square(self.outputs.astype(np.float64) - self.labels)
+            if result.ndim == 2:
+                variance = self.labels.var(axis=0, dtype=np.float64)
+                result = (result / np.where(variance > 0, variance, 1)).mean(axis=1)
+            return result
+        if self.labels.dtype.kind == "b":
+            result = _log_losses(np.where(self.labels, self.outputs, 1 - self.outputs)).mean(axis=1)
+            return result
+        return _log_losses(self.outputs[np.arange(len(self.labels)), self.labels])
+
+    def take(self, chosen: NDArray[Any]) -> Predictions:
+        """Return the predictions for the `chosen` examples: a mask (n,) or indices."""
+        weights = None if self.weights is None else self.weights[chosen]
+        return Predictions(self.labels[chosen], self.outputs[chosen], weights)
+
+    def of_target(self, index: int) -> Predictions:
+        """Return the predictions of one of several targets alone."""
+        return Predictions(self.labels[:, index], self.outputs[:, index], self.weights)
+
+    def mean(self, values: Floats) -> float:
+        """Return the mean of `values` (n,), each example's, by their weights."""
+        return float(np.average(values, weights=self.weights))
+
+
+def _log_losses(right: Floats) -> Floats:
+    epsilon = np.finfo(np.float32).eps
+    result: Floats = -np.log(np.clip(right.astype(np.float64), epsilon, 1 - epsilon))
+    return result

@@ -1,0 +1,79 @@
+"""Metrics as functions of weights, which the bootstrap resamples: means, F1 and the area under ROC curves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainyard.steps.evaluate.metrics.predictions import Floats
+
+Statistic = Callable[[Floats], Floats]
+"""From weights (resamples, n) to the metric of each resample (resamples,)."""
+
+
+def mean(weights: Floats, values: Floats) -> Floats:
+    """Return the mean of `values` (n,) of each resample."""
+    result: Floats = weights @ values / weights.sum(axis=1)
+    return result
+
+
+def macro_f1(is_actual: Floats, is_predicted: Floats) -> Statistic:
+    """Return the mean F1 of the classes that have examples; 1 where an example has, or got, a class: (n, classes)."""
+    is_both = is_actual * is_predicted
+
+    def statistic(weights: Floats) -> Floats:
+        actual, predicted, both = weights @ is_actual, weights @ is_predicted, weights @ is_both
+        f1 = 2 * both / np.where(actual + predicted > 0, actual + predicted, 1)
+        with np.errstate(invalid="ignore"):  # of a resample without any class
+            result: Floats = (f1 * (actual > 0)).sum(axis=1) / (actual > 0).sum(axis=1)
+        return result
+
+    return statistic
+
+
+def roc_auc(scores: Floats, is_positive: Floats, weights: Floats | None) -> Statistic:
+    """Return the mean area under the classes' one-against-the-rest curves, as a function of weights (resamples, n).
+
+    It holds to first order in the weights. scores: (n, classes). is_positive: 1 where an example has the class, else 0.
+    weights: (n,), how much each example counts.
+
+    An area is the mean of each positive's placement among the negatives, and also that of each negative's among the
+    positives; a resample moves it by the sum of both means' moves.
+    Source: DeLong, DeLong and Clarke-Pearson, Comparing the Areas under Two or More Correlated Receiver Operating
+    Characteristic Curves, Biometrics 44, 1988.
+    """
+    own = np.ones(len(scores)) if weights is None else weights.astype(np.float64)
+    pairs = zip(scores.T, is_positive.T > 0, strict=True)
+    placements = np.stack([_placements(each, positive, own) for each, positive in pairs], axis=1)
+    of_positives = placements * is_positive
+    of_negatives = placements - of_positives
+    areas = own @ of_positives / (own @ is_positive)
+
+    def areas_of(weights: Floats) -> Floats:
+        positives = weights @ is_positive
+        negatives = weights.sum(axis=1, keepdims=True) - positives
+        with np.errstate(invalid="ignore", divide="ignore"):
+            among_negatives = weights @ of_positives / positives
+            among_positives = weights @ of_negatives / negatives
+            area = np.clip(among_negatives + among_positives - areas, 0, 1)
+            defined = np.isfinite(area)
+            result: Floats = np.where(defined, area, 0).sum(axis=1) / defined.sum(axis=1)
+        return result
+
+    return areas_of
+
+
+def _placements(scores: Floats, positive: NDArray[np.bool_], weights: Floats) -> Floats:
+    """Share of the other kind, by `weights`, that each example stands on the right side of (n,); a tie counts half."""
+    result = np.empty(len(scores))
+    for kind in (True, False):
+        order = np.argsort(scores[positive != kind], kind="stable")
+        others = scores[positive != kind][order]
+        up_to = np.concatenate([[0.0], np.cumsum(weights[positive != kind][order])])
+        mine = scores[positive == kind]
+        below = up_to[np.searchsorted(others, mine, "left")] + up_to[np.searchsorted(others, mine, "right")]
+        below = below / 2 / up_to[-1]
+        result[positive == kind] = below if kind else 1 - below
+    return result

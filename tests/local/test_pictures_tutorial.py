@@ -1,0 +1,42 @@
+"""The tutorial on own pictures: its script, its recipes and its commands, on fewer pictures."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+PAGE = (Path(__file__).parents[2] / "docs" / "tutorials" / "pictures.md").read_text(encoding="utf-8")
+BLOCKS = dict(re.findall(r'```\w+ title="([^"]+)"\n(.*?)```', PAGE, re.DOTALL))
+COMMANDS = [line for block in re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL) for line in block.splitlines()]
+
+
+def run(folder: Path, start: str, *more: str) -> str:
+    """Run the one command of the page that begins with `start`, with fewer pictures, and return its output."""
+    (command,) = [line for line in COMMANDS if line.startswith(start)]
+    program, *arguments = command.replace(" 250 ", " 160 ").split()
+    done = subprocess.run(
+        [Path(sys.executable).parent / program, *arguments, *more], cwd=folder, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr + done.stdout
+    return done.stdout
+
+
+def test_weights_that_have_seen_flowers_know_others_sooner(tmp_path: Path) -> None:
+    for name, text in BLOCKS.items():
+        if name != "garden.yaml":  # which is drafted first
+            (tmp_path / name).write_text(text, encoding="utf-8")
+    run(tmp_path, "python draw.py garden")
+    run(tmp_path, "python draw.py meadow")
+    run(tmp_path, "trainyard recipe new garden.yaml")
+    assert "image_size: [96, 96]" in re.sub(r"\n +- ", " ", (tmp_path / "garden.yaml").read_text())
+    (tmp_path / "garden.yaml").write_text(BLOCKS["garden.yaml"], encoding="utf-8")
+    run(tmp_path, "trainyard recipe validate")
+    meadow = json.loads(run(tmp_path, "trainyard run meadow.yaml", "-o", "json"))
+    assert Path(meadow["pushed"]["path"]) == tmp_path / "runs/meadow/models/1"
+    short = ["--set", "export.formats=[saved_model,litert_int8]", "-o", "json"]
+    tuned = json.loads(run(tmp_path, "trainyard run tuned.yaml", *short))
+    assert tuned["metrics"]["accuracy"] > 0.7 and tuned["pushed"]["version"] == 1
+    answers = run(tmp_path, "trainyard predict tuned.yaml")
+    assert "160 pictures" in answers
+    assert (tmp_path / "lilies.csv").read_text().count('"lily"') > 100

@@ -1,0 +1,205 @@
+"""Examples of several classes, and several targets, from the table to the served model, by both engines."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import gang_processes
+import numpy as np
+import pytest
+import tensorflow as tf
+from preprocess_sources import preprocess
+from pyarrow import csv
+
+from trainyard.contract.artifacts.evaluate import Evaluation
+from trainyard.contract.artifacts.export import Exports
+from trainyard.contract.artifacts.train import Training
+from trainyard.contract.champion import EXTRA
+from trainyard.contract.version import PREPROCESSING, PRODUCER
+from trainyard.data.examples import open_examples
+from trainyard.spec.recipe import Recipe
+from trainyard.steps.train.engines.objective import MultiLabel, Regression
+from trainyard.storage import storage
+
+ROWS = 700
+GATES: dict[str, list[dict[str, Any]]] = {
+    "multi_label": [
+        {"metric": "f1", "min": 0.7},
+        {"metric": "roc_auc", "min_difference": -0.05, "against": "boosted"},
+        {"metric": "f1", "min_difference": -0.01},
+    ],
+    "regression": [
+        {"metric": "mae", "max": 2, "target": "heating"},
+        {"metric": "r2", "min": 0.8},
+        {"metric": "mae", "max_difference": 0.1, "target": "cooling"},
+    ],
+}
+
+
+@pytest.fixture(scope="module", params=["multi_label", "regression"])
+def recipe(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Recipe:
+    draw, path = np.random.default_rng(3), tmp_path_factory.mktemp("data") / "a.csv"
+    a, b = draw.normal(size=(2, ROWS))
+    if request.param == "multi_label":
+        classes = np.stack([a > 0.3, b > 0.5, a + b > 1], axis=1)
+        cells = [";".join(np.array(["rock", "pop", "jazz"])[row]) for row in classes]
+        label = {"label": "genres", "label_separator": ";"}
+        header = "a,b,genres"
+    else:
+        cells = [f"{20 + 5 * x:.3f},{3000 + 900 * y:.1f}" for x, y in zip(a, b, strict=True)]
+        label, header = {"targets": ["heating", "cooling"]}, "a,b,heating,cooling"
+    path.write_text("\n".join([header, *(f"{x:.4f},{y:.4f},{cell}" for x, y, cell in zip(a, b, cells, strict=True))]))
+    features = {"a": {"type": "numeric"}, "b": {"type": "numeric"}}
+    return Recipe.model_validate(
+        {
+            "name": "several",
+            "task": request.param,
+            "data": {"format": "csv", "path": str(path), "features": features, **label},
+            "model": {"name": "mlp", "hidden": [16], "dropout": 0},
+            "train": {
+                "epochs": 12,
+                "batch_size": 32,
+                "optimizer": {"learning_rate": 0.02},
+                "checkpoints": {"keep": 99},
+            },
+            "evaluate": {"bootstrap": 50, "gates": GATES[request.param]},
+            "export": {"max_accuracy_drop": 0.5},  # of an error near 0
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def examples(recipe: Recipe, tmp_path_factory: pytest.TempPathFactory) -> str:
+    return preprocess(recipe, tmp_path_factory.mktemp("made") / "examples")
+
+
+@pytest.fixture(scope="module")
+def model(recipe: Recipe, examples: str, tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("train")
+    (folder / "recipe.yaml").write_text(recipe.model_dump_json(by_alias=True))
+    gang_processes.resume_here(folder, examples)
+    return str(folder / "output")
+
+
+@pytest.fixture(scope="module")
+def exported(recipe: Recipe, examples: str, model: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from trainyard.steps.export.run import run
+
+    output = tmp_path_factory.mktemp("exports") / "exports"
+    with storage.stage(str(output), "trainyard.export") as folder:
+        run(recipe, examples, model, folder)
+    return output
+
+
+@pytest.fixture(scope="module")
+def version(exported: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A version as push makes it, as far as it is read here."""
+    pushed = tmp_path_factory.mktemp("models") / "1"
+    with storage.stage(str(pushed), PRODUCER) as folder:
+        shutil.copytree(exported / "saved_model", folder, dirs_exist_ok=True)
+        (folder / EXTRA).mkdir(exist_ok=True)
+        for name in (PREPROCESSING, "statistics.json"):
+            shutil.copy(exported / name, folder / EXTRA)
+    return str(pushed)
+
+
+def test_shards_hold_a_vector_of_labels(recipe: Recipe, examples: str) -> None:
+    folder = open_examples(examples)
+    labels = folder.labels("train")
+    if recipe.task == "regression":
+        assert labels.dtype == np.float32 and folder.document.targets == ["heating", "cooling"]
+        np.testing.assert_allclose(labels.mean(axis=0), [20, 3000], rtol=0.05)
+    else:
+        assert labels.dtype == np.bool_ and folder.document.labels == ["jazz", "pop", "rock"]
+        assert labels.sum(axis=0).tolist() == folder.document.splits["train"].class_counts
+        assert 0 < (~labels.any(axis=1)).mean() < 0.6  # songs of no genre
+    [(_, batch)] = folder.parsed_batches("train", 1000).take(1)
+    np.testing.assert_array_equal(batch.numpy(), labels[:1000])
+
+
+def test_the_model_is_judged_against_trees_a_constant_and_the_champion(
+    recipe: Recipe, examples: str, model: str, version: str, tmp_path: Path
+) -> None:
+    from trainyard.steps.evaluate.run import run
+
+    with storage.stage(str(tmp_path / "evaluation"), "trainyard.evaluate") as folder:
+        run(recipe, examples, model, folder, version)
+    judged = Evaluation.read(str(tmp_path / "evaluation"))
+    assert [each.passed for each in judged.gate.thresholds] == [True] * 3, judged.gate
+    assert judged.champion_metrics == pytest.approx(judged.metrics, abs=1e-5), "the same model"
+    assert judged.gate.thresholds[2].champion is not None
+    assert judged.boosted is not None and judged.baseline is not None and len(judged.importance) == 2
+    if recipe.task == "regression":
+        assert [each.name for each in judged.targets] == ["heating", "cooling"]
+        assert judged.targets[0].metrics["mae"] < 2 < judged.targets[0].baseline < 6
+        assert len(judged.targets[1].scatter) == judged.examples and not judged.scatter
+    else:
+        assert [each.label for each in judged.classes] == ["jazz", "pop", "rock"]
+        assert min(each.f1 for each in judged.classes) > 0.7 and len(judged.roc) == 3
+        assert not judged.confusion and {"none", "jazz, pop, rock"} & {each.label for each in judged.worst}
+        assert judged.metrics["f1"] > judged.baseline.metrics["f1"]
+
+
+def test_every_file_answers_as_the_model_and_raw_rows_are_served(recipe: Recipe, exported: Path) -> None:
+    document = Exports.read(str(exported))
+    assert document.gate.verdict == "blessed", document.gate
+    served = tf.saved_model.load(str(exported / "saved_model")).signatures["serving_default"](
+        a=tf.constant([2.0, -2.0]), b=tf.constant([2.0, -2.0])
+    )
+    if recipe.task == "regression":
+        assert (exported / "saved_model" / "targets.txt").read_text() == "heating\ncooling\n"
+        np.testing.assert_allclose(served["prediction"].numpy(), [[30, 4800], [10, 1200]], rtol=0.15)
+    else:
+        assert served["label"].numpy().tolist() == [b"jazz;pop;rock", b""]
+        assert served["probabilities"].shape == (2, 3)
+        assert json.loads((exported / "preprocessing.json").read_text())["label_separator"] == ";"
+
+
+def test_predictions_have_a_column_for_each_label(recipe: Recipe, version: str, tmp_path: Path) -> None:
+    from trainyard.steps.predict.prediction import predict
+    from trainyard.steps.predict.pushed_model import open_model
+
+    (tmp_path / "rows.csv").write_text("a,b\n2,2\n-2,-2\n")
+    out = tmp_path / "out.csv"
+    predict(open_model(version), str(tmp_path / "rows.csv"), out, None, lambda *_: None)
+    table = csv.read_csv(out)
+    if recipe.task == "regression":
+        assert table.column_names == ["key", "prediction_heating", "prediction_cooling"]
+    else:
+        assert table.column_names == ["key", "prediction", "score_jazz", "score_pop", "score_rock"]
+        assert table["prediction"].to_pylist() == ["jazz;pop;rock", ""]
+
+
+def test_a_training_that_tensorflow_began_ends_under_jax_as_under_tensorflow(
+    examples: str, model: str, tmp_path: Path
+) -> None:
+    begun = Path(model).parent
+    shutil.copytree(begun / "checkpoints" / "ckpt-0", tmp_path / "checkpoints" / "ckpt-0")
+    shutil.copy(begun / "recipe.yaml", tmp_path)
+    ended = gang_processes.resume(tmp_path, examples, TRAINYARD_ENGINE="jax")
+    ended.finish()
+    assert (ended.training.engine, ended.training.resumed_from) == ("jax", 0)
+    histories = [Training.read(model).history, ended.training.history]
+    losses = [[(each.train_loss, each.eval_loss, each.metric) for each in history] for history in histories]
+    np.testing.assert_allclose(*losses, rtol=1e-3, atol=1e-5)
+
+
+def test_the_objectives_of_several_labels_by_hand() -> None:
+    logits = np.float32([[2.0, -1.0], [-3.0, -0.5]])
+    labels = np.array([[True, True], [False, False]])
+    probabilities = 1 / (1 + np.exp(-logits))
+    entropy = -np.where(labels, np.log(probabilities), np.log(1 - probabilities))
+    np.testing.assert_allclose(MultiLabel(0.1).eval_loss(logits, labels), entropy.mean(axis=1), rtol=1e-5)
+    soft = 0.9 * labels + 0.05
+    smoothed = -(soft * np.log(probabilities) + (1 - soft) * np.log(1 - probabilities))
+    np.testing.assert_allclose(MultiLabel(0.1).train_loss(logits, labels), smoothed.mean(axis=1), rtol=1e-5)
+    np.testing.assert_allclose(MultiLabel(0.1).metric(logits, labels), [2 / 3, 1.0], rtol=1e-6)
+    assert np.allclose(MultiLabel(0.1).distance(logits, logits, 2.0), 0, atol=1e-6)
+    assert np.all(np.asarray(MultiLabel(0.1).distance(logits, -logits, 2.0)) > 0.1)
+    several = Regression(np.float32([1, 10]))
+    outputs, targets = np.float32([[1.0, 20.0], [2.0, 0.0]]), np.float32([[2.0, 40.0], [2.0, 10.0]])
+    np.testing.assert_allclose(several.train_loss(outputs, targets), [(1 + 4) / 2, (0 + 1) / 2])
+    np.testing.assert_allclose(several.metric(outputs, targets), [10.5, 5.0])
