@@ -60,13 +60,22 @@ print(json.dumps({name: each.crc32c for name, each in storage.require(sys.argv[1
 """
 
 
-# Stops the Beam worker beside a TaskManager: what Flink gave it to do stays undone, until the pod is gone.
+# Stops the Beam worker beside a TaskManager while it has a file of the volume open: what Flink gave it stays undone.
 FREEZE = """
-import os, pathlib, signal
-others = {int(each.name) for each in pathlib.Path("/proc").iterdir() if each.name.isdigit()} - {1, os.getpid()}
-for process in others:
-    os.kill(process, signal.SIGSTOP)
-print(len(others))
+import os, pathlib, signal, time
+
+def opens(process):
+    try:
+        return any(os.readlink(file).startswith("/runs/") for file in pathlib.Path("/proc", process, "fd").iterdir())
+    except FileNotFoundError:
+        return False
+
+end = time.monotonic() + 300
+while not (busy := [each for each in os.listdir("/proc") if each.isdigit() and opens(each)]):
+    assert time.monotonic() < end, "the worker opened no file of the volume"
+    time.sleep(0.002)
+for process in busy:
+    os.kill(int(process), signal.SIGSTOP)
 """
 
 
@@ -89,9 +98,9 @@ class Flink:
     def managers(self) -> list[str]:
         return self.namespace.kubectl("get", "pods", "-l", MANAGERS, "-o", "name").split()
 
-    def freeze(self, manager: str) -> bool:
-        """Stop the worker beside a TaskManager, and return whether it had begun."""
-        return int(self.namespace.kubectl("exec", manager, "-c", "workers", "--", "python", "-c", FREEZE)) > 0
+    def freeze(self, manager: str) -> None:
+        """Stop the worker beside a TaskManager in the middle of its work."""
+        self.namespace.kubectl("exec", manager, "-c", "workers", "--", "python", "-c", FREEZE)
 
 
 class Step:
@@ -167,7 +176,7 @@ def test_a_step_on_flink_gives_the_same_bytes_though_a_taskmanager_was_killed(fl
     write(flink.desk, "sold", files=12, rows=20_000)
     step = flink.preprocess("sold", "on-flink", on_flink=True)
     killed = flink.managers()[0]
-    until(lambda: flink.freeze(killed) or step.process.poll() is not None, SECONDS)
+    flink.freeze(killed)
     until(lambda: step.done() or step.process.poll() is not None, SECONDS)
     assert step.process.poll() is None, step.log
     flink.namespace.kubectl("delete", killed, "--force", "--grace-period=0")

@@ -45,6 +45,22 @@ def test_a_header_of_one_cell_says_what_seems_to_separate_cells(tmp_path):
     assert (record.raw["c"], record.label) == ("red; green", "yes, sir")
 
 
+@pytest.mark.parametrize(
+    ("quote", "cell", "value"),
+    [('"', '"3"", red"', '3", red'), ("'", "'3\", ''red'", "3\", 'red"), ("none", '3" red', '3" red')],
+)
+def test_a_recipe_says_what_cells_are_quoted_in(tmp_path, quote, cell, value):
+    (tmp_path / "rows.csv").write_text(f"n,c,d,y\n1,{cell},2024-02-29,yes\n")
+    quoted = RECIPE.model_copy(update={"data": DATA.model_copy(update={"quote": quote})})
+    (record,) = read_csv(str(tmp_path / "rows.csv"), "rows.csv", quoted)
+    assert record.raw["c"] == value
+
+
+def test_a_quote_that_is_not_closed_names_the_key(tmp_path):
+    with pytest.raises(BadSource, match=r"row 2: not valid CSV .*data\.quote, which may be none"):
+        read(tmp_path / "rows.csv", b'n,c,d,y\n1,"red,2024-02-29,yes\n')
+
+
 def test_a_good_row_becomes_typed_features():
     record = check_row(GOOD, "rows.csv:2", DATA, "classification")
     assert record.raw == {"n": 1.5, "c": "red", "d": "2024-02-29"}

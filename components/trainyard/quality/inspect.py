@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from trainyard.errors import ConfigurationError
 from trainyard.quality.arrow import forgo_pandas
 from trainyard.quality.pictures.pictures import profile_pictures
@@ -47,4 +49,4 @@ def recipe_source(recipe: Recipe) -> SourceFiles:
         raise ConfigurationError(
             f"{recipe.name}: data: {what} cannot be looked into. Name files: CSV, Parquet, or folders of pictures."
         )
-    return find_source(data.path, kind)
+    return replace(find_source(data.path, kind), quote=data.quote)

@@ -9,6 +9,7 @@ from typing import IO, Literal
 
 from trainyard import uris
 from trainyard.errors import ConfigurationError, DataError
+from trainyard.spec.tables.columns import Quote
 from trainyard.storage import listing
 from trainyard.storage.source_stream import open_file
 
@@ -21,13 +22,17 @@ _SHOWN = 5
 
 @dataclass(frozen=True)
 class SourceFiles:
-    """The files of a source, all below `root`, in order; others are those of no kind that is looked into."""
+    """The files of a source, all below `root`, in order; others are those of no kind that is looked into.
+
+    quote: what the cells of CSV are put in.
+    """
 
     path: str
     kind: Kind
     root: str
     files: list[listing.SourceFile]
     others: list[str]
+    quote: Quote = '"'
 
     @property
     def is_table(self) -> bool:

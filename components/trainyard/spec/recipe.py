@@ -26,6 +26,7 @@ from trainyard.spec.tables.columns import (
     Delimiter,
     Examples,
     Numeric,
+    Quote,
     Separator,
     SplitRows,
     Text,
@@ -72,6 +73,12 @@ class Data(Strict):
         None, description="Instead of path: a real data set that scikit-learn carries, written out in `format`."
     )
     delimiter: Delimiter = Field(",", description='csv: what separates the cells of a row; "\\t" is a tab.')
+    quote: Quote = Field(
+        '"',
+        description="csv: what a cell is put in that holds a delimiter or a line end; twice, it is one of the cell. "
+        "none: no cell is, and quotes are characters as others.",
+        exclude_if=lambda quote: quote == '"',  # so that the outputs of recipes without it keep their keys
+    )
     label: Column = Field("label", description="Name of the column or feature to predict, or of one of derive.")
     label_separator: Separator | None = Field(
         None,

@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 
 from trainyard.errors import DataError
 from trainyard.quality.source import SourceFiles
+from trainyard.quality.tables.dialect import Dialect
 from trainyard.quality.tables.parquet import column_names, read_parquet
-from trainyard.spec.tables.columns import DELIMITERS, Delimiter
+from trainyard.spec.tables.columns import DELIMITERS, Delimiter, Quote
 
 _PLACE = re.compile(r"column #(\d+): Row #(\d+)")  # in Arrow's sentences; its rows begin below the header
 _BLOCK = 4 << 20  # bytes of text that are parsed at once; chosen: a longer row is a lost quote
@@ -66,11 +67,11 @@ def read_table(source: SourceFiles) -> Iterator[Batch | Ragged]:
     for file in source.files:
         try:
             with source.open(file) as stream:
-                header, delimiter = _header(stream, file.name)
+                header, dialect = _header(stream, file.name, source.quote)
                 first = first or header
                 if header != first:
                     raise DataError(_other_header(header, first, file.name, source.files[0].name))
-                yield from _rows(stream, header, file.name, delimiter)
+                yield from _rows(stream, header, file.name, dialect)
         except (OSError, EOFError, zlib.error) as error:
             raise _unreadable(file.name, error) from error
 
@@ -91,7 +92,7 @@ def find_delimiter(source: SourceFiles) -> Delimiter:
     file = source.files[0]
     try:
         with source.open(file) as stream:
-            return _header(stream, file.name)[1]
+            return _header(stream, file.name, source.quote)[1].delimiter
     except (OSError, EOFError, zlib.error) as error:
         raise _unreadable(file.name, error) from error
 
@@ -102,20 +103,22 @@ def likely_delimiter(cell: str) -> Delimiter | None:
     return most if most in cell else None
 
 
-def _header(stream: IO[bytes], name: str) -> tuple[list[str], Delimiter]:
-    """Return the names of the columns, and what separates them: a comma, or what seems to if there is none."""
+def _header(stream: IO[bytes], name: str, quote: Quote) -> tuple[list[str], Dialect]:
+    """Return the names of the columns, and how cells stand: between commas, or what seems to if there is none."""
     start = stream.readline(_BLOCK)
     if start[:2] in _UTF16:
         raise DataError(f"{name}: row 1: is UTF-16. UTF-8 is expected. Save the file as UTF-8.")
     if not start.strip():
         raise DataError(f"{name}: row 1: is empty. A header line with the names of the columns is expected.")
     lines = itertools.chain([start], iter(lambda: stream.readline(_BLOCK), b""))
-    delimiter: Delimiter = ","
+    dialect = Dialect(quote=quote)
     try:
-        header = [cell.strip() for cell in next(csv.reader(line.decode("utf-8-sig") for line in lines))]
+        texts = (line.decode("utf-8-sig") for line in lines)
+        header = [cell.strip() for cell in next(csv.reader(texts, **dialect.python_options))]
         if len(header) == 1 and (other := likely_delimiter(header[0])):
-            delimiter = other
-            header = [cell.strip() for cell in next(csv.reader([start.decode("utf-8-sig")], delimiter=delimiter))]
+            dialect = Dialect(other, quote)
+            first = [start.decode("utf-8-sig")]
+            header = [cell.strip() for cell in next(csv.reader(first, **dialect.python_options))]
     except (UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"{name}: row 1: is no CSV in UTF-8 ({error}). Save the file as UTF-8.") from error
     repeated = [column for column, times in Counter(header).items() if times > 1]
@@ -128,10 +131,10 @@ def _header(stream: IO[bytes], name: str) -> tuple[list[str], Delimiter]:
             f"{name}: row 1: holds numbers alone ({', '.join(header)[:80]}), so the file has no header. "
             "Add a line with the names of the columns."
         )
-    return header, delimiter
+    return header, dialect
 
 
-def _rows(stream: IO[bytes], header: list[str], name: str, delimiter: str) -> Iterator[Batch | Ragged]:
+def _rows(stream: IO[bytes], header: list[str], name: str, dialect: Dialect) -> Iterator[Batch | Ragged]:
     ragged: list[Ragged] = []
     guarded = _Guarded(stream)
 
@@ -144,7 +147,7 @@ def _rows(stream: IO[bytes], header: list[str], name: str, delimiter: str) -> It
             pa.PythonFile(guarded, mode="r"),
             read_options=pyarrow.csv.ReadOptions(use_threads=False, block_size=_BLOCK, column_names=header),
             parse_options=pyarrow.csv.ParseOptions(
-                delimiter=delimiter, newlines_in_values=True, ignore_empty_lines=False, invalid_row_handler=skip
+                **dialect.arrow_options, newlines_in_values=True, ignore_empty_lines=False, invalid_row_handler=skip
             ),
             convert_options=pyarrow.csv.ConvertOptions(
                 column_types=dict.fromkeys(header, pa.string()), strings_can_be_null=False, null_values=[]
@@ -235,4 +238,4 @@ def _not_csv(name: str, error: Exception, header: Sequence[str]) -> str:
         return f"{name}: a row is longer than {_BLOCK >> 20} MiB. A quote that is opened and not closed is the cause."
     if place := _PLACE.search(str(error)):
         name = f"{name}: row {int(place[2]) + 1}: column '{header[int(place[1])]}'"
-    return f"{name}: is no CSV in UTF-8 ({error}). Save the file as UTF-8, and quote cells as RFC 4180 says."
+    return f"{name}: is no CSV in UTF-8 ({error}). Save it as UTF-8, and quote cells as RFC 4180 or data.quote say."

@@ -16,6 +16,7 @@ Examples = Annotated[int, Field(gt=0, le=10_000_000)]
 Share = Annotated[float, Field(gt=0, lt=1)]
 Delimiter = Literal[",", ";", "\t"]
 DELIMITERS: tuple[Delimiter, ...] = get_args(Delimiter)
+Quote = Literal['"', "'", "none"]
 Day = Annotated[str, Field(pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$")]
 
 

@@ -78,6 +78,7 @@ def write(recipe: Recipe, document: Examples, examples: str, files: Sequence[Pat
         "image": image and {**image.model_dump(), "range": [0, 255], "resize": "bilinear, antialiased"},
         "vocabularies": vocabularies,
         "label_separator": recipe.data.label_separator,
+        "quote": recipe.data.quote,
         "files": {path.name: _border(path) for path in files},
     }
     (folder / FILE).write_text(json.dumps(content, indent=1), encoding="utf-8")

@@ -10,6 +10,7 @@ from trainyard.contract import version
 from trainyard.contract.champion import EXTRA, Champion, champion
 from trainyard.contract.version import PREPROCESSING
 from trainyard.errors import DataError
+from trainyard.spec.tables.columns import Quote
 from trainyard.storage import storage
 
 _SERVED = "saved_model.pb"
@@ -47,6 +48,7 @@ class _Preprocessing(_Lenient):
     inputs: list[RawInput] = Field(alias="raw_features")
     image: _Image | None = None
     label_separator: str | None = None
+    quote: Quote = '"'
 
 
 class PushedModel(_Lenient):
@@ -54,7 +56,7 @@ class PushedModel(_Lenient):
 
     label_separator: stands between the classes of one answer, if it may have several. targets: the names of the
     numbers, if there are several. channels: of the pictures that it takes, 1 or 3; None if it takes the columns
-    `inputs`.
+    `inputs`. quote: what cells of CSV are put in.
     """
 
     folder: str
@@ -63,6 +65,7 @@ class PushedModel(_Lenient):
     label_separator: str | None = None
     targets: tuple[str, ...] | None = None
     channels: int | None
+    quote: Quote = '"'
 
 
 def find_model(folder: str) -> PushedModel:
@@ -100,4 +103,5 @@ def open_model(folder: str) -> PushedModel:
         label_separator=document.label_separator,
         targets=None if targets is None else tuple(targets),
         channels=(document.image.channels if document.image else 3) if takes_pictures else None,
+        quote=document.quote,
     )

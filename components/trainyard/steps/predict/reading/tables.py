@@ -69,8 +69,8 @@ class _Unreadable(Exception):
     """A file cannot be read, or not any further: why."""
 
 
-def _csv(source: Source, file: SourceFile, _model: PushedModel, _key: str | None) -> Iterator[_Block | Rejected]:
-    table = read_table(SourceFiles(source.path, "csv", source.root, [file], []))
+def _csv(source: Source, file: SourceFile, model: PushedModel, _key: str | None) -> Iterator[_Block | Rejected]:
+    table = read_table(SourceFiles(source.path, "csv", source.root, [file], [], model.quote))
     while True:
         try:
             item = next(table)

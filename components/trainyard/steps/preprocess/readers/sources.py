@@ -14,6 +14,7 @@ import pyarrow as pa
 from trainyard.beam import progress
 from trainyard.contract.artifacts.preprocess import Quarantined
 from trainyard.errors import DataError
+from trainyard.quality.tables.dialect import Dialect
 from trainyard.spec.recipe import Data, Recipe
 from trainyard.steps.preprocess.readers.files import WHOLE, Files, Piece, image_limit, open_file, read_at_most
 from trainyard.steps.preprocess.readers.images import image_record
@@ -88,7 +89,7 @@ class Reader:
 def pieces(path: str, data: Data) -> list[Piece]:
     """Return the pieces of the file at `path` that can be read apart."""
     if data.format == "csv":
-        return csv_pieces(path, data.delimiter)
+        return csv_pieces(path, Dialect.of(data))
     return parquet_pieces(path) if data.format == "parquet" else [WHOLE]
 
 

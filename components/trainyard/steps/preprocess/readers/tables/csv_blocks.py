@@ -10,12 +10,14 @@ from typing import IO
 import numpy as np
 import numpy.typing as npt
 
+from trainyard.quality.tables.dialect import Dialect
+
 Positions = npt.NDArray[np.int64]
 
 _LINE_END = re.compile(rb"\r\n?|\n")
 _CHUNK = 1 << 16
 _UTF8_BYTES = 4  # of one character, at most
-_LF, _CR, _QUOTE = b'\n\r"'
+_LF, _CR = b"\n\r"
 
 
 class Ahead:
@@ -85,7 +87,7 @@ class Block:
 
 
 def plain_block(
-    content: bytes, *, delimiter: str, columns: int, most_rows: int, most_row_bytes: int, ends: bool
+    content: bytes, *, dialect: Dialect, columns: int, most_rows: int, most_row_bytes: int, ends: bool
 ) -> Block:
     """Return the rows that `content` begins with, up to the first odd one.
 
@@ -95,14 +97,14 @@ def plain_block(
     in_file = len(content)
     if ends and not content.endswith(b"\n"):
         content += b"\n"
-    data, quotes, row_ends, first_odd = _scanned(content, delimiter)
+    data, quotes, row_ends, first_odd = _scanned(content, dialect)
     row_ends = row_ends[:most_rows]
     lengths = np.diff(row_ends, prepend=-1)
     too_long = np.flatnonzero(lengths > most_row_bytes)[:1]
     if too_long.size:
         row_ends, lengths = row_ends[: too_long[0]], lengths[: too_long[0]]
     size = int(row_ends[-1]) + 1 if row_ends.size else 0
-    delimiters = _outside(np.flatnonzero(data[:size] == ord(delimiter)), quotes)
+    delimiters = _outside(np.flatnonzero(data[:size] == ord(dialect.delimiter)), quotes)
     cells = np.diff(np.searchsorted(delimiters, row_ends), prepend=0) + 1
     blank = (lengths == 1) | ((lengths == 2) & (data[row_ends - 1] == _CR))
     good = (cells == columns) & ~blank
@@ -117,7 +119,7 @@ def plain_block(
     )
 
 
-def row_starts(stream: IO[bytes], every: int, block_bytes: int, delimiter: str) -> Iterator[tuple[int, int]]:
+def row_starts(stream: IO[bytes], every: int, block_bytes: int, dialect: Dialect) -> Iterator[tuple[int, int]]:
     """Yield the position and the number (from 1 on) of a row about `every` bytes, as long as no row before is odd.
 
     block_bytes: that are looked through at once, more than a row has.
@@ -130,18 +132,18 @@ def row_starts(stream: IO[bytes], every: int, block_bytes: int, delimiter: str) 
         content = content[: content.rfind(b"\n") + 1]
         if not content:
             return
-        _, _, row_ends, first_odd = _scanned(content, delimiter)
+        _, _, row_ends, first_odd = _scanned(content, dialect)
         if not row_ends.size or first_odd < len(content):
             return
         ahead.skip(int(row_ends[-1]) + 1)
         rows += len(row_ends)
 
 
-def _scanned(content: bytes, delimiter: str) -> tuple[npt.NDArray[np.uint8], Positions | None, Positions, int]:
+def _scanned(content: bytes, dialect: Dialect) -> tuple[npt.NDArray[np.uint8], Positions | None, Positions, int]:
     """Return the bytes, and the positions of quotes, of the line ends of plain rows, and of the first odd byte."""
-    data = np.frombuffer(content, np.uint8)
-    quotes = np.flatnonzero(data == _QUOTE) if b'"' in content else None
-    first_odd = _first_odd(content, data, quotes, delimiter)
+    data, quote = np.frombuffer(content, np.uint8), dialect.quote_byte
+    quotes = np.flatnonzero(data == quote[0]) if quote and quote in content else None
+    first_odd = _first_odd(content, data, quotes, dialect)
     row_ends = _outside(np.flatnonzero(data == _LF), quotes)
     return data, quotes, row_ends[: np.searchsorted(row_ends, first_odd)], first_odd
 
@@ -151,7 +153,7 @@ def _outside(positions: Positions, quotes: Positions | None) -> Positions:
     return positions if quotes is None else positions[np.searchsorted(quotes, positions) % 2 == 0]
 
 
-def _first_odd(content: bytes, data: npt.NDArray[np.uint8], quotes: Positions | None, delimiter: str) -> int:
+def _first_odd(content: bytes, data: npt.NDArray[np.uint8], quotes: Positions | None, dialect: Dialect) -> int:
     """Return the position of the first byte that makes a row odd, or the length of `content`."""
     odd = [len(content)]
     if (nul := content.find(b"\0")) >= 0:
@@ -162,7 +164,7 @@ def _first_odd(content: bytes, data: npt.NDArray[np.uint8], quotes: Positions | 
         except UnicodeDecodeError as error:
             odd.append(error.start)
     if quotes is not None:
-        odd += _misplaced(data, quotes, ord(delimiter))
+        odd += _misplaced(data, quotes, ord(dialect.delimiter))
     if b"\r" in content:
         returns = _outside(np.flatnonzero(data[:-1] == _CR), quotes)
         odd += returns[data[returns + 1] != _LF][:1].tolist()
@@ -171,12 +173,12 @@ def _first_odd(content: bytes, data: npt.NDArray[np.uint8], quotes: Positions | 
 
 def _misplaced(data: npt.NDArray[np.uint8], quotes: Positions, delimiter: int) -> list[int]:
     """Return the first quote that begins no cell, and the first that ends none: by RFC 4180 they take turns."""
-    opening, closing = quotes[::2], quotes[1::2]
+    opening, closing, quote = quotes[::2], quotes[1::2], data[quotes[0]]
     before = data[opening - 1]
-    begins = (opening == 0) | (before == delimiter) | (before == _LF) | (before == _QUOTE)
+    begins = (opening == 0) | (before == delimiter) | (before == _LF) | (before == quote)
     closing = closing[closing + 1 < len(data)]
     after = data[closing + 1]
-    ends = (after == delimiter) | (after == _LF) | (after == _QUOTE) | (after == _CR)
+    ends = (after == delimiter) | (after == _LF) | (after == quote) | (after == _CR)
     return [*opening[~begins][:1].tolist(), *closing[~ends][:1].tolist()]
 
 

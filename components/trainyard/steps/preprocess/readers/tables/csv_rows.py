@@ -17,6 +17,7 @@ from pyarrow import csv as pa_csv
 
 from trainyard.contract.artifacts.preprocess import Quarantined
 from trainyard.errors import did_you_mean
+from trainyard.quality.tables.dialect import Dialect
 from trainyard.quality.tables.table import likely_delimiter
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.preprocess.readers.files import PIECE_BYTES, WHOLE, Piece, open_file
@@ -36,7 +37,7 @@ _FEW_ROWS = 96  # measured: fewer are judged sooner row by row
 _NOT_TEXT = re.compile("[\0\udc80-\udcff]")
 
 
-def csv_pieces(path: str, delimiter: str = ",") -> list[Piece]:
+def csv_pieces(path: str, dialect: Dialect) -> list[Piece]:
     """Return the pieces of the file at `path`, which can be read apart: of about 64 MiB, if its rows are so plain.
 
     A file in a bucket or in an archive is one piece, and so is what follows on the first row that only a parser can
@@ -48,7 +49,7 @@ def csv_pieces(path: str, delimiter: str = ",") -> list[Piece]:
         if count < 2:
             return [WHOLE]
         with open_file(path) as stream:
-            starts = [(0, 1), *row_starts(stream, -(-size // count), _MOST_BYTES, delimiter)]
+            starts = [(0, 1), *row_starts(stream, -(-size // count), _MOST_BYTES, dialect)]
     except OSError:
         return [WHOLE]
     ends = [*(start for start, _ in starts[1:]), None]
@@ -93,7 +94,7 @@ class _Table:
 
     def __init__(self, stream: IO[bytes], name: str, recipe: Recipe, piece: Piece = WHOLE) -> None:
         csv.field_size_limit(_MAX_CELL)
-        self._delimiter = recipe.data.delimiter
+        self._dialect = Dialect.of(recipe.data)
         self._begin(Ahead(stream, None if piece.start else piece.end), row=1)
         if self.ahead.peek(2) in _UTF16:
             raise BadSource(f"{name}: row 1: is UTF-16. UTF-8 is expected. Save the file as UTF-8.")
@@ -111,14 +112,14 @@ class _Table:
         """Go on with `ahead`, which begins with the row of that number."""
         self.ahead = ahead
         self._lines = _Lines(ahead)
-        self._reader = csv.reader(self._lines, strict=True, delimiter=self._delimiter)
+        self._reader = csv.reader(self._lines, strict=True, **self._dialect.python_options)
         self._number = row - 1
 
     def plain_block(self, content: bytes, *, ends: bool) -> Block:
         """Return the plain rows that `content`, the next bytes, begins with."""
         return plain_block(
             content,
-            delimiter=self._delimiter,
+            dialect=self._dialect,
             columns=len(self._header),
             most_rows=MOST_ROWS,
             most_row_bytes=min(_MAX_CELL, _MAX_ROW),
@@ -158,7 +159,8 @@ class _Table:
             return next(self._reader, None)
         except csv.Error as error:
             raise BadSource(
-                f"{self._name}: row {self._number}: not valid CSV ({error}). Quote cells as RFC 4180 says."
+                f"{self._name}: row {self._number}: not valid CSV ({error}). Quote cells as RFC 4180 says, or give "
+                "data.quote, which may be none."
             ) from error
 
     def _record(self, row: list[str]) -> Record | Quarantined | None:
@@ -186,7 +188,7 @@ class _Table:
             pa_csv.ReadOptions(
                 use_threads=False, block_size=len(content) + 1, column_names=[*map(str, range(len(self._header)))]
             ),
-            pa_csv.ParseOptions(newlines_in_values=True, delimiter=self._delimiter),
+            pa_csv.ParseOptions(newlines_in_values=True, **self._dialect.arrow_options),
             pa_csv.ConvertOptions(
                 check_utf8=False, column_types=dict.fromkeys(wanted, pa.string()), include_columns=wanted
             ),
