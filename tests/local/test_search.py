@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -130,3 +131,16 @@ def test_a_certificate_is_of_what_was_measured_and_of_nothing_else(environment: 
     assert digest(certificate.model_copy(update={"parameters": 1})) != certificate.digest
     assert "It trains on the CPU" in certificate.sentences[0] and certificate.devices[0].tflops > 0
     assert (tmp_path / "a.html").read_text().count("<circle") == 3
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="two workers need a core each")
+def test_a_scaling_curve_is_measured_with_a_core_for_each_worker(environment: str, tmp_path: Path) -> None:
+    command = ["bench", "tabular", "--quick", "--workers", "2", "-e", environment, "--set", "train.batch_size=64"]
+    ended = CliRunner().invoke(app, [*command, "-o", "json", "--html", str(tmp_path / "a.html")])
+    assert ended.exit_code == 0, ended.stderr
+    certificate = Certificate.model_validate_json(ended.stdout)
+    assert [(speed.workers, speed.batch_size) for speed in certificate.speeds] == [(1, 64), (2, 128)]
+    assert certificate.cores == 2 * (len(os.sched_getaffinity(0)) // 2)
+    assert certificate.speeds[1].step_split_ms["all_reduce"] > 0
+    assert "2 workers train" in certificate.sentences[1]
+    assert "Speed and workers" in (tmp_path / "a.html").read_text()

@@ -90,12 +90,14 @@ def bench(
     environment: str = LOCAL,
     set_: Sequence[str] = (),
     quick: bool = False,
+    workers: int | None = None,
     **settings: Any,
 ) -> Certificate:
     """Measure how fast a recipe's own model trains on its own data here; a notebook draws the certificate.
 
     Batch sizes, XLA and precisions are compared by short trainings, one after the other; `plan` learns from them.
-    quick: three settings instead of six, and fewer epochs. settings, set_: as `run` has them.
+    quick: three settings instead of six, and fewer epochs. settings, set_: as `run` has them. workers: instead of
+    settings, 1, 2, 4 … so many workers of this machine are compared, each with cores and a batch of its own.
 
     Instead of a recipe a Keras model, or its .keras file: its training steps on made-up inputs, on the CPU and on each
     kind of accelerator that TensorFlow sees, with XLA and without. environment and settings are not for it.
@@ -108,14 +110,14 @@ def bench(
     from trainyard_control.search import certificate
 
     if not isinstance(recipe, str) or recipe.endswith(".keras"):
-        if settings or set_ or environment != LOCAL:
-            raise ConfigurationError("bench: settings and environments are for recipes, and this is a model.")
+        if settings or set_ or environment != LOCAL or workers is not None:
+            raise ConfigurationError("bench: settings, environments and workers are for recipes, and this is a model.")
         with BenchScreen() as screen:
             return certificate.of_model(_loaded(recipe), quick, screen)
     sets = overrides(set_, settings)
     where = of_this_machine(environment, "A speed is measured on this machine.")
     with BenchScreen() as screen:
-        return certificate.measure(recipe, sets, where, quick, screen)
+        return certificate.measure(recipe, sets, where, quick, workers, screen)
 
 
 def _loaded(model: str | keras.Model) -> keras.Model:

@@ -51,6 +51,7 @@ class LocalRun:
 
     day: as `window.day_of` reads it. unfinished: the output that a step is writing, by step. folder: where the
     recipe's copy and the steps' logs go, by default the folder of the run. push: whether a blessed model is pushed.
+    cores: those that the steps may use, by default all.
     """
 
     recipe: Recipe
@@ -61,6 +62,7 @@ class LocalRun:
     day: str = ""
     folder: str = ""
     push: bool = True
+    cores: frozenset[int] | None = None
     folders: dict[str, str] = field(default_factory=dict)
     unfinished: dict[str, str] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
@@ -160,7 +162,7 @@ class LocalRun:
         start = time.monotonic()
         with (
             self._step_files(step) as (recipe, log),
-            step_process(step, {"recipe": recipe, **arguments, "output": output}) as running,
+            step_process(step, {"recipe": recipe, **arguments, "output": output}, self.cores) as running,
         ):
             for line in running.child.lines:
                 log.write(line)

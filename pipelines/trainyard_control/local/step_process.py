@@ -7,6 +7,7 @@ run, before any of its threads exist, and every step is forked from there: measu
 from __future__ import annotations
 
 import importlib
+import os
 import signal
 import sys
 import threading
@@ -37,8 +38,8 @@ class Running:
 
 
 @contextmanager
-def step_process(step: str, options: dict[str, str]) -> Iterator[Running]:
-    """Run `step` with `options` while the block reads from it.
+def step_process(step: str, options: dict[str, str], cores: frozenset[int] | None = None) -> Iterator[Running]:
+    """Run `step` with `options` while the block reads from it, on those `cores` if some are named.
 
     Ctrl-C and SIGTERM of this process go on to the step, and nothing of it runs on when the block ends.
     """
@@ -58,7 +59,7 @@ def step_process(step: str, options: dict[str, str]) -> Iterator[Running]:
                 prepare_fork_server(_IMPORTED_ONCE)
             command_line = [f"--{name}={value}" for name, value in options.items()]
             with _main_hidden():
-                children.append(ChildProcess(_step, (step, command_line), step, signal.SIGTERM))
+                children.append(ChildProcess(_step, (step, command_line, cores), step, signal.SIGTERM))
             if stop_requested.is_set():
                 children[0].terminate()
             with children[0].lines:
@@ -86,8 +87,10 @@ def _main_hidden() -> Iterator[None]:
         sys.modules["__main__"] = main
 
 
-def _step(step: str, command_line: list[str]) -> None:
+def _step(step: str, command_line: list[str], cores: frozenset[int] | None) -> None:
     """Run the step in the new process as `python -m trainyard.steps.<step>` would."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    if cores is not None:
+        os.sched_setaffinity(0, cores)
     module = importlib.import_module(f"trainyard.steps.{step}.run")
     importlib.import_module("trainyard.runtime.step").main(module.run, command_line)

@@ -25,6 +25,7 @@ from trainyard.spec import recipe as recipes
 from trainyard.spec.environment import Environment
 from trainyard.storage import storage
 from trainyard_control.local.local_run import Listener, LocalRun
+from trainyard_control.search import scaling_curve
 from trainyard_control.search.chart import Mark, chart
 from trainyard_control.search.page import page
 from trainyard_control.search.space import override
@@ -43,7 +44,8 @@ class Speed(Part):
     input_examples_per_second: what the model would take if its input cost nothing; larger if training waits for it.
     tflops: operations a second, and peak_share their share of what the devices were measured to deliver.
     peak_share: None if the peak was not measured. first_step_seconds: from the process's start to the first step,
-    compilation included; of a Keras model, tracing and compiling alone.
+    compilation included; of a Keras model, tracing and compiling alone. workers trained together; step_split_ms is
+    what a step was spent on, as in `Training`.
     """
 
     setting: str
@@ -56,6 +58,8 @@ class Speed(Part):
     tflops: float
     peak_share: float | None
     first_step_seconds: float
+    workers: int = 1
+    step_split_ms: dict[str, float] = {}
 
 
 class Certificate(Part):
@@ -108,7 +112,11 @@ class Certificate(Part):
             ]
             for speed in speeds
         ]
-        return page(f"{self.recipe}: how fast it trains", notes, [drawn], [(head, rows)])
+        charts, tables = [drawn], [(head, rows)]
+        if points := scaling_curve.points(speeds):
+            charts.append(scaling_curve.drawn(points))
+            tables.append(scaling_curve.table(points))
+        return page(f"{self.recipe}: how fast it trains", notes, charts, tables)
 
     @property
     def sentences(self) -> list[str]:
@@ -120,6 +128,8 @@ class Certificate(Part):
             if kinds == ["CPU"]
             else f"It trains on {', '.join(kinds)}."
         ]
+        if points := scaling_curve.points(self.speeds):
+            return [*said, *scaling_curve.sentences(points)]
         best = max(self.speeds, key=lambda speed: speed.examples_per_second)
         if best.low > base.high:
             sets = ", ".join(f"{key}: {json.dumps(value)}" for key, value in best.values.items())
@@ -147,10 +157,11 @@ class SpeedListener(Listener, Protocol):
 
 @dataclass(frozen=True)
 class Setting:
-    """A name, and what it changes in the recipe."""
+    """A name, and what it changes in the recipe. cores: those that it trains on, by default all."""
 
     name: str
     values: dict[str, float | int | str | bool]
+    cores: frozenset[int] | None = None
 
 
 def settings(recipe: recipes.Recipe, quick: bool) -> list[Setting]:
@@ -167,11 +178,36 @@ def settings(recipe: recipes.Recipe, quick: bool) -> list[Setting]:
     return measured
 
 
+def gangs(recipe: recipes.Recipe, workers: int) -> list[Setting]:
+    """Return 1, 2, 4 … `workers` workers, each with an equal share of the cores and the batch that one has.
+
+    Raises `ConfigurationError` if there are too few cores, or none to compare.
+    """
+    cores = sorted(os.sched_getaffinity(0))
+    share = len(cores) // max(1, workers)
+    if workers < 2 or not share:
+        raise ConfigurationError(
+            f"--workers {workers}: each worker needs a core of its own, and there are {len(cores)}. "
+            f"{f'Give 2 to {len(cores)}' if len(cores) > 1 else 'Measure on a machine with more'}."
+        )
+    part = max(1, recipe.train.batch_size // recipe.train.workers)
+    counts = [*(2**power for power in range(workers.bit_length()) if 2**power < workers), workers]
+    return [
+        Setting(
+            "1 worker" if count == 1 else f"{count} workers",
+            {"train.workers": count, "train.batch_size": part * count},
+            frozenset(cores[: share * count]),
+        )
+        for count in counts
+    ]
+
+
 def measure(
-    name: str, overrides: list[str], environment: Environment, quick: bool, listener: SpeedListener
+    name: str, overrides: list[str], environment: Environment, quick: bool, workers: int | None, listener: SpeedListener
 ) -> Certificate:
     """Train the recipe `name` for some epochs in each setting, and return how fast.
 
+    workers: instead of settings, by so many processes at most, each on cores of its own with a batch of its own.
     A setting that does not fit the devices or contradicts the recipe is left out, with its reason. Raises what the
     training of the recipe as it is raises.
     """
@@ -185,27 +221,27 @@ def measure(
         )
     speeds: list[Speed] = []
     left_out: dict[str, str] = {}
-    base: Training | None = None
-    for number, setting in enumerate(settings(recipe, quick)):
+    trainings: list[Training] = []
+    measured = settings(recipe, quick) if workers is None else gangs(recipe, workers)
+    for number, setting in enumerate(measured):
         folder = storage.join(environment.storage, recipe.name, "certificate", str(number))
         try:
             changed = [override(key, value) for key, value in setting.values.items()]
             variant = recipes.load(name, [*overrides, *changed])
             # From train on: a speed that was measured before is not one of now.
-            run = LocalRun(variant, environment, "", "train", listener, folder=folder)
+            run = LocalRun(variant, environment, "", "train", listener, folder=folder, cores=setting.cores)
             run.preprocess()
-            training = Training.read(run.train(None))
+            trainings.append(Training.read(run.train(None)))
         except ConfigurationError as error:
-            if base is None:
+            if not trainings:
                 raise
             left_out[setting.name] = str(error)
             listener.setting_left_out(setting.name, str(error))
             continue
-        base = base or training
-        speeds.append(_speed(setting, variant.train.batch_size, training))
+        speeds.append(_speed(setting, variant.train.batch_size, trainings[-1]))
         listener.speed_measured(speeds[-1], speeds[0])
-    assert base is not None  # noqa: S101 - the first setting raises or is measured
-    return _certificate(recipe.name, base, speeds, left_out)
+    cores = max(training.cores for training in trainings)
+    return _certificate(recipe.name, trainings[0], cores, speeds, left_out)
 
 
 def of_model(model: keras.Model, quick: bool, listener: SpeedListener) -> Certificate:
@@ -264,7 +300,7 @@ def of_model(model: keras.Model, quick: bool, listener: SpeedListener) -> Certif
 
 def _speed(setting: Setting, batch_size: int, training: Training) -> Speed:
     rates = [epoch.examples_per_second for epoch in training.history[1:]]
-    peak = sum(device.tflops for device in training.measured)
+    peak = training.workers * sum(device.tflops for device in training.measured)  # the chief's, and as much of each
     tflops = training.examples_per_second * training.flops_per_example / 1e12
     ceiling = 1000 * batch_size / training.cached_step_ms if training.cached_step_ms else 0.0
     return Speed(
@@ -278,17 +314,19 @@ def _speed(setting: Setting, batch_size: int, training: Training) -> Speed:
         tflops=float(f"{tflops:.4g}"),
         peak_share=round(tflops / peak, 4) if peak else 0.0,
         first_step_seconds=round(sum(training.seconds.get(part, 0.0) for part in _START), 2),
+        workers=training.workers,
+        step_split_ms=training.step_split_ms,
     )
 
 
-def _certificate(name: str, base: Training, speeds: list[Speed], left_out: dict[str, str]) -> Certificate:
+def _certificate(name: str, base: Training, cores: int, speeds: list[Speed], left_out: dict[str, str]) -> Certificate:
     certificate = Certificate(
         recipe=name,
         model=base.model,
         parameters=base.parameters,
         flops_per_example=base.flops_per_example,
         machine=_machine(),
-        cores=base.cores,
+        cores=cores,
         devices=base.measured,
         versions={"python": platform.python_version(), **base.versions},
         measured=datetime.now(UTC).isoformat(timespec="seconds"),

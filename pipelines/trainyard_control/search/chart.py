@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 WIDTH, HEIGHT = 520, 300
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 14, 12, 40
 _LETTER = 6.5  # pixels of a letter of a tick, about
+_BAR = 0.5  # chosen: as wide as the gap to the next
 _ROOM = 0.06  # chosen: share of the range that stays free at either end
 
 
@@ -56,7 +57,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class Chart:
-    """What is drawn: `lines` are paths of pixels with a name or '', `band` is a closed one."""
+    """What is drawn: `lines` are named paths of pixels, `band` is a closed one; bar: a bar's width or 0."""
 
     title: str
     x: Axis
@@ -64,6 +65,7 @@ class Chart:
     marks: list[Mark]
     lines: list[tuple[str, list[tuple[float, float]]]] = field(default_factory=list)
     band: list[tuple[float, float]] = field(default_factory=list)
+    bar: float = 0.0
 
 
 def chart(
@@ -88,7 +90,8 @@ def chart(
     x = Axis(names[0], *x_ends, _LEFT, WIDTH - _RIGHT, log_x, categories)
     y = Axis(names[1], *_ends(ys, log_y), HEIGHT - _BOTTOM, _TOP, log_y)
     placed = [(name, [(x.at(a), y.at(b)) for a, b in line]) for name, line in (lines or {}).items()]
-    return Chart(title, x, y, list(marks), placed, [(x.at(a), y.at(b)) for a, b in band])
+    bar = _BAR * (x.at(1) - x.at(0)) if categories and from_zero else 0.0
+    return Chart(title, x, y, list(marks), placed, [(x.at(a), y.at(b)) for a, b in band], bar)
 
 
 def _shortened(name: str, room: int) -> str:

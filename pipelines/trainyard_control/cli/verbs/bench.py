@@ -17,6 +17,10 @@ def bench(
     environment: EnvironmentName = LOCAL,
     set_: Overrides = None,
     quick: Annotated[bool, typer.Option("--quick", help="Three settings instead of six, and fewer epochs.")] = False,
+    workers: Annotated[
+        int | None,
+        typer.Option("--workers", metavar="N", help="Compare 1, 2, 4 … N workers, each on cores of its own, instead."),
+    ] = None,
     html: HtmlPage = None,
     output: OutputFormat = Output.TEXT,
 ) -> None:
@@ -28,7 +32,7 @@ def bench(
     """
     from trainyard_control import api
 
-    measured = api.bench(recipe, environment=environment, set_=set_ or [], quick=quick)
+    measured = api.bench(recipe, environment=environment, set_=set_ or [], quick=quick, workers=workers)
     if html is not None:
         from trainyard.quality.page import write_html
 

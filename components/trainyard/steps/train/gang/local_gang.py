@@ -72,8 +72,8 @@ class _LocalGang:
 
     def _environment(self) -> dict[str, str]:
         addresses = ",".join(f"127.0.0.1:{port}" for port in _free_ports(self.workers))
-        # Without this each worker would start a thread for every core of the machine.
-        threads = str(max(1, (os.cpu_count() or 1) // self.workers))
+        # Without this each worker would start a thread for every core.
+        threads = str(max(1, len(os.sched_getaffinity(0)) // self.workers))
         token = secrets.token_hex(16)
         ours = {settings.WORKERS: addresses, settings.GANG_TOKEN: token}
         return {"TF_NUM_INTRAOP_THREADS": threads, **os.environ, **ours}
