@@ -24,15 +24,23 @@ from trainyard.steps.train.loop.checkpoint_writer import MAX_OVERHEAD
 from trainyard.steps.train.loop.save_schedule import CHECKPOINT_SECONDS
 
 ROUNDS = 5
-CASES = [("cnn_small", 32, 1, 8), ("resnet50", 8, 1, 5), ("resnet50", 8, 4, 2), ("resnet50", 8, 16, 1)]
-"""Model, images a worker computes at once, parts of a batch, steps a measurement; images of 96 x 96 pixels."""
+CASES = [
+    ("cnn_small", 32, 1, 8, "global"),
+    ("resnet50", 8, 1, 5, "global"),
+    ("resnet50", 8, 1, 5, "worker"),
+    ("resnet50", 8, 4, 2, "global"),
+    ("resnet50", 8, 4, 2, "worker"),
+    ("resnet50", 8, 16, 1, "global"),
+]
+"""Model, images a worker computes at once, parts of a batch, steps a measurement, `train.batch_statistics`; images of
+96 x 96 pixels."""
 
 
-def measure(model: str, images: int, parts: int, steps: int) -> dict[str, Any]:
+def measure(model: str, images: int, parts: int, steps: int, batch_statistics: str) -> dict[str, Any]:
     """Return milliseconds a step by kind, a value a round, and what a checkpoint costs."""
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run([sys.executable, "-m", "benchmarks.data.random_images", f"{folder}/images"], check=True)
-        arguments = [model, str(images), str(parts), f"{folder}/images", folder]
+        arguments = [model, str(images), str(parts), batch_statistics, f"{folder}/images", folder]
         alone = [_Worker(core, arguments) for core in (0, 1)]
         ports = [20_000 + secrets.randbelow(10_000) for _ in range(2)]
         gang = [_Worker(core, arguments, ports) for core in (0, 1)]
@@ -51,7 +59,15 @@ def measure(model: str, images: int, parts: int, steps: int) -> dict[str, Any]:
                 result["blocked"].append(saved["blocked_ms"])
                 result["apart"].append(saved["apart_seconds"])
             about = _together(alone[:1], "about", 1)
-            return {**result, **about, "model": model, "images": images, "parts": parts, "steps": steps}
+            return {
+                **result,
+                **about,
+                "model": model,
+                "images": images,
+                "parts": parts,
+                "steps": steps,
+                "of": batch_statistics,
+            }
         finally:
             for worker in (*alone, *gang):
                 worker.process.kill()
@@ -66,11 +82,11 @@ def sections(results: list[dict[str, Any]]) -> dict[str, str]:
         of_one = [one / two for one, two in zip(result["alone"], result["gang"], strict=True)]
         of_both = [both / two for both, two in zip(result["both"], result["gang"], strict=True)]
         rows.append(
-            f"| `{model}` | {result['images']} | {parts} | {result['gradient_bytes'] / 1e6:.1f} | "
+            f"| `{model}` | {result['images']} | {parts} | {result['of']} | {result['gradient_bytes'] / 1e6:.1f} | "
             f"{middle['alone'] / parts:.1f} | {middle['both'] / parts:.1f} | {middle['gang'] / parts:.1f} | "
             f"{middle['all_reduce']:.1f} | {_spread(of_one)} | {_spread(of_both)} |"
         )
-        if parts > 1:
+        if parts > 1 or result["of"] != CASES[0][4]:
             continue
         beside = [result["steps"] * (save - one) for save, one in zip(result["save"], result["alone"], strict=True)]
         cost, apart = statistics.median(beside), max(CHECKPOINT_SECONDS, statistics.median(result["apart"]))
@@ -84,13 +100,14 @@ def sections(results: list[dict[str, Any]]) -> dict[str, str]:
 
 def _scaling(rows: str) -> str:
     return f"""Milliseconds a part of a step, each worker pinned to a core, images of 96 pixels, SGD, median of
-{ROUNDS} interleaved rounds. `train.accumulation_steps` parts make a step, which sums the gradients once. *Both* are
-two workers that know nothing of each other, one a core: what the machine gives if nothing is exchanged. Efficiency is
-the time of one worker alone, or of both, over the gang's, with the smallest and the largest of the rounds.
+{ROUNDS} interleaved rounds. `train.accumulation_steps` parts make a step, which sums the gradients once; *statistics*
+is `train.batch_statistics`. *Both* are two workers that know nothing of each other, one a core: what the machine gives
+if nothing is exchanged. Efficiency is the time of one worker alone, or of both, over the gang's, with the smallest and
+the largest of the rounds.
 
-| network | images a worker and part | parts | gradients, MB | one | both | gang of two | all-reduce alone \
-| of one | of both |
-| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |
+| network | images a worker and part | parts | statistics | gradients, MB | one | both | gang of two | all-reduce \
+alone | of one | of both |
+| --- | ---: | ---: | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |
 {rows}"""
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 def main() -> None:
     """Answer each line `<what> <count>` with a line of JSON."""
-    core, workers, model, batch, parts, examples, folder = sys.argv[1:]
+    core, workers, model, batch, parts, statistics, examples, folder = sys.argv[1:]
     os.sched_setaffinity(0, {int(core)})
 
     from trainyard.steps.train import session
@@ -34,6 +34,7 @@ def main() -> None:
                 "epochs": 100_000,
                 "batch_size": int(batch) * int(parts) * int(workers),
                 "accumulation_steps": int(parts),
+                "batch_statistics": statistics,
                 "optimizer": {"name": "sgd", "learning_rate": 1e-4},
             },
         }

@@ -16,6 +16,8 @@ import pytest
 from namespaces import Namespace, until
 from train_step import IMAGE, STORAGE, Desk, Run, signal_training_process
 
+from trainyard.spec import plain_yaml
+
 pytestmark = [pytest.mark.cluster, pytest.mark.skipif(not IMAGE, reason="TRAINYARD_IMAGE names no image")]
 
 INTERVAL = 10  # steps that may be lost
@@ -35,6 +37,15 @@ OWN = """
 name: own
 data: {format: image_folder, bundled: digits, channels: 1}
 train: {command: [python, my_train.py], epochs: 5}
+"""
+CERTIFICATE = """
+import sys
+from trainyard.spec.documents import parse
+from trainyard.spec.environment import Environment
+from trainyard.spec.recipe import Recipe
+from trainyard_control.search.pools import collect
+recipe, environment = (parse(text, kind, name="it") for text, kind in zip(sys.argv[1:], (Recipe, Environment)))
+print(collect(recipe, environment, {"train": "speed-train", "cpu": "speed-cpu"}).certificate.model_dump_json())
 """
 COMPARE = """
 import json, sys
@@ -60,7 +71,7 @@ def desk(namespace: Namespace) -> Desk:
 @pytest.fixture(scope="module")
 def calm(desk: Desk) -> Run:
     """A run that nothing happens to."""
-    run = Run(desk.namespace, "calm").start()
+    run = Run(desk.namespace, "calm", label="speed-train").start()
     run.ends()
     print(run.log)
     return run
@@ -99,9 +110,18 @@ def test_the_launcher_in_its_pod_ends_with_the_output_that_worker_0_committed(de
 
 
 def test_a_finished_output_needs_no_gang(calm: Run) -> None:
-    again = Run(calm.namespace, calm.name, attempt=calm.attempt).start()
+    again = Run(calm.namespace, calm.name, attempt=calm.attempt, label=calm.label).start()
     again.ends()
     assert '"reused", "step": "train"' in again.log and "launched" not in again.log
+
+
+def test_what_a_pool_has_measured_becomes_a_certificate(desk: Desk, calm: Run) -> None:
+    recipe = plain_yaml.dump(calm.recipe.model_dump(mode="json"))
+    said = json.loads(desk.python(CERTIFICATE, recipe, calm.environment_text).splitlines()[-1])
+    (speed,) = said["speeds"]
+    assert (speed["pool"], speed["hardware"], speed["workers"], speed["batch_size"]) == ("train", "2 x CPU", 2, 64)
+    assert 0 < speed["low"] <= speed["high"] and speed["examples_per_second"] > 0
+    assert said["left_out"] == {"cpu": "It has not been measured yet."}
 
 
 @pytest.mark.parametrize("index", [0, 1], ids=["chief", "worker"])

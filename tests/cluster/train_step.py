@@ -82,6 +82,7 @@ class Run:
     place: Place = field(default_factory=Place)
     epochs: int = 12
     file: str = ""  # of another recipe than digits
+    label: str = ""  # as that of a benchmark
 
     @property
     def pod(self) -> str:
@@ -154,7 +155,12 @@ class Run:
         given = placed.pipeline["root"]["inputDefinitions"]["parameters"]
         values = {name: given[name]["defaultValue"] for name in ("recipe", "storage", "code", "gang")}
         plan = warm_start.plan(self.place.storage, self.recipe, self.examples, best=None)
-        values |= {"examples": self.examples, "fingerprint": "test", "plan": plan.model_dump_json()}
+        values |= {
+            "examples": self.examples,
+            "fingerprint": "test",
+            "plan": plan.model_dump_json(),
+            "label": self.label,
+        }
         metrics = {"name": "metrics", "type": {"schemaTitle": "system.Metrics"}, "uri": "minio://bucket/metrics"}
         outputs = {
             "parameters": {"model": {"outputFile": "/tmp/kfp/model"}},
@@ -206,13 +212,16 @@ class Run:
 
     @property
     def environment(self) -> Environment:
-        text = ENVIRONMENT.format(
+        return parse(self.environment_text, Environment, name="environment")
+
+    @property
+    def environment_text(self) -> str:
+        return ENVIRONMENT.format(
             storage=self.place.storage,
             image=IMAGE,
             reached=yaml.safe_dump(self.place.reached),
             pool=json.dumps(POOL | self.pool),
         )
-        return parse(text, Environment, name="environment")
 
     @property
     def examples(self) -> str:
@@ -220,7 +229,7 @@ class Run:
 
     @property
     def output(self) -> str:
-        return keys.output_uri(self.place.storage, self.recipe, "train", self.examples)
+        return keys.labelled(keys.output_uri(self.place.storage, self.recipe, "train", self.examples), self.label)
 
 
 def _secrets(placed: PlacedSpec) -> list[dict[str, Any]]:

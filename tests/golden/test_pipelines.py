@@ -61,6 +61,15 @@ def test_the_prediction_compiles_to_the_committed_package(tmp_path: Path) -> Non
     assert package == golden.read_text(encoding="utf-8"), "run `make goldens` and review the diff"
 
 
+def test_the_benchmark_of_a_pool_compiles_to_the_committed_package(tmp_path: Path) -> None:
+    command = ["bench", "digits", "-e", "gke", "--pools", "gpu-l4", "--name", "speed", "--dry-run"]
+    package = stable(cli(*command, folder=tmp_path), tmp_path)
+    golden = GOLDENS / "benchmark-gke.yaml"
+    if os.environ.get("TRAINYARD_GOLDENS") == "write":
+        golden.write_text(package, encoding="utf-8")
+    assert package == golden.read_text(encoding="utf-8"), "run `make goldens` and review the diff"
+
+
 OWN = """
 name: own
 data: {format: image_folder, bundled: digits}

@@ -50,6 +50,7 @@ train:
   batch_size: 32
   accumulation_steps: {accumulation_steps}
   xla: {xla}
+  batch_statistics: {batch_statistics}
   optimizer: {{name: {optimizer}, learning_rate: 0.02, learning_rate_batch: 32, clip_norm: {clip_norm}}}
   augment: {{shift: 0.1, rotate: 10, contrast: 0.2}}
   checkpoints: {{every_steps: {every_steps}}}
@@ -71,8 +72,14 @@ class Trained:
         return Training.model_validate_json(storage.read(f"{self.root}/output", "training.json") or "")
 
     def weights(self) -> np.ndarray:
-        model = keras.saving.load_model(storage.local(f"{self.root}/output", made_by="train") / "model.keras")
-        return np.concatenate([weight.numpy().ravel() for weight in model.weights]).astype(np.float64)
+        return _vector(self._model().weights)
+
+    def learned(self) -> np.ndarray:
+        """The weights without moving averages."""
+        return _vector(self._model().trainable_variables)
+
+    def _model(self) -> keras.Model:
+        return keras.saving.load_model(storage.local(f"{self.root}/output", made_by="train") / "model.keras")
 
 
 @dataclass
@@ -156,6 +163,7 @@ def write_recipe(
     accumulation_steps: int = 1,
     dropout: float = 0.2,
     xla: bool = False,
+    batch_statistics: str = "global",
 ) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     layer = "x = keras.layers.BatchNormalization()(x)" if normalization else "pass"
@@ -169,6 +177,7 @@ def write_recipe(
         every_steps=every_steps,
         accumulation_steps=accumulation_steps,
         xla=str(xla).lower(),
+        batch_statistics=batch_statistics,
     )
     (folder / "recipe.yaml").write_text(text)
 
@@ -190,6 +199,10 @@ def free_port() -> int:
                 return port
         except OSError:
             continue
+
+
+def _vector(variables: list[keras.Variable]) -> np.ndarray:
+    return np.concatenate([variable.numpy().ravel() for variable in variables]).astype(np.float64)
 
 
 def relative_difference(one: Trained, other: Trained) -> float:

@@ -109,6 +109,47 @@ def test_a_compiled_step_is_the_same_step(examples: str, tmp_path: Path) -> None
     assert relative_difference(two, one) < TOLERANCE
 
 
+def test_workers_with_statistics_of_their_own_normalize_as_the_parts_of_a_batch(examples: str, tmp_path: Path) -> None:
+    """One worker normalizes each of two parts of a batch by itself; two workers are held against that, XLA too."""
+    options = {"normalization": True, "dropout": 0, "epochs": 1}
+    gangs = [
+        start(tmp_path / f"2-{xla}", examples, 2, batch_statistics="worker", xla=xla, **options)
+        for xla in (False, True)
+    ]
+    parts = train_here(tmp_path / "parts", examples, accumulation_steps=2, **options)
+    for gang in gangs:
+        gang.finish()
+        assert len(gang.learned()) == len(parts.learned())
+        difference = np.linalg.norm(gang.learned() - parts.learned()) / np.linalg.norm(parts.learned())
+        assert difference < NORMALIZED_TOLERANCE
+
+
+MODULE = """
+import keras
+def build_model(features, outputs):
+    image = keras.Input((8, 8, 1), name="image")
+    x = keras.layers.BatchNormalization(momentum=0.7, name="normal")(image)
+    return keras.Model({"image": image}, keras.layers.Dense(outputs)(keras.layers.Flatten()(x)), name="normal")
+"""
+RECIPE = """
+name: normal
+module: own.py
+data: {format: image_folder, bundled: digits, channels: 1}
+train: {batch_size: 32, batch_statistics: worker}
+"""
+
+
+def test_moving_averages_of_all_replicas_end_a_step_as_their_mean(examples: str, tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(MODULE)
+    (tmp_path / "recipe.yaml").write_text(RECIPE)
+    command = [sys.executable, Path(__file__).with_name("own_statistics.py"), str(tmp_path / "recipe.yaml"), examples]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 0, ended.stderr
+    averages, by_hand = json.loads(ended.stdout.splitlines()[-1])
+    assert np.shape(averages) == (2, 2, 1)  # mean and variance, of each replica
+    np.testing.assert_allclose(averages, by_hand, rtol=1e-5)
+
+
 @pytest.mark.parametrize("optimizer", ["lars", "lamb"])
 def test_two_workers_scale_each_layers_step_as_one_does(optimizer: str, examples: str, tmp_path: Path) -> None:
     two = start(tmp_path / "2", examples, 2, optimizer=optimizer)

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, Field, PrivateAttr, model_validator
 
 from trainyard.credentials import is_secret
-from trainyard.errors import did_you_mean
+from trainyard.errors import ConfigurationError, did_you_mean
 from trainyard.graph import STEPS
 from trainyard.spec import beam, documents
 from trainyard.spec.beam import Beam, Text, Variable
@@ -224,6 +224,14 @@ def load(name: str) -> Environment:
     environment = documents.load(path, Environment)
     environment._name = path.name
     return environment.model_copy(update={"storage": resolve(Path(), environment.storage)})
+
+
+def with_training_on(environment: Environment, pool: str) -> Environment:
+    """Return `environment` with the training placed on `pool`. Raises `ConfigurationError` if none can be there."""
+    placed = environment.model_copy(update={"placement": environment.placement | {TRAIN: pool}})
+    if faults := [why for _, why in _placement_faults(placed)]:
+        raise ConfigurationError("\n".join(f"{environment.name}: {why}" for why in faults))
+    return placed
 
 
 def _contradictions(environment: Environment) -> Iterator[tuple[Location, str]]:

@@ -18,6 +18,7 @@ from trainyard_control.api.settings import overrides
 
 if TYPE_CHECKING:
     from trainyard.spec.environment import Environment
+    from trainyard.spec.recipe import Recipe
     from trainyard_control.compiler.submission import Submission
 
 
@@ -92,6 +93,28 @@ def prepare(
     if where.target == "kubeflow":
         what = replace(what, about=replace(what.about, expected=expect(loaded, where)))
     return what
+
+
+def prepare_benchmarks(
+    recipe: str, environment: str, sets: Sequence[str], pools: Sequence[str], name: str | None
+) -> tuple[Recipe, dict[str, Submission]]:
+    """Return the recipe of a few epochs, and for each of `pools` a run that trains it there; nothing is sent.
+
+    name: what the runs' names begin with. Raises `ConfigurationError` if the recipe cannot train on one of the pools.
+    """
+    from trainyard_control.compiler.compilation import compiled_benchmark
+    from trainyard_control.compiler.submission import submission
+    from trainyard_control.search.certificate import short, shortened
+
+    where, loaded = _cluster(environment, "Leave --pools out"), short(recipe, shortened(sets))
+    if repeated := [pool for pool in pools if list(pools).count(pool) > 1]:
+        raise ConfigurationError(f"--pools: '{repeated[0]}' is named twice. Name each pool once.")
+    runs = {}
+    for pool in pools:
+        run, placed = f"{name or _run_name(loaded.name)}-{pool}", environments.with_training_on(where, pool)
+        what = submission(loaded, placed, compiled_benchmark(loaded, placed, label=run), run)
+        runs[pool] = replace(what, pipeline=f"trainyard-benchmark-{loaded.name}")
+    return loaded, runs
 
 
 def prepare_prediction(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import typer
@@ -15,15 +16,13 @@ if TYPE_CHECKING:
 
 def send_and_follow(what: Submission, *, dry_run: bool, wait: bool, pending_limit: int, output: Output) -> None:
     """Send the run and say so, or only print it; with `wait` end with its exit code."""
-    from trainyard.errors import ConfigurationError
     from trainyard_control.api.packages import send
 
     if dry_run:
         typer.echo(_dry(what), nl=False)
         return
     vertex = what.environment.target == "vertex"
-    if wait and vertex:
-        raise ConfigurationError("--wait: only runs on Kubeflow are followed. Leave it out.")
+    _require_kubeflow(what, wait)
     done = send(what)
     how = "was submitted before" if done.attached else "submitted"
     number = done.run_id if vertex else f"run {done.run_id}, {done.pipeline} {done.version}"
@@ -41,6 +40,35 @@ def send_and_follow(what: Submission, *, dry_run: bool, wait: bool, pending_limi
         typer.echo(json.dumps(record))
     if code:
         raise typer.Exit(code)
+
+
+def _require_kubeflow(what: Submission, wait: bool) -> None:
+    from trainyard.errors import ConfigurationError
+
+    if wait and what.environment.target == "vertex":
+        raise ConfigurationError("--wait: only runs on Kubeflow are followed. Leave it out.")
+
+
+def send_all(runs: Iterable[Submission], *, dry_run: bool, wait: bool, pending_limit: int) -> int:
+    """Send several runs, which go on side by side, or only print them; with `wait` return the worst exit code."""
+    from trainyard_control.api.packages import send
+
+    if dry_run:
+        typer.echo("---\n".join(_dry(what) for what in runs), nl=False)
+        return 0
+    sent, worst = [], 0
+    for what in runs:
+        _require_kubeflow(what, wait)
+        sent.append((what, send(what)))
+        how = "was submitted before" if sent[-1][1].attached else "submitted"
+        typer.echo(f"✓ {what.run} {how}: {sent[-1][1].run_id}", err=True)
+    for what, done in sent if wait else ():
+        from trainyard_control.cli.follow import follow
+        from trainyard_control.kubeflow.runs import Runs
+
+        typer.echo(f"· {what.run}", err=True)
+        worst = max(worst, follow(Runs(what.environment), done.run_id, pending_limit)[1])
+    return worst
 
 
 def _dry(what: Submission) -> str:

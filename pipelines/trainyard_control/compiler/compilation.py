@@ -41,12 +41,36 @@ def compiled(
     _check_portable(recipe, environment)
     _check_gang(recipe, environment)
     # kfp takes a second or two to import: only who compiles waits for it.
-    from google.protobuf import json_format
-
     from trainyard_control.catalog.retrain import retrain_on_drift_pipeline, retrain_pipeline
     from trainyard_control.catalog.train import train_pipeline
 
     pipeline = train_pipeline if when is None else retrain_on_drift_pipeline if when.drift else retrain_pipeline
+    more = {}
+    if when is not None:
+        more["when"] = when.model_dump_json()
+    if again:
+        more["again"] = again
+    return _of_recipe(pipeline, recipe, environment, more, day)
+
+
+def compiled_benchmark(recipe: Recipe, environment: Environment, label: str) -> PlacedSpec:
+    """Return the placed pipeline that preprocesses and trains only; its model's folder has the `label`.
+
+    Raises as `compiled`.
+    """
+    _check_portable(recipe, environment)
+    _check_gang(recipe, environment)
+    from trainyard_control.catalog.benchmark import benchmark_pipeline
+
+    return _of_recipe(benchmark_pipeline, recipe, environment, {"label": label})
+
+
+def _of_recipe(
+    pipeline: Any, recipe: Recipe, environment: Environment, more: dict[str, str], day: str = ""
+) -> PlacedSpec:
+    """Return the placed pipeline, its parameters' defaults those of the recipe and the environment, and `more`."""
+    from google.protobuf import json_format
+
     spec = json_format.MessageToDict(pipeline.pipeline_spec)
     defaults = {
         "recipe": plain_yaml.dump(recipe.model_dump(mode="json")),
@@ -55,11 +79,7 @@ def compiled(
         "beam_options": environment.beam_options,
         **about(recipe, environment).parameters(),
     }
-    if when is not None:
-        defaults["when"] = when.model_dump_json()
-    if again:
-        defaults["again"] = again
-    _set_defaults(spec, defaults)
+    _set_defaults(spec, defaults | more)
     _fill_in_time(spec, day_of(day) if day else "")
     return place(spec, environment)
 

@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import platform
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -25,7 +26,7 @@ from trainyard.spec import recipe as recipes
 from trainyard.spec.environment import Environment
 from trainyard.storage import storage
 from trainyard_control.local.local_run import Listener, LocalRun
-from trainyard_control.search import scaling_curve
+from trainyard_control.search import pools, scaling_curve
 from trainyard_control.search.chart import Mark, chart
 from trainyard_control.search.page import page
 from trainyard_control.search.space import override
@@ -45,7 +46,8 @@ class Speed(Part):
     tflops: operations a second, and peak_share their share of what the devices were measured to deliver.
     peak_share: None if the peak was not measured. first_step_seconds: from the process's start to the first step,
     compilation included; of a Keras model, tracing and compiling alone. workers trained together; step_split_ms is
-    what a step was spent on, as in `Training`.
+    what a step was spent on, as in `Training`. pool: where it trained, on which hardware; '' if it was this machine.
+    dollars_per_hour: of all its nodes, None if no price is known.
     """
 
     setting: str
@@ -60,6 +62,14 @@ class Speed(Part):
     first_step_seconds: float
     workers: int = 1
     step_split_ms: dict[str, float] = {}
+    pool: str = ""
+    hardware: str = ""
+    dollars_per_hour: float | None = None
+
+    @property
+    def examples_per_dollar(self) -> float | None:
+        """Return how many examples are trained for a dollar, None if no price is known."""
+        return 3600 * self.examples_per_second / self.dollars_per_hour if self.dollars_per_hour else None
 
 
 class Certificate(Part):
@@ -113,7 +123,9 @@ class Certificate(Part):
             for speed in speeds
         ]
         charts, tables = [drawn], [(head, rows)]
-        if points := scaling_curve.points(speeds):
+        if speeds[0].pool:
+            tables.append(pools.table(speeds))
+        elif points := scaling_curve.points(speeds):
             charts.append(scaling_curve.drawn(points))
             tables.append(scaling_curve.table(points))
         return page(f"{self.recipe}: how fast it trains", notes, charts, tables)
@@ -122,6 +134,8 @@ class Certificate(Part):
     def sentences(self) -> list[str]:
         """What to do about it: which accelerator trains, what is faster than the recipe as it is, and its input."""
         base = self.speeds[0]
+        if base.pool:
+            return pools.sentences(self.speeds)
         kinds = sorted({device.name.partition(":")[0] for device in self.devices})
         said = [
             "It trains on the CPU: TensorFlow sees no accelerator."
@@ -178,6 +192,23 @@ def settings(recipe: recipes.Recipe, quick: bool) -> list[Setting]:
     return measured
 
 
+def shortened(overrides: Sequence[str], quick: bool = False) -> list[str]:
+    """Return the overrides, and with them so few epochs as a measurement takes."""
+    epochs = _QUICK_EPOCHS if quick else _EPOCHS
+    return [*overrides, override("train.epochs", epochs), override("train.early_stopping", None)]
+
+
+def short(name: str, overrides: Sequence[str]) -> recipes.Recipe:
+    """Return the recipe. Raises `ConfigurationError` if a program of its own trains."""
+    recipe = recipes.load(name, list(overrides))
+    if recipe.train.command is not None:
+        raise ConfigurationError(
+            f"{recipe.name}: train.command: a program of the recipe's own trains, and the settings that bench compares "
+            "are Trainyard's. Compare runs of it with `trainyard runs compare`."
+        )
+    return recipe
+
+
 def gangs(recipe: recipes.Recipe, workers: int) -> list[Setting]:
     """Return 1, 2, 4 … `workers` workers, each with an equal share of the cores and the batch that one has.
 
@@ -211,14 +242,8 @@ def measure(
     A setting that does not fit the devices or contradicts the recipe is left out, with its reason. Raises what the
     training of the recipe as it is raises.
     """
-    epochs = _QUICK_EPOCHS if quick else _EPOCHS
-    overrides = [*overrides, override("train.epochs", epochs), override("train.early_stopping", None)]
-    recipe = recipes.load(name, overrides)
-    if recipe.train.command is not None:
-        raise ConfigurationError(
-            f"{recipe.name}: train.command: a program of the recipe's own trains, and the settings that bench compares "
-            "are Trainyard's. Compare runs of it with `trainyard runs compare`."
-        )
+    overrides = shortened(overrides, quick)
+    recipe = short(name, overrides)
     speeds: list[Speed] = []
     left_out: dict[str, str] = {}
     trainings: list[Training] = []
@@ -238,10 +263,9 @@ def measure(
             left_out[setting.name] = str(error)
             listener.setting_left_out(setting.name, str(error))
             continue
-        speeds.append(_speed(setting, variant.train.batch_size, trainings[-1]))
+        speeds.append(speed_of(setting, variant.train.batch_size, trainings[-1]))
         listener.speed_measured(speeds[-1], speeds[0])
-    cores = max(training.cores for training in trainings)
-    return _certificate(recipe.name, trainings[0], cores, speeds, left_out)
+    return certificate_of(recipe.name, trainings, machine_name(), speeds, left_out)
 
 
 def of_model(model: keras.Model, quick: bool, listener: SpeedListener) -> Certificate:
@@ -283,7 +307,7 @@ def of_model(model: keras.Model, quick: bool, listener: SpeedListener) -> Certif
         model=model.name,
         parameters=work.parameters,
         flops_per_example=work.flops_per_example,
-        machine=_machine(),
+        machine=machine_name(),
         cores=len(os.sched_getaffinity(0)),
         devices=[
             Device(name=name, product=product, memory_bytes=0, tflops=0, gb_per_second=0)
@@ -298,7 +322,8 @@ def of_model(model: keras.Model, quick: bool, listener: SpeedListener) -> Certif
     return _signed(certificate)
 
 
-def _speed(setting: Setting, batch_size: int, training: Training) -> Speed:
+def speed_of(setting: Setting, batch_size: int, training: Training) -> Speed:
+    """Return what a training of the recipe with a setting tells of its speed."""
     rates = [epoch.examples_per_second for epoch in training.history[1:]]
     peak = training.workers * sum(device.tflops for device in training.measured)  # the chief's, and as much of each
     tflops = training.examples_per_second * training.flops_per_example / 1e12
@@ -319,15 +344,20 @@ def _speed(setting: Setting, batch_size: int, training: Training) -> Speed:
     )
 
 
-def _certificate(name: str, base: Training, cores: int, speeds: list[Speed], left_out: dict[str, str]) -> Certificate:
+def certificate_of(
+    name: str, trainings: Sequence[Training], machine: str, speeds: list[Speed], left_out: dict[str, str]
+) -> Certificate:
+    """Return the signed certificate of `speeds`, which `trainings` of the same model gave."""
+    base = trainings[0]
+    devices = {device.name: device for training in trainings for device in training.measured}
     certificate = Certificate(
         recipe=name,
         model=base.model,
         parameters=base.parameters,
         flops_per_example=base.flops_per_example,
-        machine=_machine(),
-        cores=cores,
-        devices=base.measured,
+        machine=machine,
+        cores=max(training.cores for training in trainings),
+        devices=list(devices.values()),
         versions={"python": platform.python_version(), **base.versions},
         measured=datetime.now(UTC).isoformat(timespec="seconds"),
         speeds=speeds,
@@ -346,7 +376,7 @@ def digest(certificate: Certificate) -> str:
     return hashlib.sha256(content.encode()).hexdigest()
 
 
-def _machine() -> str:
+def machine_name() -> str:
     """Return the processor's name and architecture."""
     with suppress(OSError, StopIteration):
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()

@@ -116,6 +116,13 @@ class Train(Strict):
         "it, float16 on older GPUs, float32 on CPUs.",
     )
     xla: bool = Field(False, description="Compile TensorFlow's computation with XLA, as JAX and TPUs do anyway.")
+    batch_statistics: Literal["global", "worker"] = Field(
+        "global",
+        description="What batch normalization takes its mean and variance from. global: the batch, so that any number "
+        "of workers trains the same weights; they wait for each other at each such layer. worker: each device's part "
+        "of it, which should have 16 examples or more; nothing waits before the gradients are summed.",
+        exclude_if=lambda source: source == "global",  # so that the outputs of recipes without it keep their keys
+    )
     class_weights: (
         Literal["balanced"] | Annotated[dict[Column, Weight], Field(min_length=1, max_length=10_000)] | None
     ) = Field(

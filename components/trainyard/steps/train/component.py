@@ -15,8 +15,12 @@ def train(
     plan: str,
     gang: str,
     metrics: dsl.Output[dsl.Metrics],
+    label: str = "",
 ) -> NamedTuple("Outputs", [("model", str)]):  # type: ignore[valid-type]
-    """Example shards become a trained model; gives its URI. Trains in a gang of pods where `gang` plans one."""
+    """Example shards become a trained model; gives its URI. Trains in a gang of pods where `gang` plans one.
+
+    label: '', or what keeps this model apart from another of the same recipe and examples.
+    """
     from trainyard.contract import keys
     from trainyard.runtime import step, task
 
@@ -25,7 +29,7 @@ def train(
         from trainyard.contract.training.warm_start import TrainingPlan
 
         warm_start = TrainingPlan.model_validate_json(plan)
-        model = this.output_at(warm_start.model)
+        model = this.output_at(keys.labelled(warm_start.model, label))
         inputs = {"examples": examples, "checkpoints": keys.checkpoints(model), "start": warm_start.start}
         if this.unfinished() and gang:
             from trainyard.steps.train.gang.pods.pods import run_in_pods

@@ -6,9 +6,25 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trainyard_control.cli.options import LOCAL, EnvironmentName, HtmlPage, Output, OutputFormat, Overrides, RecipeName
+from trainyard_control.cli.options import (
+    LOCAL,
+    DryRun,
+    EnvironmentName,
+    HtmlPage,
+    Output,
+    OutputFormat,
+    Overrides,
+    PendingLimit,
+    RecipeName,
+    RunName,
+    Wait,
+)
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from trainyard.spec.recipe import Recipe
+    from trainyard_control.compiler.submission import Submission
     from trainyard_control.search.certificate import Certificate
 
 
@@ -21,6 +37,14 @@ def bench(
         int | None,
         typer.Option("--workers", metavar="N", help="Compare 1, 2, 4 … N workers, each on cores of its own, instead."),
     ] = None,
+    pools: Annotated[
+        str | None,
+        typer.Option("--pools", metavar="A,B", help="Measure on these pools of a cluster instead, side by side."),
+    ] = None,
+    name: RunName = None,
+    dry_run: DryRun = False,
+    wait: Wait = False,
+    pending_limit: PendingLimit = 3600,
     html: HtmlPage = None,
     output: OutputFormat = Output.TEXT,
 ) -> None:
@@ -29,10 +53,31 @@ def bench(
     Batch sizes, XLA and precisions are compared by short trainings, one after the other; `plan` learns from them.
     Nothing is evaluated or pushed. Instead of a recipe it takes a Keras model, saved as a .keras file: training steps
     on made-up inputs, on the CPU and on each kind of accelerator, with XLA and without.
+
+    With --pools each pool of a cluster's environment gets a run that trains there. The same command with the same
+    --name shows what has been measured: speed, and examples a dollar, held against the first pool.
     """
+    from trainyard.errors import ConfigurationError
+
+    if pools is not None:
+        if quick or workers is not None:
+            raise ConfigurationError("--quick and --workers are of this machine. Leave them or --pools out.")
+        from trainyard_control.api.packages import prepare_benchmarks
+
+        names = [pool.strip() for pool in pools.split(",")]
+        shortened, runs = prepare_benchmarks(recipe, environment, set_ or [], names, name)
+        measured = _on_pools(shortened, runs, dry_run, wait, pending_limit)
+        if measured is not None:
+            _give(measured, html, output)
+        return
+    if name or dry_run or wait:
+        raise ConfigurationError("--name, --dry-run and --wait are of runs on a cluster. Add --pools, or leave it out.")
     from trainyard_control import api
 
-    measured = api.bench(recipe, environment=environment, set_=set_ or [], quick=quick, workers=workers)
+    _give(api.bench(recipe, environment=environment, set_=set_ or [], quick=quick, workers=workers), html, output)
+
+
+def _give(measured: Certificate, html: Path | None, output: Output) -> None:
     if html is not None:
         from trainyard.quality.page import write_html
 
@@ -42,6 +87,26 @@ def bench(
         typer.echo(measured.model_dump_json())
     else:
         _show(measured)
+
+
+def _on_pools(
+    recipe: Recipe, runs: dict[str, Submission], dry_run: bool, wait: bool, pending_limit: int
+) -> Certificate | None:
+    """Send the run of each pool, and return what they have measured so far."""
+    from trainyard_control.cli.sending import send_all
+    from trainyard_control.search.pools import collect
+
+    code = send_all(runs.values(), dry_run=dry_run, wait=wait, pending_limit=pending_limit)
+    if dry_run:
+        return None
+    pool, first = next(iter(runs.items()))
+    measured = collect(recipe, first.environment, {pool: run.run for pool, run in runs.items()})
+    if measured.missing:
+        name, missing = first.run.removesuffix(f"-{pool}"), ", ".join(measured.missing)
+        typer.echo(f"· not measured yet: {missing}. The same command with --name {name} shows it then.", err=True)
+    if code:
+        raise typer.Exit(code)
+    return measured.certificate
 
 
 def _show(certificate: Certificate) -> None:

@@ -108,7 +108,14 @@ class JaxEngine:
         return expected.accelerator if expected else "CPU" if device.platform == "cpu" else device.device_kind
 
     def precision(self, train: Train) -> str:
-        """Return the recipe's precision, by itself bfloat16 on a TPU; raises `ConfigurationError` for float16."""
+        """Return the recipe's precision, by itself bfloat16 on a TPU.
+
+        Raises `ConfigurationError` for float16, and for batch statistics of each device's own.
+        """
+        if train.batch_statistics == "worker":
+            raise ConfigurationError(
+                "train.batch_statistics: worker is not what JAX computes here; its devices share a batch. Leave it out."
+            )
         if train.precision == "float16":
             raise ConfigurationError(
                 "train.precision: float16 needs a loss that is scaled, and JAX does not do that here. "

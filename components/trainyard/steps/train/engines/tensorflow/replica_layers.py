@@ -12,13 +12,19 @@ from trainyard.errors import ConfigurationError
 from trainyard.steps.train.engines.tensorflow.all_reduce import AllReduce
 
 
-def synchronize_layers(model: keras.Model, all_reduce: AllReduce, xla: bool) -> None:
+def synchronize_layers(
+    model: keras.Model, all_reduce: AllReduce, xla: bool, own_statistics: bool
+) -> list[keras.layers.BatchNormalization]:
     """Let normalization and dropout of `model` see the global batch; call it in the strategy's scope, before tracing.
 
     Batch statistics are summed over the replicas. Each replica draws the dropout of the global batch and takes its own
     rows, so the draws are those of one worker. Nothing of it goes into a saved file. Raises `ConfigurationError` for
     another layer that draws at random, for batch renormalization, and for normalization under `xla`.
+
+    own_statistics: each replica normalizes by its own rows' statistics instead, and has moving averages of its own.
+    Returns the layers of which a step has to bring those together, as the mean over the replicas.
     """
+    apart = []
     for layer in model._flatten_layers(include_self=False):
         if isinstance(layer, keras.layers.BatchNormalization):
             if layer.renorm:
@@ -26,12 +32,13 @@ def synchronize_layers(model: keras.Model, all_reduce: AllReduce, xla: bool) -> 
                     f"train.workers: the layer {layer.name} has renorm=True, which several workers cannot share. "
                     "Leave it out, or set train.workers to 1."
                 )
-            if xla:
+            if xla and not own_statistics:
                 raise ConfigurationError(
                     f"train.xla: the layer {layer.name} sums over the devices, which XLA does not compile. "
-                    "Leave train.xla out, or train on one device."
+                    "Leave train.xla out, set train.batch_statistics: worker, or train on one device."
                 )
-            layer.call = partial(_normalize_globally, layer, all_reduce)
+            layer.call = partial(_normalize, layer, None if own_statistics else all_reduce)
+            apart += [layer] if own_statistics else []
         elif type(layer) is keras.layers.Dropout:
             layer.call = MethodType(_drop_globally, layer)
         elif getattr(layer, "seed_generator", None) is not None:
@@ -39,11 +46,12 @@ def synchronize_layers(model: keras.Model, all_reduce: AllReduce, xla: bool) -> 
                 f"train.workers: the layer {layer.name} ({type(layer).__name__}) draws the same numbers on every "
                 "replica. Several workers take Dropout alone. Use it, or set train.workers to 1."
             )
+    return apart
 
 
-def _normalize_globally(
+def _normalize(
     layer: keras.layers.BatchNormalization,
-    all_reduce: AllReduce,
+    all_reduce: AllReduce | None,
     inputs: tf.Tensor,
     training: bool | None = None,
     mask: tf.Tensor | None = None,
@@ -51,7 +59,8 @@ def _normalize_globally(
     """Do what BatchNormalization.call does with synchronized=True (keras 3.15), with fewer collectives.
 
     Keras sums each of the two moments and a count of ones over the replicas, and then the moving averages, which are
-    equal on all of them by then: five collectives a layer forward and two backward. Here it is one each way.
+    equal on all of them by then: five collectives a layer forward and two backward. Here it is one each way. Without
+    `all_reduce` it is synchronized=False, with none.
     """
     if not training or not layer.trainable:
         return type(layer).call(layer, inputs, training=training, mask=mask)
@@ -59,9 +68,11 @@ def _normalize_globally(
     axis = layer.axis % len(values.shape)
     axes = [other for other in range(len(values.shape)) if other != axis]
     replicas = tf.distribute.get_replica_context().num_replicas_in_sync
-    local_moments = tf.stack([tf.reduce_mean(values, axes), tf.reduce_mean(tf.square(values), axes)])
-    # The replicas have equally many rows, so the mean of their means is the global batch's.
-    mean, square = tf.unstack(all_reduce([local_moments / replicas])[0])
+    moments = tf.stack([tf.reduce_mean(values, axes), tf.reduce_mean(tf.square(values), axes)])
+    if all_reduce is not None:
+        # The replicas have equally many rows, so the mean of their means is the global batch's.
+        (moments,) = all_reduce([moments / replicas])
+    mean, square = tf.unstack(moments)
     variance = tf.maximum(square - tf.square(mean), 0.0)
     for average, new in ((layer.moving_mean, mean), (layer.moving_variance, variance)):
         # This replica's own copy: an assignment to all copies would take the mean over them again.

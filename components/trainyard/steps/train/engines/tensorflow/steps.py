@@ -35,7 +35,8 @@ class TensorFlowSteps:
     whatever signal arrived meanwhile.
 
     augment: what is changed in the images of training on the device. micro_batches: elements of the batches that make a
-    step. xla: compile what computes loss and gradients; it must hold no all-reduce.
+    step. xla: compile what computes loss and gradients; it must hold no all-reduce. apart: normalization of which each
+    replica has moving averages of its own within a step; it ends with their mean.
     """
 
     def __init__(
@@ -49,6 +50,7 @@ class TensorFlowSteps:
         augment: Augment,
         micro_batches: int,
         xla: bool,
+        apart: Sequence[keras.layers.BatchNormalization] = (),
     ) -> None:
         self.strategy = strategy
         self.model = model
@@ -61,6 +63,7 @@ class TensorFlowSteps:
         self._loss_sum = tf.Variable(0.0, dtype=tf.float32, trainable=False)
         self._scale = phases.scale
         self._micro_batches = micro_batches
+        self._apart = apart
         self._loss_and_gradients = (
             tf.function(self._replica_loss_and_gradients, autograph=False, jit_compile=True)
             if xla
@@ -267,11 +270,13 @@ class TensorFlowSteps:
     ) -> tuple[list[tf.Tensor | None], tf.Tensor]:
         """Return the sums over all replicas of `gradients` and `loss`.
 
-        They travel in few buckets. The last layers' gradients, known first, go first.
+        They travel in few buckets. The last layers' gradients, known first, go first, and moving averages with them.
         """
         present = [(i, gradient) for i, gradient in enumerate(gradients) if gradient is not None]
-        sums, total, size = list(gradients), loss, 0
-        bucket = [(-1, loss)]
+        averages = self._averages_apart()
+        sums, size = list(gradients), 0
+        others = [loss, *(tf.identity(average) for average in averages)]
+        bucket = [(-1 - number, value) for number, value in enumerate(others)]
         for i, gradient in reversed(present):
             bucket.append((i, gradient))
             size += gradient.shape.num_elements() * 4
@@ -280,11 +285,18 @@ class TensorFlowSteps:
             reduced = self._all_reduce_vectors([vector for _, vector in bucket])
             for (number, _), value in zip(bucket, reduced, strict=True):
                 if number < 0:
-                    total = value
+                    others[-1 - number] = value
                 else:
                     sums[number] = value
             bucket, size = [], 0
-        return sums, total
+        for average, total in zip(averages, others[1:], strict=True):
+            average.assign(total / self.strategy.num_replicas_in_sync)
+        return sums, others[0]
+
+    def _averages_apart(self) -> list[tf.Variable]:
+        """Return this replica's own copies of the moving averages that differ between the replicas by now."""
+        learning = [layer for layer in self._apart if layer.trainable]
+        return [average.value._get() for layer in learning for average in (layer.moving_mean, layer.moving_variance)]
 
     def _replica_sums(self, batch: Batch) -> tf.Tensor:
         """Return float32 (3,): loss, metric and weight summed over this replica's examples."""

@@ -64,9 +64,8 @@ class TensorFlowEngine:
         xla = train.xla and not tf.config.list_logical_devices("TPU")
         with self.strategy.scope():
             model = build()
-            replicated = self.replicas > 1
-            if replicated:
-                synchronize_layers(model, all_reduce, xla)
+            replicated, own = self.replicas > 1, train.batch_statistics == "worker"
+            apart = synchronize_layers(model, all_reduce, xla, own) if replicated else []
             make = partial(optimizer, train, float16=precision == "float16", gradients_summed=replicated)
             return TensorFlowSteps(
                 self.strategy,
@@ -78,6 +77,7 @@ class TensorFlowEngine:
                 train.augment,
                 train.accumulation_steps,
                 xla,
+                apart,
             )
 
     def is_peer_loss(self, error: Exception) -> bool:

@@ -1,0 +1,131 @@
+"""Pools beside each other: which runs measure them, and what is made of what they leave."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from trainyard.contract.artifacts.train import Device, Epoch, Training
+from trainyard.spec import environment as environments
+from trainyard.spec import recipe as recipes
+from trainyard.storage import storage
+from trainyard_control.api.packages import prepare_benchmarks
+from trainyard_control.cli.main import app
+from trainyard_control.search import pools
+from trainyard_control.search.certificate import digest
+
+ROOM = '{requests: {cpu: "1", memory: 1Gi}, limits: {memory: 1Gi}}'
+ENVIRONMENT = f"""
+target: kubeflow
+platform: gke
+storage: gs://bucket/runs
+images: {{cpu: "registry.example/cpu:1", gpu: "registry.example/gpu:1"}}
+pools:
+  cpu: {{kind: cpu, price_per_hour: 0.5, resources: {ROOM}}}
+  l4: {{kind: gpu, accelerator: nvidia-l4, count: 2, workers: 2, price_per_hour: 2, resources: {ROOM}}}
+  edge: {{kind: cpu, trains: false, resources: {ROOM}}}
+placement: {{default: cpu}}
+"""
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> str:
+    path = tmp_path / "yard.yaml"
+    path.write_text(ENVIRONMENT)
+    return str(path)
+
+
+def trained(rate: float, workers: int, hardware: str) -> Training:
+    epochs = [
+        Epoch(
+            epoch=number, step=number, learning_rate=0.1, train_loss=1, eval_loss=1, metric=0.5,
+            examples_per_second=rate + number, seconds=1,
+        )
+        for number in (1, 2, 3)
+    ]  # fmt: skip
+    return Training(
+        model="cnn_small", parameters=10, steps=3, epochs=3, best_epoch=1, workers=workers, devices=["CPU:0"],
+        precision="float32", examples_per_second=rate, bottleneck="compute", step_ms=64_000 / rate,
+        cached_step_ms=60_000 / rate, resumed_from=None, history=epochs, seconds={"import": 2.0, "build": 1.0},
+        replicas=2 * workers if hardware != "CPU" else 1, hardware=hardware, cores=4, flops_per_example=1e6,
+        step_split_ms={"compute": 5.0, "all_reduce": 1.0},
+        measured=[Device(name="D:0", product=hardware, memory_bytes=0, tflops=0.01, gb_per_second=1)],
+    )  # fmt: skip
+
+
+def leave(root: Path, name: str, training: Training, run: str) -> None:
+    with storage.stage(f"{root}/{name}/train/0123456789abcdef.{run}", producer="trainyard.train") as output:
+        training.write(output)
+
+
+def test_each_pool_has_a_run_that_trains_there_under_its_own_label(environment: str) -> None:
+    recipe, runs = prepare_benchmarks("digits", environment, [], ["cpu", "l4"], "speed")
+    assert {pool: run.run for pool, run in runs.items()} == {"cpu": "speed-cpu", "l4": "speed-l4"}
+    assert (recipe.train.epochs, recipe.train.early_stopping) == (6, None)
+    for pool, run in runs.items():
+        pipeline, platform = yaml.safe_load_all(run.package)
+        defaults = {
+            key: value.get("defaultValue") for key, value in pipeline["root"]["inputDefinitions"]["parameters"].items()
+        }
+        assert defaults["label"] == f"speed-{pool}"
+        assert ('"workers":2' in (defaults["gang"] or "")) == (pool == "l4")
+        assert set(pipeline["deploymentSpec"]["executors"]) == {"exec-preprocess", "exec-train"}
+        assert platform
+
+
+def test_what_pools_have_measured_is_held_against_the_first_of_them(environment: str, tmp_path: Path) -> None:
+    where = environments.load(environment).model_copy(update={"storage": str(tmp_path)})
+    recipe = recipes.load("digits", ["train.batch_size=64"])
+    leave(tmp_path, "digits", trained(100, 1, "CPU"), "speed-cpu")
+    leave(tmp_path, "digits", trained(999, 1, "CPU"), "other-speed-cpu")
+    runs = {"cpu": "speed-cpu", "l4": "speed-l4"}
+    first = pools.collect(recipe, where, runs)
+    assert first.missing == ["l4"] and first.certificate and len(first.certificate.speeds) == 1
+    assert first.certificate.left_out == {"l4": "It has not been measured yet."}
+    leave(tmp_path, "digits", trained(2400, 2, "NVIDIA L4"), "speed-l4")
+    measured = pools.collect(recipe, where, runs)
+    certificate = measured.certificate
+    assert certificate and not measured.missing
+    cpu, l4 = certificate.speeds
+    assert (cpu.pool, cpu.hardware, cpu.examples_per_second, cpu.dollars_per_hour) == ("cpu", "CPU", 100, 0.5)
+    assert (l4.pool, l4.hardware, l4.workers, l4.dollars_per_hour) == ("l4", "4 x NVIDIA L4", 2, 4)  # two nodes
+    # 100 a second for half a dollar an hour: 720,000 a dollar; 2,400 for four: 2,160,000.
+    assert (cpu.examples_per_dollar, l4.examples_per_dollar) == (720_000, 2_160_000)
+    assert certificate.sentences == [
+        "l4 (4 x NVIDIA L4) trains 24.00 times as fast as cpu, and 3.00 times as many examples a dollar."
+    ]
+    assert certificate.digest == digest(certificate)
+    page = certificate.page()
+    assert page.count('class="bar"') == 2 and "2,160,000" in page
+
+
+def test_nothing_is_shown_before_anything_is_measured(environment: str, tmp_path: Path) -> None:
+    where = environments.load(environment).model_copy(update={"storage": str(tmp_path)})
+    assert pools.collect(recipes.load("digits"), where, {"cpu": "speed-cpu"}) == pools.Measured(None, ["cpu"])
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--pools", "edge"], "cannot train: its pool says trains: false. The nearest that trains is 'l4'"),
+        (["--pools", "cpu,cpus"], "no pool 'cpus'. Defined: cpu, l4, edge. Did you mean 'cpu'?"),
+        (["--pools", "cpu,cpu"], "'cpu' is named twice"),
+        (["--pools", "l4", "--set", "train.batch_size=30"], "make no 4 equal parts"),
+        (["--pools", "cpu", "--quick"], "--quick and --workers are of this machine"),
+        (["--wait"], "Add --pools, or leave it out"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused_before_anything_is_sent(
+    environment: str, options: list[str], sentence: str
+) -> None:
+    ended = CliRunner().invoke(app, ["bench", "digits", "-e", environment, *options], env={"COLUMNS": "400"})
+    assert ended.exit_code != 0
+    assert sentence in (ended.stderr + str(ended.exception))
+
+
+def test_this_machine_has_no_pools() -> None:
+    ended = CliRunner().invoke(app, ["bench", "digits", "--pools", "cpu"])
+    assert "its target is local. Leave --pools out" in (ended.stderr + str(ended.exception))
