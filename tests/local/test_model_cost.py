@@ -105,6 +105,22 @@ def test_a_network_of_the_recipes_own_is_built_once_to_be_planned(
     assert planned.of_recipe(recipe, data.find(recipe, None, None)) == found
 
 
+def test_a_network_of_another_width_and_depth_is_planned_by_what_it_costs_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trainyard_control.planning.cost._CACHE", tmp_path / "cache")
+    recipe = recipes.load("digits", ["model.width=0.5", "model.depth=2"])
+    summary = data.find(recipe, None, None)
+    assert summary.image is not None
+    found = planned.of_recipe(recipe, summary)
+    built = build(recipe.model, [Feature(name="image", dtype="float32", shape=summary.image)], summary.classes, seed=1)
+    kernels = [layer.kernel.shape[-1] for layer in built.layers if isinstance(layer, keras.layers.Conv2D)]
+    assert kernels == [16] * 4 + [32] * 2
+    assert found.parameters == built.count_params() and found.flops_per_example == cost(built).flops_per_example
+    assert found.head == 32 * 10 + 10
+    assert found.parameters < planned.of_recipe(recipes.load("digits"), summary).parameters
+
+
 def _small(**inputs: keras.KerasTensor) -> keras.Model:
     tensors = inputs or {"image": keras.Input((8, 8, 3), name="image")}
     x = keras.layers.Concatenate()([keras.layers.Flatten()(each) for each in tensors.values()])
@@ -140,7 +156,7 @@ def test_what_cannot_be_measured_is_refused_with_a_sentence(tmp_path: Path) -> N
     with pytest.raises(ConfigurationError, match=r"the input 'x' is float32 \(None, 3\)\. Numbers of a known size"):
         words = keras.Input((None, 3), name="x")
         ty.bench(keras.Model(words, keras.layers.GlobalAveragePooling1D()(words)))
-    with pytest.raises(ConfigurationError, match="settings and environments are for recipes"):
+    with pytest.raises(ConfigurationError, match="settings, environments and workers are for recipes"):
         ty.bench(_small(), train__epochs=2)
     with pytest.raises(ConfigurationError, match="there is no such file"):
         ty.bench(str(tmp_path / "none.keras"))

@@ -15,7 +15,7 @@ import pytest
 from trainyard.contract.artifacts.preprocess import Feature
 from trainyard.errors import ConfigurationError
 from trainyard.models.build import build
-from trainyard.spec.networks import COLUMN_NETWORKS, MINIMUM_SIDE, Network
+from trainyard.spec.networks import COLUMN_NETWORKS, MINIMUM_SIDE, WIDER, Network
 from trainyard.spec.recipe import Model
 from trainyard.steps.train.engines.network import limit_batch_norm_momentum
 from trainyard.steps.train.engines.tensorflow.strategy import precision_policy
@@ -28,6 +28,15 @@ COLUMNS = [
     Feature(name="color", dtype="int64", shape=(), vocabulary_size=5),
     Feature(name="size", dtype="int64", shape=(), vocabulary_size=3),
 ]
+
+
+@pytest.mark.parametrize("name", [name for name in WIDER if name in MINIMUM_SIDE])
+def test_a_narrower_image_network_has_fewer_weights(name: str) -> None:
+    side = max(32, MINIMUM_SIDE[name])
+    sizes = [build(Model(name=name, width=width), [image(side, side, 3)], 7, seed=1) for width in (0.5, 1, 1.5)]
+    counts = [model.count_params() for model in sizes]
+    assert counts[0] < 0.5 * counts[1] < counts[1] < 0.7 * counts[2]
+    assert sizes[0]({"image": np.zeros((2, side, side, 3), np.float32)}).shape == (2, 7)
 
 
 @pytest.mark.parametrize("name", sorted(MINIMUM_SIDE))

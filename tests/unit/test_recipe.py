@@ -368,3 +368,20 @@ def test_the_columns_that_are_read_are_each_named_once() -> None:
     with pytest.raises(ConfigurationError, match="these are images"):
         documents.parse(GOOD, Recipe, name="x", overrides=["data.where=a > 1"])
     assert images.data.columns == ["label"]
+
+
+def test_width_and_depth_are_of_networks_that_have_them_and_change_no_key_by_default() -> None:
+    loaded = recipe.load("tabular", ["model.width=0.5", "model.depth=2", "model.hidden=[64, 32]"])
+    assert loaded.model.hidden_units == [32, 32, 16, 16]
+    assert not {"width", "depth"} & recipe.load("digits").model.model_dump().keys()
+    for changes, sentence in (
+        (["model.name=vit_small", "model.width=0.5"], "model.width: 'vit_small' has none. Leave it out"),
+        (["model.name=mobilenet_v3_small", "data.image_size=[32, 32]", "model.depth=2"], "model.depth: 'mobilenet"),
+        (
+            ["model.name=mobilenet_v3_small", "data.image_size=[32, 32]", "model.width=0.5", "model.weights=imagenet"],
+            "model.width: Keras publishes weights of 0.75 and 1",
+        ),
+    ):
+        with pytest.raises(ConfigurationError) as raised:
+            recipe.load("digits", changes)
+        assert sentence in str(raised.value)

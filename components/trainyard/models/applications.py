@@ -20,17 +20,22 @@ def network(model: Model, image: keras.KerasTensor, outputs: int) -> keras.Keras
     colours = layers.Concatenate()([image] * 3) if image.shape[-1] == 1 else image
     name = model.name or ""
     scaled = _caffe(colours) if name == "resnet50" else colours
-    body = _BODIES[name](input_tensor=scaled, weights=None)
+    body = _BODIES[name](input_tensor=scaled, weights=None, **_alpha(model))
     x = layers.Dropout(model.dropout)(body.output)
     return layers.Dense(outputs, dtype="float32", name="logits")(x)
 
 
-def published(name: str) -> keras.Model:
-    """Return the body of the network `name` with the weights that Keras publishes, which Keras fetches and verifies.
+def published(model: Model) -> keras.Model:
+    """Return the body of the named network with the weights that Keras publishes, which Keras fetches and verifies.
 
     They are in Keras' own cache, below KERAS_HOME, from then on. Raises what keras.utils.get_file does.
     """
-    return _BODIES[name](weights="imagenet", input_shape=(224, 224, 3))
+    return _BODIES[model.name or ""](weights="imagenet", input_shape=(224, 224, 3), **_alpha(model))
+
+
+def _alpha(model: Model) -> dict[str, float]:
+    """Return the width as Keras takes it; the networks without one take no such argument."""
+    return {} if model.width == 1 else {"alpha": model.width}
 
 
 def _caffe(image: keras.KerasTensor) -> keras.KerasTensor:

@@ -15,9 +15,9 @@ from trainyard.spec.recipe import Model
 def network(
     model: Model, features: Sequence[Feature], inputs: Mapping[str, keras.KerasTensor], outputs: int
 ) -> keras.KerasTensor:
-    """Return (batch, outputs) of dense layers of model.hidden units."""
+    """Return (batch, outputs) of dense layers of model.hidden_units."""
     x = columns.dense_vector(features, inputs)
-    for units in model.hidden:
+    for units in model.hidden_units:
         x = layers.Dense(units, activation="relu")(x)
         x = layers.Dropout(model.dropout)(x)
     return layers.Dense(outputs, dtype="float32", name="logits")(x)

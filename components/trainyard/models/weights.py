@@ -45,7 +45,7 @@ def load_weights(model: Model, network: keras.Model, labels: list[str] | None) -
     damaged, `TransientError` if it cannot be fetched.
     """
     weights = model.weights or ""
-    arrays = _imagenet(model.name or "") if weights == IMAGENET else _arrays(weights, network)
+    arrays = _imagenet(model) if weights == IMAGENET else _arrays(weights, network)
     own = {variable.path: variable for variable in network.weights}
     head = {name for name in own.keys() | arrays.keys() if name.startswith(f"{HEAD}/")}
     body = {name for name in own.keys() | arrays.keys() if name not in head}
@@ -77,12 +77,13 @@ def _differences(own: Mapping[str, tuple[int, ...]], arrays: Arrays, names: set[
     return list(phrases.values())
 
 
-def _imagenet(name: str) -> Arrays:
-    """Return the published weights of the network `name`, by the names of variables."""
+def _imagenet(model: Model) -> Arrays:
+    """Return the published weights of the named network, by the names of variables."""
+    name = model.name or ""
     try:
         # Keras writes its progress onto stdout, where events go; a process that fetches has the others wait.
         with _one_at_a_time(), contextlib.redirect_stdout(io.StringIO()):
-            return _by_name(applications.published(name))
+            return _by_name(applications.published(model))
     except OSError as error:
         raise _unreachable(name, str(error.strerror or error)) from error
     except ValueError as error:

@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, get_args
 from trainyard.errors import did_you_mean
 from trainyard.spec import feature_names
 from trainyard.spec.gates import METRICS
-from trainyard.spec.networks import COLUMN_NETWORKS, IMAGENET, KERAS_APPLICATIONS, MINIMUM_SIDE, Network
+from trainyard.spec.networks import (
+    COLUMN_NETWORKS,
+    DEEPER,
+    IMAGENET,
+    KERAS_APPLICATIONS,
+    MINIMUM_SIDE,
+    PUBLISHED_WIDTHS,
+    WIDER,
+    Network,
+)
 from trainyard.spec.plain_yaml import Location
 from trainyard.spec.tables import formula
 from trainyard.spec.training import command
@@ -22,6 +31,7 @@ def of_recipe(recipe: Recipe) -> Iterator[tuple[Location, str]]:
     if recipe.train.command is None:
         yield from _model_faults(recipe)
         yield from _weights_faults(recipe)
+        yield from _scale_faults(recipe)
     yield from command.faults(recipe)
     yield from _gate_faults(recipe)
     yield from _augment_faults(recipe)
@@ -140,6 +150,18 @@ def _model_faults(recipe: Recipe) -> Iterator[tuple[Location, str]]:
     smallest = MINIMUM_SIDE.get(name, 0)
     if data.is_image and data.image_size and min(data.image_size) < smallest:
         yield ("data", "image_size"), f"'{name}' takes images of at least {smallest} x {smallest} pixels"
+
+
+def _scale_faults(recipe: Recipe) -> Iterator[tuple[Location, str]]:
+    model = recipe.model
+    for key, value, scaled in (("width", model.width, WIDER), ("depth", model.depth, DEEPER)):
+        if value != 1 and model.name not in scaled:
+            of = f"'{model.name}' has none" if model.name else "the module's network has none"
+            yield ("model", key), f"{of}. Leave it out, or name one of {', '.join(scaled)}"
+    published = model.weights == IMAGENET and model.name in KERAS_APPLICATIONS
+    if published and model.name in WIDER and model.width not in PUBLISHED_WIDTHS:
+        known = " and ".join(f"{width:g}" for width in PUBLISHED_WIDTHS)
+        yield ("model", "width"), f"Keras publishes weights of {known}. Give one of them, or leave out model.weights"
 
 
 def _weights_faults(recipe: Recipe) -> Iterator[tuple[Location, str]]:

@@ -244,6 +244,17 @@ class Model(Strict):
         0.2,
         description="Share of the units that a step leaves out, before the last layer or after each hidden one.",
     )
+    width: Annotated[float, Field(ge=0.05, le=16)] = Field(
+        1.0,
+        description="Times the channels or units of each layer, for cnn_small, mlp, wide_deep and mobilenet_v3_*; of "
+        "these 0.75 and 1 have weights: imagenet.",
+        exclude_if=lambda width: width == 1,  # so that the outputs of recipes without it keep their keys
+    )
+    depth: Annotated[float, Field(ge=0.1, le=16)] = Field(
+        1.0,
+        description="Times the convolutions of each block of cnn_small, or the hidden layers of mlp and wide_deep.",
+        exclude_if=lambda depth: depth == 1,
+    )
     weights: Source | None = Field(
         None,
         description="Trained weights to begin with: imagenet (those that Keras publishes for the network), or a .keras "
@@ -270,6 +281,20 @@ class Model(Strict):
         if isinstance(freeze, str) and not re.search(_FREEZE, freeze):
             raise ValueError(f"'{freeze[:100]}' is not known. Write none, backbone, or until BLOCK")
         return freeze
+
+    def channels(self, count: int) -> int:
+        """Return how many channels or units a layer of `count` has at this width."""
+        return max(1, round(count * self.width))
+
+    def repeats(self, count: int) -> int:
+        """Return how many layers a block of `count` has at this depth."""
+        return max(1, round(count * self.depth))
+
+    @property
+    def hidden_units(self) -> list[int]:
+        """The units of each hidden layer at this width and depth: [64, 32] twice as deep is [64, 64, 32, 32]."""
+        count = self.repeats(len(self.hidden)) if self.hidden else 0
+        return [self.channels(self.hidden[index * len(self.hidden) // count]) for index in range(count)]
 
     @property
     def network_module(self) -> str:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import trainyard.models
+from trainyard.contract.artifacts.preprocess import Feature
 from trainyard.contract.training.passes import TRAINING_PASSES, backbone_share, operations
 from trainyard.errors import ConfigurationError
 from trainyard.spec import plain_yaml
@@ -24,7 +25,7 @@ from trainyard.storage import storage
 from trainyard_control.planning.data import DataSummary
 from trainyard_control.planning.roofline import ExampleCost
 
-_COUNTS = "parameters, operations, activations, kept"  # what a remembered cost holds
+_COUNTS = "parameters, operations, activations, kept, head"  # what a remembered cost holds
 _CACHE = Path("~/.cache/trainyard/costs").expanduser()
 
 
@@ -57,7 +58,9 @@ def _network(recipe: Recipe, data: DataSummary) -> ExampleCost:
         return _own(recipe, data)
     if data.image is None:
         return _table(recipe, data)
-    return named(recipe.model.name, data.image, data.classes)
+    if recipe.model.width == recipe.model.depth == 1:
+        return named(recipe.model.name, data.image, data.classes)
+    return _scaled(recipe, data.image, data.classes)
 
 
 def named(name: str, image: tuple[int, int, int], classes: int) -> ExampleCost:
@@ -95,7 +98,7 @@ def _table(recipe: Recipe, data: DataSummary) -> ExampleCost:
         min(32, max(1, round(1.6 * size**0.56))) if size else math.prod(feature.shape)
         for size, feature in zip(sizes, data.features, strict=True)
     ]
-    layers = [sum(widths), *recipe.model.hidden, data.classes]
+    layers = [sum(widths), *recipe.model.hidden_units, data.classes]
     matrices = sum(a * b for a, b in itertools.pairwise(layers))
     tables = sum(size * width for size, width in zip(sizes, widths, strict=True))
     wide = sum(sizes) * data.classes if recipe.model.name == "wide_deep" else 0
@@ -116,12 +119,28 @@ def _own(recipe: Recipe, data: DataSummary) -> ExampleCost:
                 f"{recipe.name}: the network of {module.name} takes features that only preprocessed data tell. "
                 "Run the preprocess step once, then plan."
             )
-        with tempfile.TemporaryDirectory() as folder:
-            file = Path(folder) / "recipe.yaml"
-            file.write_text(plain_yaml.dump(recipe.model_dump(mode="json")), encoding="utf-8")
-            return _measured([str(file), features, str(data.classes)], f"{recipe.module}: build_model failed")
+        return _built(recipe, features, data.classes, f"{recipe.module}: build_model failed")
 
     return _remembered(key, "the recipe's own network", built)
+
+
+def _scaled(recipe: Recipe, image: tuple[int, int, int], classes: int) -> ExampleCost:
+    """Return the cost of a named network at another width or depth than the measured ones, by building it once."""
+    features = json.dumps([Feature(name="image", dtype="float32", shape=image).model_dump()])
+    source = Path(trainyard.models.__path__[0]) / f"{recipe.model.network_module.rpartition('.')[2]}.py"
+    model = recipe.model.model_copy(update={"weights": None, "freeze": "none"})  # which cost nothing of their own
+    described = f"{_COUNTS}\0{model.model_dump_json()}\0{features}\0{classes}\0".encode() + source.read_bytes()
+    key = hashlib.sha256(described).hexdigest()[:24]
+    what = f"{model.name} of width {model.width:g} and depth {model.depth:g}"
+    failure = f"model.width: {model.name} cannot be built"
+    return _remembered(key, what, lambda: _built(recipe, features, classes, failure))
+
+
+def _built(recipe: Recipe, features: str, classes: int, failure: str) -> str:
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "recipe.yaml"
+        file.write_text(plain_yaml.dump(recipe.model_dump(mode="json")), encoding="utf-8")
+        return _measured([str(file), features, str(classes)], failure)
 
 
 def _teacher(version: str) -> ExampleCost:

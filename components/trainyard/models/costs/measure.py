@@ -1,12 +1,14 @@
 """Counts what a network costs: `python -m trainyard.models.costs.measure RECIPE FEATURES CLASSES`, or VERSION alone.
 
-It is that of the recipe's own module, or of a pushed version. The planner runs it as a process, because it may not load
-TensorFlow itself. FEATURES is a JSON list; the last line of stdout is [parameters, operations, activations, kept].
+It is that of the recipe, or of a pushed version. The planner runs it as a process, because it may not load
+TensorFlow itself. FEATURES is a JSON list; the last line of stdout is [parameters, operations, activations, kept,
+head], the last the parameters of the last layer.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import sys
 from dataclasses import astuple
 from pathlib import Path
@@ -16,6 +18,7 @@ import keras
 from trainyard.contract.artifacts.preprocess import Feature
 from trainyard.data import trained
 from trainyard.data.module import load_module
+from trainyard.models.build import build
 from trainyard.models.costs.cost import cost
 from trainyard.spec import documents
 from trainyard.spec.recipe import Recipe
@@ -23,7 +26,9 @@ from trainyard.spec.recipe import Recipe
 
 def main() -> None:
     """Build the network and print what it costs."""
-    print(json.dumps(astuple(cost(_network(*sys.argv[1:])))))
+    network = _network(*sys.argv[1:])
+    head = sum(math.prod(weight.shape) for weight in network.layers[-1].weights)
+    print(json.dumps([*astuple(cost(network)), head]))
 
 
 def _network(file: str, features: str = "", classes: str = "") -> keras.Model:
@@ -31,6 +36,8 @@ def _network(file: str, features: str = "", classes: str = "") -> keras.Model:
         return trained.load_pushed(file)
     recipe = documents.load(Path(file), Recipe)
     taken = [Feature.model_validate(feature) for feature in json.loads(features)]
+    if recipe.model.name is not None:
+        return build(recipe.model, taken, int(classes), recipe.seed)
     network: keras.Model = load_module(str(recipe.module)).build_model(taken, int(classes))
     return network
 
