@@ -47,7 +47,7 @@ def _training(recipe: Recipe, environment: Environment, run: str) -> Training | 
     folder = storage.join(environment.storage, recipe.name, "train")
     for name in storage.children(folder):
         output = storage.join(folder, name)
-        if output == keys.labelled(output.removesuffix(f".{run}"), run) and storage.committed(output) is not None:
+        if name.endswith(keys.labelled("", run)) and storage.committed(output) is not None:
             return Training.read(output)
     return None
 
