@@ -24,6 +24,8 @@ METRIC_TITLES = {"accuracy": "accuracy", "f1": "F1", "mae": "mean absolute error
 """The main metrics as prose names them."""
 
 SMALLER_IS_BETTER = frozenset({"log_loss", "calibration_error", "mae", "rmse"})
+LARGER_MAIN_IS_BETTER: dict[Task, bool] = {task: name not in SMALLER_IS_BETTER for task, name in MAIN_METRIC.items()}
+"""Whether a larger main metric of the task is the better one."""
 
 _RANGES = {"log_loss": (0.0, math.inf), "mae": (0.0, math.inf), "rmse": (0.0, math.inf), "r2": (-math.inf, 1.0)}
 _SHARE = (0.0, 1.0)  # the range of all others

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 import typer
@@ -49,16 +49,17 @@ def _require_kubeflow(what: Submission, wait: bool) -> None:
         raise ConfigurationError("--wait: only runs on Kubeflow are followed. Leave it out.")
 
 
-def send_all(runs: Iterable[Submission], *, dry_run: bool, wait: bool, pending_limit: int) -> int:
+def send_all(runs: Collection[Submission], *, dry_run: bool, wait: bool, pending_limit: int) -> int:
     """Send several runs, which go on side by side, or only print them; with `wait` return the worst exit code."""
     from trainyard_control.api.packages import send
 
     if dry_run:
         typer.echo("---\n".join(_dry(what) for what in runs), nl=False)
         return 0
-    sent, worst = [], 0
     for what in runs:
         _require_kubeflow(what, wait)
+    sent, worst = [], 0
+    for what in runs:
         sent.append((what, send(what)))
         how = "was submitted before" if sent[-1][1].attached else "submitted"
         typer.echo(f"✓ {what.run} {how}: {sent[-1][1].run_id}", err=True)

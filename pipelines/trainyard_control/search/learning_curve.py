@@ -145,10 +145,8 @@ def sentence(points: list[Point], law: PowerLaw, *, is_percentage: bool) -> str:
 
 
 def _point(share: float, examples: int, evaluation: Evaluation) -> Point:
-    main, classes = (
-        evaluation.main_metric,
-        {each.label: 1 - each.recall for each in evaluation.classes if each.examples},
-    )
+    main = evaluation.main_metric
+    classes = {each.label: 1 - each.recall for each in evaluation.classes if each.examples}
     if main != "accuracy":
         error, interval = evaluation.metrics[main], evaluation.intervals[main]
         low, high = interval.low, interval.high

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from trainyard.contract.artifacts.evaluate import Evaluation
 from trainyard.quality.page import framed
-from trainyard.spec.gates import MAIN_METRIC, METRIC_TITLES, SMALLER_IS_BETTER
+from trainyard.spec.gates import LARGER_MAIN_IS_BETTER, MAIN_METRIC, METRIC_TITLES
 from trainyard.spec.recipe import Recipe
 from trainyard_control.search.chart import Chart, Mark, chart
 from trainyard_control.search.page import page
@@ -38,7 +38,7 @@ class Result:
     @property
     def larger_is_better(self) -> bool:
         """Whether a larger metric is the better one."""
-        return self.metric not in SMALLER_IS_BETTER
+        return LARGER_MAIN_IS_BETTER[self.recipe.task]
 
     def _repr_html_(self) -> str:
         return framed(self.page())

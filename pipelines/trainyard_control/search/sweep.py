@@ -25,7 +25,7 @@ from trainyard.errors import ConfigurationError, DataError
 from trainyard.spec import plain_yaml
 from trainyard.spec import recipe as recipes
 from trainyard.spec.environment import Environment
-from trainyard.spec.gates import MAIN_METRIC, SMALLER_IS_BETTER
+from trainyard.spec.gates import LARGER_MAIN_IS_BETTER
 from trainyard.spec.recipe import Recipe
 from trainyard.storage import storage
 from trainyard_control.local.local_run import Listener, LocalRun
@@ -167,7 +167,7 @@ def _study(sweep: Sweep, done: list[Trial]) -> Study:
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     recipe = sweep.recipe
     study = optuna.create_study(
-        direction="maximize" if _larger_is_better(recipe) else "minimize",
+        direction="maximize" if LARGER_MAIN_IS_BETTER[recipe.task] else "minimize",
         sampler=optuna.samplers.TPESampler(seed=recipe.seed + len(done), n_startup_trials=max(4, sweep.count // 4)),
         pruner=optuna.pruners.MedianPruner(_STARTUP_TRIALS, max(1, round(_WARM_UP * recipe.train.epochs))),
     )
@@ -212,13 +212,9 @@ def _importance(study: Study) -> dict[str, float]:
     return optuna.importance.get_param_importances(study, evaluator=optuna.importance.FanovaImportanceEvaluator(seed=1))
 
 
-def _larger_is_better(recipe: Recipe) -> bool:
-    return MAIN_METRIC[recipe.task] not in SMALLER_IS_BETTER
-
-
 def _best(done: list[Trial], recipe: Recipe) -> Trial | None:
     """Return the best of the complete trials; of equal ones that with the smaller loss."""
-    sign = -1 if _larger_is_better(recipe) else 1
+    sign = -1 if LARGER_MAIN_IS_BETTER[recipe.task] else 1
     complete = [trial for trial in done if trial.metric is not None and trial.state == "complete"]
     return min(complete, key=lambda trial: (sign * (trial.metric or 0), trial.eval_loss or 0), default=None)
 

@@ -18,7 +18,6 @@ from trainyard.data import trained
 from trainyard.data.examples import ExampleFolder, KeyedBatch
 from trainyard.errors import DataError
 from trainyard.steps.evaluate.metrics.predictions import Floats, Predictions
-from trainyard.storage import storage
 
 if TYPE_CHECKING:
     from tensorflow import _ConcreteFunction
@@ -85,10 +84,9 @@ def champion_predictions(folder: str, examples: ExampleFolder, split: Split, bat
         predictions = _in_label_order(folder, predictions, document.labels)
         if document.task == "multi_label":
             predictions = predictions[:, :-1]
-    elif _names(folder, version.TARGETS) != document.targets:
+    elif (targets := version.names(folder, version.TARGETS) or []) != document.targets:
         raise DataError(
-            f"{folder}: predicts {_listed(_names(folder, version.TARGETS))}, and these examples have "
-            f"{_listed(document.targets)} as targets."
+            f"{folder}: predicts {_listed(targets)}, and these examples have {_listed(document.targets)} as targets."
         )
     return Predictions(np.concatenate(labels), predictions, examples.weights(split))
 
@@ -128,7 +126,7 @@ def _inputs(folder: str, signature: _ConcreteFunction, examples: ExampleFolder) 
 
 
 def _in_label_order(folder: str, outputs: Floats, labels: list[str]) -> Floats:
-    champion_labels = _names(folder, version.LABELS)
+    champion_labels = version.names(folder, version.LABELS) or []
     if len(champion_labels) != outputs.shape[1]:
         raise DataError(
             f"{Path(folder) / version.LABELS}: {len(champion_labels)} labels for {outputs.shape[1]} outputs. "
@@ -139,11 +137,6 @@ def _in_label_order(folder: str, outputs: Floats, labels: list[str]) -> Floats:
         target = labels.index(label) if label in labels else len(labels)
         result[:, target] = np.maximum(result[:, target], outputs[:, column])
     return result
-
-
-def _names(folder: str, file: str) -> list[str]:
-    text = storage.read_text(storage.join(folder, file))
-    return text.removesuffix("\n").split("\n") if text is not None else []
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -28,7 +28,7 @@ def learn_curve(
     from trainyard.errors import ConfigurationError
     from trainyard.spec import environment as environments
     from trainyard.spec import recipe as recipes
-    from trainyard.spec.gates import MAIN_METRIC, METRIC_TITLES, SMALLER_IS_BETTER
+    from trainyard.spec.gates import LARGER_MAIN_IS_BETTER, MAIN_METRIC, METRIC_TITLES
     from trainyard_control.api.progress import CurveScreen
     from trainyard_control.search import learning_curve
 
@@ -39,8 +39,7 @@ def learn_curve(
         raise ConfigurationError(
             f"--environment {environment}: its target is {where.target}. A learning curve is measured on this machine."
         )
-    metric = MAIN_METRIC[loaded.task]
-    is_share = metric not in SMALLER_IS_BETTER
+    metric, is_share = MAIN_METRIC[loaded.task], LARGER_MAIN_IS_BETTER[loaded.task]
     with CurveScreen() as screen:
         points = learning_curve.measure(recipe, set_ or [], shares, where, screen)
     law = learning_curve.fit(points)

@@ -198,11 +198,11 @@ class _WriteShard:
 
     def _labels(self, labels: pa.Array) -> NDArray[Any]:
         """Return class ids (n,), targets (n,) or (n, targets), or 1 where an example has a class (n, classes)."""
+        if self._label_ids is not None and self._task == "classification":
+            return np.array([self._label_ids[label] for label in labels.to_pylist()], np.int64)
         texts = labels_apart(labels)
         if self._label_ids is None:
             return np.array([[float(part) for part in label] for label in texts]).astype(np.float32)
-        if self._task == "classification":
-            return np.array([self._label_ids[label] for [label] in texts], np.int64)
         has = np.zeros((len(texts), len(self._label_ids)), np.int64)
         for row, classes in enumerate(texts):
             has[row, [self._label_ids[name] for name in classes]] = 1

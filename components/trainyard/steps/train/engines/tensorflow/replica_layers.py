@@ -67,10 +67,10 @@ def _normalize(
     values = tf.cast(inputs, tf.float32)
     axis = layer.axis % len(values.shape)
     axes = [other for other in range(len(values.shape)) if other != axis]
-    replicas = tf.distribute.get_replica_context().num_replicas_in_sync
     moments = tf.stack([tf.reduce_mean(values, axes), tf.reduce_mean(tf.square(values), axes)])
     if all_reduce is not None:
         # The replicas have equally many rows, so the mean of their means is the global batch's.
+        replicas = tf.distribute.get_replica_context().num_replicas_in_sync
         (moments,) = all_reduce([moments / replicas])
     mean, square = tf.unstack(moments)
     variance = tf.maximum(square - tf.square(mean), 0.0)

@@ -50,7 +50,7 @@ class TensorFlowSteps:
         augment: Augment,
         micro_batches: int,
         xla: bool,
-        apart: Sequence[keras.layers.BatchNormalization] = (),
+        apart: Sequence[keras.layers.BatchNormalization],
     ) -> None:
         self.strategy = strategy
         self.model = model
