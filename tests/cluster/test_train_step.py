@@ -43,7 +43,7 @@ import sys
 from trainyard.spec.documents import parse
 from trainyard.spec.environment import Environment
 from trainyard.spec.recipe import Recipe
-from trainyard_control.search.pools import collect
+from trainyard_control.search.speed.pools import collect
 recipe, environment = (parse(text, kind, name="it") for text, kind in zip(sys.argv[1:], (Recipe, Environment)))
 print(collect(recipe, environment, {"train": "speed-train", "cpu": "speed-cpu"}).certificate.model_dump_json())
 """

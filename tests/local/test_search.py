@@ -16,8 +16,8 @@ from trainyard.storage import storage
 from trainyard_control.api.progress import TrialScreen
 from trainyard_control.cli.main import app
 from trainyard_control.search import sweep as sweeps
-from trainyard_control.search.certificate import Certificate, digest
 from trainyard_control.search.space import parse
+from trainyard_control.search.speed.certificate import Certificate, digest
 from trainyard_control.search.sweep import Sweep
 from trainyard_control.search.trials import Trial
 

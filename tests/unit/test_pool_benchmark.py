@@ -14,8 +14,8 @@ from trainyard.spec import recipe as recipes
 from trainyard.storage import storage
 from trainyard_control.api.packages import prepare_benchmarks
 from trainyard_control.cli.main import app
-from trainyard_control.search import pools
-from trainyard_control.search.certificate import digest
+from trainyard_control.search.speed import pools
+from trainyard_control.search.speed.certificate import digest
 
 ROOM = '{requests: {cpu: "1", memory: 1Gi}, limits: {memory: 1Gi}}'
 ENVIRONMENT = f"""

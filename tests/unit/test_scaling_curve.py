@@ -8,8 +8,8 @@ import pytest
 
 from trainyard.errors import ConfigurationError
 from trainyard.spec import recipe as recipes
-from trainyard_control.search import certificate, scaling_curve
-from trainyard_control.search.certificate import Speed
+from trainyard_control.search.speed import measuring, scaling_curve
+from trainyard_control.search.speed.speed import Speed
 
 
 def speed(workers: int, rate: float, **split: float) -> Speed:
@@ -63,7 +63,7 @@ def test_the_line_of_a_perfect_growth_is_straight() -> None:
 def test_each_worker_has_cores_and_a_batch_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8, 22)))
     recipe = recipes.load("digits", ["train.batch_size=64"])
-    gangs = certificate.gangs(recipe, 6)
+    gangs = measuring.gangs(recipe, 6)
     assert [gang.name for gang in gangs] == ["1 worker", "2 workers", "4 workers", "6 workers"]
     assert [gang.values["train.batch_size"] for gang in gangs] == [64, 128, 256, 384]
     assert [sorted(gang.cores or ()) for gang in gangs][:2] == [[8, 9], [8, 9, 10, 11]]
@@ -74,4 +74,4 @@ def test_each_worker_has_cores_and_a_batch_of_its_own(monkeypatch: pytest.Monkey
 def test_more_workers_than_cores_are_refused(monkeypatch: pytest.MonkeyPatch, workers: int, allowed: str) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3})
     with pytest.raises(ConfigurationError, match=f"there are 4. {allowed}"):
-        certificate.gangs(recipes.load("digits"), workers)
+        measuring.gangs(recipes.load("digits"), workers)

@@ -20,10 +20,11 @@ from trainyard.steps.preprocess.split import assign
 from trainyard_control import api
 from trainyard_control.planning import cost
 from trainyard_control.search import learning_curve
-from trainyard_control.search.certificate import Certificate, Speed
 from trainyard_control.search.chart import Mark, chart
 from trainyard_control.search.learning_curve import Point, curve_page
 from trainyard_control.search.space import Dimension, parse
+from trainyard_control.search.speed.certificate import Certificate
+from trainyard_control.search.speed.speed import Speed
 from trainyard_control.search.sweep import Sweep
 
 

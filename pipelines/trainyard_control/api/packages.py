@@ -104,7 +104,7 @@ def prepare_benchmarks(
     """
     from trainyard_control.compiler.compilation import compiled_benchmark
     from trainyard_control.compiler.submission import submission
-    from trainyard_control.search.certificate import short, shortened
+    from trainyard_control.search.speed.measuring import short, shortened
 
     where, loaded = _cluster(environment, "Leave --pools out"), short(recipe, shortened(sets))
     if repeated := [pool for pool in pools if list(pools).count(pool) > 1]:

@@ -16,8 +16,8 @@ from trainyard.graph import OUTPUTS
 from trainyard_control.cluster.durations import duration_text
 
 if TYPE_CHECKING:
-    from trainyard_control.search.certificate import Speed
     from trainyard_control.search.learning_curve import Point
+    from trainyard_control.search.speed.speed import Speed
     from trainyard_control.search.trials import Trial
 
 _WIDTH = max(map(len, OUTPUTS))

@@ -19,8 +19,8 @@ from trainyard_control.api.settings import overrides
 if TYPE_CHECKING:
     import keras
 
-    from trainyard_control.search.certificate import Certificate
     from trainyard_control.search.result import Result
+    from trainyard_control.search.speed.certificate import Certificate
 
 
 def sweep(
@@ -107,17 +107,17 @@ def bench(
     >>> import trainyard as ty
     >>> ty.bench("digits", quick=True).speeds[0].examples_per_second  # doctest: +SKIP
     """
-    from trainyard_control.search import certificate
+    from trainyard_control.search.speed import measuring
 
     if not isinstance(recipe, str) or recipe.endswith(".keras"):
         if settings or set_ or environment != LOCAL or workers is not None:
             raise ConfigurationError("bench: settings, environments and workers are for recipes, and this is a model.")
         with BenchScreen() as screen:
-            return certificate.of_model(_loaded(recipe), quick, screen)
+            return measuring.of_model(_loaded(recipe), quick, screen)
     sets = overrides(set_, settings)
     where = of_this_machine(environment, "A speed is measured on this machine.")
     with BenchScreen() as screen:
-        return certificate.measure(recipe, sets, where, quick, workers, screen)
+        return measuring.measure(recipe, sets, where, quick, workers, screen)
 
 
 def _loaded(model: str | keras.Model) -> keras.Model:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from trainyard.spec.recipe import Recipe
     from trainyard_control.compiler.submission import Submission
-    from trainyard_control.search.certificate import Certificate
+    from trainyard_control.search.speed.certificate import Certificate
 
 
 def bench(
@@ -94,7 +94,7 @@ def _on_pools(
 ) -> Certificate | None:
     """Send the run of each pool, and return what they have measured so far."""
     from trainyard_control.cli.sending import send_all
-    from trainyard_control.search.pools import collect
+    from trainyard_control.search.speed.pools import collect
 
     code = send_all(runs.values(), dry_run=dry_run, wait=wait, pending_limit=pending_limit)
     if dry_run:

@@ -6,157 +6,30 @@ any other.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import platform
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from trainyard.contract.artifacts.document import Part
 from trainyard.contract.artifacts.train import Device, Training
 from trainyard.errors import ConfigurationError
-from trainyard.quality.page import framed
 from trainyard.spec import recipe as recipes
 from trainyard.spec.environment import Environment
 from trainyard.storage import storage
 from trainyard_control.local.local_run import Listener, LocalRun
-from trainyard_control.search import pools, scaling_curve
-from trainyard_control.search.chart import Mark, chart
-from trainyard_control.search.page import page
 from trainyard_control.search.space import override
+from trainyard_control.search.speed.certificate import Certificate, signed
+from trainyard_control.search.speed.speed import Speed
 
 if TYPE_CHECKING:
     import keras
 
 _EPOCHS, _QUICK_EPOCHS = 6, 4  # chosen: the first warms up, and the others give the range
-_WAITS = 0.1  # chosen: less is the noise of a machine that does other things
 _START = ("import", "join", "probe", "build", "input", "compile")  # of Training.seconds: what comes before the speed
-
-
-class Speed(Part):
-    """One setting. examples_per_second: the mean, and low and high of the epochs after the first.
-
-    input_examples_per_second: what the model would take if its input cost nothing; larger if training waits for it.
-    tflops: operations a second, and peak_share their share of what the devices were measured to deliver.
-    peak_share: None if the peak was not measured. first_step_seconds: from the process's start to the first step,
-    compilation included; of a Keras model, tracing and compiling alone. workers trained together; step_split_ms is
-    what a step was spent on, as in `Training`. pool: where it trained, on which hardware; '' if it was this machine.
-    dollars_per_hour: of all its nodes, None if no price is known.
-    """
-
-    setting: str
-    values: dict[str, float | int | str | bool]
-    batch_size: int
-    examples_per_second: float
-    low: float
-    high: float
-    input_examples_per_second: float
-    tflops: float
-    peak_share: float | None
-    first_step_seconds: float
-    workers: int = 1
-    step_split_ms: dict[str, float] = {}
-    pool: str = ""
-    hardware: str = ""
-    dollars_per_hour: float | None = None
-
-    @property
-    def examples_per_dollar(self) -> float | None:
-        """Return how many examples are trained for a dollar, None if no price is known."""
-        return 3600 * self.examples_per_second / self.dollars_per_hour if self.dollars_per_hour else None
-
-
-class Certificate(Part):
-    """What was measured on which devices with which versions. digest: SHA-256 of all else as JSON with sorted keys."""
-
-    recipe: str
-    model: str
-    parameters: int
-    flops_per_example: float
-    machine: str
-    cores: int
-    devices: list[Device]
-    versions: dict[str, str]
-    measured: str
-    speeds: list[Speed]
-    left_out: dict[str, str]
-    digest: str = ""
-
-    def _repr_html_(self) -> str:
-        return framed(self.page())
-
-    def page(self) -> str:
-        """Return the certificate as a page of HTML."""
-        speeds = self.speeds
-        marks = [
-            Mark(
-                place, speed.examples_per_second, f"{speed.examples_per_second:,.0f}", place == 0, speed.low, speed.high
-            )
-            for place, speed in enumerate(speeds)
-        ]
-        names = tuple(speed.setting for speed in speeds)
-        drawn = chart(
-            "Speed, with the range of the epochs", ("setting", "examples/s"), marks, categories=names, from_zero=True
-        )
-        devices = ", ".join(f"{device.name} ({device.product})" for device in self.devices)
-        notes = [
-            f"{self.model}, {self.parameters:,} parameters, on {devices}, {self.cores} cores, {self.machine}",
-            *self.sentences,
-            *(f"{setting}: left out. {why}" for setting, why in self.left_out.items()),
-            f"measured {self.measured}; digest {self.digest}",
-        ]
-        head = ["setting", "examples/s", "from", "to", "GFLOP/s", "of the measured peak", "first step, s"]
-        rows = [
-            [
-                speed.setting,
-                *(f"{value:,.0f}" for value in (speed.examples_per_second, speed.low, speed.high)),
-                f"{1000 * speed.tflops:,.3g}",
-                "–" if speed.peak_share is None else f"{speed.peak_share:.1%}",
-                f"{speed.first_step_seconds:.1f}",
-            ]
-            for speed in speeds
-        ]
-        charts, tables = [drawn], [(head, rows)]
-        if speeds[0].pool:
-            tables.append(pools.table(speeds))
-        elif points := scaling_curve.points(speeds):
-            charts.append(scaling_curve.drawn(points))
-            tables.append(scaling_curve.table(points))
-        return page(f"{self.recipe}: how fast it trains", notes, charts, tables)
-
-    @property
-    def sentences(self) -> list[str]:
-        """What to do about it: which accelerator trains, what is faster than the recipe as it is, and its input."""
-        base = self.speeds[0]
-        if base.pool:
-            return pools.sentences(self.speeds)
-        kinds = sorted({device.name.partition(":")[0] for device in self.devices})
-        said = [
-            "It trains on the CPU: TensorFlow sees no accelerator."
-            if kinds == ["CPU"]
-            else f"It trains on {', '.join(kinds)}."
-        ]
-        if points := scaling_curve.points(self.speeds):
-            return [*said, *scaling_curve.sentences(points)]
-        best = max(self.speeds, key=lambda speed: speed.examples_per_second)
-        if best.low > base.high:
-            sets = ", ".join(f"{key}: {json.dumps(value)}" for key, value in best.values.items())
-            faster = f"{best.setting} is {best.examples_per_second / base.examples_per_second:.2f} times as fast"
-            said.append(f"{faster} ({sets})." if sets else f"{faster} as {base.setting}.")
-        else:
-            said.append("No setting is faster by more than what the epochs differ by.")
-        waits = 1 - base.examples_per_second / base.input_examples_per_second
-        if waits > _WAITS:
-            said.append(
-                f"It waits for its input in {waits:.0%} of the time. See data.store, and the cores of the pool."
-            )
-        return said
 
 
 class SpeedListener(Listener, Protocol):
@@ -265,7 +138,7 @@ def measure(
             continue
         speeds.append(speed_of(setting, variant.train.batch_size, trainings[-1]))
         listener.speed_measured(speeds[-1], speeds[0])
-    return certificate_of(recipe.name, trainings, machine_name(), speeds, left_out)
+    return certificate_of(recipe.name, trainings, _machine_name(), speeds, left_out)
 
 
 def of_model(model: keras.Model, quick: bool, listener: SpeedListener) -> Certificate:
@@ -307,19 +180,17 @@ def of_model(model: keras.Model, quick: bool, listener: SpeedListener) -> Certif
         model=model.name,
         parameters=work.parameters,
         flops_per_example=work.flops_per_example,
-        machine=machine_name(),
+        machine=_machine_name(),
         cores=len(os.sched_getaffinity(0)),
         devices=[
             Device(name=name, product=product, memory_bytes=0, tflops=0, gb_per_second=0)
             for name, product in names.items()
         ],
-        versions={"python": platform.python_version()}
-        | {name: metadata.version(name) for name in ("tensorflow", "keras")},
-        measured=datetime.now(UTC).isoformat(timespec="seconds"),
+        versions={name: metadata.version(name) for name in ("tensorflow", "keras")},
         speeds=speeds,
         left_out=left_out,
     )
-    return _signed(certificate)
+    return signed(certificate)
 
 
 def speed_of(setting: Setting, batch_size: int, training: Training) -> Speed:
@@ -347,7 +218,7 @@ def speed_of(setting: Setting, batch_size: int, training: Training) -> Speed:
 def certificate_of(
     name: str, trainings: Sequence[Training], machine: str, speeds: list[Speed], left_out: dict[str, str]
 ) -> Certificate:
-    """Return the signed certificate of `speeds`, which `trainings` of the same model gave."""
+    """Return the certificate of `speeds`, which `trainings` of the same model gave."""
     base = trainings[0]
     devices = {device.name: device for training in trainings for device in training.measured}
     certificate = Certificate(
@@ -358,25 +229,14 @@ def certificate_of(
         machine=machine,
         cores=max(training.cores for training in trainings),
         devices=list(devices.values()),
-        versions={"python": platform.python_version(), **base.versions},
-        measured=datetime.now(UTC).isoformat(timespec="seconds"),
+        versions=base.versions,
         speeds=speeds,
         left_out=left_out,
     )
-    return _signed(certificate)
+    return signed(certificate)
 
 
-def _signed(certificate: Certificate) -> Certificate:
-    return certificate.model_copy(update={"digest": digest(certificate)})
-
-
-def digest(certificate: Certificate) -> str:
-    """Return the SHA-256 of what the certificate says, by which a changed one is known."""
-    content = json.dumps(certificate.model_dump(exclude={"digest"}), sort_keys=True)
-    return hashlib.sha256(content.encode()).hexdigest()
-
-
-def machine_name() -> str:
+def _machine_name() -> str:
     """Return the processor's name and architecture."""
     with suppress(OSError, StopIteration):
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from trainyard_control.search.chart import Chart, Mark, chart
-
-if TYPE_CHECKING:
-    from trainyard_control.search.certificate import Speed
-
+from trainyard_control.search.speed.speed import Speed
 
 _GOOD = 0.8  # chosen: a lower share of perfect is worth a remark
 

@@ -1,0 +1,1 @@
+"""How fast a recipe trains: in several settings, by more workers, on the pools of a cluster, as a certificate."""

@@ -1,0 +1,61 @@
+"""What runs on the pools of a cluster have measured of a recipe's speed, from what they left in its storage."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from trainyard.contract import keys
+from trainyard.contract.artifacts.train import Training
+from trainyard.spec.environment import Environment
+from trainyard.spec.hardware import machines
+from trainyard.spec.recipe import Recipe
+from trainyard.storage import storage
+from trainyard_control.search.speed.certificate import Certificate
+from trainyard_control.search.speed.measuring import Setting, certificate_of, speed_of
+from trainyard_control.search.speed.speed import Speed
+
+
+@dataclass(frozen=True)
+class Measured:
+    """certificate: of the pools that have been measured, None if none has. missing: the others."""
+
+    certificate: Certificate | None
+    missing: list[str]
+
+
+def collect(recipe: Recipe, environment: Environment, runs: Mapping[str, str]) -> Measured:
+    """Return what the runs have measured; `runs` are their names by pool, the first of which others are held against.
+
+    Raises `TransientError` if a bucket cannot be reached.
+    """
+    folder = storage.join(environment.storage, recipe.name, "train")
+    outputs = [storage.join(folder, name) for name in storage.children(folder)]
+    found = {pool: training for pool, run in runs.items() if (training := _training(outputs, run))}
+    missing = [pool for pool in runs if pool not in found]
+    if not found:
+        return Measured(None, missing)
+    speeds = [_speed(recipe, environment, pool, training) for pool, training in found.items()]
+    where = f"pools of {environment.name}"
+    left_out = dict.fromkeys(missing, "It has not been measured yet.")
+    return Measured(certificate_of(recipe.name, list(found.values()), where, speeds, left_out), missing)
+
+
+def _training(outputs: list[str], run: str) -> Training | None:
+    """Return the training of the run that was given this name, None if none of the `outputs` is it."""
+    for output in outputs:
+        if output.endswith(keys.labelled("", run)) and storage.committed(output) is not None:
+            return Training.read(output)
+    return None
+
+
+def _speed(recipe: Recipe, environment: Environment, pool: str, training: Training) -> Speed:
+    node, price = environment.pools[pool], machines.price(environment.pools[pool], environment.platform)
+    hardware = training.hardware if training.replicas == 1 else f"{training.replicas} x {training.hardware}"
+    return speed_of(Setting(pool, {}), recipe.train.batch_size, training).model_copy(
+        update={
+            "pool": pool,
+            "hardware": hardware,
+            "dollars_per_hour": None if price is None else round(node.workers * price.usd_per_hour, 4),
+        }
+    )
