@@ -16,7 +16,7 @@ from trainyard.contract.artifacts.preprocess import Feature
 from trainyard.errors import ConfigurationError
 from trainyard.models.build import build
 from trainyard.spec.networks import COLUMN_NETWORKS, MINIMUM_SIDE, WIDER, Network
-from trainyard.spec.recipe import Model
+from trainyard.spec.training.model import Model
 from trainyard.steps.train.engines.network import limit_batch_norm_momentum
 from trainyard.steps.train.engines.tensorflow.strategy import precision_policy
 

@@ -19,6 +19,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
+from table_recipes import HOUSES, SONGS
 
 from trainyard import quantity, uris
 from trainyard.contract import keys, window
@@ -65,30 +66,7 @@ RIDES = {
     },
     "model": {"name": "mlp"},
 }
-ENERGY = {
-    "name": "energy",
-    "task": "regression",
-    "data": {
-        "format": "csv",
-        "path": "houses.csv",
-        "targets": ["heating", "cooling"],
-        "features": {"area": {"type": "numeric"}},
-    },
-    "model": {"name": "mlp"},
-    "evaluate": {"gates": [{"metric": "mae", "max": 2, "target": "cooling"}]},
-}
-SONGS = {
-    "name": "songs",
-    "task": "multi_label",
-    "data": {
-        "format": "csv",
-        "path": "songs.csv",
-        "label": "genres",
-        "label_separator": ";",
-        "features": {"tempo": {"type": "numeric"}},
-    },
-    "model": {"name": "mlp"},
-}
+ENERGY = {**HOUSES, "evaluate": {"gates": [{"metric": "mae", "max": 2, "target": "cooling"}]}}
 IMAGES = {
     "name": "pets",
     "data": {"format": "image_folder", "path": "gs://bucket/pets", "image_size": [96, 96]},

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from pydantic import ValidationError
+from table_recipes import HOUSES, SONGS
 
 from trainyard.contract.artifacts.evaluate import Evaluation
 from trainyard.contract.artifacts.gate import Interval, Verdict
@@ -23,30 +24,6 @@ from trainyard.steps.preprocess.readers.records import BadRecord, batch_schema
 from trainyard.steps.preprocess.readers.tables.columns import ColumnJudge
 from trainyard.steps.preprocess.readers.tables.rows import check_row
 from trainyard_control.search.learning_curve import _point
-
-SONGS: dict[str, Any] = {
-    "name": "songs",
-    "task": "multi_label",
-    "data": {
-        "format": "csv",
-        "path": "songs.csv",
-        "label": "genres",
-        "label_separator": ";",
-        "features": {"tempo": {"type": "numeric"}},
-    },
-    "model": {"name": "mlp"},
-}
-HOUSES: dict[str, Any] = {
-    "name": "houses",
-    "task": "regression",
-    "data": {
-        "format": "csv",
-        "path": "houses.csv",
-        "targets": ["heating", "cooling"],
-        "features": {"area": {"type": "numeric"}},
-    },
-    "model": {"name": "mlp"},
-}
 
 
 def changed(recipe: dict[str, Any], **sections: Any) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import keras
 from keras import layers
 
-from trainyard.spec.recipe import Model
+from trainyard.spec.training.model import Model
 
 
 def network(model: Model, image: keras.KerasTensor, outputs: int) -> keras.KerasTensor:

@@ -11,7 +11,7 @@ from trainyard.contract.artifacts.preprocess import Feature
 from trainyard.errors import ConfigurationError
 from trainyard.spec.feature_names import input_name
 from trainyard.spec.networks import MINIMUM_SIDE
-from trainyard.spec.recipe import Model
+from trainyard.spec.training.model import Model
 
 
 def build(model: Model, features: Sequence[Feature], outputs: int, seed: int) -> keras.Model:

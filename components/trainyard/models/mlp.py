@@ -9,7 +9,7 @@ from keras import layers
 
 from trainyard.contract.artifacts.preprocess import Feature
 from trainyard.models import columns
-from trainyard.spec.recipe import Model
+from trainyard.spec.training.model import Model
 
 
 def network(

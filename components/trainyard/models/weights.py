@@ -24,7 +24,7 @@ from trainyard.data import trained
 from trainyard.errors import ConfigurationError, DataError, TransientError
 from trainyard.models import applications
 from trainyard.spec.networks import IMAGENET
-from trainyard.spec.recipe import Model
+from trainyard.spec.training.model import Model
 from trainyard.storage.disk import os_errors
 
 HEAD = "logits"

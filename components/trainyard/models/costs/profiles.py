@@ -16,7 +16,7 @@ from trainyard.contract.artifacts.preprocess import Feature
 from trainyard.models.build import build
 from trainyard.models.costs.cost import cost
 from trainyard.spec.networks import MINIMUM_SIDE
-from trainyard.spec.recipe import Model
+from trainyard.spec.training.model import Model
 
 FILE = Path(__file__).with_name("profiles.json")
 CLASSES = 10

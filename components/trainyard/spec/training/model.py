@@ -1,0 +1,91 @@
+"""What a recipe says of the network."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+from pydantic import Field, ValidationInfo, field_validator
+
+from trainyard.spec import documents
+from trainyard.spec.documents import Strict
+from trainyard.spec.networks import IMAGENET, KERAS_APPLICATIONS, Network
+from trainyard.uris import Source
+
+Units = Annotated[int, Field(gt=0, le=65_536)]
+
+UNTIL = "until "
+"""Begins a value of model.freeze that names a block."""
+_FREEZE = rf"^(none|backbone|{UNTIL}\S+)$"
+
+
+class Model(Strict):
+    """Which network. Sizes of images and number of classes come from the data."""
+
+    name: Network | None = Field(
+        None,
+        description="Required unless module has a build_model, or train.command trains. mlp and wide_deep take "
+        "columns, others images.",
+    )
+    hidden: list[Units] = Field([64, 32], max_length=100, description="Units a layer, for mlp and wide_deep.")
+    dropout: Annotated[float, Field(ge=0, lt=1)] = Field(
+        0.2,
+        description="Share of the units that a step leaves out, before the last layer or after each hidden one.",
+    )
+    width: Annotated[float, Field(ge=0.05, le=16)] = Field(
+        1.0,
+        description="Times the channels or units of each layer, for cnn_small, mlp, wide_deep and mobilenet_v3_*; of "
+        "these 0.75 and 1 have weights: imagenet.",
+        exclude_if=lambda width: width == 1,  # so that the outputs of recipes without it keep their keys
+    )
+    depth: Annotated[float, Field(ge=0.1, le=16)] = Field(
+        1.0,
+        description="Times the convolutions of each block of cnn_small, or the hidden layers of mlp and wide_deep.",
+        exclude_if=lambda depth: depth == 1,
+    )
+    weights: Source | None = Field(
+        None,
+        description="Trained weights to begin with: imagenet (those that Keras publishes for the network), or a .keras "
+        "or .weights.h5 file, or the folder of a pushed version; local, gs:// or s3://. The last layer begins anew, "
+        "but for a pushed version of the same classes.",
+    )
+    freeze: str = Field(
+        "none",
+        pattern=_FREEZE,
+        description="With weights, which layers keep them: none; backbone, all but the last; until BLOCK, those up to "
+        "the layer of that name, or to the last one whose name begins so, such as until conv4 of resnet50.",
+    )
+
+    @field_validator("weights")
+    @classmethod
+    def _is_there(cls, weights: str | None, info: ValidationInfo) -> str | None:
+        if weights is None or weights == IMAGENET:
+            return weights
+        return documents.require_source(weights, info, "Name one, a bucket's URI, or imagenet")
+
+    @field_validator("freeze", mode="before")
+    @classmethod
+    def _is_known(cls, freeze: object) -> object:
+        if isinstance(freeze, str) and not re.search(_FREEZE, freeze):
+            raise ValueError(f"'{freeze[:100]}' is not known. Write none, backbone, or until BLOCK")
+        return freeze
+
+    def channels(self, count: int) -> int:
+        """Return how many channels or units a layer of `count` has at this width."""
+        return max(1, round(count * self.width))
+
+    def repeats(self, count: int) -> int:
+        """Return how many layers a block of `count` has at this depth."""
+        return max(1, round(count * self.depth))
+
+    @property
+    def hidden_units(self) -> list[int]:
+        """The units of each hidden layer at this width and depth: [64, 32] twice as deep is [64, 64, 32, 32]."""
+        count = self.repeats(len(self.hidden)) if self.hidden else 0
+        return [self.channels(self.hidden[index * len(self.hidden) // count]) for index in range(count)]
+
+    @property
+    def network_module(self) -> str:
+        """The module that builds the network."""
+        module = "applications" if self.name in KERAS_APPLICATIONS else self.name
+        return f"trainyard.models.{module}"
