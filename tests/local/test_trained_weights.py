@@ -245,6 +245,17 @@ def test_published_weights_are_fetched_once_and_verified(
     cached.write_bytes(b"cut")
     load_weights(model, grey, LABELS)
     assert server.requests == [f"/{name}"] * 2 and cached.stat().st_size == served.stat().st_size
+    kept = tmp_path / "storage" / "_published"
+    cached.unlink()
+    load_weights(model, grey, LABELS, str(kept))
+    cached.unlink()
+    load_weights(model, grey, LABELS, str(kept))  # another machine, whose storage is the same
+    assert server.requests == [f"/{name}"] * 3 and cached.stat().st_size == served.stat().st_size
+    (kept / "mobilenet_v3_small-1" / name).write_bytes(b"cut")
+    cached.unlink()
+    load_weights(model, grey, LABELS, str(kept))
+    assert server.requests == [f"/{name}"] * 4 and cached.stat().st_size == served.stat().st_size
+    assert (kept / "mobilenet_v3_small-1" / name).stat().st_size == served.stat().st_size
     cached.unlink()
     served.write_bytes(b"<html>log in</html>")
     with pytest.raises(DataError, match="what came as the weights of mobilenet_v3_small is not what Keras published"):

@@ -100,6 +100,7 @@ OWN = {
     "data": {"format": "image_folder", "bundled": "digits"},
     "train": {"command": ["python", "my_train.py"], "files": ["test_documents.py"]},
 }
+FOLDER = {"name": "folder", "train": {"command": ["python", "my_train.py"], "result": "folder"}}
 INLINE = OWN | {"train": {"command": ["python", "my_train.py"], "files": {"my_train.py": "print(1)"}}}
 RESOURCES = {"requests": {"cpu": "1", "memory": "2Gi"}, "limits": {"cpu": "2", "memory": "2Gi"}}
 KUBEFLOW = {
@@ -139,7 +140,10 @@ SCHEDULE = {
     "when": {"champion_older_than": "7d"},
 }
 MODELS: dict[str, tuple[type[BaseModel], list[Node]]] = {
-    "recipe": (Recipe, [TABLE, RIDES, ENERGY, SONGS, IMAGES, CLASSES, WINDOW, DIGITS, TUNED, TAUGHT, OWN, INLINE]),
+    "recipe": (
+        Recipe,
+        [TABLE, RIDES, ENERGY, SONGS, IMAGES, CLASSES, WINDOW, DIGITS, TUNED, TAUGHT, OWN, FOLDER, INLINE],
+    ),
     "environment": (Environment, [KUBEFLOW, VERTEX]),
     "schedule": (Schedule, [SCHEDULE]),
 }
@@ -290,7 +294,7 @@ def good_values(kind: str, at: Location, document: Node) -> Iterator[str]:
 def mutations(kind: str, at: Location) -> Iterator[tuple[str, bool]]:
     """Yield a good document's text with each hostile value at the place, then with each good one, and which it is."""
     nearest = max(MODELS[kind][1], key=lambda document: len(present(document, at)))
-    needed = {*schema(kind)["required"], "task", "model", "images", "pools", "placement", at[0]}
+    needed = {*schema(kind)["required"], "data", "task", "model", "images", "pools", "placement", at[0]}
     nearest = {key: value for key, value in nearest.items() if key in needed}
     text = yaml.safe_dump(placed(nearest, at, PLACEHOLDER), sort_keys=False, allow_unicode=True)
     before, after = text.split(PLACEHOLDER)

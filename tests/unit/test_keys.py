@@ -185,3 +185,8 @@ def test_an_output_of_another_recipe_or_of_an_earlier_version_is_no_reason(tmp_p
     with storage.stage(f"{tmp_path}/train/same", "trainyard.train", origin=before.model_dump()):
         pass
     assert why_again(f"{tmp_path}/train/new", origin(RECIPE, "train", {"examples": "b"})) == "its examples changed"
+
+
+def test_published_weights_lie_beside_the_recipes_of_a_storage() -> None:
+    model = keys.output_uri("s3://bucket/runs", RECIPE, "train", "examples")
+    assert keys.published_weights(keys.checkpoints(model)) == "s3://bucket/runs/_published"

@@ -57,6 +57,8 @@ def test_a_recipe_carries_the_files_that_its_command_names_and_those_it_lists(re
         ("train.files=[layer.py]", "there is no file 'layer.py' beside the recipe"),
         ("train.files=[../layers.py]", "train.files"),
         ("train.command=[]", "train.command"),
+        ("data=null", "data"),
+        ("evaluate.gates=[{metric: acuracy, min: 0.9}]", "no such metric 'acuracy'. Did you mean 'accuracy'?"),
         ("train.command=null", "model.name: is required unless module has a build_model"),
         ("train.image=team trainer", "train.image: is no name of an image. Write registry/name:tag"),
         ("train.image=example/trainer@sha256:12", "train.image: is no name of an image. Write registry/name:tag"),
@@ -164,3 +166,32 @@ def test_other_lines_are_text_even_if_they_look_like_events(capsys: pytest.Captu
     _, said = told(capsys, "epoch one", '{"event": "failed", "code": 0, "message": "all is well"}', '{"event": ')
     assert said == ["epoch one", 'program: {"event": "failed", "code": 0, "message": "all is well"}', '{"event":']
     assert not any(events.parse(line) for line in said)
+
+
+FOLDER = "{name: own, train: {command: [python, -c, pass], result: folder}, evaluate: {gates: [{metric: wer, max: 3}]}}"
+
+
+def test_a_program_with_a_folder_needs_no_data_and_names_metrics_as_it_likes() -> None:
+    recipe = parse(FOLDER, Recipe, name="recipe")
+    assert recipe.data.format == "none" and keys.fingerprint(recipe) == "none"
+    assert parse(plain_yaml.dump(recipe.model_dump(mode="json")), Recipe, name="recipe") == recipe
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        ("result: folder", "result: keras", "data: is required and missing. Say what to learn from"),
+        ("name: own", "name: own, task: regression", "task: is of the examples in data, and there are none"),
+        ("name: own", "name: own, data: {format: none, label: x}", "format none has no data that label could be of"),
+        ("name: own", "name: own, module: own.py", "module: is of models that Trainyard judges and exports"),
+        ("name: own", "name: own, export: {formats: [saved_model]}", "export.formats: is of models that Trainyard"),
+        ("gates:", "worst: 3, gates:", "evaluate.worst: is of models that Trainyard judges"),
+        ("max: 3", "max: 3, slice: a=b", "evaluate.gates.0.slice: is of models that Trainyard judges"),
+        ("max: 3", "max_difference: 3, against: boosted", "evaluate.gates.0.against: is of models that Trainyard"),
+        ("command: [python, -c, pass], ", "", "train.result: is for train.command, and there is none"),
+    ],
+)
+def test_what_a_folder_leaves_without_effect_is_refused(before: str, after: str, said: str) -> None:
+    with pytest.raises(ConfigurationError) as fault:
+        parse(FOLDER.replace(before, after), Recipe, name="recipe")
+    assert said in str(fault.value)

@@ -124,7 +124,7 @@ def test_a_folder_of_pictures_becomes_a_recipe(tmp_path: Path, mode: str, channe
 def test_the_command_writes_the_recipe_once_and_says_what_it_guessed(tmp_path: Path) -> None:
     file = tmp_path / "sub" / "members.yaml"
     file.parent.mkdir()
-    command = ["recipe", "new", str(file), "--from-data", str(table(tmp_path)), "--label", "kept"]
+    command = ["recipe", "new", str(file), "--from", str(table(tmp_path)), "--label", "kept"]
     first = CliRunner().invoke(app, command)
     assert first.exit_code == 0 and "left out: id" in first.stderr
     assert Path(recipes.load(str(file)).data.path or "").resolve() == tmp_path / "members.csv"

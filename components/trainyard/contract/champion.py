@@ -44,7 +44,7 @@ def champion(destination: str) -> Champion | None:
     except ValidationError as error:
         raise DataError(f"{pointer}: not a pointer of Trainyard. Remove it; the next push writes it again.") from error
     folder = storage.join(destination, str(best.version))
-    if "saved_model.pb" not in storage.children(folder):
+    if not storage.children(folder):
         raise DataError(
             f"{pointer}: points to version {best.version}, which is not there. "
             "Restore the folder, or remove the pointer to go on without a champion."

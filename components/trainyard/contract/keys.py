@@ -47,6 +47,14 @@ def checkpoints(model: str) -> str:
     return f"{model}.checkpoints"
 
 
+def published_weights(checkpoints: str) -> str:
+    """Return where the storage with the checkpoints of a training keeps the weights that Keras publishes.
+
+    No recipe's name begins so.
+    """
+    return storage.join(checkpoints.rsplit("/", 3)[0], "_published")
+
+
 def parts(examples: str) -> str:
     """Return the folder of what preprocess goes on from to its output `examples`."""
     return f"{examples}.parts"
@@ -85,9 +93,11 @@ def fingerprint(recipe: Recipe, day: str = "") -> str:
     day: if the recipe reads a window of days, what `window.paths` takes; its days are part of the name.
 
     Local files count with path, size and modification time, objects of a bucket with name, size and checksum; a bundled
-    source with its name, for its content is fixed by the locked package. Raises `DataError` if nothing matches the
-    path, days are missing or it may not be read, `TransientError` if a bucket cannot be reached.
+    source with its name, for its content is fixed by the locked package; no data is 'none'. Raises `DataError` if
+    nothing matches the path, days are missing or it may not be read, `TransientError` if a bucket cannot be reached.
     """
+    if recipe.data.format == "none":
+        return "none"
     if recipe.data.bundled is not None:
         return f"{recipe.data.bundled} scikit-learn {importlib.metadata.version('scikit-learn')}"
     path = recipe.data.path or ""

@@ -12,10 +12,16 @@ PRODUCER = "trainyard.push"
 PREPROCESSING = "preprocessing.json"
 """What export writes beside the SavedModel of the inputs it takes; in a version it lies below `assets.extra/`."""
 
+METRICS = "metrics.json"
+"""What a program says of the folder that it left, as {name: number}; beside that."""
+
 LABELS, TARGETS = "labels.txt", "targets.txt"
 """Beside an exported model: the names of its classes, or of its several targets, one a line in their order."""
 
-_SAVED_MODEL = "saved_model/"
+FOLDER = "model"
+"""The files that a program of the recipe's own left to be served as they are, instead of a SavedModel."""
+
+_SERVED = ("saved_model/", f"{FOLDER}/")
 _NOT_SERVED = "exports.json"
 
 
@@ -28,10 +34,10 @@ def names(folder: str, file: str) -> list[str] | None:
 def layout(exported: Manifest) -> dict[str, str]:
     """Return where each exported file goes in a version's folder, as {path: name in the export's folder}.
 
-    The SavedModel is the folder itself; all else lies below `assets.extra/`.
+    The SavedModel, or what a program left instead, is the folder itself; all else lies below `assets.extra/`.
     """
     return {
-        name.removeprefix(_SAVED_MODEL) if name.startswith(_SAVED_MODEL) else f"{EXTRA}/{name}": name
+        name.partition("/")[2] if name.startswith(_SERVED) else f"{EXTRA}/{name}": name
         for name in exported.files
         if name != _NOT_SERVED
     }

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import io
-import os
-import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -21,11 +18,10 @@ from trainyard.contract.champion import EXTRA
 from trainyard.contract.training import weights as source
 from trainyard.contract.training.weights import FIELD
 from trainyard.data import trained
-from trainyard.errors import ConfigurationError, DataError, TransientError
-from trainyard.models import applications
+from trainyard.errors import ConfigurationError, DataError
+from trainyard.models.published import first_line, published
 from trainyard.spec.networks import IMAGENET
 from trainyard.spec.training.model import Model
-from trainyard.storage.disk import os_errors
 
 HEAD = "logits"
 """The layer of every named network of images that gives one number a class; all others are its backbone."""
@@ -35,8 +31,10 @@ _LISTED = 3  # differences in a sentence
 Arrays = Mapping[str, np.ndarray]
 
 
-def load_weights(model: Model, network: keras.Model, labels: list[str] | None) -> None:
+def load_weights(model: Model, network: keras.Model, labels: list[str] | None, published_at: str = "") -> None:
     """Give `network`, that of `model`, the weights that model.weights names.
+
+    published_at: the folder of a storage in which those that Keras publishes are kept, '' for none.
 
     Their head comes along only if they tell apart the same classes, `labels`, which a pushed version alone says: that
     of other classes, even if there are as many, is a worse beginning than a new one.
@@ -45,7 +43,7 @@ def load_weights(model: Model, network: keras.Model, labels: list[str] | None) -
     damaged, `TransientError` if it cannot be fetched.
     """
     weights = model.weights or ""
-    arrays = _imagenet(model) if weights == IMAGENET else _arrays(weights, network)
+    arrays = _by_name(published(model, published_at)) if weights == IMAGENET else _arrays(weights, network)
     own = {variable.path: variable for variable in network.weights}
     head = {name for name in own.keys() | arrays.keys() if name.startswith(f"{HEAD}/")}
     body = {name for name in own.keys() | arrays.keys() if name not in head}
@@ -77,46 +75,6 @@ def _differences(own: Mapping[str, tuple[int, ...]], arrays: Arrays, names: set[
     return list(phrases.values())
 
 
-def _imagenet(model: Model) -> Arrays:
-    """Return the published weights of the named network, by the names of variables."""
-    name = model.name or ""
-    try:
-        # Keras writes its progress onto stdout, where events go; a process that fetches has the others wait.
-        with _one_at_a_time(), contextlib.redirect_stdout(io.StringIO()):
-            return _by_name(applications.published(model))
-    except OSError as error:
-        raise _unreachable(name, str(error.strerror or error)) from error
-    except ValueError as error:
-        raise DataError(
-            f"{FIELD}: {IMAGENET}: what came as the weights of {name} is not what Keras published "
-            f"({_first_line(error)}). Look at the proxy, and run the same command again."
-        ) from error
-    except Exception as error:
-        if type(error) is not Exception:  # what keras.utils.get_file raises if the server cannot be reached
-            raise
-        raise _unreachable(name, _first_line(error)) from error
-
-
-def _unreachable(name: str, reason: str) -> TransientError:
-    return TransientError(
-        f"{FIELD}: {IMAGENET}: the weights of {name} could not be fetched ({reason}). Check the network and run the "
-        "same command again, or copy the file into Keras' cache (KERAS_HOME), or name a file of weights."
-    )
-
-
-@contextlib.contextmanager
-def _one_at_a_time() -> Iterator[None]:
-    """Wait until no other process of this user is in such a block: Keras writes into its cache in place."""
-    path = Path(tempfile.gettempdir()) / f"trainyard-{os.getuid()}-keras.lock"
-    with os_errors(path):
-        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)  # the folder is everybody's
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(lock)
-
-
 def _arrays(weights: str, network: keras.Model) -> Arrays:
     """Return the arrays in the file or the pushed version `weights`, by the names of variables."""
     if not source.is_file(weights):
@@ -141,7 +99,7 @@ def _from_hdf5(weights: str, path: Path, network: keras.Model) -> Arrays:
             layers = _Editor(str(path))
     except (OSError, ValueError, KeyError, TypeError, RecursionError, zipfile.BadZipFile) as error:
         raise DataError(
-            f"{FIELD}: {weights}: Keras refuses to read it safely ({_first_line(error)}). Save it again with "
+            f"{FIELD}: {weights}: Keras refuses to read it safely ({first_line(error)}). Save it again with "
             "Model.save_weights."
         ) from error
     names: dict[str, list[str]] = {}
@@ -198,7 +156,3 @@ def _labels(weights: str) -> list[str] | None:
     if weights == IMAGENET or source.is_file(weights):
         return None
     return version.names(weights, f"{EXTRA}/{version.LABELS}")
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -43,6 +43,8 @@ def inspect_recipe(recipe: Recipe) -> Profile:
 def recipe_source(recipe: Recipe) -> SourceFiles:
     """Return the files of the data that `recipe` names. Raises `ConfigurationError` if they are none to look into."""
     data = recipe.data
+    if data.format == "none":
+        raise ConfigurationError(f"{recipe.name}: data: the recipe has none; train.command reads what it likes.")
     kind = _KINDS.get(data.format)
     if kind is None or data.path is None or data.window_days is not None:
         what = "bundled data" if data.path is None else "a window of days" if kind else f"the format {data.format}"

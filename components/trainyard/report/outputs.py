@@ -28,7 +28,10 @@ _DOCUMENTS: dict[str, type[Document]] = {
 
 @dataclass(frozen=True)
 class Outputs:
-    """The committed output folders of the steps that ran, by step, and their documents; None if a step did not run."""
+    """The committed output folders of the steps that ran, by step, and their documents; None if a step did not run.
+
+    examples: None too if the recipe has no data.
+    """
 
     folders: dict[str, str]
     examples: Examples | None
@@ -38,10 +41,13 @@ class Outputs:
     pushed: Pushed | None
 
     @property
-    def gates(self) -> list[tuple[str, Split, Verdict]]:
-        """What was judged, on which split, and the verdict."""
+    def gates(self) -> list[tuple[str, Split | None, Verdict]]:
+        """What was judged, on which split (None: by a program, on what it chose), and the verdict."""
         model = [("model", self.evaluation.split, self.evaluation.gate)] if self.evaluation else []
-        return [*model, *([("exports", EXPORTS_SPLIT, self.exports.gate)] if self.exports else [])]
+        return [
+            *model,
+            *([("exports", EXPORTS_SPLIT, self.exports.gate)] if self.exports and self.exports.exports else []),
+        ]
 
     @property
     def verdict(self) -> str:
@@ -61,7 +67,7 @@ def read(folders: dict[str, str], skip_unreadable: bool = False) -> Outputs:
             documents[step] = _DOCUMENTS[step].read(uri)
     return Outputs(
         {step: folders[step] for step in documents},
-        _of(Examples, documents),
+        examples if (examples := _of(Examples, documents)) and examples.splits else None,
         _of(Training, documents),
         _of(Evaluation, documents),
         _of(Exports, documents),

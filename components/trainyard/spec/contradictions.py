@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, get_args
 
 from trainyard.errors import did_you_mean
 from trainyard.spec import feature_names
-from trainyard.spec.gates import METRICS
+from trainyard.spec.gates import ALL_METRICS, METRICS
 from trainyard.spec.networks import (
     COLUMN_NETWORKS,
     DEEPER,
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 def of_recipe(recipe: Recipe) -> Iterator[tuple[Location, str]]:
     """Yield what no single section can know: the place of each contradiction, and why it is one."""
+    if recipe.data.format == "none":
+        yield from _no_data_faults(recipe)
+        return
     if recipe.train.command is None:
         yield from _model_faults(recipe)
         yield from _weights_faults(recipe)
@@ -52,6 +55,18 @@ def of_recipe(recipe: Recipe) -> Iterator[tuple[Location, str]]:
         yield ("export", "formats"), "a format is given twice. Give it once"
     if recipe.train.warm_start and "keras" not in formats:
         yield ("train", "warm_start"), "takes the champion's model.keras. Add keras to export.formats"
+
+
+def _no_data_faults(recipe: Recipe) -> Iterator[tuple[Location, str]]:
+    if recipe.train.result != "folder":
+        yield (
+            ("data",),
+            "is required and missing. Say what to learn from. Only train.command with train.result: folder needs none",
+        )
+    elif recipe.task != "classification":
+        yield ("task",), "is of the examples in data, and there are none. Leave it out"
+    else:
+        yield from command.faults(recipe)
 
 
 def _label_faults(recipe: Recipe) -> Iterator[tuple[Location, str]]:
@@ -211,9 +226,14 @@ def _augment_faults(recipe: Recipe) -> Iterator[tuple[Location, str]]:
 
 def _gate_faults(recipe: Recipe) -> Iterator[tuple[Location, str]]:
     allowed, targets = METRICS[recipe.task], recipe.data.targets
+    if recipe.train.result == "folder":
+        return
     for index, gate in enumerate(recipe.evaluate.gates):
         at = ("evaluate", "gates", index)
-        if gate.metric not in allowed:
+        if gate.metric not in ALL_METRICS:
+            known = f"{did_you_mean(gate.metric, ALL_METRICS)} Known: {', '.join(ALL_METRICS)}"
+            yield (*at, "metric"), f"no such metric '{gate.metric}'.{known}"
+        elif gate.metric not in allowed:
             yield (*at, "metric"), f"'{gate.metric}' is no metric of a {recipe.task}. Known: {', '.join(allowed)}"
         if gate.against == "boosted" and (recipe.data.is_image or not recipe.evaluate.boosted):
             yield (

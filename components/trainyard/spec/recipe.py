@@ -55,9 +55,10 @@ class Data(Strict):
 
     model_config = ConfigDict(serialize_by_alias=True)
 
-    format: Literal["image_folder", "tfrecord", "csv", "parquet", "tfds"] = Field(
+    format: Literal["image_folder", "tfrecord", "csv", "parquet", "tfds", "none"] = Field(
         description="image_folder: one folder of images a class. tfrecord: tf.Example. csv: with a header line, .gz "
-        "too. parquet: a folder name=value is a column too. tfds: a prepared TensorFlow Datasets folder."
+        "too. parquet: a folder name=value is a column too. tfds: a prepared TensorFlow Datasets folder. none: "
+        "train.command reads data of its own."
     )
     path: Source | None = Field(
         None, description="Folder, file or glob, local, gs:// or s3://; relative to the recipe's file."
@@ -153,6 +154,15 @@ class Data(Strict):
 
     @model_validator(mode="after")
     def _source(self) -> Self:
+        if self.format == "none":
+            given = (
+                name
+                for name, field in type(self).model_fields.items()
+                if getattr(self, name) != field.get_default(call_default_factory=True)
+            )
+            if name := next((each for each in given if each != "format"), None):
+                raise ValueError(f"format none has no data that {name} could be of. Leave it out, or give the format")
+            return self
         if (self.path is None) == (self.bundled is None):
             raise ValueError("give either path or bundled")
         _check_window(self.path or "", self.window_days, self.format)
@@ -282,7 +292,7 @@ class Recipe(Strict):
         "classification",
         description="classification: the label is a class. multi_label: any number of classes. regression: a number.",
     )
-    data: Data
+    data: Data = Field(Data(format="none"), description="Required unless train.command reads data of its own.")
     model: Model = Model()
     train: Train = Train()
     evaluate: Evaluate = Evaluate()

@@ -103,6 +103,7 @@ def simulate(
 def _known(recipe: Recipe, environment: Environment, examples: int | None) -> tuple[History, DataSummary, ExampleCost]:
     """Return the runs that a plan learns from, what is known of the data, and what an example costs."""
     at_least_one("examples", examples)
+    cost.require_network(recipe)
     past = read_history(environment, recipe)
     if past.warning:
         print(f"! the plan learns from {len(past.observations)} recorded runs alone: {past.warning}", file=sys.stderr)

@@ -39,10 +39,9 @@ def _facts_of(record: dict[str, Any], network: str | None) -> Table:
     facts = Table.grid(padding=(0, 2))
     facts.add_column(no_wrap=True)
     facts.add_column(overflow="fold")  # a path is never cut
-    counts = (
-        f"{data['train']:,} train · {data['eval']:,} eval · {data['test']:,} test · {data['quarantined']:,} quarantined"
-    )
-    facts.add_row("data", counts)
+    if data:
+        counts = [f"{data[name]:,} {name}" for name in ("train", "eval", "test", "quarantined")]
+        facts.add_row("data", " · ".join(counts))
     bound = "bound unclear" if train["bottleneck"] == "unclear" else f"{train['bottleneck']}-bound"
     speed = f", {train['examples_per_second']:,.0f} examples/s" if train["examples_per_second"] else ""
     bound = "" if train.get("command") else f", {bound}"
@@ -68,7 +67,7 @@ def _remark(text: str) -> Padding:
 
 
 def _metrics(record: dict[str, Any], intervals: dict[str, Interval]) -> Table:
-    table = plain_table("metric (test split)", "value", "95 % interval")
+    table = plain_table(f"metric ({_on('test' if record['data'] else None)})", "value", "95 % interval")
     for name, value in record["metrics"].items():
         interval = intervals.get(name)
         table.add_row(escape(name), f"{value:.4f}", _between(interval.low, interval.high) if interval else "")
@@ -83,9 +82,13 @@ def _gates(gate: dict[str, Any]) -> list[Table]:
     ]
 
 
-def _gate(split: str, thresholds: list[dict[str, Any]]) -> Table:
+def _on(split: str | None) -> str:
+    return f"{split} split" if split else "as told"
+
+
+def _gate(split: str | None, thresholds: list[dict[str, Any]]) -> Table:
     intervals = any(threshold["interval"] for threshold in thresholds)
-    table = plain_table(f"gate ({split} split)", "value", "95 % interval" if intervals else "", "")
+    table = plain_table(f"gate ({_on(split)})", "value", "95 % interval" if intervals else "", "")
     for threshold in thresholds:
         interval, value = threshold["interval"], threshold["value"]
         mark = "[green]✓[/]" if threshold["passed"] else "[red]✗[/]"

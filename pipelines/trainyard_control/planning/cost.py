@@ -32,14 +32,10 @@ _CACHE = Path("~/.cache/trainyard/costs").expanduser()
 def of_recipe(recipe: Recipe, data: DataSummary) -> ExampleCost:
     """Return what an example costs on the mean over the epochs, the teacher's forward pass with it.
 
-    The recipe's own network and the teacher are built once in a process of their own, and remembered. Raises
-    `ConfigurationError` if a program of the recipe's own trains: nobody knows what it computes.
+    The recipe's own network and the teacher are built once in a process of their own, and remembered. Raises as
+    `require_network`.
     """
-    if recipe.train.command is not None:
-        raise ConfigurationError(
-            f"{recipe.name}: train.command: what a program of the recipe's own computes is not known beforehand, so no "
-            "speed is predicted. Run it, and read its examples a second in the report."
-        )
+    require_network(recipe)
     network, share = _network(recipe, data), backbone_share(recipe)
     operated = operations(network.flops_per_example, share)
     network = replace(network, flops_per_example=operated, backbone_share=share)
@@ -51,6 +47,15 @@ def of_recipe(recipe: Recipe, data: DataSummary) -> ExampleCost:
         flops_per_example=network.flops_per_example + operations(teacher.flops_per_example, 0),
         activations_per_example=network.activations_per_example + teacher.activations_per_example / TRAINING_PASSES,
     )
+
+
+def require_network(recipe: Recipe) -> None:
+    """Raise `ConfigurationError` if a program of the recipe's own trains: nobody knows what it computes."""
+    if recipe.train.command is not None:
+        raise ConfigurationError(
+            f"{recipe.name}: train.command: what a program of the recipe's own computes is not known beforehand, so no "
+            "speed is predicted. Run it, and read its examples a second in the report."
+        )
 
 
 def _network(recipe: Recipe, data: DataSummary) -> ExampleCost:

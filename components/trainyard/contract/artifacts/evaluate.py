@@ -107,12 +107,12 @@ class Evaluation(Document):
     of the model last pushed, champion_metrics its metrics on the same examples, drift how far the training data moved
     from those that it learnt from, baseline what one answer to everything reaches (None: written by an earlier
     version). boosted and importance, the column that counts most first, are of tables alone; targets if there are
-    several.
+    several. Of a folder that a program left, split is None, examples 0 and metrics what the program says: it judged.
     """
 
     file = "evaluation.json"
 
-    split: Split
+    split: Split | None
     examples: int
     metrics: dict[str, float]
     intervals: dict[str, Interval]
@@ -134,8 +134,8 @@ class Evaluation(Document):
 
     @property
     def main_metric(self) -> str:
-        """The name of the metric that stands for the model, `spec.gates.MAIN_METRIC`."""
-        return next(name for name in MAIN_METRIC.values() if name in self.metrics)
+        """The name of the metric that stands for the model, `spec.gates.MAIN_METRIC`, or the first; '' of none."""
+        return next((name for name in MAIN_METRIC.values() if name in self.metrics), next(iter(self.metrics), ""))
 
     @property
     def remark(self) -> str:

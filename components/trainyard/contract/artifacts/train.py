@@ -87,7 +87,8 @@ class Training(Document):
     warm_start: the champion's version whose weights came first, '' if they were the model's own. weights: as
     model.weights of the recipe. teacher: the version whose answers were learned, '' if none.
     command: the program of the recipe's own that trained, if one did. What it did not tell is 0 then, or empty; the
-    rest of what it left is in files/.
+    rest of what it left is in files/. With train.result: folder its folder is model/ instead of model.keras, and
+    metrics is what it says of it.
     """
 
     file = "training.json"
@@ -134,3 +135,4 @@ class Training(Document):
     weights: str = ""
     teacher: str = ""
     command: list[str] = []
+    metrics: dict[str, float] = {}

@@ -28,7 +28,18 @@ FileText = Annotated[str, Field(max_length=MAX_FILE_BYTES)]
 
 # What a program is told by the recipe and may follow, or leave; all else of `train` is Trainyard's own doing.
 _TOLD = {
-    *("command", "image", "files", "workers", "epochs", "batch_size", "optimizer", "schedule", "warmup_epochs"),
+    *(
+        "command",
+        "image",
+        "files",
+        "result",
+        "workers",
+        "epochs",
+        "batch_size",
+        "optimizer",
+        "schedule",
+        "warmup_epochs",
+    ),
     "label_smoothing",
 }
 
@@ -41,6 +52,8 @@ def faults(recipe: Recipe) -> Iterator[tuple[Location, str]]:
             yield ("train", "files"), "are for train.command, and there is none. Give the command, or leave them out"
         if train.image:
             yield ("train", "image"), "is for train.command, and there is none. Give the command, or leave it out"
+        if train.result == "folder":
+            yield ("train", "result"), "is for train.command, and there is none. Give the command, or leave it out"
         return
     for name, field in type(recipe.model).model_fields.items():
         if getattr(recipe.model, name) != field.default:
@@ -48,8 +61,27 @@ def faults(recipe: Recipe) -> Iterator[tuple[Location, str]]:
     for name, value in train:
         if name not in _TOLD and value != type(train).model_fields[name].default:
             yield ("train", name), "is done by Trainyard's own training, and train.command trains. Leave it out"
+    if train.result == "folder":
+        yield from _folder_faults(recipe)
     if fault := _size_fault(_texts(train)):
         yield ("train", "files"), fault
+
+
+def _folder_faults(recipe: Recipe) -> Iterator[tuple[Location, str]]:
+    why = "is of models that Trainyard judges and exports, and train.result: folder is pushed as it is. Leave it out"
+    if recipe.module:
+        yield ("module",), why
+    for section, told in (("evaluate", {"gates"}), ("export", set[str]())):
+        part = getattr(recipe, section)
+        for name, field in type(part).model_fields.items():
+            if name not in told and getattr(part, name) != field.default:
+                yield (section, name), why
+    for index, gate in enumerate(recipe.evaluate.gates):
+        for name in ("slice", "target"):
+            if getattr(gate, name) is not None:
+                yield ("evaluate", "gates", index, name), why
+        if gate.against != "champion":
+            yield ("evaluate", "gates", index, "against"), why
 
 
 def with_files(train: Train, folder: Path) -> Train:

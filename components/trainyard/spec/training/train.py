@@ -147,8 +147,14 @@ class Train(Strict):
     command: Annotated[list[Argument], Field(min_length=1, max_length=1000)] | None = Field(
         None,
         description="A program of your own that trains instead, as [python, my_train.py, --layers, '3']; it starts in "
-        "every worker and leaves model.keras.",
+        "every worker and leaves its `result`.",
         exclude_if=_is_left_out,
+    )
+    result: Literal["keras", "folder"] = Field(
+        "keras",
+        description="What the command leaves. keras: model.keras, which is judged on the test split and exported. "
+        "folder: model/ with whatever serves it, pushed as it is, and metrics.json, which the gates go by.",
+        exclude_if=lambda result: result == "keras",  # so that the outputs of recipes without it keep their keys
     )
     image: Image | None = Field(
         None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import time
 from collections.abc import Callable
@@ -14,8 +15,11 @@ import keras
 import tensorflow as tf
 
 from trainyard import events
+from trainyard.contract import version
 from trainyard.contract.artifacts.export import Exports
+from trainyard.contract.artifacts.gate import Verdict
 from trainyard.contract.artifacts.preprocess import Examples
+from trainyard.contract.artifacts.train import Training
 from trainyard.contract.statistics.drift import Statistics
 from trainyard.data import trained
 from trainyard.data.examples import ExampleFolder, load_transform, open_examples, reading
@@ -40,6 +44,9 @@ def run(recipe: Recipe, examples: str, model: str, output: Path) -> None:
     `examples` and `model` are the committed outputs of preprocess and train. A file that differs too much makes the
     verdict `refused` and is listed all the same. Raises `DataError`, `ConfigurationError`.
     """
+    if recipe.train.result == "folder":
+        _copy(model, output)
+        return
     with reading(examples):
         _export(recipe, examples, model, output)
 
@@ -64,6 +71,14 @@ def _export(recipe: Recipe, examples: str, model: str, output: Path) -> None:
     verdict = gate.judge(measured, recipe.task, recipe.export.max_accuracy_drop)
     events.emit("compared", verdict=verdict.verdict, seconds=round(time.monotonic() - start, 2))
     Exports(exports=[file.export for file in measured], gate=verdict).write(output)
+
+
+def _copy(model: str, output: Path) -> None:
+    """Export the folder that a program of the recipe's own left as it is, beside what the program says of it."""
+    shutil.copytree(storage.join(model, version.FOLDER), output / version.FOLDER)
+    (output / version.METRICS).write_text(json.dumps(Training.read(model).metrics), encoding="utf-8")
+    Exports(exports=[], gate=Verdict(verdict="blessed", thresholds=[])).write(output)
+    events.emit("exported", formats=version.FOLDER)
 
 
 def _formats(recipe: Recipe) -> list[Format]:

@@ -88,6 +88,8 @@ def open_model(folder: str) -> PushedModel:
     """Return what the version in `folder` takes and gives. Raises `DataError` if Trainyard did not push it so."""
     where = f"{EXTRA}/{PREPROCESSING}"
     text = storage.read(folder, where) if storage.committed(folder) else None
+    if text is None and storage.read(folder, f"{EXTRA}/{version.METRICS}") is not None:
+        raise DataError(f"{folder}: a program of its own trained it, and its files are for that program's own server.")
     if text is None:
         raise DataError(f"{folder}: no {where}, so Trainyard did not push it. Name a version that `push` wrote.")
     try:

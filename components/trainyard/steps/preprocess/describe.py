@@ -11,6 +11,7 @@ from google.protobuf import text_format
 from tensorflow_transform.tf_metadata import schema_utils
 
 from trainyard import events
+from trainyard.contract import keys
 from trainyard.contract.artifacts.document import SPLITS, Split
 from trainyard.contract.artifacts.preprocess import (
     Column,
@@ -28,6 +29,23 @@ from trainyard.steps.preprocess.facts import quality
 from trainyard.steps.preprocess.shards import shard_name
 from trainyard.steps.preprocess.transforming.features import fillers, known_sizes
 from trainyard.steps.preprocess.transforming.transform import TransformSettings
+
+
+def write_empty(recipe: Recipe, output: Path) -> None:
+    """Write the examples.json of a recipe without data into `output`."""
+    Examples(
+        task=recipe.task,
+        label="",
+        labels=None,
+        splits={},
+        features=[],
+        raw_features=[],
+        image=None,
+        quarantined=0,
+        quarantine={},
+        warnings=[],
+        fingerprint=keys.fingerprint(recipe),
+    ).write(output)
 
 
 def write_description(

@@ -13,7 +13,7 @@ from trainyard.contract.window import day_of
 from trainyard.errors import ConfigurationError
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.preprocess.collect import Collected, collect
-from trainyard.steps.preprocess.describe import write_description
+from trainyard.steps.preprocess.describe import write_description, write_empty
 from trainyard.steps.preprocess.facts import quality
 from trainyard.steps.preprocess.facts.expectation import require_fitting
 from trainyard.steps.preprocess.kept import Kept, kept
@@ -40,6 +40,9 @@ def run(recipe: Recipe, output: Path, beam_options: str = "", day: str = "") -> 
     beam_options are Beam's own, such as `--runner=PrismRunner`; by default the pipelines run in this process.
     day: if the recipe reads a window of days, the day after its last one, YYYY-MM-DD; today in UTC by default.
     """
+    if recipe.data.format == "none":
+        write_empty(recipe, output)
+        return
     _require_literal(output)
     custom = load_preprocessing(recipe.module)
     if custom is not None and recipe.data.stored == "raw":

@@ -44,8 +44,10 @@ def publish(exported: str, manifest: Manifest, destination: str, version: int) -
 
     Raises `DataError` if a file is not the one that its manifest tells of, `InfrastructureError` as `storage.stage`.
     """
-    with storage.stage(storage.join(destination, str(version)), producer=PRODUCER, last=_SERVED) as folder:
-        for target, name in layout(manifest).items():
+    files = layout(manifest)
+    last = _SERVED if _SERVED in files else next(iter(files))
+    with storage.stage(storage.join(destination, str(version)), producer=PRODUCER, last=last) as folder:
+        for target, name in files.items():
             _copy(Path(exported) / name, folder / target, manifest.files[name])
 
 

@@ -17,6 +17,7 @@ import keras
 import tensorflow as tf
 
 from trainyard import events
+from trainyard.contract import keys
 from trainyard.contract.artifacts.train import Device, Epoch, Training
 from trainyard.contract.training import passes
 from trainyard.data.examples import ExampleFolder, open_examples, reading
@@ -40,6 +41,7 @@ from trainyard.steps.train.loop.checkpoint import Checkpoints
 from trainyard.steps.train.loop.goodput import Past
 from trainyard.steps.train.loop.loop import Loop
 from trainyard.steps.train.loop.watchdog import Watchdog, training_watchdog
+from trainyard.storage import storage
 
 
 def train(
@@ -96,7 +98,9 @@ def _train(
     precision = engine.precision(recipe.train)
     data, steps = prepare(recipe, folder, engine, targets, precision, feed)
     if recipe.model.weights is not None:
-        load_weights(recipe.model, steps.model, document.labels)
+        # A pod's own disk ends with it, and a machine's does not.
+        kept = storage.is_bucket(checkpoints) or "KUBERNETES_SERVICE_HOST" in os.environ
+        load_weights(recipe.model, steps.model, document.labels, keys.published_weights(checkpoints) if kept else "")
     if champion:
         warm_start.load_champion(champion, steps.model, examples, document.labels)
     seconds["build"] = time.perf_counter() - start

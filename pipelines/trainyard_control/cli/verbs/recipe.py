@@ -68,9 +68,7 @@ def new(
     table: Annotated[bool, typer.Option("--table", help="For a CSV file instead of a folder of images.")] = False,
     source: Annotated[
         str | None,
-        typer.Option(
-            "--from-data", metavar="SOURCE", help="Draft it from these data: CSV files or folders of pictures."
-        ),
+        typer.Option("--from", metavar="SOURCE", help="Draft it from these data: CSV files or folders of pictures."),
     ] = None,
     label: Label = None,
 ) -> None:
@@ -81,7 +79,7 @@ def new(
     if fault := uris.path_error(str(file)) or ("" if file.suffix in (".yaml", ".yml") else "does not end in .yaml"):
         raise ConfigurationError(f"{uris.without_secrets(str(file))!r}: {fault}. Name a YAML file to write.")
     if source is None and label is not None:
-        raise ConfigurationError("--label: is of --from-data alone. Give --from-data the data, or leave --label out.")
+        raise ConfigurationError("--label: is of --from alone. Give --from the data, or leave --label out.")
     if source is not None:
         text = _drafted(file, source, label, table)
     else:
@@ -112,7 +110,7 @@ def _drafted(file: Path, source: str, label: str | None, table: bool) -> str:
     from trainyard.quality.recipe_draft import draft_recipe
 
     if table:
-        raise ConfigurationError("--table: the data say what they are. Leave --table or --from-data out.")
+        raise ConfigurationError("--table: the data say what they are. Leave --table or --from out.")
     if file.exists():
         raise ConfigurationError(f"{file}: is there already. Name another file.")
     profile = inspect(source, label)

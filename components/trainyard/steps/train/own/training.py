@@ -9,10 +9,15 @@ import time
 from contextlib import nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, TypeAdapter, ValidationError
 
 from trainyard import events
+from trainyard.contract import version
 from trainyard.contract.artifacts.preprocess import Examples
 from trainyard.contract.artifacts.train import Training
+from trainyard.contract.champion import EXTRA
 from trainyard.errors import ConfigurationError, Preempted
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.train.gang import launcher_heartbeat
@@ -22,9 +27,18 @@ from trainyard.steps.train.loop.goodput import Past
 from trainyard.steps.train.own import program
 from trainyard.steps.train.own.told import Told
 from trainyard.storage import storage
+from trainyard.storage.manifest import MANIFEST
 
-_MODEL = "model.keras"
+_MODEL: dict[Literal["keras", "folder"], str] = {"keras": "model.keras", "folder": version.FOLDER}
+"""What the program leaves, by `train.result`; the train step has it under the same name."""
+
 _TENSORBOARD = "tensorboard"
+_NUMBERS = TypeAdapter(
+    dict[
+        Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[^\x00-\x1f\x7f]+$")],
+        Annotated[float, Field(strict=True, allow_inf_nan=False)],
+    ]
+)
 _REST = "files"
 """Where the rest of what the program left is, in the output of train."""
 
@@ -52,24 +66,29 @@ def train_by_command(recipe: Recipe, examples: str, checkpoints: str, output: Pa
         program.prepare(recipe, folder)
         facts = {
             "TRAINYARD_RECIPE_FILE": str(folder / "recipe.json"),
-            "TRAINYARD_EXAMPLES": local,
             "TRAINYARD_CHECKPOINTS": kept,
             "TRAINYARD_OUTPUT": str(left),
             "TRAINYARD_RESTARTS": str(len(gang_past.restarts) + bool(gang_past.last_break)),
         }
+        if recipe.data.format != "none":
+            facts["TRAINYARD_EXAMPLES"] = local
         fetched = time.monotonic()
         environment = program.variables(rank, gang_addresses(), facts)
         stopped = program.run(recipe.train.command or [], folder, environment, told)
         ran = time.monotonic() - fetched
-        if stopped and not (rank.chief and (left / _MODEL).is_file()):
+        if stopped and not (rank.chief and (left / _MODEL[recipe.train.result]).exists()):
             raise Preempted
         if rank.chief:
-            _take(left, output)
+            metrics = _metrics(left) if recipe.train.result == "folder" else {}
+            _take(left, output, recipe)
     if rank.chief:
-        training = _training(recipe, Examples.read(local), output, told, rank)
+        name, parameters = _model(recipe, local, output)
+        training = _training(recipe, name, parameters, told, rank)
         seconds = {"fetch": round(fetched - start, 3), "program": round(ran, 3)}
         split = _goodput(gang_past, told, seconds)
-        document = training.model_copy(update={"seconds": seconds, "restarts": gang_past.restarts, **split})
+        document = training.model_copy(
+            update={"seconds": seconds, "restarts": gang_past.restarts, "metrics": metrics, **split}
+        )
         document.write(output)
         events.emit(
             "trained",
@@ -81,31 +100,71 @@ def train_by_command(recipe: Recipe, examples: str, checkpoints: str, output: Pa
         )
 
 
-def _take(left: Path, output: Path) -> None:
+def _take(left: Path, output: Path, recipe: Recipe) -> None:
     """Move what the program left to where the train step has it. Raises `ConfigurationError` without a model."""
-    model = left / _MODEL
-    if not model.is_file():
+    result = recipe.train.result
+    model = left / _MODEL[result]
+    if not (model.is_file() if result == "keras" else model.is_dir() and any(model.iterdir())):
         names = ", ".join(sorted(path.name for path in left.iterdir())[:5]) or "nothing"
-        raise ConfigurationError(
-            f"train.command: the program ended well and left no {_MODEL} in $TRAINYARD_OUTPUT, but {names}. "
-            f'Save the trained Keras model there: model.save(os.environ["TRAINYARD_OUTPUT"] + "/{_MODEL}").'
+        save = (
+            f'Save the trained Keras model there: model.save(os.environ["TRAINYARD_OUTPUT"] + "/{model.name}")'
+            if result == "keras"
+            else "Leave the files of the model in that folder"
         )
-    shutil.move(model, output / _MODEL)
+        what = model.name if result == "keras" else f"{model.name}/ with files in it"
+        raise ConfigurationError(
+            f"train.command: the program ended well and left no {what} in $TRAINYARD_OUTPUT, but {names}. {save}."
+        )
+    if result == "folder":
+        _require_servable(model)
+    shutil.move(model, output / model.name)
     if (left / _TENSORBOARD).is_dir():
         shutil.move(left / _TENSORBOARD, output / _TENSORBOARD)
     if any(left.iterdir()):
         shutil.move(left, output / _REST)
 
 
-def _training(recipe: Recipe, examples: Examples, output: Path, told: Told, rank: Rank) -> Training:
-    """Return the evidence of what was trained, after a look at the model."""
+def _require_servable(folder: Path) -> None:
+    """Raise `ConfigurationError` if the version of the model cannot be made of `folder`."""
+    taken = next((name for name in (MANIFEST, EXTRA) if (folder / name).exists()), None)
+    if taken:
+        raise ConfigurationError(f"train.command: {folder.name}/{taken} is a name of Trainyard's own. Rename it.")
+    if link := next((path for path in folder.rglob("*") if path.is_symlink()), None):
+        where = link.relative_to(folder.parent)
+        raise ConfigurationError(f"train.command: {where} is a link. Leave the file itself there.")
+
+
+def _metrics(left: Path) -> dict[str, float]:
+    """Return what the program says of its model; nothing if it left no metrics. Raises `ConfigurationError`."""
+    try:
+        return _NUMBERS.validate_json((left / version.METRICS).read_bytes())
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValidationError) as error:
+        fault = error.errors(include_url=False)[0] if isinstance(error, ValidationError) else None
+        why = " ".join(filter(None, [".".join(map(str, fault["loc"])), fault["msg"]])) if fault else str(error)
+        raise ConfigurationError(
+            f"train.command: the {version.METRICS} of the program is no JSON object of finite numbers by name ({why}). "
+            'Write it as {"accuracy": 0.97}.'
+        ) from error
+
+
+def _model(recipe: Recipe, examples: str, output: Path) -> tuple[str, int]:
+    """Return name and number of parameters of what was trained, after a look at it; 0 of a folder."""
+    if recipe.train.result == "folder":
+        return _MODEL["folder"], 0
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     from trainyard.steps.train.own.model import checked  # with TensorFlow, which only the model's check needs
 
-    model = checked(output / _MODEL, examples)
+    model = checked(output / _MODEL["keras"], Examples.read(examples))
+    return model.name, model.count_params()
+
+
+def _training(recipe: Recipe, name: str, parameters: int, told: Told, rank: Rank) -> Training:
+    """Return the evidence of what was trained."""
     return Training(
-        model=model.name,
-        parameters=model.count_params(),
+        model=name,
+        parameters=parameters,
         steps=told.steps,
         epochs=len(told.history),
         best_epoch=told.best_epoch,

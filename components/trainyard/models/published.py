@@ -1,0 +1,116 @@
+"""The weights that Keras publishes: fetched by Keras once, and kept in the storage for machines that come and go."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import io
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import keras
+from keras.src.backend.config import keras_home  # Keras has no public name for it
+
+from trainyard import events
+from trainyard.contract.training.weights import FIELD
+from trainyard.errors import DataError, TrainyardError, TransientError
+from trainyard.models import applications
+from trainyard.spec.networks import IMAGENET
+from trainyard.spec.training.model import Model
+from trainyard.storage import storage
+from trainyard.storage.disk import os_errors
+
+_PRODUCER = "trainyard.weights"
+
+
+def published(model: Model, kept: str) -> keras.Model:
+    """Return the body of the named network with its published weights, whose digest Keras verifies.
+
+    They come from Keras' own cache, else from the folder `kept` of a storage ('' for none), else from their server, and
+    are in both from then on. Raises `DataError` if other bytes came, `TransientError` if none did.
+    """
+    name = model.name or ""
+    uri = storage.join(kept, f"{name}-{model.width:g}") if kept else ""
+    cache = Path(keras_home()) / "models"
+    try:
+        # Keras writes its progress onto stdout, where events go; a process that fetches has the others wait.
+        with _one_at_a_time(), contextlib.redirect_stdout(io.StringIO()):
+            if uri:
+                _fetch(uri, cache)
+            before = _files(cache)
+            body = applications.published(model)
+            if uri and (new := _files(cache) - before):
+                _keep(new, cache, uri)
+            return body
+    except OSError as error:
+        raise _unreachable(name, str(error.strerror or error)) from error
+    except ValueError as error:
+        raise DataError(
+            f"{FIELD}: {IMAGENET}: what came as the weights of {name} is not what Keras published "
+            f"({first_line(error)}). Look at the proxy, and run the same command again."
+        ) from error
+    except Exception as error:
+        if type(error) is not Exception:  # what keras.utils.get_file raises if the server cannot be reached
+            raise
+        raise _unreachable(name, first_line(error)) from error
+
+
+def first_line(error: Exception) -> str:
+    """Return the first line of what Keras says, whose messages are long."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def _files(cache: Path) -> set[str]:
+    return {path.name for path in cache.glob("*") if path.is_file()}
+
+
+def _fetch(uri: str, cache: Path) -> None:
+    """Copy what `uri` has, and `cache` has not, into it; Keras looks at its digest, and fetches what is not right."""
+    try:
+        manifest = storage.committed(uri)
+        if manifest is None or all((cache / name).exists() for name in manifest.files):
+            return
+        folder = storage.local(uri, made_by="train")
+        with os_errors(cache):
+            cache.mkdir(parents=True, exist_ok=True)
+            for name in manifest.files:
+                partial = cache / f".{name}.{os.getpid()}"
+                shutil.copyfile(folder / name, partial)
+                partial.rename(cache / name)
+    except TrainyardError as error:
+        events.emit("warning", message=f"{uri}: the weights kept there could not be used ({error})")
+        if isinstance(error, DataError):
+            storage.remove(uri)  # damaged: what is fetched now takes its place
+
+
+def _keep(names: set[str], cache: Path, uri: str) -> None:
+    """Leave the files `names` of `cache` at `uri` for others."""
+    try:
+        with storage.stage(uri, producer=_PRODUCER) as folder:
+            for name in names:
+                shutil.copyfile(cache / name, folder / name)
+    except TrainyardError as error:
+        events.emit("warning", message=f"{uri}: the weights could not be kept there ({error})")
+
+
+def _unreachable(name: str, reason: str) -> TransientError:
+    return TransientError(
+        f"{FIELD}: {IMAGENET}: the weights of {name} could not be fetched ({reason}). Check the network and run the "
+        "same command again, or copy the file into Keras' cache (KERAS_HOME), or name a file of weights."
+    )
+
+
+@contextlib.contextmanager
+def _one_at_a_time() -> Iterator[None]:
+    """Wait until no other process of this user is in such a block: Keras writes into its cache in place."""
+    path = Path(tempfile.gettempdir()) / f"trainyard-{os.getuid()}-keras.lock"
+    with os_errors(path):
+        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)  # the folder is everybody's
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)

@@ -1,0 +1,87 @@
+"""A program that reads data of its own and leaves a folder: judged by what it says, and pushed as it is."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+import trainyard as ty
+from trainyard.contract.champion import champion
+from trainyard.errors import ConfigurationError, DataError
+from trainyard.steps.predict.pushed_model import find_model
+
+PROGRAM = """
+import json, os, pathlib, sys
+assert "TRAINYARD_EXAMPLES" not in os.environ
+wer, layers, left = sys.argv[1:]
+print(json.dumps({"event": "progress", "done": 3, "total": 3, "loss": 0.5}), flush=True)
+output = pathlib.Path(os.environ["TRAINYARD_OUTPUT"])
+(output / "model" / "words").mkdir(parents=True)
+(output / "model" / "layers.pt").write_text(layers)
+(output / "model" / "words" / "list.txt").write_text("<yes>\\n")
+(output / "metrics.json").write_text(json.dumps({"word_error_rate": float(wer), "<b>ok": 1}))
+exec(left)
+"""
+RECIPE = """
+name: speech
+train: {{command: [{python}, listen.py, '{wer}', '{layers}', '{left}'], result: folder}}
+evaluate:
+  gates:
+    - {{metric: word_error_rate, max: 0.2}}
+    - {{metric: word_error_rate, max_difference: 0.01}}
+"""
+
+
+def run(folder: Path, wer: float, layers: str = "2", left: str = "pass") -> ty.Run:
+    (folder / "listen.py").write_text(PROGRAM)
+    text = RECIPE.format(python=sys.executable, wer=wer, layers=layers, left=left)
+    (folder / "speech.yaml").write_text(text)
+    (folder / "here.yaml").write_text(f"target: local\nstorage: {folder}/storage\n")
+    return ty.run(str(folder / "speech.yaml"), environment=str(folder / "here.yaml"))
+
+
+def test_a_folder_is_judged_by_what_its_program_says_and_pushed_as_it_is(tmp_path: Path) -> None:
+    first = run(tmp_path, 0.11)
+    models = tmp_path / "storage" / "speech" / "models"
+    version = models / "1"
+    assert first.verdict == "blessed" and first.metrics == {"word_error_rate": 0.11, "<b>ok": 1}
+    assert {str(path.relative_to(version)) for path in version.rglob("*") if path.is_file()} == {
+        "layers.pt",
+        "words/list.txt",
+        "manifest.json",
+        "assets.extra/metrics.json",
+    }
+    assert json.loads((version / "assets.extra" / "metrics.json").read_text()) == first.metrics
+    page = Path(first.report).read_text()
+    assert "Evaluation by the program itself" in page and "<b>ok" not in page
+
+    worse = run(tmp_path, 0.13)
+    assert worse.verdict == "refused" and [each.name for each in models.iterdir() if each.name.isdigit()] == ["1"]
+    held = {threshold["name"]: threshold["passed"] for threshold in worse.record["gate"]["thresholds"]}
+    assert held == {"word_error_rate <= 0.2": True, "word_error_rate - champion <= 0.01": False}
+
+    assert run(tmp_path, 0.115, layers="3").verdict == "blessed"
+    best = champion(str(models))
+    assert best is not None and best.version == 2 and (models / "2" / "layers.pt").read_text() == "3"
+    with pytest.raises(DataError, match=r"models/2: a program of its own trained it, and its files are for"):
+        find_model(str(models))
+
+
+@pytest.mark.parametrize(
+    ("left", "said"),
+    [
+        ('(output / "metrics.json").write_text("[1]")', "the metrics.json of the program is no JSON object of finite"),
+        ('(output / "metrics.json").write_text("""{"a": "b"}""")', r"finite numbers by name \(a Input should be a"),
+        ('(output / "metrics.json").write_text("""{"a": NaN}""")', "finite numbers by name"),
+        ('(output / "model" / "manifest.json").touch()', "model/manifest.json is a name of Trainyard's own"),
+        ('(output / "model" / "x").symlink_to("/etc/passwd")', "model/x is a link. Leave the file itself there"),
+        ('(output / "model").rename(output / "m")', r"left no model/ with files in it .* but m, metrics\.json"),
+    ],
+)
+def test_a_folder_that_cannot_be_a_version_is_refused(tmp_path: Path, left: str, said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        run(tmp_path, 0.1, left=left)
+    assert not (tmp_path / "storage" / "speech" / "models").exists()
