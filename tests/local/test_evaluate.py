@@ -14,12 +14,13 @@ from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits
 from sklearn.metrics import accuracy_score, log_loss, mean_absolute_error
 
 from trainyard.contract.artifacts.evaluate import Evaluation
-from trainyard.contract.artifacts.preprocess import Examples
+from trainyard.contract.artifacts.preprocess import Examples, Feature
 from trainyard.data.examples import open_examples
 from trainyard.errors import DataError
 from trainyard.runtime import step
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.evaluate.run import run
+from trainyard.steps.evaluate.yardsticks.boosted import _columns
 from trainyard.storage import storage
 
 NAMES = [f"digit {number}" for number in range(10)]
@@ -307,3 +308,12 @@ def flip(path):
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
+
+
+def test_trees_see_how_often_each_frequent_word_is_in_a_text():
+    words = Feature(name="note", dtype="int64", shape=(4,), vocabulary_size=1000, filler=0)
+    counts = _columns(np.array([[3, 1, 3, 0], [999, 0, 0, 0]]), words)
+    assert counts.shape == (2, 200) and counts[0, [0, 1, 3]].tolist() == [0, 1, 2] and not counts[1].any()
+    pair = Feature(name="pair", dtype="float32", shape=(2,))
+    assert _columns(np.array([[0.5, 2.0]]), pair).tolist() == [[0.5, 2.0]]
+    assert _columns(np.array([7, 8]), Feature(name="id", dtype="int64", shape=(), vocabulary_size=9)).shape == (2, 1)

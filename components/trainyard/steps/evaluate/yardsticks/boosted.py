@@ -12,7 +12,7 @@ from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostin
 
 from trainyard import events
 from trainyard.contract.artifacts.document import Split
-from trainyard.contract.artifacts.preprocess import Examples
+from trainyard.contract.artifacts.preprocess import Examples, Feature
 from trainyard.data.examples import ExampleFolder
 from trainyard.steps.evaluate.metrics.predictions import Predictions
 from trainyard.steps.evaluate.yardsticks.columns import Arrays, first_examples, is_table
@@ -27,29 +27,35 @@ _MOST_CELLS = 50_000_000  # of those examples; chosen: 200 MB
 _BATCH = 4096
 _MOST_CLASSES = 50  # chosen: an iteration grows a tree a class
 _MOST_CATEGORIES = 255  # that scikit-learn's trees tell apart; more ids count as numbers
+_MOST_WORDS = 200  # chosen: of a text, those that come most often
 
 
 def boosted_predictions(examples: ExampleFolder, split: Split, seed: int) -> tuple[Predictions, int] | None:
     """Return what boosted trees, grown on the training split, answer to the examples of `split`, in stored order.
 
     And how many examples they learnt from. They are those of scikit-learn with its own settings and the model's
-    features; of multi_label and of several targets, as many times trees, which learn from so many fewer examples. None
-    if the examples are no table or of more than 50 classes or targets.
+    features, of a text how often each of its 200 most frequent words is in it; of multi_label and of several targets,
+    as many times trees, which learn from so many fewer examples. None if the examples are no table or of more than 50
+    classes or targets.
     """
     labels, several = examples.document.labels, math.prod(examples.document.label_shape)
     if not is_table(examples) or examples.document.outputs > _MOST_CLASSES:
         return None
     started = time.monotonic()
-    sizes = {feature.name: feature.vocabulary_size or 0 for feature in examples.document.features}
-    names = sorted(sizes)
-    features, targets = first_examples(examples, "train", min(MOST_EXAMPLES // several, _MOST_CELLS // len(names)))
+    inputs = sorted(examples.document.features, key=lambda feature: feature.name)
+    width = sum(map(_width, inputs))
+    features, targets = first_examples(examples, "train", min(MOST_EXAMPLES // several, _MOST_CELLS // width))
     if any(len(np.unique(column)) < 2 for column in targets.reshape(len(targets), -1).T):
         return None
-    categorical = [0 < sizes[name] <= _MOST_CATEGORIES for name in names]
+    categorical = [
+        not each.shape and 0 < (each.vocabulary_size or 0) <= _MOST_CATEGORIES
+        for each in inputs
+        for _ in range(_width(each))
+    ]
     kind = HistGradientBoostingRegressor if labels is None else HistGradientBoostingClassifier
     weights = examples.weights("train")
     weights = None if weights is None else weights[: len(targets)]
-    matrix = _matrix(features, names)
+    matrix = _matrix(features, inputs)
     trees = [
         kind(random_state=seed, categorical_features=categorical).fit(matrix, column, weights)
         for column in targets.reshape(len(targets), -1).T
@@ -57,7 +63,7 @@ def boosted_predictions(examples: ExampleFolder, split: Split, seed: int) -> tup
     answers = [
         (
             label.numpy(),
-            _answer(trees, {name: values.numpy() for name, values in batch.items()}, names, examples.document),
+            _answer(trees, {name: values.numpy() for name, values in batch.items()}, inputs, examples.document),
         )
         for batch, label, _ in examples.batches(split, _BATCH)
     ]
@@ -66,9 +72,9 @@ def boosted_predictions(examples: ExampleFolder, split: Split, seed: int) -> tup
     return Predictions(judged_labels, outputs, examples.weights(split)), len(targets)
 
 
-def _answer(trees: list[_Trees], features: Arrays, names: list[str], examples: Examples) -> NDArray[np.float32]:
+def _answer(trees: list[_Trees], features: Arrays, inputs: list[Feature], examples: Examples) -> NDArray[np.float32]:
     """Return predictions (n,) or (n, targets), or probabilities (n, classes): 0 for a class that no tree has met."""
-    matrix = _matrix(features, names)
+    matrix = _matrix(features, inputs)
     columns = []
     for each in trees:
         if isinstance(each, HistGradientBoostingRegressor):
@@ -82,5 +88,24 @@ def _answer(trees: list[_Trees], features: Arrays, names: list[str], examples: E
     return np.stack(columns, axis=1).astype(np.float32).reshape(-1, *examples.label_shape)
 
 
-def _matrix(features: Arrays, names: list[str]) -> NDArray[Any]:
-    return np.stack([features[name].astype(np.float32) for name in names], axis=1)
+def _matrix(features: Arrays, inputs: list[Feature]) -> NDArray[np.float32]:
+    return np.concatenate([_columns(features[each.name], each) for each in inputs], axis=1)
+
+
+def _columns(values: NDArray[Any], feature: Feature) -> NDArray[np.float32]:
+    """Return what the trees see of a feature, (n, _width(feature)): of a row of ids how often each is in it."""
+    width = _width(feature)
+    if not feature.shape or feature.vocabulary_size is None:
+        return values.astype(np.float32).reshape(-1, width)
+    counts = np.zeros((len(values), width), np.float32)
+    rows, _ = known = np.nonzero((values < width) & (values != feature.filler))
+    np.add.at(counts, (rows, values[known]), 1)
+    return counts
+
+
+def _width(feature: Feature) -> int:
+    return (
+        min(feature.vocabulary_size, _MOST_WORDS)
+        if feature.shape and feature.vocabulary_size
+        else math.prod(feature.shape)
+    )

@@ -16,10 +16,10 @@ from trainyard.spec.tables.columns import Date
 Arrays = dict[str, NDArray[Any]]
 
 
-def is_table(examples: ExampleFolder, dimensions: int = 0) -> bool:
-    """Return whether every feature is one number or id an example, or has at most so many `dimensions`."""
+def is_table(examples: ExampleFolder) -> bool:
+    """Return whether every feature is a number or an id an example, or a row of them."""
     features = examples.document.features
-    return bool(features) and all(len(each.shape) <= dimensions and not each.encoded for each in features)
+    return bool(features) and all(len(each.shape) <= 1 and not each.encoded for each in features)
 
 
 def first_examples(examples: ExampleFolder, split: Split, most: int) -> tuple[Arrays, NDArray[Any]]:

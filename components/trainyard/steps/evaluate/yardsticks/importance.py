@@ -25,7 +25,7 @@ def importances(
     At most 2,000 examples and three shuffles a column; nothing for pictures, and for more than 200 columns.
     Source: Breiman, Random Forests, 2001, section 10; Fisher, Rudin and Dominici, All Models are Wrong, 2019.
     """
-    columns = features_by_column(recipe, examples) if is_table(examples, dimensions=1) else {}
+    columns = features_by_column(recipe, examples) if is_table(examples) else {}
     if not 1 < len(columns) <= _COLUMNS:
         return []
     features, labels = first_examples(examples, split, _EXAMPLES)

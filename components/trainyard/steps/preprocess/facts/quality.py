@@ -13,10 +13,19 @@ from trainyard.contract.statistics.drift import FeatureStatistics, Statistics
 from trainyard.errors import DataError
 from trainyard.quality.tables.cells import too_many_classes
 from trainyard.spec.recipe import Data, Recipe
+from trainyard.spec.tables.columns import SplitRows
 from trainyard.steps.preprocess.collect import Collected
 from trainyard.steps.preprocess.readers.records import LABELS_APART
 
 _SHOWN = 5
+
+
+def _more_for_split(split: SplitRows) -> str:
+    if split.by == "time":
+        return f"They begin on {split.eval_from} (eval_from) and {split.test_from} (test_from): name other days"
+    if split.by == "column":
+        return f"Have more rows of '{split.column}' name it"
+    return "Add data or give the split a larger fraction"
 
 
 def require_usable(collected: Collected, recipe: Recipe) -> None:
@@ -33,7 +42,7 @@ def require_usable(collected: Collected, recipe: Recipe) -> None:
     if empty:
         raise DataError(
             f"data.split: the split '{empty[0]}' is empty; examples: {shown}. Every split needs some. "
-            "Add data or give the split a larger fraction."
+            f"{_more_for_split(recipe.data.split)}."
         )
     _require_values(collected, recipe)
     _require_weights(collected, recipe.data.weight)
