@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import platform
+import statistics
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -194,19 +195,20 @@ def of_model(model: keras.Model, quick: bool, listener: SpeedListener) -> Certif
 
 
 def speed_of(setting: Setting, batch_size: int, training: Training) -> Speed:
-    """Return what a training of the recipe with a setting tells of its speed."""
+    """Return what a training of the recipe with a setting tells of its speed, its first epoch left out as warm-up."""
     rates = [epoch.examples_per_second for epoch in training.history[1:]]
+    rate = statistics.harmonic_mean(rates)
     peak = training.workers * sum(device.tflops for device in training.measured)  # the chief's, and as much of each
-    tflops = training.examples_per_second * training.flops_per_example / 1e12
+    tflops = rate * training.flops_per_example / 1e12
     ceiling = 1000 * batch_size / training.cached_step_ms if training.cached_step_ms else 0.0
     return Speed(
         setting=setting.name,
         values=setting.values,
         batch_size=batch_size,
-        examples_per_second=round(training.examples_per_second, 2),
+        examples_per_second=round(rate, 2),
         low=round(min(rates), 2),
         high=round(max(rates), 2),
-        input_examples_per_second=round(max(ceiling, training.examples_per_second), 2),
+        input_examples_per_second=round(max(ceiling, rate), 2),
         tflops=float(f"{tflops:.4g}"),
         peak_share=round(tflops / peak, 4) if peak else 0.0,
         first_step_seconds=round(sum(training.seconds.get(part, 0.0) for part in _START), 2),
