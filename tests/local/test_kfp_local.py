@@ -51,13 +51,18 @@ class Ended:
 
 def run(folder: Path, name: str, gate: float, code: str | None = None) -> Ended:
     """Run the digits pipeline on the storage `folder`/storage; a failed run is told by its record."""
-    recipe = recipes.load("digits", [*QUICK, f"evaluate.gates=[{{metric: accuracy, min: {gate}}}]"])
+    return execute(
+        folder, name, recipes.load("digits", [*QUICK, f"evaluate.gates=[{{metric: accuracy, min: {gate}}}]"]), code
+    )
+
+
+def execute(folder: Path, name: str, recipe: Recipe, code: str | None = None) -> Ended:
     text = yaml.safe_dump(recipe.model_dump(mode="json"))
     tasks = folder / name
     local.init(runner=local.SubprocessRunner(use_venv=False), pipeline_root=str(tasks), raise_on_error=False)
-    before = set((folder / "storage").glob("digits/runs/*"))
+    before = set((folder / "storage").glob(f"{recipe.name}/runs/*"))
     train_pipeline(recipe=text, storage=str(folder / "storage"), code=code or code_digest())
-    (own,) = set((folder / "storage").glob("digits/runs/*")) - before
+    (own,) = set((folder / "storage").glob(f"{recipe.name}/runs/*")) - before
     return Ended(tasks, own, json.loads((own / "run.json").read_text()))
 
 
@@ -81,6 +86,26 @@ def test_raw_digits_become_a_pushed_model(first: Ended) -> None:
     exports = Exports.read(first.parameter("export", "exported"))
     assert [export.format for export in exports.exports] == ["saved_model", "litert_float32"]
     assert Path(Pushed.read(first.parameter("push", "pushed")).path).is_dir()
+
+
+def test_a_program_without_data_hands_its_folder_on_through_the_same_pipeline(tmp_path: Path) -> None:
+    program = """
+import os, pathlib
+output = pathlib.Path(os.environ["TRAINYARD_OUTPUT"])
+(output / "model").mkdir()
+(output / "model" / "weights.bin").write_bytes(b"1")
+(output / "metrics.json").write_text('{"bleu": 31.5}')
+"""
+    recipe = Recipe.model_validate(
+        {
+            "name": "own",
+            "train": {"command": ["python", "train.py"], "files": {"train.py": program}, "result": "folder"},
+            "evaluate": {"gates": [{"metric": "bleu", "min": 30}]},
+        }
+    )
+    ended = execute(tmp_path, "own", recipe)
+    assert ended.metadata("evaluate", "metrics") == {"bleu": 31.5} and ended.record["gate"]["verdict"] == "blessed"
+    assert (Path(Pushed.read(ended.parameter("push", "pushed")).path) / "weights.bin").read_bytes() == b"1"
 
 
 def test_the_evidence_is_where_the_pages_of_kfp_draw_it(first: Ended) -> None:
