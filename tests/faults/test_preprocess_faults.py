@@ -158,7 +158,7 @@ def test_pictures_that_come_between_others_move_few_to_other_tasks(
     text = f"{{name: pets, data: {data}, model: {{name: cnn_small}}}}"
     recipe = documents.parse(text, Recipe, name="pets")
     preprocess(recipe, tmp_path / "storage" / "a")
-    count = len(list(Path(keys.parts(str(tmp_path / "storage" / "a"))).glob("*.json")))
+    count = len(list(Path(keys.parts(str(tmp_path / "storage" / "a")), "done").glob("*.json")))
     for number in (33, 121):
         write_picture(tmp_path / "pets" / "b", number)
     capfd.readouterr()

@@ -16,6 +16,7 @@ from trainyard.errors import ConfigurationError, DataError
 
 MANIFEST = "manifest.json"
 SCHEMA_VERSION = 1
+_ADOPTED = ".adopted.json"
 SELF_CHECKED = ".tfrecord"
 """The suffix of files with checksums of their own, which their readers check."""
 
@@ -107,6 +108,25 @@ def measure_folder(folder: Path, producer: str, origin: dict[str, Any] | None = 
     paths = sorted(path for path in folder.rglob("*") if path.is_file())
     files = {path.relative_to(folder).as_posix(): measure(path) for path in paths}
     return Manifest(producer=producer, files=files, origin=origin or {})
+
+
+def adopt(folder: Path, attempt: str, files: dict[str, File]) -> None:
+    """Have the staging `folder` of an output in a bucket also hold `files`, which workers left in the attempt's own.
+
+    attempt: as `storage.attempt` has it.
+    """
+    document = {"attempt": attempt, "files": {name: asdict(file) for name, file in files.items()}}
+    (folder / _ADOPTED).write_text(json.dumps(document), encoding="utf-8")
+
+
+def take_adopted(folder: Path) -> tuple[str, dict[str, File]]:
+    """Return what `adopt` was called with, or '' and no files, and leave nothing of it in `folder`."""
+    try:
+        document = json.loads((folder / _ADOPTED).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return "", {}
+    (folder / _ADOPTED).unlink()
+    return document["attempt"], {name: File(**file) for name, file in document["files"].items()}
 
 
 def verified(content: bytes, manifest: Manifest, name: str, uri: str) -> bytes:

@@ -16,10 +16,20 @@ from trainyard.errors import ConfigurationError
 from trainyard.storage import folders
 from trainyard.storage.buckets.objects import deadline
 from trainyard.storage.file_stream import FileStream
-from trainyard.storage.manifest import MANIFEST, SCHEMA_VERSION, File, Manifest, measure
+from trainyard.storage.manifest import MANIFEST, SCHEMA_VERSION, File, Manifest, adopt, measure
 from trainyard.uris import BUCKETS, is_bucket, scheme
 
-__all__ = ["MANIFEST", "SCHEMA_VERSION", "File", "FileStream", "Manifest", "deadline", "is_bucket", "measure"]
+__all__ = [
+    "MANIFEST",
+    "SCHEMA_VERSION",
+    "File",
+    "FileStream",
+    "Manifest",
+    "adopt",
+    "deadline",
+    "is_bucket",
+    "measure",
+]
 
 
 class _Backend(Protocol):
@@ -131,6 +141,17 @@ def stage(uri: str, producer: str, last: str = "", origin: dict[str, Any] | None
     """
     with _backend(uri).stage(uri, producer, last, origin) as folder:
         yield folder
+
+
+def attempt(uri: str, name: str) -> str:
+    """Return the folder in which workers may leave files of the attempt `name` to write the output `uri` in a bucket.
+
+    `adopt` makes them files of the output. Names differ if contents do, so that what is left of a killed attempt is of
+    use to the next one of the same name.
+    """
+    from trainyard.storage.buckets import bucket_folders
+
+    return join(uri, f"{bucket_folders.ATTEMPTS}{name}")
 
 
 def write_text(uri: str, text: str) -> None:

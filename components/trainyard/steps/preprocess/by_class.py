@@ -19,26 +19,27 @@ import pyarrow.compute as pc
 from trainyard.contract.artifacts.document import SPLITS, Split
 from trainyard.spec.tables.columns import SplitRows
 from trainyard.steps.preprocess.parts import PartFile, fixed_bytes
+from trainyard.steps.preprocess.work import Work
 
 _DRAWS = 1 << 24  # chosen: draws of 8 bytes that are sorted at once, if no class has more
 Draws = npt.NDArray[np.uint64]
 Limits = dict[str, tuple[int, int]]
 
 
-def class_limits(parts: list[PartFile], folder: str, split: SplitRows) -> Limits:
+def class_limits(parts: list[PartFile], work: Work, split: SplitRows) -> Limits:
     """Return for each class the last draw of the training split, and that of the eval split.
 
     parts: rows whose `order` begins with the draw, in any order. Reads labels and draws once for the counts, and once
     for each 16 million rows; takes 8 bytes a row of so many, or of the largest class if that has more.
     """
     counts: Counter[str] = Counter()
-    for part in parts:
-        counted = pc.value_counts(part.open(folder)["label"])
+    for rows in (rows for part in parts for rows in part.light_batches(work)):
+        counted = pc.value_counts(rows["label"])
         counts.update(dict(zip(counted.field("values").to_pylist(), counted.field("counts").to_pylist(), strict=True)))
     limits: Limits = {}
     for classes in _batches(counts):
         ends = np.cumsum([counts[name] for name in classes])
-        draws = _draws_of(parts, folder, classes, ends)
+        draws = _draws_of(parts, work, classes, ends)
         for name, of_class in zip(classes, np.split(draws, ends[:-1]), strict=True):
             of_class.sort()
             limits[name] = cut(of_class, split)
@@ -112,12 +113,11 @@ def _batches(counts: Counter[str]) -> Iterator[list[str]]:
         yield batch
 
 
-def _draws_of(parts: Iterable[PartFile], folder: str, classes: list[str], ends: npt.NDArray[np.int64]) -> Draws:
+def _draws_of(parts: Iterable[PartFile], work: Work, classes: list[str], ends: npt.NDArray[np.int64]) -> Draws:
     """Return the draws of `classes`, those of a class up to its number in `ends`."""
     draws = np.empty(int(ends[-1]), np.uint64)
     starts = dict(zip(classes, [0, *ends[:-1].tolist()], strict=True))
-    for part in parts:
-        rows = part.open(folder)
+    for rows in (rows for part in parts for rows in part.light_batches(work)):
         encoded = rows["label"].dictionary_encode()
         by_class = np.argsort(encoded.indices.to_numpy(), kind="stable")
         sizes = np.bincount(encoded.indices.to_numpy(), minlength=len(encoded.dictionary))

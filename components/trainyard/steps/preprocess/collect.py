@@ -25,7 +25,7 @@ from trainyard.beam import progress
 from trainyard.beam.tasks import do_tasks
 from trainyard.contract.artifacts.document import SPLITS, Part, Split
 from trainyard.contract.artifacts.preprocess import Quarantined, Window
-from trainyard.errors import ConfigurationError, DataError
+from trainyard.errors import DataError
 from trainyard.quality.schema.conformity import Conformity
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.preprocess.by_class import Limits, class_limits, place_by_class
@@ -34,14 +34,16 @@ from trainyard.steps.preprocess.facts.expectation import conformity
 from trainyard.steps.preprocess.facts.near_duplicates import with_looks
 from trainyard.steps.preprocess.facts.summary import SplitSummary, Summary
 from trainyard.steps.preprocess.kept import Kept, digests
-from trainyard.steps.preprocess.parts import BUCKETS, PartFile, PartWriter, buckets, finished, fixed_bytes
+from trainyard.steps.preprocess.parts import BUCKETS, PartFile, PartWriter, buckets, fixed_bytes
 from trainyard.steps.preprocess.readers.files import WHOLE, Files, Piece
 from trainyard.steps.preprocess.readers.sources import Fatal, Reader, pieces
 from trainyard.steps.preprocess.readers.tfds import Dataset
 from trainyard.steps.preprocess.split import assign, draw, place
+from trainyard.steps.preprocess.work import Work
 
 _EXAMPLES_SHOWN = 5
 _IMAGES = 512  # chosen: images a task on average, some seconds of work
+_DONE = "done"
 _DIGESTS = 1 << 24  # chosen: digests of 8 bytes that are compared at once
 
 
@@ -58,11 +60,11 @@ class Repeated(Part):
 class Collected:
     """What the first pipeline found.
 
-    folder, parts: where the rows are, for the second one. name: a digest of all that they depend on. left_out: the
+    work, parts: where the rows are, for the second one. name: a digest of all that they depend on. left_out: the
     files that are not of the format. bytes: of the files that are.
     """
 
-    folder: str
+    work: Work
     name: str
     bytes: int
     parts: list[PartFile]
@@ -107,12 +109,12 @@ class _Task:
 
 
 def collect(recipe: Recipe, files: Files, dataset: Dataset | None, kept: Kept, beam_options: str) -> Collected:
-    """Leave every good record in the folder of `kept`, but for what was kept of them, and return what was counted.
+    """Leave every good record where `kept` says, but for what was kept of them, and return what was counted.
 
     Raises `DataError` that names the file if one is wrong as a whole, `ConfigurationError` if the workers do not
     see the folder.
     """
-    work = str(kept.folder)
+    work = kept.work
     tasks = _tasks(recipe, files, dataset)
     name = digests(recipe, [list(tasks)])[0]
     with progress.reported(len(files.paths), "files", lambda: _finished(tasks, work)):
@@ -127,7 +129,7 @@ def collect(recipe: Recipe, files: Files, dataset: Dataset | None, kept: Kept, b
         placed = _place_by_class(recipe, found, name, kept, beam_options, files.bytes)
     parts = [part for each in placed for part in each.parts]
     return Collected(
-        folder=work,
+        work=work,
         name=name,
         bytes=files.bytes,
         parts=parts,
@@ -148,7 +150,7 @@ def _place_by_class(
 
     name: a digest of all that was read, for a class is cut by all its rows.
     """
-    work = str(kept.folder)
+    work = kept.work
     parts = [part for each in read for part in each.parts]
     tasks = dict(zip(digests(recipe, ([name, part.name] for part in parts)), parts, strict=True))
     limits = class_limits(parts, work, recipe.data.split)
@@ -156,7 +158,8 @@ def _place_by_class(
     events.emit("splitting", by="class", classes=len(limits), examples=sum(examples.values()))
 
     def placed() -> int:
-        return sum(rows for name, rows in examples.items() if _document(work, name).exists())
+        done = _done(work)
+        return sum(rows for name, rows in examples.items() if name in done)
 
     with progress.reported(sum(examples.values()), "examples", placed):
         return _results(_PlaceByClass(recipe, limits, work), tasks, kept, beam_options, data_bytes)
@@ -164,24 +167,29 @@ def _place_by_class(
 
 def _results(do: _Do[_Work], tasks: dict[str, _Work], kept: Kept, beam_options: str, data_bytes: int) -> list[_Found]:
     """Return what each of `tasks` found, done now if it is not `kept`."""
-    work = str(kept.folder)
+    work = kept.work
     done = {name: its for name in tasks if (its := _kept(name, kept))}
     if done:
         events.emit("kept", done=len(done), total=len(tasks), unit="tasks")
+
+    def left() -> list[tuple[str, _Work]]:
+        there = _done(work)
+        return [task for task in tasks.items() if task[0] not in there]
+
     do_tasks(
         do,
-        lambda: [task for task in tasks.items() if not _document(work, task[0]).exists()],
+        left,
         beam_options,
         data_bytes,
         "trainyard.steps.preprocess.run",
     )
-    return [done.get(name) or _read_found(_document(work, name)) for name in tasks]
+    return [done.get(name) or _read_found(work, name) for name in tasks]
 
 
 class _Do(Generic[_Work]):
     """Does a task: leaves its rows in parts, and a document of what it found."""
 
-    def __init__(self, recipe: Recipe, work: str) -> None:
+    def __init__(self, recipe: Recipe, work: Work) -> None:
         self._recipe, self._work = recipe, work
         self._targets = recipe.data.labels if recipe.task == "regression" else []
 
@@ -191,20 +199,17 @@ class _Do(Generic[_Work]):
         Raises `TransientError` if a bucket does not answer any more, `ConfigurationError` if the folder is not here.
         """
         name, task = named
-        if not Path(self._work).is_dir():
-            raise _unseen(self._work)
-        final = _document(self._work, name)
-        if final.exists():  # done by an attempt of the runner that it took for lost
+        self._work.require()
+        if self._work.exists(_document(name)):  # done by an attempt of the runner that it took for lost
             return
-        writer, found = PartWriter(Path(self._work), name), _Found()
+        writer, found = PartWriter(self._work, name), _Found()
         for rows, added in self._rows(task, found):
             for split, digest in added.items():
                 found.splits.setdefault(split, Summary()).merge(Summary(digests=f"{digest:x}"))
             self._count(found, writer.add(rows))
         self._count(found, writer.flush())
         found.parts = writer.parts
-        with finished(final) as temporary:
-            temporary.write_bytes(_FOUND.dump_json(found))
+        self._work.write(_document(name), lambda path: path.write_bytes(_FOUND.dump_json(found)))
 
     def _rows(self, task: _Work, found: _Found) -> Iterator[_Placed]:
         """Yield the good rows of `task`; what else there is goes to `found`."""
@@ -217,7 +222,7 @@ class _Do(Generic[_Work]):
 
 
 class _Collect(_Do[_Task]):
-    def __init__(self, recipe: Recipe, reader: Reader, work: str) -> None:
+    def __init__(self, recipe: Recipe, reader: Reader, work: Work) -> None:
         super().__init__(recipe, work)
         self._reader = reader
         self._looks = recipe.data.near_duplicates and recipe.data.is_image
@@ -241,14 +246,14 @@ class _Collect(_Do[_Task]):
 class _PlaceByClass(_Do[PartFile]):
     """Writes a part again, with the split of each row."""
 
-    def __init__(self, recipe: Recipe, limits: Limits, work: str) -> None:
+    def __init__(self, recipe: Recipe, limits: Limits, work: Work) -> None:
         super().__init__(recipe, work)
         self._limits = limits
 
     def _rows(self, task: PartFile, _: _Found) -> Iterator[_Placed]:
-        rows = task.open(self._work)
-        splits = place_by_class(rows, self._limits)
-        yield place(rows.drop_columns("order"), splits, self._recipe.seed, self._recipe.data)
+        for rows in task.batches(self._work):
+            splits = place_by_class(rows, self._limits)
+            yield place(rows.drop_columns("order"), splits, self._recipe.seed, self._recipe.data)
 
 
 def _conformity(found: list[_Found]) -> Conformity:
@@ -279,66 +284,58 @@ def _ends_task(path: str) -> bool:
     return zlib.crc32(os.fsencode(path)) % _IMAGES == 0
 
 
-def _finished(tasks: dict[str, _Task], work: str) -> int:
+def _finished(tasks: dict[str, _Task], work: Work) -> int:
     """Return how many files the tasks have whose documents are there."""
-    done = (tasks.get(document.stem) for document in Path(work).glob("*.json"))
+    done = (tasks.get(name) for name in _done(work))
     return sum(task.files for task in done if task)
 
 
 def _kept(name: str, kept: Kept) -> _Found | None:
     """Return what an earlier attempt found in the task `name`, or a run before, if its rows are there."""
-    if found := _whole(name, kept.folder):
+    if found := _whole(name, kept.work):
         return found
     for other in kept.others:
-        found = _whole(name, other)
-        document = _document(str(other), name).name
-        if found and kept.take_over(other, [*(part.name for part in found.parts), document]):
+        found = _whole(name, Work(str(other)))
+        if found and kept.take_over(other, [*(part.name for part in found.parts), _document(name)]):
             return found
-    _document(str(kept.folder), name).unlink(missing_ok=True)
+    kept.work.remove(_document(name))
     return None
 
 
-def _whole(name: str, folder: Path) -> _Found | None:
+def _whole(name: str, work: Work) -> _Found | None:
+    content = work.read(_document(name))
     try:
-        found = _FOUND.validate_json(_document(str(folder), name).read_bytes())
-        whole = all(len(part.open(str(folder))) == sum(part.rows.values()) for part in found.parts)
-    except (OSError, ValidationError, pa.ArrowInvalid):  # not there, or the machine was switched off as it was written
+        found = _FOUND.validate_json(content or b"")
+    except ValidationError:  # not there, or the machine was switched off as it was written
         return None
     # A file that was wrong as a whole may have been mended without a trace, as by chmod.
-    return found if whole and not found.fatal else None
+    return found if not found.fatal and all(part.is_whole(work) for part in found.parts) else None
 
 
-def _document(work: str, name: str) -> Path:
-    return Path(work) / f"{name}.json"
+def _document(name: str) -> str:
+    return f"{_DONE}/{name}.json"
 
 
-def _read_found(document: Path) -> _Found:
-    try:
-        return _FOUND.validate_json(document.read_bytes())
-    except FileNotFoundError as error:
-        raise _unseen(str(document.parent)) from error
+def _done(work: Work) -> set[str]:
+    return {Path(document).stem for document in work.below(_DONE).names()}
 
 
-def _unseen(folder: str) -> ConfigurationError:
-    return ConfigurationError(
-        f"{folder}: Beam's workers do not see this folder of the step. "
-        "Mount one volume on all of them under the same path, or preprocess with the runner direct."
-    )
+def _read_found(work: Work, name: str) -> _Found:
+    return _FOUND.validate_json(work.content(_document(name)))
 
 
-def _summary(split: Split, found: list[_Found], parts: list[PartFile], work: str) -> SplitSummary:
+def _summary(split: Split, found: list[_Found], parts: list[PartFile], work: Work) -> SplitSummary:
     summary = Summary()
     for each in found:
         if split in each.splits:
             summary.merge(each.splits[split])
     counts = np.zeros(BUCKETS, np.int64)
-    for part in parts:
-        if part.rows[split]:
-            counts += np.bincount(buckets(part.split(work, split)), minlength=BUCKETS)
+    for rows in (rows for part in parts for rows in part.light_batches(work, split)):
+        counts += np.bincount(buckets(rows), minlength=BUCKETS)
     return summary.document({int(bucket): int(counts[bucket]) for bucket in np.flatnonzero(counts)})
 
 
-def _repeated(parts: list[PartFile], work: str) -> list[Repeated]:
+def _repeated(parts: list[PartFile], work: Work) -> list[Repeated]:
     """Return the groups of rows of equal content, found by the first 8 bytes of the digests, a share at a time."""
     shares = 1 + sum(sum(part.rows.values()) for part in parts) // _DIGESTS
     groups: dict[bytes, list[tuple[str, str, Split]]] = {}
@@ -346,18 +343,22 @@ def _repeated(parts: list[PartFile], work: str) -> list[Repeated]:
         suspects = _equal_digests(parts, work, shares, share)
         if not len(suspects):
             continue
-        for part in parts:
-            rows = part.open(work)
-            digests = _digests(rows)
-            splits = [split for split in SPLITS for _ in range(part.rows[split])]
-            for row in np.flatnonzero(np.isin(digests, suspects)).tolist():
-                member = (rows["source"][row].as_py(), rows["label"][row].as_py(), splits[row])
+        for split, rows in _by_split(parts, work):
+            for row in np.flatnonzero(np.isin(_digests(rows), suspects)).tolist():
+                member = (rows["source"][row].as_py(), rows["label"][row].as_py(), split)
                 groups.setdefault(rows["content"][row].as_py(), []).append(member)
     return [_group(sorted(members)) for members in groups.values() if len(members) > 1]
 
 
-def _equal_digests(parts: list[PartFile], work: str, shares: int, share: int) -> np.ndarray:
-    columns = (_digests(part.open(work)) for part in parts)
+def _by_split(parts: list[PartFile], work: Work) -> Iterator[tuple[Split, pa.RecordBatch]]:
+    for part in parts:
+        for split in SPLITS:
+            for rows in part.light_batches(work, split):
+                yield split, rows
+
+
+def _equal_digests(parts: list[PartFile], work: Work, shares: int, share: int) -> np.ndarray:
+    columns = (_digests(rows) for part in parts for rows in part.light_batches(work))
     chosen = [column[column % np.uint64(shares) == share] for column in columns]
     digests = np.sort(np.concatenate(chosen or [np.zeros(0, np.uint64)]))
     return np.unique(digests[1:][digests[1:] == digests[:-1]])

@@ -16,27 +16,39 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from trainyard.beam.runner import is_in_process
 from trainyard.contract import keys
 from trainyard.contract.provenance import provenance
-from trainyard.errors import TransientError
+from trainyard.errors import TrainyardError, TransientError
 from trainyard.runtime import step
 from trainyard.spec.recipe import Recipe
+from trainyard.steps.preprocess.work import Work
 from trainyard.storage import storage
 from trainyard.uris import is_bucket
 
 
 @dataclass
 class Kept:
-    """The folder that an attempt works in, and those beside it of other outputs of the same recipe."""
+    """Where an attempt works, and the folders beside it of other outputs of the same recipe.
+
+    uri: as in `Work`.
+    """
 
     folder: Path
     others: Sequence[Path] = ()
+    uri: str = ""
     _superseded: set[Path] = field(default_factory=set)
+
+    @property
+    def work(self) -> Work:
+        """The files that the workers write."""
+        return Work(str(self.folder), self.uri)
 
     def take_over(self, other: Path, names: Iterable[str]) -> bool:
         """Link the files `names` of the folder `other` into this one; return whether all are here now."""
         try:
             for name in names:
+                (self.folder / name).parent.mkdir(exist_ok=True)
                 (self.folder / name).unlink(missing_ok=True)
                 os.link(other / name, self.folder / name)
         except OSError:  # removed meanwhile, or on a volume without links
@@ -52,32 +64,46 @@ class Kept:
 
 
 @contextmanager
-def kept(recipe: Recipe, output: Path) -> Iterator[Kept]:
+def kept(recipe: Recipe, output: Path, beam_options: str) -> Iterator[Kept]:
     """Yield where the step that writes `output` keeps its work; `recipe` says whether it stays after a success.
 
     It stays if the process is ended or a source did not answer, as the step will be tried again; it goes after any
-    other error, which the same data would meet again. An output in a bucket keeps nothing.
+    other error, which the same data would meet again. If the output is in a bucket, the workers of an engine leave
+    theirs there; this process alone keeps its own with the output, and so loses it.
     """
     final = step.current_output()
-    if not final or is_bucket(final):
-        (output / ".work").mkdir()
-        yield Kept(output / ".work")
-        shutil.rmtree(output / ".work")
+    if final and not is_bucket(final):
+        folder = Path(keys.parts(final))
+        folder.mkdir(exist_ok=True)
+        with _removed(str(folder), stays=recipe.data.keeps_parts):
+            this = Kept(folder, sorted(other for other in folder.parent.glob(keys.parts("*")) if other != folder))
+            yield this
+            if recipe.data.keeps_parts:
+                this.remove_superseded()
         return
-    folder = Path(keys.parts(final))
-    folder.mkdir(exist_ok=True)
-    this = Kept(folder, sorted(other for other in folder.parent.glob(keys.parts("*")) if other != folder))
+    folder = output / ".work"
+    folder.mkdir()
+    if final and not is_in_process(beam_options):
+        with _removed(keys.parts(final)):
+            yield Kept(folder, uri=keys.parts(final))
+    else:
+        yield Kept(folder)
+    shutil.rmtree(folder)
+
+
+@contextmanager
+def _removed(uri: str, stays: bool = False) -> Iterator[None]:
+    """Remove the folder at the end of the block, if it does not stay; keep it if the next attempt may do better."""
     try:
-        yield this
+        yield
     except TransientError:
         raise
     except Exception:
-        shutil.rmtree(folder, ignore_errors=True)
+        with suppress(TrainyardError):
+            storage.remove(uri)
         raise
-    if recipe.data.keeps_parts:
-        this.remove_superseded()
-    else:
-        shutil.rmtree(folder)
+    if not stays:
+        storage.remove(uri)
 
 
 def digests(recipe: Recipe, tasks: Iterable[object]) -> list[str]:

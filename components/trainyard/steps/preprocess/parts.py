@@ -1,15 +1,14 @@
-"""Checked rows between the readers and the shards: Arrow files, each sorted by split and order key.
+"""Checked rows between the readers and the shards: files of Arrow streams, sorted by split and order key.
 
-So the rows of a shard, a range of order keys, are one slice of each part: no shuffle, and no part is read whole. A
-part is memory-mapped; what is not in use is the page cache's.
+So the rows of a shard, a range of order keys, are one slice of each part: no shuffle, and no part is read whole. A part
+is memory-mapped; what is not in use is the page cache's. In a bucket it is cut into pieces of which those are fetched
+that a shard has rows in, and the columns that the step itself looks at are in a file of their own beside it.
 """
 
 from __future__ import annotations
 
-import secrets
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -19,55 +18,88 @@ import pyarrow.compute as pc
 from pyarrow import ipc
 
 from trainyard.contract.artifacts.document import SPLITS, Part, Split
+from trainyard.steps.preprocess.work import Range, Work
 
 BUCKETS = 1 << 16  # chosen: shards differ by less than 1 in 65,536 of a split
 _BYTES = 64 << 20  # chosen: three times as much is in memory while a part is sorted
-_UNFINISHED = ".part-"
 _ROWS = 1 << 16  # chosen: as many short rows take some seconds to read
+_PIECE_BYTES = 256 << 10  # chosen: what a request costs is then little beside what it brings
+_LIGHT = ".light"
+_HEAVY_COLUMNS = ("raw/", "measure/")
 
 
-@contextmanager
-def finished(final: Path) -> Iterator[Path]:
-    """Yield a path of its own to write a file to, which becomes `final` at the end of the block.
+class Piece(Part):
+    """Rows that stand together in a part's file, as a stream of Arrow's own: from `start` on so many `bytes`.
 
-    So the file is whole, though a runner may have two workers do the same when it took one for lost.
+    bucket: that of the first row.
     """
-    temporary = final.with_name(f"{final.name}{_UNFINISHED}{secrets.token_hex(4)}")
-    yield temporary
-    temporary.replace(final)
 
-
-def remove_unfinished(folder: Path) -> None:
-    """Remove what workers that were lost left of files in `folder`."""
-    for path in folder.glob(f"*{_UNFINISHED}*"):
-        path.unlink(missing_ok=True)
+    start: int
+    bytes: int
+    bucket: int
 
 
 class PartFile(Part):
-    """One part: its file name, and how many rows of each split it holds, in the order of `SPLITS`."""
+    """One part: its file name, and how many rows of each split it holds, in the order of `SPLITS`.
+
+    pieces: of each split in the order of the rows. light: of a bucket's, how many bytes of the file beside it each
+    split has.
+    """
 
     name: str
     rows: dict[Split, int]
+    pieces: dict[Split, list[Piece]]
+    light: dict[Split, int] = {}
 
-    def open(self, folder: str) -> pa.RecordBatch:
-        """Return all rows, memory-mapped."""
-        with pa.memory_map(f"{folder}/{self.name}") as stream:
-            return ipc.open_file(stream).get_batch(0)
+    def is_whole(self, work: Work) -> bool:
+        """Return whether all rows that it should have are there."""
+        if work.uri:
+            return True  # an object is whole or not there
+        try:
+            return sum(map(len, self.batches(work))) == sum(self.rows.values())
+        except (OSError, pa.ArrowInvalid):  # not there, or the machine was switched off as it was written
+            return False
 
-    def split(self, folder: str, split: Split) -> pa.RecordBatch:
-        """Return the rows of `split`, sorted by order key, memory-mapped."""
-        before = sum(self.rows[other] for other in SPLITS[: SPLITS.index(split)])
-        return self.open(folder).slice(before, self.rows[split])
+    def batches(self, work: Work, split: Split | None = None) -> Iterator[pa.RecordBatch]:
+        """Yield all rows, or those of `split`, sorted by split and order key."""
+        for name in [split] if split else SPLITS:
+            if self.rows[name]:
+                yield from self._read(work, self.pieces[name])
+
+    def light_batches(self, work: Work, split: Split | None = None) -> Iterator[pa.RecordBatch]:
+        """Yield as `batches`, with the columns that the step looks at, all but features and measures.
+
+        Meant for the step's own process, which keeps its copy of them.
+        """
+        if not work.uri:
+            yield from self.batches(work, split)
+            return
+        start, path = 0, work.copied(f"{self.name}{_LIGHT}")
+        for name in SPLITS:
+            if self.rows[name] and split in (None, name):
+                with pa.memory_map(path) as stream:
+                    stream.seek(start)
+                    yield ipc.open_stream(stream.read_buffer(self.light[name])).read_next_batch()
+            start += self.light[name]
+
+    def pieces_between(self, split: Split, low: int, high: int) -> list[Piece]:
+        """Return the pieces that may hold rows of `split` in buckets from `low` on and below `high`."""
+        pieces = self.pieces[split]
+        first = [piece.bucket for piece in pieces]
+        return pieces[max(0, bisect_left(first, low) - 1) : bisect_left(first, high)]
+
+    def _read(self, work: Work, pieces: list[Piece]) -> Iterator[pa.RecordBatch]:
+        yield from opened(work.buffers([_range(self.name, pieces)])[0], pieces)
 
 
 class PartWriter:
-    """Sorts rows into parts named `<prefix>-<number>.arrow` below `folder`.
+    """Sorts rows into parts named `<prefix>-<number>.arrow` in `work`.
 
     A row has what its reader gave, `split` (int8, its number in `SPLITS`) and `order` (16 bytes).
     """
 
-    def __init__(self, folder: Path, prefix: str) -> None:
-        self._folder, self._prefix = folder, prefix
+    def __init__(self, work: Work, prefix: str) -> None:
+        self._work, self._prefix = work, prefix
         self._batches: list[pa.RecordBatch] = []
         self.parts: list[PartFile] = []
 
@@ -88,19 +120,67 @@ class PartWriter:
         order = pc.sort_indices(table, [("split", "ascending"), ("order", "ascending")])
         rows = table.take(order).combine_chunks().to_batches()[0]
         counts = np.bincount(rows["split"].to_numpy(), minlength=len(SPLITS))
-        name = f"{self._prefix}-{len(self.parts):04}.arrow"
         rows = rows.drop_columns(["split"])
-        with (
-            finished(self._folder / name) as temporary,
-            pa.OSFile(str(temporary), "wb") as stream,
-            ipc.new_file(stream, rows.schema) as writer,
-        ):
-            writer.write_batch(rows)
-        self.parts.append(PartFile(name=name, rows=dict(zip(SPLITS, counts.tolist(), strict=True))))
-        start = 0
-        for split, count in zip(SPLITS, counts.tolist(), strict=True):
-            yield split, rows.slice(start, count)
-            start += count
+        ends = np.cumsum(counts).tolist()
+        of_split = {
+            split: rows.slice(end - count, count)
+            for split, end, count in zip(SPLITS, ends, counts.tolist(), strict=True)
+        }
+        self.parts.append(self._write(of_split))
+        yield from of_split.items()
+
+    def _write(self, rows: dict[Split, pa.RecordBatch]) -> PartFile:
+        part = PartFile(
+            name=f"{self._prefix}-{len(self.parts):04}.arrow",
+            rows={split: len(batch) for split, batch in rows.items()},
+            pieces={split: [] for split in rows},
+        )
+
+        def fill(path: Path) -> None:
+            with pa.OSFile(str(path), "wb") as stream:
+                for split, batch in rows.items():
+                    for piece in _cut(batch) if self._work.uri else [batch] * bool(len(batch)):
+                        start = stream.tell()
+                        _write_stream(stream, piece)
+                        size = stream.tell() - start
+                        part.pieces[split].append(Piece(start=start, bytes=size, bucket=_Buckets(piece)[0]))
+
+        def fill_light(path: Path) -> None:
+            with pa.OSFile(str(path), "wb") as stream:
+                for split, batch in rows.items():
+                    start = stream.tell()
+                    names = [name for name in batch.schema.names if not name.startswith(_HEAVY_COLUMNS)]
+                    _write_stream(stream, batch.select(names))
+                    part.light[split] = stream.tell() - start
+
+        self._work.write(part.name, fill)
+        if self._work.uri:
+            self._work.write(f"{part.name}{_LIGHT}", fill_light)
+        return part
+
+
+def _cut(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Yield `rows` in batches of about `_PIECE_BYTES`."""
+    count = max(1, int(len(rows) * _PIECE_BYTES / max(1, rows.nbytes)))
+    for start in range(0, len(rows), count):
+        yield rows.slice(start, count)
+
+
+def _write_stream(stream: pa.NativeFile, batch: pa.RecordBatch) -> None:
+    with ipc.new_stream(stream, batch.schema) as writer:
+        writer.write_batch(batch)
+
+
+def _range(name: str, pieces: list[Piece]) -> Range:
+    start = pieces[0].start
+    return Range(name, start, pieces[-1].start + pieces[-1].bytes - start)
+
+
+def opened(content: pa.Buffer, pieces: list[Piece]) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of `pieces`, whose bytes are `content`."""
+    for piece in pieces:
+        start = piece.start - pieces[0].start
+        yield ipc.open_stream(content.slice(start, piece.bytes)).read_next_batch()
 
 
 def buckets(rows: pa.RecordBatch) -> npt.NDArray[np.int64]:
@@ -128,12 +208,15 @@ def fixed_bytes(column: pa.Array) -> npt.NDArray[np.uint8]:
     return np.frombuffer(content, np.uint8, len(column) * size, column.offset * size).reshape(len(column), size)
 
 
-def rows_between(parts: Iterable[PartFile], folder: str, split: Split, low: int, high: int) -> list[pa.RecordBatch]:
-    """Return the rows of `split` whose buckets are in low <= bucket < high: a slice of each part that has some."""
+def rows_between(parts: Iterable[PartFile], work: Work, split: Split, low: int, high: int) -> list[pa.RecordBatch]:
+    """Return the rows of `split` whose buckets are in low <= bucket < high: slices of the parts that have some."""
+    chosen = [
+        (part.name, pieces) for part in parts if part.rows[split] and (pieces := part.pieces_between(split, low, high))
+    ]
     slices = []
-    for part in parts:
-        if part.rows[split]:
-            rows = part.split(folder, split)
+    contents = work.buffers([_range(name, pieces) for name, pieces in chosen])
+    for content, (_, pieces) in zip(contents, chosen, strict=True):
+        for rows in opened(content, pieces):
             start, end = (bisect_left(_Buckets(rows), bucket) for bucket in (low, high))
             if start < end:
                 slices.append(rows.slice(start, end - start))

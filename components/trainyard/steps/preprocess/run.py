@@ -49,7 +49,7 @@ def run(recipe: Recipe, output: Path, beam_options: str = "", day: str = "") -> 
         raise ConfigurationError(
             "data.store: raw leaves the module's preprocessing_fn no encoded images. Use original or training_size."
         )
-    with kept(recipe, output) as work:
+    with kept(recipe, output, beam_options) as work:
         _preprocess(recipe, custom, output, work, beam_options, day_of(day))
 
 
@@ -67,7 +67,7 @@ def _preprocess(
     types = of_label(recipe.data, labels)
     own = (lambda inputs: custom(inputs, types)) if custom else None
     settings = TransformSettings(
-        folder=collected.folder,
+        work=collected.work,
         parts=collected.parts,
         raw_spec=raw_spec(recipe.data),
         preprocessing_fn=with_computed(own or default, recipe.data),
@@ -84,12 +84,7 @@ def _preprocess(
     )
     shards = sum(layout.shards for layout in settings.layouts.values())
     events.emit("transforming", shards=shards, classes=len(labels or []), own_preprocessing_fn=custom is not None)
-    attempt = work.folder / collected.name
-    attempt.mkdir(exist_ok=True)
-    transform(settings, attempt)
-    for name in ("transform", "examples"):
-        (attempt / name).rename(output / name)
-    attempt.rmdir()
+    transform(settings, collected.name, output)
     by_column = custom is None and image is None
     columns = learned_columns(recipe.data, output / "transform" / "transform_fn") if by_column else {}
     write_description(recipe, collected, settings, image, columns, output)
@@ -109,7 +104,7 @@ def _require_literal(output: Path) -> None:
 
 
 def _collect(recipe: Recipe, work: Kept, beam_options: str, day: str) -> Collected:
-    path = recipe.data.path or _write_bundled(recipe, work.folder / "bundled")
+    path = recipe.data.path or _write_bundled(recipe, work)
     files = find_files(recipe.data, path, day)
     events.emit("reading", format=recipe.data.format, path=recipe.data.bundled or path, files=len(files.paths))
     dataset = read_dataset(recipe.data, files) if recipe.data.format == "tfds" else None
@@ -119,11 +114,12 @@ def _collect(recipe: Recipe, work: Kept, beam_options: str, day: str) -> Collect
     return collected
 
 
-def _write_bundled(recipe: Recipe, folder: Path) -> str:
+def _write_bundled(recipe: Recipe, work: Kept) -> str:
     from trainyard.steps.preprocess.readers.bundled import write_breast_cancer, write_digits  # a second: scikit-learn
 
+    folder = work.folder / "bundled"
     {"digits": write_digits, "breast_cancer": write_breast_cancer}[recipe.data.bundled or ""](folder)
-    return str(folder)
+    return work.work.shared_copy(folder)
 
 
 def _image_shape(collected: Collected, recipe: Recipe) -> ImageShape | None:

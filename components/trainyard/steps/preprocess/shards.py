@@ -13,7 +13,8 @@ import tensorflow as tf
 
 from trainyard.contract.artifacts.document import Split
 from trainyard.steps.preprocess.facts.summary import SplitSummary
-from trainyard.steps.preprocess.parts import BUCKETS, PartFile, finished, fixed_bytes, rows_between
+from trainyard.steps.preprocess.parts import BUCKETS, PartFile, fixed_bytes, rows_between
+from trainyard.steps.preprocess.work import Work
 
 _IMAGE = "raw/image"
 _EXAMPLES, _SHARDS = 4096, 1024  # chosen: many small shards shuffle well, and go round many workers
@@ -69,10 +70,10 @@ def shard_name(split: Split, index: int, shards: int) -> str:
 
 
 def read_shard(
-    parts: Iterable[PartFile], folder: str, split: Split, buckets: tuple[int, int], batch_size: int
+    parts: Iterable[PartFile], work: Work, split: Split, buckets: tuple[int, int], batch_size: int
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of one shard, sorted by their order key. No more encoded images are copied than a batch holds."""
-    slices = rows_between(parts, folder, split, *buckets)
+    slices = rows_between(parts, work, split, *buckets)
     if not slices:
         return
     names = [name for name in slices[0].schema.names if name != _IMAGE]
@@ -90,8 +91,8 @@ def read_shard(
         yield batch
 
 
-def write_shard(examples: Iterable[bytes], final: Path) -> None:
+def write_shard(examples: Iterable[bytes], path: Path) -> None:
     """Write the serialized `examples` of one shard; written again, it is the same file."""
-    with finished(final) as temporary, tf.io.TFRecordWriter(str(temporary)) as writer:
+    with tf.io.TFRecordWriter(str(path)) as writer:
         for serialized in examples:
             writer.write(serialized)

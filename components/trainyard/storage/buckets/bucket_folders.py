@@ -151,8 +151,10 @@ def stage(uri: str, producer: str, last: str = "", origin: dict[str, Any] | None
         with staging_errors(staging, staging):
             yield staging
         with os_errors(staging, "read"):
-            manifest = manifests.measure_folder(staging, producer, origin)
-        _publish(uri, staging, manifest, last)
+            attempt, adopted = manifests.take_adopted(staging)
+            local = manifests.measure_folder(staging, producer, origin)
+        manifest = replace(local, files=local.files | adopted)
+        _publish(uri, staging, manifest, last, attempt or secrets.token_hex(8))
 
 
 def write_text(uri: str, text: str) -> None:
@@ -205,15 +207,16 @@ def _gone(uri: str, made_by: str, error: Missing) -> DataError:
     return DataError(f"{uri}: a file of its manifest is gone ({error}). Run with --from {made_by} to write it again.")
 
 
-def _publish(uri: str, staging: Path, manifest: Manifest, last: str) -> None:
+def _publish(uri: str, staging: Path, manifest: Manifest, last: str, attempt: str) -> None:
+    """Publish the files of `manifest`: those that are in `staging`, and those that the attempt has already."""
     store, name = stores.locate(uri)
     start = time.monotonic()
-    attempt = secrets.token_hex(8)
     own = f"{name}/{ATTEMPTS}{attempt}/"
     prefix = f"{name}/" if last else own
     if last:
         store.write(own.rstrip("/"), b"")  # marks files without a manifest as unfinished
-    transfer.upload(store, prefix, staging, {path: file for path, file in manifest.files.items() if path != last})
+    here = {path: file for path, file in manifest.files.items() if path != last and (staging / path).is_file()}
+    transfer.upload(store, prefix, staging, here)
     if last in manifest.files:
         transfer.upload(store, prefix, staging, {last: manifest.files[last]})
     # The attempt's name makes the marker unlike any other, also if the files lie beside it.

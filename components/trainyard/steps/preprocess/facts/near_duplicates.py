@@ -8,6 +8,7 @@ import pyarrow as pa
 from trainyard.contract.artifacts.document import SPLITS
 from trainyard.quality.pictures.look import Look, look_of_bytes, near
 from trainyard.steps.preprocess.parts import PartFile, fixed_bytes
+from trainyard.steps.preprocess.work import Work
 
 _COLUMN = "look"
 _SHOWN = 5
@@ -19,14 +20,14 @@ def with_looks(rows: pa.RecordBatch) -> pa.RecordBatch:
     return rows.append_column(_COLUMN, pa.array(looks, pa.binary(16)))
 
 
-def warnings(parts: list[PartFile], folder: str) -> list[str]:
+def warnings(parts: list[PartFile], work: Work) -> list[str]:
     """Return a sentence if pictures of different splits look the same, by the looks that the parts hold, or [].
 
     Takes some 100 bytes a picture; their names are read of those alone that are told.
     """
     if not parts:
         return []
-    looks = np.concatenate([fixed_bytes(part.open(folder)[_COLUMN]) for part in parts])
+    looks = np.concatenate([fixed_bytes(rows[_COLUMN]) for part in parts for rows in part.light_batches(work)])
     splits = np.concatenate(
         [np.repeat(np.arange(len(SPLITS)), [part.rows[split] for split in SPLITS]) for part in parts]
     )
@@ -34,17 +35,16 @@ def warnings(parts: list[PartFile], folder: str) -> list[str]:
     pairs = sorted((apart, pair) for pair, apart in found.items() if splits[pair[0]] != splits[pair[1]])
     if not pairs:
         return []
-    shown = [" ≈ ".join(sorted(_name(parts, folder, splits, row) for row in pair)) for _, pair in pairs[:_SHOWN]]
+    shown = [" ≈ ".join(sorted(_name(parts, work, splits, row) for row in pair)) for _, pair in pairs[:_SHOWN]]
     what = "pair of pictures looks" if len(pairs) == 1 else "pairs of pictures look"
     return [f"{len(pairs)} {what} the same and lie in different splits, such as {'; '.join(sorted(shown))}."]
 
 
-def _name(parts: list[PartFile], folder: str, splits: np.ndarray, row: int) -> str:
+def _name(parts: list[PartFile], work: Work, splits: np.ndarray, row: int) -> str:
     """Return the name of the `row`-th picture of all parts, with its split."""
     split, before = SPLITS[splits[row]], row
-    for part in parts:
-        count = sum(part.rows.values())
-        if before < count:
-            return f"{part.open(folder)['source'][before].as_py()} ({split})"
-        before -= count
+    for rows in (rows for part in parts for rows in part.light_batches(work)):
+        if before < len(rows):
+            return f"{rows['source'][before].as_py()} ({split})"
+        before -= len(rows)
     raise IndexError(row)

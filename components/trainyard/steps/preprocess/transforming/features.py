@@ -167,5 +167,8 @@ def _category(values: tf.Tensor, feature: Category, vocabulary: str) -> tf.Tenso
 
 
 def _vocabulary_name(name: str, data: Data) -> str:
-    """Return a file name for the vocabulary of the column `name`, whatever characters that has."""
-    return f"vocabulary_{list(data.features).index(name)}_{re.sub(r'[^A-Za-z0-9]', '_', name)}"
+    """Return a file name for the vocabulary of the column `name`, whatever characters that has.
+
+    The order in which a recipe names its features is not in it: keys do not change with that either.
+    """
+    return f"vocabulary_{sorted(data.features).index(name)}_{re.sub(r'[^A-Za-z0-9]', '_', name)}"

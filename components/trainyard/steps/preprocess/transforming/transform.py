@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,11 +27,18 @@ from trainyard.beam.tasks import do_tasks
 from trainyard.contract.artifacts.document import Split
 from trainyard.contract.artifacts.preprocess import WEIGHT
 from trainyard.data.examples import Transform
+from trainyard.runtime import step
 from trainyard.spec.gates import Task
 from trainyard.steps.preprocess.facts.summary import labels_apart
-from trainyard.steps.preprocess.parts import PartFile, remove_unfinished
+from trainyard.steps.preprocess.parts import PartFile
 from trainyard.steps.preprocess.shards import Layout, read_shard, shard_name, write_shard
 from trainyard.steps.preprocess.transforming.reproducible import make_reproducible
+from trainyard.steps.preprocess.work import Work, remove_unfinished
+from trainyard.storage import storage
+
+_GRAPH = "transform.tar"
+_EXAMPLES = "examples"
+_MEASURED = "measured"  # of a bucket's shards, the size and checksum; there once the shard is
 
 if TYPE_CHECKING:
     from tfx_bsl.public.tfxio import TensorAdapterConfig
@@ -40,7 +48,7 @@ if TYPE_CHECKING:
 class TransformSettings:
     """What the second pipeline does.
 
-    folder, parts: where the first one left the rows. raw_spec: parsing specification of the raw features. materialize:
+    work, parts: where the first one left the rows. raw_spec: parsing specification of the raw features. materialize:
     whether the shards hold the transformed features, or (default images) only the raw ones. rounds: whether what was
     learned in float64 gets the digits of float32, so that it is the same from every engine. label_ids: class id by
     name, None for regression. weight: the column that says how much a row counts, if there is one. examples: those of
@@ -48,7 +56,7 @@ class TransformSettings:
     once; left to Beam it would follow the machine's speed, and the last digit of a mean with it.
     """
 
-    folder: str
+    work: Work
     parts: list[PartFile]
     raw_spec: dict[str, tf.io.FixedLenFeature]
     preprocessing_fn: Callable[[dict[str, tf.Tensor]], dict[str, tf.Tensor]]
@@ -64,27 +72,48 @@ class TransformSettings:
     beam_options: str
 
 
-def transform(settings: TransformSettings, output: Path) -> None:
+def transform(settings: TransformSettings, attempt: str, output: Path) -> None:
     """Write the transform graph to `output`/transform and the example shards to `output`/examples.
 
-    What is there of an earlier attempt, of equal settings, stays.
+    attempt: the name of the folder that both are written to and moved from at the end; what is there of an earlier one,
+    of equal settings, stays. Shards that workers leave in a bucket stay where they are, and are the output's.
     """
-    with progress.reported(settings.examples, "examples", lambda: _finished(settings, output)):
-        if not (output / "transform").exists():
-            with tempfile.TemporaryDirectory(dir=output) as work:
-                _analyze(settings, f"{work}/graph", work)
-                make_reproducible(Path(work) / "graph" / "transform_fn", work, rounds=settings.rounds)
-                Path(work, "graph").rename(output / "transform")
-        _write(settings, output)
+    work = settings.work.below(attempt)
+    folder = Path(work.folder)
+    folder.mkdir(exist_ok=True)
+    shards = _Shards(settings, work, attempt)
+    with progress.reported(settings.examples, "examples", shards.finished):
+        if not (folder / "transform").exists():
+            with tempfile.TemporaryDirectory(dir=folder) as temporary:
+                _make_graph(settings, work, temporary)
+                Path(temporary, "graph").rename(folder / "transform")
+        shards.write()
+    (folder / "transform").rename(output / "transform")
+    shards.move(output)
+    folder.rmdir()
+
+
+def _make_graph(settings: TransformSettings, work: Work, temporary: str) -> None:
+    """Write the transform graph to `temporary`/graph, and to where workers find it, unless it is there."""
+    graph = Path(temporary, "graph")
+    if work.uri and work.exists(_GRAPH):
+        work.read_folder(_GRAPH, graph)
+        return
+    _analyze(settings, str(graph), temporary)
+    make_reproducible(graph / "transform_fn", temporary, rounds=settings.rounds)
+    if work.uri:
+        work.write_folder(_GRAPH, graph)
 
 
 def _analyze(settings: TransformSettings, graph: str, work: str) -> None:
     config = _adapter(settings.raw_spec)
+    # tf.Transform's temporary files need a folder that all workers see: without one, this process alone analyses.
+    beam_options = "" if settings.work.uri else settings.beam_options
     # The default transform of images learns nothing, so it needs none.
     parts = [part for part in settings.parts if part.rows["train"]] if settings.materialize else []
     with (
         warnings.catch_warnings(),
-        pipeline(settings.beam_options) as root,
+        pipeline(beam_options) as root,
         tft_beam.Context(temp_dir=work, force_tf_compat_v1=False),
     ):
         # tf.Transform divides 0 by 0 when it merges two empty batches, and takes 0 for it.
@@ -103,12 +132,12 @@ def _adapter(raw_spec: dict[str, tf.io.FixedLenFeature]) -> TensorAdapterConfig:
 
 class _ReadTrain(beam.DoFn):
     def __init__(self, settings: TransformSettings, schema: pa.Schema) -> None:
-        self._folder, self._batch_size, self._schema = settings.folder, settings.batch_size, schema
+        self._work, self._batch_size, self._schema = settings.work, settings.batch_size, schema
 
     def process(self, numbered: tuple[int, Iterable[PartFile]]) -> Iterator[pa.RecordBatch]:
         """Yield the training rows of a part in batches, as tf.Transform takes them."""
         _, [part] = numbered
-        rows = part.split(self._folder, "train")
+        [rows] = pa.Table.from_batches([*part.batches(self._work, "train")]).combine_chunks().to_batches()
         for start in range(0, len(rows), self._batch_size):
             batch = rows.slice(start, self._batch_size)
             columns = [_lists(batch[f"raw/{column.name}"], column.type) for column in self._schema]
@@ -121,59 +150,84 @@ def _lists(values: pa.Array, kind: pa.DataType) -> pa.LargeListArray:
     return pa.LargeListArray.from_arrays(offsets, values.cast(kind.value_type, safe=False))
 
 
-def _write(settings: TransformSettings, output: Path) -> None:
-    (output / "examples").mkdir(exist_ok=True)
-    if done := _done(settings, output):
-        events.emit("kept", done=len(done), total=len(_shards(settings)), unit="shards")
-    do_tasks(
-        _WriteShard(settings, output),
-        lambda: sorted(_shards(settings) - _done(settings, output)),
-        settings.beam_options,
-        settings.source_bytes,
-        "trainyard.steps.preprocess.run",
-    )
-    remove_unfinished(output / "examples")
+class _Shards:
+    """The shards of an attempt: those that are there, and those to write."""
 
+    def __init__(self, settings: TransformSettings, work: Work, attempt: str) -> None:
+        self._settings, self._work, self._attempt = settings, work, attempt
+        final = step.current_output()
+        uri = storage.join(storage.attempt(final, attempt), _EXAMPLES) if work.uri else ""
+        self._examples = Work(f"{work.folder}/{_EXAMPLES}", uri)
+        self._measured = work.below(_MEASURED)
+        self._names = {
+            shard_name(split, shard, layout.shards): (split, shard)
+            for split, layout in settings.layouts.items()
+            for shard in range(layout.shards)
+        }
 
-def _shards(settings: TransformSettings) -> set[tuple[Split, int]]:
-    return {(split, shard) for split, layout in settings.layouts.items() for shard in range(layout.shards)}
+    def finished(self) -> int:
+        """Return how many examples the shards have that are there."""
+        layouts = self._settings.layouts
+        return sum(layouts[split].examples[shard] for split, shard in self._done())
 
+    def write(self) -> None:
+        """Write those that are not there."""
+        if done := self._done():
+            events.emit("kept", done=len(done), total=len(self._names), unit="shards")
+        do_tasks(
+            _WriteShard(self._settings, self._work, self._examples, self._measured),
+            lambda: sorted(set(self._names.values()) - self._done()),
+            self._settings.beam_options,
+            self._settings.source_bytes,
+            "trainyard.steps.preprocess.run",
+        )
 
-def _done(settings: TransformSettings, output: Path) -> set[tuple[Split, int]]:
-    names = {path.name for path in (output / "examples").glob("*.tfrecord")}
-    return {shard for shard in _shards(settings) if _name(settings, *shard) in names}
+    def move(self, output: Path) -> None:
+        """Have the output hold them."""
+        if not self._work.uri:
+            remove_unfinished(Path(self._examples.folder))
+            Path(self._examples.folder).rename(output / _EXAMPLES)
+            return
+        files = {name: storage.File(**json.loads(self._measured.content(name))) for name in self._names}
+        storage.adopt(output, self._attempt, {f"{_EXAMPLES}/{name}": file for name, file in files.items()})
 
-
-def _finished(settings: TransformSettings, output: Path) -> int:
-    """Return how many examples the shards have that are there."""
-    return sum(settings.layouts[split].examples[shard] for split, shard in _done(settings, output))
-
-
-def _name(settings: TransformSettings, split: Split, shard: int) -> str:
-    return shard_name(split, shard, settings.layouts[split].shards)
+    def _done(self) -> set[tuple[Split, int]]:
+        names = (self._measured if self._work.uri else self._examples).names()
+        return {shard for name, shard in self._names.items() if name in names}
 
 
 class _WriteShard:
     """Makes the final examples of a shard: transformed and raw features, label and key."""
 
-    def __init__(self, settings: TransformSettings, output: Path) -> None:
-        self._folder, self._parts, self._layouts = settings.folder, settings.parts, settings.layouts
+    def __init__(self, settings: TransformSettings, work: Work, examples: Work, measured: Work) -> None:
+        self._parts_work, self._parts, self._layouts = settings.work, settings.parts, settings.layouts
+        self._work, self._shards, self._measured = work, examples, measured
         self._raw_names, self._weight = list(settings.raw_spec), settings.weight
         self._task, self._label_ids = settings.task, settings.label_ids
-        self._batch_size, self._materialize, self._output = settings.batch_size, settings.materialize, output
+        self._batch_size, self._materialize = settings.batch_size, settings.materialize
 
     @cached_property
     def _transform(self) -> Transform | None:
         """The transform graph, loaded once a worker."""
-        return Transform(str(self._output / "transform" / "transform_fn")) if self._materialize else None
+        if not self._materialize:
+            return None
+        if not self._work.uri:
+            return Transform(f"{self._work.folder}/transform/transform_fn")
+        with tempfile.TemporaryDirectory() as folder:
+            self._work.read_folder(_GRAPH, Path(folder))
+            return Transform(f"{folder}/transform_fn")
 
     def __call__(self, numbered: tuple[Split, int]) -> None:
         """Write one shard."""
         split, shard = numbered
         layout = self._layouts[split]
-        batches = read_shard(self._parts, self._folder, split, layout.buckets(shard), self._batch_size)
-        final = self._output / "examples" / shard_name(split, shard, layout.shards)
-        write_shard((example for batch in batches for example in self._examples(batch)), final)
+        batches = read_shard(self._parts, self._parts_work, split, layout.buckets(shard), self._batch_size)
+        examples = (example for batch in batches for example in self._examples(batch))
+        name = shard_name(split, shard, layout.shards)
+        file = self._shards.write(name, lambda path: write_shard(examples, path))
+        if file:
+            content = json.dumps(asdict(file)).encode()
+            self._measured.write(name, lambda path: path.write_bytes(content))
 
     def _examples(self, batch: pa.RecordBatch) -> Iterator[bytes]:
         raw = {name: batch[f"raw/{name}"] for name in self._raw_names}

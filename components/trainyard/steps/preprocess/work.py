@@ -1,0 +1,217 @@
+"""Where an attempt's tasks leave their results: a folder that all workers see, or objects of a bucket.
+
+Whichever it is, a file is whole under its name or not there, and written again it is the same. What is read of a bucket
+goes through a temporary file without a name, so that a worker that stays for many jobs keeps nothing of them.
+"""
+
+from __future__ import annotations
+
+import io
+import secrets
+import tarfile
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+from trainyard.errors import ConfigurationError
+from trainyard.storage import storage
+from trainyard.storage.buckets import stores, transfer
+from trainyard.storage.buckets.objects import Missing
+from trainyard.storage.manifest import File, measure, measure_folder
+
+_UNFINISHED = ".part-"
+
+
+@dataclass(frozen=True)
+class Range:
+    """Some bytes of a file: `bytes` of them from `start` on."""
+
+    name: str
+    start: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Work:
+    """The files of one attempt, by name.
+
+    folder: of the step's own machine. uri: '' if the workers see that folder; else the folder of a bucket in which
+    they leave what they write, and the step's own copies are in `folder`.
+    """
+
+    folder: str
+    uri: str = ""
+
+    def below(self, name: str) -> Work:
+        """Return the folder `name` of this one, which is there as soon as a file is."""
+        return Work(f"{self.folder}/{name}", storage.join(self.uri, name) if self.uri else "")
+
+    def require(self) -> None:
+        """Raise `ConfigurationError` if this worker does not see the folder."""
+        if not self.uri and not Path(self.folder).is_dir():
+            raise _unseen(self.folder)
+
+    def names(self) -> set[str]:
+        """Return the names of the files directly in it."""
+        if not self.uri:
+            return {path.name for path in Path(self.folder).glob("*") if _UNFINISHED not in path.name}
+        store, name = stores.locate(self.uri)
+        listed = store.list(f"{name}/", deep=False).objects
+        return {item.name.removeprefix(f"{name}/") for item in listed}
+
+    def exists(self, name: str) -> bool:
+        """Return whether the file is there."""
+        return self.read(name) is not None if self.uri else Path(self.folder, name).exists()
+
+    def read(self, name: str) -> bytes | None:
+        """Return the content of a small file, None if there is none."""
+        if self.uri:
+            store, prefix = stores.locate(self.uri)
+            content = store.read(f"{prefix}/{name}")
+            return content[0] if content else None
+        try:
+            return Path(self.folder, name).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def content(self, name: str) -> bytes:
+        """Return the content of a file that a worker wrote. Raises `ConfigurationError` if it is not there."""
+        content = self.read(name)
+        if content is None:
+            raise _gone(self.uri, name) if self.uri else _unseen(self.folder)
+        return content
+
+    def write(self, name: str, fill: Callable[[Path], object]) -> File | None:
+        """Have `fill` write the file at a path of its own, which becomes `name`; of a bucket's, return its size."""
+        if not self.uri:
+            with _finished(Path(self.folder, name)) as temporary:
+                fill(temporary)
+            return None
+        store, prefix = stores.locate(self.uri)
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, "file")
+            fill(path)
+            file = measure(path)
+            store.upload(f"{prefix}/{name}", path, file)
+        return file
+
+    def remove(self, name: str) -> None:
+        """Remove the file if there is one."""
+        if self.uri:
+            storage.remove(storage.join(self.uri, name))
+        Path(self.folder, name).unlink(missing_ok=True)
+
+    def copied(self, name: str) -> str:
+        """Return the path of the file on the step's machine, where a bucket's stays until the attempt's end."""
+        path = Path(self.folder, name)
+        if self.uri and not path.exists():
+            content = self.content(name)
+            with _finished(path) as temporary:
+                temporary.write_bytes(content)
+        return str(path)
+
+    def buffers(self, ranges: Sequence[Range]) -> list[pa.Buffer]:
+        """Return the content of each of `ranges`, memory-mapped: of a folder's files, or of one temporary file."""
+        if not self.uri:
+            return [_mapped(f"{self.folder}/{item.name}", item.start, item.bytes) for item in ranges]
+        if not ranges:
+            return []
+        store, prefix = stores.locate(self.uri)
+        starts = _aligned(ranges)
+        with tempfile.NamedTemporaryFile() as temporary:
+            path = Path(temporary.name)
+            temporary.truncate(starts[-1])
+
+            def fetch(request: tuple[Range, int]) -> None:
+                item, at = request
+                try:
+                    content = store.read_range(f"{prefix}/{item.name}", item.start, item.bytes)
+                except Missing as error:
+                    raise _gone(self.uri, item.name) from error
+                with path.open("r+b") as stream:
+                    stream.seek(at)
+                    stream.write(content)
+
+            transfer.in_parallel(fetch, _requests(zip(ranges, starts, strict=False)))
+            return [_mapped(temporary.name, at, item.bytes) for item, at in zip(ranges, starts, strict=False)]
+
+    def shared_copy(self, folder: Path) -> str:
+        """Return where the workers find the files below `folder`, which lies in this one's."""
+        if not self.uri:
+            return str(folder)
+        store, prefix = stores.locate(self.below(folder.name).uri)
+        transfer.upload(store, f"{prefix}/", folder, measure_folder(folder, "").files)
+        return f"{store.root}/{prefix}"
+
+    def write_folder(self, name: str, folder: Path) -> None:
+        """Leave the files below `folder` as the file `name`."""
+
+        def fill(path: Path) -> None:
+            with tarfile.open(path, "w") as archive:
+                archive.add(folder, ".")
+
+        self.write(name, fill)
+
+    def read_folder(self, name: str, folder: Path) -> None:
+        """Put the files that `write_folder` left into the new `folder`."""
+        with tarfile.open(fileobj=io.BytesIO(self.content(name))) as archive:
+            archive.extractall(folder, filter="data")
+
+
+def remove_unfinished(folder: Path) -> None:
+    """Remove what workers that were lost left of files in `folder`."""
+    for path in folder.glob(f"*{_UNFINISHED}*"):
+        path.unlink(missing_ok=True)
+
+
+@contextmanager
+def _finished(final: Path) -> Iterator[Path]:
+    """Yield a path of its own to write a file to, which becomes `final` at the end of the block.
+
+    So the file is whole, though a runner may have two workers do the same when it took one for lost.
+    """
+    temporary = final.with_name(f"{final.name}{_UNFINISHED}{secrets.token_hex(4)}")
+    final.parent.mkdir(exist_ok=True)
+    yield temporary
+    temporary.replace(final)
+
+
+def _mapped(path: str, start: int, size: int) -> pa.Buffer:
+    with pa.memory_map(path) as stream:
+        stream.seek(start)
+        return stream.read_buffer(size)
+
+
+def _aligned(ranges: Iterable[Range]) -> list[int]:
+    """Return where each of `ranges` begins in one file, as Arrow wants its buffers aligned, and the file's size."""
+    starts = [0]
+    for item in ranges:
+        starts.append(-(-(starts[-1] + item.bytes) // 64) * 64)
+    return starts
+
+
+def _requests(ranges: Iterable[tuple[Range, int]]) -> Iterator[tuple[Range, int]]:
+    """Yield what a request fetches and where it goes, for `ranges` and where each goes."""
+    for item, at in ranges:
+        for passed in range(0, item.bytes, transfer.RANGE_BYTES):
+            size = min(transfer.RANGE_BYTES, item.bytes - passed)
+            yield Range(item.name, item.start + passed, size), at + passed
+
+
+def _gone(place: str, name: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"{place}/{name}: was removed while preprocess was using it. Run the same command again, and see which rule "
+        "of the bucket removes what is new."
+    )
+
+
+def _unseen(folder: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"{folder}: Beam's workers do not see this folder of the step. "
+        "Mount one volume on all of them under the same path, name a bucket as storage, or preprocess with the "
+        "runner direct."
+    )

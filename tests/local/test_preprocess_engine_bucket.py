@@ -1,0 +1,120 @@
+"""preprocess by workers that share nothing with the step but a bucket."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import object_stores
+import pytest
+import yaml
+from apache_beam.runners.portability.local_job_service import LocalJobServicer
+from preprocess_sources import write_images, write_rows
+
+from trainyard import events
+from trainyard.contract import keys
+from trainyard.runtime import step
+from trainyard.spec.recipe import Recipe
+from trainyard.storage import storage
+
+PICTURES = {"format": "image_folder", "max_bad_fraction": 0.1, "shard_examples": 16, "near_duplicates": True}
+COLUMNS = {"visits": {"type": "numeric"}, "colour, or none": {"type": "category"}, "note": {"type": "text"}}
+TABLE = {"format": "csv", "label": "bought", "features": COLUMNS, "shard_examples": 50, "split": {"by": "class"}}
+
+
+def recipe(data: dict[str, Any]) -> Recipe:
+    model = "mlp" if "features" in data else "cnn_small"
+    return Recipe.model_validate({"name": "pets", "data": data, "model": {"name": model}})
+
+
+def preprocess(recipe: Recipe, output: str, beam_options: str = "") -> dict[str, storage.File]:
+    from trainyard.steps.preprocess.run import run
+
+    with step.recorded("preprocess", lambda: output):
+        step.execute(run, output, recipe=recipe, beam_options=beam_options)
+    return storage.require(output, "preprocess").files
+
+
+@pytest.fixture
+def engine(store: object_stores.Store, tmp_path: Path) -> Iterator[str]:
+    """Beam's options for a job server of Beam's own, whose workers begin in a process of theirs, in another folder."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    (tmp_path / "workers").mkdir()
+    workers = subprocess.Popen(
+        [sys.executable, "-m", "apache_beam.runners.worker.worker_pool_main", f"--service_port={port}"],
+        env={**os.environ, "TMPDIR": str(tmp_path / "workers")},
+        cwd=tmp_path / "workers",
+    )
+    jobs = LocalJobServicer()
+    options = f"--environment_type=EXTERNAL --environment_config=localhost:{port}"
+    try:
+        yield f"--runner=PortableRunner {options} --job_endpoint=localhost:{jobs.start_grpc_server()}"
+    finally:
+        jobs.stop()
+        workers.terminate()
+        workers.wait()
+
+
+@pytest.fixture
+def source(store: object_stores.Store, tmp_path: Path) -> Recipe:
+    """A recipe of pictures for one kind of bucket, of a table for the other."""
+    folder = tmp_path / "source"
+    folder.mkdir()
+    if store.scheme == "gs":
+        write_images(folder)
+    else:
+        write_rows(folder / "rows.csv.gz", 300)
+    return recipe((PICTURES if store.scheme == "gs" else TABLE) | {"path": str(folder)})
+
+
+def test_workers_leave_the_same_files_in_a_bucket_as_the_step_does_in_a_folder(
+    source: Recipe, engine: str, store: object_stores.Store, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    here = preprocess(source, str(tmp_path / "examples"))
+    there = preprocess(source, f"{store.uri}/engine/examples", engine)
+    # TensorFlow numbers the functions of a graph by how many the process traced before.
+    assert {name for name in here if here[name] != there.get(name)} <= {"transform/transform_fn/saved_model.pb"}
+    assert here.keys() == there.keys()
+    left = storage.sizes(f"{store.uri}/engine")
+    assert not [name for name in left if keys.parts("") in name], "what only the attempt needed is gone"
+    assert len([name for name in left if name.startswith("examples/.attempts/")]) == len(there)
+    assert events.last(capfd.readouterr().err, "published")["files"] == len(there)
+
+
+KILLED = """
+import os, signal
+from trainyard.runtime import step
+from trainyard.steps.preprocess import run
+from trainyard.storage import storage
+storage.adopt = lambda *arguments: os.kill(os.getpid(), signal.SIGKILL)
+step.main(run.run)
+"""
+
+
+def test_a_killed_step_goes_on_from_what_its_workers_left_in_the_bucket(
+    source: Recipe, engine: str, store: object_stores.Store, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    output = f"{store.uri}/killed/examples"
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(source.model_dump(mode="json", exclude_unset=True)))
+    options = [f"--recipe={tmp_path}/recipe.yaml", f"--output={output}", f"--beam-options={engine}"]
+    killed = subprocess.run([sys.executable, "-c", KILLED, *options], stderr=subprocess.DEVNULL)
+    assert killed.returncode == -signal.SIGKILL and storage.committed(output) is None
+    left = storage.sizes(f"{store.uri}/killed")
+    shards = [name for name in left if name.endswith(".tfrecord") and ".attempts/" in name]
+    capfd.readouterr()
+    files = preprocess(source, output, engine)
+    lines = [events.parse(line) for line in capfd.readouterr().err.splitlines()]
+    kept = [line for line in lines if line.get("event") == "kept"]
+    assert [(line["unit"], line["done"] == line["total"]) for line in kept][:: len(kept) - 1] == [
+        ("tasks", True),
+        ("shards", True),
+    ]
+    assert len([name for name in files if name.endswith(".tfrecord")]) == len(shards) == kept[-1]["done"]
+    assert not [name for name in storage.sizes(f"{store.uri}/killed") if keys.parts("") in name]
