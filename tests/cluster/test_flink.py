@@ -9,6 +9,7 @@ import json
 import os
 import re
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,16 +21,25 @@ from namespaces import Namespace, until
 from train_step import IMAGE, Desk
 
 from trainyard.spec.beam import Beam, command_line
+from trainyard.storage import storage
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "local"))
+
+import object_stores
+
+HOST = os.environ.get("TRAINYARD_HOST", "")
 
 FLINK_IMAGE = os.environ.get("TRAINYARD_FLINK_IMAGE", "")
 pytestmark = [
     pytest.mark.cluster,
     pytest.mark.skipif(not (IMAGE and FLINK_IMAGE), reason="TRAINYARD_FLINK_IMAGE names no image"),
+    pytest.mark.skipif(not HOST, reason="TRAINYARD_HOST names no address that pods reach"),
     pytest.mark.timeout(1200),
 ]
 
 ROOT = Path(__file__).parents[2]
 GUIDE = ROOT / "docs" / "how-to" / "beam-runners.md"
+TASKMANAGER = "deployment/trainyard-flink-taskmanager"
 MANAGERS = "app.kubernetes.io/component=taskmanager"
 SECONDS = 600  # of CPU-bound work on two cores that others may use
 
@@ -82,21 +92,30 @@ for process in busy:
 class Flink:
     """The session cluster in a namespace, and steps of preprocess that run on it, or without it, on the desk."""
 
-    def __init__(self, desk: Desk) -> None:
-        self.desk = desk
+    def __init__(self, desk: Desk, store: object_stores.Store) -> None:
+        self.desk, self.store = desk, store
         self.namespace = desk.namespace
         options = Beam(runner="flink", parallelism=2)
         self._options = command_line(options, "kubeflow", self.namespace.name, "/runs/store")
 
     def preprocess(self, recipe: str, output: str, on_flink: bool) -> Step:
         options = [f"--beam-options={self._options}"] if on_flink else []
-        return Step(self.namespace, [f"--recipe=/runs/{recipe}.yaml", f"--output=/runs/store/{output}", *options])
+        options = [f"--recipe=/runs/{recipe}.yaml", f"--output={output}", *options]
+        return Step(self.namespace, self.store.environment, options)
 
     def digests(self, output: str) -> dict[str, Any]:
-        return dict(json.loads(self.desk.python(DIGESTS, f"/runs/store/{output}").splitlines()[-1]))
+        """Return the checksums of an output on the volume."""
+        return dict(json.loads(self.desk.python(DIGESTS, output).splitlines()[-1]))
 
     def managers(self) -> list[str]:
         return self.namespace.kubectl("get", "pods", "-l", MANAGERS, "-o", "name").split()
+
+    def without_volume(self) -> None:
+        """Have the workers see the bucket, and the volume no more."""
+        kustomize(self.namespace, volume=False)
+        variables = [f"{name}={value}" for name, value in self.store.environment.items()]
+        self.namespace.kubectl("set", "env", TASKMANAGER, "-c", "workers", *variables)
+        self.namespace.kubectl("rollout", "status", TASKMANAGER, "--timeout=300s")
 
     def freeze(self, manager: str) -> None:
         """Stop the worker beside a TaskManager in the middle of its work."""
@@ -106,7 +125,7 @@ class Flink:
 class Step:
     """A preprocess step on the desk, and the events that it wrote."""
 
-    def __init__(self, namespace: Namespace, options: list[str]) -> None:
+    def __init__(self, namespace: Namespace, environment: dict[str, str], options: list[str]) -> None:
         self._log = namespace.folder / f"step-{time.monotonic_ns()}.log"
         command = [
             "kubectl",
@@ -115,6 +134,8 @@ class Step:
             "exec",
             "desk",
             "--",
+            "env",
+            *(f"{name}={value}" for name, value in environment.items()),
             "python",
             "-m",
             "trainyard.steps",
@@ -145,17 +166,22 @@ def flink(namespace: Namespace) -> Iterator[Flink]:
     desk = Desk(namespace)
     kustomize(namespace)
     namespace.kubectl("rollout", "status", "deployment/trainyard-flink-jobmanager", "--timeout=300s")
-    namespace.kubectl("rollout", "status", "deployment/trainyard-flink-taskmanager", "--timeout=300s")
-    yield Flink(desk)
+    namespace.kubectl("rollout", "status", TASKMANAGER, "--timeout=300s")
+    with object_stores.s3_store(HOST) as store, pytest.MonkeyPatch.context() as patch:
+        for name, value in store.environment.items():
+            patch.setenv(name, value)
+        yield Flink(desk, store)
     for container in ("jobmanager", "jobserver"):
         print(namespace.kubectl("logs", "deployment/trainyard-flink-jobmanager", "-c", container, "--tail=60"))
 
 
-def kustomize(namespace: Namespace) -> None:
-    """Apply the overlay that the guide shows, with the images under test."""
+def kustomize(namespace: Namespace, volume: bool = True) -> None:
+    """Apply the overlay that the guide shows, with the images under test; without `volume` it has no patches."""
     block = next(each for each in re.findall(r"```yaml\n(.*?)```", GUIDE.read_text(), re.S) if "components/" in each)
     overlay = yaml.safe_load(block.replace("/mnt/runs", "/runs"))  # where the desk has the volume
     overlay["resources"] = []
+    if not volume:
+        del overlay["patches"]
     overlay["namespace"] = namespace.name
     overlay["components"] = [os.path.relpath(ROOT / "k8s/components/flink", namespace.folder)]
     images = {"trainyard/flink": FLINK_IMAGE, "trainyard/cpu": IMAGE}
@@ -174,7 +200,7 @@ def write(desk: Desk, name: str, files: int, rows: int) -> None:
 
 def test_a_step_on_flink_gives_the_same_bytes_though_a_taskmanager_was_killed(flink: Flink) -> None:
     write(flink.desk, "sold", files=12, rows=20_000)
-    step = flink.preprocess("sold", "on-flink", on_flink=True)
+    step = flink.preprocess("sold", "/runs/store/on-flink", on_flink=True)
     killed = flink.managers()[0]
     flink.freeze(killed)
     until(lambda: step.done() or step.process.poll() is not None, SECONDS)
@@ -184,6 +210,23 @@ def test_a_step_on_flink_gives_the_same_bytes_though_a_taskmanager_was_killed(fl
     log = flink.namespace.kubectl("logs", "deployment/trainyard-flink-jobmanager", "-c", "jobmanager")
     assert "switched from state RUNNING to RESTARTING" in log
     assert step.events("beam_job")
-    flink.preprocess("sold", "direct", on_flink=False).ends()
-    assert flink.digests("on-flink") == flink.digests("direct")
+    flink.preprocess("sold", "/runs/store/direct", on_flink=False).ends()
+    assert flink.digests("/runs/store/on-flink") == flink.digests("/runs/store/direct")
     assert killed not in flink.managers()
+
+
+def test_workers_that_share_a_bucket_alone_give_the_same_bytes(flink: Flink) -> None:
+    write(flink.desk, "small", files=3, rows=2_000)
+    for number in range(3):
+        table = flink.desk.python("import sys; sys.stdout.write(open(sys.argv[1]).read())", f"/runs/small/{number}.csv")
+        storage.write_text(f"{flink.store.uri}/tables/{number}.csv", table)
+    recipe = RECIPE.format(tables="").replace("/runs/", f"{flink.store.uri}/tables")
+    flink.desk.python("import pathlib, sys; pathlib.Path('/runs/bucket.yaml').write_text(sys.argv[1])", recipe)
+    flink.preprocess("bucket", "/runs/store/of-bucket", on_flink=False).ends()
+    flink.without_volume()
+    output = f"{flink.store.uri}/store/on-flink"
+    flink.preprocess("bucket", output, on_flink=True).ends()
+    files = storage.require(output, "preprocess").files
+    assert {name: file.crc32c for name, file in files.items()} == flink.digests("/runs/store/of-bucket")
+    left = storage.sizes(f"{flink.store.uri}/store")
+    assert not [name for name in left if ".parts" in name], "what only the attempt needed is gone"

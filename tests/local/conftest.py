@@ -9,13 +9,6 @@ import pytest
 import trainyard.data  # noqa: F401 - before a test's module imports TensorFlow, which takes half as long then
 
 
-def forget_clients() -> None:
-    from trainyard.storage.buckets import gcs, s3, stores
-
-    for cached in (stores.store, gcs._client, s3._client):
-        cached.cache_clear()
-
-
 @pytest.fixture(scope="session", params=["gs", "s3"])
 def served(request: Any) -> Iterator[object_stores.Store]:
     with object_stores.STORES[request.param]() as store:
@@ -28,8 +21,8 @@ def store(served: object_stores.Store, monkeypatch: pytest.MonkeyPatch, tmp_path
     for name, value in served.environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("TRAINYARD_CACHE", str(tmp_path / "cache"))
-    forget_clients()
+    object_stores.forget_clients()
     served.calm()
     yield served
     served.calm()
-    forget_clients()
+    object_stores.forget_clients()

@@ -171,6 +171,14 @@ def free_port() -> int:
         return int(listener.getsockname()[1])
 
 
+def forget_clients() -> None:
+    """Have this process make its clients anew, by the environment of that time."""
+    from trainyard.storage.buckets import gcs, s3, stores
+
+    for cached in (stores.store, gcs._client, s3._client):
+        cached.cache_clear()
+
+
 @contextmanager
 def _proxied(scheme: str, upstream: tuple[str, int], host: str = "127.0.0.1") -> Iterator[Store]:
     store = Store(scheme, "trainyard-test", "", {})
@@ -179,9 +187,11 @@ def _proxied(scheme: str, upstream: tuple[str, int], host: str = "127.0.0.1") ->
     server.daemon_threads = True
     threading.Thread(target=server.serve_forever, daemon=True).start()
     store.address = f"http://{host}:{server.server_port}"
+    forget_clients()
     try:
         yield store
     finally:
+        forget_clients()
         server.shutdown()
         server.server_close()
 
