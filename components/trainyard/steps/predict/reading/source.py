@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import IO, Literal
 
 from trainyard import uris
+from trainyard.contract.pictures import ENDINGS
 from trainyard.errors import DataError
-from trainyard.quality.source import PICTURES
 from trainyard.storage import listing, tfrecord
 from trainyard.storage.listing import SourceFile
 from trainyard.storage.source_stream import open_file
@@ -19,7 +19,7 @@ _ENDINGS: dict[Kind, tuple[str, ...]] = {
     "csv": (".csv", ".csv.gz"),
     "parquet": (".parquet", ".pq"),
     "tfrecord": (".tfrecord", ".tfrecord.gz", ".tfrecords", ".tfrecords.gz"),
-    "pictures": PICTURES,
+    "pictures": ENDINGS,
 }
 _SHOWN = 5
 _PARQUET = b"PAR1"
