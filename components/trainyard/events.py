@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from trainyard import memory
 
@@ -70,7 +70,17 @@ def last(log: str, event: str, *required: str) -> dict[str, Any] | None:
     return None
 
 
-def failure(log: str) -> tuple[int, str] | None:
-    """Return exit code and sentence of the last failure that a step wrote into `log`, None if it wrote none."""
+class Failure(NamedTuple):
+    """A failure that a process wrote down: exit code, sentence and the name of the error's class."""
+
+    code: int
+    message: str
+    error: str = ""
+
+
+def failure(log: str) -> Failure | None:
+    """Return the last failure that a step wrote into `log`, None if it wrote none."""
     fields = last(log, "failed", "code", "message")
-    return (int(fields["code"]), str(fields["message"])) if fields and str(fields["code"]).isdigit() else None
+    if fields is None or not str(fields["code"]).isdigit():
+        return None
+    return Failure(int(fields["code"]), str(fields["message"]), str(fields.get("error") or ""))

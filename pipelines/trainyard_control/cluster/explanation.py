@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from trainyard import events, memory
-from trainyard.errors import ExitCode
+from trainyard.errors import ExitCode, known_code
 from trainyard.kubernetes import labels
 from trainyard.kubernetes.client import Manifest
 from trainyard.kubernetes.diagnosis import (
@@ -183,8 +183,8 @@ def _failed(failed: Finding, diagnosis: Diagnosis, evidence: Evidence) -> Findin
 def _exited(finding: Finding, end: Exit, evidence: Evidence) -> Finding:
     """The step's own sentence and code come first: Kubeflow's launcher turns every exit code into 1."""
     log = evidence.log
-    number, message = events.failure(log) or events.failure(end.message) or (end.code, "")
-    code = ExitCode(number) if number in set(ExitCode) else ExitCode.BUG
+    number, message, _ = events.failure(log) or events.failure(end.message) or events.Failure(end.code, "")
+    code = known_code(number, ExitCode.BUG)
     if not message and number in (128 + 9, 128 + 15):
         next_step = evidence.again or advice(ExitCode.TRANSIENT)
         sentence = f"was killed (exit code {number}), perhaps by its node. {next_step}"
