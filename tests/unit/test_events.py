@@ -58,3 +58,15 @@ def test_an_error_comes_back_with_the_class_that_was_recorded_if_it_has_the_code
     recorded = events.failure(capsys.readouterr().err)
     assert recorded and type(from_code(*recorded)) is CommandFailed
     assert type(from_code(75, "it was killed.", "CommandFailed")) is PeerLost
+
+
+def test_no_other_line_is_taken_for_a_sign_of_life(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    events.emit_alive()
+    events.emit("progress", done=1, total=9)
+    lines = capfd.readouterr().err.splitlines()
+    assert [events.is_alive(events.parse(line)) for line in [*lines, "alive", '{"event": "alive"']] == [
+        True,
+        *[False] * 3,
+    ]

@@ -89,7 +89,7 @@ class LocalRun:
         summary.reserve(self.root, self.recipe, self.run_id)
         if self.recipe.train.image:
             message = "train.image is for clusters; the program runs in this machine's Python"
-            self.listener.step_event("train", {"event": "warning", "message": message})
+            self.listener.step_event("train", events.fields_of("warning", message=message))
         destination = keys.models_folder(self.root, self.recipe)
         self.preprocess()
         best = champion(destination)
@@ -202,7 +202,8 @@ class LocalRun:
                 if bucket:
                     lines.upload(storage.join(self._folder, log.name))
             if lines.fault:
-                self.listener.step_event(step, {"event": "warning", "message": f"its log ends early: {lines.fault}"})
+                message = f"its log ends early: {lines.fault}"
+                self.listener.step_event(step, events.fields_of("warning", message=message))
 
     def _error(self, step: str, code: int, failure: events.Failure | None) -> TrainyardError:
         log = storage.join(self._folder, f"{step}.log")

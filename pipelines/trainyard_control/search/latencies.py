@@ -6,6 +6,7 @@ import sys
 
 from pydantic import TypeAdapter
 
+from trainyard import events
 from trainyard.child_process import ProgramFailed, program_output
 from trainyard.contract.artifacts.export import Latency
 from trainyard.storage import storage
@@ -32,7 +33,7 @@ def with_latencies(trials: list[Trial], listener: Listener) -> list[Trial]:
         lines = program_output(command).splitlines()
     except ProgramFailed as error:  # the sweep's result is worth more than this figure
         why = f"no latencies: they could not be measured ({error})"
-        listener.step_event("train", {"event": "warning", "message": why})
+        listener.step_event("train", events.fields_of("warning", message=why))
         return trials
     latencies = _LATENCIES.validate_json(f"[{','.join(lines)}]")
     found = {

@@ -13,7 +13,7 @@ from trainyard import child_process, events, memory
 from trainyard.child_process import ChildProcess
 from trainyard.errors import ExitCode, known_code
 from trainyard.steps.train.gang.rendezvous import Message
-from trainyard.steps.train.gang.worker import HEARTBEAT_LINE, WorkerStart
+from trainyard.steps.train.gang.worker import WorkerStart
 from trainyard.steps.train.gang.worker import main as train
 
 
@@ -74,13 +74,14 @@ class TrainingProcess:
         with self.child.lines as lines:
             for line in lines:
                 self._output_at = time.monotonic()
-                if line.startswith(HEARTBEAT_LINE):
+                event = events.parse(line)
+                if events.is_alive(event):
                     continue
                 sys.stderr.write(line)
                 sys.stderr.flush()
                 # A line that only looks like an event of ours was printed by a recipe's module.
                 with contextlib.suppress(Exception):
-                    self._handle_event(events.parse(line))
+                    self._handle_event(event)
 
     def _handle_event(self, event: Message) -> None:
         kind = event.pop("event", "")
