@@ -55,10 +55,7 @@ def find_source(path: str, *, pictures: bool) -> Source:
     """
     if why := uris.path_error(path):
         raise DataError(f"{uris.without_secrets(path)}: {why}.")
-    try:
-        listed = listing.list_files(path)
-    except DataError as error:
-        raise DataError(str(error).removeprefix("data.path: ")) from error
+    listed = listing.list_files(path, field="")
     if not listed.files:
         raise DataError(f"{path}: no files found. Name a file, a folder or a glob.")
     kinds = {file.name: _kind(listed, file) for file in listed.files}
