@@ -24,9 +24,9 @@ from trainyard.kubernetes.diagnosis import (
     one_line,
     task_of,
 )
+from trainyard_control.cluster import argo
 from trainyard_control.cluster.pace import verdict
 from trainyard_control.cluster.scheduling import misfit
-from trainyard_control.kubeflow import argo
 from trainyard_control.planning.expectation import Expectation
 
 _ADVICE = {
