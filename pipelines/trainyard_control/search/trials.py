@@ -10,9 +10,9 @@ from typing import Any, Literal
 from pydantic import ValidationError
 
 from trainyard.contract import keys
-from trainyard.contract.artifacts.document import Part
 from trainyard.contract.artifacts.train import Epoch, Training
 from trainyard.contract.champion import champion
+from trainyard.contract.document import Part
 from trainyard.errors import ConfigurationError
 from trainyard.spec.environment import Environment
 from trainyard.spec.recipe import Recipe

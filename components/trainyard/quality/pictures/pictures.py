@@ -14,7 +14,7 @@ from PIL import Image, UnidentifiedImageError
 from trainyard.contract.pictures import BROKEN, FORMATS
 from trainyard.errors import DataError
 from trainyard.quality import findings
-from trainyard.quality.pictures.hashes import mixed
+from trainyard.quality.hashes import mixed
 from trainyard.quality.pictures.look import Look, look_of, near_pairs
 from trainyard.quality.profile import Picture, Pictures, Profile, Repeats
 from trainyard.quality.source import SourceFiles

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import ipc
 
-from trainyard.contract.artifacts.document import SPLITS, Part, Split
+from trainyard.contract.document import SPLITS, Part, Split
 
 BUCKETS = 1 << 16  # chosen: shards differ by less than 1 in 65,536 of a split
 _BYTES = 64 << 20  # chosen: three times as much is in memory while a part is sorted

@@ -19,8 +19,8 @@ import numpy as np
 import tensorflow as tf
 
 from trainyard import events, memory
-from trainyard.contract.artifacts.document import Split
 from trainyard.contract.artifacts.preprocess import WEIGHT
+from trainyard.contract.document import Split
 from trainyard.contract.training.passes import MEMORY_BYTES
 from trainyard.data.examples import ExampleFolder, Tensors
 from trainyard.spec.recipe import Recipe

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
-from trainyard.contract.artifacts.document import SPLITS, Split
 from trainyard.contract.cells import DAY, MAX_FLOAT32, MISSING, NUMBER, TIME_OF_DAY
+from trainyard.contract.document import SPLITS, Split
 from trainyard.quality.tables.formulas import Derived
 from trainyard.spec.gates import Task
 from trainyard.spec.recipe import Data
