@@ -9,8 +9,8 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow as tf
 
-from trainyard.contract.artifacts.document import SPLITS
 from trainyard.contract.artifacts.preprocess import Examples, Feature, ImageShape, RawFeature, SplitFiles
+from trainyard.contract.document import SPLITS
 from trainyard.storage import storage
 
 CLASSES = 10

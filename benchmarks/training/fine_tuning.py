@@ -32,7 +32,7 @@ import tensorflow as tf
 from sklearn.datasets import load_digits
 
 from benchmarks.data import random_images
-from trainyard.contract.artifacts.document import SPLITS
+from trainyard.contract.document import SPLITS
 from trainyard.data.examples import ExampleFolder, open_examples
 from trainyard.models.weights import HEAD, load_weights
 from trainyard.spec import documents

@@ -7,6 +7,7 @@ codes along. One that is killed all the same is replaced by the next start.
 
 from __future__ import annotations
 
+import ctypes
 import multiprocessing
 import os
 import signal
@@ -29,6 +30,8 @@ LOST = 255
 
 _LONGEST_FOLDER = 70  # a socket's path has 107 characters at most (unix(7)), of which multiprocessing takes some 30
 _START_SECONDS = 5.0  # chosen: a server that is killed takes a moment to be known as dead
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+_LONGEST_LINE = 300  # characters of a program's last line; chosen
 _ORPHAN_SECONDS = 5.0  # chosen: what the kernel may take to end a process that was killed
 
 
@@ -141,6 +144,32 @@ def start_program(
         start_new_session=own_session,
         preexec_fn=first,
     )
+
+
+class ProgramFailed(Exception):
+    """A program ended with another status than 0; the message is the last line of its stderr."""
+
+
+def program_output(command: list[str]) -> str:
+    """Return what `command` writes to stdout; it is killed if this process ends before it. Raises `ProgramFailed`."""
+    ended = subprocess.run(
+        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, preexec_fn=end_with_parent()
+    )
+    if ended.returncode:
+        last = ended.stderr.strip().splitlines()[-1:] or ["no reason given"]
+        raise ProgramFailed(last[0][:_LONGEST_LINE])
+    return ended.stdout
+
+
+def end_with_parent() -> Callable[[], None] | None:
+    """Return what has a forked process killed when its parent ends, whatever ended that; None where Linux is not.
+
+    The parent is the thread that forks.
+    """
+    if sys.platform != "linux":
+        return None
+    library = ctypes.CDLL(None, use_errno=True)
+    return lambda: library.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def end_programs(programs: Iterable[subprocess.Popen[str]], grace_seconds: float) -> None:

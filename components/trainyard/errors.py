@@ -6,9 +6,12 @@ its class wherever it is seen.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
 from enum import IntEnum
+from typing import TypeVar
+
+_T = TypeVar("_T")
 
 
 class ExitCode(IntEnum):
@@ -83,10 +86,32 @@ class Preempted(TrainyardError):
         super().__init__(message)
 
 
-def from_code(code: int, message: str) -> TrainyardError:
-    """Return the error that a process recorded with its exit `code`; of no class of ours if the code is of none."""
+def known_code(number: int | None, otherwise: _T) -> ExitCode | _T:
+    """Return the code of the table that `number` is, `otherwise` if it is none."""
+    return otherwise if number is None or number not in set(ExitCode) else ExitCode(number)
+
+
+def from_code(code: int, message: str, name: str = "") -> TrainyardError:
+    """Return the error that a process recorded with its exit `code` and the `name` of its class.
+
+    If no class of that name has the code, it is of the first that has; of no class of ours if there is none.
+    """
+    named = from_name(name, message)
+    if named.exit_code == code:
+        return named
     classes = {int(kind.exit_code): kind for kind in TrainyardError.__subclasses__()}
     return classes.get(code, TrainyardError)(message)
+
+
+def from_name(name: str, message: str) -> TrainyardError:
+    """Return the error of the class `name`; of no class of ours if that is none."""
+    return next((kind for kind in _below(TrainyardError) if kind.__name__ == name), TrainyardError)(message)
+
+
+def _below(kind: type[TrainyardError]) -> Iterator[type[TrainyardError]]:
+    for child in kind.__subclasses__():
+        yield child
+        yield from _below(child)
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -11,16 +11,32 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from trainyard import memory
 
 _START = '{"event": "'
+_ALIVE = "alive"
 
 
-def emit(event: str, **fields: object) -> None:
+def emit(event: str, **facts: object) -> None:
     """Write one line that `event` happened, with its facts."""
-    write(json.dumps({"event": event, **fields}, default=str, ensure_ascii=False))
+    write(json.dumps(fields_of(event, **facts), default=str, ensure_ascii=False))
+
+
+def fields_of(event: str, **facts: object) -> dict[str, Any]:
+    """Return `event` with its facts as `parse` does."""
+    return {"event": event, **facts}
+
+
+def emit_alive() -> None:
+    """Write, in one piece that never cuts a line of another thread in two, that this process is not frozen."""
+    os.write(sys.stderr.fileno(), f"{json.dumps(fields_of(_ALIVE))}\n".encode())
+
+
+def is_alive(event: dict[str, Any]) -> bool:
+    """Return whether the parsed line `event` is one of `emit_alive`."""
+    return event.get("event") == _ALIVE
 
 
 def write(line: str) -> None:
@@ -53,7 +69,7 @@ def parse(line: str) -> dict[str, Any]:
     """Return the fields of a line that `emit` wrote, the event's name under `event`; none of any other line."""
     try:
         fields = json.loads(line) if line.startswith(_START) else {}
-    except ValueError:  # it is cut off, or was printed by a recipe's module
+    except (ValueError, RecursionError):  # it is cut off, or was printed by a recipe's module
         return {}
     return fields if isinstance(fields, dict) else {}
 
@@ -70,7 +86,17 @@ def last(log: str, event: str, *required: str) -> dict[str, Any] | None:
     return None
 
 
-def failure(log: str) -> tuple[int, str] | None:
-    """Return exit code and sentence of the last failure that a step wrote into `log`, None if it wrote none."""
+class Failure(NamedTuple):
+    """A failure that a process wrote down: exit code, sentence and the name of the error's class."""
+
+    code: int
+    message: str
+    error: str = ""
+
+
+def failure(log: str) -> Failure | None:
+    """Return the last failure that a step wrote into `log`, None if it wrote none."""
     fields = last(log, "failed", "code", "message")
-    return (int(fields["code"]), str(fields["message"])) if fields and str(fields["code"]).isdigit() else None
+    if fields is None or not str(fields["code"]).isdigit():
+        return None
+    return Failure(int(fields["code"]), str(fields["message"]), str(fields.get("error") or ""))

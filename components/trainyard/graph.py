@@ -72,6 +72,11 @@ ARGUMENTS = {step.argument: name for name, step in STEPS.items() if step.argumen
 """The arguments that name the committed output of another step, with that step."""
 
 
+def producer(step: str) -> str:
+    """Return what the manifests of `step`'s outputs name it."""
+    return f"trainyard.{step}"
+
+
 def is_from(step: str, first: str | None) -> bool:
     """Return whether `step` is `first`, or has its output after it; never without a `first`."""
     return bool(first) and OUTPUTS.index(step) >= OUTPUTS.index(first or "")

@@ -15,9 +15,9 @@ import trainyard.data  # noqa: F401  (chooses Keras 3 before TensorFlow is impor
 import keras  # isort: skip
 import tensorflow as tf  # isort: skip
 
-from trainyard.contract.artifacts.document import SPLITS
 from trainyard.contract.artifacts.preprocess import Examples, Feature, ImageShape, RawFeature, SplitFiles
 from trainyard.contract.artifacts.train import Epoch, Training
+from trainyard.contract.document import SPLITS
 from trainyard.storage import storage
 
 Row = Mapping[str, Any]

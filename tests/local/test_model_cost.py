@@ -101,7 +101,7 @@ def test_a_network_of_the_recipes_own_is_built_once_to_be_planned(
     recipe = recipes.load(str(file))
     found = planned.of_recipe(recipe, data.find(recipe, None, None))
     assert (found.parameters, found.flops_per_example) == (650, TRAINING_PASSES * (2 * 640 + 64))
-    monkeypatch.setattr("trainyard_control.planning.cost.subprocess", None)  # what is remembered needs no process
+    monkeypatch.setattr("trainyard_control.planning.cost.program_output", None)  # what is remembered needs no process
     assert planned.of_recipe(recipe, data.find(recipe, None, None)) == found
 
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from PIL import Image
 from preprocess_sources import preprocess
 
-from trainyard.contract.artifacts.document import SPLITS
 from trainyard.contract.artifacts.preprocess import Examples
+from trainyard.contract.document import SPLITS
 from trainyard.errors import DataError
 from trainyard.runtime import step
 from trainyard.spec.recipe import Recipe

@@ -12,7 +12,7 @@ import pytest
 PROGRAM = """
 import sys
 from trainyard.errors import InfrastructureError
-from trainyard.steps.train.engines import probe; from trainyard.steps.train.engines.tensorflow import strategy
+from trainyard.steps.train.engines.tensorflow import strategy, tensorflow_probe as probe
 try:
     probe.check()
     made = strategy.create_strategy()

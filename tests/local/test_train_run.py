@@ -11,8 +11,8 @@ import pytest
 import train_folders
 
 from trainyard import events
-from trainyard.contract.artifacts.document import Split
 from trainyard.contract.artifacts.train import Training
+from trainyard.contract.document import Split
 from trainyard.data.examples import open_examples
 from trainyard.errors import ConfigurationError, DataError
 from trainyard.spec.recipe import Recipe

@@ -104,6 +104,30 @@ def test_a_child_ends_with_its_parent_and_one_that_does_not_end_in_time_is_kille
     assert not child_process.start_time(orphan)
 
 
+def test_a_program_s_output_is_returned_and_the_last_line_of_its_errors_raised() -> None:
+    assert child_process.program_output([sys.executable, "-c", "print(1); print(2)"]) == "1\n2\n"
+    with pytest.raises(child_process.ProgramFailed, match=r"^no such file$"):
+        child_process.program_output([sys.executable, "-c", "import sys; print(1); sys.exit('first\\nno such file')"])
+
+
+def test_a_program_ends_with_the_parent_that_waits_for_its_output(tmp_path: Path) -> None:
+    file = tmp_path / "pid"
+    program = f"import os, time; open({str(file)!r}, 'w').write(f'{{os.getpid()}}.'); time.sleep(600)"
+    code = (
+        f"import sys; from trainyard.child_process import program_output as p; p([sys.executable, '-c', {program!r}])"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", code])
+    end = time.monotonic() + 30
+    while not (file.exists() and file.read_text().endswith(".")) and time.monotonic() < end:
+        time.sleep(0.01)
+    parent.kill()
+    parent.wait()
+    child = int(file.read_text().rstrip("."))
+    while child_process.start_time(child) and time.monotonic() < end:
+        time.sleep(0.01)
+    assert not child_process.start_time(child)
+
+
 def test_the_signal_that_was_blocked_for_the_server_still_reaches_this_process() -> None:
     child_process.prepare_fork_server([])
     assert signal.SIGTERM not in signal.pthread_sigmask(signal.SIG_BLOCK, set())

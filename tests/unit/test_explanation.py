@@ -15,11 +15,12 @@ from trainyard import events
 from trainyard.errors import ExitCode
 from trainyard.kubernetes.client import Cluster
 from trainyard.spec import environment as environments
+from trainyard_control.cluster import argo
+from trainyard_control.cluster.argo import overdue
 from trainyard_control.cluster.explanation import Evidence, Finding, explain
 from trainyard_control.cluster.scheduling import misfit, requests
 from trainyard_control.compiler.about import About
-from trainyard_control.kubeflow import argo, run_view
-from trainyard_control.kubeflow.argo import overdue
+from trainyard_control.kubeflow import run_view
 from trainyard_control.kubeflow.run_pods import evidence
 from trainyard_control.kubeflow.run_view import RunView, steps, steps_of_tasks
 from trainyard_control.kubeflow.runs import Runs, changes

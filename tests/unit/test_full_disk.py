@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 import report_folders
 
+from trainyard.contract.keys import failure_record
 from trainyard.errors import InfrastructureError
 from trainyard.report import summary
 from trainyard.runtime import step
-from trainyard.runtime.step import failure_record
 from trainyard.storage import disk, storage
 from trainyard_control.local.local_explanation import explain_folder
 from trainyard_control.local.local_run import _Log

@@ -10,10 +10,10 @@ import pytest
 from PIL import Image
 
 from trainyard.errors import TrainyardError
+from trainyard.quality import hashes
 from trainyard.quality.figures import spark
 from trainyard.quality.inspect import inspect
 from trainyard.quality.page import page
-from trainyard.quality.pictures import hashes
 from trainyard.quality.pictures.look import look_of, near
 from trainyard.quality.tables.bins import counted, merged
 

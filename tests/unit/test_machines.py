@@ -12,6 +12,7 @@ from trainyard.spec import environment as environments
 from trainyard.spec.hardware import machines
 from trainyard.spec.hardware.catalog import catalog
 from trainyard.spec.hardware.pools import Pool, placement
+from trainyard.spec.plain_yaml import dotted
 
 
 def pool(kind: str = "gpu", cpu: str = "2", memory: str = "8Gi", **values: object) -> Pool:
@@ -58,8 +59,8 @@ def test_every_machine_has_an_accelerator_of_the_catalog() -> None:
     ],
 )
 def test_a_pool_that_no_node_serves_is_refused_with_the_nearest_that_does(written: Pool, sentence: str) -> None:
-    found = machines.faults(written, "gke")
-    assert len(found) == 1 and sentence in found[0]
+    ((where, why),) = machines.faults(written, "gke")
+    assert sentence in f"{dotted(where)}: {why}"
 
 
 @pytest.mark.parametrize("machine", ["n2-standard-8", "n4-standard-8", "my-own-server"])

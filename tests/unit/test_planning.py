@@ -318,7 +318,7 @@ def test_the_files_of_a_folder_are_counted(tmp_path: Path) -> None:
     for label, count in (("cat", 6), ("dog", 4)):
         (tmp_path / "images" / label).mkdir(parents=True)
         for number in range(count):
-            (tmp_path / "images" / label / f"{number}.png").touch()
+            (tmp_path / "images" / label / f"{number}.{'TIF' if number % 2 else 'png'}").touch()
     recipe = tmp_path / "pets.yaml"
     recipe.write_text(
         "name: pets\ndata: {format: image_folder, path: images, image_size: [64, 64]}\nmodel: {name: cnn_small}\n"

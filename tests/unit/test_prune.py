@@ -10,7 +10,7 @@ import pytest
 from tests.pruned_storage import NOW, Storage
 from typer.testing import CliRunner
 
-from trainyard.contract.keys import checkpoints
+from trainyard.contract import keys
 from trainyard.errors import ConfigurationError
 from trainyard.storage import storage
 from trainyard_control.cli.main import app
@@ -57,7 +57,10 @@ def test_outputs_that_several_runs_share_stay_while_one_of_them_does(store: Stor
 def test_what_a_failed_run_would_go_on_from_stays(store: Storage) -> None:
     store.run(1)
     store.fail(2)
-    storage.write_text(store.uri(f"{checkpoints('train/2222')}/state"), "half done")
+    output = store.uri("train/2222")
+    beside = [f"{keys.checkpoints(output)}/state", keys.failure_record(output), keys.maker_record(output)]
+    for uri in [*beside, f"{keys.parts(output)}/0"]:
+        storage.write_text(uri, "half done")
     assert store.plan(keep=1) == ["runs/20260101-000000-aaaa", *store.outputs(1)]
     store.run(3)
     assert "train/2222" in store.plan(keep=1)

@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from trainyard.contract.artifacts.document import SPLITS
 from trainyard.contract.artifacts.train import Device
+from trainyard.contract.document import SPLITS
 from trainyard.errors import ConfigurationError
 from trainyard.quality.page import write_html
 from trainyard.spec import environment as environments

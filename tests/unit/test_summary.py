@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from trainyard.contract import keys
-from trainyard.runtime.step import failure_record
+from trainyard.contract.keys import failure_record
 from trainyard.spec import recipe as recipes
 from trainyard.steps.summary.run import run
 

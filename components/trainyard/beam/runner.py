@@ -32,7 +32,7 @@ from apache_beam.transforms import core
 from apache_beam.typehints import decorators
 
 from trainyard.beam.jobs import Jobs, job_name
-from trainyard.errors import ConfigurationError, TransientError
+from trainyard.errors import ConfigurationError, TransientError, from_name
 from trainyard.runtime import step
 
 _OURS = re.compile(r"(ConfigurationError|TransientError): (.+?)(?: \[while running|$|\\n)", re.MULTILINE)
@@ -199,8 +199,7 @@ def _wrong(beam_options: str, reason: str) -> ConfigurationError:
 def _raise_ours(error: RuntimeError) -> None:
     """Raise the error of ours that a worker met: Beam hands its errors on as text."""
     if found := _OURS.search(str(error)):
-        kinds = {kind.__name__: kind for kind in (ConfigurationError, TransientError)}
-        raise kinds[found[1]](found[2]) from error
+        raise from_name(found[1], found[2]) from error
 
 
 def _raise_of_the_machine(error: RuntimeError) -> None:

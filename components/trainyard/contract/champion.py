@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from pydantic import ValidationError
 
-from trainyard.contract.artifacts.document import Part
+from trainyard.contract.document import Part
 from trainyard.contract.statistics.drift import Statistics
 from trainyard.errors import DataError
 from trainyard.storage import storage

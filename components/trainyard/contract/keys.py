@@ -19,6 +19,9 @@ from trainyard.graph import STEPS
 from trainyard.spec.recipe import Recipe
 from trainyard.storage import listing, storage
 
+_CHECKPOINTS, _PARTS, _FAILURE, _MAKER = COMPANIONS = (".checkpoints", ".parts", ".failure.json", ".maker")
+"""What the names of all that lies beside an output end with, after the output's own."""
+
 
 def output_uri(root: str, recipe: Recipe, step: str, *inputs: str) -> str:
     """Return the folder of `step`'s output below the storage `root`.
@@ -44,7 +47,7 @@ def labelled(output: str, label: str) -> str:
 
 def checkpoints(model: str) -> str:
     """Return the folder of the checkpoints that train goes on from to its output `model`."""
-    return f"{model}.checkpoints"
+    return f"{model}{_CHECKPOINTS}"
 
 
 def published_weights(checkpoints: str) -> str:
@@ -57,7 +60,17 @@ def published_weights(checkpoints: str) -> str:
 
 def parts(examples: str) -> str:
     """Return the folder of what preprocess goes on from to its output `examples`."""
-    return f"{examples}.parts"
+    return f"{examples}{_PARTS}"
+
+
+def failure_record(output: str) -> str:
+    """Return where a failed step writes its exit code, class and sentence."""
+    return f"{output}{_FAILURE}"
+
+
+def maker_record(output: str) -> str:
+    """Return where the run that made the output, or is to make it, is written."""
+    return f"{output}{_MAKER}"
 
 
 def models_folder(root: str, recipe: Recipe) -> str:

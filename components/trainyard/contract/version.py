@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from trainyard.contract.champion import EXTRA
+from trainyard.graph import producer
 from trainyard.storage import storage
 from trainyard.storage.storage import Manifest
 
-PRODUCER = "trainyard.push"
+PRODUCER = producer("push")
 PREPROCESSING = "preprocessing.json"
 """What export writes beside the SavedModel of the inputs it takes; in a version it lies below `assets.extra/`."""
 
@@ -17,6 +18,9 @@ METRICS = "metrics.json"
 
 LABELS, TARGETS = "labels.txt", "targets.txt"
 """Beside an exported model: the names of its classes, or of its several targets, one a line in their order."""
+
+SERVED = "saved_model.pb"
+"""The file that makes a folder a SavedModel."""
 
 FOLDER = "model"
 """The files that a program of the recipe's own left to be served as they are, instead of a SavedModel."""

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from trainyard.contract.artifacts.document import Split
 from trainyard.contract.artifacts.preprocess import WEIGHT, Examples
+from trainyard.contract.document import Split
 from trainyard.data.images import decode_image, decode_pixels, encode_pixels
 from trainyard.errors import DataError, TransientError
 from trainyard.storage import cache, storage

@@ -11,15 +11,16 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from trainyard.contract import version
 from trainyard.contract.champion import EXTRA
 from trainyard.data.examples import Tensors as Tensors
 from trainyard.errors import ConfigurationError, DataError
+from trainyard.graph import producer
 from trainyard.spec.gates import Task
 from trainyard.storage import storage
 
 FILE = "model.keras"
-PRODUCER = "trainyard.train"
-_PUSHED = "trainyard.push"
+PRODUCER = producer("train")
 
 _FUNCTION_BY_NAME = ("builtins", "function")  # how Keras writes a function of its own, such as an activation
 
@@ -48,7 +49,7 @@ def load_pushed(folder: str) -> keras.Model:
     """
     manifest, name = storage.require(folder, "push"), f"{EXTRA}/{FILE}"
     path = storage.local(folder, "push") / name
-    if manifest.producer != _PUSHED or name not in manifest.files:
+    if manifest.producer != version.PRODUCER or name not in manifest.files:
         raise ConfigurationError(
             f"{path}: no model that Trainyard pushed. Add keras to export.formats and push a model with it first."
         )

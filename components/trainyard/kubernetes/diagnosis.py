@@ -22,13 +22,15 @@ CONTAINER = "worker"
 
 _HELPERS = ("wait", "init", "argoexec-init")  # Argo's own containers beside the step's
 _LONGEST = 500  # characters of Kubernetes' own words
-_DISRUPTIONS: dict[str, Disruption] = {
-    "PreemptionByScheduler": "preempted",
-    "EvictionByEvictionAPI": "evicted",
-    "DeletionByTaintManager": "node-lost",
-    "DeletionByPodGC": "node-lost",
-    "TerminationByKubelet": "evicted",
+# What the reason of a pod's DisruptionTarget stands for.
+_DISRUPTIONS: dict[str, tuple[Disruption, str]] = {
+    "PreemptionByScheduler": ("preempted", "was preempted by a pod of higher priority"),
+    "EvictionByEvictionAPI": ("evicted", "was evicted, as by a drain of the node"),
+    "DeletionByTaintManager": ("node-lost", "was deleted, for its node got a taint that it does not tolerate"),
+    "DeletionByPodGC": ("node-lost", "was deleted, for its node is gone"),
+    "TerminationByKubelet": ("evicted", "was ended by its node"),
 }
+_EVICTED: tuple[Disruption, str] = ("evicted", "was evicted")
 # What a container that does not start waits for. The kubelet tries again, and the answer stays the same.
 _BLOCKED: dict[str, Waiting] = {
     **dict.fromkeys(
@@ -142,6 +144,11 @@ def main_container(pod: Manifest) -> str:
     return next(ours, next((name for name in names if name not in _HELPERS), names[0]))
 
 
+def disruption(reason: str) -> str:
+    """Return in words how a pod was ended by others, for the `reason` of its diagnosis."""
+    return _DISRUPTIONS.get(reason, _EVICTED)[1]
+
+
 def one_line(text: str) -> str:
     """Return `text` in one line, cut if it is too long for a sentence."""
     return " ".join(text.split())[:_LONGEST]
@@ -155,7 +162,7 @@ def _disruption(base: Diagnosis, status: Manifest) -> Diagnosis | None:
         return None
     reason = str((condition or {}).get("reason") or "")
     message = base.message or one_line((condition or {}).get("message") or "")
-    return replace(base, cause=_DISRUPTIONS.get(reason, "evicted"), reason=reason, message=message)
+    return replace(base, cause=_DISRUPTIONS.get(reason, _EVICTED)[0], reason=reason, message=message)
 
 
 def _failure(base: Diagnosis) -> Failure:

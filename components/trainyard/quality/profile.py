@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from trainyard.contract.artifacts.document import Part
+from trainyard.contract.document import Part
 from trainyard.contract.statistics.drift import FeatureStatistics, Statistics, TopValue
 from trainyard.spec.tables.columns import Delimiter
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from trainyard.quality.pictures.hashes import mixed
+from trainyard.quality.hashes import mixed
 
 _CELLS = 400_000  # chosen: a hundred megabytes of text at the worst
 _ROWS = 20_000  # chosen: a share is then known to about a hundredth

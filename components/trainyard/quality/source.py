@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from typing import IO, Literal
 
 from trainyard import uris
+from trainyard.contract import pictures
 from trainyard.errors import ConfigurationError, DataError
 from trainyard.spec.tables.columns import Quote
 from trainyard.storage import listing
@@ -15,7 +16,6 @@ from trainyard.storage.source_stream import open_file
 
 Kind = Literal["csv", "parquet", "image_folder"]
 
-PICTURES = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp", ".tif", ".tiff", ".avif", ".jp2", ".ppm", ".pgm", ".dib")
 _TABLES: dict[Kind, tuple[str, ...]] = {"csv": (".csv", ".csv.gz"), "parquet": (".parquet", ".pq")}
 _SHOWN = 5
 
@@ -90,7 +90,7 @@ def _kind(name: str) -> Kind | None:
     for kind, endings in _TABLES.items():
         if lower.endswith(endings):
             return kind
-    return "image_folder" if lower.endswith(PICTURES) else None
+    return "image_folder" if lower.endswith(pictures.ENDINGS) else None
 
 
 def _none_of(kind: Kind | None, files: list[listing.SourceFile]) -> str:

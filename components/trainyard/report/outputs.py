@@ -6,13 +6,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar
 
-from trainyard.contract.artifacts.document import Document, Split
 from trainyard.contract.artifacts.evaluate import Evaluation
 from trainyard.contract.artifacts.export import EXPORTS_SPLIT, Exports
 from trainyard.contract.artifacts.gate import Verdict
 from trainyard.contract.artifacts.preprocess import Examples
 from trainyard.contract.artifacts.push import Pushed
 from trainyard.contract.artifacts.train import Training
+from trainyard.contract.document import Document, Split
 from trainyard.errors import TrainyardError
 
 D = TypeVar("D", bound=Document)

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from trainyard.contract.artifacts.document import SPLITS
 from trainyard.contract.artifacts.evaluate import Evaluation, SliceMetrics
 from trainyard.contract.artifacts.preprocess import Examples
 from trainyard.contract.artifacts.train import Training
+from trainyard.contract.document import SPLITS
 from trainyard.spec.gates import MAIN_METRIC, METRIC_TITLES
 
 Figure = dict[str, Any]

@@ -20,7 +20,7 @@ from trainyard import events
 from trainyard.contract import keys
 from trainyard.contract.origin import origin, why_again
 from trainyard.errors import ExitCode, InfrastructureError, Preempted, TrainyardError, TransientError
-from trainyard.graph import ARGUMENTS, STEPS
+from trainyard.graph import ARGUMENTS, STEPS, producer
 from trainyard.signals import Terminated, handle_sigterm
 from trainyard.spec import recipe as recipes
 from trainyard.spec.recipe import Recipe
@@ -56,10 +56,10 @@ def execute(run: Callable[..., None], output: str, unfetched: Collection[str] = 
             events.emit("runs_again", step=step, because=reason)
         start = time.monotonic()
         record = made_from.model_dump() if made_from else None
-        with storage.stage(output, producer=f"trainyard.{step}", origin=record) as folder:
+        with storage.stage(output, producer=producer(step), origin=record) as folder:
             fetched = {name: local_input(name, arguments[name]) for name in arguments if name not in unfetched}
             run(output=folder, **arguments | fetched)
-        storage.remove(failure_record(output))
+        storage.remove(keys.failure_record(output))
         events.emit("done", step=step, output=output, seconds=round(time.monotonic() - start, 2))
 
 
@@ -94,11 +94,6 @@ def local_input(name: str, value: Any) -> Any:
     if name in ARGUMENTS and storage.is_bucket(value):
         return str(storage.local(value, made_by=ARGUMENTS[name]))
     return value
-
-
-def failure_record(output: str) -> str:
-    """Return where a failed step writes its exit code, class and sentence."""
-    return f"{output}.failure.json"
 
 
 def main(run: Callable[..., None], command_line: list[str] | None = None, unfetched: Collection[str] = ()) -> None:
@@ -190,7 +185,7 @@ def assume_killed(step: str, output: str) -> None:
     )
     _write_record(step, output, ExitCode.TRANSIENT, "Killed", message)
     with suppress(TrainyardError):
-        storage.reserve(failure_record(output), _RECORD_BYTES)
+        storage.reserve(keys.failure_record(output), _RECORD_BYTES)
 
 
 @contextmanager
@@ -218,7 +213,7 @@ def _record(step: str, output: str, code: ExitCode, error: str, message: str) ->
 
 def _write_record(step: str, output: str, code: ExitCode, error: str, message: str) -> None:
     record = {"step": step, "exit_code": int(code), "class": error, "message": message}
-    uri = failure_record(output)
+    uri = keys.failure_record(output)
     try:
         storage.write_text(uri, json.dumps(record, indent=1))
     except TrainyardError:

@@ -72,7 +72,7 @@ class Task:
         run(recipe=self.recipe, output=self.uri, **arguments)
         if storage.committed(self.uri) is None:
             raise TransientError(f"{self.uri}: was not committed by those who should have. Run the same command again.")
-        storage.remove(step.failure_record(self.uri))
+        storage.remove(keys.failure_record(self.uri))
         self._note(round(time.monotonic() - start, 2))
 
     def plan_training(self, examples: str, first: str) -> TrainingPlan:
@@ -109,7 +109,7 @@ class Task:
         KFP uses a task's outputs again if all its arguments are the same, for ever and without looking at the outputs.
         A step that takes this as an argument runs again if its output is gone.
         """
-        record = f"{uri}.maker"
+        record = keys.maker_record(uri)
         if storage.committed(uri) is None:
             storage.write_text(record, self.run_id)
         return storage.read_text(record) or ""

@@ -15,7 +15,7 @@ from pydantic_core import PydanticCustomError
 
 from trainyard.credentials import is_secret
 from trainyard.errors import ConfigurationError, did_you_mean
-from trainyard.spec.plain_yaml import MAX_BYTES, MAX_DEPTH, MAX_KEY, Location, Text, dotted
+from trainyard.spec.plain_yaml import MAX_BYTES, MAX_DEPTH, MAX_KEY, Fault, Location, Text, dotted
 from trainyard.uris import is_bucket, resolve, scheme, without_secrets
 
 FOLDER = "folder"
@@ -76,9 +76,9 @@ def parse(text: str, model: type[T], *, name: str, overrides: Sequence[str] = ()
     if not read.faults and not isinstance(read.content, dict):
         kinds: dict[type, str] = {type(None): "nothing", list: "a list", str: "a text", bool: "true or false"}
         kind_of_content = kinds.get(type(read.content), "a number")
-        read.faults.append(f"{name}:1: keys with values are expected, {kind_of_content} was found.")
+        read.faults.append(Fault(f"{name}:1", f"keys with values are expected, {kind_of_content} was found."))
     if read.faults:
-        raise _refusal(read.faults)
+        raise _refusal([str(fault) for fault in read.faults])
     for override in overrides:
         _override(read, override)
     try:
@@ -140,7 +140,7 @@ def _override(read: Text, override: str) -> None:
         raise ConfigurationError(f"{shown}: '{dotted(parts[:-1])}' is a value and holds no keys.")
     parsed = Text(value, "value")
     if parsed.faults:
-        raise _refusal([f"{shown}: {safe(fault.partition(': ')[2])}" for fault in parsed.faults])
+        raise _refusal([f"{shown}: {safe(fault.why)}" for fault in parsed.faults])
     section[parts[-1]] = parsed.content
     read.origins[parts] = shown
 

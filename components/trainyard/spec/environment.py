@@ -243,9 +243,8 @@ def _contradictions(environment: Environment) -> Iterator[tuple[Location, str]]:
     for where, why in beam.faults(environment.beam, environment.target, environment.storage):
         yield ("beam", *where), why
     for name, pool in environment.pools.items():
-        for fault in machines.faults(pool, environment.platform):
-            key, _, why = fault.partition(": ")
-            yield ("pools", name, *key.split(".")), why
+        for where, why in machines.faults(pool, environment.platform):
+            yield ("pools", name, *where), why
     for name in environment.variables.keys() & environment.secrets.keys():
         yield ("secrets", name), "stands in variables too. Leave one of them out"
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import yaml
@@ -29,26 +30,37 @@ _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _NOT_FINITE = re.compile(r"(?P<infinite>[-+]?)\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
 
 
+@dataclass(frozen=True)
+class Fault:
+    """What is wrong in a YAML text, as a sentence, and where it stands."""
+
+    where: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.why}"
+
+
 class Text:
-    """A YAML text as plain values. origins: where each value stands, by its location; faults: sentences, or none."""
+    """A YAML text as plain values. origins: where each value stands, by its location."""
 
     def __init__(self, text: str, name: str) -> None:
         self.name = name
         self.origins: dict[Location, str] = {}
-        self.faults: list[str] = []
+        self.faults: list[Fault] = []
         self.content: Any = None
         if len(text) > MAX_BYTES:
-            self.faults.append(f"{name}: {len(text)} characters. At most {MAX_BYTES} are read.")
+            self.faults.append(Fault(name, f"{len(text)} characters. At most {MAX_BYTES} are read."))
             return
         try:
             node = _Plain(text).get_single_node()
             self.content = None if node is None else self._value(node, ())
         except yaml.reader.ReaderError as error:
             line = text.count("\n", 0, int(error.position)) + 1
-            self.faults.append(f"{name}:{line}: the character {error.character:#x} is not allowed.")
+            self.faults.append(Fault(f"{name}:{line}", f"the character {error.character:#x} is not allowed."))
         except yaml.MarkedYAMLError as error:
             where = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
-            self.faults.append(f"{name}{where}: not valid YAML ({error.problem}).")
+            self.faults.append(Fault(f"{name}{where}", f"not valid YAML ({error.problem})."))
         except _Refused as error:
             self._fault(error.mark, error.why)
 
@@ -102,7 +114,7 @@ class Text:
         return int(integer[integer.lastindex or 0], base)
 
     def _fault(self, mark: yaml.Mark | None, text: str) -> None:
-        self.faults.append(f"{self._where(mark)}: {text}.")
+        self.faults.append(Fault(self._where(mark), f"{text}."))
 
     def _where(self, mark: yaml.Mark | None) -> str:
         return f"{self.name}:{mark.line + 1}" if mark else self.name

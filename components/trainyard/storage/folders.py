@@ -18,9 +18,8 @@ from trainyard.errors import DataError, InfrastructureError, TransientError
 from trainyard.storage import disk
 from trainyard.storage import manifest as manifests
 from trainyard.storage.disk import os_errors, staging_errors
-from trainyard.storage.manifest import MANIFEST, Manifest
+from trainyard.storage.manifest import MANIFEST, STAGING, Manifest
 
-STAGING = ".staging"
 TEMPORARY = ".partial"
 _RESERVED = ".reserved"
 

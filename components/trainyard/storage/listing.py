@@ -49,40 +49,38 @@ def list_files(path: str, field: str = "data.path") -> Listing:
 
     A name that exists is taken literally, whatever characters it has. Links are followed as long as they stay below the
     root, into folders once. Raises `DataError` if a folder cannot be read or is a link out of the root,
-    `TransientError` if a bucket cannot be reached; they name the recipe's `field`.
+    `TransientError` if a bucket cannot be reached; they name the recipe's `field`, if it is not ''.
     """
     if is_bucket(path):
         source = bucket_source.list_objects(path, field)
         files = [SourceFile(item.name, item.bytes, item.checksum) for item in source.objects]
         return Listing(source.root, files, source.root == path.rstrip("/"))
     try:
-        return _local(path)
+        return _local(path, field)
     except (OSError, ValueError) as error:
-        where = getattr(error, "filename", None) or path
+        where = bucket_source.in_field(_printable(str(getattr(error, "filename", None) or path)), field)
         reason = getattr(error, "strerror", None) or str(error)
-        raise DataError(
-            f"{field}: {_printable(str(where))}: cannot be read ({reason}). Check the name and the permissions."
-        ) from error
+        raise DataError(f"{where}: cannot be read ({reason}). Check the name and the permissions.") from error
 
 
-def _local(path: str) -> Listing:
+def _local(path: str, field: str) -> Listing:
     try:
         status = os.stat(path)  # noqa: PTH116 - a Path would drop what TensorFlow and Beam see
     except (FileNotFoundError, NotADirectoryError):
         if os.path.islink(path):  # noqa: PTH114
             raise
-        return _matching(path)
+        return _matching(path, field)
     if stat.S_ISDIR(status.st_mode):
-        return Listing(path.rstrip("/") or "/", _sorted(_Folder(path, "").files()), True)
+        return Listing(path.rstrip("/") or "/", _sorted(_Folder(path, "", field).files()), True)
     folder, slash, name = path.rpartition("/")
     return Listing(folder or slash or ".", [_source_file(name, status)], False)
 
 
-def _matching(path: str) -> Listing:
+def _matching(path: str, field: str) -> Listing:
     folder, slash, _ = globs.literal(path).rpartition("/")
     root, glob = folder or slash or ".", path[len(folder + slash) :]
     searched = globs.literal(path) != path and os.path.isdir(root)  # noqa: PTH112
-    return Listing(root, _sorted(_Folder(root, glob).files()) if searched else [], False)
+    return Listing(root, _sorted(_Folder(root, glob, field).files()) if searched else [], False)
 
 
 def _sorted(files: Iterator[SourceFile]) -> list[SourceFile]:
@@ -92,7 +90,8 @@ def _sorted(files: Iterator[SourceFile]) -> list[SourceFile]:
 class _Folder:
     """A walk through a local folder."""
 
-    def __init__(self, root: str, glob: str) -> None:
+    def __init__(self, root: str, glob: str, field: str) -> None:
+        self._field = field
         self._root = root.rstrip("/")
         self._real = os.path.realpath(root)
         self._pattern = globs.expression(glob) if glob else None
@@ -143,17 +142,15 @@ class _Folder:
                 target = _printable(os.readlink(path))  # noqa: PTH115
                 return _unreadable(name, "dangling_link", f"the link leads to {target}, which is not there")
             raise
-        folder = os.path.isdir(target)  # noqa: PTH112
+        folder, source = os.path.isdir(target), self._field or self._root  # noqa: PTH112
         if not _below(target, self._real):
             if folder:
                 raise DataError(
-                    f"data.path: {_printable(path)}: is a link to the folder {_printable(target)}, outside of "
-                    f"{self._root}. Only what lies below data.path is read. Move the folder there, or name a "
-                    "data.path that holds both."
+                    f"{bucket_source.in_field(_printable(path), self._field)}: is a link to the folder "
+                    f"{_printable(target)}, outside of {self._root}. Only what lies below {source} is read. "
+                    f"Move the folder there, or name a {self._field or 'folder'} that holds both."
                 )
-            return _unreadable(
-                name, "link_out_of_root", f"the link leads to {_printable(target)}, outside of data.path"
-            )
+            return _unreadable(name, "link_out_of_root", f"the link leads to {_printable(target)}, outside of {source}")
         if folder and _below(os.path.realpath(path.rpartition("/")[0] or "/"), target):
             return _unreadable(name, "looping_link", "the link leads to a folder that holds it")
         if folder and linked:

@@ -16,6 +16,12 @@ from trainyard.errors import ConfigurationError, DataError
 
 MANIFEST = "manifest.json"
 SCHEMA_VERSION = 1
+STAGING = ".staging"
+"""The folder beside an output on a file system, with what is not committed yet."""
+
+ATTEMPTS = ".attempts/"
+"""Below an output in a bucket: the files of one attempt to write it each."""
+
 _ADOPTED = ".adopted.json"
 SELF_CHECKED = ".tfrecord"
 """The suffix of files with checksums of their own, which their readers check."""

@@ -16,7 +16,7 @@ from trainyard.errors import ConfigurationError
 from trainyard.storage import folders
 from trainyard.storage.buckets.objects import deadline
 from trainyard.storage.file_stream import FileStream
-from trainyard.storage.manifest import MANIFEST, SCHEMA_VERSION, File, Manifest, adopt, measure
+from trainyard.storage.manifest import ATTEMPTS, MANIFEST, SCHEMA_VERSION, File, Manifest, adopt, measure
 from trainyard.uris import BUCKETS, is_bucket, scheme
 
 __all__ = [
@@ -149,9 +149,7 @@ def attempt(uri: str, name: str) -> str:
     `adopt` makes them files of the output. Names differ if contents do, so that what is left of a killed attempt is of
     use to the next one of the same name.
     """
-    from trainyard.storage.buckets import bucket_folders
-
-    return join(uri, f"{bucket_folders.ATTEMPTS}{name}")
+    return join(uri, f"{ATTEMPTS}{name}")
 
 
 def write_text(uri: str, text: str) -> None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from trainyard.contract import keys
@@ -15,6 +13,7 @@ from trainyard.spec import environment as environments
 from trainyard.spec import recipe as recipes
 from trainyard_control.api.arguments import LOCAL, known_step
 from trainyard_control.api.settings import overrides
+from trainyard_control.local import run_names
 
 if TYPE_CHECKING:
     from trainyard.spec.environment import Environment
@@ -145,7 +144,7 @@ def _cluster(environment: str, instead: str) -> Environment:
 
 
 def _run_name(of: str) -> str:
-    return f"{of}-{datetime.now():%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+    return f"{of}-{run_names.new()}"
 
 
 def send(what: Submission) -> Submitted:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
@@ -23,7 +21,7 @@ from trainyard_control.api.arguments import LOCAL, known_step, of_this_machine
 from trainyard_control.api.model import Model, load
 from trainyard_control.api.progress import Screen
 from trainyard_control.api.settings import overrides
-from trainyard_control.local import local_runs
+from trainyard_control.local import local_runs, run_names
 from trainyard_control.local.journal import Journal
 from trainyard_control.local.local_run import LocalRun
 from trainyard_control.local.local_runs import LocalRunView
@@ -132,7 +130,7 @@ def run(
     """
     loaded = recipes.load(recipe, overrides(set_, settings))
     where = of_this_machine(environment, "`run` works on this machine; use `compile` for a cluster.")
-    run_id = f"{datetime.now():%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+    run_id = run_names.new()
     screen, first = Screen(), known_step(from_step)
     with Journal(keys.run_folder(where.storage, loaded, run_id), screen) as journal:
         local_run = LocalRun(loaded, where, run_id, first, journal, day, push=push)

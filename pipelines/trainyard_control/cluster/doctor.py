@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Callable, Iterator
+from typing import Protocol
 
 from trainyard.errors import ExitCode, InfrastructureError, TrainyardError
 from trainyard.kubernetes import client
@@ -20,8 +21,22 @@ _PATIENCE_SECONDS = 20.0  # chosen: what a person waits for a bucket
 _ACCESS = ("AWS_", "GOOGLE_", "STORAGE_EMULATOR_HOST")  # what an environment reaches its bucket with
 
 
-def examine(environment: Environment, recipe: Recipe | None) -> Iterator[Check]:
-    """Yield each check of the environment, and of `recipe` if there is one, as soon as it is made."""
+class _KubeflowServer(Protocol):
+    """What is asked of Kubeflow's API server."""
+
+    @property
+    def host(self) -> str: ...
+    def version(self) -> str: ...
+    def multi_user(self) -> bool: ...
+
+
+def examine(
+    environment: Environment, recipe: Recipe | None, connect: Callable[[Environment], _KubeflowServer]
+) -> Iterator[Check]:
+    """Yield each check of the environment, and of `recipe` if there is one, as soon as it is made.
+
+    connect: returns the API server of an environment of Kubeflow.
+    """
     if recipe is not None:
         yield from _guarded("recipe", lambda: _recipe(recipe, environment))
     yield from (checks.image(variant, name) for variant, name in environment.images.items())
@@ -29,7 +44,7 @@ def examine(environment: Environment, recipe: Recipe | None) -> Iterator[Check]:
         yield checks.image("train", recipe.train.image)
     yield from _guarded("storage", lambda: _storage(environment))
     if environment.target == "kubeflow":
-        yield from _guarded("kubeflow", lambda: _kubeflow(environment))
+        yield from _guarded("kubeflow", lambda: _kubeflow(connect(environment), environment))
         yield from _guarded("kubernetes", lambda: _kubernetes(environment))
     elif environment.target == "vertex":
         yield unknown("vertex", "the project, its rights and its quotas are not looked at")
@@ -73,12 +88,9 @@ def _storage(environment: Environment) -> Iterator[Check]:
         yield bad("storage", f"{root} does not give back what was written. Name another storage")
 
 
-def _kubeflow(environment: Environment) -> Iterator[Check]:
+def _kubeflow(server: _KubeflowServer, environment: Environment) -> Iterator[Check]:
     from importlib.metadata import version as installed
 
-    from trainyard_control.kubeflow.kubeflow_api import Kubeflow
-
-    server = Kubeflow(environment)
     theirs = server.version()
     yield good("kubeflow", f"{server.host} answers")
     yield checks.version(theirs, installed("kfp"))

@@ -10,13 +10,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from trainyard import events, memory
-from trainyard.errors import ExitCode
+from trainyard.errors import ExitCode, known_code
 from trainyard.kubernetes import labels
 from trainyard.kubernetes.client import Manifest
-from trainyard.kubernetes.diagnosis import Diagnosis, Exit, State, Task, conditions, diagnose, one_line, task_of
+from trainyard.kubernetes.diagnosis import (
+    Diagnosis,
+    Exit,
+    State,
+    Task,
+    conditions,
+    diagnose,
+    disruption,
+    one_line,
+    task_of,
+)
+from trainyard_control.cluster import argo
 from trainyard_control.cluster.pace import verdict
 from trainyard_control.cluster.scheduling import misfit
-from trainyard_control.kubeflow import argo
 from trainyard_control.planning.expectation import Expectation
 
 _ADVICE = {
@@ -173,8 +183,8 @@ def _failed(failed: Finding, diagnosis: Diagnosis, evidence: Evidence) -> Findin
 def _exited(finding: Finding, end: Exit, evidence: Evidence) -> Finding:
     """The step's own sentence and code come first: Kubeflow's launcher turns every exit code into 1."""
     log = evidence.log
-    number, message = events.failure(log) or events.failure(end.message) or (end.code, "")
-    code = ExitCode(number) if number in set(ExitCode) else ExitCode.BUG
+    number, message, _ = events.failure(log) or events.failure(end.message) or events.Failure(end.code, "")
+    code = known_code(number, ExitCode.BUG)
     if not message and number in (128 + 9, 128 + 15):
         next_step = evidence.again or advice(ExitCode.TRANSIENT)
         sentence = f"was killed (exit code {number}), perhaps by its node. {next_step}"
@@ -207,15 +217,6 @@ def _out_of_memory(finding: Finding, evidence: Evidence, container: str) -> Find
     )
 
 
-_DISRUPTIONS = {
-    "PreemptionByScheduler": "was preempted by a pod of higher priority",
-    "EvictionByEvictionAPI": "was evicted, as by a drain of the node",
-    "DeletionByTaintManager": "was deleted, for its node got a taint that it does not tolerate",
-    "DeletionByPodGC": "was deleted, for its node is gone",
-    "TerminationByKubelet": "was ended by its node",
-}
-
-
 def _disrupted(finding: Finding, diagnosis: Diagnosis) -> Finding:
     """Return the finding of a pod that others ended: by preemption, eviction or the loss of its node."""
     on = f" on {finding.node}" if finding.node else ""
@@ -226,7 +227,7 @@ def _disrupted(finding: Finding, diagnosis: Diagnosis) -> Finding:
         return replace(finding, cause="evicted", sentence=sentence, code=ExitCode.INFRASTRUCTURE)
     detail = f" ({diagnosis.message.rstrip('.')})" if diagnosis.message else ""
     sentence = (
-        f"{_DISRUPTIONS.get(diagnosis.reason, 'was evicted')}{on}{detail}. "
+        f"{disruption(diagnosis.reason)}{on}{detail}. "
         "It is started again if retries are left; training goes on from its last checkpoint"
     )
     return replace(finding, sentence=sentence, code=ExitCode.TRANSIENT)

@@ -11,13 +11,13 @@ from trainyard.kubernetes.client import JOBS, Cluster, Manifest
 from trainyard.kubernetes.diagnosis import Task, conditions, main_container, task_of
 from trainyard.kubernetes.pod_spec import variable
 from trainyard.steps.train.gang import settings
+from trainyard_control.cluster import argo
 from trainyard_control.cluster.explanation import (
     Evidence,
     Finding,
     explain,
     refused,
 )
-from trainyard_control.kubeflow import argo
 from trainyard_control.planning.expectation import Expectation
 
 _LOG_LINES = 200  # chosen: a Python traceback and the lines around it

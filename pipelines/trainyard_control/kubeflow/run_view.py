@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from trainyard.contract import refusal
-from trainyard.errors import ExitCode
+from trainyard.errors import ExitCode, known_code
 from trainyard.graph import CHECK, OUTPUTS, SUMMARY
 from trainyard.kubernetes.diagnosis import Task
 from trainyard_control.cluster.durations import seconds_between
@@ -87,8 +87,8 @@ class RunView:
             return ExitCode.INTERRUPTED
         if self.overdue:
             return ExitCode.INFRASTRUCTURE
-        if self.record and self.record.get("exit_code") in set(ExitCode):
-            return ExitCode(self.record["exit_code"])
+        if (code := known_code((self.record or {}).get("exit_code"), None)) is not None:
+            return code
         failed = [step for step in self.steps if step.state == "failed" and step.code is not None]
         return min(failed, key=_began).code or ExitCode.BUG if failed else ExitCode.TRANSIENT
 

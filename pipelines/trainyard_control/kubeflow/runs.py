@@ -16,9 +16,10 @@ from trainyard.kubernetes.client import JOBS, Manifest
 from trainyard.kubernetes.diagnosis import main_container, task_of
 from trainyard.spec.environment import Environment
 from trainyard.storage import storage
+from trainyard_control.cluster import argo
 from trainyard_control.cluster.explanation import Finding
 from trainyard_control.compiler import about
-from trainyard_control.kubeflow import argo, run_pods
+from trainyard_control.kubeflow import run_pods
 from trainyard_control.kubeflow.kubeflow_api import Kubeflow
 from trainyard_control.kubeflow.run_view import (
     OVER,

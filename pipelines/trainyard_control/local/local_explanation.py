@@ -6,7 +6,7 @@ import json
 
 from trainyard import events
 from trainyard.contract import refusal
-from trainyard.errors import ConfigurationError, ExitCode, did_you_mean
+from trainyard.errors import ConfigurationError, ExitCode, did_you_mean, known_code
 from trainyard.graph import OUTPUTS
 from trainyard.storage import storage
 from trainyard_control.cluster.explanation import advice
@@ -50,12 +50,12 @@ def _failure(name: str, folder: str, sentence: str, number: int | None) -> tuple
         log = storage.join(folder, f"{steps[-1]}.log")
         event = events.failure(storage.read_text(log) or "")
         if event:
-            number, sentence = event
+            number, sentence = event.code, event.message
         if not sentence:
             pace = verdict(storage.read_text(log) or "").sentence
             pace_note = f" ({pace})" if pace else ""
             return f"{name} is in {steps[-1]}{pace_note}, or was killed there; log: {log}", ExitCode.TRANSIENT
-    code = ExitCode(number) if number in set(ExitCode) else ExitCode.BUG
+    code = known_code(number, ExitCode.BUG)
     where = f" in {steps[-1]}" if event else ""
     parts = [f"{name} failed{where}: {sentence.rstrip('.')}", advice(code, "run again")]
     return ". ".join(filter(None, parts)) + ".", code

@@ -89,7 +89,7 @@ class LocalRun:
         summary.reserve(self.root, self.recipe, self.run_id)
         if self.recipe.train.image:
             message = "train.image is for clusters; the program runs in this machine's Python"
-            self.listener.step_event("train", {"event": "warning", "message": message})
+            self.listener.step_event("train", events.fields_of("warning", message=message))
         destination = keys.models_folder(self.root, self.recipe)
         self.preprocess()
         best = champion(destination)
@@ -157,7 +157,7 @@ class LocalRun:
         return output
 
     def _process(self, step: str, output: str, arguments: dict[str, str]) -> None:
-        failure: tuple[int, str] | None = None
+        failure: events.Failure | None = None
         killed, peak = memory.oom_kills(), 0
         start = time.monotonic()
         with (
@@ -202,16 +202,17 @@ class LocalRun:
                 if bucket:
                     lines.upload(storage.join(self._folder, log.name))
             if lines.fault:
-                self.listener.step_event(step, {"event": "warning", "message": f"its log ends early: {lines.fault}"})
+                message = f"its log ends early: {lines.fault}"
+                self.listener.step_event(step, events.fields_of("warning", message=message))
 
-    def _error(self, step: str, code: int, failure: tuple[int, str] | None) -> TrainyardError:
+    def _error(self, step: str, code: int, failure: events.Failure | None) -> TrainyardError:
         log = storage.join(self._folder, f"{step}.log")
-        if failure and failure[0] != ExitCode.BUG:
+        if failure and failure.code != ExitCode.BUG:
             return errors.from_code(*failure)
         if code in (-signal.SIGKILL, child_process.LOST):
             how = child_process.describe_exit(code)
             return errors.TransientError(f"{step}: {how}. Run the same command again to go on; log: {log}.")
-        sentence = failure[1] if failure else f"{step}: ended with exit status {code} and no committed output"
+        sentence = failure.message if failure else f"{step}: ended with exit status {code} and no committed output"
         return TrainyardError(f"{sentence}. This is a fault of Trainyard or of the recipe's module; log: {log}.")
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import json
-import re
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -17,11 +16,10 @@ from trainyard.spec import plain_yaml
 from trainyard.spec.gates import MAIN_METRIC
 from trainyard.storage import storage
 from trainyard_control.cluster.durations import seconds_between
+from trainyard_control.local import run_names
 
 JOURNAL = "journal.jsonl"
 """What happens in a run, in its folder; locked while the run goes on."""
-
-_STARTED = re.compile(r"(\d{8}-\d{6})-[0-9a-f]{4}")
 
 
 @dataclass(frozen=True)
@@ -113,10 +111,8 @@ def view(root: str, recipe: str, name: str) -> LocalRunView:
         record = json.loads(text) if text else {}
     except ValueError:  # damaged by hand or by a disk: the run is listed all the same
         record = {"failure": f"{folder}/run.json is damaged"}
-    started = _STARTED.fullmatch(name)
-    created = datetime.strptime(started[1], "%Y%m%d-%H%M%S").astimezone().isoformat() if started else ""
     state = _state(record) if record else "running" if _goes_on(folder) else "unfinished"
-    return LocalRunView(name, recipe, folder, created, state, record)
+    return LocalRunView(name, recipe, folder, run_names.begun(name), state, record)
 
 
 def log(run: LocalRunView, step: str, tail: int | None) -> str:

@@ -17,17 +17,11 @@ from trainyard.contract.champion import champion
 from trainyard.errors import ConfigurationError, TransientError, did_you_mean
 from trainyard.graph import OUTPUTS
 from trainyard.storage import storage
+from trainyard.storage.manifest import ATTEMPTS, STAGING
+from trainyard_control.local import run_names
 
 RUNNING_DAYS = 14  # chosen: twice what the longest step may take by default
-_BESIDE = (
-    "",
-    ".checkpoints",
-    ".parts",
-    ".failure.json",
-    ".maker",
-)  # what an output's name and those of its companions end with
 _LOCKS = re.compile(r"\..+\.(lock|lease)")
-_LOCAL_RUN = re.compile(r"(\d{8}-\d{6})-[0-9a-f]{4}")
 
 Output = tuple[str, str]
 """An output by its step and its key: where the storage lay when a record was written does not matter."""
@@ -88,7 +82,7 @@ def remove(root: str, removal: Removal) -> str:
     try:
         with storage.lease(uri), checkpoints:
             if removal.kind == "output":
-                for ending in _BESIDE:
+                for ending in ("", *keys.COMPANIONS):
                     storage.remove(f"{uri}{ending}")
             storage.remove_abandoned(uri)
     except TransientError as error:
@@ -152,11 +146,11 @@ class _Store:
             if top == "runs" and rest:
                 self.runs[first] += size
             elif top in OUTPUTS and first and not _LOCKS.fullmatch(first):
-                attempt = first == ".staging"
+                attempt = first == STAGING
                 key = rest.partition("/")[0].rpartition("-")[0] if attempt else first.removeprefix(".")
                 output = top, key.partition(".")[0]
                 self.outputs[output] += size
-                if attempt or rest.startswith(".attempts/"):
+                if attempt or rest.startswith(ATTEMPTS):
                     self.attempts[output] += size
 
     def _abandoned(self, output: Output) -> int:
@@ -174,9 +168,8 @@ class _Store:
         uris = [note["folder"] for note in notes]
         uris += [uri for part in ("folders", "unfinished") for uri in record.get(part, {}).values()]
         times = [text for part in (record, *notes) if (text := part.get("ended") or part.get("time"))]
-        local = _LOCAL_RUN.fullmatch(name)
-        if not times and local:
-            times = [datetime.strptime(local[1], "%Y%m%d-%H%M%S").astimezone().isoformat()]
+        if not times and (begun := run_names.begun(name)):
+            times = [begun]
         time = max(map(datetime.fromisoformat, times), default=None)
         destination, _, version = str((record.get("pushed") or {}).get("path", "")).rpartition("/")
         if destination.endswith(f"/{self.recipe}/models"):  # also if the storage was moved since

@@ -6,7 +6,6 @@ import hashlib
 import itertools
 import json
 import math
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import trainyard.models
+from trainyard.child_process import ProgramFailed, program_output
 from trainyard.contract.artifacts.preprocess import Feature
 from trainyard.contract.training.passes import TRAINING_PASSES, backbone_share, operations
 from trainyard.errors import ConfigurationError
@@ -164,8 +164,7 @@ def _remembered(key: str, what: str, measure: Callable[[], str]) -> ExampleCost:
 
 def _measured(arguments: list[str], failure: str) -> str:
     command = [sys.executable, "-m", "trainyard.models.costs.measure", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        last = done.stderr.strip().splitlines()[-1:] or ["no reason given"]
-        raise ConfigurationError(f"{failure} ({last[0][:300]}). Correct it, then plan.")
-    return done.stdout.strip().splitlines()[-1]
+    try:
+        return program_output(command).strip().splitlines()[-1]
+    except ProgramFailed as error:
+        raise ConfigurationError(f"{failure} ({error}). Correct it, then plan.") from error

@@ -7,8 +7,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from trainyard.contract import keys
+from trainyard.contract import keys, pictures
 from trainyard.contract.artifacts.preprocess import Examples, Feature
+from trainyard.contract.training.passes import MEMORY_BYTES
 from trainyard.errors import ConfigurationError, TrainyardError
 from trainyard.spec.recipe import Recipe
 from trainyard.spec.tables.columns import Date, Numeric, Text
@@ -17,9 +18,6 @@ from trainyard.storage import storage
 # Source: the data sets that scikit-learn carries, load_digits and load_breast_cancer.
 _BUNDLED = {"digits": (1797, 10), "breast_cancer": (569, 2)}
 _DIGITS_SIDE = 8
-_IMAGES = {".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp"}
-# A larger split is read from its files in every epoch (see trainyard.steps.train.input.input).
-MEMORY_BYTES = 512 << 20
 
 
 @dataclass(frozen=True)
@@ -103,7 +101,7 @@ def _counted(recipe: Recipe, examples: int | None) -> tuple[int, int, str]:
     """Return the records of a local source, its classes (two if they are not told), and how they were counted."""
     path = recipe.data.path or ""
     if recipe.data.format == "image_folder" and "://" not in path and Path(path).is_dir():
-        files = [file for file in Path(path).rglob("*") if file.suffix.lower() in _IMAGES]
+        files = [file for file in Path(path).rglob("*") if file.suffix.lower() in pictures.ENDINGS]
         return len(files), len({file.parent for file in files}), "files counted"
     if recipe.data.format == "csv" and "://" not in path:
         names = [name for name in glob.glob(path, recursive=True) if not name.endswith(".gz")]  # noqa: PTH207

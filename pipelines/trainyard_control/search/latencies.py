@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 
 from pydantic import TypeAdapter
 
+from trainyard import events
+from trainyard.child_process import ProgramFailed, program_output
 from trainyard.contract.artifacts.export import Latency
 from trainyard.storage import storage
 from trainyard_control.local.local_run import Listener
@@ -28,13 +29,13 @@ def with_latencies(trials: list[Trial], listener: Listener) -> list[Trial]:
     if not missing:
         return trials
     command = [sys.executable, "-m", "trainyard.models.costs.latency", *(trial.model for trial in missing)]
-    ended = subprocess.run(command, capture_output=True, text=True)
-    if ended.returncode:  # the sweep's result is worth more than this figure
-        last = ended.stderr.strip().splitlines()[-1:] or ["no reason given"]
-        why = f"no latencies: they could not be measured ({last[0][:300]})"
-        listener.step_event("train", {"event": "warning", "message": why})
+    try:
+        lines = program_output(command).splitlines()
+    except ProgramFailed as error:  # the sweep's result is worth more than this figure
+        why = f"no latencies: they could not be measured ({error})"
+        listener.step_event("train", events.fields_of("warning", message=why))
         return trials
-    latencies = _LATENCIES.validate_json(f"[{','.join(ended.stdout.splitlines())}]")
+    latencies = _LATENCIES.validate_json(f"[{','.join(lines)}]")
     found = {
         trial.number: None if latency is None else latency.p50
         for trial, latency in zip(missing, latencies, strict=True)

@@ -90,7 +90,7 @@ def _dimension(key: str, what: str) -> Dimension:
         read = plain_yaml.Text(f"[{what}]", f"--over {key}")
         values = read.content or []
         if read.faults:
-            raise ConfigurationError(f"{read.faults[0][:300]} {_FORM}")
+            raise ConfigurationError(f"{str(read.faults[0])[:300]} {_FORM}")
         if len({json.dumps(value) for value in values}) < max(2, len(values)):
             raise ConfigurationError(f"--over {key}={what[:200]}: names fewer than two values, or one twice. {_FORM}")
         return Dimension(key, values=tuple(values))

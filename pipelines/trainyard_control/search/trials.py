@@ -10,11 +10,10 @@ from typing import Any, Literal
 from pydantic import ValidationError
 
 from trainyard.contract import keys
-from trainyard.contract.artifacts.document import Part
 from trainyard.contract.artifacts.train import Epoch, Training
 from trainyard.contract.champion import champion
+from trainyard.contract.document import Part
 from trainyard.errors import ConfigurationError
-from trainyard.runtime import step as steps
 from trainyard.spec.environment import Environment
 from trainyard.spec.recipe import Recipe
 from trainyard.storage import storage
@@ -138,4 +137,4 @@ def _forget(model: str) -> None:
     if model:
         with storage.lease(model):
             storage.remove(keys.checkpoints(model))
-            storage.remove(steps.failure_record(model))
+            storage.remove(keys.failure_record(model))

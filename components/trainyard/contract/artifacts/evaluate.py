@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from trainyard.contract.artifacts.document import Document, Part, Split
 from trainyard.contract.artifacts.gate import Interval, Verdict
+from trainyard.contract.document import Document, Part, Split
 from trainyard.contract.statistics.drift import Movement
 from trainyard.spec.gates import MAIN_METRIC, SMALLER_IS_BETTER
 

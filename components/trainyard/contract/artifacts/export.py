@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from trainyard.contract.artifacts.document import Document, Part, Split
 from trainyard.contract.artifacts.gate import Verdict
+from trainyard.contract.document import Document, Part, Split
 
 EXPORTS_SPLIT: Split = "eval"
 """What exports are compared on: the test split judges the model once, before."""

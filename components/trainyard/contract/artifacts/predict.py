@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from trainyard.contract.artifacts.document import Document
+from trainyard.contract.document import Document
 
 
 class Predicted(Document):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from trainyard.contract.artifacts.document import Document, Part, Split
+from trainyard.contract.document import Document, Part, Split
 from trainyard.spec.gates import Task
 
 WEIGHT = "_weight"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trainyard.contract.artifacts.document import Document
+from trainyard.contract.document import Document
 
 
 class Pushed(Document):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from trainyard.contract.artifacts.document import Part
+from trainyard.contract.document import Part
 
 _FLOOR = 1e-4  # chosen: the share that an unseen value counts with in PSI, which is infinite at 0
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from trainyard.contract.artifacts.document import Document, Part, Split
+from trainyard.contract.document import Document, Part, Split
 from trainyard.contract.statistics.divergence import Distance, distance
 from trainyard.contract.statistics.histogram import Histogram, aligned
 from trainyard.spec.schedule import Bounds

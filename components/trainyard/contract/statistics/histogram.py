@@ -10,7 +10,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Sequence
 
-from trainyard.contract.artifacts.document import Part
+from trainyard.contract.document import Part
 
 
 class Histogram(Part):

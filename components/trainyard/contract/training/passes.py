@@ -1,4 +1,4 @@
-"""How often a training passes through its network, which the record of a run and the plan count alike."""
+"""How a training passes through its data and its network, which the record of a run and the plan count alike."""
 
 from __future__ import annotations
 
@@ -8,6 +8,10 @@ from trainyard.spec.recipe import Recipe
 # Source: A. Griewank and A. Walther, Evaluating Derivatives, 2008, chapter 4; D. Hernandez and T. Brown,
 # arXiv:2005.04305.
 TRAINING_PASSES = 3
+
+MEMORY_BYTES = 512 << 20
+"""A split whose decoded features take more is read from its files in every epoch. Chosen, and the same on every
+machine, for the order of the batches depends on it."""
 
 
 def backbone_share(recipe: Recipe) -> float:

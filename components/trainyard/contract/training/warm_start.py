@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from trainyard.contract import keys
-from trainyard.contract.artifacts.document import Part
 from trainyard.contract.artifacts.train import Training
 from trainyard.contract.champion import Champion
+from trainyard.contract.document import Part
 from trainyard.contract.training import weights
 from trainyard.spec.recipe import Recipe
 from trainyard.storage import storage

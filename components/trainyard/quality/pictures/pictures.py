@@ -5,17 +5,16 @@ from __future__ import annotations
 import base64
 import hashlib
 import io
-import struct
-import zlib
 from collections import Counter
 from dataclasses import dataclass, field
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
+from trainyard.contract.pictures import BROKEN, FORMATS
 from trainyard.errors import DataError
 from trainyard.quality import findings
-from trainyard.quality.pictures.hashes import mixed
+from trainyard.quality.hashes import mixed
 from trainyard.quality.pictures.look import Look, look_of, near_pairs
 from trainyard.quality.profile import Picture, Pictures, Profile, Repeats
 from trainyard.quality.source import SourceFiles
@@ -25,12 +24,9 @@ from trainyard.storage.listing import SourceFile
 SAMPLED = 20_000
 """Pictures that are decoded, drawn by their place, of more. Chosen: half a minute of one core."""
 
-_FORMATS = ("JPEG", "PNG", "GIF", "BMP", "DIB", "WEBP", "TIFF", "AVIF", "JPEG2000", "PPM")  # as preprocess
 _MOST_PIXELS = 50_000_000  # chosen, as data.max_image_pixels
 _SHEET, _SIDE = 48, 96  # pictures of the contact sheet, and their longer side in pixels; chosen
 _SUCH_AS = 5
-# What Pillow's decoders raise on broken input.
-_BROKEN = (OSError, SyntaxError, ValueError, EOFError, IndexError, OverflowError, struct.error, zlib.error)
 
 
 @dataclass
@@ -121,11 +117,11 @@ def measure(source: SourceFiles, file: SourceFile) -> Measured | str:
     try:
         if file.reason:
             return file.detail
-        with source.open(file) as stream, Image.open(stream, formats=_FORMATS) as image:
+        with source.open(file) as stream, Image.open(stream, formats=FORMATS) as image:
             return Measured(file.name, _label(file.name) or "", image.height, image.width)
     except UnidentifiedImageError:
         return "no picture"
-    except (*_BROKEN, Image.DecompressionBombError) as error:
+    except (*BROKEN, Image.DecompressionBombError) as error:
         return str(error)
 
 
@@ -141,7 +137,7 @@ def _count(counts: _Counts, source: SourceFiles, file: SourceFile, sampled: bool
         encoded = source.bytes(file).getvalue()
         if not encoded:
             raise OSError("the file is empty")
-        with Image.open(io.BytesIO(encoded), formats=_FORMATS) as image:
+        with Image.open(io.BytesIO(encoded), formats=FORMATS) as image:
             if image.width * image.height > _MOST_PIXELS:
                 raise OSError(f"{image.width} x {image.height} pixels")
             height, width, mode, kind = image.height, image.width, image.mode, image.format or "?"
@@ -158,7 +154,7 @@ def _count(counts: _Counts, source: SourceFiles, file: SourceFile, sampled: bool
     except UnidentifiedImageError:
         _broken(counts, "not_an_image", file.name, "is no picture")
         return
-    except _BROKEN as error:
+    except BROKEN as error:
         _broken(counts, "truncated_or_unreadable", file.name, str(error))
         return
     counts.formats[kind] += 1
@@ -193,7 +189,7 @@ def _broken(counts: _Counts, reason: str, name: str, detail: str) -> None:
 
 def _picture(encoded: bytes, name: str, label: str) -> Picture:
     stream = io.BytesIO()
-    with Image.open(io.BytesIO(encoded), formats=_FORMATS) as image:
+    with Image.open(io.BytesIO(encoded), formats=FORMATS) as image:
         height, width = image.height, image.width
         image.thumbnail((_SIDE, _SIDE))
         image.convert("RGB").save(stream, "JPEG", quality=80)

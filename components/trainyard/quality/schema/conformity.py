@@ -14,7 +14,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from trainyard.contract.artifacts.anomaly import Anomaly
-from trainyard.quality.tables.cells import MISSING, Cells, cells
+from trainyard.contract.cells import MISSING
+from trainyard.quality.tables.cells import Cells, cells
 from trainyard.spec.data_schema import (
     CategoryColumn,
     Column,

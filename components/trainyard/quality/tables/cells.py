@@ -10,13 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-MISSING = ("", "na", "n/a", "nan", "null", "none", "?")
-"""What stands for a missing number, in any case."""
+from trainyard.contract.cells import DAY, MAX_FLOAT32, MISSING, NUMBER
 
-# Both as preprocess takes them.
-_NUMBER = r"^[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?$"
-_DAY = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}([T ].*)?$"
-_MAX_FLOAT32 = 3.4028234e38
 # From here to there Python and Arrow write the same digits, but for Python's ".0" of a whole number.
 _SAME_DIGITS = (1e-4, 1e10)
 
@@ -123,19 +118,19 @@ def _numbers(texts: Any, empty: Mask) -> tuple[NDArray[np.float64], Mask]:
     try:
         filled = texts if not empty.any() else pc.if_else(pa.array(empty), "0", texts)
         numbers = np.array(filled.cast(pa.float64()))
-        if np.abs(numbers).max() <= _MAX_FLOAT32:  # false for NaN and infinity, which Arrow takes for numbers
+        if np.abs(numbers).max() <= MAX_FLOAT32:  # false for NaN and infinity, which Arrow takes for numbers
             return np.where(empty, np.nan, numbers), ~empty
     except pa.ArrowInvalid:
         pass
-    like = pc.match_substring_regex(texts, _NUMBER)
+    like = pc.match_substring_regex(texts, f"^{NUMBER}$")
     unsigned = pc.utf8_ltrim(pc.if_else(like, texts, "nan"), "+")
     numbers = np.array(unsigned.cast(pa.float64()))
-    parsed = _mask(like) & (np.abs(numbers) <= _MAX_FLOAT32)
+    parsed = _mask(like) & (np.abs(numbers) <= MAX_FLOAT32)
     return np.where(parsed, numbers, np.nan), parsed
 
 
 def _days(texts: Any) -> NDArray[np.float64]:
-    like = pc.match_substring_regex(texts, _DAY)
+    like = pc.match_substring_regex(texts, f"^{DAY}$")
     if not pc.any(like).as_py():
         return np.full(len(texts), np.nan)
     days = pc.utf8_slice_codeunits(pc.if_else(like, texts, None), 0, 10)

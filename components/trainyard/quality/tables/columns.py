@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from trainyard.contract.statistics.drift import FeatureStatistics, TopValue
 from trainyard.contract.statistics.histogram import Histogram
-from trainyard.quality.pictures import hashes
-from trainyard.quality.pictures.hashes import Hashes, HashSample
+from trainyard.quality import hashes
+from trainyard.quality.hashes import Hashes, HashSample
 from trainyard.quality.profile import ColumnProfile, ColumnType
 from trainyard.quality.tables.bins import counted, merged
 from trainyard.quality.tables.cells import Cells

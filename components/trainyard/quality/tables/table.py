@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.csv
 from numpy.typing import NDArray
 
+from trainyard.contract.cells import NUMBER, UTF16
 from trainyard.errors import DataError
 from trainyard.quality.source import SourceFiles
 from trainyard.quality.tables.dialect import Dialect
@@ -27,8 +28,6 @@ from trainyard.spec.tables.columns import DELIMITERS, Delimiter, Quote
 _PLACE = re.compile(r"column #(\d+): Row #(\d+)")  # in Arrow's sentences; its rows begin below the header
 _BLOCK = 4 << 20  # bytes of text that are parsed at once; chosen: a longer row is a lost quote
 _ROWS = 1 << 14  # of a Parquet file that are read at once; chosen
-_NUMBER = re.compile(r"[+-]?[0-9]*\.?[0-9]+([eE][+-]?[0-9]+)?")
-_UTF16 = (b"\xff\xfe", b"\xfe\xff")
 
 
 @dataclass(frozen=True)
@@ -106,7 +105,7 @@ def likely_delimiter(cell: str) -> Delimiter | None:
 def _header(stream: IO[bytes], name: str, quote: Quote) -> tuple[list[str], Dialect]:
     """Return the names of the columns, and how cells stand: between commas, or what seems to if there is none."""
     start = stream.readline(_BLOCK)
-    if start[:2] in _UTF16:
+    if start[:2] in UTF16:
         raise DataError(f"{name}: row 1: is UTF-16. UTF-8 is expected. Save the file as UTF-8.")
     if not start.strip():
         raise DataError(f"{name}: row 1: is empty. A header line with the names of the columns is expected.")
@@ -126,7 +125,7 @@ def _header(stream: IO[bytes], name: str, quote: Quote) -> tuple[list[str], Dial
         raise DataError(
             f"{name}: row 1: the header names column '{repeated[0][:80]}' twice. Give each column a name of its own."
         )
-    if all(_NUMBER.fullmatch(cell) for cell in header):
+    if all(re.fullmatch(NUMBER, cell) for cell in header):
         raise DataError(
             f"{name}: row 1: holds numbers alone ({', '.join(header)[:80]}), so the file has no header. "
             "Add a line with the names of the columns."

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from trainyard.errors import ConfigurationError, DataError, did_you_mean
 from trainyard.quality import findings
-from trainyard.quality.pictures.hashes import Hashes, HashSample, combined
+from trainyard.quality.hashes import Hashes, HashSample, combined
 from trainyard.quality.profile import ColumnProfile, Profile, Repeats
 from trainyard.quality.sample import RowSample
 from trainyard.quality.source import SourceFiles

@@ -12,6 +12,7 @@ from trainyard.spec import documents
 from trainyard.spec.documents import Strict
 from trainyard.spec.hardware.catalog import Platform
 from trainyard.spec.hardware.pools import Pool
+from trainyard.spec.plain_yaml import Location
 
 _GIB = 1 << 30
 
@@ -121,8 +122,8 @@ def allocatable(machine: Machine, platform: Platform) -> tuple[float, float]:
     return machine.vcpus - reserved_cores, machine.memory_gib * _GIB - reserved
 
 
-def faults(pool: Pool, platform: Platform) -> list[str]:
-    """Return what cannot be of the pool's machine, each as 'key: sentence', with the nearest that can."""
+def faults(pool: Pool, platform: Platform) -> list[tuple[Location, str]]:
+    """Return the place of each value of the pool that cannot be of its machine, and why, with the nearest that can."""
     known = of_platform(platform)
     if known is None or pool.machine is None:
         return []
@@ -131,9 +132,9 @@ def faults(pool: Pool, platform: Platform) -> list[str]:
         if not _complete(known, pool.machine):
             return []
         near = did_you_mean(pool.machine, known.machines)
-        return [f"machine: {platform} has no {pool.machine}.{near}"]
+        return [(("machine",), f"{platform} has no {pool.machine}.{near}")]
     if not _carries(known, pool.machine, machine, pool):
-        return [f"machine: {_mismatch(known, pool.machine, machine, pool, platform)}"]
+        return [(("machine",), _mismatch(known, pool.machine, machine, pool, platform))]
     return _room_faults(pool.machine, machine, pool, platform)
 
 
@@ -170,23 +171,20 @@ def _nearest_count(known: Machines, pool: Pool) -> str:
     return f"No machine has {pool.count} of them; the nearest number is {nearest}"
 
 
-def _room_faults(name: str, machine: Machine, pool: Pool, platform: Platform) -> list[str]:
+def _room_faults(name: str, machine: Machine, pool: Pool, platform: Platform) -> list[tuple[Location, str]]:
     """Return why no pod with the pool's requests can land on a node of this type."""
     cores, memory = allocatable(machine, platform)
-    requests, result = pool.resources.requests, []
+    requests = pool.resources.requests
+    result: list[tuple[str, str]] = []
     shared = quantity.in_bytes(pool.shared_memory) if pool.workers > 1 else 0
     if (asked := quantity.in_cores(requests.cpu)) > cores:
-        result.append(
-            f"resources.requests.cpu: {requests.cpu} on a {name}, of whose {machine.vcpus} a pod has {cores:.2f}"
-        )
+        result.append(("cpu", f"{requests.cpu} on a {name}, of whose {machine.vcpus} a pod has {cores:.2f}"))
     if quantity.in_bytes(requests.memory) > memory:
-        result.append(
-            f"resources.requests.memory: {requests.memory} on a {name}, of whose {machine.memory_gib:g}Gi a pod has "
-            f"{memory / _GIB:.1f}Gi"
-        )
+        room = f"of whose {machine.memory_gib:g}Gi a pod has {memory / _GIB:.1f}Gi"
+        result.append(("memory", f"{requests.memory} on a {name}, {room}"))
     known = of_platform(platform)
     if not result or known is None:
-        return result
+        return []
     larger = [
         (other.vcpus, other_name)
         for other_name, other in known.machines.items()
@@ -196,7 +194,7 @@ def _room_faults(name: str, machine: Machine, pool: Pool, platform: Platform) ->
         and allocatable(other, platform)[1] >= quantity.in_bytes(requests.memory) + shared
     ]
     advice = f"Give less, or name {min(larger)[1]}" if larger else "Give less"
-    return [f"{fault}. {advice}." for fault in result]
+    return [(("resources", "requests", key), f"{why}. {advice}.") for key, why in result]
 
 
 def _share(amount: float, shares: tuple[tuple[float, float], ...]) -> float:

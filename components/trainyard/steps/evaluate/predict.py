@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from trainyard import events
 from trainyard.contract import version
-from trainyard.contract.artifacts.document import Split
+from trainyard.contract.document import Split
 from trainyard.data import trained
 from trainyard.data.examples import ExampleFolder, KeyedBatch
 from trainyard.errors import DataError

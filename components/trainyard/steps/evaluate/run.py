@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainyard import events
-from trainyard.contract.artifacts.document import Split
 from trainyard.contract.artifacts.evaluate import Boosted, Evaluation, TargetMetrics
 from trainyard.contract.artifacts.gate import Interval
+from trainyard.contract.document import Split
 from trainyard.data.examples import ExampleFolder, open_examples, reading
 from trainyard.data.formulas import computed
 from trainyard.errors import DataError

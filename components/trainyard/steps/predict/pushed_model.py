@@ -13,8 +13,6 @@ from trainyard.errors import DataError
 from trainyard.spec.tables.columns import Quote
 from trainyard.storage import storage
 
-_SERVED = "saved_model.pb"
-
 
 class _Lenient(BaseModel):
     model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True)
@@ -74,13 +72,13 @@ def find_model(folder: str) -> PushedModel:
     Raises `DataError` if there is none, or if something else than Trainyard wrote it.
     """
     names = storage.children(folder)
-    if _SERVED in names:
+    if version.SERVED in names:
         return open_model(folder)
     if Champion.file in names and (best := champion(folder)) is not None:
         return open_model(best.path)
     raise DataError(
-        f"{folder}: no model. Name the folder of a pushed version, which holds {_SERVED}, a folder of versions with "
-        f"its {Champion.file}, or a recipe."
+        f"{folder}: no model. Name the folder of a pushed version, which holds {version.SERVED}, a folder of versions "
+        f"with its {Champion.file}, or a recipe."
     )
 
 

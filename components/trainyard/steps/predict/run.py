@@ -13,6 +13,7 @@ from typing import Any
 from trainyard import events
 from trainyard.beam import progress
 from trainyard.beam.tasks import do_tasks
+from trainyard.contract import keys
 from trainyard.contract.artifacts.predict import Predicted
 from trainyard.errors import ConfigurationError, DataError
 from trainyard.quality.arrow import forgo_pandas
@@ -50,7 +51,7 @@ def run(model: str, inputs: str, output: str, key: str = "", beam_options: str =
         with storage.stage(output, "trainyard.predict", origin=made_from) as folder:
             predicted = _predict(pushed, source, key or None, beam_options, folder)
             predicted.write(folder)
-        storage.remove(step.failure_record(output))
+        storage.remove(keys.failure_record(output))
     events.emit("done", step="predict", output=output, seconds=round(time.monotonic() - start, 2))
 
 

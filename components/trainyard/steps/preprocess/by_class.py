@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from trainyard.contract.artifacts.document import SPLITS, Split
+from trainyard.contract.document import SPLITS, Split
 from trainyard.spec.tables.columns import SplitRows
 from trainyard.steps.preprocess.parts import PartFile, fixed_bytes
 from trainyard.steps.preprocess.work import Work

@@ -23,8 +23,8 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from trainyard import events
 from trainyard.beam import progress
 from trainyard.beam.tasks import do_tasks
-from trainyard.contract.artifacts.document import SPLITS, Part, Split
 from trainyard.contract.artifacts.preprocess import Quarantined, Window
+from trainyard.contract.document import SPLITS, Part, Split
 from trainyard.errors import DataError
 from trainyard.quality.schema.conformity import Conformity
 from trainyard.spec.recipe import Recipe

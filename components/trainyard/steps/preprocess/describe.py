@@ -12,7 +12,6 @@ from tensorflow_transform.tf_metadata import schema_utils
 
 from trainyard import events
 from trainyard.contract import keys
-from trainyard.contract.artifacts.document import SPLITS, Split
 from trainyard.contract.artifacts.preprocess import (
     Column,
     ComputedFeature,
@@ -22,6 +21,7 @@ from trainyard.contract.artifacts.preprocess import (
     RawFeature,
     SplitFiles,
 )
+from trainyard.contract.document import SPLITS, Split
 from trainyard.errors import ConfigurationError
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.preprocess.collect import Collected

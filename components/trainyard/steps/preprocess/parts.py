@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import ipc
 
-from trainyard.contract.artifacts.document import SPLITS, Part, Split
+from trainyard.contract.document import SPLITS, Part, Split
 from trainyard.steps.preprocess.work import Range, Work
 
 BUCKETS = 1 << 16  # chosen: shards differ by less than 1 in 65,536 of a split

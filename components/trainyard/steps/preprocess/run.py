@@ -7,8 +7,8 @@ from pathlib import Path
 
 import trainyard.data  # noqa: F401 - first: sets what TensorFlow reads while it is imported
 from trainyard import events, globs
-from trainyard.contract.artifacts.document import SPLITS
 from trainyard.contract.artifacts.preprocess import ImageShape
+from trainyard.contract.document import SPLITS
 from trainyard.contract.window import day_of
 from trainyard.errors import ConfigurationError
 from trainyard.spec.recipe import Recipe

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import tensorflow as tf
 
-from trainyard.contract.artifacts.document import Split
+from trainyard.contract.document import Split
 from trainyard.steps.preprocess.facts.summary import SplitSummary
 from trainyard.steps.preprocess.parts import BUCKETS, PartFile, fixed_bytes, rows_between
 from trainyard.steps.preprocess.work import Work

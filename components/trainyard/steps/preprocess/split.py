@@ -10,7 +10,7 @@ import hashlib
 import numpy as np
 import pyarrow as pa
 
-from trainyard.contract.artifacts.document import SPLITS, Split
+from trainyard.contract.document import SPLITS, Split
 from trainyard.spec.recipe import Data
 from trainyard.spec.tables.columns import SplitRows
 from trainyard.steps.preprocess.readers.tables.rows import SPLIT_NAMES

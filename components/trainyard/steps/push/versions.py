@@ -20,12 +20,10 @@ from pathlib import Path
 
 import google_crc32c
 
-from trainyard.contract.version import PRODUCER, layout
+from trainyard.contract.version import PRODUCER, SERVED, layout
 from trainyard.errors import DataError
 from trainyard.storage import storage
 from trainyard.storage.storage import File, Manifest
-
-_SERVED = "saved_model.pb"
 
 
 def newest(destination: str) -> int:
@@ -45,7 +43,7 @@ def publish(exported: str, manifest: Manifest, destination: str, version: int) -
     Raises `DataError` if a file is not the one that its manifest tells of, `InfrastructureError` as `storage.stage`.
     """
     files = layout(manifest)
-    last = _SERVED if _SERVED in files else next(iter(files))
+    last = SERVED if SERVED in files else next(iter(files))
     with storage.stage(storage.join(destination, str(version)), producer=PRODUCER, last=last) as folder:
         for target, name in files.items():
             _copy(Path(exported) / name, folder / target, manifest.files[name])

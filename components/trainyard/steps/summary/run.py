@@ -9,7 +9,6 @@ from trainyard.contract import keys
 from trainyard.contract.artifacts.evaluate import Evaluation
 from trainyard.graph import CHECK, OUTPUTS
 from trainyard.report.summary import write
-from trainyard.runtime.step import failure_record
 from trainyard.spec.recipe import Recipe
 from trainyard.storage import storage
 
@@ -53,7 +52,7 @@ def _failure(missing: list[str], folder: str, message: str, state: str) -> dict[
     if state == "SUCCEEDED":
         return failure
     for uri in [*missing, *(f"{folder}/{name}" for name in (CHECK, *OUTPUTS))]:
-        if record := _read(failure_record(uri)):
+        if record := _read(keys.failure_record(uri)):
             return {"failure": record["message"], "failed_step": record["step"], "exit_code": record["exit_code"]}
     return failure | {"failure": message or f"the run ended as {state}", "exit_code": None}
 

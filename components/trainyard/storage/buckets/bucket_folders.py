@@ -29,9 +29,7 @@ from trainyard.storage.buckets.objects import ABSENT, Changed, Missing, ObjectSt
 from trainyard.storage.cached_files import CachedFiles
 from trainyard.storage.disk import os_errors, staging_errors
 from trainyard.storage.file_stream import FileStream
-from trainyard.storage.manifest import MANIFEST, Manifest
-
-ATTEMPTS = ".attempts/"
+from trainyard.storage.manifest import ATTEMPTS, MANIFEST, Manifest
 
 
 @dataclass(frozen=True)

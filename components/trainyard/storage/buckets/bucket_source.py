@@ -34,7 +34,7 @@ def list_objects(uri: str, field: str = "data.path") -> Source:
     """
     root, pattern = stores.split(uri)
     bucket = stores.store(root, _DEADLINE_SECONDS)
-    with source_errors(f"{field}: {uri}", field):
+    with source_errors(in_field(uri, field), field):
         folder, listed = _named(bucket, pattern.rstrip("/"))
         if not listed and (literal := globs.literal(pattern)) != pattern:
             folder, expression = literal.rpartition("/")[0], globs.expression(pattern)
@@ -43,6 +43,11 @@ def list_objects(uri: str, field: str = "data.path") -> Source:
     files = [replace(item, name=item.name.removeprefix(prefix)) for item in listed if not item.name.endswith("/")]
     visible = (item for item in files if not any(part.startswith(".") for part in item.name.split("/")))
     return Source(f"{root}/{folder}".rstrip("/"), sorted(visible, key=lambda item: item.name))
+
+
+def in_field(path: str, field: str) -> str:
+    """Return `path` as messages begin with it, after the recipe's `field` if it is not ''."""
+    return f"{field}: {path}" if field else path
 
 
 def _named(bucket: ObjectStore, name: str) -> tuple[str, list[Object]]:
@@ -63,7 +68,7 @@ def open_object(uri: str) -> IO[bytes]:
 def source_errors(where: str, field: str = "data.path") -> Iterator[None]:
     """Raise `DataError` if the store refuses what the block asks for, `TransientError` if it does not answer.
 
-    field: what in the recipe names it.
+    field: what in the recipe names it, '' if nothing does.
     """
     try:
         yield
@@ -78,7 +83,7 @@ def source_errors(where: str, field: str = "data.path") -> Iterator[None]:
         if fault.kind is Kind.REFUSED:
             raise DataError(
                 f"{where}: may not be read ({fault.reason}). Log in or grant the right to read the bucket's objects, "
-                f"or correct {field} in the recipe."
+                f"or correct {_name(field)}."
             ) from error
         raise TransientError(
             f"{where}: cannot be reached ({fault.reason}). Check the network and run the same command again."
@@ -112,4 +117,8 @@ class _Stream(io.RawIOBase):
 
 
 def _no_such(where: str, field: str) -> DataError:
-    return DataError(f"{where}: there is no such bucket or object. Correct {field} in the recipe.")
+    return DataError(f"{where}: there is no such bucket or object. Correct {_name(field)}.")
+
+
+def _name(field: str) -> str:
+    return f"{field} in the recipe" if field else "the name"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from trainyard import events
 from trainyard_control.cli.options import (
     LOCAL,
     DryRun,
@@ -93,7 +94,7 @@ def predict(
                 file,
                 key,
                 lambda done, total, unit: screen.step_event(
-                    _STEP, {"event": "progress", "done": done, "total": total, "unit": unit}
+                    _STEP, events.fields_of("progress", done=done, total=total, unit=unit)
                 ),
             )
             screen.step_ended(_STEP, summary.seconds, reused=False)

@@ -7,8 +7,8 @@ import json
 import platform
 from datetime import UTC, datetime
 
-from trainyard.contract.artifacts.document import Part
 from trainyard.contract.artifacts.train import Device
+from trainyard.contract.document import Part
 from trainyard.quality.page import framed
 from trainyard_control.search.chart import Mark, chart
 from trainyard_control.search.page import page

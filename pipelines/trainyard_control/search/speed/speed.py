@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trainyard.contract.artifacts.document import Part
+from trainyard.contract.document import Part
 
 
 class Speed(Part):

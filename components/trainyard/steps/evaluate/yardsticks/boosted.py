@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 
 from trainyard import events
-from trainyard.contract.artifacts.document import Split
 from trainyard.contract.artifacts.preprocess import Examples, Feature
+from trainyard.contract.document import Split
 from trainyard.data.examples import ExampleFolder
 from trainyard.steps.evaluate.metrics.predictions import Predictions
 from trainyard.steps.evaluate.yardsticks.columns import Arrays, first_examples, is_table

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainyard.contract.artifacts.document import Split
+from trainyard.contract.document import Split
 from trainyard.data.examples import ExampleFolder
 from trainyard.spec.feature_names import date_names
 from trainyard.spec.recipe import Recipe

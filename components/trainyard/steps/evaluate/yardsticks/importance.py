@@ -7,8 +7,8 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow as tf
 
-from trainyard.contract.artifacts.document import Split
 from trainyard.contract.artifacts.evaluate import Importance
+from trainyard.contract.document import Split
 from trainyard.data.examples import ExampleFolder
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.evaluate.metrics.predictions import Predictions

@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from trainyard.contract.cells import MAX_FLOAT32
 from trainyard.errors import DataError, did_you_mean
 from trainyard.quality.tables.cells import as_texts, cells, is_list, joined
 from trainyard.spec.feature_names import input_name
@@ -20,7 +21,6 @@ ROWS = 4096
 """Of a batch; chosen: what costs once a batch is then little."""
 
 _SHOWN, _NAMES = 400, 10  # characters, and columns, in a message; chosen
-_MAX_FLOAT32 = 3.4028234e38
 _DAY, _HOUR = len("YYYY-MM-DD"), len("YYYY-MM-DDTHH")
 
 Mask = npt.NDArray[np.bool_]
@@ -97,7 +97,7 @@ def _joined(lists: pa.Array, separator: str, where: str) -> pa.Array:
 def _numbers(column: pa.Array) -> tuple[npt.NDArray[np.float64], Mask]:
     if _is_number(column):
         numbers = np.asarray(pc.fill_null(pc.cast(column, pa.float64()), np.nan))
-        return numbers, np.abs(numbers) > _MAX_FLOAT32
+        return numbers, np.abs(numbers) > MAX_FLOAT32
     if (plain := _plain_numbers(column)) is not None:
         return plain, np.zeros(len(plain), np.bool_)
     parsed = cells(as_texts(column))
@@ -114,7 +114,7 @@ def _plain_numbers(column: pa.Array) -> npt.NDArray[np.float64] | None:
         return None
     values = numbers.to_numpy()
     # False for NaN and infinity too, which Arrow takes for numbers.
-    return values if len(values) and np.abs(values).max() <= _MAX_FLOAT32 else None
+    return values if len(values) and np.abs(values).max() <= MAX_FLOAT32 else None
 
 
 def _texts(column: pa.Array, *, day: bool, hour: bool) -> tuple[Array, Mask]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import struct
 import zlib
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -15,6 +14,7 @@ import pyarrow as pa
 from google.protobuf.message import DecodeError
 from PIL import Image, ImageOps, UnidentifiedImageError
 
+from trainyard.contract.pictures import BROKEN, FORMATS, KEPT_MODES, ORIENTATION
 from trainyard.spec.recipe import Data
 from trainyard.steps.predict.reading.batches import Batch, Items, Rejected
 from trainyard.steps.predict.reading.picture_header import plain_size
@@ -33,11 +33,6 @@ _FILES = 16  # that a reader takes at once; chosen
 _AHEAD = _READERS + 1
 _MAX_PIXELS: int = Data.model_fields["max_image_pixels"].default
 _MAX_BYTES = 4 * _MAX_PIXELS
-_ORIENTATION = 0x0112  # the EXIF tag
-# Pillow knows more: EPS, for which it starts Ghostscript.
-_FORMATS = ("JPEG", "PNG", "GIF", "BMP", "DIB", "WEBP", "TIFF", "AVIF", "JPEG2000", "PPM")
-_DECODED_BY_THE_MODEL = {"JPEG": {"L", "RGB"}, "PNG": {"1", "L", "LA", "P", "RGB", "RGBA", "I;16", "I"}}
-_BROKEN = (OSError, SyntaxError, ValueError, EOFError, IndexError, OverflowError, struct.error, zlib.error)
 
 _Picture = tuple[str, bytes] | Rejected
 
@@ -85,7 +80,7 @@ def checked(key: str, encoded: bytes, channels: int) -> _Picture:
     if (size := plain_size(encoded)) and size[0] * size[1] <= _MAX_PIXELS:
         return key, encoded
     try:
-        with Image.open(io.BytesIO(encoded), formats=_FORMATS) as image:
+        with Image.open(io.BytesIO(encoded), formats=FORMATS) as image:
             if image.width * image.height > _MAX_PIXELS:
                 detail = f"{image.width} x {image.height} pixels, at most {_MAX_PIXELS} are taken"
                 return Rejected(key, "too_many_pixels", detail)
@@ -94,7 +89,7 @@ def checked(key: str, encoded: bytes, channels: int) -> _Picture:
         return Rejected(key, "too_many_pixels", str(error))
     except UnidentifiedImageError:
         return Rejected(key, "not_an_image", f"{len(encoded)} bytes that begin with {encoded[:8]!r}")
-    except _BROKEN as error:
+    except BROKEN as error:
         return Rejected(key, "truncated_image", str(error))
 
 
@@ -166,8 +161,8 @@ def _image_of(record: bytes) -> bytes | str:
 
 
 def _is_plain(image: Image.Image) -> bool:
-    kept = image.mode in _DECODED_BY_THE_MODEL.get(image.format or "", ()) and getattr(image, "n_frames", 1) == 1
-    return kept and (image.format == "PNG" or image.getexif().get(_ORIENTATION, 1) == 1)
+    kept = image.mode in KEPT_MODES.get(image.format or "", ()) and getattr(image, "n_frames", 1) == 1
+    return kept and (image.format == "PNG" or image.getexif().get(ORIENTATION, 1) == 1)
 
 
 def _as_png(image: Image.Image, channels: int) -> bytes:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import IO, Literal
 
 from trainyard import uris
+from trainyard.contract.pictures import ENDINGS
 from trainyard.errors import DataError
-from trainyard.quality.source import PICTURES
 from trainyard.storage import listing, tfrecord
 from trainyard.storage.listing import SourceFile
 from trainyard.storage.source_stream import open_file
@@ -19,7 +19,7 @@ _ENDINGS: dict[Kind, tuple[str, ...]] = {
     "csv": (".csv", ".csv.gz"),
     "parquet": (".parquet", ".pq"),
     "tfrecord": (".tfrecord", ".tfrecord.gz", ".tfrecords", ".tfrecords.gz"),
-    "pictures": PICTURES,
+    "pictures": ENDINGS,
 }
 _SHOWN = 5
 _PARQUET = b"PAR1"
@@ -55,10 +55,7 @@ def find_source(path: str, *, pictures: bool) -> Source:
     """
     if why := uris.path_error(path):
         raise DataError(f"{uris.without_secrets(path)}: {why}.")
-    try:
-        listed = listing.list_files(path)
-    except DataError as error:
-        raise DataError(str(error).removeprefix("data.path: ")) from error
+    listed = listing.list_files(path, field="")
     if not listed.files:
         raise DataError(f"{path}: no files found. Name a file, a folder or a glob.")
     kinds = {file.name: _kind(listed, file) for file in listed.files}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from trainyard.contract.artifacts.document import SPLITS
+from trainyard.contract.document import SPLITS
 from trainyard.quality.pictures.look import Look, look_of_bytes, near
 from trainyard.steps.preprocess.parts import PartFile, fixed_bytes
 from trainyard.steps.preprocess.work import Work

@@ -8,7 +8,7 @@ from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 
-from trainyard.contract.artifacts.document import SPLITS, Split
+from trainyard.contract.document import SPLITS, Split
 from trainyard.contract.statistics.drift import FeatureStatistics, Statistics
 from trainyard.errors import DataError
 from trainyard.quality.tables.cells import too_many_classes

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from trainyard.contract.artifacts.document import Part
+from trainyard.contract.document import Part
 from trainyard.contract.statistics.histogram import Histogram
 from trainyard.quality.tables import bins
 from trainyard.steps.preprocess.readers.records import LABELS_APART

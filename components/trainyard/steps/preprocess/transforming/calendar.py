@@ -6,9 +6,11 @@ import math
 
 import tensorflow as tf
 
+from trainyard.contract.cells import TIME_OF_DAY
+
 MONTHS, WEEKDAYS, HOURS = 13, 8, 25  # id 0 stands for a missing date or time
 _DATE = r"\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])([T ].*)?"
-_TIME = r".{10}[T ]([01]\d|2[0-3])([:.].*)?"
+_TIME = ".{10}" + TIME_OF_DAY
 
 
 class Calendar:

@@ -24,8 +24,8 @@ from trainyard import events
 from trainyard.beam import progress
 from trainyard.beam.runner import pipeline
 from trainyard.beam.tasks import do_tasks
-from trainyard.contract.artifacts.document import Split
 from trainyard.contract.artifacts.preprocess import WEIGHT
+from trainyard.contract.document import Split
 from trainyard.data.examples import Transform
 from trainyard.runtime import step
 from trainyard.spec.gates import Task

@@ -12,6 +12,7 @@ from typing import Any
 import keras
 
 from trainyard.contract.artifacts.preprocess import Examples
+from trainyard.contract.training.weights import TEACHER
 from trainyard.data import trained
 from trainyard.errors import ConfigurationError
 from trainyard.spec.recipe import Recipe
@@ -19,7 +20,6 @@ from trainyard.spec.training.train import Teacher as Settings
 from trainyard.steps.train import warm_start
 from trainyard.steps.train.engines.objective import Objective, Tensor
 
-_FIELD = "train.teacher"
 _ADVICE = "Name a version that was pushed from the same data, or leave train.teacher out."
 
 
@@ -51,13 +51,13 @@ def load(recipe: Recipe, examples: str, document: Examples) -> Teacher | None:
         return None
     model = trained.in_float32(trained.load_pushed(settings.model))
     model.trainable = False
-    warm_start.require_same_ids(settings.model, examples, document.labels, _FIELD, _ADVICE)
+    warm_start.require_same_ids(settings.model, examples, document.labels, TEACHER, _ADVICE)
     inputs: Any = model.input
     taken = {name: tuple(tensor.shape[1:]) for name, tensor in inputs.items()}
     own = {feature.name: feature.shape for feature in document.features}
     if taken != own:
         raise ConfigurationError(
-            f"{_FIELD}: {settings.model} takes {_shown(taken)}, and these examples are {_shown(own)}. {_ADVICE}"
+            f"{TEACHER}: {settings.model} takes {_shown(taken)}, and these examples are {_shown(own)}. {_ADVICE}"
         )
     return Teacher(model, settings)
 

@@ -52,7 +52,7 @@ class _LocalGang:
 
     workers: int
     options: dict[str, str]
-    failure: tuple[int, str] | None = None
+    failure: events.Failure | None = None
     stopping: bool = False
     _processes: dict[int, subprocess.Popen[str]] = field(default_factory=dict)
     _starts: dict[int, int] = field(default_factory=dict)
@@ -112,7 +112,7 @@ class _LocalGang:
             event = events.parse(line)
             kind = str(event.pop("event", ""))
             if failure := events.failure(line):
-                if failure[0] != ExitCode.PEER_LOST:
+                if failure.code != ExitCode.PEER_LOST:
                     self.failure = self.failure or failure
             elif not kind:
                 print(f"worker {worker}: {line}", end="", file=sys.stderr, flush=True)

@@ -11,9 +11,9 @@ import time
 
 from trainyard import child_process, events, memory
 from trainyard.child_process import ChildProcess
-from trainyard.errors import ExitCode
+from trainyard.errors import ExitCode, known_code
 from trainyard.steps.train.gang.rendezvous import Message
-from trainyard.steps.train.gang.worker import HEARTBEAT_LINE, WorkerStart
+from trainyard.steps.train.gang.worker import WorkerStart
 from trainyard.steps.train.gang.worker import main as train
 
 
@@ -45,9 +45,9 @@ class TrainingProcess:
     def break_message(self, worker: int) -> Message:
         """Return the fields of the message about its end, which was no success."""
         code = self.child.code or 0
-        known = code in {int(known) for known in ExitCode}
+        known = int(known_code(code, ExitCode.PEER_LOST))
         if self.failure:
-            return {"code": code if known else int(ExitCode.PEER_LOST), **self.failure}
+            return {"code": known, **self.failure}
         if code == -signal.SIGKILL:
             oom_killed = memory.oom_kills() > self._oom_kills_before
             text = f"worker {worker}'s training process was killed by SIGKILL. Its peak memory was {self.peak_mib} MiB"
@@ -55,7 +55,7 @@ class TrainingProcess:
                 text = f"worker {worker}'s training process was killed {memory.oom_message(self.peak_mib, 'train')}"
             return {"code": int(ExitCode.PEER_LOST), "error": "PeerLost", "message": text, "out_of_memory": oom_killed}
         text = f"worker {worker}'s training process {child_process.describe_exit(code)}"
-        return {"code": code if known else int(ExitCode.PEER_LOST), "error": "PeerLost", "message": text}
+        return {"code": known, "error": "PeerLost", "message": text}
 
     def dump(self) -> None:
         """Have it write every thread's stack."""
@@ -74,13 +74,14 @@ class TrainingProcess:
         with self.child.lines as lines:
             for line in lines:
                 self._output_at = time.monotonic()
-                if line.startswith(HEARTBEAT_LINE):
+                event = events.parse(line)
+                if events.is_alive(event):
                     continue
                 sys.stderr.write(line)
                 sys.stderr.flush()
                 # A line that only looks like an event of ours was printed by a recipe's module.
                 with contextlib.suppress(Exception):
-                    self._handle_event(events.parse(line))
+                    self._handle_event(event)
 
     def _handle_event(self, event: Message) -> None:
         kind = event.pop("event", "")

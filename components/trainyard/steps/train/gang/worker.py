@@ -11,11 +11,10 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from trainyard import events
 from trainyard.heartbeat import Heartbeat
 from trainyard.steps.train.loop.watchdog import call_seconds
 
-HEARTBEAT_LINE = '{"event": "alive"'
-"""The beginning of the lines by which the supervisor knows that this process is not frozen."""
 _HEARTBEAT_SECONDS = 5.0  # chosen
 
 
@@ -37,7 +36,7 @@ def main(start: WorkerStart) -> None:
     """
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    Heartbeat("alive", min(_HEARTBEAT_SECONDS, call_seconds() / 4), _write_heartbeat).start()
+    Heartbeat("alive", min(_HEARTBEAT_SECONDS, call_seconds() / 4), events.emit_alive).start()
     cluster = {"cluster": {"worker": start.addresses}, "task": {"type": "worker", "index": start.worker}}
     os.environ["TF_CONFIG"] = json.dumps(cluster)
 
@@ -62,8 +61,3 @@ def main(start: WorkerStart) -> None:
         code = int(end.code or 0)
     sys.stderr.flush()
     os._exit(code)
-
-
-def _write_heartbeat() -> None:
-    # In one piece, so that it never cuts a line of another thread in two.
-    os.write(sys.stderr.fileno(), f"{HEARTBEAT_LINE}}}\n".encode())

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import tensorflow as tf
 
-from trainyard.contract.artifacts.document import Split
+from trainyard.contract.document import Split
 from trainyard.data.examples import ExampleFolder, Tensors
 
 

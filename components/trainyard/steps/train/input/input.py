@@ -19,8 +19,9 @@ import numpy as np
 import tensorflow as tf
 
 from trainyard import events, memory
-from trainyard.contract.artifacts.document import Split
 from trainyard.contract.artifacts.preprocess import WEIGHT
+from trainyard.contract.document import Split
+from trainyard.contract.training.passes import MEMORY_BYTES
 from trainyard.data.examples import ExampleFolder, Tensors
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.train.input import augment, mixing, on_device
@@ -30,9 +31,6 @@ from trainyard.steps.train.input.in_memory import InMemory
 from trainyard.steps.train.input.lanes import PARALLEL, Lanes, count_lanes, no_autograph
 from trainyard.steps.train.input.pictures import Pictures
 
-# Chosen: a split whose decoded features take less than this is held in memory. The same on every machine, for the order
-# of the batches depends on it.
-MEMORY_BYTES = 512 << 20
 # Chosen: of the memory limit of the container, what is prepared ahead may take so much.
 _PREPARED_SHARE = 1 / 4
 

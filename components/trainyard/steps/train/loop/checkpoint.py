@@ -15,15 +15,16 @@ import numpy as np
 from pydantic import ValidationError
 
 from trainyard import events
-from trainyard.contract.artifacts.document import Document
 from trainyard.contract.artifacts.train import Epoch, Rollback
+from trainyard.contract.document import Document
 from trainyard.errors import ConfigurationError, DataError
+from trainyard.graph import producer
 from trainyard.storage import storage
 
 Arrays = Mapping[str, np.ndarray]
 
 _STATE = "state.npz"
-_PRODUCER = "trainyard.train"
+_PRODUCER = producer("train")
 
 
 class Progress(Document):

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import re
 import signal
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable
 from pathlib import Path
 
 from trainyard import events
-from trainyard.child_process import start_program
+from trainyard.child_process import end_with_parent, start_program
 from trainyard.errors import CommandFailed, ExitCode, PeerLost, Preempted
 from trainyard.signals import on_sigterm
 from trainyard.spec.recipe import Recipe
@@ -26,7 +24,6 @@ _LAST_LINES = 3  # chosen: shown where no line names an error as Python does
 _ERROR = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Interrupt|Exit)\b.*")
 _LONGEST_LINE = 300
 _LAST_WORDS_SECONDS = 5.0  # chosen: a process that the program left running may hold its output open for ever
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 def prepare(recipe: Recipe, folder: Path) -> None:
@@ -74,7 +71,7 @@ def run(command: list[str], folder: Path, environment: dict[str, str], told: Tol
     ended it ends this process, too.
     """
     try:
-        program = start_program(command, environment, folder, own_session=False, first=_end_with_parent())
+        program = start_program(command, environment, folder, own_session=False, first=end_with_parent())
     except OSError as error:
         raise CommandFailed(
             f"train.command: '{command[0]}' could not be started ({error.strerror}). "
@@ -126,11 +123,3 @@ def run(command: list[str], folder: Path, environment: dict[str, str], told: Tol
         f"{named or ' | '.join(filter(None, last)) or 'it wrote nothing'}. Correct the program; the log of train has "
         "all that it wrote."
     )
-
-
-def _end_with_parent() -> Callable[[], None] | None:
-    """Return what has a forked process killed when its parent ends, whatever ended that; None where Linux is not."""
-    if sys.platform != "linux":
-        return None
-    library = ctypes.CDLL(None, use_errno=True)
-    return lambda: library.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from trainyard_control.cli.options import LOCAL, EnvironmentName, Output, OutputFormat
+
+if TYPE_CHECKING:
+    from trainyard.spec.environment import Environment
+    from trainyard_control.kubeflow.kubeflow_api import Kubeflow
 
 _MARKS = {"good": "✓", "bad": "✗", "unknown": "–"}
 
@@ -25,7 +29,7 @@ def doctor(
 
     loaded = environments.load(environment)
     checks = []
-    for check in examine(loaded, recipes.load(recipe) if recipe else None):
+    for check in examine(loaded, recipes.load(recipe) if recipe else None, _connect):
         checks.append(check)
         if output is Output.TEXT:
             typer.echo(f"{_MARKS[check.verdict]} {check.name}: {check.sentence}")
@@ -37,3 +41,9 @@ def doctor(
         typer.echo(json.dumps({"exit_code": int(code), "checks": listed}))
     if code:
         raise typer.Exit(code)
+
+
+def _connect(environment: Environment) -> Kubeflow:
+    from trainyard_control.kubeflow.kubeflow_api import Kubeflow
+
+    return Kubeflow(environment)

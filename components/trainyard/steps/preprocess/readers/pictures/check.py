@@ -7,24 +7,17 @@ do not know; their verdict alone sets a picture aside.
 from __future__ import annotations
 
 import io
-import struct
-import zlib
 from dataclasses import dataclass, field
 
 import numpy as np
 import tensorflow as tf
 from PIL import Image, ImageOps, UnidentifiedImageError
 
+from trainyard.contract.pictures import BROKEN, FORMATS, KEPT_MODES, ORIENTATION
 from trainyard.steps.preprocess.readers.pictures import jpeg, png
 from trainyard.steps.preprocess.readers.pictures.store import Store
 from trainyard.steps.preprocess.readers.records import BadRecord
 
-# What Pillow's decoders raise on broken input, seen on a corpus of cut and flipped files.
-_BROKEN = (OSError, SyntaxError, ValueError, EOFError, IndexError, OverflowError, struct.error, zlib.error)
-# Pillow knows more: EPS, for which it starts Ghostscript, and ICO, whose header hides how large a picture is.
-_FORMATS = ("JPEG", "PNG", "GIF", "BMP", "DIB", "WEBP", "TIFF", "AVIF", "JPEG2000", "PPM")
-_ORIENTATION = 0x0112  # the EXIF tag
-_KEPT_MODES = {"JPEG": {"L", "RGB"}, "PNG": {"1", "L", "LA", "P", "RGB", "RGBA", "I;16", "I"}}
 _TURNS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -68,14 +61,14 @@ def check_image(encoded: bytes, limits: Limits) -> CheckedImage:
     if checked := _plain_jpeg(encoded, limits) or _plain_png(encoded, limits):
         return checked
     try:
-        with Image.open(io.BytesIO(encoded), formats=_FORMATS) as image:
+        with Image.open(io.BytesIO(encoded), formats=FORMATS) as image:
             _check_size(image.height, image.width, limits)
             return _turned_jpeg(encoded, image, limits) or _by_pillow(encoded, image, limits)
     except Image.DecompressionBombError as error:
         raise BadRecord("too_many_pixels", str(error)) from error
     except UnidentifiedImageError as error:
         raise BadRecord("not_an_image", f"{len(encoded)} bytes that begin with {encoded[:8]!r}") from error
-    except _BROKEN as error:
+    except BROKEN as error:
         raise BadRecord("truncated_image", str(error)) from error
 
 
@@ -95,9 +88,9 @@ def _plain_jpeg(encoded: bytes, limits: Limits) -> CheckedImage | None:
 def _turned_jpeg(encoded: bytes, image: Image.Image, limits: Limits) -> CheckedImage | None:
     """Judge a JPEG whose header holds more, such as EXIF, by what Pillow read in it."""
     header = jpeg.read_header(encoded) if image.format == "JPEG" else None
-    if header is None or image.mode not in _KEPT_MODES["JPEG"] or getattr(image, "n_frames", 1) != 1:
+    if header is None or image.mode not in KEPT_MODES["JPEG"] or getattr(image, "n_frames", 1) != 1:
         return None
-    return _by_libjpeg(encoded, header, image.getexif().get(_ORIENTATION, 1), limits)
+    return _by_libjpeg(encoded, header, image.getexif().get(ORIENTATION, 1), limits)
 
 
 def _by_libjpeg(encoded: bytes, header: jpeg.Header, orientation: int, limits: Limits) -> CheckedImage | None:
@@ -140,8 +133,8 @@ def _by_pillow(encoded: bytes, image: Image.Image, limits: Limits) -> CheckedIma
 
 
 def _is_plain(image: Image.Image) -> bool:
-    upright = image.getexif().get(_ORIENTATION, 1) == 1
-    return upright and image.mode in _KEPT_MODES.get(image.format or "", ()) and getattr(image, "n_frames", 1) == 1
+    upright = image.getexif().get(ORIENTATION, 1) == 1
+    return upright and image.mode in KEPT_MODES.get(image.format or "", ()) and getattr(image, "n_frames", 1) == 1
 
 
 def _tensorflow_decodes(encoded: bytes, channels: int) -> bool:

@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from trainyard.contract.artifacts.preprocess import Quarantined
+from trainyard.contract.cells import MAX_FLOAT32
 from trainyard.quality.tables.cells import number_texts
 from trainyard.quality.tables.formulas import Derived
 from trainyard.spec.gates import Task
@@ -26,7 +27,6 @@ from trainyard.spec.recipe import Data
 from trainyard.spec.tables.columns import Numeric
 from trainyard.steps.preprocess.readers.records import LABELS_APART, BadRecord, batch_schema, digest_part
 from trainyard.steps.preprocess.readers.tables.rows import (
-    MAX_FLOAT32,
     check_row,
     split_by,
     typed_label,

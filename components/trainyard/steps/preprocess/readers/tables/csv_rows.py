@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from pyarrow import csv as pa_csv
 
 from trainyard.contract.artifacts.preprocess import Quarantined
+from trainyard.contract.cells import UTF16
 from trainyard.errors import did_you_mean
 from trainyard.quality.tables.dialect import Dialect
 from trainyard.quality.tables.table import likely_delimiter
@@ -27,7 +28,6 @@ from trainyard.steps.preprocess.readers.tables.csv_blocks import Ahead, Block, p
 from trainyard.steps.preprocess.readers.tables.rows import check_row
 from trainyard.uris import is_bucket
 
-_UTF16 = (b"\xff\xfe", b"\xfe\xff")
 _MAX_CELL = 1 << 20  # characters; chosen: a longer one is a lost quote
 _MAX_ROW = 16 << 20  # characters; chosen: room for a million columns
 _FIRST_BYTES = 1 << 16  # of the first block; chosen: enough to see how long rows are
@@ -96,7 +96,7 @@ class _Table:
         csv.field_size_limit(_MAX_CELL)
         self._dialect = Dialect.of(recipe.data)
         self._begin(Ahead(stream, None if piece.start else piece.end), row=1)
-        if self.ahead.peek(2) in _UTF16:
+        if self.ahead.peek(2) in UTF16:
             raise BadSource(f"{name}: row 1: is UTF-16. UTF-8 is expected. Save the file as UTF-8.")
         if self.ahead.peek(3) == codecs.BOM_UTF8:
             self.ahead.skip(3)

@@ -9,24 +9,24 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
-from trainyard.contract.artifacts.document import SPLITS, Split
+from trainyard.contract.cells import DAY, MAX_FLOAT32, MISSING, NUMBER, TIME_OF_DAY
+from trainyard.contract.document import SPLITS, Split
 from trainyard.quality.tables.formulas import Derived
 from trainyard.spec.gates import Task
 from trainyard.spec.recipe import Data
 from trainyard.spec.tables.columns import Category, Date, Numeric, SplitRows, Text
 from trainyard.steps.preprocess.readers.records import LABELS_APART, BadRecord, Record, Value, content_digest
 
-_NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
-_DATE = re.compile(r"([0-9]{4}-[0-9]{2}-[0-9]{2})([T ].*)?")
-_TIME = re.compile(r"[T ]([01][0-9]|2[0-3])([:.].*)?")
+_MISSING = frozenset(MISSING)
+_NUMBER = re.compile(NUMBER)
+_DATE = re.compile(DAY)
+_TIME = re.compile(TIME_OF_DAY)
 _DAY = len("YYYY-MM-DD")
-_MISSING_NUMBERS = frozenset({"", "na", "n/a", "nan", "null", "none", "?"})
 SPLIT_NAMES: dict[str, Split] = {
     **{name: name for name in SPLITS},
     **dict.fromkeys(("validation", "val", "dev"), "eval"),
 }
 """What a column may call a split, in any case."""
-MAX_FLOAT32 = 3.4028234e38
 
 
 def check_row(row: Mapping[str, str], source: str, data: Data, task: Task) -> Record | None:
@@ -109,7 +109,7 @@ def typed_number(text: str, name: str) -> float:
 
 
 def _number(text: str, name: str) -> float:
-    if text.lower() in _MISSING_NUMBERS:
+    if text.lower() in _MISSING:
         return math.nan
     if not _NUMBER.fullmatch(text):
         raise not_a_number(text, name)

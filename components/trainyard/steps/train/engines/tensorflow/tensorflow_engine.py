@@ -10,12 +10,11 @@ import tensorflow as tf
 
 from trainyard.errors import PeerLost
 from trainyard.spec.recipe import Recipe
-from trainyard.steps.train.engines import probe
 from trainyard.steps.train.engines.objective import Objective
 from trainyard.steps.train.engines.optimizer import optimizer
 from trainyard.steps.train.engines.phases import phases
 from trainyard.steps.train.engines.teacher import Teacher
-from trainyard.steps.train.engines.tensorflow import strategy
+from trainyard.steps.train.engines.tensorflow import strategy, tensorflow_probe
 from trainyard.steps.train.engines.tensorflow.all_reduce import AllReduce
 from trainyard.steps.train.engines.tensorflow.replica_layers import synchronize_layers
 from trainyard.steps.train.engines.tensorflow.steps import TensorFlowSteps
@@ -35,12 +34,12 @@ class TensorFlowEngine:
     """The engine of every device but the slices of several hosts and the chips that TensorFlow has no build for."""
 
     replicas = 1
-    check = staticmethod(probe.check)
+    check = staticmethod(tensorflow_probe.check)
     devices = staticmethod(strategy.devices)
     hardware = staticmethod(strategy.hardware)
     precision = staticmethod(strategy.precision)
-    versions = staticmethod(probe.versions)
-    probe = staticmethod(probe.probe)
+    versions = staticmethod(tensorflow_probe.versions)
+    probe = staticmethod(tensorflow_probe.probe)
 
     def join(self) -> None:
         """Make the strategy over the gang's devices."""

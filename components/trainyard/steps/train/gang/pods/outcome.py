@@ -91,9 +91,10 @@ def failure(gang: Gang, job: Manifest, pods: list[Manifest]) -> TrainyardError |
     if cause is None:
         return TransientError(f"{gang.name}: the Job failed ({condition.get('message', 'no reason given')}).")
     times = "" if cause.code in FINAL else f" The pods failed more than {BACKOFF_LIMIT * gang.workers} times."
-    message = _message(cause.exit.message)
+    recorded = events.failure(cause.exit.message)
+    message = recorded.message[:_LONGEST] if recorded else _last_line(cause.exit.message)
     sentence = f"{gang.name}: {cause.worker(gang)} ended with exit code {cause.code}: {message}{times}"
-    return from_code(cause.code, sentence)
+    return from_code(cause.code, sentence, recorded.error if recorded else "")
 
 
 @dataclass(frozen=True)
@@ -106,8 +107,8 @@ class _End:
     exit: Exit
 
     @property
-    def code(self) -> ExitCode | int:
-        return ExitCode(self.exit.code) if self.exit.code in set(ExitCode) else self.exit.code
+    def code(self) -> int:
+        return self.exit.code
 
     def worker(self, gang: Gang) -> str:
         return f"worker {self.index} of {gang.workers} (pod {self.pod} on {self.node})"
@@ -157,9 +158,6 @@ def _memory_error(gang: Gang, end: _End) -> InfrastructureError:
     )
 
 
-def _message(log: str) -> str:
-    """Return the sentence of the step's own `failed` event at the end of a log, else the log's last line."""
-    if failure := events.failure(log):
-        return failure[1][:_LONGEST]
+def _last_line(log: str) -> str:
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     return lines[-1][:_LONGEST] if lines else "it said nothing."
