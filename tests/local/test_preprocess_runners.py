@@ -126,7 +126,7 @@ def test_a_pipeline_may_take_longer_than_an_answer_of_its_job_server(words, seco
 
 def test_workers_that_do_not_see_the_output_folder_are_noticed(tmp_path):
     from trainyard.beam.tasks import do_tasks
-    from trainyard.steps.preprocess.collect import _Collect, _read_found, _Task
+    from trainyard.steps.preprocess.collect import _Collect, _read_result, _Task
     from trainyard.steps.preprocess.readers.files import Files
     from trainyard.steps.preprocess.readers.sources import Reader
     from trainyard.steps.preprocess.work import Work
@@ -145,7 +145,7 @@ def test_workers_that_do_not_see_the_output_folder_are_noticed(tmp_path):
     finally:
         server.stop()
     with pytest.raises(ConfigurationError, match=sentence):
-        _read_found(Work(gone), "0")
+        _read_result(Work(gone), "0")
 
 
 @pytest.mark.skipif(shutil.which("prism") is None, reason="Beam's Prism runner is not on the PATH")

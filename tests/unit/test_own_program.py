@@ -19,7 +19,7 @@ from trainyard.spec.documents import parse
 from trainyard.spec.recipe import Recipe
 from trainyard.spec.training import command
 from trainyard.steps.train.loop.goodput import Past
-from trainyard.steps.train.own.told import Told
+from trainyard.steps.train.own.program_record import ProgramRecord
 from trainyard_control.cluster.doctor import examine
 from trainyard_control.kubeflow.kubeflow_api import Kubeflow
 
@@ -109,9 +109,9 @@ def test_an_image_with_other_code_of_trainyard_is_refused_with_what_to_build(rec
         check_code("evaluate", 64 * "0", loaded)
 
 
-def told(capsys: pytest.CaptureFixture[str], *lines: str, record: str = "") -> tuple[Told, list[str]]:
+def record(capsys: pytest.CaptureFixture[str], *lines: str, record: str = "") -> tuple[ProgramRecord, list[str]]:
     """Return what is known after `lines`, and what they became."""
-    reader = Told(Past(), 3, record)
+    reader = ProgramRecord(Past(), 3, record)
     for line in lines:
         reader.read(f"{line}\n")
     return reader, capsys.readouterr().err.splitlines()
@@ -123,7 +123,7 @@ def epoch(number: int, loss: float) -> str:
 
 
 def test_lines_about_steps_and_epochs_become_events(capsys: pytest.CaptureFixture[str]) -> None:
-    reader, said = told(
+    reader, said = record(
         capsys,
         json.dumps({"event": "resumed", "step": 5}),
         json.dumps({"event": "progress", "done": 8, "total": 30, "examples_per_second": 90.0, "mood": "good"}),
@@ -141,8 +141,8 @@ def test_lines_about_steps_and_epochs_become_events(capsys: pytest.CaptureFixtur
 
 def test_epochs_of_an_earlier_start_are_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     record = str(tmp_path / "epochs.json")
-    told(capsys, epoch(1, 0.5), epoch(2, 0.25), record=record)
-    reader, _ = told(capsys, epoch(2, 0.125), epoch(3, 0.25), record=record)
+    record(capsys, epoch(1, 0.5), epoch(2, 0.25), record=record)
+    reader, _ = record(capsys, epoch(2, 0.125), epoch(3, 0.25), record=record)
     assert [(each.epoch, each.eval_loss) for each in reader.history] == [(1, 0.5), (2, 0.125), (3, 0.25)]
 
 
@@ -158,13 +158,13 @@ def test_epochs_of_an_earlier_start_are_kept(tmp_path: Path, capsys: pytest.Capt
     ],
 )
 def test_a_line_that_cannot_be_used_is_said_once_and_left_out(line: str, capsys: pytest.CaptureFixture[str]) -> None:
-    reader, said = told(capsys, line, line)
+    reader, said = record(capsys, line, line)
     assert len(said) == 1 and events.parse(said[0])["event"] == "warning"
     assert (reader.steps, reader.history, reader.resumed_from) == (0, [], None)
 
 
 def test_other_lines_are_text_even_if_they_look_like_events(capsys: pytest.CaptureFixture[str]) -> None:
-    _, said = told(capsys, "epoch one", '{"event": "failed", "code": 0, "message": "all is well"}', '{"event": ')
+    _, said = record(capsys, "epoch one", '{"event": "failed", "code": 0, "message": "all is well"}', '{"event": ')
     assert said == ["epoch one", 'program: {"event": "failed", "code": 0, "message": "all is well"}', '{"event":']
     assert not any(events.parse(line) for line in said)
 

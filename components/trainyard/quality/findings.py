@@ -82,8 +82,8 @@ def of_pictures(profile: Profile) -> list[str]:
 
 
 def _giveaways(profile: Profile, giveaways: dict[str, float]) -> Iterator[str]:
-    for name, told in giveaways.items():
-        how = f"tells '{profile.label}' in {told:.1%} of the rows" if profile.classes else f"correlates by {told:.4f}"
+    for name, share in giveaways.items():
+        how = f"tells '{profile.label}' in {share:.1%} of the rows" if profile.classes else f"correlates by {share:.4f}"
         yield (
             f"'{name}' alone gives the label away: it {how}. If it is not known before the label is, a model that "
             "learns from it is of no use. Leave it out."

@@ -26,13 +26,13 @@ def giveaways(columns: Mapping[str, Cells], label: str, is_number: bool) -> dict
     found = {}
     for name, other in columns.items():
         if name != label:
-            told = (
+            certainty = (
                 _correlation(other.numbers, target.numbers)
                 if is_number
-                else _told(groups(other), codes(target.texts.dictionary_encode()))
+                else _certainty(groups(other), codes(target.texts.dictionary_encode()))
             )
-            if told is not None:
-                found[name] = told
+            if certainty is not None:
+                found[name] = certainty
     return found
 
 
@@ -41,7 +41,7 @@ def are_enough(column: NDArray[np.int64]) -> bool:
     return len(column) > 0 and len(column) >= _LEAST * (int(column.max()) + 1)
 
 
-def _told(column: NDArray[np.int64], classes: NDArray[np.int64]) -> float | None:
+def _certainty(column: NDArray[np.int64], classes: NDArray[np.int64]) -> float | None:
     if not are_enough(column):
         return None
     pairs, counts = np.unique(column * (int(classes.max()) + 1) + classes, return_counts=True)

@@ -157,7 +157,7 @@ def _rows(stream: IO[bytes], header: list[str], name: str, dialect: Dialect) -> 
         if "Empty CSV" not in str(error):
             raise DataError(_not_csv(name, error, header)) from error
         return
-    good, told = 0, 0
+    good, yielded = 0, 0
     while True:
         try:
             columns = reader.read_next_batch()
@@ -166,13 +166,13 @@ def _rows(stream: IO[bytes], header: list[str], name: str, dialect: Dialect) -> 
         except pa.ArrowInvalid as error:
             guarded.require_whole()
             raise DataError(_not_csv(name, error, header)) from error
-        yield from ragged[told:]
-        told = len(ragged)
+        yield from ragged[yielded:]
+        yielded = len(ragged)
         batch = Batch(name, columns, _numbers(good, columns.num_rows, [item.row for item in ragged]))
         good += columns.num_rows
         yield _without_empty(batch)
     guarded.require_whole()
-    yield from ragged[told:]
+    yield from ragged[yielded:]
 
 
 class _Guarded(io.RawIOBase):

@@ -51,7 +51,7 @@ def profile_table(
     if label_column is not None and not is_number:
         classes = counts.columns[label_column.name].most_common(_CLASSES)
     drawn = counts.drawn() if found else {}
-    told = giveaways(drawn, found, is_number) if found else {}
+    certainty = giveaways(drawn, found, is_number) if found else {}
     repeated = counts.repeated()
     profile = Profile(
         source=source.path,
@@ -68,13 +68,13 @@ def profile_table(
         columns=columns,
         first=counts.first,
         repeated=repeated,
-        giveaways=list(told),
+        giveaways=list(certainty),
         mislabelled=counts.mislabelled(drawn, found) if found and classes else [],
         pictures=None,
         findings=[],
         others=source.others,
     )
-    return profile.model_copy(update={"findings": findings.of_table(profile, told, counts.exact)})
+    return profile.model_copy(update={"findings": findings.of_table(profile, certainty, counts.exact)})
 
 
 @dataclass

@@ -27,7 +27,7 @@ FileName = Annotated[str, Field(max_length=256, pattern=r"^[A-Za-z0-9_][\w.-]*(/
 FileText = Annotated[str, Field(max_length=MAX_FILE_BYTES)]
 
 # What a program is told by the recipe and may follow, or leave; all else of `train` is Trainyard's own doing.
-_TOLD = {
+_USABLE = {
     *(
         "command",
         "image",
@@ -59,7 +59,7 @@ def faults(recipe: Recipe) -> Iterator[tuple[Location, str]]:
         if getattr(recipe.model, name) != field.default:
             yield ("model", name), "is of the networks that Trainyard trains, and train.command trains. Leave it out"
     for name, value in train:
-        if name not in _TOLD and value != type(train).model_fields[name].default:
+        if name not in _USABLE and value != type(train).model_fields[name].default:
             yield ("train", name), "is done by Trainyard's own training, and train.command trains. Leave it out"
     if train.result == "folder":
         yield from _folder_faults(recipe)
@@ -71,10 +71,10 @@ def _folder_faults(recipe: Recipe) -> Iterator[tuple[Location, str]]:
     why = "is of models that Trainyard judges and exports, and train.result: folder is pushed as it is. Leave it out"
     if recipe.module:
         yield ("module",), why
-    for section, told in (("evaluate", {"gates"}), ("export", set[str]())):
+    for section, allowed in (("evaluate", {"gates"}), ("export", set[str]())):
         part = getattr(recipe, section)
         for name, field in type(part).model_fields.items():
-            if name not in told and getattr(part, name) != field.default:
+            if name not in allowed and getattr(part, name) != field.default:
                 yield (section, name), why
     for index, gate in enumerate(recipe.evaluate.gates):
         for name in ("slice", "target"):

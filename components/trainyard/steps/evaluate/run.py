@@ -26,8 +26,8 @@ from trainyard.steps.evaluate.metrics.bootstrap import difference, intervals
 from trainyard.steps.evaluate.metrics.measure import measure
 from trainyard.steps.evaluate.metrics.predictions import Predictions
 from trainyard.steps.evaluate.predict import champion_predictions, load_predictor, model_predictions
+from trainyard.steps.evaluate.reported_metrics import judge_reported
 from trainyard.steps.evaluate.slices import Columns, slice_masks, slice_metrics
-from trainyard.steps.evaluate.told import judge_told
 from trainyard.steps.evaluate.worst import worst_examples
 from trainyard.steps.evaluate.yardsticks.baseline import baseline
 from trainyard.steps.evaluate.yardsticks.boosted import boosted_predictions
@@ -46,7 +46,7 @@ def run(recipe: Recipe, examples: str, model: str, output: Path, champion: str =
     `Evaluation` and the files that it names. A refused model is no error: the verdict says so.
     """
     if recipe.train.result == "folder":
-        judge_told(recipe, model, output, champion)
+        judge_reported(recipe, model, output, champion)
         return
     with reading(examples):
         _evaluate(recipe, examples, model, output, champion)

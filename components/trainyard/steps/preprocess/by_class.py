@@ -46,7 +46,7 @@ def class_limits(parts: list[PartFile], work: Work, split: SplitRows) -> Limits:
     return limits
 
 
-def place_by_class(rows: pa.RecordBatch, limits: Limits) -> list[Split]:
+def split_by_class(rows: pa.RecordBatch, limits: Limits) -> list[Split]:
     """Return the split of each of `rows`, whose `order` begins with the draw."""
     encoded = rows["label"].dictionary_encode()
     of_class = np.array([limits[name] for name in encoded.dictionary.to_pylist()], np.uint64)

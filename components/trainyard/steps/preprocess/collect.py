@@ -28,7 +28,7 @@ from trainyard.contract.document import SPLITS, Part, Split
 from trainyard.errors import DataError
 from trainyard.quality.schema.conformity import Conformity
 from trainyard.spec.recipe import Recipe
-from trainyard.steps.preprocess.by_class import Limits, class_limits, place_by_class
+from trainyard.steps.preprocess.by_class import Limits, class_limits, split_by_class
 from trainyard.steps.preprocess.facts import near_duplicates
 from trainyard.steps.preprocess.facts.expectation import conformity
 from trainyard.steps.preprocess.facts.near_duplicates import with_looks
@@ -38,7 +38,7 @@ from trainyard.steps.preprocess.parts import BUCKETS, PartFile, PartWriter, buck
 from trainyard.steps.preprocess.readers.files import WHOLE, Files, Piece
 from trainyard.steps.preprocess.readers.sources import Fatal, Reader, pieces
 from trainyard.steps.preprocess.readers.tfds import Dataset
-from trainyard.steps.preprocess.split import assign, draw, place
+from trainyard.steps.preprocess.split import assign, assign_rows, draw
 from trainyard.steps.preprocess.work import Work
 
 _EXAMPLES_SHOWN = 5
@@ -78,7 +78,7 @@ class Collected:
 
 
 @dataclass
-class _Found:
+class _Result:
     """What one task found; fatal: the sentences of files that are wrong as a whole."""
 
     __pydantic_config__ = ConfigDict(ser_json_inf_nan="constants")
@@ -90,8 +90,8 @@ class _Found:
     conformity: Conformity = field(default_factory=Conformity)
 
 
-_FOUND = TypeAdapter(_Found)
-_Placed = tuple[pa.RecordBatch, dict[Split, int]]  # rows as a PartWriter takes them, and the digests of each split
+_RESULT = TypeAdapter(_Result)
+_SplitRows = tuple[pa.RecordBatch, dict[Split, int]]  # rows as a PartWriter takes them, and the digests of each split
 _Work = TypeVar("_Work")
 
 
@@ -119,53 +119,53 @@ def collect(recipe: Recipe, files: Files, dataset: Dataset | None, kept: Kept, b
     name = digests(recipe, [list(tasks)])[0]
     with progress.reported(len(files.paths), "files", lambda: _finished(tasks, work)):
         read = _Collect(recipe, Reader(recipe, files, dataset), work)
-        found = _results(read, tasks, kept, beam_options, files.bytes)
-    fatal = sorted({sentence for each in found for sentence in each.fatal})
+        results = _results(read, tasks, kept, beam_options, files.bytes)
+    fatal = sorted({sentence for result in results for sentence in result.fatal})
     if fatal:
         raise DataError("\n".join(fatal[:_EXAMPLES_SHOWN]))
-    bad = (*files.bad, *(item for each in found for item in each.bad))
-    placed = found
+    bad = (*files.bad, *(item for result in results for item in result.bad))
+    split_results = results
     if recipe.data.split.by == "class":
-        placed = _place_by_class(recipe, found, name, kept, beam_options, files.bytes)
-    parts = [part for each in placed for part in each.parts]
+        split_results = _split_by_class(recipe, results, name, kept, beam_options, files.bytes)
+    parts = [part for result in split_results for part in result.parts]
     return Collected(
         work=work,
         name=name,
         bytes=files.bytes,
         parts=parts,
-        splits={split: _summary(split, placed, parts, work) for split in SPLITS},
+        splits={split: _summary(split, split_results, parts, work) for split in SPLITS},
         bad=sorted(bad, key=lambda item: (item.source, item.reason)),
         repeated=sorted(_repeated(parts, work), key=lambda item: item.sources),
         window=files.window,
         left_out=files.left_out,
-        conformity=_conformity(found),
+        conformity=_conformity(results),
         near=tuple(near_duplicates.warnings(parts, work)) if recipe.data.near_duplicates else (),
     )
 
 
-def _place_by_class(
-    recipe: Recipe, read: list[_Found], name: str, kept: Kept, beam_options: str, data_bytes: int
-) -> list[_Found]:
+def _split_by_class(
+    recipe: Recipe, read: list[_Result], name: str, kept: Kept, beam_options: str, data_bytes: int
+) -> list[_Result]:
     """Return what there is in each split after the parts that were `read` are written again with their splits.
 
     name: a digest of all that was read, for a class is cut by all its rows.
     """
     work = kept.work
-    parts = [part for each in read for part in each.parts]
+    parts = [part for result in read for part in result.parts]
     tasks = dict(zip(digests(recipe, ([name, part.name] for part in parts)), parts, strict=True))
     limits = class_limits(parts, work, recipe.data.split)
     examples = {name: sum(part.rows.values()) for name, part in tasks.items()}
     events.emit("splitting", by="class", classes=len(limits), examples=sum(examples.values()))
 
-    def placed() -> int:
+    def assigned() -> int:
         done = _done(work)
         return sum(rows for name, rows in examples.items() if name in done)
 
-    with progress.reported(sum(examples.values()), "examples", placed):
-        return _results(_PlaceByClass(recipe, limits, work), tasks, kept, beam_options, data_bytes)
+    with progress.reported(sum(examples.values()), "examples", assigned):
+        return _results(_SplitByClass(recipe, limits, work), tasks, kept, beam_options, data_bytes)
 
 
-def _results(do: _Do[_Work], tasks: dict[str, _Work], kept: Kept, beam_options: str, data_bytes: int) -> list[_Found]:
+def _results(do: _Do[_Work], tasks: dict[str, _Work], kept: Kept, beam_options: str, data_bytes: int) -> list[_Result]:
     """Return what each of `tasks` found, done now if it is not `kept`."""
     work = kept.work
     done = {name: its for name in tasks if (its := _kept(name, kept))}
@@ -183,7 +183,7 @@ def _results(do: _Do[_Work], tasks: dict[str, _Work], kept: Kept, beam_options: 
         data_bytes,
         "trainyard.steps.preprocess.run",
     )
-    return [done.get(name) or _read_found(work, name) for name in tasks]
+    return [done.get(name) or _read_result(work, name) for name in tasks]
 
 
 class _Do(Generic[_Work]):
@@ -202,23 +202,23 @@ class _Do(Generic[_Work]):
         self._work.require()
         if self._work.exists(_document(name)):  # done by an attempt of the runner that it took for lost
             return
-        writer, found = PartWriter(self._work, name), _Found()
-        for rows, added in self._rows(task, found):
+        writer, result = PartWriter(self._work, name), _Result()
+        for rows, added in self._rows(task, result):
             for split, digest in added.items():
-                found.splits.setdefault(split, Summary()).merge(Summary(digests=f"{digest:x}"))
-            self._count(found, writer.add(rows))
-        self._count(found, writer.flush())
-        found.parts = writer.parts
-        self._work.write(_document(name), lambda path: path.write_bytes(_FOUND.dump_json(found)))
+                result.splits.setdefault(split, Summary()).merge(Summary(digests=f"{digest:x}"))
+            self._count(result, writer.add(rows))
+        self._count(result, writer.flush())
+        result.parts = writer.parts
+        self._work.write(_document(name), lambda path: path.write_bytes(_RESULT.dump_json(result)))
 
-    def _rows(self, task: _Work, found: _Found) -> Iterator[_Placed]:
-        """Yield the good rows of `task`; what else there is goes to `found`."""
+    def _rows(self, task: _Work, result: _Result) -> Iterator[_SplitRows]:
+        """Yield the good rows of `task`; what else there is goes to `result`."""
         raise NotImplementedError
 
-    def _count(self, found: _Found, slices: Iterator[tuple[Split, pa.RecordBatch]]) -> None:
+    def _count(self, result: _Result, slices: Iterator[tuple[Split, pa.RecordBatch]]) -> None:
         for split, rows in slices:
-            if found.splits:  # not while the rows are only read, by class
-                found.splits[split].merge(Summary.of(rows, self._targets))
+            if result.splits:  # not while the rows are only read, by class
+                result.splits[split].merge(Summary.of(rows, self._targets))
 
 
 class _Collect(_Do[_Task]):
@@ -227,39 +227,39 @@ class _Collect(_Do[_Task]):
         self._reader = reader
         self._looks = recipe.data.near_duplicates and recipe.data.is_image
 
-    def _rows(self, task: _Task, found: _Found) -> Iterator[_Placed]:
+    def _rows(self, task: _Task, result: _Result) -> Iterator[_SplitRows]:
         recipe = self._recipe
         for item in self._reader.read(task.paths, task.piece):
             if isinstance(item, Fatal):
-                found.fatal.append(item.sentence)
+                result.fatal.append(item.sentence)
             elif isinstance(item, Quarantined):
-                found.bad.append(item)
+                result.bad.append(item)
             else:
                 item = with_looks(item) if self._looks else item
-                found.conformity.merge(conformity(item, recipe.data))
+                result.conformity.merge(conformity(item, recipe.data))
                 if recipe.data.split.by == "class":
                     yield draw(item, recipe.seed), {}
                 else:
                     yield assign(item, recipe.seed, recipe.data)
 
 
-class _PlaceByClass(_Do[PartFile]):
+class _SplitByClass(_Do[PartFile]):
     """Writes a part again, with the split of each row."""
 
     def __init__(self, recipe: Recipe, limits: Limits, work: Work) -> None:
         super().__init__(recipe, work)
         self._limits = limits
 
-    def _rows(self, task: PartFile, _: _Found) -> Iterator[_Placed]:
+    def _rows(self, task: PartFile, _: _Result) -> Iterator[_SplitRows]:
         for rows in task.batches(self._work):
-            splits = place_by_class(rows, self._limits)
-            yield place(rows.drop_columns("order"), splits, self._recipe.seed, self._recipe.data)
+            splits = split_by_class(rows, self._limits)
+            yield assign_rows(rows.drop_columns("order"), splits, self._recipe.seed, self._recipe.data)
 
 
-def _conformity(found: list[_Found]) -> Conformity:
+def _conformity(results: list[_Result]) -> Conformity:
     together = Conformity()
-    for each in found:
-        together.merge(each.conformity)
+    for result in results:
+        together.merge(result.conformity)
     return together
 
 
@@ -290,26 +290,26 @@ def _finished(tasks: dict[str, _Task], work: Work) -> int:
     return sum(task.files for task in done if task)
 
 
-def _kept(name: str, kept: Kept) -> _Found | None:
+def _kept(name: str, kept: Kept) -> _Result | None:
     """Return what an earlier attempt found in the task `name`, or a run before, if its rows are there."""
-    if found := _whole(name, kept.work):
-        return found
+    if result := _whole(name, kept.work):
+        return result
     for other in kept.others:
-        found = _whole(name, Work(str(other)))
-        if found and kept.take_over(other, [*(part.name for part in found.parts), _document(name)]):
-            return found
+        result = _whole(name, Work(str(other)))
+        if result and kept.take_over(other, [*(part.name for part in result.parts), _document(name)]):
+            return result
     kept.work.remove(_document(name))
     return None
 
 
-def _whole(name: str, work: Work) -> _Found | None:
+def _whole(name: str, work: Work) -> _Result | None:
     content = work.read(_document(name))
     try:
-        found = _FOUND.validate_json(content or b"")
+        result = _RESULT.validate_json(content or b"")
     except ValidationError:  # not there, or the machine was switched off as it was written
         return None
     # A file that was wrong as a whole may have been mended without a trace, as by chmod.
-    return found if not found.fatal and all(part.is_whole(work) for part in found.parts) else None
+    return result if not result.fatal and all(part.is_whole(work) for part in result.parts) else None
 
 
 def _document(name: str) -> str:
@@ -320,15 +320,15 @@ def _done(work: Work) -> set[str]:
     return {Path(document).stem for document in work.below(_DONE).names()}
 
 
-def _read_found(work: Work, name: str) -> _Found:
-    return _FOUND.validate_json(work.content(_document(name)))
+def _read_result(work: Work, name: str) -> _Result:
+    return _RESULT.validate_json(work.content(_document(name)))
 
 
-def _summary(split: Split, found: list[_Found], parts: list[PartFile], work: Work) -> SplitSummary:
+def _summary(split: Split, results: list[_Result], parts: list[PartFile], work: Work) -> SplitSummary:
     summary = Summary()
-    for each in found:
-        if split in each.splits:
-            summary.merge(each.splits[split])
+    for result in results:
+        if split in result.splits:
+            summary.merge(result.splits[split])
     counts = np.zeros(BUCKETS, np.int64)
     for rows in (rows for part in parts for rows in part.light_batches(work, split)):
         counts += np.bincount(buckets(rows), minlength=BUCKETS)

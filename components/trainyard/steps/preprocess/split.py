@@ -21,17 +21,19 @@ def assign(batch: pa.RecordBatch, seed: int, data: Data) -> tuple[pa.RecordBatch
     splits = _splits(batch, seed, data.split)
     if data.split.column:
         batch = batch.drop_columns("split_by")
-    return place(batch, splits, seed, data)
+    return assign_rows(batch, splits, seed, data)
 
 
 def draw(batch: pa.RecordBatch, seed: int) -> pa.RecordBatch:
     """Return the rows with their draw as `order` (binary(16)), all in the first split until `by_class` ends."""
     orders = [_digest(b"split", seed, content)[:16] for content in batch["content"].to_pylist()]
-    placed = batch.append_column("split", pa.array(np.zeros(len(batch), np.int8)))
-    return placed.append_column("order", pa.array(orders, pa.binary(16)))
+    assigned = batch.append_column("split", pa.array(np.zeros(len(batch), np.int8)))
+    return assigned.append_column("order", pa.array(orders, pa.binary(16)))
 
 
-def place(batch: pa.RecordBatch, splits: list[Split], seed: int, data: Data) -> tuple[pa.RecordBatch, dict[Split, int]]:
+def assign_rows(
+    batch: pa.RecordBatch, splits: list[Split], seed: int, data: Data
+) -> tuple[pa.RecordBatch, dict[Split, int]]:
     """Return the rows with their `split` (int8, its number in `SPLITS`) and `order` (binary(16)).
 
     And the sum of the digests of each split's rows, label and weight included, modulo 2^256: no order changes it. Of
@@ -51,8 +53,8 @@ def place(batch: pa.RecordBatch, splits: list[Split], seed: int, data: Data) -> 
     for split, content, label in zip(splits, contents, labels, strict=True):
         digests[split] += int.from_bytes(hashlib.sha256(content + label.encode()).digest(), "big")
     numbers = {split: number for number, split in enumerate(SPLITS)}
-    placed = batch.append_column("split", pa.array(np.array([numbers[split] for split in splits], np.int8)))
-    return placed.append_column("order", pa.array(orders, pa.binary(16))), {
+    assigned = batch.append_column("split", pa.array(np.array([numbers[split] for split in splits], np.int8)))
+    return assigned.append_column("order", pa.array(orders, pa.binary(16))), {
         split: digest % 2**256 for split, digest in digests.items()
     }
 

@@ -18,7 +18,7 @@ from trainyard.spec.recipe import Recipe
 from trainyard.spec.training import command as commands
 from trainyard.steps.train.gang import settings
 from trainyard.steps.train.gang.rank import Rank
-from trainyard.steps.train.own.told import Told
+from trainyard.steps.train.own.program_record import ProgramRecord
 
 _LAST_LINES = 3  # chosen: shown where no line names an error as Python does
 _ERROR = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Interrupt|Exit)\b.*")
@@ -63,7 +63,7 @@ def variables(rank: Rank, addresses: list[str], facts: dict[str, str]) -> dict[s
     }
 
 
-def run(command: list[str], folder: Path, environment: dict[str, str], told: Told) -> bool:
+def run(command: list[str], folder: Path, environment: dict[str, str], record: ProgramRecord) -> bool:
     """Run `command` in `folder` to its end; `told` reads each line that it writes.
 
     Returns whether this process got SIGTERM meanwhile, which is passed on. Raises `CommandFailed` if it could not be
@@ -85,7 +85,7 @@ def run(command: list[str], folder: Path, environment: dict[str, str], told: Tol
         program.terminate()
 
     events.emit("program", process=program.pid, command=" ".join(command))
-    told.process = program.pid
+    record.process = program.pid
     last: deque[str] = deque(maxlen=_LAST_LINES)
     faults: list[Exception] = []
     named = ""
@@ -96,7 +96,7 @@ def run(command: list[str], folder: Path, environment: dict[str, str], told: Tol
             for line in program.stdout or ():
                 last.append(line.strip()[:_LONGEST_LINE])
                 named = last[-1] if _ERROR.match(line) else named
-                told.read(line)
+                record.read(line)
         except Exception as error:  # noqa: BLE001 - raised below: else the program would wait for a reader
             faults.append(error)
             program.kill()

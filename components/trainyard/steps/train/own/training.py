@@ -25,7 +25,7 @@ from trainyard.steps.train.gang.rank import Rank, current_rank, gang_addresses
 from trainyard.steps.train.loop import goodput
 from trainyard.steps.train.loop.goodput import Past
 from trainyard.steps.train.own import program
-from trainyard.steps.train.own.told import Told
+from trainyard.steps.train.own.program_record import ProgramRecord
 from trainyard.storage import storage
 from trainyard.storage.manifest import MANIFEST
 
@@ -51,7 +51,9 @@ def train_by_command(recipe: Recipe, examples: str, checkpoints: str, output: Pa
     """
     start, rank = time.monotonic(), current_rank()
     gang_past = Past.model_validate_json(past) if past else Past(started=start)
-    told = Told(gang_past, recipe.train.epochs, storage.join(checkpoints, "epochs.json") if rank.chief else "")
+    record = ProgramRecord(
+        gang_past, recipe.train.epochs, storage.join(checkpoints, "epochs.json") if rank.chief else ""
+    )
     local = str(storage.local(examples, made_by="preprocess"))
     kept = storage.join(checkpoints, "program")
     if not storage.is_bucket(kept):
@@ -74,7 +76,7 @@ def train_by_command(recipe: Recipe, examples: str, checkpoints: str, output: Pa
             facts["TRAINYARD_EXAMPLES"] = local
         fetched = time.monotonic()
         environment = program.variables(rank, gang_addresses(), facts)
-        stopped = program.run(recipe.train.command or [], folder, environment, told)
+        stopped = program.run(recipe.train.command or [], folder, environment, record)
         ran = time.monotonic() - fetched
         if stopped and not (rank.chief and (left / _MODEL[recipe.train.result]).exists()):
             raise Preempted
@@ -83,9 +85,9 @@ def train_by_command(recipe: Recipe, examples: str, checkpoints: str, output: Pa
             _take(left, output, recipe)
     if rank.chief:
         name, parameters = _model(recipe, local, output)
-        training = _training(recipe, name, parameters, told, rank)
+        training = _training(recipe, name, parameters, record, rank)
         seconds = {"fetch": round(fetched - start, 3), "program": round(ran, 3)}
-        split = _goodput(gang_past, told, seconds)
+        split = _goodput(gang_past, record, seconds)
         document = training.model_copy(
             update={"seconds": seconds, "restarts": gang_past.restarts, "metrics": metrics, **split}
         )
@@ -160,34 +162,34 @@ def _model(recipe: Recipe, examples: str, output: Path) -> tuple[str, int]:
     return model.name, model.count_params()
 
 
-def _training(recipe: Recipe, name: str, parameters: int, told: Told, rank: Rank) -> Training:
+def _training(recipe: Recipe, name: str, parameters: int, record: ProgramRecord, rank: Rank) -> Training:
     """Return the evidence of what was trained."""
     return Training(
         model=name,
         parameters=parameters,
-        steps=told.steps,
-        epochs=len(told.history),
-        best_epoch=told.best_epoch,
+        steps=record.steps,
+        epochs=len(record.history),
+        best_epoch=record.best_epoch,
         workers=rank.workers,
         devices=[],
         precision="unknown",
-        examples_per_second=told.examples_per_second,
+        examples_per_second=record.examples_per_second,
         bottleneck="unclear",
-        step_ms=1000 * told.step_seconds,
+        step_ms=1000 * record.step_seconds,
         cached_step_ms=0.0,
         cores=len(os.sched_getaffinity(0)),
         finished=datetime.now(UTC).isoformat(timespec="seconds"),
-        resumed_from=told.resumed_from,
-        history=told.history,
+        resumed_from=record.resumed_from,
+        history=record.history,
         seconds={},
         command=recipe.train.command or [],
     )
 
 
-def _goodput(past: Past, told: Told, seconds: dict[str, float]) -> dict[str, object]:
+def _goodput(past: Past, record: ProgramRecord, seconds: dict[str, float]) -> dict[str, object]:
     """Return the share of the time that went into steps which count; nothing if the program told of no steps."""
-    if not told.step_seconds:
+    if not record.step_seconds:
         return {}
     spent = {"import": seconds["fetch"]}
-    split = past.split(told.steps, told.step_seconds, spent, launcher_heartbeat.read_queue_seconds())
+    split = past.split(record.steps, record.step_seconds, spent, launcher_heartbeat.read_queue_seconds())
     return {"goodput": goodput.share(split), "goodput_seconds": split}

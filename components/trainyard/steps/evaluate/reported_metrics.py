@@ -1,4 +1,4 @@
-"""The verdict on a folder that a program of the recipe's own left, by what the program says of it."""
+"""The verdict on a folder that a program of the recipe's own left, by the metrics that it reported."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from trainyard.storage import storage
 _NUMBERS = TypeAdapter(dict[str, float])
 
 
-def judge_told(recipe: Recipe, model: str, output: Path, champion: str) -> None:
+def judge_reported(recipe: Recipe, model: str, output: Path, champion: str) -> None:
     """Write `Evaluation`, and verdict.json, of train's output `model` into `output`.
 
-    champion: the folder of the version last pushed, '' if there is none; what was said of that is in it.
+    champion: the folder of the version last pushed, '' if there is none; its metrics are in it.
     """
     metrics = Training.read(model).metrics
     text = storage.read(champion, f"{EXTRA}/{version.METRICS}") if champion else None

@@ -1,4 +1,4 @@
-"""What a training program tells of itself: lines of JSON about its steps and its epochs, all others left as they are.
+"""Reads what a training program reports of itself: lines of JSON about its steps and epochs; others pass as they are.
 
 A line is an event of `trainyard.events` as `json.dumps` writes it. What it says is checked, as it goes to the screen,
 to the report and to the planner.
@@ -49,12 +49,12 @@ class _Epoch(_Line):
     examples_per_second: _Speed | None = None
 
 
-class Told:
-    """What the program has told so far: of its epochs in all its starts, of the rest in this one.
+class ProgramRecord:
+    """What the program has reported so far: the epochs of all its starts, the rest of this one.
 
     record: URI where the epochs are kept for the next start, '' for nowhere.
 
-    history: its epochs in order; one that is told again replaces the earlier. steps: the last step. step_seconds: the
+    history: its epochs in order; a repeated one replaces the earlier. steps: the last step. step_seconds: the
     mean between its lines of progress, 0.0 before the second. examples_per_second: as it said last, 0.0 if never.
     process: its number, which its memory is measured by; 0 before it was started.
     """
@@ -82,7 +82,7 @@ class Told:
 
     @property
     def best_epoch(self) -> int:
-        """The epoch with the smallest eval loss; 0 if the program told of none."""
+        """The epoch with the smallest eval loss; 0 if the program reported none."""
         return min(self.history, key=lambda epoch: epoch.eval_loss).epoch if self.history else 0
 
     def read(self, line: str) -> None:
@@ -121,8 +121,8 @@ class Told:
         self.steps = max(self.steps, line.step)
         if line.examples_per_second is not None:
             self.examples_per_second = line.examples_per_second
-        told = line.model_dump() | {"examples_per_second": self.examples_per_second, "seconds": seconds}
-        epoch = Epoch(**told)
+        fields = line.model_dump() | {"examples_per_second": self.examples_per_second, "seconds": seconds}
+        epoch = Epoch(**fields)
         self.history = sorted([*(old for old in self.history if old.epoch != epoch.epoch), epoch], key=_number)
         if self._record:
             storage.write_text(self._record, _EPOCHS.dump_json(self.history).decode())
