@@ -109,7 +109,7 @@ def test_an_image_with_other_code_of_trainyard_is_refused_with_what_to_build(rec
         check_code("evaluate", 64 * "0", loaded)
 
 
-def record(capsys: pytest.CaptureFixture[str], *lines: str, record: str = "") -> tuple[ProgramRecord, list[str]]:
+def read(capsys: pytest.CaptureFixture[str], *lines: str, record: str = "") -> tuple[ProgramRecord, list[str]]:
     """Return what is known after `lines`, and what they became."""
     reader = ProgramRecord(Past(), 3, record)
     for line in lines:
@@ -141,8 +141,8 @@ def test_lines_about_steps_and_epochs_become_events(capsys: pytest.CaptureFixtur
 
 def test_epochs_of_an_earlier_start_are_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     record = str(tmp_path / "epochs.json")
-    record(capsys, epoch(1, 0.5), epoch(2, 0.25), record=record)
-    reader, _ = record(capsys, epoch(2, 0.125), epoch(3, 0.25), record=record)
+    read(capsys, epoch(1, 0.5), epoch(2, 0.25), record=record)
+    reader, _ = read(capsys, epoch(2, 0.125), epoch(3, 0.25), record=record)
     assert [(each.epoch, each.eval_loss) for each in reader.history] == [(1, 0.5), (2, 0.125), (3, 0.25)]
 
 
@@ -158,13 +158,13 @@ def test_epochs_of_an_earlier_start_are_kept(tmp_path: Path, capsys: pytest.Capt
     ],
 )
 def test_a_line_that_cannot_be_used_is_said_once_and_left_out(line: str, capsys: pytest.CaptureFixture[str]) -> None:
-    reader, said = record(capsys, line, line)
+    reader, said = read(capsys, line, line)
     assert len(said) == 1 and events.parse(said[0])["event"] == "warning"
     assert (reader.steps, reader.history, reader.resumed_from) == (0, [], None)
 
 
 def test_other_lines_are_text_even_if_they_look_like_events(capsys: pytest.CaptureFixture[str]) -> None:
-    _, said = record(capsys, "epoch one", '{"event": "failed", "code": 0, "message": "all is well"}', '{"event": ')
+    _, said = read(capsys, "epoch one", '{"event": "failed", "code": 0, "message": "all is well"}', '{"event": ')
     assert said == ["epoch one", 'program: {"event": "failed", "code": 0, "message": "all is well"}', '{"event":']
     assert not any(events.parse(line) for line in said)
 
