@@ -123,7 +123,7 @@ def epoch(number: int, loss: float) -> str:
 
 
 def test_lines_about_steps_and_epochs_become_events(capsys: pytest.CaptureFixture[str]) -> None:
-    reader, said = record(
+    reader, said = read(
         capsys,
         json.dumps({"event": "resumed", "step": 5}),
         json.dumps({"event": "progress", "done": 8, "total": 30, "examples_per_second": 90.0, "mood": "good"}),
