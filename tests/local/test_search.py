@@ -18,7 +18,7 @@ from trainyard_control.cli.main import app
 from trainyard_control.search import sweep as sweeps
 from trainyard_control.search.space import parse
 from trainyard_control.search.speed.certificate import Certificate, digest
-from trainyard_control.search.sweep import Sweep
+from trainyard_control.search.study import Sweep
 from trainyard_control.search.trials import Trial
 
 SHORT = ["train.epochs=3", "train.batch_size=64", "evaluate.boosted=false", "evaluate.bootstrap=20"]
@@ -32,6 +32,9 @@ class Listener(TrialScreen):
         self.interrupt = interrupt
         self.trained: list[int] = []
         self.ended: list[Trial] = []
+
+    def of(self, trial: Trial) -> Listener:
+        return self
 
     def trial_started(self, trial: Trial) -> None:
         self.trained.append(trial.number)
