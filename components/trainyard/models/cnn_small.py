@@ -56,20 +56,28 @@ def _convolution(x: keras.KerasTensor, channels: int) -> keras.KerasTensor:
     return layers.Conv2D(channels, 3, padding="same", activation="relu")(x)
 
 
-def _separable(x: keras.KerasTensor, channels: int) -> keras.KerasTensor:
-    """Two layers, not Keras' SeparableConv2D: so what each costs is counted.
+def _conv(x: keras.KerasTensor, channels: int) -> keras.KerasTensor:
+    return layers.ReLU()(_normalized(layers.Conv2D(channels, 3, padding="same", use_bias=False)(x)))
 
-    Source: A. Howard et al., MobileNets, 2017, arXiv:1704.04861, figure 3, without batch normalization.
+
+def _separable(x: keras.KerasTensor, channels: int) -> keras.KerasTensor:
+    """Source: A. Howard et al., MobileNets, 2017, arXiv:1704.04861, figure 3.
+
+    Two layers, not Keras' SeparableConv2D, so that what each costs is counted.
     """
-    x = layers.DepthwiseConv2D(3, padding="same", activation="relu")(x)
-    return layers.Conv2D(channels, 1, activation="relu")(x)
+    x = layers.ReLU()(_normalized(layers.DepthwiseConv2D(3, padding="same", use_bias=False)(x)))
+    return layers.ReLU()(_normalized(layers.Conv2D(channels, 1, use_bias=False)(x)))
 
 
 def _residual(x: keras.KerasTensor, channels: int) -> keras.KerasTensor:
-    """Source: K. He et al., Deep residual learning, 2015, arXiv:1512.03385, figure 2, without batch normalization."""
-    shortcut = x if x.shape[-1] == channels else layers.Conv2D(channels, 1)(x)
-    x = layers.Conv2D(channels, 3, padding="same")(_convolution(x, channels))
+    """Source: K. He et al., Deep residual learning for image recognition, 2015, arXiv:1512.03385, figure 2."""
+    shortcut = x if x.shape[-1] == channels else _normalized(layers.Conv2D(channels, 1, use_bias=False)(x))
+    x = _normalized(layers.Conv2D(channels, 3, padding="same", use_bias=False)(_conv(x, channels)))
     return layers.ReLU()(layers.Add()([x, shortcut]))
 
 
-_LAYERS = {"conv": _convolution, "separable": _separable, "residual": _residual}
+def _normalized(x: keras.KerasTensor) -> keras.KerasTensor:
+    return layers.BatchNormalization()(x)
+
+
+_LAYERS = {"conv": _conv, "separable": _separable, "residual": _residual}

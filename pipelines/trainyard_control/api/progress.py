@@ -17,6 +17,7 @@ from trainyard.graph import OUTPUTS
 from trainyard_control.cluster.durations import duration_text
 
 if TYPE_CHECKING:
+    from trainyard_control.kubeflow.run_view import StepView
     from trainyard_control.search.learning_curve import Point
     from trainyard_control.search.speed.speed import Speed
     from trainyard_control.search.trials import Trial
@@ -150,6 +151,16 @@ class SweepScreen(TrialScreen):
 
     def trial_started(self, trial: Trial) -> None:
         """Nothing: its line comes when it has ended."""
+
+    def trial_sent(self, trial: Trial, run: str, run_id: str, attached: bool) -> None:
+        """Say what its run is called."""
+        how = "was sent before" if attached else "is sent"
+        self._console.print(f"· {trial.number + 1}/{self._count}  {run} {how}: {run_id}", soft_wrap=True)
+
+    def trial_step(self, trial: Trial, step: StepView) -> None:
+        """Show what is new of a step of its run."""
+        name = step.name.ljust(_WIDTH)
+        self._console.print(f"· {trial.number + 1}/{self._count}  {name}  {escape(step.sentence)}", soft_wrap=True)
 
     def trial_ended(self, trial: Trial, best: Trial | None) -> None:
         """Show what the trial gave."""

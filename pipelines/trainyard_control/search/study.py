@@ -116,11 +116,14 @@ class Sweep:
 
 
 class Study:
-    """The trials of a sweep: those that are done, and those that threads have taken."""
+    """The trials of a sweep: those that are done, and those that threads have taken.
 
-    def __init__(self, sweep: Sweep) -> None:
-        self.sweep = sweep
-        self.trials = _read(sweep.folder)
+    kept: False reads and writes nothing, to show what would be tried first.
+    """
+
+    def __init__(self, sweep: Sweep, kept: bool = True) -> None:
+        self.sweep, self._kept = sweep, kept
+        self.trials = _read(sweep.folder) if kept else []
         self._lock = threading.RLock()
         done = [trial for trial in self.trials if trial.state != "begun"]
         ended = {trial.number for trial in done}
@@ -179,7 +182,8 @@ class Study:
     def write(self) -> None:
         """Keep the trials as they are."""
         text = _TRIALS.dump_json(self.trials, indent=1).decode()
-        storage.write_text(storage.join(self.sweep.folder, "trials.json"), text)
+        if self._kept:
+            storage.write_text(storage.join(self.sweep.folder, "trials.json"), text)
 
     def _begin(self, number: int) -> tuple[Trial, optuna.Trial]:
         dimensions, combinations = self.sweep.dimensions, self.sweep.combinations

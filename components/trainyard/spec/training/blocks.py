@@ -17,8 +17,9 @@ _NUMBER = re.compile(r"[1-9][0-9]{0,4}")
 class Block:
     """Some layers one after the other. channels: that each puts out; repeats: how many there are; 0 and 1 of a pool.
 
-    conv: convolutions of 3 x 3. separable: such a convolution of each channel by itself, and one of 1 x 1 over all.
-    residual: two convolutions whose result is added to their input. pool: the maximum of 2 x 2.
+    conv: a convolution of 3 x 3. separable: such a convolution of each channel by itself, and one of 1 x 1 over all.
+    residual: two convolutions whose result is added to their input. pool: the maximum of 2 x 2. Each convolution is
+    followed by batch normalization.
     """
 
     kind: Kind

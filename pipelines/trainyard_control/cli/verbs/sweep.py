@@ -1,4 +1,4 @@
-"""`trainyard sweep`: variants of a recipe, trained one after the other or side by side, and the best of them."""
+"""`trainyard sweep`: variants of a recipe, here or on a cluster, one after the other or side by side; the best."""
 
 from __future__ import annotations
 
@@ -9,7 +9,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from trainyard.spec.networks import LADDERS
-from trainyard_control.cli.options import LOCAL, EnvironmentName, HtmlPage, Output, OutputFormat, Overrides, RecipeName
+from trainyard_control.cli.options import (
+    LOCAL,
+    DryRun,
+    EnvironmentName,
+    HtmlPage,
+    Output,
+    OutputFormat,
+    Overrides,
+    PendingLimit,
+    RecipeName,
+    RunName,
+)
 
 if TYPE_CHECKING:
     from trainyard_control.search.result import Result
@@ -60,13 +71,17 @@ def sweep(
     prune: Annotated[
         bool, typer.Option("--prune/--no-prune", help="Leave a trial that is worse than the median of those before it.")
     ] = True,
+    name: RunName = None,
+    dry_run: DryRun = False,
+    pending_limit: PendingLimit = 3600,
     html: HtmlPage = None,
     output: OutputFormat = Output.TEXT,
 ) -> None:
-    """Try variants of a recipe on this machine, and write the recipe of the best.
+    """Try variants of a recipe, on this machine or on a cluster, and write the recipe of the best.
 
     The examples are made once. The eval split chooses; nothing is pushed. The same command goes on with a sweep that
-    was ended, and with more --trials it adds to one.
+    was ended, and with more --trials it adds to one. On a cluster each trial is a run that trains on the pool of train,
+    and --max-parallel go on at a time.
     """
     from trainyard_control.api.search import describe_sweep, run_sweep
 
@@ -80,9 +95,16 @@ def sweep(
         trials=trials,
         max_parallel=max_parallel,
         environment=environment,
+        name=name,
         prune=prune,
     )
-    result = run_sweep(what)
+    if dry_run:
+        from trainyard_control.cli.sending import show_all
+        from trainyard_control.search.cluster_trials import packages
+
+        show_all(packages(what))
+        return
+    result = run_sweep(what, pending_limit)
     if html is not None:
         from trainyard.quality.page import write_html
 
