@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,7 @@ class Listener(TrialScreen):
         self.ended.append(trial)
 
     def step_event(self, step: str, event: dict[str, Any]) -> None:
-        if self.interrupt and event["event"] == "epoch" and self.trained[-1] == 1:
+        if self.interrupt and event["event"] == "epoch" and 1 in self.trained:
             raise KeyboardInterrupt
 
 
@@ -98,7 +99,7 @@ def test_a_sweep_goes_on_where_it_was_ended_and_leaves_a_hopeless_trial(environm
     written = recipes.load(storage.join(sweep.folder, "best.yaml"))
     assert written == result.recipe
     assert written.train.optimizer.learning_rate == result.best.values["train.optimizer.learning_rate"]
-    assert 0.5 < result.test.metrics["accuracy"] <= 1
+    assert result.test and 0.5 < result.test.metrics["accuracy"] <= 1
     assert not storage.children(storage.join(recipe_folder, "models"))
 
 
@@ -110,6 +111,27 @@ def test_the_command_shows_a_sweep_that_is_complete(options: list[str], tmp_path
     assert (tmp_path / "a.html").read_text().count("<svg") == 4
     document = json.loads(CliRunner().invoke(app, [*command, "-o", "json"]).stdout)
     assert len(document["trials"]) == 5 and document["best"]["number"] in document["front"]
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="two trials need a core each")
+def test_trials_side_by_side_go_on_after_an_interrupt_and_give_what_they_give_alone(
+    environment: str, options: list[str]
+) -> None:
+    changes, over = options[3::2], "train.optimizer.learning_rate=0.04,0.015,0.007"
+    sweep = Sweep("tabular", changes, parse("tabular", changes, [over]), environments.load(environment))
+    together = replace(sweep, max_parallel=2)
+    first = Listener(interrupt=True)
+    with pytest.raises(KeyboardInterrupt):
+        sweeps.run(together, first)
+    assert sorted(first.trained) == [0, 1] and not first.ended
+    result = sweeps.run(together, Listener())
+    assert [trial.state for trial in result.trials] == ["complete"] * 3
+
+    for gone in (sweep.folder, *(trial.model for trial in result.trials)):
+        storage.remove(gone)
+    alone = sweeps.run(sweep, Listener())
+    assert [trial.epochs for trial in alone.trials] == [trial.epochs for trial in result.trials]
+    assert alone.best.values == result.best.values
 
 
 def test_a_learning_curve_is_measured_on_nested_parts(options: list[str], tmp_path: Path) -> None:

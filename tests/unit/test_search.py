@@ -174,6 +174,12 @@ def test_threads_take_each_trial_once_and_what_was_begun_goes_on(here: Environme
     assert {trial.state for trial in Study(sweep).trials} == {"complete"} and Study(sweep).take() is None
 
 
+def test_nothing_is_tried_twice_while_there_is_something_else(here: Environment) -> None:
+    study = Study(Sweep("digits", [], [Dimension("train.epochs", low=1, high=4)], here, trials=6))
+    taken = [taken[0].values["train.epochs"] for _ in range(6) if (taken := study.take())]
+    assert {*taken[:4]} == {1, 2, 3, 4} and len(taken) == 6
+
+
 def ended(trial: Trial, metric: float) -> Trial:
     return trial.model_copy(update={"state": "complete", "metric": metric, "seconds": 36.0})
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from trainyard.contract.artifacts.evaluate import Evaluation
@@ -24,7 +24,7 @@ class Result:
     """
 
     folder: str
-    dimensions: list[Dimension | Grammar]
+    dimensions: Sequence[Dimension | Grammar]
     trials: list[Trial]
     best: Trial
     recipe: Recipe

@@ -7,6 +7,7 @@ import itertools
 import json
 import random
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from optuna.study import Study as OptunaStudy
 
 _STARTUP_TRIALS = 4  # chosen: the median of fewer says little
+_REDRAWS = 20  # chosen: draws until one differs from all trials before it
 _WARM_UP = 0.25  # chosen: share of the epochs before which no trial is left
 _STATES = {
     "complete": TrialState.COMPLETE,
@@ -51,7 +53,7 @@ class Sweep:
 
     name: str
     overrides: list[str]
-    dimensions: list[Dimension | Grammar]
+    dimensions: Sequence[Dimension | Grammar]
     environment: Environment
     trials: int | None = None
     prune: bool = True
@@ -195,14 +197,19 @@ class Study:
             fixed = {}
         if fixed:
             self.optuna.enqueue_trial(_parameters(dimensions, fixed))
-        drawn = self.optuna.ask()
-        trial = Trial(number=number, values={dimension.key: dimension.suggest(drawn) for dimension in dimensions})
-        self.trials[number : number + 1] = [trial]
+        known = [other.values for other in self.trials if other.number != number]
+        for left in reversed(range(_REDRAWS)):
+            drawn = self.optuna.ask()
+            values = {dimension.key: dimension.suggest(drawn) for dimension in dimensions}
+            if fixed or values not in known or not left:  # at last there may be no others
+                break
+            self.optuna.tell(drawn, state=TrialState.FAIL)  # which teaches the sampler nothing
+        self.trials[number : number + 1] = [Trial(number=number, values=values)]
         self.write()
-        return trial, drawn
+        return self.trials[number], drawn
 
 
-def _parameters(dimensions: list[Dimension | Grammar], values: dict[str, Any]) -> dict[str, Any]:
+def _parameters(dimensions: Sequence[Dimension | Grammar], values: dict[str, Any]) -> dict[str, Any]:
     drawn: dict[str, Any] = {}
     for dimension in dimensions:
         drawn |= dimension.parameters(values[dimension.key])
