@@ -127,6 +127,7 @@ class Study:
         self.sweep, self._kept = sweep, kept
         self.trials = _read(sweep.folder) if kept else []
         self._lock = threading.RLock()
+        self._left_out: list[dict[str, Any]] = []
         done = [trial for trial in self.trials if trial.state != "begun"]
         ended = {trial.number for trial in done}
         self._waiting = [number for number in range(sweep.count) if number not in ended]
@@ -143,6 +144,7 @@ class Study:
             if self.sweep.combinations is not None:
                 return None
             self.optuna.tell(drawn, state=TrialState.PRUNED)
+            self._left_out.append(trial.values)
             self.trials[trial.number] = trial.model_copy(update={"values": {}})
             return self._begin(trial.number)
 
@@ -197,7 +199,7 @@ class Study:
             fixed = {}
         if fixed:
             self.optuna.enqueue_trial(_parameters(dimensions, fixed))
-        known = [other.values for other in self.trials if other.number != number]
+        known = [other.values for other in self.trials if other.number != number] + self._left_out
         for left in reversed(range(_REDRAWS)):
             drawn = self.optuna.ask()
             values = {dimension.key: dimension.suggest(drawn) for dimension in dimensions}

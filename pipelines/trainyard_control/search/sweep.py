@@ -6,11 +6,12 @@ where it stopped, in the middle of a training too.
 
 from __future__ import annotations
 
+import itertools
 import json
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import optuna
@@ -77,12 +78,13 @@ def run(sweep: Sweep, listener: SweepListener) -> Result:
 
 def in_lanes(study: Study, cores: Sequence[frozenset[int] | None], train: Train, listener: SweepListener) -> None:
     """Have all trials of the study trained, one at a time in each lane; those over the budget are left out before."""
+    known: dict[str, DataSummary] = {}
     timing = threading.Lock()  # of two networks at a time each would seem slower
 
     def lane(lane: Lane) -> None:
         while not lane.stop.begun and (taken := study.take()):
             with timing:
-                trial, drawn = _within_budget(study, *taken, lane)
+                trial, drawn = _within_budget(study, *taken, lane, known)
             if trial.state == "begun":
                 listener.trial_started(trial)
                 trial = train(trial, drawn, lane)
@@ -131,26 +133,34 @@ class _Local:
         return self._equal.setdefault(json.dumps(trial.values, sort_keys=True), threading.Lock())
 
 
-def _within_budget(study: Study, trial: Trial, drawn: optuna.Trial, lane: Lane) -> tuple[Trial, optuna.Trial]:
+def _within_budget(
+    study: Study, trial: Trial, drawn: optuna.Trial, lane: Lane, known: dict[str, DataSummary]
+) -> tuple[Trial, optuna.Trial]:
     """Return the trial, with other values if need be: its network untrained keeps the budget, or it is left out."""
     budget = study.sweep.latency_budget
     if budget is None:
         return trial, drawn
-    for _ in range(_DRAWS):
+    for draw in itertools.count(1):
         try:
-            variant = study.sweep.variant(trial.values)
-            took = latencies.untrained(variant, features(variant, study.sweep), lane.cores, lane.stop)
-            why = f"an answer takes {took:.3g} ms on one core, and the budget is {budget:g} ms"
-            left = trial.model_copy(update={"state": "left_out", "milliseconds": took, "why": why})
+            took = _untrained(study.sweep, trial, lane, known)
         except ConfigurationError as error:
-            took, left = budget, trial.model_copy(update={"state": "failed", "why": str(error)})
-            return left, drawn
+            return trial.model_copy(update={"state": "failed", "why": str(error)}), drawn
         if took <= budget:
-            return trial.model_copy(update={"milliseconds": took}), drawn
-        if (other := study.again(trial, drawn)) is None:
-            return left, drawn
+            break
+        if draw == _DRAWS or (other := study.again(trial, drawn)) is None:
+            why = f"an answer takes {took:.3g} ms on one core, and the budget is {budget:g} ms"
+            return trial.model_copy(update={"state": "left_out", "milliseconds": took, "why": why}), drawn
         trial, drawn = other
-    return left, drawn
+    return trial.model_copy(update={"milliseconds": took}), drawn
+
+
+def _untrained(sweep: Sweep, trial: Trial, lane: Lane, known: dict[str, DataSummary]) -> float:
+    """Return the milliseconds of an answer; `known` are the inputs by the section that says them."""
+    variant = sweep.variant(trial.values)
+    section = variant.data.model_dump_json()
+    if section not in known:  # finding it out lists the source
+        known[section] = features(variant, sweep)
+    return latencies.untrained(variant, known[section], lane.cores, lane.stop)
 
 
 def require_possible(sweep: Sweep) -> None:
@@ -182,7 +192,12 @@ def require_possible(sweep: Sweep) -> None:
 
 def features(recipe: Recipe, sweep: Sweep) -> DataSummary:
     """Return what the network of `recipe` takes, from its last preprocessing or what the recipe says."""
-    return data.find(recipe, data.last_preprocessed(recipe, sweep.environment.storage), 1)
+    known = data.find(recipe, data.last_preprocessed(recipe, sweep.environment.storage), 1)
+    if known.image is None or recipe.data.image_size is None:
+        return known
+    shape = (*recipe.data.image_size, recipe.data.channels)  # the last preprocessing may be of another size
+    sized = [feature.model_copy(update={"shape": shape}) for feature in known.features]
+    return replace(known, image=shape, features=sized)
 
 
 def _known_features(sweep: Sweep) -> DataSummary | None:

@@ -1,7 +1,6 @@
-"""How long one answer takes on one core: `python -m trainyard.models.costs.latency OUTPUT…`, of what train left there.
+"""How long one answer takes on one core.
 
-A sweep runs it as a process, because it does not load TensorFlow itself. It prints the JSON of a `Latency` a line, null
-for a model with code of its own, which is not run here.
+A sweep has it measured in a process that it forks, because it does not load TensorFlow itself, and reads the events.
 """
 
 from __future__ import annotations
@@ -17,9 +16,11 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from trainyard import events
 from trainyard.contract.artifacts.export import Latency
 from trainyard.data import trained
 from trainyard.errors import ConfigurationError
+from trainyard.models.costs import measure
 
 _WARM_UP_CALLS, _CALLS, _CALL_SECONDS = 10, 200, 1.0  # chosen: enough for a 95th percentile, one second a model
 
@@ -75,15 +76,20 @@ def _pin(threads: list[int], cores: set[int]) -> None:
             continue
 
 
-def main() -> None:
-    """Print the latency of each model, as it is known."""
+def of_recipe(file: str, features: str, classes: str) -> None:
+    """Write an event with the milliseconds that the network of the recipe in `file` takes, untrained.
+
+    features, classes: as `measure.network` has them. Raises `ConfigurationError` if it cannot be built.
+    """
     tf.config.set_visible_devices([], "GPU")
-    for output in sys.argv[1:]:
+    events.emit("latency", milliseconds=of_model(measure.network(file, features, classes)).p50)
+
+
+def of_outputs(*outputs: str) -> None:
+    """Write an event with the milliseconds of each model that train left, null for one with code of its own."""
+    tf.config.set_visible_devices([], "GPU")
+    for output in outputs:
         try:
-            print(of_model(trained.load(output)).model_dump_json(), flush=True)
-        except ConfigurationError:
-            print("null", flush=True)
-
-
-if __name__ == "__main__":
-    main()
+            events.emit("latency", milliseconds=of_model(trained.load(output)).p50)
+        except ConfigurationError:  # such code is not run here
+            events.emit("latency", milliseconds=None)
