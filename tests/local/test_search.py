@@ -134,6 +134,22 @@ def test_trials_side_by_side_go_on_after_an_interrupt_and_give_what_they_give_al
     assert alone.best.values == result.best.values
 
 
+def test_the_smallest_networks_of_a_grammar_are_timed_before_anything_starts(environment: str) -> None:
+    command = [
+        "sweep",
+        "digits",
+        "-e",
+        environment,
+        "--grammar",
+        "1:2 separable|residual:4|8",
+        "--latency-budget",
+        "1us",
+    ]
+    ended = CliRunner().invoke(app, command)
+    assert "no network of the grammar meets it; the smallest takes" in str(ended.exception)
+    assert not storage.children(storage.join(environments.load(environment).storage, "digits"))
+
+
 def test_a_learning_curve_is_measured_on_nested_parts(options: list[str], tmp_path: Path) -> None:
     shares = ["--fractions", "0.4,0.7,1", "--set", "train.epochs=1", "--html", str(tmp_path / "a.html")]
     ended = CliRunner().invoke(app, ["learn-curve", "tabular", *options, *shares])

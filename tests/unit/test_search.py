@@ -19,13 +19,16 @@ from trainyard.spec import environment as environments
 from trainyard.spec import recipe as recipes
 from trainyard.spec.environment import Environment
 from trainyard.spec.networks import LADDERS
+from trainyard.spec.recipe import Recipe
 from trainyard.steps.preprocess.split import assign
 from trainyard_control import api
+from trainyard_control.api.progress import SweepScreen
 from trainyard_control.local import lanes
 from trainyard_control.local.lanes import Lane
 from trainyard_control.planning import cost
 from trainyard_control.search import grammar as grammars
-from trainyard_control.search import learning_curve
+from trainyard_control.search import latencies, learning_curve
+from trainyard_control.search import sweep as sweeps
 from trainyard_control.search.chart import Mark, chart
 from trainyard_control.search.learning_curve import Point, curve_page
 from trainyard_control.search.space import Dimension, override, parse
@@ -172,6 +175,54 @@ def test_threads_take_each_trial_once_and_what_was_begun_goes_on(here: Environme
     begun = {trial.number: trial.values for trial, _ in filter(None, first)}
     assert all(trial.values == begun[trial.number] for trial in taken if trial.number in begun)
     assert {trial.state for trial in Study(sweep).trials} == {"complete"} and Study(sweep).take() is None
+
+
+@pytest.fixture
+def timed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """An answer takes a millisecond a block: what TensorFlow would measure. Holds what was timed."""
+    found: list[int] = []
+
+    def untrained(recipe: Recipe, *_: object) -> float:
+        found.append(len(recipe.model.blocks or []))
+        return float(found[-1])
+
+    monkeypatch.setattr(latencies, "untrained", untrained)
+    return found
+
+
+def test_networks_over_the_budget_are_left_out_untrained_and_others_drawn(here: Environment, timed: list[int]) -> None:
+    grammar = grammars.parse("digits", [], "1:4 conv|separable:16|32:1|2")
+    study = Study(Sweep("digits", [], [grammar], here, trials=5, latency_budget=3.0))
+    sweeps.require_possible(study.sweep)
+    assert timed == [1]  # the first of the cheapest meets it
+    trained: list[Trial] = []
+
+    def train(trial: Trial, _: object, __: Lane) -> Trial:
+        trained.append(trial)
+        return ended(trial, len(trained) / 10)
+
+    sweeps.in_lanes(study, [None], train, SweepScreen(5, "accuracy"))
+    assert len(trained) == 5 and max(timed) > 3
+    assert all(trial.milliseconds == len(trial.values["model.blocks"]) <= 3 for trial in trained)
+
+
+def test_a_combination_over_the_budget_is_left_out_and_none_is_trained_in_its_place(
+    here: Environment, timed: list[int]
+) -> None:
+    few, many = ["conv:8"], ["conv:8", "conv:8", "conv:8"]
+    study = Study(Sweep("digits", [], [Dimension("model.blocks", values=(few, many))], here, latency_budget=2.0))
+    sweeps.in_lanes(study, [None], lambda trial, *_: ended(trial, 0.5), SweepScreen(2, "accuracy"))
+    left = next(trial for trial in study.trials if trial.state == "left_out")
+    assert (left.values["model.blocks"], left.milliseconds) == (many, 3.0) and len(timed) == 2
+    assert "takes 3 ms on one core, and the budget is 2 ms" in left.why
+    assert study.best and study.best.values["model.blocks"] == few and Study(study.sweep).take() is None
+
+
+def test_a_budget_that_no_network_meets_is_refused(here: Environment, timed: list[int]) -> None:
+    grammar = grammars.parse("digits", [], "2:3 conv|residual:16|32")
+    with pytest.raises(ConfigurationError, match="no network of the grammar meets it; the smallest takes 3 ms"):
+        sweeps.require_possible(Sweep("digits", [], [grammar], here, latency_budget=1.0))
+    assert sorted(timed) == [3, 3, 5, 5]
 
 
 def test_nothing_is_tried_twice_while_there_is_something_else(here: Environment) -> None:
