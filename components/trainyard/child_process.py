@@ -33,6 +33,9 @@ _START_SECONDS = 5.0  # chosen: a server that is killed takes a moment to be kno
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _LONGEST_LINE = 300  # characters of a program's last line; chosen
 _ORPHAN_SECONDS = 5.0  # chosen: what the kernel may take to end a process that was killed
+# multiprocessing asks for the exit codes of all children when it starts one, and each can be read once: two threads
+# that read one at the same moment would take it for lost.
+_EXIT_CODES = threading.RLock()
 
 
 def prepare_fork_server(modules: list[str]) -> None:
@@ -72,7 +75,8 @@ class ChildProcess:
     @property
     def code(self) -> int | None:
         """Its exit code, negative for a signal; None while it runs, LOST if it and the server were killed."""
-        code: int | None = self._process.exitcode
+        with _EXIT_CODES:
+            code: int | None = self._process.exitcode
         if code == LOST and not self._orphan_ended:
             self._end_orphan()
         return code
@@ -83,7 +87,9 @@ class ChildProcess:
 
     def join(self, seconds: float | None = None) -> None:
         """Wait until it has ended, or for so many seconds."""
-        self._process.join(seconds)
+        connection.wait([self.sentinel], seconds)
+        with _EXIT_CODES:
+            self._process.join(0)
 
     def terminate(self) -> None:
         """Send it SIGTERM."""
@@ -99,7 +105,7 @@ class ChildProcess:
         self.join(grace_seconds)
         if self.is_alive():
             self._process.kill()
-            self._process.join()
+            self.join()
         _ = self.code  # an orphan goes too
 
     def kill_group(self) -> None:
@@ -209,7 +215,8 @@ def _start(args: tuple[Any, ...], name: str | None) -> Any:
     def start() -> Any:
         _ensure_server()
         process = multiprocessing.get_context("forkserver").Process(target=_run, args=args, name=name)
-        process.start()
+        with _EXIT_CODES:
+            process.start()
         return process
 
     lost = (EOFError, ConnectionError)

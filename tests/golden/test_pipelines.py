@@ -71,6 +71,16 @@ def test_the_benchmark_of_a_pool_compiles_to_the_committed_package(tmp_path: Pat
     assert package == golden.read_text(encoding="utf-8"), "run `make goldens` and review the diff"
 
 
+def test_a_trial_on_a_cluster_compiles_to_the_committed_package(tmp_path: Path) -> None:
+    command = ["sweep", "digits", "-e", "gke", "--over", "model.dropout=0.1,0.2", "--name", "night", "--dry-run"]
+    package = stable(cli(*command, folder=tmp_path), tmp_path)
+    package = re.sub(r"gke-[0-9a-f]{12}", "gke-<version>", package)  # with the code's digest in it
+    golden = GOLDENS / "sweep-gke.yaml"
+    if os.environ.get("TRAINYARD_GOLDENS") == "write":
+        golden.write_text(package, encoding="utf-8")
+    assert package == golden.read_text(encoding="utf-8"), "run `make goldens` and review the diff"
+
+
 OWN = """
 name: own
 data: {format: image_folder, bundled: digits}

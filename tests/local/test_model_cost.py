@@ -20,17 +20,32 @@ from trainyard.spec.training.model import Model
 from trainyard_control.planning import cost as planned
 from trainyard_control.planning import data
 
+BLOCKS = Model(name="cnn_small", blocks=["conv:32", "pool", "separable:64:2", "residual:64", "residual:96"])
+
 
 @pytest.mark.parametrize(
-    ("name", "side"), [("cnn_small", 8), ("mobilenet_v3_small", 96), ("resnet50", 64), ("alexnet", 64)]
+    ("described", "side"),
+    [
+        (Model(name="cnn_small"), 8),
+        (BLOCKS, 16),
+        (Model(name="mobilenet_v3_small"), 96),
+        (Model(name="resnet50"), 64),
+        (Model(name="alexnet"), 64),
+    ],
 )
-def test_the_counted_operations_are_those_of_tensorflows_profiler(name: str, side: int) -> None:
-    model = build(Model(name=name), [Feature(name="image", dtype="float32", shape=(side, side, 3))], 10, seed=1)
+def test_the_counted_operations_are_those_of_tensorflows_profiler(described: Model, side: int) -> None:
+    model = build(described, [Feature(name="image", dtype="float32", shape=(side, side, 3))], 10, seed=1)
     forward = tf.function(lambda image: model({"image": image}, training=False))
     graph = forward.get_concrete_function(tf.TensorSpec((1, side, side, 3))).graph
     options = tf.compat.v1.profiler.ProfileOptionBuilder.float_operation() | {"output": "none"}
     profiled = tf.compat.v1.profiler.profile(graph, options=options).total_float_ops
     assert cost(model).flops_per_example / TRAINING_PASSES == pytest.approx(profiled, rel=0.03)
+
+
+def test_blocks_whose_pools_leave_nothing_are_refused_when_the_network_is_built() -> None:
+    deep = Model(name="cnn_small", blocks=["conv:4", *["pool"] * 4])
+    with pytest.raises(ConfigurationError, match=r"leave nothing of 8 x 8 pixels\..* \[16, 16\]"):
+        build(deep, [Feature(name="image", dtype="float32", shape=(8, 8, 1))], 10, seed=1)
 
 
 def test_a_perceptron_costs_what_its_matrices_say() -> None:

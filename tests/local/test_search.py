@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from trainyard_control.cli.main import app
 from trainyard_control.search import sweep as sweeps
 from trainyard_control.search.space import parse
 from trainyard_control.search.speed.certificate import Certificate, digest
-from trainyard_control.search.sweep import Sweep
+from trainyard_control.search.study import Sweep
 from trainyard_control.search.trials import Trial
 
 SHORT = ["train.epochs=3", "train.batch_size=64", "evaluate.boosted=false", "evaluate.bootstrap=20"]
@@ -33,6 +34,9 @@ class Listener(TrialScreen):
         self.trained: list[int] = []
         self.ended: list[Trial] = []
 
+    def of(self, trial: Trial) -> Listener:
+        return self
+
     def trial_started(self, trial: Trial) -> None:
         self.trained.append(trial.number)
 
@@ -40,7 +44,7 @@ class Listener(TrialScreen):
         self.ended.append(trial)
 
     def step_event(self, step: str, event: dict[str, Any]) -> None:
-        if self.interrupt and event["event"] == "epoch" and self.trained[-1] == 1:
+        if self.interrupt and event["event"] == "epoch" and 1 in self.trained:
             raise KeyboardInterrupt
 
 
@@ -95,7 +99,7 @@ def test_a_sweep_goes_on_where_it_was_ended_and_leaves_a_hopeless_trial(environm
     written = recipes.load(storage.join(sweep.folder, "best.yaml"))
     assert written == result.recipe
     assert written.train.optimizer.learning_rate == result.best.values["train.optimizer.learning_rate"]
-    assert 0.5 < result.test.metrics["accuracy"] <= 1
+    assert result.test and 0.5 < result.test.metrics["accuracy"] <= 1
     assert not storage.children(storage.join(recipe_folder, "models"))
 
 
@@ -107,6 +111,43 @@ def test_the_command_shows_a_sweep_that_is_complete(options: list[str], tmp_path
     assert (tmp_path / "a.html").read_text().count("<svg") == 4
     document = json.loads(CliRunner().invoke(app, [*command, "-o", "json"]).stdout)
     assert len(document["trials"]) == 5 and document["best"]["number"] in document["front"]
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="two trials need a core each")
+def test_trials_side_by_side_go_on_after_an_interrupt_and_give_what_they_give_alone(
+    environment: str, options: list[str]
+) -> None:
+    changes, over = options[3::2], "train.optimizer.learning_rate=0.04,0.015,0.007"
+    sweep = Sweep("tabular", changes, parse("tabular", changes, [over]), environments.load(environment))
+    together = replace(sweep, max_parallel=2)
+    first = Listener(interrupt=True)
+    with pytest.raises(KeyboardInterrupt):
+        sweeps.run(together, first)
+    assert sorted(first.trained) == [0, 1] and not first.ended
+    result = sweeps.run(together, Listener())
+    assert [trial.state for trial in result.trials] == ["complete"] * 3
+
+    for gone in (sweep.folder, *(trial.model for trial in result.trials)):
+        storage.remove(gone)
+    alone = sweeps.run(sweep, Listener())
+    assert [trial.epochs for trial in alone.trials] == [trial.epochs for trial in result.trials]
+    assert alone.best.values == result.best.values
+
+
+def test_the_smallest_networks_of_a_grammar_are_timed_before_anything_starts(environment: str) -> None:
+    command = [
+        "sweep",
+        "digits",
+        "-e",
+        environment,
+        "--grammar",
+        "1:2 separable|residual:4|8",
+        "--latency-budget",
+        "1us",
+    ]
+    ended = CliRunner().invoke(app, command)
+    assert "no network of the grammar meets it; the smallest takes" in str(ended.exception)
+    assert not storage.children(storage.join(environments.load(environment).storage, "digits"))
 
 
 def test_a_learning_curve_is_measured_on_nested_parts(options: list[str], tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from multiprocessing import forkserver
 from pathlib import Path
@@ -166,3 +167,20 @@ def test_a_child_starts_where_the_folder_of_temporary_files_has_a_long_path(tmp_
     command = [sys.executable, "-c", program]
     ended = subprocess.run(command, env={**os.environ, "TMPDIR": str(folder)}, capture_output=True, text=True)
     assert ended.stdout == f"7 {folder}\n", ended.stderr
+
+
+def test_threads_that_start_and_end_children_at_a_time_get_the_exit_code_of_their_own() -> None:
+    codes: dict[int, set[int | None]] = {number: set() for number in (1, 2, 3, 4)}
+
+    def lane(number: int) -> None:
+        for _ in range(20):
+            child = ChildProcess(leave, (number,))
+            child.join()
+            codes[number].add(child.code)
+
+    threads = [threading.Thread(target=lane, args=(number,)) for number in codes]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert codes == {number: {number} for number in codes}

@@ -36,7 +36,7 @@ FILES = ["pipe.yaml", "folder.yaml", "not-utf-8.yaml", "empty.yaml", "deep.yaml"
 # Where a hostile value could be a good one: what keeps the verb from its work.
 SAFE = {
     "run": ["-e", "kind"],
-    "sweep": ["-e", "kind", "--over", "train.epochs=1,2"],
+    "sweep": ["-e", "kind", "--over", "train.epochs=1,2", "--dry-run"],
     "learn-curve": ["-e", "kind"],
     "bench": ["-e", "kind"],
     "submit": ["-e", "kind", "--dry-run"],

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import optuna
 import pyarrow as pa
 import pytest
 
@@ -15,17 +17,25 @@ from trainyard.errors import ConfigurationError
 from trainyard.quality.page import write_html
 from trainyard.spec import environment as environments
 from trainyard.spec import recipe as recipes
+from trainyard.spec.environment import Environment
 from trainyard.spec.networks import LADDERS
+from trainyard.spec.recipe import Recipe
 from trainyard.steps.preprocess.split import assign
 from trainyard_control import api
+from trainyard_control.api.progress import SweepScreen
+from trainyard_control.local import lanes
+from trainyard_control.local.lanes import Lane
 from trainyard_control.planning import cost
-from trainyard_control.search import learning_curve
+from trainyard_control.search import grammar as grammars
+from trainyard_control.search import latencies, learning_curve
+from trainyard_control.search import sweep as sweeps
 from trainyard_control.search.chart import Mark, chart
 from trainyard_control.search.learning_curve import Point, curve_page
-from trainyard_control.search.space import Dimension, parse
+from trainyard_control.search.space import Dimension, override, parse
 from trainyard_control.search.speed.certificate import Certificate
 from trainyard_control.search.speed.speed import Speed
-from trainyard_control.search.sweep import Sweep
+from trainyard_control.search.study import Study, Sweep
+from trainyard_control.search.trials import Trial
 
 
 def test_values_and_ranges_are_read() -> None:
@@ -40,7 +50,7 @@ def test_values_and_ranges_are_read() -> None:
     assert (size.low, size.high, size.log) == (16, 256, False) and isinstance(size.low, int)
     assert hidden.values == ([64], [128, 64]) and precision.values == ("float32", "bfloat16")
     assert rate.value(0.00123456789) == 0.00123457 and rate.value(0.1 + 1e-12) == 0.1
-    assert [hidden.value(hidden.drawn(value)) for value in hidden.values] == [[64], [128, 64]]
+    assert [hidden.value(hidden.parameters(value)[hidden.key]) for value in hidden.values] == [[64], [128, 64]]
 
 
 @pytest.mark.parametrize(
@@ -65,6 +75,187 @@ def test_what_cannot_be_tried_is_said_before_anything_starts(over: str, sentence
     with pytest.raises(ConfigurationError) as raised:
         parse("digits", [], [over])
     assert sentence in str(raised.value)
+
+
+def test_a_grammar_draws_blocks_that_a_recipe_takes_and_knows_again() -> None:
+    grammar = grammars.parse("digits", [], "2:4 conv|separable|residual:16|32:1|2")
+    assert grammar.size == 12**2 + 12**3 + 12**4
+    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=1))
+    drawn = [study.ask() for _ in range(30)]
+    values = [grammar.suggest(trial) for trial in drawn]
+    assert {value.count("pool") for value in values} == {1, 2, 3}
+    assert [grammar.parameters(value) for value in values] == [trial.params for trial in drawn]
+    for value in values[:5]:
+        assert recipes.load("digits", [override(grammar.key, value)]).model.blocks == value
+    assert ["residual:16", "pool", "residual:16"] in grammar.cheapest
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("2:4 conv|dense:16", "no block 'dense'. Known: conv, separable, residual"),
+        ("conv:16|32", "is no grammar. Write STAGES"),
+        ("4:2 conv:16|32", "4:2 stages are an empty range"),
+        ("2:3 conv:16|x", "'conv:x:1': is no block"),
+        ("2:3 conv:16|16", "names something twice"),
+        ("2 conv:16", "leaves no choice"),
+    ],
+)
+def test_a_grammar_that_does_not_parse_is_refused(text: str, sentence: str) -> None:
+    with pytest.raises(ConfigurationError) as raised:
+        grammars.parse("digits", [], text)
+    assert sentence in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("blocks", "sentence"),
+    [
+        ('["conv3:32"]', "no block 'conv3'. Known: conv, separable, residual, pool"),
+        ('["conv"]', "is no block. Write KIND:CHANNELS"),
+        ('["conv:32:99"]', "16 repeats are the most"),
+        ("[]", "at least 1 item"),
+    ],
+)
+def test_blocks_that_do_not_parse_are_refused(blocks: str, sentence: str) -> None:
+    with pytest.raises(ConfigurationError) as raised:
+        recipes.load("digits", [f"model.blocks={blocks}"])
+    assert sentence in str(raised.value)
+
+
+def test_blocks_are_of_cnn_small_and_leave_a_position() -> None:
+    with pytest.raises(ConfigurationError, match="'mlp' has none to choose"):
+        recipes.load("tabular", ['model.blocks=["conv:3"]'])
+    with pytest.raises(ConfigurationError, match="leave nothing of 8 x 8 pixels, but of 16 x 16"):
+        recipes.load("digits", [f"model.blocks={['conv:3', *['pool'] * 4]}", "data.image_size=[8,8]"])
+    assert recipes.load("digits", ['model.blocks=["conv:3:1"]']).model.blocks == ["conv:3"]
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"max_parallel": 0}, "--max-parallel 0: each trial needs a core of its own"),
+        ({"max_parallel": 1000}, "--max-parallel 1000: each trial needs a core of its own"),
+        ({"latency_budget": "2"}, "is no time. Write it such as 2ms"),
+        ({"latency_budget": "0ms"}, "is no time"),
+        ({"grammar": "2:5 conv:16|32"}, "leave nothing of 8 pixels. Give at most 4 stages"),
+        ({"grammar": "1:2 conv:16|32", "over": {"model.blocks": ["[conv:3]", "[conv:4]"]}}, "Leave one out"),
+    ],
+)
+def test_a_sweep_that_cannot_be_is_refused_before_anything_starts(options: dict[str, Any], sentence: str) -> None:
+    options = {"over": {} if "grammar" in options else {"train__epochs": [1, 2]}} | options
+    with pytest.raises(ConfigurationError) as raised:
+        api.sweep("digits", **options)
+    assert sentence in str(raised.value)
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Environment:
+    (tmp_path / "here.yaml").write_text(f"target: local\nstorage: {tmp_path}/storage\n")
+    return environments.load(str(tmp_path / "here.yaml"))
+
+
+def test_threads_take_each_trial_once_and_what_was_begun_goes_on(here: Environment) -> None:
+    sweep = Sweep("digits", [], [Dimension("model.dropout", low=0.0, high=0.5)], here, trials=8, max_parallel=2)
+    study = Study(sweep)
+    first = [study.take() for _ in range(4)]
+    for trial, drawn in (taken for taken in first[1:3] if taken):
+        study.end(ended(trial, trial.values["model.dropout"]), drawn)
+    assert [trial.state for trial in study.trials] == ["begun", "complete", "complete", "begun"]
+    again = Study(sweep)
+    taken: list[Trial] = []
+
+    def lane(_: Lane) -> None:
+        while found := again.take():
+            trial, drawn = found
+            taken.append(trial)
+            again.end(ended(trial, 0.5), drawn)
+
+    lanes.work([None, None], lane)
+    assert sorted(trial.number for trial in taken) == [0, 3, 4, 5, 6, 7]
+    begun = {trial.number: trial.values for trial, _ in filter(None, first)}
+    assert all(trial.values == begun[trial.number] for trial in taken if trial.number in begun)
+    assert {trial.state for trial in Study(sweep).trials} == {"complete"} and Study(sweep).take() is None
+
+
+@pytest.fixture
+def timed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """An answer takes a millisecond a block: what TensorFlow would measure. Holds what was timed."""
+    found: list[int] = []
+
+    def untrained(recipe: Recipe, *_: object) -> float:
+        found.append(len(recipe.model.blocks or []))
+        return float(found[-1])
+
+    monkeypatch.setattr(latencies, "untrained", untrained)
+    return found
+
+
+def test_networks_over_the_budget_are_left_out_untrained_and_others_drawn(here: Environment, timed: list[int]) -> None:
+    grammar = grammars.parse("digits", [], "1:4 conv|separable:16|32:1|2")
+    study = Study(Sweep("digits", [], [grammar], here, trials=5, latency_budget=3.0))
+    sweeps.require_possible(study.sweep)
+    assert timed == [1]  # the first of the cheapest meets it
+    trained: list[Trial] = []
+
+    def train(trial: Trial, _: object, __: Lane) -> Trial:
+        trained.append(trial)
+        return ended(trial, len(trained) / 10)
+
+    sweeps.in_lanes(study, [None], train, SweepScreen(5, "accuracy"))
+    assert len(trained) == 5 and max(timed) > 3
+    assert all(trial.milliseconds == len(trial.values["model.blocks"]) <= 3 for trial in trained)
+
+
+def test_a_combination_over_the_budget_is_left_out_and_none_is_trained_in_its_place(
+    here: Environment, timed: list[int]
+) -> None:
+    few, many = ["conv:8"], ["conv:8", "conv:8", "conv:8"]
+    study = Study(Sweep("digits", [], [Dimension("model.blocks", values=(few, many))], here, latency_budget=2.0))
+    sweeps.in_lanes(study, [None], lambda trial, *_: ended(trial, 0.5), SweepScreen(2, "accuracy"))
+    left = next(trial for trial in study.trials if trial.state == "left_out")
+    assert (left.values["model.blocks"], left.milliseconds) == (many, 3.0) and len(timed) == 2
+    assert "takes 3 ms on one core, and the budget is 2 ms" in left.why
+    assert study.best and study.best.values["model.blocks"] == few and Study(study.sweep).take() is None
+
+
+def test_a_budget_that_no_network_meets_is_refused(here: Environment, timed: list[int]) -> None:
+    grammar = grammars.parse("digits", [], "2:3 conv|residual:16|32")
+    with pytest.raises(ConfigurationError, match="no network of the grammar meets it; the smallest takes 3 ms"):
+        sweeps.require_possible(Sweep("digits", [], [grammar], here, latency_budget=1.0))
+    assert sorted(timed) == [3, 3, 5, 5]
+
+
+def test_nothing_is_tried_twice_while_there_is_something_else(here: Environment) -> None:
+    study = Study(Sweep("digits", [], [Dimension("train.epochs", low=1, high=4)], here, trials=6))
+    taken = [taken[0].values["train.epochs"] for _ in range(6) if (taken := study.take())]
+    assert {*taken[:4]} == {1, 2, 3, 4} and len(taken) == 6
+
+
+def ended(trial: Trial, metric: float) -> Trial:
+    return trial.model_copy(update={"state": "complete", "metric": metric, "seconds": 36.0})
+
+
+def test_the_first_error_ends_the_other_lanes() -> None:
+    def lane(lane: Lane) -> None:
+        if lane.cores == {0}:
+            raise ValueError("a")
+        lane.stop.interrupted.wait(60)
+
+    with pytest.raises(ValueError, match="a"):
+        lanes.work([frozenset({0}), frozenset({1}), frozenset({2})], lane)
+
+
+def test_a_trial_costs_what_the_environment_says_of_its_share_of_the_machine(tmp_path: Path) -> None:
+    room = "{requests: {cpu: 1, memory: 1Gi}, limits: {memory: 1Gi}}"
+    pools = f"pools: {{here: {{kind: cpu, price_per_hour: 2, resources: {room}}}}}\nplacement: {{default: here}}\n"
+    (tmp_path / "here.yaml").write_text(f"target: local\nstorage: {tmp_path}/storage\n{pools}")
+    where = environments.load(str(tmp_path / "here.yaml"))
+    sweep = Sweep("digits", [], [Dimension("train.epochs", values=(1, 2))], where, max_parallel=2)
+    study = Study(sweep)
+    taken = study.take()
+    assert taken
+    study.end(ended(taken[0], 0.5), taken[1])
+    assert study.trials[0].dollars == 0.01  # 36 s of half of a machine of 2 dollars an hour
 
 
 def test_a_ladder_leads_from_the_cheapest_network_to_the_dearest() -> None:

@@ -31,7 +31,10 @@ class Normalization(Layer):
 
 class InputLayer(Layer): ...
 class DepthwiseConv1D(Layer): ...
-class DepthwiseConv2D(Layer): ...
+
+class DepthwiseConv2D(Layer):
+    def __init__(self, kernel_size: int, *, padding: str = "valid", use_bias: bool = True) -> None: ...
+
 class Flatten(Layer): ...
 
 class Add(Layer):
@@ -59,6 +62,7 @@ class Conv2D(Layer):
         strides: int = 1,
         padding: str = "valid",
         activation: str | None = None,
+        use_bias: bool = True,
         kernel_initializer: str = "glorot_uniform",
         name: str | None = None,
     ) -> None: ...

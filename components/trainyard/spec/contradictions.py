@@ -21,6 +21,7 @@ from trainyard.spec.networks import (
 from trainyard.spec.plain_yaml import Location
 from trainyard.spec.tables import formula
 from trainyard.spec.training import command
+from trainyard.spec.training.blocks import smallest_side
 
 if TYPE_CHECKING:
     from trainyard.spec.recipe import Data, Recipe
@@ -35,6 +36,7 @@ def of_recipe(recipe: Recipe) -> Iterator[tuple[Location, str]]:
         yield from _model_faults(recipe)
         yield from _weights_faults(recipe)
         yield from _scale_faults(recipe)
+        yield from _block_faults(recipe)
     yield from command.faults(recipe)
     yield from _gate_faults(recipe)
     yield from _augment_faults(recipe)
@@ -177,6 +179,21 @@ def _scale_faults(recipe: Recipe) -> Iterator[tuple[Location, str]]:
     if published and model.name in WIDER and model.width not in PUBLISHED_WIDTHS:
         known = " and ".join(f"{width:g}" for width in PUBLISHED_WIDTHS)
         yield ("model", "width"), f"Keras publishes weights of {known}. Give one of them, or leave out model.weights"
+
+
+def _block_faults(recipe: Recipe) -> Iterator[tuple[Location, str]]:
+    model, data = recipe.model, recipe.data
+    if model.blocks is None:
+        return
+    if model.name != "cnn_small":
+        of = f"'{model.name}' has none" if model.name else "the module's network has none"
+        yield ("model", "blocks"), f"{of} to choose. Leave it out, or name cnn_small"
+    elif data.image_size and min(data.image_size) < (side := smallest_side(model.blocks)):
+        height, width = data.image_size
+        yield (
+            ("model", "blocks"),
+            f"their pools leave nothing of {height} x {width} pixels, but of {side} x {side}. Leave out a pool",
+        )
 
 
 def _weights_faults(recipe: Recipe) -> Iterator[tuple[Location, str]]:

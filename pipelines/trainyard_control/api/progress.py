@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from copy import copy
 from importlib.util import find_spec
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -16,6 +17,7 @@ from trainyard.graph import OUTPUTS
 from trainyard_control.cluster.durations import duration_text
 
 if TYPE_CHECKING:
+    from trainyard_control.kubeflow.run_view import StepView
     from trainyard_control.search.learning_curve import Point
     from trainyard_control.search.speed.speed import Speed
     from trainyard_control.search.trials import Trial
@@ -28,6 +30,7 @@ class Screen:
     """Progress bars on a terminal, or in a notebook with ipywidgets; else a line when a step starts and ends."""
 
     def __init__(self) -> None:
+        self._prefix = ""
         self._console = Console(stderr=True, highlight=False)
         # rich draws its bars in a notebook by ipywidgets, which Colab has and Jupyter may have.
         self._bars = self._console.is_terminal or (self._console.is_jupyter and find_spec("ipywidgets") is not None)
@@ -57,7 +60,8 @@ class Screen:
     def step_started(self, step: str) -> None:
         """Show that the step begins."""
         if self._bars:
-            self._task = self._progress.add_task(step.ljust(_WIDTH), total=None, text="starting")
+            name = f"{self._prefix}{step.ljust(_WIDTH)}"
+            self._task = self._progress.add_task(name, total=None, text="starting")
         else:
             self._console.print(f"· {step}")
 
@@ -75,7 +79,8 @@ class Screen:
         elif event["event"] == "runs_again":
             self._console.print(f"· {step.ljust(_WIDTH)}  runs again: {escape(str(event.get('because', '')))}")
         elif event["event"] == "warning":
-            self._console.print(f"[yellow]![/] {step}: {escape(str(event.get('message', '')))}")
+            message = escape(str(event.get("message", "")))
+            self._console.print(f"[yellow]![/] {self._prefix}{step}: {message}")
 
     def _show_epoch(self, step: str, event: dict[str, Any]) -> None:
         """Print how the training stands, at most every ten seconds; the time left is that of epochs after the first."""
@@ -99,7 +104,7 @@ class Screen:
         self._forget_task()
         self._first_epoch = None
         text = "used again" if reused else f"{seconds:.1f} s"
-        self._console.print(f"[green]✓[/] {step.ljust(_WIDTH)}  {text}")
+        self._console.print(f"[green]✓[/] {self._prefix}{step.ljust(_WIDTH)}  {text}")
 
     def step_skipped(self, step: str, why: str) -> None:
         """Show that the step is left out."""
@@ -132,23 +137,40 @@ class TrialScreen(Screen):
 
 
 class SweepScreen(TrialScreen):
-    """A line a trial."""
+    """A line a trial, and bars that name theirs."""
 
     def __init__(self, count: int, metric: str) -> None:
         super().__init__()
         self._count, self._metric = count, metric
 
+    def of(self, trial: Trial) -> TrialScreen:
+        """Return a screen for one trial, whose bar and lines begin with its number."""
+        one = copy(self)
+        one._prefix, one._task, one._first_epoch = f"{trial.number + 1}/{self._count} ", None, None
+        return one
+
     def trial_started(self, trial: Trial) -> None:
         """Nothing: its line comes when it has ended."""
 
+    def trial_sent(self, trial: Trial, run: str, run_id: str, attached: bool) -> None:
+        """Say what its run is called."""
+        how = "was sent before" if attached else "is sent"
+        self._console.print(f"· {trial.number + 1}/{self._count}  {run} {how}: {run_id}", soft_wrap=True)
+
+    def trial_step(self, trial: Trial, step: StepView) -> None:
+        """Show what is new of a step of its run."""
+        name = step.name.ljust(_WIDTH)
+        self._console.print(f"· {trial.number + 1}/{self._count}  {name}  {escape(step.sentence)}", soft_wrap=True)
+
     def trial_ended(self, trial: Trial, best: Trial | None) -> None:
         """Show what the trial gave."""
-        marks = {"complete": "[green]✓[/]", "pruned": "[yellow]–[/]", "failed": "[red]✗[/]"}
+        marks = {"complete": "[green]✓[/]", "failed": "[red]✗[/]"}
         text = f"{self._metric} {trial.metric:.4f}" if trial.metric is not None else trial.why or trial.state
+        seconds = "" if trial.state == "left_out" else f", {trial.seconds:.1f} s"
         star = " ← best so far" if best is not None and best.number == trial.number else ""
         self._console.print(
-            f"{marks.get(trial.state, '·')} {trial.number + 1}/{self._count}  {escape(values_text(trial))}  "
-            f"{escape(text)}, {trial.seconds:.1f} s{star}",
+            f"{marks.get(trial.state, '[yellow]–[/]')} {trial.number + 1}/{self._count}  {escape(values_text(trial))}  "
+            f"{escape(text)}{seconds}{star}",
             soft_wrap=True,
         )
 
@@ -183,6 +205,9 @@ def values_text(trial: Trial) -> str:
 
 
 def _text(value: Any) -> str:
+    """Return a value in one word, blocks as a recipe writes them."""
+    if isinstance(value, list) and value and all(isinstance(part, str) for part in value):
+        return ",".join(value)
     return value if isinstance(value, str) else json.dumps(value)
 
 

@@ -1,14 +1,18 @@
-"""Many trainings of one recipe on this machine: its best variant, and how fast it trains."""
+"""Many trainings of one recipe: its best variant, and how fast it trains on this machine."""
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainyard.errors import ConfigurationError, did_you_mean
 from trainyard.events import stderr_hidden
+from trainyard.spec import environment as environments
 from trainyard.spec import recipe as recipes
 from trainyard.spec.gates import MAIN_METRIC
 from trainyard.spec.networks import LADDERS
@@ -19,8 +23,11 @@ from trainyard_control.api.settings import overrides
 if TYPE_CHECKING:
     import keras
 
+    from trainyard_control.search.grammar import Grammar
     from trainyard_control.search.result import Result
+    from trainyard_control.search.space import Dimension
     from trainyard_control.search.speed.certificate import Certificate
+    from trainyard_control.search.study import Sweep
 
 
 def sweep(
@@ -28,19 +35,27 @@ def sweep(
     over: Mapping[str, str | Sequence[Any]] | Sequence[str] = (),
     *,
     ladder: str | None = None,
+    grammar: str | None = None,
+    latency_budget: str | None = None,
     trials: int | None = None,
+    max_parallel: int = 1,
     environment: str = LOCAL,
+    name: str | None = None,
     set_: Sequence[str] = (),
     prune: bool = True,
     **settings: Any,
 ) -> Result:
-    """Try variants of a recipe on this machine, and return what was found; a notebook draws it.
+    """Try variants of a recipe, and return what was found; a notebook draws it.
 
     The examples are made once. The eval split chooses; nothing is pushed. The same call goes on with a sweep that was
     ended, and with more trials it adds to one. over: values or a range by key, or `KEY=WHAT` as `--over` has them.
-    ladder: networks of images to try, by their name in `networks.LADDERS`: basic or efficient.
-    trials: how many; by default all combinations of values, else 12. prune: leave a trial that is worse than the
-    median of those before it. settings, set_: of every trial, as `run` has them.
+    ladder: networks of images to try, by their name in `networks.LADDERS`: basic or efficient. grammar: of the blocks
+    of cnn_small to draw, such as "2:4 conv|residual:16|32:1|2". latency_budget: the most that an answer may take on
+    one core, such as "2ms"; slower networks are left out before they train.
+    trials: how many; by default all combinations of values, else 12. max_parallel: how many train at a time, each on
+    its share of the cores, or as a run of its own on the environment's cluster. name: what those runs' names begin
+    with; the same call with the same name goes on. prune: leave a trial of this machine that is worse than the median
+    of those before it. settings, set_: of every trial, as `run` has them.
 
     Raises `ConfigurationError` for what no recipe takes, and what a trial raises if all of them fail.
 
@@ -48,22 +63,79 @@ def sweep(
     >>> found = ty.sweep("digits", {"train__batch_size": [32, 64]}, train__epochs=2)  # doctest: +SKIP
     >>> found.best.values, found.test.metrics  # doctest: +SKIP
     """
+    what = describe_sweep(
+        recipe,
+        over,
+        overrides(set_, settings),
+        ladder=ladder,
+        grammar=grammar,
+        latency_budget=latency_budget,
+        trials=trials,
+        max_parallel=max_parallel,
+        environment=environment,
+        name=name,
+        prune=prune,
+    )
+    return run_sweep(what)
+
+
+def describe_sweep(
+    recipe: str,
+    over: Mapping[str, str | Sequence[Any]] | Sequence[str],
+    sets: list[str],
+    *,
+    ladder: str | None,
+    grammar: str | None,
+    latency_budget: str | None,
+    trials: int | None,
+    max_parallel: int,
+    environment: str,
+    name: str | None,
+    prune: bool,
+) -> Sweep:
+    """Return the sweep that `sweep` would run. Raises `ConfigurationError` for what no recipe takes."""
+    from trainyard_control.search import grammar as grammars
     from trainyard_control.search import space
 
     at_least_one("trials", trials)
-    sets = overrides(set_, settings)
     recipes.load(recipe, sets)
-    dimensions = space.parse(recipe, sets, [*_networks(ladder), *_dimensions(over)])
+    dimensions: list[Dimension | Grammar] = [*space.parse(recipe, sets, [*_networks(ladder), *_dimensions(over)])]
+    if grammar is not None:
+        dimensions.append(grammars.parse(recipe, sets, grammar))
+        if len({dimension.key for dimension in dimensions}) < len(dimensions):
+            raise ConfigurationError("--grammar: draws model.blocks, and --over names them too. Leave one out.")
     if not dimensions:
-        raise ConfigurationError("There is nothing to try. Give --over KEY=WHAT, --ladder, or both.")
-    where = of_this_machine(environment, "A sweep works on this machine.")
+        raise ConfigurationError("There is nothing to try. Give --over KEY=WHAT, --ladder, --grammar, or several.")
+    budget = None if latency_budget is None else _milliseconds(latency_budget)
+    where = environments.load(environment)
+    if where.target == "local" and name is not None:
+        raise ConfigurationError("--name: is of the runs of a cluster. Name its environment with -e, or leave it out.")
     if find_spec("optuna") is None:
         raise ConfigurationError("optuna is not installed, which chooses what to try. Install trainyard[search].")
-    from trainyard_control.search import sweep as sweeps
+    from trainyard_control.search.study import Sweep
 
-    what = sweeps.Sweep(recipe, sets, dimensions, where, trials, prune)
+    what = Sweep(recipe, sets, dimensions, where, trials, prune, max_parallel, budget)
+    return what if where.target == "local" else replace(what, run=name or f"{what.recipe.name}-sweep-{what.digest[:6]}")
+
+
+def run_sweep(what: Sweep, pending_limit: float = math.inf) -> Result:
+    """Run a sweep, or go on with it, and return what was found; pending_limit: as `cluster_trials.run` has it."""
     with SweepScreen(what.count, MAIN_METRIC[what.recipe.task]) as screen:
-        return sweeps.run(what, screen)
+        if what.environment.target == "local":
+            from trainyard_control.search import sweep as sweeps
+
+            return sweeps.run(what, screen)
+        from trainyard_control.kubeflow.runs import Runs
+        from trainyard_control.search import cluster_trials
+
+        return cluster_trials.run(what, screen, pending_limit, Runs(what.environment))
+
+
+def _milliseconds(text: str) -> float:
+    match = re.fullmatch(r"([0-9]{1,6}(?:\.[0-9]{1,6})?)\s*(us|ms|s)", text)
+    if match is None or not float(match[1]):
+        raise ConfigurationError(f"--latency-budget {text[:50]!r}: is no time. Write it such as 2ms, 500us or 0.1s.")
+    return float(match[1]) * {"us": 1e-3, "ms": 1.0, "s": 1e3}[match[2]]
 
 
 def _networks(ladder: str | None) -> list[str]:

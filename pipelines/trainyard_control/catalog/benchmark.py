@@ -1,4 +1,4 @@
-"""How fast a recipe trains on a pool: `kfp dsl compile --py` takes this file as it is."""
+"""A training alone, of a pool that is measured or of a sweep: `kfp dsl compile --py` takes this file as it is."""
 
 from kfp import dsl
 
@@ -20,13 +20,13 @@ def benchmark_pipeline(
     """Preprocess and train; nothing is evaluated or pushed. What was trained before is trained again.
 
     Args:
-        recipe: YAML text of a resolved recipe, of a few epochs.
+        recipe: YAML text of a resolved recipe.
         storage: Root URI of all outputs; examples that are there are used.
-        label: Keeps what is measured apart from models of the same recipe, and from what other pools measure.
+        label: Keeps the model apart from others of the same recipe: of runs, and of what other pools measure.
         code: Digest of the code this was compiled with; an image with other code refuses. Empty: not checked.
         beam_options: Command line of Beam for preprocess.
         gang: JSON text of the gang of pods that trains. Empty: the train step's own pod does.
-        scheduled: ISO time that a window of data ends before. Empty: now. `trainyard bench` has KFP fill it in.
+        scheduled: ISO time that a window of data ends before. Empty: now. The command line has KFP fill it in.
         about: JSON text of what the run is for, read by `trainyard runs` and no step.
     """
     shared = {"recipe": recipe, "storage": storage, "code": code}

@@ -42,7 +42,8 @@ RunName = Annotated[
 ]
 Wait = Annotated[bool, typer.Option("--wait", help="Follow the run, and exit with its exit code.")]
 PendingLimit = Annotated[
-    int, typer.Option("--pending-limit", min=1, help="With --wait: seconds a step may wait for a node.")
+    int,
+    typer.Option("--pending-limit", min=1, help="Seconds that a step of a run that is followed may wait for a node."),
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and do nothing.")]
 Label = Annotated[str | None, typer.Option("--label", help="Column to predict, if no recipe names it.")]

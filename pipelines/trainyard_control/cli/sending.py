@@ -54,7 +54,7 @@ def send_all(runs: Collection[Submission], *, dry_run: bool, wait: bool, pending
     from trainyard_control.api.packages import send
 
     if dry_run:
-        typer.echo("---\n".join(_dry(what) for what in runs), nl=False)
+        show_all(runs)
         return 0
     for what in runs:
         _require_kubeflow(what, wait)
@@ -70,6 +70,11 @@ def send_all(runs: Collection[Submission], *, dry_run: bool, wait: bool, pending
         typer.echo(f"· {what.run}", err=True)
         worst = max(worst, follow(Runs(what.environment), done.run_id, pending_limit)[1])
     return worst
+
+
+def show_all(runs: Collection[Submission]) -> None:
+    """Print the packages and requests that would be sent."""
+    typer.echo("---\n".join(_dry(what) for what in runs), nl=False)
 
 
 def _dry(what: Submission) -> str:

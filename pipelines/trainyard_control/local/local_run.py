@@ -26,7 +26,7 @@ from trainyard.spec import plain_yaml
 from trainyard.spec.environment import Environment
 from trainyard.spec.recipe import Recipe
 from trainyard.storage import disk, storage
-from trainyard_control.local.step_process import step_process
+from trainyard_control.local.step_process import Stop, step_process
 
 
 class Listener(Protocol):
@@ -51,7 +51,7 @@ class LocalRun:
 
     day: as `window.day_of` reads it. unfinished: the output that a step is writing, by step. folder: where the
     recipe's copy and the steps' logs go, by default the folder of the run. push: whether a blessed model is pushed.
-    cores: those that the steps may use, by default all.
+    cores: those that the steps may use, by default all. stop: what ends a run outside of the main thread.
     """
 
     recipe: Recipe
@@ -63,6 +63,7 @@ class LocalRun:
     folder: str = ""
     push: bool = True
     cores: frozenset[int] | None = None
+    stop: Stop | None = None
     folders: dict[str, str] = field(default_factory=dict)
     unfinished: dict[str, str] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
@@ -162,7 +163,7 @@ class LocalRun:
         start = time.monotonic()
         with (
             self._step_files(step) as (recipe, log),
-            step_process(step, {"recipe": recipe, **arguments, "output": output}, self.cores) as running,
+            step_process(step, {"recipe": recipe, **arguments, "output": output}, self.cores, self.stop) as running,
         ):
             for line in running.child.lines:
                 log.write(line)
@@ -174,7 +175,7 @@ class LocalRun:
                 if event:
                     self.listener.step_event(step, event)
             code = running.wait()
-        if running.stop_requested.is_set() or code in (ExitCode.PREEMPTED, -signal.SIGTERM):
+        if running.preempted.is_set() or code in (ExitCode.PREEMPTED, -signal.SIGTERM):
             raise errors.Preempted(f"{step}: {errors.Preempted.SENTENCE}")
         if code in (ExitCode.INTERRUPTED, -signal.SIGINT):
             raise KeyboardInterrupt

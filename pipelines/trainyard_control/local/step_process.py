@@ -11,25 +11,70 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import ModuleType
+from typing import Any
 
 from trainyard.child_process import ChildProcess, prepare_fork_server
 from trainyard.events import stderr_hidden
 from trainyard.signals import on_sigterm
 
 _GRACE_SECONDS = 15  # chosen: what a Spot node on GKE gives
+_STARTING = threading.Lock()  # two threads that hid stderr and the main module at once would mix them up
 _IMPORTED_ONCE = ["trainyard.data", "tensorflow", "keras"]
+
+
+class Stop:
+    """Ends the steps at work in several threads together: Ctrl-C and SIGTERM reach the main thread alone.
+
+    preempted: set once SIGTERM was passed on. interrupted: set once they were interrupted. No step starts from then on.
+    """
+
+    def __init__(self) -> None:
+        self.preempted, self.interrupted = threading.Event(), threading.Event()
+        self._children: set[ChildProcess] = set()
+
+    @property
+    def begun(self) -> bool:
+        """Whether they are to end: nothing new is started."""
+        return self.preempted.is_set() or self.interrupted.is_set()
+
+    def add(self, child: ChildProcess) -> None:
+        """Have `child` end with the others, at once if they were to end before it was started."""
+        self._children.add(child)
+        if self.preempted.is_set():
+            child.terminate()
+
+    def remove(self, child: ChildProcess) -> None:
+        """Know nothing of `child` any more: it has ended."""
+        self._children.discard(child)
+
+    def terminate(self) -> None:
+        """Pass SIGTERM on, once: `timeout` sends it twice."""
+        if not self.preempted.is_set():
+            self.preempted.set()
+            for child in tuple(self._children):
+                child.terminate()
+
+    def end(self) -> None:
+        """Leave none of them running: interrupt all, but for those that SIGTERM has them save what they have."""
+        self.interrupted.set()
+        children, deadline = tuple(self._children), time.monotonic() + _GRACE_SECONDS
+        for child in children if not self.preempted.is_set() else ():
+            child.interrupt()
+        for child in children:
+            child.kill(max(0.0, deadline - time.monotonic()))
 
 
 @dataclass(frozen=True)
 class Running:
-    """A step at work. stop_requested: set once this process got SIGTERM, which it passes on."""
+    """A step at work. preempted: set once this process got SIGTERM, which it passes on."""
 
     child: ChildProcess
-    stop_requested: threading.Event = field(default_factory=threading.Event)
+    preempted: threading.Event
 
     def wait(self) -> int:
         """Return the exit status once the step has ended; as `ChildProcess.code`."""
@@ -38,32 +83,36 @@ class Running:
 
 
 @contextmanager
-def step_process(step: str, options: dict[str, str], cores: frozenset[int] | None = None) -> Iterator[Running]:
+def step_process(
+    step: str, options: dict[str, str], cores: frozenset[int] | None = None, stop: Stop | None = None
+) -> Iterator[Running]:
     """Run `step` with `options` while the block reads from it, on those `cores` if some are named.
 
-    Ctrl-C and SIGTERM of this process go on to the step, and nothing of it runs on when the block ends.
+    Ctrl-C and SIGTERM of this process go on to the step, and nothing of it runs on when the block ends. stop: what
+    passes them on to it if this is not the main thread.
     """
+    arguments = (step, [f"--{name}={value}" for name, value in options.items()], cores)
+    with forked(_step, arguments, step, stop or Stop()) as running:
+        yield running
+
+
+@contextmanager
+def forked(target: Callable[..., None], arguments: tuple[Any, ...], name: str, stop: Stop) -> Iterator[Running]:
+    """Run `target` as `step_process` runs a step, in a process that has TensorFlow imported."""
     children: list[ChildProcess] = []
-    stop_requested = threading.Event()
-
-    def pass_on() -> None:
-        if not stop_requested.is_set():  # `timeout` sends it twice
-            stop_requested.set()
-            for child in children:
-                child.terminate()
-
-    # Around the start of the step: else a signal in between would leave it running.
-    with on_sigterm(pass_on):
+    # Around the start of the process: else a signal in between would leave it running.
+    with on_sigterm(stop.terminate):
         try:
-            with stderr_hidden():
-                prepare_fork_server(_IMPORTED_ONCE)
-            command_line = [f"--{name}={value}" for name, value in options.items()]
-            with _main_hidden():
-                children.append(ChildProcess(_step, (step, command_line, cores), step, signal.SIGTERM))
-            if stop_requested.is_set():
-                children[0].terminate()
+            with _STARTING:
+                if stop.interrupted.is_set():
+                    raise KeyboardInterrupt
+                with stderr_hidden():
+                    prepare_fork_server(_IMPORTED_ONCE)
+                with _main_hidden():
+                    children.append(ChildProcess(target, arguments, name, signal.SIGTERM))
+                stop.add(children[0])
             with children[0].lines:
-                yield Running(children[0], stop_requested)
+                yield Running(children[0], stop.preempted)
         except BaseException:
             for child in children:
                 child.interrupt()
@@ -71,6 +120,7 @@ def step_process(step: str, options: dict[str, str], cores: frozenset[int] | Non
         finally:
             for child in children:
                 child.kill(_GRACE_SECONDS)
+                stop.remove(child)
 
 
 @contextmanager

@@ -63,7 +63,7 @@ def _network(recipe: Recipe, data: DataSummary) -> ExampleCost:
         return _own(recipe, data)
     if data.image is None:
         return _table(recipe, data)
-    if recipe.model.width == recipe.model.depth == 1:
+    if recipe.model.width == recipe.model.depth == 1 and recipe.model.blocks is None:
         return named(recipe.model.name, data.image, data.classes)
     return _scaled(recipe, data.image, data.classes)
 
@@ -130,14 +130,15 @@ def _own(recipe: Recipe, data: DataSummary) -> ExampleCost:
 
 
 def _scaled(recipe: Recipe, image: tuple[int, int, int], classes: int) -> ExampleCost:
-    """Return the cost of a named network at another width or depth than the measured ones, by building it once."""
+    """Return the cost of a named network of other blocks, width or depth than the measured one, by building it once."""
     features = json.dumps([Feature(name="image", dtype="float32", shape=image).model_dump()])
     source = Path(trainyard.models.__path__[0]) / f"{recipe.model.network_module.rpartition('.')[2]}.py"
     model = recipe.model.model_copy(update={"weights": None, "freeze": "none"})  # which cost nothing of their own
     described = f"{_COUNTS}\0{model.model_dump_json()}\0{features}\0{classes}\0".encode() + source.read_bytes()
     key = hashlib.sha256(described).hexdigest()[:24]
-    what = f"{model.name} of width {model.width:g} and depth {model.depth:g}"
-    failure = f"model.width: {model.name} cannot be built"
+    blocks = f"blocks {' '.join(model.blocks)}, " if model.blocks else ""
+    what = f"{model.name} of {blocks}width {model.width:g} and depth {model.depth:g}"
+    failure = f"model: {what} cannot be built"
     return _remembered(key, what, lambda: _built(recipe, features, classes, failure))
 
 

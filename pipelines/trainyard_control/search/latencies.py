@@ -2,24 +2,43 @@
 
 from __future__ import annotations
 
-import sys
-
-from pydantic import TypeAdapter
+import json
+import os
+import signal
+import tempfile
+from importlib import import_module
+from pathlib import Path
 
 from trainyard import events
-from trainyard.child_process import ProgramFailed, program_output
-from trainyard.contract.artifacts.export import Latency
+from trainyard.errors import ConfigurationError, ExitCode, Preempted, TrainyardError
+from trainyard.spec import plain_yaml
+from trainyard.spec.recipe import Recipe
 from trainyard.storage import storage
 from trainyard_control.local.local_run import Listener
+from trainyard_control.local.step_process import Stop, forked
+from trainyard_control.planning.data import DataSummary
 from trainyard_control.search.trials import Trial
 
-_LATENCIES = TypeAdapter(list[Latency | None])
+
+def untrained(recipe: Recipe, data: DataSummary, cores: frozenset[int] | None, stop: Stop) -> float:
+    """Return the milliseconds that an answer of the recipe's network takes on one core, before it is trained.
+
+    Raises `ConfigurationError` if the network cannot be built of such data.
+    """
+    features = json.dumps([feature.model_dump() for feature in data.features])
+    with tempfile.TemporaryDirectory(prefix="trainyard-") as folder:
+        file = Path(folder) / "recipe.yaml"
+        file.write_text(plain_yaml.dump(recipe.model_dump(mode="json")), encoding="utf-8")
+        answers, why = _measure("of_recipe", (str(file), features, str(data.classes)), cores, stop)
+    if not answers or answers[0] is None:
+        raise ConfigurationError(f"{recipe.name}: the network cannot be built ({why})")
+    return answers[0]
 
 
 def with_latencies(trials: list[Trial], listener: Listener) -> list[Trial]:
     """Return `trials`, those that are complete with their model's latency, as far as it is there and can be measured.
 
-    All are measured one after the other in one process, which loads TensorFlow once.
+    All are measured one after the other.
     """
     missing = [
         trial
@@ -28,16 +47,37 @@ def with_latencies(trials: list[Trial], listener: Listener) -> list[Trial]:
     ]
     if not missing:
         return trials
-    command = [sys.executable, "-m", "trainyard.models.costs.latency", *(trial.model for trial in missing)]
-    try:
-        lines = program_output(command).splitlines()
-    except ProgramFailed as error:  # the sweep's result is worth more than this figure
-        why = f"no latencies: they could not be measured ({error})"
-        listener.step_event("train", events.fields_of("warning", message=why))
-        return trials
-    latencies = _LATENCIES.validate_json(f"[{','.join(lines)}]")
-    found = {
-        trial.number: None if latency is None else latency.p50
-        for trial, latency in zip(missing, latencies, strict=True)
-    }
+    answers, why = _measure("of_outputs", tuple(trial.model for trial in missing), None, Stop())
+    if len(answers) < len(missing):  # the sweep's result is worth more than this figure
+        listener.step_event(
+            "train", events.fields_of("warning", message=f"not all latencies could be measured ({why})")
+        )
+    found = dict(zip((trial.number for trial in missing), answers, strict=False))
     return [trial.model_copy(update={"milliseconds": found.get(trial.number, trial.milliseconds)}) for trial in trials]
+
+
+def _measure(
+    function: str, arguments: tuple[str, ...], cores: frozenset[int] | None, stop: Stop
+) -> tuple[list[float | None], str]:
+    """Return the milliseconds that `function` of trainyard.models.costs.latency measures, and why there are no more."""
+    with forked(_call, (function, arguments, cores), "latency", stop) as running:
+        lines = list(running.child.lines)
+        code = running.wait()
+    if running.preempted.is_set() or code == -signal.SIGTERM:
+        raise Preempted(f"latency: {Preempted.SENTENCE}")
+    if stop.interrupted.is_set() or code in (ExitCode.INTERRUPTED, -signal.SIGINT):
+        raise KeyboardInterrupt
+    answers = [event["milliseconds"] for event in map(events.parse, lines) if event.get("event") == "latency"]
+    failure = events.failure("".join(lines))
+    return answers, failure.message if failure else (lines[-1].strip()[:300] if lines else "no reason given")
+
+
+def _call(function: str, arguments: tuple[str, ...], cores: frozenset[int] | None) -> None:
+    """Measure in the new process, which has TensorFlow imported; this one never has."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    if cores is not None:
+        os.sched_setaffinity(0, cores)
+    try:
+        getattr(import_module("trainyard.models.costs.latency"), function)(*arguments)
+    except TrainyardError as error:
+        events.emit("failed", code=int(error.exit_code), message=str(error))

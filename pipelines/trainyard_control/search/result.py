@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from trainyard.contract.artifacts.evaluate import Evaluation
@@ -10,6 +10,7 @@ from trainyard.quality.page import framed
 from trainyard.spec.gates import LARGER_MAIN_IS_BETTER, MAIN_METRIC, METRIC_TITLES
 from trainyard.spec.recipe import Recipe
 from trainyard_control.search.chart import Chart, Mark, chart
+from trainyard_control.search.grammar import Grammar
 from trainyard_control.search.page import page
 from trainyard_control.search.space import Dimension
 from trainyard_control.search.trials import Trial
@@ -17,17 +18,17 @@ from trainyard_control.search.trials import Trial
 
 @dataclass(frozen=True)
 class Result:
-    """What a sweep found. best: the best trial, recipe: its recipe, test: its model on the test split.
+    """What a sweep found. best: the best trial, recipe: its recipe, test: its model on the test split, if judged there.
 
     importance: share of the differences in the metric that each key makes, if known.
     """
 
     folder: str
-    dimensions: list[Dimension]
+    dimensions: Sequence[Dimension | Grammar]
     trials: list[Trial]
     best: Trial
     recipe: Recipe
-    test: Evaluation
+    test: Evaluation | None
     importance: dict[str, float]
 
     @property
@@ -47,11 +48,13 @@ class Result:
         """Return what was found as a page of HTML."""
         metric = f"eval {METRIC_TITLES[self.metric]}"
         done = [trial for trial in self.trials if trial.state == "complete" and trial.metric is not None]
-        charts = [_cost(self, done, metric), *_latency(self, done, metric), _history(self, done, metric)]
-        charts += [_by_value(dimension, done, self, metric) for dimension in self.dimensions]
+        charts = [_cost(self, done, metric), *_latency(self, done, metric), *_dollars(self, done, metric)]
+        charts.append(_history(self, done, metric))
+        dimensions = [dimension for dimension in self.dimensions if isinstance(dimension, Dimension)]
+        charts += [_by_value(dimension, done, self, metric) for dimension in dimensions]
         notes = [f"{key}: {share:.0%} of the differences" for key, share in self.importance.items()]
         keys = [dimension.key for dimension in self.dimensions]
-        head = ["trial", "state", metric, "best epoch", "seconds", "parameters", "ms an answer", *keys]
+        head = ["trial", "state", metric, "best epoch", "seconds", "dollars", "parameters", "ms an answer", *keys]
         return page(
             f"{self.recipe.name}: {len(self.trials)} trials",
             notes,
@@ -89,6 +92,14 @@ def _latency(result: Result, done: list[Trial], metric: str) -> list[Chart]:
     names = ("milliseconds an answer, one core", metric)
     title = "How long it takes; on the line no other is better and faster"
     return [_against(result, timed, title, names, lambda trial: trial.milliseconds or 0)]
+
+
+def _dollars(result: Result, done: list[Trial], metric: str) -> list[Chart]:
+    priced = [trial for trial in done if trial.dollars]
+    if not priced:
+        return []
+    title = "What its training costs; on the line no other is better for less"
+    return [_against(result, priced, title, ("dollars of training", metric), lambda trial: trial.dollars or 0)]
 
 
 def _against(
@@ -129,5 +140,6 @@ def _row(trial: Trial) -> list[str]:
     epoch = f"{trial.best_epoch} of {len(trial.epochs)}" if trial.best_epoch else f"{len(trial.epochs)} done"
     values = [f"{value:.6g}" if isinstance(value, float) else str(value) for value in trial.values.values()]
     taken = f"{trial.seconds:.1f}"
+    dollars = "" if trial.dollars is None else f"{trial.dollars:.3g}"
     answer = "" if trial.milliseconds is None else f"{trial.milliseconds:.3g}"
-    return [str(trial.number + 1), trial.state, metric, epoch, taken, f"{trial.parameters:,}", answer, *values]
+    return [str(trial.number + 1), trial.state, metric, epoch, taken, dollars, f"{trial.parameters:,}", answer, *values]

@@ -12,7 +12,7 @@ from trainyard.spec import plain_yaml
 from trainyard.spec import recipe as recipes
 
 if TYPE_CHECKING:
-    from optuna.distributions import BaseDistribution
+    from optuna.trial import BaseTrial
 
 _RANGE = re.compile(r"(log:)?([^:,\s]+):([^:,\s]+)")
 _FORM = "Write KEY=a,b,c for values, KEY=1:8 for a range, KEY=log:1e-4:1e-1 for one by its order of magnitude."
@@ -34,16 +34,13 @@ class Dimension:
         """All values, or the ends of the range."""
         return self.values or (self.low, self.high)
 
-    @property
-    def distribution(self) -> BaseDistribution:
-        """What a sampler draws from; of `values` their JSON."""
-        from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
-
+    def suggest(self, drawn: BaseTrial) -> Any:
+        """Return the recipe's value that the sampler draws for a trial; of `values` it draws their JSON."""
         if self.values:
-            return CategoricalDistribution([json.dumps(value) for value in self.values])
+            return self.value(drawn.suggest_categorical(self.key, [json.dumps(value) for value in self.values]))
         if isinstance(self.low, int) and isinstance(self.high, int):
-            return IntDistribution(self.low, self.high, log=self.log)
-        return FloatDistribution(self.low, self.high, log=self.log)
+            return drawn.suggest_int(self.key, self.low, self.high, log=self.log)
+        return self.value(drawn.suggest_float(self.key, self.low, self.high, log=self.log))
 
     def value(self, drawn: Any) -> Any:
         """Return what the recipe is given for what a sampler drew; of a number six digits."""
@@ -51,9 +48,9 @@ class Dimension:
             return json.loads(drawn)
         return drawn if isinstance(drawn, int) else min(self.high, max(self.low, float(f"{drawn:.6g}")))
 
-    def drawn(self, value: Any) -> Any:
-        """Return what a sampler would have drawn for `value`."""
-        return json.dumps(value) if self.values else value
+    def parameters(self, value: Any) -> dict[str, Any]:
+        """Return what a sampler would have drawn for `value`, by name."""
+        return {self.key: json.dumps(value) if self.values else value}
 
 
 def override(key: str, value: Any) -> str:

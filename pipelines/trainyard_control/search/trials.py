@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,8 +15,6 @@ from trainyard.contract.artifacts.train import Epoch, Training
 from trainyard.contract.champion import champion
 from trainyard.contract.document import Part
 from trainyard.errors import ConfigurationError
-from trainyard.spec.environment import Environment
-from trainyard.spec.recipe import Recipe
 from trainyard.storage import storage
 from trainyard_control.local.local_run import Listener, LocalRun
 
@@ -25,12 +24,13 @@ class Trial(Part):
 
     metric: the main one, of the best epoch on the eval split; epochs: that of each epoch so far.
     operations: of a training step, for one example. milliseconds: that an answer takes on one core of this machine,
-    None if it was not measured. why: of one that failed or was left early.
+    None if it was not measured. dollars: of its seconds, None if no price is known. why: of one that failed, was
+    pruned, or was left out because no answer may take so long.
     """
 
     number: int
     values: dict[str, Any]
-    state: Literal["begun", "complete", "pruned", "failed"] = "begun"
+    state: Literal["begun", "complete", "pruned", "failed", "left_out"] = "begun"
     metric: float | None = None
     eval_loss: float | None = None
     best_epoch: int = 0
@@ -40,6 +40,7 @@ class Trial(Part):
     parameters: int = 0
     operations: float = 0.0
     milliseconds: float | None = None
+    dollars: float | None = None
     model: str = ""
     why: str = ""
 
@@ -79,17 +80,11 @@ class TrialListener:
         self.listener.step_skipped(step, why)
 
 
-def train(
-    trial: Trial,
-    recipe: Recipe,
-    environment: Environment,
-    folder: str,
-    listener: Listener,
-    on_epoch: Callable[[Epoch], None],
-) -> Trial:
-    """Return `trial` with what the training of `recipe` gave; its logs are in `folder`.
+def train(trial: Trial, run: LocalRun, preprocessing: threading.Lock, on_epoch: Callable[[Epoch], None]) -> Trial:
+    """Return `trial` with what the training of `run` gave.
 
-    Examples and a model that are there already are used. Raises what ends the sweep as well: `Preempted`, Ctrl-C.
+    Examples and a model that are there already are used; others are made by one trial at a time, on all cores. Raises
+    what ends the sweep as well: `Preempted`, Ctrl-C.
     """
     epochs: list[float] = []
 
@@ -98,22 +93,29 @@ def train(
             epochs.append(epoch.metric)
         on_epoch(epoch)
 
-    run = LocalRun(recipe, environment, "", None, TrialListener(listener, note), folder=folder)
+    run.listener, cores = TrialListener(run.listener, note), run.cores
+    with preprocessing:
+        run.cores = None
+        run.preprocess()
+        run.cores = cores
     start = time.monotonic()
     try:
-        run.preprocess()
-        model = run.train(champion(keys.models_folder(run.root, recipe)))
+        model = run.train(champion(keys.models_folder(run.root, run.recipe)))
     except Pruned as pruned:
         _forget(run.unfinished.get("train", ""))
         seconds = time.monotonic() - start
         return trial.model_copy(
             update={"state": "pruned", "epochs": epochs, "seconds": round(seconds, 2), "why": str(pruned)}
         )
-    trained = Training.read(model)
+    return with_training(trial, run.recipe.name, model, Training.read(model))
+
+
+def with_training(trial: Trial, recipe: str, model: str, trained: Training) -> Trial:
+    """Return `trial` with what its training gave. Raises `ConfigurationError` if that has no epochs to compare."""
     best = next((epoch for epoch in trained.history if epoch.epoch == trained.best_epoch), None)
     if best is None:
         raise ConfigurationError(
-            f"{recipe.name}: train.command: the program told of no epoch, and trials are compared by them. "
+            f"{recipe}: train.command: the program told of no epoch, and trials are compared by them. "
             "Have it print a line of event epoch after each, as docs/how-to/own-script.md shows."
         )
     return trial.model_copy(

@@ -1,7 +1,6 @@
-"""How long one answer takes on one core: `python -m trainyard.models.costs.latency OUTPUT…`, of what train left there.
+"""How long one answer takes on one core.
 
-A sweep runs it as a process, because it does not load TensorFlow itself. It prints the JSON of a `Latency` a line, null
-for a model with code of its own, which is not run here.
+A sweep has it measured in a process that it forks, because it does not load TensorFlow itself, and reads the events.
 """
 
 from __future__ import annotations
@@ -17,15 +16,23 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from trainyard import events
 from trainyard.contract.artifacts.export import Latency
 from trainyard.data import trained
 from trainyard.errors import ConfigurationError
+from trainyard.models.costs import measure
 
 _WARM_UP_CALLS, _CALLS, _CALL_SECONDS = 10, 200, 1.0  # chosen: enough for a 95th percentile, one second a model
 
 
 def latency(call: Callable[[], object]) -> Latency:
     """Return the time of one `call` on one core, warm-up left out."""
+    p50, p95 = np.percentile(_milliseconds(call), [50, 95])
+    return Latency(p50=round(float(p50), 4), p95=round(float(p95), 4))
+
+
+def _milliseconds(call: Callable[[], object]) -> list[float]:
+    """Return the times of up to _CALLS calls."""
     with _one_core():
         for _ in range(_WARM_UP_CALLS):
             call()
@@ -35,18 +42,21 @@ def latency(call: Callable[[], object]) -> Latency:
             start = time.perf_counter()
             call()
             milliseconds.append(1000 * (time.perf_counter() - start))
-    p50, p95 = np.percentile(milliseconds, [50, 95])
-    return Latency(p50=round(float(p50), 4), p95=round(float(p95), 4))
+    return milliseconds
 
 
 def of_model(model: keras.Model) -> Latency:
     """Return the time that `model` takes for one example, of zeros, in float32."""
+    return latency(_answer(model))
+
+
+def _answer(model: keras.Model) -> Callable[[], object]:
     example = keras.tree.map_structure(
         lambda tensor: tf.zeros((1, *tensor.shape[1:]), tf.as_dtype(tensor.dtype)), model.input
     )
     exact = trained.in_float32(model)
     answer = tf.function(lambda inputs: exact(inputs, training=False), autograph=False)
-    return latency(lambda: answer(example).numpy())
+    return lambda: answer(example).numpy()
 
 
 @contextmanager
@@ -75,15 +85,22 @@ def _pin(threads: list[int], cores: set[int]) -> None:
             continue
 
 
-def main() -> None:
-    """Print the latency of each model, as it is known."""
+def of_recipe(file: str, features: str, classes: str) -> None:
+    """Write an event with the milliseconds that the network of the recipe in `file` takes at its fastest, untrained.
+
+    Whatever else the machine does can only make an answer slower, and other trials train meanwhile.
+    features, classes: as `measure.network` has them. Raises `ConfigurationError` if it cannot be built.
+    """
     tf.config.set_visible_devices([], "GPU")
-    for output in sys.argv[1:]:
+    fastest = min(_milliseconds(_answer(measure.network(file, features, classes))))
+    events.emit("latency", milliseconds=round(fastest, 4))
+
+
+def of_outputs(*outputs: str) -> None:
+    """Write an event with the milliseconds of each model that train left, null for one with code of its own."""
+    tf.config.set_visible_devices([], "GPU")
+    for output in outputs:
         try:
-            print(of_model(trained.load(output)).model_dump_json(), flush=True)
-        except ConfigurationError:
-            print("null", flush=True)
-
-
-if __name__ == "__main__":
-    main()
+            events.emit("latency", milliseconds=of_model(trained.load(output)).p50)
+        except ConfigurationError:  # such code is not run here
+            events.emit("latency", milliseconds=None)

@@ -26,20 +26,21 @@ from trainyard.spec.recipe import Recipe
 
 def main() -> None:
     """Build the network and print what it costs."""
-    network = _network(*sys.argv[1:])
-    head = sum(math.prod(weight.shape) for weight in network.layers[-1].weights)
-    print(json.dumps([*astuple(cost(network)), head]))
+    built = network(*sys.argv[1:])
+    head = sum(math.prod(weight.shape) for weight in built.layers[-1].weights)
+    print(json.dumps([*astuple(cost(built)), head]))
 
 
-def _network(file: str, features: str = "", classes: str = "") -> keras.Model:
+def network(file: str, features: str = "", classes: str = "") -> keras.Model:
+    """Return the network of the recipe in `file`, untrained, or that of the pushed version `file`."""
     if not features:
         return trained.load_pushed(file)
     recipe = documents.load(Path(file), Recipe)
     taken = [Feature.model_validate(feature) for feature in json.loads(features)]
     if recipe.model.name is not None:
         return build(recipe.model, taken, int(classes), recipe.seed)
-    network: keras.Model = load_module(str(recipe.module)).build_model(taken, int(classes))
-    return network
+    own: keras.Model = load_module(str(recipe.module)).build_model(taken, int(classes))
+    return own
 
 
 if __name__ == "__main__":

@@ -5,14 +5,17 @@ from __future__ import annotations
 import re
 from typing import Annotated
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 
 from trainyard.spec import documents
 from trainyard.spec.documents import Strict
 from trainyard.spec.networks import IMAGENET, KERAS_APPLICATIONS, Network
+from trainyard.spec.training import blocks
 from trainyard.uris import Source
 
 Units = Annotated[int, Field(gt=0, le=65_536)]
+
+BlockText = Annotated[str, AfterValidator(lambda text: str(blocks.parse(text)))]
 
 UNTIL = "until "
 """Begins a value of model.freeze that names a block."""
@@ -26,6 +29,14 @@ class Model(Strict):
         None,
         description="Required unless module has a build_model, or train.command trains. mlp and wide_deep take "
         "columns, others images.",
+    )
+    blocks: list[BlockText] | None = Field(
+        None,
+        min_length=1,
+        max_length=100,
+        description="Of cnn_small, its convolutions: each conv, separable or residual with channels and repeats, or "
+        "pool, such as [conv:32, pool, separable:64:2]. By default pairs of convolutions as the image's size asks for.",
+        exclude_if=lambda blocks: blocks is None,  # so that the outputs of recipes without it keep their keys
     )
     hidden: list[Units] = Field([64, 32], max_length=100, description="Units a layer, for mlp and wide_deep.")
     dropout: Annotated[float, Field(ge=0, lt=1)] = Field(

@@ -1,4 +1,4 @@
-"""`trainyard sweep`: variants of a recipe, trained one after the other, and the best of them."""
+"""`trainyard sweep`: variants of a recipe, here or on a cluster, one after the other or side by side; the best."""
 
 from __future__ import annotations
 
@@ -9,7 +9,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from trainyard.spec.networks import LADDERS
-from trainyard_control.cli.options import LOCAL, EnvironmentName, HtmlPage, Output, OutputFormat, Overrides, RecipeName
+from trainyard_control.cli.options import (
+    LOCAL,
+    DryRun,
+    EnvironmentName,
+    HtmlPage,
+    Output,
+    OutputFormat,
+    Overrides,
+    PendingLimit,
+    RecipeName,
+    RunName,
+)
 
 if TYPE_CHECKING:
     from trainyard_control.search.result import Result
@@ -31,28 +42,69 @@ def sweep(
     ladder: Annotated[
         Ladder | None, typer.Option("--ladder", help="Try networks of images, the fast ones to the accurate ones.")
     ] = None,
+    grammar: Annotated[
+        str | None,
+        typer.Option(
+            "--grammar",
+            metavar="STAGES BLOCKS",
+            help="Draw blocks of cnn_small: '2:4 conv|separable|residual:16|32|64:1|2|3' is 2 to 4 stages, in each a "
+            "kind, its channels and its repeats.",
+        ),
+    ] = None,
+    latency_budget: Annotated[
+        str | None,
+        typer.Option(
+            "--latency-budget",
+            metavar="TIME",
+            help="Leave out, untrained, networks whose answer takes longer on one core here: 2ms, 500us.",
+        ),
+    ] = None,
     trials: Annotated[
         int | None,
         typer.Option("--trials", min=1, max=10_000, help="How many; by default all combinations of values, else 12."),
     ] = None,
+    max_parallel: Annotated[
+        int, typer.Option("--max-parallel", metavar="N", help="So many at a time, each on its share of the cores.")
+    ] = 1,
     environment: EnvironmentName = LOCAL,
     set_: Overrides = None,
     prune: Annotated[
         bool, typer.Option("--prune/--no-prune", help="Leave a trial that is worse than the median of those before it.")
     ] = True,
+    name: RunName = None,
+    dry_run: DryRun = False,
+    pending_limit: PendingLimit = 3600,
     html: HtmlPage = None,
     output: OutputFormat = Output.TEXT,
 ) -> None:
-    """Try variants of a recipe on this machine, and write the recipe of the best.
+    """Try variants of a recipe, on this machine or on a cluster, and write the recipe of the best.
 
     The examples are made once. The eval split chooses; nothing is pushed. The same command goes on with a sweep that
-    was ended, and with more --trials it adds to one.
+    was ended, and with more --trials it adds to one. On a cluster each trial is a run that trains on the pool of train,
+    and --max-parallel go on at a time.
     """
-    from trainyard_control import api
+    from trainyard_control.api.search import describe_sweep, run_sweep
 
-    result = api.sweep(
-        recipe, over or [], ladder=ladder, trials=trials, environment=environment, set_=set_ or [], prune=prune
+    what = describe_sweep(
+        recipe,
+        over or [],
+        set_ or [],
+        ladder=ladder,
+        grammar=grammar,
+        latency_budget=latency_budget,
+        trials=trials,
+        max_parallel=max_parallel,
+        environment=environment,
+        name=name,
+        prune=prune,
     )
+    if dry_run:
+        from trainyard_control.cli.sending import show_all
+        from trainyard_control.search.cluster_trials import packages
+
+        show_all(packages(what))
+        return
+    result = run_sweep(what, pending_limit)
     if html is not None:
         from trainyard.quality.page import write_html
 
@@ -70,7 +122,7 @@ def _document(result: Result) -> dict[str, Any]:
         "best": result.best.model_dump(),
         "front": [trial.number for trial in result.front],
         "importance": result.importance,
-        "test": result.test.metrics,
+        "test": result.test.metrics if result.test else None,
         "trials": [trial.model_dump() for trial in result.trials],
     }
 
@@ -87,7 +139,9 @@ def _show(result: Result) -> None:
         (trial for trial in result.trials if trial.state == "complete"), key=lambda trial: sign * (trial.metric or 0)
     )
     front = {trial.number for trial in result.front}
-    table = plain_table("trial", f"eval {result.metric}", "best epoch", "seconds", "parameters", "operations", "ms", "")
+    priced = any(trial.dollars is not None for trial in done)
+    costs = ["seconds", *(["dollars"] if priced else []), "parameters", "operations", "ms"]
+    table = plain_table("trial", f"eval {result.metric}", "best epoch", *costs, "")
     table.columns[-1].justify = "left"
     for trial in done[:_SHOWN]:
         table.add_row(
@@ -95,24 +149,28 @@ def _show(result: Result) -> None:
             f"{trial.metric:.4f}",
             f"{trial.best_epoch}/{len(trial.epochs)}",
             f"{trial.seconds:.1f}",
+            *([f"{trial.dollars or 0:.3g}"] if priced else []),
             f"{trial.parameters:,}",
             _operations(trial.operations),
             "" if trial.milliseconds is None else f"{trial.milliseconds:.3g}",
             escape(values_text(trial)),
         )
     console.print(table)
-    left = [trial for trial in result.trials if trial.state in ("pruned", "failed")]
-    pruned = sum(trial.state == "pruned" for trial in left)
-    console.print(f"* no other is better and cheaper; {pruned} pruned, {len(left) - pruned} failed", style="dim")
+    states = [trial.state for trial in result.trials]
+    ended = f"{states.count('pruned')} pruned, {states.count('failed')} failed"
+    if left_out := states.count("left_out"):
+        ended += f", {left_out} left out by the budget"
+    console.print(f"* no other is better and cheaper; {ended}", style="dim")
     if result.importance:
         shares = ", ".join(f"{key.rpartition('.')[2]} {share:.0%}" for key, share in result.importance.items())
         console.print(f"of the differences: {escape(shares)}", soft_wrap=True)
-    name = result.metric
-    bounds = result.test.intervals.get(name)
-    interval = f" (95 %: {bounds.low:.4f} to {bounds.high:.4f})" if bounds else ""
-    console.print(
-        f"the best on the test split, by which nothing was chosen: {name} {result.test.metrics[name]:.4f}{interval}"
-    )
+    if result.test:
+        name = result.metric
+        bounds = result.test.intervals.get(name)
+        interval = f" (95 %: {bounds.low:.4f} to {bounds.high:.4f})" if bounds else ""
+        console.print(
+            f"the best on the test split, by which nothing was chosen: {name} {result.test.metrics[name]:.4f}{interval}"
+        )
     console.print(f"the best, as a recipe: {escape(result.folder)}/best.yaml", soft_wrap=True)
 
 

@@ -29,9 +29,7 @@ def collect(recipe: Recipe, environment: Environment, runs: Mapping[str, str]) -
 
     Raises `TransientError` if a bucket cannot be reached.
     """
-    folder = storage.join(environment.storage, recipe.name, "train")
-    outputs = [storage.join(folder, name) for name in storage.children(folder)]
-    found = {pool: training for pool, run in runs.items() if (training := _training(outputs, run))}
+    found = {pool: each[1] for pool, run in runs.items() if (each := training_of(environment, recipe.name, run))}
     missing = [pool for pool in runs if pool not in found]
     if not found:
         return Measured(None, missing)
@@ -41,11 +39,13 @@ def collect(recipe: Recipe, environment: Environment, runs: Mapping[str, str]) -
     return Measured(certificate_of(recipe.name, list(found.values()), where, speeds, left_out), missing)
 
 
-def _training(outputs: list[str], run: str) -> Training | None:
-    """Return the training of the run that was given this name, None if none of the `outputs` is it."""
-    for output in outputs:
+def training_of(environment: Environment, recipe: str, run: str) -> tuple[str, Training] | None:
+    """Return the model's folder and the training of the run that was given this name, None if there is none yet."""
+    folder = storage.join(environment.storage, recipe, "train")
+    for name in storage.children(folder):
+        output = storage.join(folder, name)
         if output.endswith(keys.labelled("", run)) and storage.committed(output) is not None:
-            return Training.read(output)
+            return output, Training.read(output)
     return None
 
 

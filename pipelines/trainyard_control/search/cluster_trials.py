@@ -1,0 +1,157 @@
+"""Searches a recipe's settings on a cluster: each trial is a run that preprocesses and trains, as `bench --pools` does.
+
+Kubeflow starts no run twice that has a name, so a sweep that was ended goes on: what was begun is followed again.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Protocol
+
+import optuna
+
+from trainyard import errors
+from trainyard.errors import ConfigurationError, InfrastructureError, TransientError
+from trainyard.graph import OUTPUTS
+from trainyard.spec.environment import DEFAULT
+from trainyard.storage import storage
+from trainyard_control.cluster.durations import duration_text
+from trainyard_control.compiler.compilation import compiled_benchmark
+from trainyard_control.compiler.submission import Submission, submission
+from trainyard_control.kubeflow.run_view import RunView, StepView
+from trainyard_control.kubeflow.runs import Runs, changes, longest_wait
+from trainyard_control.kubeflow.submit import submit
+from trainyard_control.local.lanes import Lane
+from trainyard_control.search.result import Result
+from trainyard_control.search.speed.pools import training_of
+from trainyard_control.search.study import Study, Sweep
+from trainyard_control.search.sweep import SweepListener, in_lanes, require_possible, result, write_winner
+from trainyard_control.search.trials import Trial, with_training
+
+PREPROCESS = OUTPUTS[0]
+_POLL_SECONDS = 1.0
+
+
+class ClusterListener(SweepListener, Protocol):
+    """Receives what happens in a sweep on a cluster."""
+
+    def trial_sent(self, trial: Trial, run: str, run_id: str, attached: bool) -> None:
+        """The trial's run is at the server; attached: it had been sent before."""
+
+    def trial_step(self, trial: Trial, step: StepView) -> None:
+        """A step of the trial's run has a new sentence."""
+
+
+def run(sweep: Sweep, listener: ClusterListener, pending_limit: float, runs: Runs) -> Result:
+    """Have the cluster train what is not trained yet, and return what was found; the winner is not judged there.
+
+    A step that waits for a node longer than `pending_limit` seconds ends its run and the sweep. Raises as
+    `sweep.run`, and as what `runs` asks the servers.
+    """
+    require_room(sweep)
+    require_possible(sweep)
+    with storage.lease(sweep.folder):
+        study = Study(sweep)
+        cluster = _Cluster(study, listener, pending_limit, runs)
+        in_lanes(study, [None] * sweep.max_parallel, cluster.train, listener)
+        return result(study, write_winner(study), None)
+
+
+def require_room(sweep: Sweep) -> None:
+    """Raise `ConfigurationError` if the pool of train cannot have nodes for so many trials at a time."""
+    where, wanted = sweep.environment, sweep.max_parallel
+    name = where.placement.get("train", where.placement.get(DEFAULT, ""))
+    pool = where.pools[name]
+    room = wanted if pool.nodes is None else pool.nodes // pool.workers
+    if not 1 <= wanted <= room:
+        each = "one" if pool.workers == 1 else f"{pool.workers}"
+        nodes = (
+            "" if pool.nodes is None else f": pool '{name}' has at most {pool.nodes} nodes, and a trial takes {each}"
+        )
+        raise ConfigurationError(f"--max-parallel {wanted}: is not possible{nodes}. Give 1 to {max(1, room)}.")
+
+
+def packages(sweep: Sweep) -> list[Submission]:
+    """Return the runs that would be sent at first, if none was before."""
+    if sweep.environment.target == "local":
+        raise ConfigurationError("--dry-run: shows the runs of a cluster. Name its environment with -e.")
+    require_room(sweep)
+    study = Study(sweep, kept=False)
+    taken = [study.take() for _ in range(min(sweep.max_parallel, sweep.count))]
+    return [_submission(sweep, trial) for trial, _ in filter(None, taken)]
+
+
+def _submission(sweep: Sweep, trial: Trial) -> Submission:
+    variant, name = sweep.variant(trial.values), f"{sweep.run}-{trial.number + 1}"
+    placed = compiled_benchmark(variant, sweep.environment, label=name)
+    what = submission(variant, sweep.environment, placed, name)
+    return replace(what, pipeline=f"trainyard-sweep-{variant.name}")
+
+
+@dataclass
+class _Cluster:
+    """Has trials trained as runs of a cluster. examples: set once a run has made them; the first one goes alone."""
+
+    study: Study
+    listener: ClusterListener
+    pending_limit: float
+    runs: Runs
+    examples: threading.Event = field(default_factory=threading.Event)
+    _first: threading.Lock = field(default_factory=threading.Lock)
+
+    def train(self, trial: Trial, _: optuna.Trial, lane: Lane) -> Trial:
+        """Return the trial as it ended."""
+        try:
+            what = _submission(self.study.sweep, trial)
+        except ConfigurationError as error:
+            return trial.model_copy(update={"state": "failed", "why": str(error)})
+        self._wait_for_examples(lane)
+        done = submit(what, self.runs.server)
+        self.listener.trial_sent(trial, what.run, done.run_id, done.attached)
+        trial = self._ended(trial, what.run, self._followed(trial, done.run_id, lane))
+        self.examples.set()
+        return trial
+
+    def _wait_for_examples(self, lane: Lane) -> None:
+        """Return at once in the first lane that comes, in the others when its run has made the examples."""
+        first = self._first.acquire(blocking=False)
+        while not (first or self.examples.wait(_POLL_SECONDS)):
+            _require_going_on(lane)
+
+    def _followed(self, trial: Trial, run_id: str, lane: Lane) -> RunView:
+        """Return the trial's run as it ended. Raises `TransientError` if it waits too long for a node."""
+        views = changes(self.runs.watch(run_id), lambda step: self.listener.trial_step(trial, step))
+        for view in views:
+            _require_going_on(lane)
+            if any(step.name == PREPROCESS and step.state == "done" for step in view.steps):
+                self.examples.set()
+            waiting = longest_wait(view, datetime.now(UTC))
+            if waiting and waiting[0] > self.pending_limit and not view.over:
+                self.runs.cancel(run_id)
+                seconds, step = duration_text(waiting[0]), waiting[1]
+                kind = InfrastructureError if step.permanent else TransientError
+                raise kind(
+                    f"{view.name}: {step.name} waits for {seconds} ({step.sentence.rstrip('.')}): the run is ended. "
+                    "The same command with the same --name goes on."
+                )
+        return view
+
+    def _ended(self, trial: Trial, run: str, view: RunView) -> Trial:
+        sweep = self.study.sweep
+        if view.state == "SUCCEEDED":
+            found = training_of(sweep.environment, sweep.recipe.name, run)
+            if found is not None:
+                return with_training(trial, sweep.recipe.name, *found)
+            why = f"{run} has succeeded, and its model is not in {sweep.environment.storage}"
+        else:
+            why = view.reason
+        if not self.examples.is_set():  # the others would end like it
+            raise errors.from_code(int(view.exit_code), why)
+        return trial.model_copy(update={"state": "failed", "why": why})
+
+
+def _require_going_on(lane: Lane) -> None:
+    if lane.stop.begun:  # the runs themselves go on
+        raise KeyboardInterrupt

@@ -1,0 +1,259 @@
+"""A sweep, its trials as they are kept beside the outputs, and Optuna's study of them, for several threads."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import random
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import optuna
+from optuna.trial import TrialState, create_trial
+from pydantic import TypeAdapter, ValidationError
+
+from trainyard.contract.artifacts.train import Epoch
+from trainyard.errors import DataError
+from trainyard.spec import recipe as recipes
+from trainyard.spec.environment import Environment
+from trainyard.spec.gates import LARGER_MAIN_IS_BETTER
+from trainyard.spec.hardware import machines
+from trainyard.spec.recipe import Recipe
+from trainyard.storage import storage
+from trainyard_control.search.grammar import Grammar
+from trainyard_control.search.space import Dimension, override
+from trainyard_control.search.trials import Trial
+
+if TYPE_CHECKING:
+    from optuna.study import Study as OptunaStudy
+
+_STARTUP_TRIALS = 4  # chosen: the median of fewer says little
+_REDRAWS = 20  # chosen: draws until one differs from all trials before it
+_WARM_UP = 0.25  # chosen: share of the epochs before which no trial is left
+_STATES = {
+    "complete": TrialState.COMPLETE,
+    "pruned": TrialState.PRUNED,
+    "left_out": TrialState.PRUNED,  # a failed one would teach the sampler nothing
+    "failed": TrialState.FAIL,
+}
+_TRIALS = TypeAdapter(list[Trial])
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Variants of the recipe `name`, with `overrides` for all of them.
+
+    trials: how many; None tries each combination if all dimensions are values. prune: leave a trial that is worse than
+    the median of those before it at the same epoch. max_parallel: how many train at a time. latency_budget: the most
+    milliseconds that an answer may take on one core. run: what the trials' runs on a cluster are called.
+    """
+
+    name: str
+    overrides: list[str]
+    dimensions: Sequence[Dimension | Grammar]
+    environment: Environment
+    trials: int | None = None
+    prune: bool = True
+    max_parallel: int = 1
+    latency_budget: float | None = None
+    run: str = ""
+
+    @property
+    def recipe(self) -> Recipe:
+        """The recipe of which variants are tried."""
+        return recipes.load(self.name, self.overrides)
+
+    def variant(self, values: dict[str, Any]) -> Recipe:
+        """Return the recipe of a trial."""
+        return recipes.load(self.name, [*self.overrides, *(override(key, value) for key, value in values.items())])
+
+    @property
+    def digest(self) -> str:
+        """What tells one search from another: the same for the same sweep, however many trials it has."""
+        described: list[Any] = [self.recipe.model_dump(mode="json"), [repr(dimension) for dimension in self.dimensions]]
+        if self.latency_budget is not None:
+            described.append(self.latency_budget)
+        return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:12]
+
+    @property
+    def folder(self) -> str:
+        """Where trials and results are."""
+        parts = [self.run, self.digest] if self.run else [self.digest]
+        return storage.join(self.environment.storage, self.recipe.name, "sweeps", "-".join(parts))
+
+    @property
+    def combinations(self) -> list[tuple[Any, ...]] | None:
+        """All combinations, in the order in which they are tried, or None if a dimension is a range."""
+        if not all(dimension.values for dimension in self.dimensions):
+            return None
+        combinations = list(itertools.product(*(dimension.values for dimension in self.dimensions)))
+        random.Random(self.recipe.seed).shuffle(combinations)  # noqa: S311 - an order, no secret
+        return combinations
+
+    @property
+    def count(self) -> int:
+        """How many trials there are in all."""
+        combinations = self.combinations
+        if combinations is None:
+            return self.trials or 12
+        return min(len(combinations), self.trials or len(combinations))
+
+    @property
+    def dollars_per_hour(self) -> float | None:
+        """What an hour of a trial costs, None if no price is known: of a cluster's nodes, of its part of this machine.
+
+        This machine costs what the environment says of the pool that train is placed on, and nothing else.
+        """
+        where = self.environment
+        pool = where.pools.get(where.placement.get("train", where.placement.get("default", "")))
+        if pool is None:
+            return None
+        if where.target == "local":
+            return None if pool.price_per_hour is None else pool.price_per_hour / self.max_parallel
+        price = machines.price(pool, where.platform)
+        return None if price is None else price.usd_per_hour * pool.workers
+
+
+class Study:
+    """The trials of a sweep: those that are done, and those that threads have taken.
+
+    kept: False reads and writes nothing, to show what would be tried first.
+    """
+
+    def __init__(self, sweep: Sweep, kept: bool = True) -> None:
+        self.sweep, self._kept = sweep, kept
+        self.trials = _read(sweep.folder) if kept else []
+        self._lock = threading.RLock()
+        self._left_out: list[dict[str, Any]] = []
+        done = [trial for trial in self.trials if trial.state != "begun"]
+        ended = {trial.number for trial in done}
+        self._waiting = [number for number in range(sweep.count) if number not in ended]
+        self.optuna = _of(sweep, done)
+
+    def take(self) -> tuple[Trial, optuna.Trial] | None:
+        """Return the next trial, None if there is none; those that were begun before come first."""
+        with self._lock:
+            return self._begin(self._waiting.pop(0)) if self._waiting else None
+
+    def again(self, trial: Trial, drawn: optuna.Trial) -> tuple[Trial, optuna.Trial] | None:
+        """Return other values for a trial that is left out, None if there is no choice."""
+        with self._lock:
+            if self.sweep.combinations is not None:
+                return None
+            self.optuna.tell(drawn, state=TrialState.PRUNED)
+            self._left_out.append(trial.values)
+            self.trials[trial.number] = trial.model_copy(update={"values": {}})
+            return self._begin(trial.number)
+
+    def should_prune(self, drawn: optuna.Trial, epoch: Epoch) -> bool:
+        """Note the epoch, and return whether the trial would hardly become the best."""
+        with self._lock:
+            drawn.report(epoch.metric, epoch.epoch)
+            return self.sweep.prune and drawn.should_prune()
+
+    def end(self, trial: Trial, drawn: optuna.Trial) -> Trial | None:
+        """The trial is kept as it ended; returns the best of all so far."""
+        with self._lock:
+            if (price := self.sweep.dollars_per_hour) is not None and trial.state in ("complete", "pruned"):
+                trial = trial.model_copy(update={"dollars": float(f"{trial.seconds * price / 3600:.4g}")})
+            self.trials[trial.number] = trial
+            self.write()
+            if trial.state == "complete":
+                self.optuna.tell(drawn, trial.metric)
+            else:
+                self.optuna.tell(drawn, state=_STATES[trial.state])
+            return self.best
+
+    @property
+    def best(self) -> Trial | None:
+        """The best of the complete trials; of equal ones that with the smaller loss."""
+        sign = -1 if LARGER_MAIN_IS_BETTER[self.sweep.recipe.task] else 1
+        complete = [trial for trial in self.trials if trial.metric is not None and trial.state == "complete"]
+        return min(complete, key=lambda trial: (sign * (trial.metric or 0), trial.eval_loss or 0), default=None)
+
+    @property
+    def importance(self) -> dict[str, float]:
+        """The share of the differences in the metric that each parameter makes, if it can be told."""
+        complete = [trial for trial in self.optuna.trials if trial.state == TrialState.COMPLETE]
+        if len(complete) < 2 or len({trial.value for trial in complete}) < 2:
+            return {}
+        evaluator = optuna.importance.FanovaImportanceEvaluator(seed=1)
+        return optuna.importance.get_param_importances(self.optuna, evaluator=evaluator)
+
+    def write(self) -> None:
+        """Keep the trials as they are."""
+        text = _TRIALS.dump_json(self.trials, indent=1).decode()
+        if self._kept:
+            storage.write_text(storage.join(self.sweep.folder, "trials.json"), text)
+
+    def _begin(self, number: int) -> tuple[Trial, optuna.Trial]:
+        dimensions, combinations = self.sweep.dimensions, self.sweep.combinations
+        if number < len(self.trials) and self.trials[number].values:  # it was begun: its checkpoints are there
+            fixed = self.trials[number].values
+        elif combinations is not None:
+            fixed = dict(zip((dimension.key for dimension in dimensions), combinations[number], strict=True))
+        else:
+            fixed = {}
+        if fixed:
+            self.optuna.enqueue_trial(_parameters(dimensions, fixed))
+        known = [other.values for other in self.trials if other.number != number] + self._left_out
+        for left in reversed(range(_REDRAWS)):
+            drawn = self.optuna.ask()
+            values = {dimension.key: dimension.suggest(drawn) for dimension in dimensions}
+            if fixed or values not in known or not left:  # at last there may be no others
+                break
+            self.optuna.tell(drawn, state=TrialState.FAIL)  # which teaches the sampler nothing
+        self.trials[number : number + 1] = [Trial(number=number, values=values)]
+        self.write()
+        return self.trials[number], drawn
+
+
+def _parameters(dimensions: Sequence[Dimension | Grammar], values: dict[str, Any]) -> dict[str, Any]:
+    drawn: dict[str, Any] = {}
+    for dimension in dimensions:
+        drawn |= dimension.parameters(values[dimension.key])
+    return drawn
+
+
+def _of(sweep: Sweep, done: list[Trial]) -> OptunaStudy:
+    """Return Optuna's study, which knows the trials that are `done`."""
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    recipe = sweep.recipe
+    study = optuna.create_study(
+        direction="maximize" if LARGER_MAIN_IS_BETTER[recipe.task] else "minimize",
+        sampler=optuna.samplers.TPESampler(
+            seed=recipe.seed + len(done),
+            n_startup_trials=max(4, sweep.count // 4),
+            constant_liar=sweep.max_parallel > 1,  # else those that train at a time would be much alike
+        ),
+        pruner=optuna.pruners.MedianPruner(_STARTUP_TRIALS, max(1, round(_WARM_UP * recipe.train.epochs))),
+    )
+    for trial in done:
+        fixed = optuna.trial.FixedTrial(_parameters(sweep.dimensions, trial.values))
+        for dimension in sweep.dimensions:
+            dimension.suggest(fixed)
+        study.add_trial(
+            create_trial(
+                state=_STATES[trial.state],
+                value=trial.metric,
+                params=fixed.params,
+                distributions=fixed.distributions,
+                intermediate_values=dict(enumerate(trial.epochs, 1)),
+            )
+        )
+    return study
+
+
+def _read(folder: str) -> list[Trial]:
+    text = storage.read_text(storage.join(folder, "trials.json"))
+    if text is None:
+        return []
+    try:
+        return _TRIALS.validate_json(text)
+    except ValidationError as error:
+        raise DataError(
+            f"{folder}/trials.json: another version of Trainyard wrote it. Remove it and run again."
+        ) from error

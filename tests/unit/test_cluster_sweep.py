@@ -1,0 +1,234 @@
+"""A sweep on a cluster: which runs are sent, how many go on at a time, and what is made of what they leave.
+
+The server stands for Kubeflow's: it answers in the published types, and its runs end as the test says.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import Counter
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import kfp_server_api as kfp
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from trainyard.contract.artifacts.train import Epoch, Training
+from trainyard.errors import ConfigurationError, DataError
+from trainyard.spec import environment as environments
+from trainyard.storage import storage
+from trainyard_control.api.progress import SweepScreen
+from trainyard_control.cli.main import app
+from trainyard_control.kubeflow import runs as watching
+from trainyard_control.kubeflow.runs import Runs
+from trainyard_control.search import cluster_trials
+from trainyard_control.search.space import Dimension
+from trainyard_control.search.study import Sweep
+
+ROOM = '{requests: {cpu: "1", memory: 1Gi}, limits: {memory: 1Gi}}'
+ENVIRONMENT = f"""
+target: kubeflow
+platform: gke
+storage: gs://bucket/runs
+images: {{cpu: "registry.example/cpu:1", gpu: "registry.example/gpu:1"}}
+kubeflow: {{endpoint: "http://127.0.0.1:1"}}
+pools:
+  cpu: {{kind: cpu, resources: {ROOM}}}
+  l4: {{kind: gpu, accelerator: nvidia-l4, count: 2, workers: 2, nodes: 5, price_per_hour: 2, resources: {ROOM}}}
+  edge: {{kind: cpu, trains: false, resources: {ROOM}}}
+placement: {{default: cpu, train: l4}}
+"""
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+def trained(metric: float) -> Training:
+    epoch = Epoch(
+        epoch=1, step=1, learning_rate=0.1, train_loss=1, eval_loss=1, metric=metric, examples_per_second=10, seconds=90
+    )
+    return Training(
+        model="cnn_small", parameters=10, steps=3, epochs=1, best_epoch=1, workers=2, devices=["GPU:0"],
+        precision="float32", examples_per_second=10, bottleneck="compute", step_ms=1, cached_step_ms=1,
+        resumed_from=None, history=[epoch], seconds={"import": 1.0, "steps": 89.0}, replicas=4, hardware="NVIDIA L4",
+        cores=4, flops_per_example=1e6, step_split_ms={}, measured=[],
+    )  # fmt: skip
+
+
+@dataclass
+class Server:
+    """Runs that end after three looks: preprocess is done at the second. `ends` says how, by the number of a trial.
+
+    most: how many went on at a time; before: the runs that were made while no examples were there.
+    """
+
+    root: str
+    ends: dict[str, str] = field(default_factory=dict)
+    made: list[Any] = field(default_factory=list)
+    most: int = 0
+    before: list[str] = field(default_factory=list)
+    _looks: Counter[str] = field(default_factory=Counter)
+    _lock: Any = field(default_factory=threading.RLock)
+    host = "http://127.0.0.1:1"
+
+    def upload(self, pipeline: str, version: str, package: str) -> tuple[str, str]:
+        return pipeline, version
+
+    def experiment(self) -> str:
+        return "e"
+
+    def find_runs(self, name: str) -> list[Any]:
+        with self._lock:
+            return [self._now(run) for run in reversed(self.made) if run.display_name == name]
+
+    def create_run(self, run: Any) -> Any:
+        with self._lock:
+            if not any(count > 1 for count in self._looks.values()):
+                self.before.append(run.display_name)
+            run.run_id, run.created_at, run.state = f"id-{run.display_name}", NOON, "RUNNING"
+            self.made.append(run)
+            self.most = max(self.most, sum(self._now(each).state == "RUNNING" for each in self.made))
+            return run
+
+    def run(self, run_id: str) -> Any:
+        with self._lock:
+            run = next(run for run in self.made if run.run_id == run_id)
+            self._looks[run_id] += 1
+            if self._looks[run_id] == 3 and self._end(run) == "SUCCEEDED":
+                number = run.display_name.rpartition("-")[2]
+                output = storage.join(self.root, f"digits/train/000{number}.{run.display_name}")
+                with storage.stage(output, producer="trainyard.train") as folder:
+                    trained(0.5 + int(number) / 100).write(folder)
+            return self._now(run)
+
+    def _end(self, run: Any) -> str:
+        return self.ends.get(run.display_name.rpartition("-")[2], "SUCCEEDED")
+
+    def _now(self, run: Any) -> Any:
+        looks = self._looks[run.run_id]
+        run.state = self._end(run) if looks >= 3 else "RUNNING"
+        ended = {"preprocess": "SUCCEEDED" if looks > 1 else "RUNNING"}
+        ended |= {"train": run.state} if looks > 1 else {}
+        if self.ends.get("why") == "preprocess":
+            ended = {"preprocess": run.state}
+        run.run_details = kfp.V2beta1RunDetails(
+            task_details=[
+                kfp.V2beta1PipelineTaskDetail(display_name=name, state=state, start_time=NOON)
+                for name, state in ended.items()
+            ]
+        )
+        return run
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> str:
+    path = tmp_path / "yard.yaml"
+    path.write_text(ENVIRONMENT)
+    return str(path)
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watching, "_POLL_SECONDS", 0.001)
+    monkeypatch.setattr(cluster_trials, "_POLL_SECONDS", 0.01)
+    monkeypatch.setattr(Runs, "cluster", property(lambda _: no_pods()))
+
+
+def no_pods() -> None:
+    raise ConfigurationError("pods may not be read")
+
+
+def swept(environment: str, root: Path, server: Server, values: int = 6) -> Any:
+    where = environments.load(environment).model_copy(update={"storage": str(root)})
+    dimensions = [Dimension("model.dropout", values=tuple(number / 10 for number in range(values)))]
+    sweep = Sweep("digits", [], [*dimensions], where, max_parallel=2, run="night")
+    runs = Runs(where)
+    runs.server = server  # type: ignore[assignment]
+    return cluster_trials.run(sweep, SweepScreen(sweep.count, "accuracy"), 60, runs)
+
+
+def test_trials_are_runs_of_which_some_go_on_at_a_time_after_the_first_made_the_examples(
+    environment: str, tmp_path: Path
+) -> None:
+    server = Server(str(tmp_path), {"3": "FAILED"})
+    result = swept(environment, tmp_path, server)
+    assert sorted(run.display_name for run in server.made) == [f"night-{number}" for number in range(1, 7)]
+    assert server.most == 2 and len(server.before) == 1
+    states = [trial.state for trial in result.trials]
+    assert states.count("complete") == 5 and states[2] == "failed"
+    assert result.best.number == 5 and result.best.metric == 0.56 and result.test is None
+    # 90 seconds of two nodes of 2 dollars an hour.
+    assert result.best.dollars == 0.1 and "dollars of training" in result.page()
+    assert storage.read_text(f"{result.folder}/best.yaml")
+    assert not (tmp_path / "digits/models").exists()
+
+
+def test_the_same_name_goes_on_and_sends_nothing_twice(environment: str, tmp_path: Path) -> None:
+    server = Server(str(tmp_path))
+    result = swept(environment, tmp_path, server)
+    trials = [json.loads(trial.model_dump_json()) for trial in result.trials]
+    for number in (1, 4):  # as if the command had been ended while they went on
+        trials[number] = {"number": number, "values": trials[number]["values"]}
+    storage.write_text(f"{result.folder}/trials.json", json.dumps(trials))
+    again = swept(environment, tmp_path, server)
+    assert again.trials == result.trials and len(server.made) == 6
+
+
+def test_a_first_run_without_examples_ends_the_sweep(environment: str, tmp_path: Path) -> None:
+    server = Server(str(tmp_path), {"1": "FAILED", "2": "FAILED", "why": "preprocess"})
+    with pytest.raises(Exception, match="preprocess"):
+        swept(environment, tmp_path, server)
+    assert len(server.made) == 1
+
+
+def test_a_sweep_whose_trials_all_fail_says_the_last_reason(environment: str, tmp_path: Path) -> None:
+    server = Server(str(tmp_path), dict.fromkeys("12", "FAILED"))
+    with pytest.raises(DataError, match="none of the 2 trials was completed; the last: train"):
+        swept(environment, tmp_path, server, values=2)
+
+
+def test_each_package_trains_on_the_pool_of_train_under_a_label(environment: str) -> None:
+    options = ["--over", "model.dropout=0.1,0.2,0.3", "--max-parallel", "2", "--name", "night", "--dry-run"]
+    shown = CliRunner().invoke(app, ["sweep", "digits", "-e", environment, *options])
+    assert shown.exit_code == 0, shown.output
+    documents = list(yaml.safe_load_all(shown.stdout))
+    assert len(documents) == 6  # of each run pipeline, platform and request
+    labels = [
+        pipeline["root"]["inputDefinitions"]["parameters"]["label"]["defaultValue"] for pipeline in documents[::3]
+    ]
+    assert labels == ["night-1", "night-2"]
+    assert {*documents[0]["deploymentSpec"]["executors"]} == {"exec-preprocess", "exec-train"}
+    assert '"workers":2' in documents[0]["root"]["inputDefinitions"]["parameters"]["gang"]["defaultValue"]
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--max-parallel", "3"], "pool 'l4' has at most 5 nodes, and a trial takes 2. Give 1 to 2"),
+        (["--max-parallel", "0"], "--max-parallel 0: is not possible"),
+        (["--name", "A_"], "is not a name"),
+        (["--over", "train.epochss=1,2"], "Did you mean 'epochs'"),
+    ],
+)
+def test_what_cannot_be_swept_is_refused_before_anything_is_sent(
+    environment: str, options: list[str], sentence: str
+) -> None:
+    command = ["sweep", "digits", "-e", environment, "--over", "model.dropout=0.1,0.2", "--dry-run", *options]
+    ended = CliRunner().invoke(app, command, env={"COLUMNS": "400"})
+    assert ended.exit_code != 0
+    assert sentence in (ended.stderr + str(ended.exception))
+
+
+def test_a_pool_that_cannot_train_is_refused(environment: str) -> None:
+    Path(environment).write_text(ENVIRONMENT.replace("train: l4", "train: edge"))
+    ended = CliRunner().invoke(app, ["sweep", "digits", "-e", environment, "--over", "model.dropout=0.1,0.2"])
+    assert "'edge' cannot train: its pool says trains: false" in (ended.stderr + str(ended.exception))
+
+
+def test_this_machine_has_no_runs_to_name_or_show() -> None:
+    for options in (["--name", "a"], ["--dry-run"]):
+        ended = CliRunner().invoke(app, ["sweep", "digits", "--over", "model.dropout=0.1,0.2", *options])
+        assert "of a cluster" in (ended.stderr + str(ended.exception)), options
