@@ -11,10 +11,11 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import ModuleType
+from typing import Any
 
 from trainyard.child_process import ChildProcess, prepare_fork_server
 from trainyard.events import stderr_hidden
@@ -41,7 +42,18 @@ class Running:
 def step_process(step: str, options: dict[str, str], cores: frozenset[int] | None = None) -> Iterator[Running]:
     """Run `step` with `options` while the block reads from it, on those `cores` if some are named.
 
-    Ctrl-C and SIGTERM of this process go on to the step, and nothing of it runs on when the block ends.
+    It ends as `process` says.
+    """
+    command_line = [f"--{name}={value}" for name, value in options.items()]
+    with process(_step, (step, command_line, cores), step) as running:
+        yield running
+
+
+@contextmanager
+def process(target: Callable[..., None], args: tuple[Any, ...], name: str) -> Iterator[Running]:
+    """Run `target(*args)` in a process that has TensorFlow imported, while the block reads from it.
+
+    Ctrl-C and SIGTERM of this process go on to it, and nothing of it runs on when the block ends.
     """
     children: list[ChildProcess] = []
     stop_requested = threading.Event()
@@ -52,14 +64,13 @@ def step_process(step: str, options: dict[str, str], cores: frozenset[int] | Non
             for child in children:
                 child.terminate()
 
-    # Around the start of the step: else a signal in between would leave it running.
+    # Around the start of the process: else a signal in between would leave it running.
     with on_sigterm(pass_on):
         try:
             with stderr_hidden():
                 prepare_fork_server(_IMPORTED_ONCE)
-            command_line = [f"--{name}={value}" for name, value in options.items()]
             with _main_hidden():
-                children.append(ChildProcess(_step, (step, command_line, cores), step, signal.SIGTERM))
+                children.append(ChildProcess(target, args, name, signal.SIGTERM))
             if stop_requested.is_set():
                 children[0].terminate()
             with children[0].lines:

@@ -57,6 +57,19 @@ class Device(Part):
     gb_per_second: float
 
 
+class InputSpeed(Part):
+    """The examples a second that the input of a training gives on its own: the mean, and the slowest and fastest part.
+
+    source: what they come from. used: whether the recipe's training takes them from there.
+    """
+
+    source: str
+    examples_per_second: float
+    low: float
+    high: float
+    used: bool
+
+
 class Training(Document):
     """Output of train. The folder holds model.keras and tensorboard/ beside this document.
 
