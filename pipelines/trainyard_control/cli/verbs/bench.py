@@ -143,7 +143,7 @@ def _show(certificate: Certificate) -> None:
         )
     console.print(table)
     if certificate.inputs:
-        alone = plain_table("input alone, from", "examples/s", "range", "")
+        alone = plain_table("input alone, from", "examples/s", ends, "")
         for source in certificate.inputs:
             alone.add_row(
                 source.source,

@@ -21,7 +21,7 @@ _WAITS = 0.1  # chosen: less is the noise of a machine that does other things
 class Certificate(Part):
     """What was measured on which devices with which versions. digest: SHA-256 of all else as JSON with sorted keys.
 
-    inputs: the input alone, from each source; none of tables. seconds: those of the trainings, and all that it took.
+    inputs: the input alone, from each source; none of tables. seconds: of the trainings, of the input, and of all.
     """
 
     recipe: str

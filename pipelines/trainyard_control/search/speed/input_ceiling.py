@@ -7,10 +7,11 @@ from collections.abc import Sequence
 
 from trainyard import errors, events
 from trainyard.contract.artifacts.train import InputSpeed
-from trainyard.errors import TrainyardError
+from trainyard.errors import InfrastructureError
 from trainyard.spec.recipe import Recipe
 from trainyard_control.local.step_process import process
 from trainyard_control.search.chart import Chart, Mark, chart
+from trainyard_control.search.speed.rounds import interval
 
 NO_PICTURES = "It has no pictures: the rows of a table are numbers already, and nothing is decoded."
 _EVENT = "input_speed"
@@ -19,7 +20,7 @@ _EVENT = "input_speed"
 def measure(recipe: Recipe, examples: str) -> list[InputSpeed]:
     """Return how fast the input gives the pictures of the preprocess output `examples`, from each source.
 
-    Raises `TrainyardError` with the reason if the process fails.
+    Raises `InfrastructureError` with the reason if the process fails.
     """
     found, last = [], ""
     with process(_emit_speeds, (recipe.model_dump_json(), examples), "input") as running:
@@ -34,7 +35,19 @@ def measure(recipe: Recipe, examples: str) -> list[InputSpeed]:
     if code in (-signal.SIGINT, errors.ExitCode.INTERRUPTED):
         raise KeyboardInterrupt
     if code:
-        raise TrainyardError(f"It could not be measured: {last[:300] or f'its process ended with {code}'}.")
+        raise InfrastructureError(f"It could not be measured: {last[:300] or f'its process ended with {code}'}.")
+    return found
+
+
+def over_rounds(rounds: Sequence[Sequence[InputSpeed]]) -> list[InputSpeed]:
+    """Return of each source the mean over the rounds with its 95 % interval; of one round what that measured."""
+    if len(rounds) < 2:
+        return list(rounds[0]) if rounds else []
+    found = []
+    for of_source in zip(*rounds, strict=True):
+        rate, low, high = interval([speed.examples_per_second for speed in of_source])
+        values = {"examples_per_second": round(rate, 1), "low": round(low, 1), "high": round(high, 1)}
+        found.append(of_source[0].model_copy(update=values))
     return found
 
 

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     import keras
 
 _EPOCHS, _QUICK_EPOCHS = 6, 3  # chosen: the first warms up, and the others give the range
+_INPUT = "input"  # among the settings that are left out
 _START = ("import", "join", "probe", "build", "input", "compile")  # of Training.seconds: what comes before the speed
 
 
@@ -130,25 +131,22 @@ def measure(
     training of the recipe as it is raises, and `ConfigurationError` before anything starts if it needs more memory than
     there is.
     """
-    start = time.monotonic()
+    start, input_seconds = time.monotonic(), 0.0
     overrides = shortened(overrides, quick)
     recipe = short(name, overrides)
     measured = settings(recipe, quick) if workers is None else gangs(recipe, workers)
     trainings: dict[str, list[Training]] = {}
-    left_out: dict[str, str] = {}
-    inputs: list[InputSpeed] = []
+    left_out = {} if recipe.data.is_image else {_INPUT: input_ceiling.NO_PICTURES}
+    inputs: list[list[InputSpeed]] = []
     for turn in range(rounds):
         for number, setting in enumerate(measured):
             if setting.name in left_out:
                 continue
             folder = storage.join(environment.storage, recipe.name, "certificate", str(number))
             try:
-                variant = _variant(name, overrides, setting)
-                fit.require_memory(variant, environment)
-                # From train on: a speed that was measured before is not one of now.
-                run = LocalRun(variant, environment, "", "train", listener, folder=folder, cores=setting.cores)
-                examples = run.preprocess()
-                training = Training.read(run.train(None))
+                training, examples = _trained(
+                    _variant(name, overrides, setting), environment, setting, folder, listener
+                )
             except ConfigurationError as error:
                 if setting is measured[0]:
                     raise
@@ -158,9 +156,13 @@ def measure(
                 continue
             trainings.setdefault(setting.name, []).append(training)
             listener.training_ended(setting.name, turn + 1, rounds, epoch_rate(training))
-        if not turn and workers is None:
-            inputs, why = _inputs(recipe, examples)
-            left_out |= {"input": why} if why else {}
+        if workers is None and _INPUT not in left_out:
+            before = time.monotonic()
+            try:
+                inputs.append(input_ceiling.measure(recipe, examples))
+            except (ConfigurationError, DataError, InfrastructureError) as error:
+                left_out[_INPUT], inputs = str(error), []
+            input_seconds += time.monotonic() - before
     speeds = [
         over_rounds(setting, _batch_size(recipe, setting), trainings[setting.name], trainings[measured[0].name])
         for setting in measured
@@ -168,8 +170,21 @@ def measure(
     ]
     taken = [training for of_setting in trainings.values() for training in of_setting]
     trained = sum(sum(training.seconds.values()) for training in taken)
-    seconds = {"trainings": round(trained, 1), "all": round(time.monotonic() - start, 1)}
-    return certificate_of(recipe.name, taken, _machine_name(), speeds, left_out, inputs, seconds)
+    spent = {"trainings": trained, "input": input_seconds, "all": time.monotonic() - start}
+    seconds = {what: round(value, 1) for what, value in spent.items()}
+    of_sources = input_ceiling.over_rounds(inputs)
+    return certificate_of(recipe.name, taken, _machine_name(), speeds, left_out, of_sources, seconds)
+
+
+def _trained(
+    variant: recipes.Recipe, environment: Environment, setting: Setting, folder: str, listener: SpeedListener
+) -> tuple[Training, str]:
+    """Train `variant` on the setting's cores; return what it left, and the folder of its examples."""
+    fit.require_memory(variant, environment)
+    # From train on: a speed that was measured before is not one of now.
+    run = LocalRun(variant, environment, "", "train", listener, folder=folder, cores=setting.cores)
+    examples = run.preprocess()
+    return Training.read(run.train(None)), examples
 
 
 def _variant(name: str, overrides: Sequence[str], setting: Setting) -> recipes.Recipe:
@@ -178,16 +193,6 @@ def _variant(name: str, overrides: Sequence[str], setting: Setting) -> recipes.R
 
 def _batch_size(recipe: recipes.Recipe, setting: Setting) -> int:
     return int(setting.values.get("train.batch_size", recipe.train.batch_size))
-
-
-def _inputs(recipe: recipes.Recipe, examples: str) -> tuple[list[InputSpeed], str]:
-    """Return the speeds of the input alone, or why there are none."""
-    if not recipe.data.is_image:
-        return [], input_ceiling.NO_PICTURES
-    try:
-        return input_ceiling.measure(recipe, examples), ""
-    except (ConfigurationError, DataError, InfrastructureError) as error:
-        return [], str(error)
 
 
 def of_model(model: keras.Model, quick: bool, listener: SpeedListener) -> Certificate:
