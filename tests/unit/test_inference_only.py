@@ -63,8 +63,9 @@ def test_a_training_where_none_can_run_is_refused_with_the_nearest_that_trains(
 
 
 def test_what_infers_only_may_evaluate_and_predict(tmp_path: Path) -> None:
-    environment = load(tmp_path, "{default: cpu, train: l4, evaluate: inf2, export: serving}")
+    environment = load(tmp_path, "{default: cpu, train: l4, evaluate: inf2, export: serving, predict: serving}")
     assert environment.pool_of("evaluate").variant == "cpu"
+    assert environment.pool_of("predict") == environment.pool_of("export") == environment.pools["serving"]
     neuron = placement(environment.pools["inf2"], "eks")
     assert (neuron.resource, neuron.count) == ("aws.amazon.com/neuron", 1)
     assert placement(environment.pools["coral"], "kubernetes").resource is None

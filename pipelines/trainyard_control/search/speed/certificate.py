@@ -8,6 +8,7 @@ import platform
 from datetime import UTC, datetime
 
 from trainyard.contract.artifacts.document import Part
+from trainyard.contract.artifacts.export import Answer
 from trainyard.contract.artifacts.train import Device, InputSpeed
 from trainyard.quality.page import framed
 from trainyard_control.search.chart import Mark, chart
@@ -22,6 +23,7 @@ class Certificate(Part):
     """What was measured on which devices with which versions. digest: SHA-256 of all else as JSON with sorted keys.
 
     inputs: the input alone, from each source; none of tables. seconds: of the trainings, of the input, and of all.
+    answers: of a Keras model, the time of one on each device, which `plan --serve` reads.
     """
 
     recipe: str
@@ -36,6 +38,7 @@ class Certificate(Part):
     speeds: list[Speed]
     left_out: dict[str, str]
     inputs: list[InputSpeed] = []
+    answers: list[Answer] = []
     seconds: dict[str, float] = {}
     digest: str = ""
 
@@ -117,6 +120,7 @@ class Certificate(Part):
         if base.published_share is None and base.peak_share is not None:
             said.append(peak.NO_CPU if cpu else "The catalog has no published peak of it.")
         said.append(self._fastest())
+        said += [f"One answer takes {each.p50:g} ms (p95 {each.p95:g}) on {each.accelerator}." for each in self.answers]
         if self.inputs:
             said.append(input_ceiling.sentence(self.inputs, base.input_examples_per_second, cpu))
         waits = 1 - base.examples_per_second / base.input_examples_per_second

@@ -17,10 +17,12 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from trainyard.contract.artifacts.export import Answer
 from trainyard.contract.artifacts.train import Device, InputSpeed, Training
 from trainyard.errors import ConfigurationError, DataError, InfrastructureError
 from trainyard.spec import recipe as recipes
 from trainyard.spec.environment import Environment
+from trainyard.spec.hardware.catalog import named
 from trainyard.storage import storage
 from trainyard_control.local.local_run import Listener, LocalRun
 from trainyard_control.search.space import override
@@ -230,6 +232,10 @@ def of_model(model: keras.Model, quick: bool, listener: SpeedListener) -> Certif
         listener.speed_measured(speed, speeds[0])
     if not speeds:
         raise ConfigurationError(f"{model.name}: no device takes a step: {next(iter(left_out.values()))}.")
+    answers = [
+        Answer(accelerator=named(names[device]) or names[device], **took.model_dump())
+        for device, took in step_speed.answers(model)
+    ]
     certificate = Certificate(
         recipe=model.name,
         model=model.name,
@@ -244,6 +250,7 @@ def of_model(model: keras.Model, quick: bool, listener: SpeedListener) -> Certif
         versions={name: metadata.version(name) for name in ("tensorflow", "keras")},
         speeds=speeds,
         left_out=left_out,
+        answers=answers,
     )
     return signed(certificate)
 
