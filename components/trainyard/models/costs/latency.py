@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import keras
 import numpy as np
@@ -46,7 +47,12 @@ def of_model(model: keras.Model) -> Latency:
     )
     exact = trained.in_float32(model)
     answer = tf.function(lambda inputs: exact(inputs, training=False), autograph=False)
-    return latency(lambda: [output.numpy() for output in keras.tree.flatten(answer(example))])
+
+    def call() -> list[object]:
+        outputs: Any = keras.tree.flatten(answer(example))
+        return [output.numpy() for output in outputs]
+
+    return latency(call)
 
 
 @contextmanager
