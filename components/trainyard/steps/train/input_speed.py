@@ -6,6 +6,8 @@ of encoded pictures, from shards of pixels, and out of memory.
 
 from __future__ import annotations
 
+import itertools
+import math
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -26,6 +28,7 @@ from trainyard.storage import storage
 _EXAMPLES, _BYTES = 2048, 64 << 20  # chosen: so many examples, or so many bytes of pixels, are read again and again
 _WARM_UP_SECONDS, _PART_SECONDS, _PARTS = 0.4, 0.2, 3  # chosen: a second a source
 _EPOCHS = 1_000_000  # more than are read
+_ANY_SIZE = 1 << 60
 _FILE = "examples/train-00000-of-00001.tfrecord"
 JPEG, PNG, RAW, MEMORY = "JPEG shards", "PNG shards", "raw shards", "memory"
 
@@ -33,13 +36,15 @@ JPEG, PNG, RAW, MEMORY = "JPEG shards", "PNG shards", "raw shards", "memory"
 def speeds(recipe: Recipe, examples: str) -> Iterator[InputSpeed]:
     """Yield the speed of each source for the training pictures of the committed preprocess output `examples`."""
     document = Examples.read(examples)
-    only = {*document.splits["train"].files[:1]}
-    whole = ExampleFolder(str(storage.local(examples, "preprocess", lambda name: not _of_split(name) or name in only)))
-    streams = Input(recipe, ExampleFolder(examples), None).streams
     feature = next(feature for feature in document.features if feature.encoded)
-    records = _records(whole, recipe.train.batch_size, feature)
-    encoded, pixels = (records, _rewritten(whole, records, feature)) if not feature.pixels else (None, records)
-    encoded = encoded or _rewritten(whole, records, feature)
+    count = _count(recipe, feature)
+    files = _first_files(document.splits["train"], count)
+    local = storage.local(examples, "preprocess", lambda name: not name.endswith(".tfrecord") or name in files)
+    folder = ExampleFolder(str(local))
+    records = _records(folder, files, count, recipe.train.batch_size)
+    other = _rewritten(folder, records, feature)
+    encoded, pixels = (other, records) if feature.pixels else (records, other)
+    streams = Input(recipe, folder, None).streams
     kind = JPEG if _is_jpeg(encoded[0], feature) else PNG
     with tempfile.TemporaryDirectory(prefix="trainyard-") as root:
         shards = {
@@ -47,9 +52,9 @@ def speeds(recipe: Recipe, examples: str) -> Iterator[InputSpeed]:
             RAW: _written(f"{root}/raw", document, pixels, feature, pixels=True),
         }
         own = RAW if feature.pixels else kind
-        for source, folder in {**shards, MEMORY: shards[own]}.items():
+        for source, copy in {**shards, MEMORY: shards[own]}.items():
             used = source == (own if streams else MEMORY)
-            rates = _rates(recipe, folder, 0 if source != MEMORY else 2 * _BYTES + (1 << 40))
+            rates = _rates(recipe, copy, _ANY_SIZE if source == MEMORY else 0)
             yield InputSpeed(
                 source=source,
                 examples_per_second=round(sum(rates) / len(rates), 1),
@@ -59,15 +64,21 @@ def speeds(recipe: Recipe, examples: str) -> Iterator[InputSpeed]:
             )
 
 
-def _of_split(name: str) -> bool:
-    return name.endswith(".tfrecord")
+def _count(recipe: Recipe, feature: Feature) -> int:
+    """Return how many examples are enough: a batch at least."""
+    size = max(1, math.prod(feature.shape))
+    return max(recipe.train.batch_size, min(_EXAMPLES, _BYTES // size))
 
 
-def _records(folder: ExampleFolder, batch_size: int, feature: Feature) -> list[bytes]:
+def _first_files(split: SplitFiles, count: int) -> list[str]:
+    """Return the first shards, so many that they hold `count` examples."""
+    before = [0, *itertools.accumulate(split.shard_examples)]
+    return [file for file, preceding in zip(split.files, before, strict=False) if preceding < count]
+
+
+def _records(folder: ExampleFolder, files: Sequence[str], count: int, batch_size: int) -> list[bytes]:
     """Return the first serialized training examples: whole batches, so that none is padded, if there are enough."""
-    size = max(1, tf.TensorShape(feature.shape).num_elements() or 1)
-    count = min(_EXAMPLES, max(batch_size, _BYTES // size))
-    data = tf.data.TFRecordDataset(folder.files("train")[:1]).take(max(batch_size, count))
+    data = tf.data.TFRecordDataset([storage.join(folder.uri, file) for file in files]).take(count)
     records = [bytes(record) for record in data.as_numpy_iterator()]
     return records[: len(records) // batch_size * batch_size] or records
 
