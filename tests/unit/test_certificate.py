@@ -47,6 +47,15 @@ def test_settings_that_change_places_are_called_alike() -> None:
     assert "No setting is faster by more than what the rounds differ by." in measured.sentences
 
 
+def test_a_setting_that_is_far_slower_is_trained_once_and_compared_without_an_interval() -> None:
+    slow, base = [trained(290, 1, "CPU")], [trained(1000, 1, "CPU")]
+    assert measuring._far_slower(slow, base) and not measuring._far_slower([trained(310, 1, "CPU")], base)
+    assert not measuring._far_slower(None, base) and not measuring._far_slower(base, base)
+    measured = certificate({"as it is": [1000, 900, 1100], "XLA": [50]})
+    assert measured.compared(measured.speeds[1]) == "0.05" and measured.speeds[1].rounds == []
+    assert "No setting is faster" in measured.sentences[-1]
+
+
 def test_one_round_has_the_range_of_its_epochs() -> None:
     (speed,) = certificate({"as it is": [1000]}).speeds
     assert (speed.low, speed.high, speed.times, speed.rounds) == (1000, 1000, None, [])
@@ -84,6 +93,15 @@ def test_the_verdict_follows_from_the_source_that_the_recipe_reads(model: float,
     assert said.startswith(verdict) and ("from memory come 500" in said) == (model == 200)
     page = certificate({"as it is": [1000, 900]}, inputs=inputs).page()
     assert "Input alone" in page and "as this recipe does" in page
+
+
+def test_the_input_of_several_rounds_has_an_interval_that_covers_them() -> None:
+    def of(rate: float) -> list[InputSpeed]:
+        return [InputSpeed(source="memory", examples_per_second=rate, low=0.99 * rate, high=1.01 * rate, used=True)]
+
+    assert input_ceiling.over_rounds([]) == [] and input_ceiling.over_rounds([of(10)]) == of(10)
+    (speed,) = input_ceiling.over_rounds([of(100), of(400)])
+    assert speed.examples_per_second == 200 and speed.low < 100 and speed.high > 400 and speed.used
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     import keras
 
 _EPOCHS, _QUICK_EPOCHS = 6, 3  # chosen: the first warms up, and the others give the range
+_FAR_SLOWER = 0.3  # chosen: XLA on a CPU may take a twentieth of the speed, and minutes for that
 _INPUT = "input"  # among the settings that are left out
 _START = ("import", "join", "probe", "build", "input", "compile")  # of Training.seconds: what comes before the speed
 
@@ -129,7 +130,8 @@ def measure(
     """Train the recipe `name` for some epochs in each setting, `rounds` times in turn, and return how fast.
 
     workers: instead of settings, by so many processes at most, each on cores of its own with a batch of its own.
-    A setting that does not fit the devices or contradicts the recipe is left out, with its reason. Raises what the
+    A setting that does not fit the devices or contradicts the recipe is left out, with its reason; one that is far
+    slower than the first is trained once. Raises what the
     training of the recipe as it is raises, and `ConfigurationError` before anything starts if it needs more memory than
     there is.
     """
@@ -142,7 +144,7 @@ def measure(
     inputs: list[list[InputSpeed]] = []
     for turn in range(rounds):
         for number, setting in enumerate(measured):
-            if setting.name in left_out:
+            if setting.name in left_out or _far_slower(trainings.get(setting.name), trainings.get(measured[0].name)):
                 continue
             folder = storage.join(environment.storage, recipe.name, "certificate", str(number))
             try:
@@ -187,6 +189,11 @@ def _trained(
     run = LocalRun(variant, environment, "", "train", listener, folder=folder, cores=setting.cores)
     examples = run.preprocess()
     return Training.read(run.train(None)), examples
+
+
+def _far_slower(taken: Sequence[Training] | None, base: Sequence[Training] | None) -> bool:
+    """Return whether a setting was so slow in the first round that no further one could make it the faster."""
+    return taken is not None and base is not None and epoch_rate(taken[0]) < _FAR_SLOWER * epoch_rate(base[0])
 
 
 def _variant(name: str, overrides: Sequence[str], setting: Setting) -> recipes.Recipe:
