@@ -39,6 +39,7 @@ def test_a_machine_that_grows_slower_blurs_speeds_and_not_the_comparison_of_sett
     assert base.low < 500 and base.high > 1000 and base.rounds == [1000, 800, 500]
     assert other.times == pytest.approx(1.1, abs=0.01) and (other.times_low or 0) > 1.08
     assert "batch 128 is 1.10 times as fast as as it is." in measured.sentences
+    assert base.peak_share == round(base.tflops / 0.01, 4)
     assert quotient([2.0, 4.0], [1.0, 2.0]) == (2, 2, 2)
 
 

@@ -282,6 +282,7 @@ def over_rounds(setting: Setting, batch_size: int, trainings: Sequence[Training]
     rate, low, high = interval(rates)
     times, times_low, times_high = quotient(rates, [epoch_rate(training) for training in base])
     share = rate / first.examples_per_second
+    peak = max(map(_peak, (*trainings, *base)))  # on a machine that does other things, a single one is too low
     split = {part: statistics.fmean(speed.step_split_ms[part] for speed in each) for part in first.step_split_ms}
     return first.model_copy(
         update={
@@ -296,12 +297,17 @@ def over_rounds(setting: Setting, batch_size: int, trainings: Sequence[Training]
                 max(rate, statistics.geometric_mean(speed.input_examples_per_second for speed in each)), 2
             ),
             "tflops": float(f"{first.tflops * share:.4g}"),
-            "peak_share": round(statistics.fmean(speed.peak_share or 0.0 for speed in each), 4),
+            "peak_share": round(first.tflops * share / peak, 4) if peak else None,
             "published_share": None if first.published_share is None else round(first.published_share * share, 4),
             "first_step_seconds": round(statistics.fmean(speed.first_step_seconds for speed in each), 2),
             "step_split_ms": {part: round(value, 3) for part, value in split.items()},
         }
     )
+
+
+def _peak(training: Training) -> float:
+    """Return the TFLOP/s that its devices delivered: the chief's, and as much of each worker."""
+    return training.workers * sum(device.tflops for device in training.measured)
 
 
 def speed_of(setting: Setting, batch_size: int, training: Training, chips: int | None = None) -> Speed:
@@ -311,7 +317,7 @@ def speed_of(setting: Setting, batch_size: int, training: Training, chips: int |
     """
     rates = [epoch.examples_per_second for epoch in training.history[1:]]
     rate = epoch_rate(training)
-    peak = training.workers * sum(device.tflops for device in training.measured)  # the chief's, and as much of each
+    peak = _peak(training)
     published = published_tflops(training.hardware, training.precision)
     tflops = rate * training.flops_per_example / 1e12
     ceiling = 1000 * batch_size / training.cached_step_ms if training.cached_step_ms else 0.0
