@@ -11,7 +11,8 @@ from tests.unit.test_pool_benchmark import leave, trained
 from trainyard.contract.training.prediction import Prediction
 from trainyard.spec import environment as environments
 from trainyard.spec import recipe as recipes
-from trainyard_control.planning import cost, data, day
+from trainyard_control.api import day
+from trainyard_control.planning import cost, data
 from trainyard_control.planning.expectation import predicted
 from trainyard_control.planning.history import read_history
 from trainyard_control.planning.plan import candidates
