@@ -41,6 +41,12 @@ def limit_mib() -> int | None:
     return None
 
 
+def usable_bytes() -> int:
+    """Return the memory that this process may use: the control group's limit, or else what is installed."""
+    limit = limit_mib()
+    return limit << 20 if limit else os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
 def oom_message(peak: int, step: str) -> str:
     """Return why a process of `step` was killed at `peak` MiB, and what to do: the end of a sentence."""
     limit = limit_mib()

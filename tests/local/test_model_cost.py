@@ -165,13 +165,15 @@ def test_a_certificate_of_a_model_says_what_it_was_measured_on(tmp_path: Path) -
     assert [each.setting for each in measured.speeds] == ["CPU:0, batch 32", "CPU:0, batch 32, XLA"]
     assert measured.sentences[0] == "It trains on the CPU: TensorFlow sees no accelerator."
     assert "CPU:0, batch 32, XLA" in measured.page()
+    (answer,) = measured.answers
+    assert answer.accelerator == "CPU" and 0 < answer.p50 <= answer.p95
 
 
 def test_what_cannot_be_measured_is_refused_with_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"the input 'x' is float32 \(None, 3\)\. Numbers of a known size"):
         words = keras.Input((None, 3), name="x")
         ty.bench(keras.Model(words, keras.layers.GlobalAveragePooling1D()(words)))
-    with pytest.raises(ConfigurationError, match="settings, environments and workers are for recipes"):
+    with pytest.raises(ConfigurationError, match="workers and rounds are for recipes"):
         ty.bench(_small(), train__epochs=2)
     with pytest.raises(ConfigurationError, match="there is no such file"):
         ty.bench(str(tmp_path / "none.keras"))

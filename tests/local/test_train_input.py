@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import train_folders
@@ -9,6 +11,7 @@ import train_folders
 from trainyard import memory
 from trainyard.data.examples import ExampleFolder, open_examples
 from trainyard.spec.recipe import Recipe
+from trainyard.steps.train import input_speed
 from trainyard.steps.train.input import input as training_input
 from trainyard.steps.train.input.input import Input
 
@@ -49,6 +52,45 @@ def test_every_example_counts_once_an_epoch_and_the_batches_have_one_shape(data:
         assert sorted(seen) == stored
         orders.append(seen)
     assert orders[0] != orders[1] != orders[2]
+
+
+def test_the_input_alone_is_measured_from_each_source_with_the_recipes_own_changes(
+    folder: ExampleFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(input_speed, "_WARM_UP_SECONDS", 0.0)
+    monkeypatch.setattr(input_speed, "_PART_SECONDS", 0.02)
+    rewritten: list[ExampleFolder] = []
+    rates = input_speed._rates
+
+    def noted(recipe: Recipe, folder: ExampleFolder, memory_bytes: int) -> list[float]:
+        rewritten.append(folder)
+        (image,) = [feature for feature in folder.document.features if feature.encoded]
+        first = next(iter(Input(recipe, folder, None, memory_bytes=0).train(0)))[0]["image"]
+        assert image.pixels == ("raw" in folder.uri) and first.shape == (16, 8, 8, 1)
+        return rates(recipe, folder, memory_bytes)
+
+    monkeypatch.setattr(input_speed, "_rates", noted)
+    found = list(input_speed.speeds(recipe({"shift": 0.1, "flip": True}), folder.uri))
+    assert [(each.source, each.used) for each in found] == [
+        ("PNG shards", False),
+        ("raw shards", False),
+        ("memory", True),
+    ]
+    assert all(0 < each.low <= each.examples_per_second <= each.high for each in found)
+    kept, raw, _ = (each.document.splits["train"].examples for each in rewritten)
+    assert kept == raw == folder.document.splits["train"].examples // 16 * 16  # whole batches, so none is padded
+
+
+def test_pixels_are_the_same_from_either_kind_of_shards(folder: ExampleFolder, tmp_path: Path) -> None:
+    (feature,) = [feature for feature in folder.document.features if feature.encoded]
+    records = input_speed._records(folder, folder.document.splits["train"].files[:1], 40, 16)
+    pixels = input_speed._rewritten(folder, records, feature)
+    raw = input_speed._written(f"{tmp_path}/raw", folder.document, pixels, feature, pixels=True)
+    same = input_speed._written(f"{tmp_path}/png", folder.document, records, feature, pixels=False)
+    for (one, label), (other, same_label) in zip(
+        raw.pixel_batches("train", 50), same.pixel_batches("train", 50), strict=True
+    ):
+        assert (one["image"].numpy() == other["image"].numpy()).all() and (label == same_label).numpy().all()
 
 
 @pytest.mark.parametrize("start", [1, 6, 7, 15])

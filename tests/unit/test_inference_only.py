@@ -13,6 +13,7 @@ from trainyard.spec import recipe as recipes
 from trainyard.spec.hardware.catalog import catalog
 from trainyard.spec.hardware.pools import placement
 from trainyard_control.cli.main import app
+from trainyard_control.compiler.compilation import compiled, compiled_prediction
 from trainyard_control.planning import cost, data
 from trainyard_control.planning.choice import choose
 from trainyard_control.planning.plan import candidates
@@ -63,11 +64,25 @@ def test_a_training_where_none_can_run_is_refused_with_the_nearest_that_trains(
 
 
 def test_what_infers_only_may_evaluate_and_predict(tmp_path: Path) -> None:
-    environment = load(tmp_path, "{default: cpu, train: l4, evaluate: inf2, export: serving}")
+    environment = load(tmp_path, "{default: cpu, train: l4, evaluate: inf2, export: serving, predict: serving}")
     assert environment.pool_of("evaluate").variant == "cpu"
+    assert environment.pool_of("predict") == environment.pool_of("export") == environment.pools["serving"]
     neuron = placement(environment.pools["inf2"], "eks")
     assert (neuron.resource, neuron.count) == ("aws.amazon.com/neuron", 1)
     assert placement(environment.pools["coral"], "kubernetes").resource is None
+
+
+def test_steps_that_do_not_train_are_placed_on_a_pool_that_infers_only(tmp_path: Path) -> None:
+    environment = load(tmp_path, "{default: cpu, train: l4, evaluate: serving, export: serving, predict: serving}")
+    _, platform = compiled(recipes.load("digits"), environment).documents
+    executors = platform["platforms"]["kubernetes"]["deploymentSpec"]["executors"]
+    predicted = compiled_prediction(
+        "gs://bucket/runs/digits/models/1", "gs://bucket/new/*.jpg", "gs://bucket/out", "", environment
+    )
+    executors |= predicted.documents[1]["platforms"]["kubernetes"]["deploymentSpec"]["executors"]
+    labels = {name: rows["nodeSelector"]["labels"] for name, rows in executors.items() if "nodeSelector" in rows}
+    on_t4 = {name for name, label in labels.items() if "nvidia-tesla-t4" in label.values()}
+    assert on_t4 == {"exec-evaluate", "exec-export", "exec-predict"}
 
 
 @pytest.mark.parametrize("command", [["compile", "digits"], ["plan", "digits"], ["doctor"], ["pools"]])

@@ -114,7 +114,9 @@ def test_nothing_is_shown_before_anything_is_measured(environment: str, tmp_path
         (["--pools", "cpu,cpus"], "no pool 'cpus'. Defined: cpu, l4, edge. Did you mean 'cpu'?"),
         (["--pools", "cpu,cpu"], "'cpu' is named twice"),
         (["--pools", "l4", "--set", "train.batch_size=30"], "make no 4 equal parts"),
-        (["--pools", "cpu", "--quick"], "--quick and --workers are of this machine"),
+        (["--pools", "cpu", "--quick"], "--quick, --workers and --rounds are of this machine"),
+        (["--pools", "cpu", "--rounds", "2"], "--quick, --workers and --rounds are of this machine"),
+        (["--pools", "l4", "--set", "train.batch_size=10000000"], "GiB of memory, and pool 'l4' has 24.0 GiB"),
         (["--wait"], "Add --pools, or leave it out"),
     ],
 )

@@ -15,6 +15,7 @@ from trainyard.contract.artifacts.train import Training
 from trainyard.contract.statistics.divergence import Distance
 from trainyard.contract.statistics.drift import FeatureStatistics, Movement, Statistics, TopValue
 from trainyard.contract.statistics.histogram import Histogram
+from trainyard.contract.training.prediction import Prediction
 from trainyard.report.columns import BARS, summaries
 from trainyard.report.outputs import read
 from trainyard.report.report import Ending, render
@@ -141,6 +142,13 @@ def test_a_training_tells_what_a_step_and_the_whole_went_into_and_what_it_surviv
     assert "Time: step 4.0 s Time: restart 4.0 s" in text
     assert "seven: went on from step 15, 5 steps done again, 4.5 s lost" in text
     assert "training loss was not finite at step 12: went back to step 10 with 0.1000 times the learning rate" in text
+
+
+def test_what_was_predicted_stands_beside_what_came(tmp_path):
+    folders = whole_run(tmp_path)
+    ending = Ending(predicted=Prediction(low=80, expected=100, high=125))
+    assert "predicted 100 examples/s (80 – 125), came" in "".join(rendered(folders, ending=ending).text)
+    assert "predicted 100" not in "".join(rendered(folders).text)
 
 
 def test_a_best_epoch_whose_checkpoint_was_lost_is_told(tmp_path):

@@ -45,6 +45,11 @@ def test_a_curve_says_what_each_doubling_gave_and_where_the_rest_went() -> None:
         "Their step takes 125.0 ms, one worker's 100.0: +8.0 for the sum of gradients, +5.0 for the input, +12.0 for "
         "the rest (waiting for the slowest, batch statistics, shared memory).",
     ]
+    sure = two.speed.model_copy(update={"times": 1.6, "times_low": 1.5, "times_high": 1.7})
+    measured = scaling_curve.sentences(scaling_curve.points([ONE, sure]))
+    assert measured[0] == "2 workers train 1.60 (1.50 – 1.70) times as fast as one, 80% of perfect."
+    busy = scaling_curve.sentences(scaling_curve.points([ONE, speed(2, 2200)]))
+    assert busy[1].startswith("More than perfect: on a machine that does other things")
     assert "accumulation_steps" in scaling_curve.sentences([one, two, four])[-1]
 
 

@@ -12,6 +12,7 @@ from trainyard.contract.artifacts.export import Export, Exports, Latency
 from trainyard.contract.artifacts.gate import Verdict
 from trainyard.errors import ConfigurationError
 from trainyard.spec import environment as environments
+from trainyard.spec import recipe as recipes
 from trainyard_control.cli.main import app
 from trainyard_control.planning.serving import replicas as serving
 from trainyard_control.planning.serving.queueing import Service, response_p95
@@ -29,6 +30,7 @@ pools:
   small: {{kind: cpu, machine: e2-standard-4, {ROOM}}}
   few: {{kind: cpu, machine: e2-standard-4, nodes: 1, {ROOM}}}
   inf2: {{kind: npu, accelerator: inferentia2, count: 1, {ROOM}}}
+  l4: {{kind: gpu, accelerator: nvidia-l4, count: 2, trains: false, price_per_hour: 0.1, {ROOM}}}
 placement: {{default: small}}
 """
 
@@ -90,7 +92,37 @@ def test_the_command_reads_the_last_measurement_and_refuses_to_invent_one(tmp_pa
     folder.mkdir(parents=True)
     Exports(exports=FILES, gate=Verdict(verdict="blessed", thresholds=[])).write(folder)
     rows = json.loads(CliRunner().invoke(app, command).stdout)
-    assert [row["pool"] for row in rows] == ["large", "small", "few", "inf2"]
+    assert [row["pool"] for row in rows] == ["large", "small", "few", "inf2", "l4"]
     assert [row["pool"] for row in rows if row["chosen"]] == ["small"]
     both = CliRunner().invoke(app, [*command, "--deadline", "4h"])
     assert "Leave --deadline" in str(both.exception)
+
+
+def test_an_accelerator_without_a_measurement_says_what_to_run_there_and_one_with_it_is_sized(tmp_path: Path) -> None:
+    loaded = environments.load(str(environment(tmp_path)))
+    recipe, wanted = recipes.load("digits"), Demand(qps=2000, p95=0.02)
+    folder = serving.answers_folder(recipe, loaded.storage)
+    nothing = {row.pool: row for row in serving.plan(loaded, FILES, wanted, {}, folder)}
+    assert "run `trainyard bench mine.keras -o json` there" in nothing["l4"].why and folder in nothing["l4"].why
+    assert "compile the SavedModel with AWS Neuron" in nothing["inf2"].why and nothing["inf2"].replicas is None
+    Path(folder).mkdir(parents=True)
+    answer = {"accelerator": "nvidia-l4", "p50": 1.0, "p95": 1.5}
+    Path(folder, "l4.json").write_text(json.dumps({"answers": [answer], "machine": "what else a certificate has"}))
+    measured = serving.answers(recipe, loaded.storage)
+    rows = {row.pool: row for row in serving.plan(loaded, FILES, wanted, measured, folder)}
+    l4 = rows["l4"]
+    # Two accelerators of 1 ms answer 2,000 a second at most, so one replica does not do and two are half busy.
+    assert (l4.format, l4.servers, l4.replicas, l4.nodes, l4.usd_per_hour) == ("on nvidia-l4", 2, 2, 2, 0.2)
+    assert l4.chosen and 0.4 < (l4.utilisation or 0) < 0.6
+    late = serving.plan(loaded, FILES, Demand(qps=1, p95=0.0012), {"nvidia-l4": Latency(p50=1.0, p95=1.1)}, folder)
+    assert {row.pool: row.why for row in late}["small"] == "one answer takes longer than that there, without any wait"
+
+
+def test_a_measurement_that_cannot_be_read_is_refused_by_its_file(tmp_path: Path) -> None:
+    loaded, recipe = environments.load(str(environment(tmp_path))), recipes.load("digits")
+    folder = Path(serving.answers_folder(recipe, loaded.storage))
+    folder.mkdir(parents=True)
+    for text in ("no JSON", "[]", '{"answers": [{"accelerator": "edge-tpu", "p50": "fast"}]}'):
+        (folder / "edge.json").write_text(text)
+        with pytest.raises(ConfigurationError, match=r"--serve: .*edge.json: holds no latency. It is JSON such as"):
+            serving.answers(recipe, loaded.storage)

@@ -21,6 +21,7 @@ from typing import Any
 import yaml
 
 from trainyard.contract.artifacts.evaluate import Evaluation
+from trainyard.contract.training.prediction import Prediction
 from trainyard.contract.training.scaling import scaling
 from trainyard.report import plots
 from trainyard.report.columns import summaries
@@ -47,10 +48,14 @@ PACKAGES = (
 
 @dataclass(frozen=True)
 class Ending:
-    """What ended a run before its last step: the sentence of its fault, or why a scheduled one had nothing to train."""
+    """What ended a run before its last step: the sentence of its fault, or why a scheduled one had nothing to train.
+
+    predicted: what was predicted of its training; None if nothing was, or if an earlier training was used again.
+    """
 
     failure: str | None = None
     not_due: str | None = None
+    predicted: Prediction | None = None
 
 
 def render(title: str, recipe: Recipe, outputs: Outputs, seconds: dict[str, float], ending: Ending = Ending()) -> str:

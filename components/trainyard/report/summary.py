@@ -11,6 +11,7 @@ from trainyard import events
 from trainyard.contract import keys
 from trainyard.contract.artifacts.export import Exports
 from trainyard.contract.artifacts.preprocess import Examples
+from trainyard.contract.training.prediction import Prediction
 from trainyard.errors import TrainyardError
 from trainyard.report.outputs import Outputs, read
 from trainyard.spec.gates import MAIN_METRIC
@@ -44,7 +45,8 @@ def write(
     """Return the run's record (as `summarize`) and its report's HTML; run.json and report.html hold them then.
 
     run.json also holds when it was written (`ended`, in UTC) and what is in `ended`: at least `failure`, the sentence
-    that the run ended with, or None, and `exit_code`; and `not_due`, why a scheduled run had nothing to train. If
+    that the run ended with, or None, and `exit_code`; `not_due`, why a scheduled run had nothing to train; and
+    `predicted`, as `Prediction`, what was predicted of its training. If
     report or record cannot be written, a run that failed already logs it, and any other fails by it, with the error
     raised.
     """
@@ -55,7 +57,10 @@ def write(
     page = ""
     try:
         outputs = read(folders, skip_unreadable=failed)
-        ending = report.Ending(ended["failure"], ended.get("not_due"))
+        predicted = ended.get("predicted")
+        ending = report.Ending(
+            ended["failure"], ended.get("not_due"), Prediction.model_validate(predicted) if predicted else None
+        )
         page = report.render(f"{recipe.name} · {run_id}", recipe, outputs, seconds, ending)
         storage.write_text(uri, page)
         record = summarize(recipe.name, run_id, outputs, seconds, uri)

@@ -17,6 +17,7 @@ from trainyard.spec import environment as environments
 from trainyard.spec import recipe as recipes
 from trainyard.spec.environment import Environment
 from trainyard.spec.recipe import Recipe
+from trainyard_control.api import day
 from trainyard_control.api.arguments import LOCAL, at_least_one
 from trainyard_control.api.drawing import as_html, plain_table
 from trainyard_control.api.settings import overrides
@@ -35,7 +36,10 @@ _HOURS = {"d": 24.0, "h": 1.0, "m": 1 / 60, "s": 1 / 3600}
 
 @dataclass(frozen=True)
 class Forecast:
-    """Every pool of an environment, the best first. work: of a training example; runs: how many it learned from."""
+    """Every pool of an environment, the best first. work: of a training example; runs: how many it learned from.
+
+    day: what the chosen pool's hours, or the fastest's, mean for the day: the trainings that fit, and what would help.
+    """
 
     recipe: Recipe
     environment: Environment
@@ -43,6 +47,7 @@ class Forecast:
     work: ExampleCost
     candidates: list[Candidate]
     runs: int
+    day: tuple[str, ...] = ()
 
     @property
     def chosen(self) -> Candidate | None:
@@ -88,7 +93,16 @@ def plan(
     loaded, where = recipes.load(recipe, overrides(set_, settings)), environments.load(environment)
     past, known, work = _known(loaded, where, examples)
     forecasts = choose(candidates_of(loaded, where, known, work, past.observations), most, budget)
-    return Forecast(loaded, where, known, work, forecasts, len(past.observations))
+    feasible = [candidate for candidate in forecasts if candidate.feasible and candidate.hours]
+    one = next((candidate for candidate in feasible if candidate.chosen), None)
+    one = one or min(feasible, key=lambda each: each.hours.expected if each.hours else math.inf, default=None)
+    sentences: list[str] = []
+    if one is not None:
+        sentences = [
+            day.trials(one, most, budget),
+            day.help_for(one, forecasts, loaded, where, known, past.observations),
+        ]
+    return Forecast(loaded, where, known, work, forecasts, len(past.observations), tuple(filter(None, sentences)))
 
 
 def simulate(
@@ -148,7 +162,7 @@ def _show(forecast: Forecast, console: Console) -> None:
         )
     console.print(table)
     classes = dict.fromkeys(candidate.duration for candidate in candidates if candidate.duration)
-    lines = [" · ".join(f"{name}: {ADVICE[name]}" for name in classes), ""]
+    lines = [*(f"{name}: {ADVICE[name]}." for name in classes), *forecast.day, ""]
     lines += [_reason(candidate) for candidate in candidates]
     lines += [] if any(candidate.chosen for candidate in candidates) else ["No pool meets the limits."]
     lines += ["", *(_needs(candidate) for candidate in candidates if candidate.selector or candidate.tolerations)]

@@ -103,6 +103,7 @@ def prepare_benchmarks(
     """
     from trainyard_control.compiler.compilation import compiled_benchmark
     from trainyard_control.compiler.submission import submission
+    from trainyard_control.search.speed.fit import require_memory
     from trainyard_control.search.speed.measuring import short, shortened
 
     where, loaded = _cluster(environment, "Leave --pools out"), short(recipe, shortened(sets))
@@ -111,6 +112,7 @@ def prepare_benchmarks(
     runs = {}
     for pool in pools:
         run, placed = f"{name or _run_name(loaded.name)}-{pool}", environments.with_training_on(where, pool)
+        require_memory(loaded, where, pool)
         what = submission(loaded, placed, compiled_benchmark(loaded, placed, label=run), run)
         runs[pool] = replace(what, pipeline=f"trainyard-benchmark-{loaded.name}")
     return loaded, runs

@@ -176,7 +176,12 @@ class SweepScreen(TrialScreen):
 
 
 class BenchScreen(TrialScreen):
-    """A line a setting."""
+    """A line a training, or a setting of a Keras model."""
+
+    def training_ended(self, setting: str, turn: int, rounds: int, rate: float) -> None:
+        """Show how fast it was."""
+        of = f"round {turn}/{rounds}, " if rounds > 1 else ""
+        self._console.print(f"[green]✓[/] {of}{setting}: {rate:,.0f} examples/s")
 
     def speed_measured(self, speed: Speed, base: Speed) -> None:
         """Show it."""

@@ -12,6 +12,7 @@ from typing import Any, Self
 from trainyard.contract import keys
 from trainyard.contract.artifacts.evaluate import Evaluation
 from trainyard.contract.artifacts.gate import Interval
+from trainyard.contract.artifacts.train import Training
 from trainyard.errors import DataError, ExitCode, TrainyardError
 from trainyard.quality.page import framed
 from trainyard.report import summary
@@ -25,9 +26,18 @@ from trainyard_control.local import local_runs, run_names
 from trainyard_control.local.journal import Journal
 from trainyard_control.local.local_run import LocalRun
 from trainyard_control.local.local_runs import LocalRunView
+from trainyard_control.planning import expectation
 
 INTERRUPTED = "Interrupted. Run the same command again: it goes on where it stopped."
-_ENDING = {"startup_seconds", "failure", "exit_code", "unfinished", "not_due", "ended"}  # see `summary.write`
+_ENDING = {
+    "startup_seconds",
+    "failure",
+    "exit_code",
+    "unfinished",
+    "not_due",
+    "predicted",
+    "ended",
+}  # see `summary.write`
 
 
 @dataclass(frozen=True)
@@ -138,6 +148,14 @@ def run(
     return Run.of(local_runs.view(local_run.root, loaded.name, run_id))
 
 
+def _predicted(run: LocalRun) -> dict[str, float] | None:
+    """Return what was predicted of the training of `run`, None if it used an earlier one again."""
+    if "train" not in run.startup_seconds:
+        return None
+    predicted = expectation.predicted(run.recipe, run.environment, Training.read(run.folders["train"]))
+    return predicted.model_dump() if predicted else None
+
+
 def _executed(run: LocalRun, screen: Screen) -> None:
     """Execute `run`, shown on `screen`; its record is written whatever comes."""
     failure: str | None = "was ended without a word"
@@ -161,5 +179,6 @@ def _executed(run: LocalRun, screen: Screen) -> None:
             "failure": failure,
             "exit_code": int(code),
             "unfinished": run.unfinished,
+            "predicted": None if failure else _predicted(run),
         }
         summary.write(run.root, run.recipe, run.run_id, run.folders, run.seconds, ended)

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from trainyard_control.search.speed.certificate import Certificate
     from trainyard_control.search.study import Sweep
 
+_ROUNDS = 3  # chosen: the fewest whose 95 % interval is of use
+
 
 def sweep(
     recipe: str,
@@ -163,13 +165,16 @@ def bench(
     set_: Sequence[str] = (),
     quick: bool = False,
     workers: int | None = None,
+    rounds: int | None = None,
     **settings: Any,
 ) -> Certificate:
     """Measure how fast a recipe's own model trains on its own data here; a notebook draws the certificate.
 
     Batch sizes, XLA and precisions are compared by short trainings, one after the other; `plan` learns from them.
-    quick: three settings instead of six, and fewer epochs. settings, set_: as `run` has them. workers: instead of
-    settings, 1, 2, 4 … so many workers of this machine are compared, each with cores and a batch of its own.
+    quick: three settings instead of six, and fewer epochs. rounds: how often all of them are trained in turn, by
+    default three times, so that the intervals cover what the machine does meanwhile. settings, set_: as `run` has them.
+    workers: instead of settings, 1, 2, 4 … so many workers of this machine are compared, each with cores and a batch of
+    its own. The input alone is measured too, without any training.
 
     Instead of a recipe a Keras model, or its .keras file: its training steps on made-up inputs, on the CPU and on each
     kind of accelerator that TensorFlow sees, with XLA and without. environment and settings are not for it.
@@ -180,16 +185,22 @@ def bench(
     >>> ty.bench("digits", quick=True).speeds[0].examples_per_second  # doctest: +SKIP
     """
     from trainyard_control.search.speed import measuring
+    from trainyard_control.search.speed.rounds import MOST
 
     if not isinstance(recipe, str) or recipe.endswith(".keras"):
-        if settings or set_ or environment != LOCAL or workers is not None:
-            raise ConfigurationError("bench: settings, environments and workers are for recipes, and this is a model.")
+        if settings or set_ or environment != LOCAL or workers is not None or rounds is not None:
+            raise ConfigurationError(
+                "bench: settings, environments, workers and rounds are for recipes, and this is a model."
+            )
         with BenchScreen() as screen:
             return measuring.of_model(_loaded(recipe), quick, screen)
     sets = overrides(set_, settings)
+    turns = _ROUNDS if rounds is None else rounds
+    if not 1 <= turns <= MOST:
+        raise ConfigurationError(f"rounds {turns}: is not from 1 to {MOST}. Three show how much a machine changes.")
     where = of_this_machine(environment, "A speed is measured on this machine.")
     with BenchScreen() as screen:
-        return measuring.measure(recipe, sets, where, quick, workers, screen)
+        return measuring.measure(recipe, sets, where, quick, workers, turns, screen)
 
 
 def _loaded(model: str | keras.Model) -> keras.Model:

@@ -28,7 +28,7 @@ def show_serving(recipe: Recipe, exports: list[Export], wanted: Demand, rows: li
         f"{export.format} {export.latency_ms.p50:g} ms (p95 {export.latency_ms.p95:g})" for export in exports
     )
     console.print(f"measured by its last export on one core: {measured}", soft_wrap=True, markup=False)
-    table = plain_table("pool", "format", "replicas", "cores each", "busy", "p95, ms", "nodes", "USD/h", "USD/month")
+    table = plain_table("pool", "format", "replicas", "servers each", "busy", "p95, ms", "nodes", "USD/h", "USD/month")
     for row in rows:
         usd = row.usd_per_hour
         table.add_row(
@@ -54,8 +54,8 @@ def show_serving(recipe: Recipe, exports: list[Export], wanted: Demand, rows: li
     ]
     console.print("\n".join(reasons), soft_wrap=True, markup=False)
     console.print(
-        "[dim]Assumed: requests come at random and are spread at random, a core takes one at a time, the pool's cores "
-        "are those that export measured on; no spare replica.[/]",
+        "[dim]Assumed: requests come at random and are spread at random, a core or an accelerator takes one at a time, "
+        "the pool's cores are those that export measured on; no spare replica.[/]",
         soft_wrap=True,
     )
 

@@ -10,6 +10,7 @@ from rich.padding import Padding
 from rich.table import Table
 
 from trainyard.contract.artifacts.gate import Interval
+from trainyard.contract.training.prediction import Prediction
 from trainyard.storage import storage
 from trainyard_control.api.drawing import plain_table, table_console
 from trainyard_control.api.run import Run
@@ -48,6 +49,9 @@ def _facts_of(record: dict[str, Any], network: str | None) -> Table:
     facts.add_row(
         "training", f"{network or 'own model'}, {train['epochs']} epochs, {train['steps']:,} steps{speed}{bound}"
     )
+    if record.get("predicted"):
+        predicted = Prediction.model_validate(record["predicted"])
+        facts.add_row("plan", predicted.beside(train["examples_per_second"]))
     if train.get("command"):
         facts.add_row("by", escape(" ".join(train["command"])))
     else:

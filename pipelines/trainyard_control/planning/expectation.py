@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from trainyard.contract.artifacts.train import Training
 from trainyard.contract.training.gang import STEP as TRAIN
+from trainyard.contract.training.prediction import Prediction
 from trainyard.errors import TrainyardError
 from trainyard.spec.environment import DEFAULT, Environment
 from trainyard.spec.recipe import Recipe
@@ -41,6 +43,25 @@ def expect(recipe: Recipe, environment: Environment) -> Expectation | None:
         return None
     speed = next((candidate.examples_per_second for candidate in forecasts if candidate.pool == pool), None)
     return Expectation(pool, speed) if pool and speed else None
+
+
+def predicted(recipe: Recipe, environment: Environment, training: Training) -> Prediction | None:
+    """Return what `trainyard plan` would have predicted of the `training` on this machine without having seen it.
+
+    None if it cannot tell, or if it would have to build the network to tell.
+    """
+    model = recipe.model
+    if recipe.train.command or recipe.train.teacher or model.name is None or model.width != 1 or model.depth != 1:
+        return None
+    past = read_history(environment, recipe)
+    before = [each for each in past.observations if each.finished < training.finished]
+    try:
+        known = data.find(recipe, past.examples, None)
+        (candidate,) = candidates(recipe, environment, known, cost.of_recipe(recipe, known), before)
+    except TrainyardError:
+        return None
+    speed = candidate.examples_per_second
+    return Prediction(low=speed.low, expected=speed.expected, high=speed.high) if speed else None
 
 
 def _number(value: float) -> str:

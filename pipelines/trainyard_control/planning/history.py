@@ -43,6 +43,8 @@ def _read(environment: Environment, recipe: Recipe, history: History) -> None:
     try:
         history.examples = data.last_preprocessed(recipe, environment.storage)
         for observation in records.observations(environment.storage, one_machine=environment.target == "local"):
-            history.observations.append(observation)
+            # XLA changes a speed on a CPU by several times, either way.
+            if observation.xla == recipe.train.xla:
+                history.observations.append(observation)
     except TrainyardError as error:
         history.warning = str(error)

@@ -31,12 +31,13 @@ WITHIN = 1.2816
 
 @dataclass(frozen=True)
 class Observation:
-    """One run: how many times longer its steps were than predicted without having learned anything."""
+    """One run: how many times longer its steps were than predicted without having learned anything. xla: as it was."""
 
     hardware: str
     model: str
     ratio: float
     finished: str
+    xla: bool = False
 
 
 @dataclass(frozen=True)

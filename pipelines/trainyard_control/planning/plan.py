@@ -22,11 +22,11 @@ Class = Literal["minutes", "hours", "days", "week", "month"]
 # Hours below which a training is of the class; ADVICE says what that means for who waits.
 CLASSES: dict[Class, float] = {"minutes": 1, "hours": 24, "days": 7 * 24, "week": 28 * 24, "month": math.inf}
 ADVICE: dict[Class, str] = {
-    "minutes": "iterate freely",
-    "hours": "iterate freely",
-    "days": "run several side by side",
-    "week": "slow",
-    "month": "don't",
+    "minutes": "iterate, many times a day",
+    "hours": "run several side by side, and compare them when all have ended",
+    "days": "do not: by the answer the question is forgotten",
+    "week": "do not, but for the one training that must be",
+    "month": "do not",
 }
 # Seconds before the first step. Import, build and compilation: measured here on the bundled recipes. A pod: 12 to 20 s.
 START_SECONDS = 10

@@ -50,7 +50,7 @@ def _observed(training: Training, one_machine: bool) -> Iterator[Observation]:
     predicted = step_seconds(work, batch, site) - communication_seconds(work, site)
     measured = (training.step_ms - training.all_reduce_ms) / 1000
     if measured > 0:
-        yield Observation(site.hardware, training.model, measured / predicted, training.finished)
+        yield Observation(site.hardware, training.model, measured / predicted, training.finished, training.xla)
 
 
 def _site(training: Training, one_machine: bool) -> Site | None:

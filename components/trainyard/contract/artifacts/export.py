@@ -16,6 +16,15 @@ class Latency(Part):
     p95: float
 
 
+class Answer(Latency):
+    """The time of one answer on hardware that need not be the one that exported. accelerator: its name in the catalog.
+
+    A JSON object with a list of them as `answers`, in `latency/` beside the recipe's outputs, is what plans read.
+    """
+
+    accelerator: str
+
+
 class Export(Part):
     """One exported file or folder and how it compares with the trained model on the whole eval split.
 

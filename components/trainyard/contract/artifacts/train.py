@@ -57,6 +57,19 @@ class Device(Part):
     gb_per_second: float
 
 
+class InputSpeed(Part):
+    """The examples a second that the input of a training gives on its own: the mean, and the ends of its interval.
+
+    source: what they come from. used: whether the recipe's training takes them from there.
+    """
+
+    source: str
+    examples_per_second: float
+    low: float
+    high: float
+    used: bool
+
+
 class Training(Document):
     """Output of train. The folder holds model.keras and tensorboard/ beside this document.
 
@@ -83,7 +96,7 @@ class Training(Document):
     For the planner: hardware is what one device is (GPU: its product name), cores those of this worker; of one example,
     flops_per_example are the operations of a step, activations the numbers that its layers put out, kept those of
     them that the backward pass reads (0: not counted); backbone_share is the share of the epochs in which all layers
-    learn, and not the last one alone. finished: ISO time.
+    learn, and not the last one alone. finished: ISO time. xla: whether XLA compiled the steps.
     warm_start: the champion's version whose weights came first, '' if they were the model's own. weights: as
     model.weights of the recipe. teacher: the version whose answers were learned, '' if none.
     command: the program of the recipe's own that trained, if one did. What it did not tell is 0 then, or empty; the
@@ -131,6 +144,7 @@ class Training(Document):
     kept_per_example: int = 0
     backbone_share: float = 1.0
     finished: str = ""
+    xla: bool = False
     warm_start: str = ""
     weights: str = ""
     teacher: str = ""

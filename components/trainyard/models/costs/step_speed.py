@@ -14,7 +14,9 @@ import trainyard.data  # noqa: F401 - first: sets what TensorFlow reads while it
 import keras
 import tensorflow as tf
 
+from trainyard.contract.artifacts.export import Latency
 from trainyard.errors import ConfigurationError
+from trainyard.models.costs.latency import of_model
 
 BATCH_SIZE = 32
 """Of the first measurements, as `fit` takes by default; the others have four times as many."""
@@ -62,6 +64,14 @@ def step_speeds(model: keras.Model, quick: bool) -> Iterator[StepSpeed | tuple[s
                     yield _speed(copy, device, batch_size, xla)
                 except tf.errors.OpError as error:
                     yield setting_name(device, batch_size, xla), error.message.splitlines()[0][:200]
+
+
+def answers(model: keras.Model) -> Iterator[tuple[str, Latency]]:
+    """Yield each device and the time that `model` takes there for one example, its host at work on one core."""
+    for device in device_names():
+        with tf.device(device):
+            copy = keras.models.clone_model(model)
+            yield device, of_model(copy)
 
 
 def setting_name(device: str, batch_size: int, xla: bool) -> str:

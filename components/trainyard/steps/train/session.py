@@ -244,6 +244,7 @@ def _finish(
         activations_per_example=work.activations_per_example,
         kept_per_example=work.kept_per_example,
         finished=datetime.now(UTC).isoformat(timespec="seconds"),
+        xla=recipe.train.xla,
         resumed_from=loop.resumed_from,
         step_split_ms={name: round(1000 * value, 3) for name, value in parts.items()},
         checkpoint_writes=loop.writer.count,

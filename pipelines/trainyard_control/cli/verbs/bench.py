@@ -37,6 +37,12 @@ def bench(
         int | None,
         typer.Option("--workers", metavar="N", help="Compare 1, 2, 4 … N workers, each on cores of its own, instead."),
     ] = None,
+    rounds: Annotated[
+        int | None,
+        typer.Option(
+            "--rounds", metavar="N", help="Train all settings in turn so many times, by default 3; the most are 10."
+        ),
+    ] = None,
     pools: Annotated[
         str | None,
         typer.Option("--pools", metavar="A,B", help="Measure on these pools of a cluster instead, side by side."),
@@ -50,9 +56,10 @@ def bench(
 ) -> None:
     """Measure how fast a recipe's own model trains on its own data here, as a certificate.
 
-    Batch sizes, XLA and precisions are compared by short trainings, one after the other; `plan` learns from them.
-    Nothing is evaluated or pushed. Instead of a recipe it takes a Keras model, saved as a .keras file: training steps
-    on made-up inputs, on the CPU and on each kind of accelerator, with XLA and without.
+    Batch sizes, XLA and precisions are compared by short trainings, one after the other and in several rounds; `plan`
+    learns from them. The input is measured alone too. Nothing is evaluated or pushed. Instead of a recipe it takes a
+    Keras model, saved as a .keras file: training steps on made-up inputs, on the CPU and on each kind of accelerator,
+    with XLA and without.
 
     With --pools each pool of a cluster's environment gets a run that trains there. The same command with the same
     --name shows what has been measured: speed, and examples a dollar, held against the first pool.
@@ -60,8 +67,8 @@ def bench(
     from trainyard.errors import ConfigurationError
 
     if pools is not None:
-        if quick or workers is not None:
-            raise ConfigurationError("--quick and --workers are of this machine. Leave them or --pools out.")
+        if quick or workers is not None or rounds is not None:
+            raise ConfigurationError("--quick, --workers and --rounds are of this machine. Leave them or --pools out.")
         from trainyard_control.api.packages import prepare_benchmarks
 
         names = [pool.strip() for pool in pools.split(",")]
@@ -74,7 +81,8 @@ def bench(
         raise ConfigurationError("--name, --dry-run and --wait are of runs on a cluster. Add --pools, or leave it out.")
     from trainyard_control import api
 
-    _give(api.bench(recipe, environment=environment, set_=set_ or [], quick=quick, workers=workers), html, output)
+    measured = api.bench(recipe, environment=environment, set_=set_ or [], quick=quick, workers=workers, rounds=rounds)
+    _give(measured, html, output)
 
 
 def _give(measured: Certificate, html: Path | None, output: Output) -> None:
@@ -121,19 +129,31 @@ def _show(certificate: Certificate) -> None:
         f"{certificate.flops_per_example / 1e6:,.4g} M operations a training example"
     )
     console.print(f"on {escape(devices)}, {certificate.cores} cores, {escape(certificate.machine)}", soft_wrap=True)
-    table = plain_table("setting", "examples/s", "range", "×", "GFLOP/s", "of peak", "first step")
-    base = certificate.speeds[0].examples_per_second
+    ends = "95 % interval" if certificate.speeds[0].rounds else "range"
+    table = plain_table("setting", "examples/s", ends, "×", "GFLOP/s", *certificate.peaks, "first step")
     for speed in certificate.speeds:
         table.add_row(
             speed.setting,
             f"{speed.examples_per_second:,.0f}",
             f"{speed.low:,.0f} – {speed.high:,.0f}",
-            f"{speed.examples_per_second / base:.2f}",
+            certificate.compared(speed),
             f"{1000 * speed.tflops:,.3g}",
-            "–" if speed.peak_share is None else f"{speed.peak_share:.0%}",
+            *certificate.shares(speed),
             f"{speed.first_step_seconds:.1f} s",
         )
     console.print(table)
+    if certificate.inputs:
+        alone = plain_table("input alone, from", "examples/s", ends, "")
+        for source in certificate.inputs:
+            alone.add_row(
+                source.source,
+                f"{source.examples_per_second:,.0f}",
+                f"{source.low:,.0f} – {source.high:,.0f}",
+                "as this recipe does" if source.used else "",
+            )
+        console.print(alone)
+    for what, why in certificate.left_out.items():
+        console.print(f"– {escape(what)}: left out. {escape(why)}", soft_wrap=True)
     for sentence in certificate.sentences:
         console.print(f"· {escape(sentence)}", soft_wrap=True)
     console.print(f"certificate {certificate.digest[:16]}, {certificate.measured}", style="dim")

@@ -107,7 +107,8 @@ def _serve(recipe: str, set_: list[str], environment: str, load: str, output: Ou
     loaded, where = recipes.load(recipe, set_), environments.load(environment)
     wanted = serving.demand(load)
     exports = serving.last_exports(loaded, where.storage)
-    rows = serving.plan(where, exports, wanted)
+    folder = serving.answers_folder(loaded, where.storage)
+    rows = serving.plan(where, exports, wanted, serving.answers(loaded, where.storage), folder)
     if output is Output.JSON:
         print(json.dumps([row.as_dict() for row in rows]))
     else:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import re
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from trainyard import quantity
-from trainyard.contract.artifacts.export import Export, Exports
+from trainyard.contract.artifacts.export import Answer, Export, Exports, Latency
 from trainyard.errors import ConfigurationError, TrainyardError
 from trainyard.spec.environment import Environment
 from trainyard.spec.hardware import machines
@@ -36,7 +40,7 @@ class Demand:
 class Serving:
     """What serving takes on one pool; None if nothing was measured there.
 
-    servers: cores of a replica, and so the requests that it answers at once.
+    servers: cores or accelerators of a replica, and so the requests that it answers at once.
     """
 
     pool: str
@@ -91,21 +95,64 @@ def last_exports(recipe: Recipe, root: str) -> list[Export]:
     )
 
 
-def plan(environment: Environment, exports: list[Export], wanted: Demand) -> list[Serving]:
-    """Return what serving takes on each pool; the cheapest is chosen, or without prices the one with the fewest cores.
+def answers(recipe: Recipe, root: str) -> dict[str, Latency]:
+    """Return what was measured of one answer on accelerators, by their names in the catalog; the last file wins.
+
+    It stands in JSON files in the folder of `answers_folder`. Raises `ConfigurationError` for one that cannot be read.
+    """
+    found: dict[str, Latency] = {}
+    folder = answers_folder(recipe, root)
+    for name in sorted(storage.children(folder)):
+        uri = storage.join(folder, name)
+        try:
+            listed = json.loads(storage.read_text(uri) or "")["answers"]
+            for answer in TypeAdapter(list[Answer]).validate_python(listed):
+                found[answer.accelerator] = Latency(p50=answer.p50, p95=answer.p95)
+        except (ValueError, KeyError, TypeError) as error:
+            raise ConfigurationError(
+                f'--serve: {uri}: holds no latency. It is JSON such as {{"answers": [{{"accelerator": "nvidia-l4", '
+                '"p50": 1.5, "p95": 2}]}, in milliseconds, as `trainyard bench mine.keras -o json` prints it.'
+            ) from error
+    return found
+
+
+def answers_folder(recipe: Recipe, root: str) -> str:
+    """Return the folder of the measured answers of `recipe`."""
+    return storage.join(root, recipe.name, "latency")
+
+
+def plan(
+    environment: Environment,
+    exports: list[Export],
+    wanted: Demand,
+    measured: Mapping[str, Latency] | None = None,
+    folder: str = "",
+) -> list[Serving]:
+    """Return what serving takes on each pool; the cheapest is chosen, or without prices that with the fewest servers.
+
+    measured: the time of one answer by accelerator, as `answers`; those of further ones would lie in `folder`.
 
     Raises `ConfigurationError` if no file can answer in time even without a queue.
     """
+    files = {export.format: export.latency_ms for export in exports}
+    measured = measured or {}
     fastest = min(exports, key=lambda export: export.latency_ms.p95)
-    if fastest.latency_ms.p95 / 1000 >= wanted.p95:
+    if fastest.latency_ms.p95 / 1000 >= wanted.p95 and not any(
+        took.p95 / 1000 < wanted.p95 for took in measured.values()
+    ):
         raise ConfigurationError(
             f"--serve: p95={wanted.p95 * 1000:g}ms lies under the service time: the fastest export, {fastest.format}, "
             f"takes {fastest.latency_ms.p95:g} ms for 95 % of single requests, without any wait. Ask for more, or "
             "export a smaller network."
         )
     if environment.target == "local":
-        return [replace(_sized(HERE, len(os.sched_getaffinity(0)), exports, wanted), chosen=True, why="the only one")]
-    rows = [_on_pool(name, pool, environment, exports, wanted) for name, pool in environment.pools.items()]
+        return [replace(_sized(HERE, len(os.sched_getaffinity(0)), files, wanted), chosen=True, why="the only one")]
+    rows = [
+        _on_pool(name, pool, environment, files, wanted)
+        if pool.kind == "cpu"
+        else _on_accelerator(name, pool, environment, measured, wanted, folder)
+        for name, pool in environment.pools.items()
+    ]
     feasible = [row for row in rows if row.feasible]
     priced = [row for row in feasible if row.usd_per_hour is not None]
     best = min(
@@ -117,40 +164,67 @@ def plan(environment: Environment, exports: list[Export], wanted: Demand) -> lis
     return [replace(row, chosen=True, why=why) if row is best else row for row in rows]
 
 
-def _on_pool(name: str, pool: Pool, environment: Environment, exports: list[Export], wanted: Demand) -> Serving:
-    if pool.kind != "cpu":
-        return Serving(name, why=f"no latency is measured on {pool.accelerator}: export measures on one core of a CPU")
+def _on_pool(name: str, pool: Pool, environment: Environment, files: Mapping[str, Latency], wanted: Demand) -> Serving:
     cores = math.floor(quantity.in_cores(pool.resources.requests.cpu))
     if not cores:
         return Serving(name, why="its pods have less than one core, and the latency is that of one")
-    row = _sized(name, cores, exports, wanted)
-    nodes = math.ceil((row.replicas or 0) / _pods_a_node(pool, environment))
+    row = _sized(name, cores, files, wanted)
+    return _priced(row, pool, environment, _pods_a_node(pool, environment)) if row.feasible else row
+
+
+def _on_accelerator(
+    name: str, pool: Pool, environment: Environment, measured: Mapping[str, Latency], wanted: Demand, folder: str
+) -> Serving:
+    """Return what serving takes on a pool whose nodes have accelerators: a replica has those of one node."""
+    accelerator = pool.accelerator or ""
+    if accelerator not in measured:
+        return Serving(name, why=f"no latency is measured on {accelerator}: {_how(pool)} {folder}/")
+    row = _sized(name, pool.count, {f"on {accelerator}": measured[accelerator]}, wanted)
+    return _priced(row, pool, environment, 1) if row.feasible else row
+
+
+def _how(pool: Pool) -> str:
+    """Return what to run on the accelerator, as far as the folder of the result."""
+    by_hand = f'leave {{"answers": [{{"accelerator": "{pool.accelerator}", "p50": ms, "p95": ms}}]}} in'
+    if pool.kind == "gpu":
+        return "run `trainyard bench mine.keras -o json` there with the pushed .keras file, and leave what it prints in"
+    if pool.accelerator == "edge-tpu":
+        return f"compile litert_int8 with edgetpu_compiler, time single answers on the device, and {by_hand}"
+    if pool.accelerator == "inferentia2":
+        return f"compile the SavedModel with AWS Neuron, time single answers on the machine, and {by_hand}"
+    return f"time single answers of the SavedModel there, and {by_hand}"
+
+
+def _priced(row: Serving, pool: Pool, environment: Environment, pods_a_node: int) -> Serving:
+    """Return `row` with the nodes that its replicas take, and what they cost."""
+    nodes = math.ceil((row.replicas or 0) / pods_a_node)
     if pool.nodes is not None and nodes > pool.nodes:
         return replace(row, feasible=False, nodes=nodes, why=f"takes {nodes} nodes, and the pool has {pool.nodes}")
     price = machines.price(pool, environment.platform)
     return replace(row, nodes=nodes, usd_per_hour=round(nodes * price.usd_per_hour, 4) if price else None)
 
 
-def _sized(name: str, cores: int, exports: list[Export], wanted: Demand) -> Serving:
-    """Return the fewest replicas with `cores` servers each, by the format that needs the fewest."""
+def _sized(name: str, servers: int, files: Mapping[str, Latency], wanted: Demand) -> Serving:
+    """Return the fewest replicas with so many `servers` each, by the format that needs the fewest."""
     rows = []
-    for export in exports:
-        service = Service(export.latency_ms.p50 / 1000, export.latency_ms.p95 / 1000)
+    for format_, took in files.items():
+        service = Service(took.p50 / 1000, took.p95 / 1000)
         if service.p95 < wanted.p95:
-            number = replicas(wanted.qps, wanted.p95, cores, service)
+            number = replicas(wanted.qps, wanted.p95, servers, service)
             rate = wanted.qps / number
             rows.append(
                 Serving(
                     name,
                     feasible=True,
-                    format=export.format,
+                    format=format_,
                     replicas=number,
-                    servers=cores,
-                    utilisation=round(rate * service.mean / cores, 3),
-                    p95_ms=round(1000 * response_p95(rate, cores, service), 3),
+                    servers=servers,
+                    utilisation=round(rate * service.mean / servers, 3),
+                    p95_ms=round(1000 * response_p95(rate, servers, service), 3),
                 )
             )
-    return min(rows, key=lambda row: (row.replicas or 0, row.p95_ms or 0.0))
+    slow = Serving(name, why="one answer takes longer than that there, without any wait")
+    return min(rows, key=lambda row: (row.replicas or 0, row.p95_ms or 0.0), default=slow)
 
 
 def _pods_a_node(pool: Pool, environment: Environment) -> int:

@@ -7,19 +7,24 @@ import json
 import platform
 from datetime import UTC, datetime
 
-from trainyard.contract.artifacts.train import Device
+from trainyard.contract.artifacts.export import Answer
+from trainyard.contract.artifacts.train import Device, InputSpeed
 from trainyard.contract.document import Part
 from trainyard.quality.page import framed
 from trainyard_control.search.chart import Mark, chart
 from trainyard_control.search.page import page
-from trainyard_control.search.speed import pool_table, scaling_curve
+from trainyard_control.search.speed import input_ceiling, peak, pool_table, scaling_curve
 from trainyard_control.search.speed.speed import Speed
 
 _WAITS = 0.1  # chosen: less is the noise of a machine that does other things
 
 
 class Certificate(Part):
-    """What was measured on which devices with which versions. digest: SHA-256 of all else as JSON with sorted keys."""
+    """What was measured on which devices with which versions. digest: SHA-256 of all else as JSON with sorted keys.
+
+    inputs: the input alone, from each source; none of tables. seconds: of the trainings, of the input, and of all.
+    answers: of a Keras model, the time of one on each device, which `plan --serve` reads.
+    """
 
     recipe: str
     model: str
@@ -32,6 +37,9 @@ class Certificate(Part):
     measured: str = ""
     speeds: list[Speed]
     left_out: dict[str, str]
+    inputs: list[InputSpeed] = []
+    answers: list[Answer] = []
+    seconds: dict[str, float] = {}
     digest: str = ""
 
     def _repr_html_(self) -> str:
@@ -47,9 +55,8 @@ class Certificate(Part):
             for place, speed in enumerate(speeds)
         ]
         names = tuple(speed.setting for speed in speeds)
-        drawn = chart(
-            "Speed, with the range of the epochs", ("setting", "examples/s"), marks, categories=names, from_zero=True
-        )
+        whisker = "the 95 % interval of the rounds" if speeds[0].rounds else "the range of the epochs"
+        drawn = chart(f"Speed, with {whisker}", ("setting", "examples/s"), marks, categories=names, from_zero=True)
         devices = ", ".join(f"{device.name} ({device.product})" for device in self.devices)
         notes = [
             f"{self.model}, {self.parameters:,} parameters, on {devices}, {self.cores} cores, {self.machine}",
@@ -57,13 +64,14 @@ class Certificate(Part):
             *(f"{setting}: left out. {why}" for setting, why in self.left_out.items()),
             f"measured {self.measured}; digest {self.digest}",
         ]
-        head = ["setting", "examples/s", "from", "to", "GFLOP/s", "of the measured peak", "first step, s"]
+        head = ["setting", "examples/s", "from", "to", "×", "GFLOP/s", *self.peaks, "first step, s"]
         rows = [
             [
                 speed.setting,
                 *(f"{value:,.0f}" for value in (speed.examples_per_second, speed.low, speed.high)),
+                self.compared(speed),
                 f"{1000 * speed.tflops:,.3g}",
-                "–" if speed.peak_share is None else f"{speed.peak_share:.1%}",
+                *self.shares(speed),
                 f"{speed.first_step_seconds:.1f}",
             ]
             for speed in speeds
@@ -74,7 +82,29 @@ class Certificate(Part):
         elif points := scaling_curve.points(speeds):
             charts.append(scaling_curve.drawn(points))
             tables.append(scaling_curve.table(points))
+        if self.inputs:
+            charts.append(input_ceiling.drawn(self.inputs, speeds[0].input_examples_per_second))
+            tables.append(input_ceiling.table(self.inputs))
         return page(f"{self.recipe}: how fast it trains", notes, charts, tables)
+
+    @property
+    def peaks(self) -> list[str]:
+        """The peaks that a speed is held against: the measured one, and the published one where there is one."""
+        published = any(speed.published_share is not None for speed in self.speeds)
+        return ["of measured peak", *(["of published peak"] if published else [])]
+
+    def shares(self, speed: Speed) -> list[str]:
+        """Return the share of each of `peaks`."""
+        values = (speed.peak_share, speed.published_share)[: len(self.peaks)]
+        return ["–" if value is None else f"{value:.1%}" for value in values]
+
+    def compared(self, speed: Speed) -> str:
+        """Return how many times as fast as the first setting it is, with the interval over the rounds."""
+        if speed.times is None:
+            return f"{speed.examples_per_second / self.speeds[0].examples_per_second:.2f}"
+        if speed is self.speeds[0]:
+            return f"{speed.times:.2f}"
+        return f"{speed.times:.2f} ({speed.times_low:.2f} – {speed.times_high:.2f})"
 
     @property
     def sentences(self) -> list[str]:
@@ -83,26 +113,32 @@ class Certificate(Part):
         if base.pool:
             return pool_table.sentences(self.speeds)
         kinds = sorted({device.name.partition(":")[0] for device in self.devices})
-        said = [
-            "It trains on the CPU: TensorFlow sees no accelerator."
-            if kinds == ["CPU"]
-            else f"It trains on {', '.join(kinds)}."
-        ]
+        cpu = kinds == ["CPU"]
+        said = ["It trains on the CPU: TensorFlow sees no accelerator." if cpu else f"It trains on {', '.join(kinds)}."]
         if points := scaling_curve.points(self.speeds):
             return [*said, *scaling_curve.sentences(points)]
-        best = max(self.speeds, key=lambda speed: speed.examples_per_second)
-        if best.low > base.high:
-            sets = ", ".join(f"{key}: {json.dumps(value)}" for key, value in best.values.items())
-            faster = f"{best.setting} is {best.examples_per_second / base.examples_per_second:.2f} times as fast"
-            said.append(f"{faster} ({sets})." if sets else f"{faster} as {base.setting}.")
-        else:
-            said.append("No setting is faster by more than what the epochs differ by.")
+        if base.published_share is None and base.peak_share is not None:
+            said.append(peak.NO_CPU if cpu else "The catalog has no published peak of it.")
+        said.append(self._fastest())
+        said += [f"One answer takes {each.p50:g} ms (p95 {each.p95:g}) on {each.accelerator}." for each in self.answers]
+        if self.inputs:
+            said.append(input_ceiling.sentence(self.inputs, base.input_examples_per_second, cpu))
         waits = 1 - base.examples_per_second / base.input_examples_per_second
         if waits > _WAITS:
-            said.append(
-                f"It waits for its input in {waits:.0%} of the time. See data.store, and the cores of the pool."
-            )
+            said.append(f"In training it waits for its input in {waits:.0%} of the time. See data.store, and cores.")
         return said
+
+    def _fastest(self) -> str:
+        """Return which setting is faster than the first by more than what differs anyway."""
+        base = self.speeds[0]
+        best = max(self.speeds, key=lambda speed: speed.times or speed.examples_per_second)
+        surely = best.low > base.high if best.times_low is None else best.times_low > 1
+        if not surely:
+            return f"No setting is faster by more than what the {'rounds' if base.rounds else 'epochs'} differ by."
+        sets = ", ".join(f"{key}: {json.dumps(value)}" for key, value in best.values.items())
+        times = best.times or best.examples_per_second / base.examples_per_second
+        faster = f"{best.setting} is {times:.2f} times as fast"
+        return f"{faster} ({sets})." if sets else f"{faster} as {base.setting}."
 
 
 def signed(certificate: Certificate) -> Certificate:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import platform
 import statistics
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,28 +17,38 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from trainyard.contract.artifacts.train import Device, Training
-from trainyard.errors import ConfigurationError
+from trainyard.contract.artifacts.export import Answer
+from trainyard.contract.artifacts.train import Device, InputSpeed, Training
+from trainyard.errors import ConfigurationError, DataError, InfrastructureError
 from trainyard.spec import recipe as recipes
 from trainyard.spec.environment import Environment
+from trainyard.spec.hardware.catalog import named
 from trainyard.storage import storage
 from trainyard_control.local.local_run import Listener, LocalRun
 from trainyard_control.search.space import override
+from trainyard_control.search.speed import fit, input_ceiling
 from trainyard_control.search.speed.certificate import Certificate, signed
+from trainyard_control.search.speed.peak import published_tflops
+from trainyard_control.search.speed.rounds import interval, quotient
 from trainyard_control.search.speed.speed import Speed
 
 if TYPE_CHECKING:
     import keras
 
-_EPOCHS, _QUICK_EPOCHS = 6, 4  # chosen: the first warms up, and the others give the range
+_EPOCHS, _QUICK_EPOCHS = 6, 3  # chosen: the first warms up, and the others give the range
+_FAR_SLOWER = 0.3  # chosen: XLA on a CPU may take a twentieth of the speed, and minutes for that
+_INPUT = "input"  # among the settings that are left out
 _START = ("import", "join", "probe", "build", "input", "compile")  # of Training.seconds: what comes before the speed
 
 
 class SpeedListener(Listener, Protocol):
     """Receives what happens while a certificate is measured."""
 
+    def training_ended(self, setting: str, turn: int, rounds: int, rate: float) -> None:
+        """A training has ended in round `turn` of `rounds`, at so many examples a second."""
+
     def speed_measured(self, speed: Speed, base: Speed) -> None:
-        """A setting is measured; `base` is the recipe's own."""
+        """A setting of a Keras model is measured; `base` is the first."""
 
     def setting_left_out(self, setting: str, why: str) -> None:
         """A setting cannot be trained."""
@@ -108,38 +119,89 @@ def gangs(recipe: recipes.Recipe, workers: int) -> list[Setting]:
 
 
 def measure(
-    name: str, overrides: list[str], environment: Environment, quick: bool, workers: int | None, listener: SpeedListener
+    name: str,
+    overrides: list[str],
+    environment: Environment,
+    quick: bool,
+    workers: int | None,
+    rounds: int,
+    listener: SpeedListener,
 ) -> Certificate:
-    """Train the recipe `name` for some epochs in each setting, and return how fast.
+    """Train the recipe `name` for some epochs in each setting, `rounds` times in turn, and return how fast.
 
     workers: instead of settings, by so many processes at most, each on cores of its own with a batch of its own.
-    A setting that does not fit the devices or contradicts the recipe is left out, with its reason. Raises what the
-    training of the recipe as it is raises.
+    A setting that does not fit the devices or contradicts the recipe is left out, with its reason; one that is far
+    slower than the first is trained once. Raises what the
+    training of the recipe as it is raises, and `ConfigurationError` before anything starts if it needs more memory than
+    there is.
     """
+    start, input_seconds = time.monotonic(), 0.0
     overrides = shortened(overrides, quick)
     recipe = short(name, overrides)
-    speeds: list[Speed] = []
-    left_out: dict[str, str] = {}
-    trainings: list[Training] = []
     measured = settings(recipe, quick) if workers is None else gangs(recipe, workers)
-    for number, setting in enumerate(measured):
-        folder = storage.join(environment.storage, recipe.name, "certificate", str(number))
-        try:
-            changed = [override(key, value) for key, value in setting.values.items()]
-            variant = recipes.load(name, [*overrides, *changed])
-            # From train on: a speed that was measured before is not one of now.
-            run = LocalRun(variant, environment, "", "train", listener, folder=folder, cores=setting.cores)
-            run.preprocess()
-            trainings.append(Training.read(run.train(None)))
-        except ConfigurationError as error:
-            if not trainings:
-                raise
-            left_out[setting.name] = str(error)
-            listener.setting_left_out(setting.name, str(error))
-            continue
-        speeds.append(speed_of(setting, variant.train.batch_size, trainings[-1]))
-        listener.speed_measured(speeds[-1], speeds[0])
-    return certificate_of(recipe.name, trainings, _machine_name(), speeds, left_out)
+    trainings: dict[str, list[Training]] = {}
+    left_out = {} if recipe.data.is_image else {_INPUT: input_ceiling.NO_PICTURES}
+    inputs: list[list[InputSpeed]] = []
+    for turn in range(rounds):
+        for number, setting in enumerate(measured):
+            if setting.name in left_out or _far_slower(trainings.get(setting.name), trainings.get(measured[0].name)):
+                continue
+            folder = storage.join(environment.storage, recipe.name, "certificate", str(number))
+            try:
+                training, examples = _trained(
+                    _variant(name, overrides, setting), environment, setting, folder, listener
+                )
+            except ConfigurationError as error:
+                if setting is measured[0]:
+                    raise
+                trainings.pop(setting.name, None)
+                left_out[setting.name] = str(error)
+                listener.setting_left_out(setting.name, str(error))
+                continue
+            trainings.setdefault(setting.name, []).append(training)
+            listener.training_ended(setting.name, turn + 1, rounds, epoch_rate(training))
+        if workers is None and _INPUT not in left_out:
+            before = time.monotonic()
+            try:
+                inputs.append(input_ceiling.measure(recipe, examples))
+            except (ConfigurationError, DataError, InfrastructureError) as error:
+                left_out[_INPUT], inputs = str(error), []
+            input_seconds += time.monotonic() - before
+    speeds = [
+        over_rounds(setting, _batch_size(recipe, setting), trainings[setting.name], trainings[measured[0].name])
+        for setting in measured
+        if setting.name in trainings
+    ]
+    taken = [training for of_setting in trainings.values() for training in of_setting]
+    trained = sum(sum(training.seconds.values()) for training in taken)
+    spent = {"trainings": trained, "input": input_seconds, "all": time.monotonic() - start}
+    seconds = {what: round(value, 1) for what, value in spent.items()}
+    of_sources = input_ceiling.over_rounds(inputs)
+    return certificate_of(recipe.name, taken, _machine_name(), speeds, left_out, of_sources, seconds)
+
+
+def _trained(
+    variant: recipes.Recipe, environment: Environment, setting: Setting, folder: str, listener: SpeedListener
+) -> tuple[Training, str]:
+    """Train `variant` on the setting's cores; return what it left, and the folder of its examples."""
+    fit.require_memory(variant, environment)
+    # From train on: a speed that was measured before is not one of now.
+    run = LocalRun(variant, environment, "", "train", listener, folder=folder, cores=setting.cores)
+    examples = run.preprocess()
+    return Training.read(run.train(None)), examples
+
+
+def _far_slower(taken: Sequence[Training] | None, base: Sequence[Training] | None) -> bool:
+    """Return whether a setting was so slow in the first round that no further one could make it the faster."""
+    return taken is not None and base is not None and epoch_rate(taken[0]) < _FAR_SLOWER * epoch_rate(base[0])
+
+
+def _variant(name: str, overrides: Sequence[str], setting: Setting) -> recipes.Recipe:
+    return recipes.load(name, [*overrides, *(override(key, value) for key, value in setting.values.items())])
+
+
+def _batch_size(recipe: recipes.Recipe, setting: Setting) -> int:
+    return int(setting.values.get("train.batch_size", recipe.train.batch_size))
 
 
 def of_model(model: keras.Model, quick: bool, listener: SpeedListener) -> Certificate:
@@ -170,12 +232,17 @@ def of_model(model: keras.Model, quick: bool, listener: SpeedListener) -> Certif
             input_examples_per_second=round(rate, 2),
             tflops=float(f"{rate * work.flops_per_example / 1e12:.4g}"),
             peak_share=None,
+            published_share=_share(rate * work.flops_per_example / 1e12, names[found.device]),
             first_step_seconds=round(found.first_step_seconds, 2),
         )
         speeds.append(speed)
         listener.speed_measured(speed, speeds[0])
     if not speeds:
         raise ConfigurationError(f"{model.name}: no device takes a step: {next(iter(left_out.values()))}.")
+    answers = [
+        Answer(accelerator=named(names[device]) or names[device], **took.model_dump())
+        for device, took in step_speed.answers(model)
+    ]
     certificate = Certificate(
         recipe=model.name,
         model=model.name,
@@ -190,15 +257,68 @@ def of_model(model: keras.Model, quick: bool, listener: SpeedListener) -> Certif
         versions={name: metadata.version(name) for name in ("tensorflow", "keras")},
         speeds=speeds,
         left_out=left_out,
+        answers=answers,
     )
     return signed(certificate)
 
 
-def speed_of(setting: Setting, batch_size: int, training: Training) -> Speed:
-    """Return what a training of the recipe with a setting tells of its speed, its first epoch left out as warm-up."""
+def _share(tflops: float, product: str) -> float | None:
+    published = published_tflops(product, "float32")
+    return round(tflops / published, 4) if published else None
+
+
+def epoch_rate(training: Training) -> float:
+    """Return the examples a second of a training, its first epoch left out as warm-up."""
+    return statistics.harmonic_mean([epoch.examples_per_second for epoch in training.history[1:]])
+
+
+def over_rounds(setting: Setting, batch_size: int, trainings: Sequence[Training], base: Sequence[Training]) -> Speed:
+    """Return what the trainings of a setting, one a round, tell of its speed, and beside `base` of the same rounds."""
+    first = speed_of(setting, batch_size, trainings[0])
+    if len(trainings) == 1:
+        return first
+    rates = [epoch_rate(training) for training in trainings]
+    each = [speed_of(setting, batch_size, training) for training in trainings]
+    rate, low, high = interval(rates)
+    times, times_low, times_high = quotient(rates, [epoch_rate(training) for training in base])
+    share = rate / first.examples_per_second
+    peak = max(map(_peak, (*trainings, *base)))  # on a machine that does other things, a single one is too low
+    split = {part: statistics.fmean(speed.step_split_ms[part] for speed in each) for part in first.step_split_ms}
+    return first.model_copy(
+        update={
+            "examples_per_second": round(rate, 2),
+            "low": round(low, 2),
+            "high": round(high, 2),
+            "rounds": [round(value, 2) for value in rates],
+            "times": round(times, 4),
+            "times_low": round(times_low, 4),
+            "times_high": round(times_high, 4),
+            "input_examples_per_second": round(
+                max(rate, statistics.geometric_mean(speed.input_examples_per_second for speed in each)), 2
+            ),
+            "tflops": float(f"{first.tflops * share:.4g}"),
+            "peak_share": round(first.tflops * share / peak, 4) if peak else None,
+            "published_share": None if first.published_share is None else round(first.published_share * share, 4),
+            "first_step_seconds": round(statistics.fmean(speed.first_step_seconds for speed in each), 2),
+            "step_split_ms": {part: round(value, 3) for part, value in split.items()},
+        }
+    )
+
+
+def _peak(training: Training) -> float:
+    """Return the TFLOP/s that its devices delivered: the chief's, and as much of each worker."""
+    return training.workers * sum(device.tflops for device in training.measured)
+
+
+def speed_of(setting: Setting, batch_size: int, training: Training, chips: int | None = None) -> Speed:
+    """Return what a training of the recipe with a setting tells of its speed, its first epoch left out as warm-up.
+
+    chips: accelerators that trained together, by default one a replica.
+    """
     rates = [epoch.examples_per_second for epoch in training.history[1:]]
-    rate = statistics.harmonic_mean(rates)
-    peak = training.workers * sum(device.tflops for device in training.measured)  # the chief's, and as much of each
+    rate = epoch_rate(training)
+    peak = _peak(training)
+    published = published_tflops(training.hardware, training.precision)
     tflops = rate * training.flops_per_example / 1e12
     ceiling = 1000 * batch_size / training.cached_step_ms if training.cached_step_ms else 0.0
     return Speed(
@@ -211,6 +331,7 @@ def speed_of(setting: Setting, batch_size: int, training: Training) -> Speed:
         input_examples_per_second=round(max(ceiling, rate), 2),
         tflops=float(f"{tflops:.4g}"),
         peak_share=round(tflops / peak, 4) if peak else 0.0,
+        published_share=round(tflops / published / (chips or training.replicas), 4) if published else None,
         first_step_seconds=round(sum(training.seconds.get(part, 0.0) for part in _START), 2),
         workers=training.workers,
         step_split_ms=training.step_split_ms,
@@ -218,9 +339,15 @@ def speed_of(setting: Setting, batch_size: int, training: Training) -> Speed:
 
 
 def certificate_of(
-    name: str, trainings: Sequence[Training], machine: str, speeds: list[Speed], left_out: dict[str, str]
+    name: str,
+    trainings: Sequence[Training],
+    machine: str,
+    speeds: list[Speed],
+    left_out: dict[str, str],
+    inputs: Sequence[InputSpeed] = (),
+    seconds: dict[str, float] | None = None,
 ) -> Certificate:
-    """Return the certificate of `speeds`, which `trainings` of the same model gave."""
+    """Return the certificate of `speeds`, which `trainings` of the same model gave, and of its `inputs`."""
     base = trainings[0]
     devices = {device.name: device for training in trainings for device in training.measured}
     certificate = Certificate(
@@ -234,6 +361,8 @@ def certificate_of(
         versions=base.versions,
         speeds=speeds,
         left_out=left_out,
+        inputs=list(inputs),
+        seconds=seconds or {},
     )
     return signed(certificate)
 

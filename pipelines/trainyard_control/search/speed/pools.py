@@ -52,7 +52,8 @@ def training_of(environment: Environment, recipe: str, run: str) -> tuple[str, T
 def _speed(recipe: Recipe, environment: Environment, pool: str, training: Training) -> Speed:
     node, price = environment.pools[pool], machines.price(environment.pools[pool], environment.platform)
     hardware = training.hardware if training.replicas == 1 else f"{training.replicas} x {training.hardware}"
-    return speed_of(Setting(pool, {}), recipe.train.batch_size, training).model_copy(
+    chips = node.workers * (node.count or 1)
+    return speed_of(Setting(pool, {}), recipe.train.batch_size, training, chips).model_copy(
         update={
             "pool": pool,
             "hardware": hardware,

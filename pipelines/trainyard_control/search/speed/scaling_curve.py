@@ -85,9 +85,14 @@ def sentences(points: Sequence[Point]) -> list[str]:
     """Return what the curve says of the most workers."""
     last, one = points[-1], points[0]
     lost = last.lost_ms
+    low, high = last.speed.times_low, last.speed.times_high
+    ends = f" ({low:.2f} – {high:.2f})" if low is not None and high is not None else ""
     said = [
-        f"{last.speed.workers} workers train {last.times:.2f} times as fast as one, {last.efficiency:.0%} of perfect."
+        f"{last.speed.workers} workers train {last.times:.2f}{ends} times as fast as one, {last.efficiency:.0%} of "
+        "perfect."
     ]
+    if last.efficiency > 1:
+        said.append("More than perfect: on a machine that does other things, more processes get more of it.")
     if last.step_ms > one.step_ms:
         said.append(
             f"Their step takes {last.step_ms:.1f} ms, one worker's {one.step_ms:.1f}: {lost['all_reduce']:+.1f} for "

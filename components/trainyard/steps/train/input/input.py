@@ -56,6 +56,7 @@ class Input:
     class_weights: (classes,) float32, or None if all examples count the same.
     replicas: a micro-batch takes `replicas.count` elements of a data set, one a replica.
     feed: brings the shards of a split that does not fit in memory; None if they are there.
+    memory_bytes: what a split that is held in memory may take; None: MEMORY_BYTES.
     """
 
     recipe: Recipe
@@ -63,6 +64,7 @@ class Input:
     class_weights: np.ndarray | None
     replicas: LocalReplicas = LocalReplicas()
     feed: Feed | None = None
+    memory_bytes: int | None = None
 
     @property
     def batch_size(self) -> int:
@@ -128,6 +130,11 @@ class Input:
     def shards(self, split: Split) -> list[str]:
         """Return the paths of the shards of `split` that this process reads."""
         return self.folder.files(split) if self._fits(split) else self._lanes(split).files_of_rows(*self._rows(split))
+
+    @property
+    def streams(self) -> bool:
+        """Whether the training split is read bit by bit, epoch after epoch."""
+        return not self._fits("train")
 
     def streamed_shards(self) -> list[str]:
         """Return the paths of the shards that this process reads bit by bit, epoch after epoch."""
@@ -329,11 +336,12 @@ class Input:
         return self.folder.document.splits[split].examples
 
     def _fits(self, split: Split) -> bool:
+        most = MEMORY_BYTES if self.memory_bytes is None else self.memory_bytes
         features = self.folder.document.features
         example_bytes: int = sum(
             math.prod(each.shape) * (1 if each.encoded else tf.as_dtype(each.dtype).size) for each in features
         )
-        return self._count(split) * example_bytes <= MEMORY_BYTES
+        return self._count(split) * example_bytes <= most
 
 
 def _prepared(batches: tf.data.Dataset[Batch]) -> tf.data.Dataset[Batch]:

@@ -1,0 +1,103 @@
+"""What the hours of a training mean for the day of who waits for it: how many fit the limits, and what would help."""
+
+from __future__ import annotations
+
+import math
+
+from trainyard.errors import TrainyardError
+from trainyard.spec.environment import Environment
+from trainyard.spec.networks import LADDERS, Network
+from trainyard.spec.recipe import Recipe
+from trainyard_control.planning import cost
+from trainyard_control.planning.data import DataSummary
+from trainyard_control.planning.learning import Observation
+from trainyard_control.planning.plan import CLASSES, Candidate, candidates
+
+_DAY = CLASSES["hours"]
+
+
+def trials(candidate: Candidate, deadline: float | None, budget: float | None) -> str:
+    """Return how many such trainings fit a deadline (hours) and a budget (USD); '' without limits or a duration."""
+    if candidate.hours is None or (deadline is None and budget is None):
+        return ""
+    in_turn = None if deadline is None else math.floor(deadline / max(candidate.hours.expected, 1e-9))
+    paid = None if budget is None or not candidate.cost_usd else math.floor(budget / candidate.cost_usd)
+    if 0 in (in_turn, paid):
+        return ""  # the pool's own line says by how much it misses the limits
+    where = f"on {candidate.pool}"
+    if paid is None:
+        return (
+            ""
+            if in_turn is None
+            else f"A sweep of {in_turn:,} such trainings {where}, one after the other, fits {deadline:g} h."
+        )
+    if in_turn is None:
+        return f"A sweep of {paid:,} such trainings {where} fits {budget:g} USD."
+    if paid <= in_turn:
+        return (
+            f"A sweep of {paid:,} such trainings {where} fits {budget:g} USD, and one after the other they fit "
+            f"{deadline:g} h."
+        )
+    beside = math.ceil(paid / in_turn)
+    return (
+        f"A sweep of {paid:,} such trainings {where} fits {budget:g} USD; one after the other only {in_turn:,} fit "
+        f"{deadline:g} h, so run {beside:,} side by side."
+    )
+
+
+def help_for(
+    candidate: Candidate,
+    others: list[Candidate],
+    recipe: Recipe,
+    environment: Environment,
+    data: DataSummary,
+    observations: list[Observation],
+) -> str:
+    """Return what brings a training of more than a day below one; '' if it takes less."""
+    if candidate.hours is None or candidate.hours.expected < _DAY:
+        return ""
+    times = candidate.hours.expected / _DAY
+    found = [f"The training on {candidate.pool} would have to be {times:,.1f} times as fast to take less than a day."]
+    faster = min((other for other in others if other.feasible and other.hours), key=_hours, default=candidate)
+    if _hours(faster) < _DAY:
+        found.append(f"{faster.pool} takes {_hours(faster):.2g} h.")
+    for name in reversed(_smaller(recipe)):
+        hours = _hours_with(name, candidate.pool, recipe, environment, data, observations)
+        if hours is not None and hours < _DAY:
+            found.append(
+                f"On {candidate.pool} {name} would take {hours:.2g} h; `trainyard sweep --ladder` compares networks."
+            )
+            break
+    found.append(
+        "Part of the data (data.fraction) tells sooner which settings are good; `trainyard learn-curve` what is lost."
+    )
+    return " ".join(found)
+
+
+def _hours(candidate: Candidate) -> float:
+    return candidate.hours.expected if candidate.hours else math.inf
+
+
+def _smaller(recipe: Recipe) -> tuple[Network, ...]:
+    """Return the networks of images to compare that are not the recipe's own, the cheapest first."""
+    if not recipe.data.is_image or recipe.model.name is None:
+        return ()
+    return tuple(name for name in LADDERS["efficient"] if name != recipe.model.name)
+
+
+def _hours_with(
+    name: Network,
+    pool: str,
+    recipe: Recipe,
+    environment: Environment,
+    data: DataSummary,
+    observations: list[Observation],
+) -> float | None:
+    model = recipe.model.model_copy(update={"name": name, "width": 1.0, "depth": 1.0, "freeze": "none"})
+    other = recipe.model_copy(update={"model": model})
+    try:
+        work = cost.of_recipe(other, data)
+    except TrainyardError:
+        return None
+    found = candidates(other, environment, data, work, observations)
+    return next((each.hours.expected for each in found if each.pool == pool and each.hours and each.feasible), None)

@@ -1,0 +1,80 @@
+"""What a plan's hours mean for the day, and how a run lies to what was predicted of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.unit.test_planning import load, pool
+from tests.unit.test_pool_benchmark import leave, trained
+
+from trainyard.contract.training.prediction import Prediction
+from trainyard.spec import environment as environments
+from trainyard.spec import recipe as recipes
+from trainyard_control.api import day
+from trainyard_control.planning import cost, data
+from trainyard_control.planning.expectation import predicted
+from trainyard_control.planning.history import read_history
+from trainyard_control.planning.plan import candidates
+
+
+@pytest.mark.parametrize(
+    ("deadline", "budget", "sentence"),
+    [
+        (None, None, ""),
+        (9.0, None, "A sweep of 4 such trainings on l4, one after the other, fits 9 h."),
+        (None, 50.0, "A sweep of 10 such trainings on l4 fits 50 USD."),
+        (30.0, 50.0, "A sweep of 10 such trainings on l4 fits 50 USD, and one after the other they fit 30 h."),
+        (
+            9.0,
+            50.0,
+            "A sweep of 10 such trainings on l4 fits 50 USD; one after the other only 4 fit 9 h, so run 3 side by "
+            "side.",
+        ),
+        (1.0, 50.0, ""),  # not one fits, which the pool's own line says
+    ],
+)
+def test_the_trainings_that_fit_the_limits_are_counted(
+    deadline: float | None, budget: float | None, sentence: str
+) -> None:
+    assert day.trials(pool("l4", 2, 5.0), deadline, budget) == sentence
+
+
+def test_a_training_of_days_is_told_how_much_faster_it_must_be_and_what_would_be(tmp_path: Path) -> None:
+    environment, recipe = load(tmp_path)
+    known = data.find(recipe, None, 1_281_167)
+    found = {each.pool: each for each in candidates(recipe, environment, known, cost.of_recipe(recipe, known), [])}
+    l4, more = found["l4"], (recipe, environment, known, [])
+    alone, beside = day.help_for(l4, [l4], *more), day.help_for(l4, [*found.values()], *more)
+    assert l4.duration == "days" and "l4 would have to be 2." in alone and "learn-curve" in alone
+    assert "b200 takes" in beside and "b200" not in alone
+    assert "would take" in alone and "trainyard sweep --ladder" in alone
+    assert day.help_for(found["b200"], [l4], *more) == ""
+
+
+def test_a_run_of_this_machine_is_held_against_what_was_known_before_it(tmp_path: Path) -> None:
+    where = environments.load("local").model_copy(update={"storage": str(tmp_path)})
+    recipe = recipes.load("digits")
+    first = trained(1000, 1, "CPU").model_copy(update={"finished": "2026-01-01T00:00:00"})
+    second = first.model_copy(update={"finished": "2026-01-02T00:00:00"})
+    unseen = predicted(recipe, where, first)
+    leave(tmp_path, "digits", first, "one")
+    leave(tmp_path, "digits", second, "two")
+    assert unseen and predicted(recipe, where, first) == unseen  # neither itself nor a later one teaches
+    learned = predicted(recipe, where, second)
+    assert learned and learned.high / learned.low < unseen.high / unseen.low
+    assert predicted(recipes.load("digits", ["model.width=2"]), where, first) is None
+
+
+def test_what_xla_did_teaches_no_plan_without_it(tmp_path: Path) -> None:
+    where = environments.load("local").model_copy(update={"storage": str(tmp_path)})
+    leave(tmp_path, "digits", trained(1000, 1, "CPU").model_copy(update={"finished": "2026", "xla": True}), "one")
+    with_xla = recipes.load("digits", ["train.xla=true"])
+    assert len(read_history(where, with_xla).observations) == 1
+    assert read_history(where, recipes.load("digits")).observations == []
+
+
+def test_a_speed_outside_of_the_interval_is_named_so() -> None:
+    said = Prediction(low=80, expected=100, high=125)
+    assert said.beside(100).endswith("1.00 times, within the interval")
+    assert said.beside(70).endswith("0.70 times, slower than the interval")
