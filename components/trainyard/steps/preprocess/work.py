@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import io
 import secrets
-import tarfile
 import tempfile
+import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -151,15 +151,16 @@ class Work:
         """Leave the files below `folder` as the file `name`."""
 
         def fill(path: Path) -> None:
-            with tarfile.open(path, "w") as archive:
-                archive.add(folder, ".")
+            with zipfile.ZipFile(path, "w") as archive:
+                for file in sorted(file for file in folder.rglob("*") if file.is_file()):
+                    archive.write(file, file.relative_to(folder))
 
         self.write(name, fill)
 
     def read_folder(self, name: str, folder: Path) -> None:
         """Put the files that `write_folder` left into the new `folder`."""
-        with tarfile.open(fileobj=io.BytesIO(self.content(name))) as archive:
-            archive.extractall(folder, filter="data")
+        with zipfile.ZipFile(io.BytesIO(self.content(name))) as archive:
+            archive.extractall(folder)
 
 
 def remove_unfinished(folder: Path) -> None:

@@ -36,7 +36,7 @@ from trainyard.steps.preprocess.transforming.reproducible import make_reproducib
 from trainyard.steps.preprocess.work import Work, remove_unfinished
 from trainyard.storage import storage
 
-_GRAPH = "transform.tar"
+_GRAPH = "transform.zip"
 _EXAMPLES = "examples"
 _MEASURED = "measured"  # of a bucket's shards, the size and checksum; there once the shard is
 
