@@ -173,7 +173,7 @@ def test_threads_that_start_and_end_children_at_a_time_get_the_exit_code_of_thei
     codes: dict[int, set[int | None]] = {number: set() for number in (1, 2, 3, 4)}
 
     def lane(number: int) -> None:
-        for _ in range(20):
+        for _ in range(8):
             child = ChildProcess(leave, (number,))
             child.join()
             codes[number].add(child.code)

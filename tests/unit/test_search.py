@@ -203,6 +203,7 @@ def test_networks_over_the_budget_are_left_out_untrained_and_others_drawn(here: 
 
     sweeps.in_lanes(study, [None], train, SweepScreen(5, "accuracy"))
     assert len(trained) == 5 and max(timed) > 3
+    assert sum(trial.draws for trial in Study(study.sweep).trials) == len([each for each in timed if each > 3])
     assert all(trial.milliseconds == len(trial.values["model.blocks"]) <= 3 for trial in trained)
 
 

@@ -145,7 +145,7 @@ class Study:
                 return None
             self.optuna.tell(drawn, state=TrialState.PRUNED)
             self._left_out.append(trial.values)
-            self.trials[trial.number] = trial.model_copy(update={"values": {}})
+            self.trials[trial.number] = trial.model_copy(update={"values": {}, "draws": trial.draws + 1})
             return self._begin(trial.number)
 
     def should_prune(self, drawn: optuna.Trial, epoch: Epoch) -> bool:
@@ -206,7 +206,8 @@ class Study:
             if fixed or values not in known or not left:  # at last there may be no others
                 break
             self.optuna.tell(drawn, state=TrialState.FAIL)  # which teaches the sampler nothing
-        self.trials[number : number + 1] = [Trial(number=number, values=values)]
+        draws = self.trials[number].draws if number < len(self.trials) else 0
+        self.trials[number : number + 1] = [Trial(number=number, values=values, draws=draws)]
         self.write()
         return self.trials[number], drawn
 

@@ -25,7 +25,7 @@ class Trial(Part):
     metric: the main one, of the best epoch on the eval split; epochs: that of each epoch so far.
     operations: of a training step, for one example. milliseconds: that an answer takes on one core of this machine,
     None if it was not measured. dollars: of its seconds, None if no price is known. why: of one that failed, was
-    pruned, or was left out because no answer may take so long.
+    pruned, or was left out because no answer may take so long. draws: those that were left out before it for that.
     """
 
     number: int
@@ -41,6 +41,7 @@ class Trial(Part):
     operations: float = 0.0
     milliseconds: float | None = None
     dollars: float | None = None
+    draws: int = 0
     model: str = ""
     why: str = ""
 
