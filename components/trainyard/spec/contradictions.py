@@ -49,6 +49,13 @@ def of_recipe(recipe: Recipe) -> Iterator[tuple[Location, str]]:
     for name in recipe.evaluate.slices:
         if name not in data.features and ([name] != data.labels or recipe.task == "multi_label"):
             yield ("evaluate", "slices"), f"no feature '{name}'.{did_you_mean(name, data.features)}"
+    if data.split.by == "folder" and (
+        not data.is_image or data.format == "tfrecord" or data.window_days or data.bundled
+    ):
+        yield (
+            ("data", "split"),
+            "by: folder is for images in folders, archives or a tfds folder, without days. Name another way to split",
+        )
     if "saved_model" not in formats:
         yield ("export", "formats"), "push serves the SavedModel, and evaluate compares with it. Add saved_model"
     if len({*formats}) < len(formats):

@@ -56,9 +56,9 @@ class Data(Strict):
     model_config = ConfigDict(serialize_by_alias=True)
 
     format: Literal["image_folder", "tfrecord", "csv", "parquet", "tfds", "none"] = Field(
-        description="image_folder: one folder of images a class. tfrecord: tf.Example. csv: with a header line, .gz "
-        "too. parquet: a folder name=value is a column too. tfds: a prepared TensorFlow Datasets folder. none: "
-        "train.command reads data of its own."
+        description="image_folder: one folder of images a class; a .tar is read as the folder of its name. tfrecord: "
+        "tf.Example. csv: with a header line, .gz too. parquet: a folder name=value is a column too. tfds: a prepared "
+        "TensorFlow Datasets folder. none: train.command reads data of its own."
     )
     path: Source | None = Field(
         None, description="Folder, file or glob, local, gs:// or s3://; relative to the recipe's file."
