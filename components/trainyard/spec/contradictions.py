@@ -235,6 +235,9 @@ def _gate_faults(recipe: Recipe) -> Iterator[tuple[Location, str]]:
     allowed, targets = METRICS[recipe.task], recipe.data.targets
     if recipe.train.result == "folder":
         return
+    if recipe.evaluate.time_to and (recipe.task != "classification" or recipe.train.command):
+        why = f"a {recipe.task} has none" if recipe.task != "classification" else "train.command keeps its own time"
+        yield ("evaluate", "time_to"), f"is the time to an accuracy, and {why}. Leave it out"
     for index, gate in enumerate(recipe.evaluate.gates):
         at = ("evaluate", "gates", index)
         if gate.metric not in ALL_METRICS:

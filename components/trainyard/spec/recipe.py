@@ -14,7 +14,7 @@ from trainyard.errors import ConfigurationError
 from trainyard.spec import contradictions, documents, plain_yaml
 from trainyard.spec.data_schema import PictureSchema, TableSchema, is_schema, load_schema, parse_schema
 from trainyard.spec.documents import Strict
-from trainyard.spec.gates import Gate, Task
+from trainyard.spec.gates import Gate, Task, TimeTo
 from trainyard.spec.networks import IMAGENET
 from trainyard.spec.schedule import Bounds
 from trainyard.spec.tables import formula
@@ -245,6 +245,11 @@ class Evaluate(Strict):
         [],
         max_length=100,
         description="Conditions that the model must meet, all of them, before it is exported and pushed.",
+    )
+    time_to: TimeTo | None = Field(
+        None,
+        description="classification: record the time, and if the pool has a price the cost, to an accuracy.",
+        exclude_if=lambda wanted: wanted is None,  # so that the outputs of recipes without it keep their keys
     )
     boosted: bool = Field(
         True, description="Of a table: grow gradient-boosted trees on the same split, and show what they reach."
