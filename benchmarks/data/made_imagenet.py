@@ -28,11 +28,12 @@ FORMS = ("archives", "folders", "tfds")
 def picture(label: int, number: int, side: int) -> bytes:
     """Return a JPEG of the class `label`; `number` says which."""
     draw = np.random.default_rng((_SEED, label, number))
-    back, front = draw.integers(0, 256, (2, 3))
+    back = draw.integers(40, 216, 3)
+    front = back + draw.choice((-1, 1)) * draw.integers(60, 120, 3)
     texture = np.indices((side, side)).sum(0) if label < len(_SHAPES) else np.indices((side, side))[0]
-    stripes = (texture // max(2, side // 16) % 2)[..., None] * 60
-    pixels = np.where(_mask(label % len(_SHAPES), draw, side)[..., None], front + stripes - 30, back)
-    noisy = np.clip(pixels + draw.normal(0, 40, (side, side, 3)), 0, 255).astype(np.uint8)
+    stripes = (texture // max(2, side // 10) % 2)[..., None] * 80
+    pixels = np.where(_mask(label % len(_SHAPES), draw, side)[..., None], front + stripes - 40, back)
+    noisy = np.clip(pixels + draw.normal(0, 25, (side, side, 3)), 0, 255).astype(np.uint8)
     stream = io.BytesIO()
     Image.fromarray(noisy).save(stream, "JPEG", quality=85)
     return stream.getvalue()
@@ -40,7 +41,7 @@ def picture(label: int, number: int, side: int) -> bytes:
 
 def _mask(shape: int, draw: np.random.Generator, side: int) -> npt.NDArray[np.bool_]:
     image = Image.new("1", (side, side))
-    size = draw.uniform(0.35, 0.6) * side
+    size = draw.uniform(0.45, 0.75) * side
     left, top = draw.uniform(0, side - size, 2)
     box = (left, top, left + size, top + size)
     pen = ImageDraw.Draw(image)
