@@ -9,6 +9,7 @@ import pytest
 from benchmarks.data.made_imagenet import archive
 
 from trainyard.errors import ConfigurationError, DataError
+from trainyard.quality.source import find_source
 from trainyard.spec import documents
 from trainyard.spec.recipe import Data, Recipe
 from trainyard.steps.preprocess.readers import tar
@@ -245,3 +246,9 @@ def test_shards_of_a_prepared_data_set_are_of_the_split_in_their_names(tmp_path)
     assert [files.official.split(name) for name in names] == ["train", "test"]
     assert read_dataset(made, files).records == dict.fromkeys(names, 3)
     assert files.left_out == ("imagenet2012-test.tfrecord-00000-of-00001",)
+
+
+def test_looking_into_data_says_that_archives_are_read_by_preprocess_alone(tmp_path):
+    (tmp_path / "img_train.tar").write_bytes(archive([("cat/1.jpg", b"x")]))
+    with pytest.raises(DataError, match=r"pictures in archives, such as img_train\.tar, are not looked into"):
+        find_source(str(tmp_path), "image_folder")

@@ -59,7 +59,7 @@ def test_report_and_record_say_it(tmp_path):
     outputs = replace(read(whole_run(tmp_path)), training=epochs((0.5, 0.7, 60.0), (0.5, 0.81, 120.0)))
     page = " ".join(render("digits", wanted, outputs, SECONDS, usd_per_hour=30.0).split())
     assert "had top5 accuracy of 0.8000 or more after epoch 2, 120.0 s after the first byte" in page
-    assert "$1.00 by the pool's price" in page
+    assert "$1 by the pool's price" in page
     record = summarize(wanted, "run", outputs, SECONDS, None, 30.0)
     assert record["time_to"]["seconds"] == 120.0 and record["time_to"]["dollars"] == 1.0
     late = replace(outputs, training=epochs((0.5, 0.7, 60.0)))

@@ -69,7 +69,7 @@ def _reached(reached: dict[str, Any]) -> str:
     if reached["seconds"] is None:
         best = "which no epoch measured" if reached["best"] is None else f"the best was {reached['best']:.4f}"
         return f"{wanted}: not reached, {best}"
-    cost = "" if reached["dollars"] is None else f", ${reached['dollars']:.2f}"
+    cost = "" if reached["dollars"] is None else f", ${reached['dollars']:.4g}"
     return f"{wanted}: {reached['seconds']:.1f} s, epoch {reached['epoch']}{cost}"
 
 
