@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
+from benchmarks.data import made_imagenet
 from botocore.exceptions import ClientError, NoCredentialsError
 from google.api_core import exceptions
 from google.auth.exceptions import RefreshError
@@ -79,6 +80,25 @@ def test_a_folder_of_a_bucket_and_a_glob_name_the_same_files_as_a_local_one(fill
             files = find_files(recipe(data, source).data, source)
             found.append([files.name(path) for path in files.paths])
         assert found[0] == found[1] != []
+
+
+def test_archives_in_a_bucket_give_the_examples_of_archives_in_a_folder(bucket, tmp_path, monkeypatch):
+    from trainyard.steps.preprocess.readers import tar
+
+    monkeypatch.setattr(tar, "PIECE_BYTES", 8 << 10)  # so that there are several
+    made_imagenet.write(tmp_path / "data", "archives", 12, 4, 16, 2)
+    for path in (tmp_path / "data").iterdir():
+        put(bucket, path.name, path.read_bytes())
+    outer = f"{bucket}/ILSVRC2012_img_train.tar"
+    local_pieces = tar.tar_pieces(str(tmp_path / "data" / "ILSVRC2012_img_train.tar"), "train")
+    assert tar.tar_pieces(outer, "train") == local_pieces and len(local_pieces) == 2
+    split = {"format": "image_folder", "split": {"by": "folder", "eval": 0.3}}
+    local, remote = (
+        Examples.read(preprocess(recipe(split, source), tmp_path / name))
+        for name, source in (("local", tmp_path / "data"), ("remote", bucket))
+    )
+    assert remote.fingerprint == local.fingerprint
+    assert remote.splits["test"].class_counts == [4, 4] and remote.quarantined == 0
 
 
 def test_hostile_names_and_sizes_of_a_bucket_are_set_aside_or_read_as_in_a_folder(bucket):

@@ -84,7 +84,7 @@ def test_a_keyword_is_a_set_of_the_command_line() -> None:
         ),
         (lambda: ty.run("digits", train__epochs="many"), "train.epochs"),
         (lambda: ty.run("digits", train__epochs=object()), "train__epochs: is a object, which no recipe can hold"),
-        (lambda: ty.run("digit"), "no recipe 'digit'. Known: digits, tabular"),
+        (lambda: ty.run("digit"), "no recipe 'digit'. Known: digits, imagenet-"),
         (
             lambda: ty.run(from_step="trian"),
             "no such step. Known: preprocess, train, evaluate, export, push.",

@@ -95,6 +95,8 @@ def _kind(name: str) -> Kind | None:
 
 def _none_of(kind: Kind | None, files: list[listing.SourceFile]) -> str:
     shown = ", ".join(file.name for file in files[:_SHOWN])
+    if kind in ("image_folder", None) and any(file.name.endswith((".tar", ".tar.gz")) for file in files):
+        return f"pictures in archives, such as {shown}, are not looked into: preprocess reads and checks them itself."
     wanted = {
         "csv": "no CSV file (*.csv, *.csv.gz)",
         "image_folder": "no picture (*.jpg, *.png …)",

@@ -23,6 +23,7 @@ import yaml
 from trainyard.contract.artifacts.evaluate import Evaluation
 from trainyard.contract.training.prediction import Prediction
 from trainyard.contract.training.scaling import scaling
+from trainyard.contract.training.time_to import time_to
 from trainyard.report import plots
 from trainyard.report.columns import summaries
 from trainyard.report.outputs import Outputs
@@ -58,10 +59,17 @@ class Ending:
     predicted: Prediction | None = None
 
 
-def render(title: str, recipe: Recipe, outputs: Outputs, seconds: dict[str, float], ending: Ending = Ending()) -> str:
+def render(
+    title: str,
+    recipe: Recipe,
+    outputs: Outputs,
+    seconds: dict[str, float],
+    ending: Ending = Ending(),
+    usd_per_hour: float | None = None,
+) -> str:
     """Return the report as one HTML document, without the parts of steps that did not run.
 
-    seconds: wall time of each step.
+    seconds: wall time of each step. usd_per_hour: as of `summary.write`.
     """
     training, evaluation = outputs.training, outputs.evaluation
     figures = plots.figures(outputs.examples, training, evaluation, seconds)
@@ -76,6 +84,7 @@ def render(title: str, recipe: Recipe, outputs: Outputs, seconds: dict[str, floa
         columns=summaries(outputs.folders.get("preprocess")) if outputs.examples and not outputs.examples.image else [],
         training=training,
         scaling=scaling(training, outputs.folders["train"]) if training else None,
+        reached=time_to(training, recipe.evaluate.time_to, usd_per_hour) if training else None,
         evaluation=evaluation,
         mistakes=_mistakes(evaluation, outputs.folders),
         confused=_confused(evaluation),

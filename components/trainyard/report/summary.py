@@ -12,6 +12,7 @@ from trainyard.contract import keys
 from trainyard.contract.artifacts.export import Exports
 from trainyard.contract.artifacts.preprocess import Examples
 from trainyard.contract.training.prediction import Prediction
+from trainyard.contract.training.time_to import time_to
 from trainyard.errors import TrainyardError
 from trainyard.report.outputs import Outputs, read
 from trainyard.spec.gates import MAIN_METRIC
@@ -40,15 +41,21 @@ def reserve(root: str, recipe: Recipe, run_id: str) -> None:
 
 
 def write(
-    root: str, recipe: Recipe, run_id: str, folders: dict[str, str], seconds: dict[str, float], ended: dict[str, Any]
+    root: str,
+    recipe: Recipe,
+    run_id: str,
+    folders: dict[str, str],
+    seconds: dict[str, float],
+    ended: dict[str, Any],
+    usd_per_hour: float | None = None,
 ) -> tuple[dict[str, Any], str]:
     """Return the run's record (as `summarize`) and its report's HTML; run.json and report.html hold them then.
 
     run.json also holds when it was written (`ended`, in UTC) and what is in `ended`: at least `failure`, the sentence
     that the run ended with, or None, and `exit_code`; `not_due`, why a scheduled run had nothing to train; and
-    `predicted`, as `Prediction`, what was predicted of its training. If
-    report or record cannot be written, a run that failed already logs it, and any other fails by it, with the error
-    raised.
+    `predicted`, as `Prediction`, what was predicted of its training. usd_per_hour: of all workers of the training
+    together, if it is known. If report or record cannot be written, a run that failed already logs it, and any other
+    fails by it, with the error raised.
     """
     from trainyard.report import report  # with plotly and jinja2, which nothing else needs
 
@@ -61,9 +68,9 @@ def write(
         ending = report.Ending(
             ended["failure"], ended.get("not_due"), Prediction.model_validate(predicted) if predicted else None
         )
-        page = report.render(f"{recipe.name} · {run_id}", recipe, outputs, seconds, ending)
+        page = report.render(f"{recipe.name} · {run_id}", recipe, outputs, seconds, ending, usd_per_hour)
         storage.write_text(uri, page)
-        record = summarize(recipe.name, run_id, outputs, seconds, uri)
+        record = summarize(recipe, run_id, outputs, seconds, uri, usd_per_hour)
         _write_record(root, recipe, run_id, record | ended)
         return record, page
     except TrainyardError as error:
@@ -71,7 +78,7 @@ def write(
     # The disk may have room for the record alone.
     if not failed:
         ended = ended | {"failure": str(faults[0]), "exit_code": int(faults[0].exit_code)}
-    record = summarize(recipe.name, run_id, read(folders, skip_unreadable=True), seconds, None)
+    record = summarize(recipe, run_id, read(folders, skip_unreadable=True), seconds, None, usd_per_hour)
     try:
         with suppress(TrainyardError):
             storage.remove(uri)
@@ -95,21 +102,28 @@ def _write_record(root: str, recipe: Recipe, run_id: str, record: dict[str, Any]
 
 
 def summarize(
-    recipe: str, run_id: str, outputs: Outputs, seconds: dict[str, float], report: str | None
+    recipe: Recipe,
+    run_id: str,
+    outputs: Outputs,
+    seconds: dict[str, float],
+    report: str | None,
+    usd_per_hour: float | None,
 ) -> dict[str, Any]:
     """Return the record of a run; `report` is the URI of its report.
 
     Its keys are those of `trainyard run -o json`; a part whose step did not run is None.
     """
     training, evaluation = outputs.training, outputs.evaluation
+    reached = training and time_to(training, recipe.evaluate.time_to, usd_per_hour)
     return {
-        "recipe": recipe,
+        "recipe": recipe.name,
         "run_id": run_id,
         "data": outputs.examples and _data(outputs.examples),
         "train": training and training.model_dump(include=_TRAINING),
         "metrics": evaluation and evaluation.metrics,
         "remark": evaluation and evaluation.remark,
         "gate": evaluation and _gate(outputs),
+        "time_to": reached and reached.model_dump(),
         "exports": outputs.exports and _exports(outputs.exports, outputs),
         "pushed": outputs.pushed and outputs.pushed.model_dump(include={"path", "version"}),
         "report": report,

@@ -51,6 +51,13 @@ def of_recipe(recipe: Recipe) -> Iterator[tuple[Location, str]]:
     for name in recipe.evaluate.slices:
         if name not in data.features and ([name] != data.labels or recipe.task == "multi_label"):
             yield ("evaluate", "slices"), f"no feature '{name}'.{did_you_mean(name, data.features)}"
+    if data.split.by == "folder" and (
+        not data.is_image or data.format == "tfrecord" or data.window_days or data.bundled
+    ):
+        yield (
+            ("data", "split"),
+            "by: folder is for images in folders, archives or a tfds folder, without days. Name another way to split",
+        )
     if "saved_model" not in formats:
         yield ("export", "formats"), "push serves the SavedModel, and evaluate compares with it. Add saved_model"
     if len({*formats}) < len(formats):
@@ -245,6 +252,9 @@ def _gate_faults(recipe: Recipe) -> Iterator[tuple[Location, str]]:
     allowed, targets = METRICS[recipe.task], recipe.data.targets
     if recipe.train.result == "folder":
         return
+    if recipe.evaluate.time_to and (recipe.task != "classification" or recipe.train.command):
+        why = f"a {recipe.task} has none" if recipe.task != "classification" else "train.command keeps its own time"
+        yield ("evaluate", "time_to"), f"is the time to an accuracy, and {why}. Leave it out"
     for index, gate in enumerate(recipe.evaluate.gates):
         at = ("evaluate", "gates", index)
         if gate.metric not in ALL_METRICS:

@@ -32,6 +32,15 @@ _SHARE = (0.0, 1.0)  # the range of all others
 Bound = Annotated[float, Field(ge=-1e30, le=1e30)]
 
 
+class TimeTo(Strict):
+    """How long the training took until the eval split was good enough, from the first byte of the examples on."""
+
+    metric: Literal["accuracy", "top5_accuracy"] = Field(
+        "top5_accuracy", description="Of the eval split after each epoch; top5_accuracy needs more than five classes."
+    )
+    reach: Annotated[float, Field(gt=0, le=1)] = Field(description="The first epoch with so much ends the clock.")
+
+
 Against = Literal["champion", "boosted"]
 
 

@@ -14,13 +14,14 @@ KerasApplication = Literal[
     "efficientnet_v2_b3",
     "convnext_tiny",
 ]
-Network = Literal["cnn_small", "alexnet", "vit_small", KerasApplication, "mlp", "wide_deep"]
+Network = Literal["cnn_small", "alexnet", "vit_small", "resnet50_v1_5", KerasApplication, "mlp", "wide_deep"]
 KERAS_APPLICATIONS: tuple[KerasApplication, ...] = get_args(KerasApplication)
 """The networks that Keras brings along; each other one has a module of its name in `trainyard.models`."""
 MINIMUM_SIDE: dict[str, int] = {
     "cnn_small": 8,
     "alexnet": 57,
     "vit_small": 8,
+    "resnet50_v1_5": 32,
     **{name: 32 for name in KERAS_APPLICATIONS},
 }
 """Of each network of images the smallest side, in pixels, that leaves one position after all strides."""

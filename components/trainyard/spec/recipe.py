@@ -14,7 +14,7 @@ from trainyard.errors import ConfigurationError
 from trainyard.spec import contradictions, documents, plain_yaml
 from trainyard.spec.data_schema import PictureSchema, TableSchema, is_schema, load_schema, parse_schema
 from trainyard.spec.documents import Strict
-from trainyard.spec.gates import Gate, Task
+from trainyard.spec.gates import Gate, Task, TimeTo
 from trainyard.spec.networks import IMAGENET
 from trainyard.spec.schedule import Bounds
 from trainyard.spec.tables import formula
@@ -56,9 +56,9 @@ class Data(Strict):
     model_config = ConfigDict(serialize_by_alias=True)
 
     format: Literal["image_folder", "tfrecord", "csv", "parquet", "tfds", "none"] = Field(
-        description="image_folder: one folder of images a class. tfrecord: tf.Example. csv: with a header line, .gz "
-        "too. parquet: a folder name=value is a column too. tfds: a prepared TensorFlow Datasets folder. none: "
-        "train.command reads data of its own."
+        description="image_folder: one folder of images a class; a .tar is read as the folder of its name. tfrecord: "
+        "tf.Example. csv: with a header line, .gz too. parquet: a folder name=value is a column too. tfds: a prepared "
+        "TensorFlow Datasets folder. none: train.command reads data of its own."
     )
     path: Source | None = Field(
         None, description="Folder, file or glob, local, gs:// or s3://; relative to the recipe's file."
@@ -245,6 +245,11 @@ class Evaluate(Strict):
         [],
         max_length=100,
         description="Conditions that the model must meet, all of them, before it is exported and pushed.",
+    )
+    time_to: TimeTo | None = Field(
+        None,
+        description="classification: record the time, and if the pool has a price the cost, to an accuracy.",
+        exclude_if=lambda wanted: wanted is None,  # so that the outputs of recipes without it keep their keys
     )
     boosted: bool = Field(
         True, description="Of a table: grow gradient-boosted trees on the same split, and show what they reach."

@@ -16,12 +16,13 @@ from trainyard.storage.buckets import bucket_source
 from trainyard.uris import is_bucket
 
 
-def open_file(path: str) -> IO[bytes]:
+def open_file(path: str, chunk: int | None = None) -> IO[bytes]:
     """Return the bytes of `path`, gunzipped if the name ends in .gz; a cut or broken archive raises while reading.
 
+    One can seek in it, forward at least. chunk: bytes that are fetched at once out of a bucket, by default many.
     Raises `OSError` if it is no regular file (any more): opening a named pipe would wait for its writer for ever.
     """
-    stream = bucket_source.open_object(path) if is_bucket(path) else _open_regular(path)
+    stream = bucket_source.open_object(path, chunk) if is_bucket(path) else _open_regular(path)
     return cast(IO[bytes], io.BufferedReader(gzip.GzipFile(fileobj=stream))) if path.endswith(".gz") else stream
 
 

@@ -17,6 +17,7 @@ from trainyard.errors import DataError, ExitCode, TrainyardError
 from trainyard.quality.page import framed
 from trainyard.report import summary
 from trainyard.spec import recipe as recipes
+from trainyard.spec.hardware import machines
 from trainyard.storage import disk, storage
 from trainyard_control.api.arguments import LOCAL, known_step, of_this_machine
 from trainyard_control.api.model import Model, load
@@ -181,4 +182,13 @@ def _executed(run: LocalRun, screen: Screen) -> None:
             "unfinished": run.unfinished,
             "predicted": None if failure else _predicted(run),
         }
-        summary.write(run.root, run.recipe, run.run_id, run.folders, run.seconds, ended)
+        price = _usd_per_hour(run)
+        summary.write(run.root, run.recipe, run.run_id, run.folders, run.seconds, ended, price)
+
+
+def _usd_per_hour(run: LocalRun) -> float | None:
+    """Return what this machine, as the pool of the training, costs; None if it has no price."""
+    if not run.environment.placement:
+        return None
+    price = machines.price(run.environment.pool_of("train"), run.environment.platform)
+    return price.usd_per_hour if price else None

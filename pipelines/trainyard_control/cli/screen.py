@@ -56,6 +56,8 @@ def _facts_of(record: dict[str, Any], network: str | None) -> Table:
         facts.add_row("by", escape(" ".join(train["command"])))
     else:
         facts.add_row("devices", escape(", ".join(train["devices"])))
+    if reached := record.get("time_to"):
+        facts.add_row("time to", escape(_reached(reached)))
     if record["pushed"]:
         facts.add_row("pushed", escape(f"version {record['pushed']['version']} → {record['pushed']['path']}"))
     facts.add_row("report", escape(record["report"]))
@@ -64,6 +66,15 @@ def _facts_of(record: dict[str, Any], network: str | None) -> Table:
         facts.add_row("curves", escape(f"tensorboard --logdir {shlex.quote(curves)}"))
     facts.add_row("seconds", " · ".join(f"{step} {seconds:.1f}" for step, seconds in record["seconds"].items()))
     return facts
+
+
+def _reached(reached: dict[str, Any]) -> str:
+    wanted = f"{reached['metric']} {reached['reach']:g} on {reached['split']}"
+    if reached["seconds"] is None:
+        best = "which no epoch measured" if reached["best"] is None else f"the best was {reached['best']:.4f}"
+        return f"{wanted}: not reached, {best}"
+    cost = "" if reached["dollars"] is None else f", ${reached['dollars']:.4g}"
+    return f"{wanted}: {reached['seconds']:.1f} s, epoch {reached['epoch']}{cost}"
 
 
 def _remark(text: str) -> Padding:

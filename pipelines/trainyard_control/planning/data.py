@@ -92,17 +92,18 @@ def _from_source(recipe: Recipe, examples: int | None) -> DataSummary:
         image = (*size, data.channels)
     classes = len(data.labels) if recipe.task == "regression" else classes
     features = [Feature(name="image", dtype="float32", shape=image, encoded=True)] if image else _columns(recipe)
-    return DataSummary(
-        round(total * data.split.train), round(total * data.split.eval), classes, image, features, origin
-    )
+    train, evaluation = data.split.shares
+    return DataSummary(round(total * train), round(total * evaluation), classes, image, features, origin)
 
 
 def _counted(recipe: Recipe, examples: int | None) -> tuple[int, int, str]:
     """Return the records of a local source, its classes (two if they are not told), and how they were counted."""
     path = recipe.data.path or ""
     if recipe.data.format == "image_folder" and "://" not in path and Path(path).is_dir():
-        files = [file for file in Path(path).rglob("*") if file.suffix.lower() in pictures.ENDINGS]
-        return len(files), len({file.parent for file in files}), "files counted"
+        root = Path(path) / "train" if recipe.data.split.by == "folder" else Path(path)
+        files = [file for file in root.rglob("*") if file.suffix.lower() in pictures.ENDINGS]
+        if files:  # none if they lie in archives
+            return len(files), len({file.parent for file in files}), "files counted"
     if recipe.data.format == "csv" and "://" not in path:
         names = [name for name in glob.glob(path, recursive=True) if not name.endswith(".gz")]  # noqa: PTH207
         if names:
@@ -114,7 +115,7 @@ def _counted(recipe: Recipe, examples: int | None) -> tuple[int, int, str]:
             f"{recipe.name}: how many training examples {path} holds is not known. "
             "Give --examples N, or run the preprocess step once."
         )
-    return round(examples / max(recipe.data.split.train, 1e-6)), 2, "--examples"
+    return round(examples / max(recipe.data.split.shares[0], 1e-6)), 2, "--examples"
 
 
 def _parquet_rows(path: str) -> int:

@@ -8,7 +8,12 @@ from trainyard.contract.document import Document, Part
 
 
 class Epoch(Part):
-    """Evidence of one epoch. `metric` is the eval split's main metric, `spec.gates.MAIN_METRIC`."""
+    """Evidence of one epoch. `metric` is the eval split's main metric, `spec.gates.MAIN_METRIC`.
+
+    top5_accuracy: of the eval split too, None unless there are more than five classes. elapsed_seconds: on the clock
+    from the first byte of the examples to the end of this epoch's evaluation, with all that came between, such as
+    compiling, checkpoints, and the pause before a resume; None if a program of the recipe's own trained.
+    """
 
     epoch: int
     step: int
@@ -18,6 +23,8 @@ class Epoch(Part):
     metric: float
     examples_per_second: float
     seconds: float
+    top5_accuracy: float | None = None
+    elapsed_seconds: float | None = None
 
 
 class Rollback(Part):

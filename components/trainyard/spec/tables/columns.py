@@ -101,24 +101,28 @@ class SplitRows(Strict):
     other examples of its class.
     """
 
-    by: Literal["content", "class", "group", "time", "column"] = Field(
+    by: Literal["content", "class", "group", "time", "column", "folder"] = Field(
         "content",
         description="content: equal examples meet. class: each class gives its share to every split, to the row, and "
         "one at least if it has three different ones. group: rows with the same value of column meet. time: by the day "
-        "in column, the oldest train. column: it names the split: train, eval (validation, val, dev) or test.",
+        "in column, the oldest train. column: it names the split: train, eval (validation, val, dev) or test. folder: "
+        "of images, as they were published: the test split is val/ (or validation/, else test/; an archive, or a split "
+        "of tfds, by that name), and train/ gives its share eval to the eval split, by content.",
     )
     column: Column | None = Field(None, description="Of group, time and column: a column of the data, or of derive.")
     train: Share = Field(0.8, description="Share of the training split, by content, class or group.")
-    eval: Share = Field(0.1, description="Share of the eval split, by content, class or group.")
+    eval: Share = Field(0.1, description="Share of the eval split, by content, class, group or folder.")
     test: Share = Field(0.1, description="Share of the test split, by content, class or group.")
     eval_from: Day | None = Field(None, description="Of time: the first day, YYYY-MM-DD, of the eval split.")
     test_from: Day | None = Field(None, description="Of time: the first day of the test split.")
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if abs(self.train + self.eval + self.test - 1) > 1e-6:
+        if self.by == "folder" and (self.train, self.test) != (0.8, 0.1):
+            raise ValueError("train and test are not for by: folder, where folders say so. Give the share eval alone")
+        if self.by != "folder" and abs(self.train + self.eval + self.test - 1) > 1e-6:
             raise ValueError(f"the fractions add up to {self.train + self.eval + self.test:g}, not to 1")
-        if (self.column is None) != (self.by in ("content", "class")):
+        if (self.column is None) != (self.by in ("content", "class", "folder")):
             raise ValueError(
                 "column is for by: group, time or column. Say which one it is"
                 if self.column
@@ -139,3 +143,13 @@ class SplitRows(Strict):
         if self.eval_from >= self.test_from:
             raise ValueError(f"test_from {self.test_from} is not later than eval_from {self.eval_from}")
         return self
+
+    @property
+    def by_value(self) -> bool:
+        """Whether the split goes by something that the content is not part of: a column, or the folder."""
+        return self.column is not None or self.by == "folder"
+
+    @property
+    def shares(self) -> tuple[float, float]:
+        """How much of the examples, if they are not cut by their own values, train and choose the epoch."""
+        return (1 - self.eval, self.eval) if self.by == "folder" else (self.train, self.eval)

@@ -9,6 +9,8 @@ after these, one a part: only when all is read, each row has its split.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import json
 import os
 import zlib
 from collections.abc import Iterator
@@ -35,7 +37,7 @@ from trainyard.steps.preprocess.facts.near_duplicates import with_looks
 from trainyard.steps.preprocess.facts.summary import SplitSummary, Summary
 from trainyard.steps.preprocess.kept import Kept, digests
 from trainyard.steps.preprocess.parts import BUCKETS, PartFile, PartWriter, buckets, fixed_bytes
-from trainyard.steps.preprocess.readers.files import WHOLE, Files, Piece
+from trainyard.steps.preprocess.readers.files import WHOLE, Files, Piece, is_archive
 from trainyard.steps.preprocess.readers.sources import Fatal, Reader, pieces
 from trainyard.steps.preprocess.readers.tfds import Dataset
 from trainyard.steps.preprocess.split import assign, assign_rows, draw
@@ -265,13 +267,16 @@ def _conformity(results: list[_Result]) -> Conformity:
 
 def _tasks(recipe: Recipe, files: Files, dataset: Dataset | None) -> dict[str, _Task]:
     """Return each task by a name that changes whenever what the task finds may change."""
-    if recipe.data.format == "image_folder":
-        ends = [end for end, path in enumerate(files.paths, 1) if end == len(files.paths) or _ends_task(path)]
-        tasks = [_Task(files.paths[start:end]) for start, end in zip([0, *ends], ends, strict=False)]
-    else:
-        tasks = [_Task([path], piece) for path in files.paths for piece in pieces(path, recipe.data)]
+    is_alone = is_archive if recipe.data.format == "image_folder" else lambda _: True
+    loose = [path for path in files.paths if not is_alone(path)]
+    ends = [end for end, path in enumerate(loose, 1) if end == len(loose) or _ends_task(path)]
+    tasks = [_Task(loose[start:end]) for start, end in zip([0, *ends], ends, strict=False)]
+    tasks += [_Task([path], piece) for path in files.paths if is_alone(path) for piece in pieces(path, recipe.data)]
     states = dict(zip(files.paths, files.states, strict=True))
-    about = dataclasses.asdict(dataset) if dataset else None
+    about: object = dataclasses.asdict(dataset) if dataset else None
+    if files.official:
+        official = json.dumps(dataclasses.asdict(files.official), sort_keys=True)
+        about = [about, hashlib.sha256(official.encode()).hexdigest()]
     described = (
         [about, dataclasses.astuple(task.piece), [(files.name(path), states[path]) for path in task.paths]]
         for task in tasks

@@ -18,6 +18,7 @@ from trainyard.steps.preprocess.facts import quality
 from trainyard.steps.preprocess.facts.expectation import require_fitting
 from trainyard.steps.preprocess.kept import Kept, kept
 from trainyard.steps.preprocess.readers.files import find_files
+from trainyard.steps.preprocess.readers.official import with_official
 from trainyard.steps.preprocess.readers.tfds import read_dataset
 from trainyard.steps.preprocess.shards import plan_layout
 from trainyard.steps.preprocess.transforming.features import (
@@ -106,6 +107,8 @@ def _require_literal(output: Path) -> None:
 def _collect(recipe: Recipe, work: Kept, beam_options: str, day: str) -> Collected:
     path = recipe.data.path or _write_bundled(recipe, work)
     files = find_files(recipe.data, path, day)
+    if recipe.data.split.by == "folder":
+        files = with_official(files, recipe.data)
     events.emit("reading", format=recipe.data.format, path=recipe.data.bundled or path, files=len(files.paths))
     dataset = read_dataset(recipe.data, files) if recipe.data.format == "tfds" else None
     collected = collect(recipe, files, dataset, work, beam_options)

@@ -19,7 +19,7 @@ from trainyard.steps.preprocess.readers.tables.rows import SPLIT_NAMES
 def assign(batch: pa.RecordBatch, seed: int, data: Data) -> tuple[pa.RecordBatch, dict[Split, int]]:
     """Return the rows with their `split` and `order` as `place` does, without `split_by`, and their digests."""
     splits = _splits(batch, seed, data.split)
-    if data.split.column:
+    if data.split.by_value:
         batch = batch.drop_columns("split_by")
     return assign_rows(batch, splits, seed, data)
 
@@ -62,6 +62,9 @@ def assign_rows(
 def _splits(batch: pa.RecordBatch, seed: int, split: SplitRows) -> list[Split]:
     if split.by == "content":
         return [assign_split(content, seed, split) for content in batch["content"].to_pylist()]
+    if split.by == "folder":
+        rows = zip(batch["split_by"].to_pylist(), batch["content"].to_pylist(), strict=True)
+        return ["test" if place == "test" else _of_train(content, seed, split) for place, content in rows]
     encoded = batch["split_by"].dictionary_encode()
     of_value = [_split_of(value, seed, split) for value in encoded.dictionary.to_pylist()]
     return [of_value[index] for index in encoded.indices.to_pylist()]
@@ -76,6 +79,11 @@ def _split_of(value: str, seed: int, split: SplitRows) -> Split:
     if value >= (split.test_from or ""):
         return "test"
     return "eval" if value >= (split.eval_from or "") else "train"
+
+
+def _of_train(content: bytes, seed: int, split: SplitRows) -> Split:
+    """Return whether an example of the folder that trains trains, or chooses the epoch."""
+    return "eval" if _uniform(b"split", seed, content) < split.eval else "train"
 
 
 def assign_split(content: bytes, seed: int, fractions: SplitRows) -> Split:

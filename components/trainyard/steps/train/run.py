@@ -59,6 +59,7 @@ def train_in_process(
     import_seconds = time.perf_counter() - start_of_import
     gang_past = Past.model_validate_json(past) if past else Past(started=started)
     gang_past.spent["import"] = import_seconds
+    gang_past.reads_since = time.time()
     manifest = storage.require(examples, made_by="preprocess")
     streamed = files.streamed_files(recipe, examples, current_rank())
     stream = storage.stream(examples, "preprocess", streamed) if streamed else None

@@ -108,7 +108,7 @@ def _train(
     writer = tf.summary.create_file_writer(str(output / "tensorboard"))
     saved = Checkpoints(checkpoints, identity, recipe.train.checkpoints.keep, writes=rank.chief)
     on_epoch = partial(_write_summary, writer)
-    loop = Loop(recipe.train, steps, data, saved, on_epoch, rank, past.note_new_steps, watchdog)
+    loop = Loop(recipe.train, steps, data, saved, on_epoch, rank, past, watchdog)
     try:
         loop.run()
     finally:

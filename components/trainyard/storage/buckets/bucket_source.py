@@ -58,10 +58,14 @@ def _named(bucket: ObjectStore, name: str) -> tuple[str, list[Object]]:
     return name.rpartition("/")[0], [item for item in bucket.list(name).objects if item.name == name]
 
 
-def open_object(uri: str) -> IO[bytes]:
-    """Return the bytes of the object at `uri` as they are stored; reading raises what `source_errors` understands."""
+def open_object(uri: str, chunk: int | None = None) -> IO[bytes]:
+    """Return the bytes of the object at `uri` as they are stored; reading raises what `source_errors` understands.
+
+    chunk: bytes a request, by default many.
+    """
     root, name = stores.split(uri)
-    return cast(IO[bytes], io.BufferedReader(_Stream(stores.store(root, _DEADLINE_SECONDS), name)))
+    raw = _Stream(stores.store(root, _DEADLINE_SECONDS), name, chunk or _CHUNK)
+    return cast(IO[bytes], io.BufferedReader(raw, min(chunk or _CHUNK, io.DEFAULT_BUFFER_SIZE)))
 
 
 @contextmanager
@@ -93,23 +97,44 @@ def source_errors(where: str, field: str = "data.path") -> Iterator[None]:
 class _Stream(io.RawIOBase):
     """An object's bytes, read in chunks, so that a lost connection costs one of them."""
 
-    def __init__(self, store: ObjectStore, name: str) -> None:
+    def __init__(self, store: ObjectStore, name: str, chunk_bytes: int) -> None:
         self._store = store
         self._name = name
+        self._chunk_bytes = chunk_bytes
         self._chunk = memoryview(b"")
-        self._at = 0
+        self._at = 0  # where the chunk ends
         self._ended = False
 
     def readable(self) -> bool:
         """It can be read, and nothing else."""
         return True
 
+    def seekable(self) -> bool:
+        """It can be read from any place on."""
+        return True
+
+    def tell(self) -> int:
+        """Return the place of the next byte."""
+        return self._at - len(self._chunk)
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Go on at `offset`; where the object ends is not known."""
+        if whence == io.SEEK_END:
+            raise io.UnsupportedOperation("seek from the end")
+        offset += self.tell() if whence == io.SEEK_CUR else 0
+        ahead = offset - self.tell()
+        if 0 <= ahead <= len(self._chunk):
+            self._chunk = self._chunk[ahead:]
+        else:
+            self._chunk, self._at, self._ended = memoryview(b""), offset, False
+        return offset
+
     def readinto(self, buffer: bytearray) -> int:  # type: ignore[override]
         """Fill `buffer` and return how many bytes there were; 0 at the end."""
         if not self._chunk and not self._ended:
-            content = self._store.read_up_to(self._name, self._at, _CHUNK)
+            content = self._store.read_up_to(self._name, self._at, self._chunk_bytes)
             self._chunk, self._at = memoryview(content), self._at + len(content)
-            self._ended = len(content) < _CHUNK
+            self._ended = len(content) < self._chunk_bytes
         count = min(len(buffer), len(self._chunk))
         buffer[:count] = self._chunk[:count]
         self._chunk = self._chunk[count:]

@@ -25,6 +25,8 @@ def _more_for_split(split: SplitRows) -> str:
         return f"They begin on {split.eval_from} (eval_from) and {split.test_from} (test_from): name other days"
     if split.by == "column":
         return f"Have more rows of '{split.column}' name it"
+    if split.by == "folder":
+        return "Add pictures to the folder, or give eval a larger share of train"
     return "Add data or give the split a larger fraction"
 
 
@@ -177,6 +179,8 @@ def _require_classes(collected: Collected, data: Data) -> None:
         )
     if data.split.by == "class":
         advice = "By class, three different examples of it suffice while data.fraction is 1. Add examples."
+    elif data.split.by == "folder":
+        advice = "Add examples to its folder, or give data.split.eval a larger share."
     else:
         advice = "Add examples, give the split a larger fraction, or set data.split.by to class."
     for split in SPLITS:

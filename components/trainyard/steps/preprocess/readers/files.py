@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import fnmatch
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import IO
+from typing import IO, Literal
 
 from trainyard.contract import window
 from trainyard.contract.artifacts.preprocess import Quarantined, Window
@@ -29,6 +30,7 @@ _PATTERNS = {
     "tfds": ("*.tfrecord*",),
 }
 _DESCRIPTIONS = ("*.json", "*.labels.txt", "*.txt")  # of a prepared data set, beside its shards
+_ARCHIVES = (".tar", ".tar.gz")
 _SHOWN = 5
 _CHUNK = 1 << 20
 _SLACK = 16 << 20  # bytes; chosen: for what else an image's file holds, such as a preview or a colour profile
@@ -51,11 +53,41 @@ WHOLE = Piece()
 
 
 @dataclass(frozen=True)
+class Official:
+    """A split that comes with the data.
+
+    parts: the split, train (of which some choose the epoch) or test, by the first part of a file's name, archives as
+    folders, or by the shard of a prepared data set. labels: of pictures in no class folder, by the name without its
+    ending, or by the number it ends in; labels_from: the file that said so.
+    """
+
+    parts: dict[str, Literal["train", "test"]]
+    labels: dict[str, str] = field(default_factory=dict)
+    labels_from: str = ""
+
+    def split(self, name: str) -> Literal["train", "test"] | None:
+        """Return the split of the file `name`, as seen from the root; None if it is of neither."""
+        return self.parts.get(as_folder(name.partition("/")[0]))
+
+    def folder(self, name: str) -> str | None:
+        """Return the class folder that the picture `name` lies in; None if it lies in none."""
+        label, slash, _ = name.partition("/")[2].partition("/")
+        return label if slash else None
+
+    def label(self, name: str) -> str | None:
+        """Return what the list says of the picture `name`; None if it says nothing."""
+        stem = picture_stem(name)
+        number = re.search("[0-9]{1,18}$", stem)
+        return self.labels.get(stem) or (self.labels.get(str(int(number[0]))) if number else None)
+
+
+@dataclass(frozen=True)
 class Files:
     """The files of a source: absolute paths in order, all below `root`; in a window of days, below a root a day.
 
     states: what changes whenever the content of the path at the same place does. bytes: of all of them. bad: the
-    images that must not be opened, and why. left_out: the names of other files, which are not read.
+    images that must not be opened, and why. left_out: the names of other files, which are not read. official: of
+    `data.split` by folder.
     """
 
     root: str
@@ -66,6 +98,7 @@ class Files:
     bad: tuple[Quarantined, ...] = ()
     left_out: tuple[str, ...] = ()
     bytes: int = 0
+    official: Official | None = None
 
     def name(self, path: str) -> str:
         """Return `path` as seen from the root."""
@@ -74,6 +107,22 @@ class Files:
     def name_in_day(self, path: str) -> str:
         """Return `path` as seen from its day's root, or from the only one."""
         return relative(path, next((root for root in self.roots if path.startswith(f"{root}/")), self.root))
+
+
+def is_archive(name: str) -> bool:
+    """Return whether the file `name` is read as an archive."""
+    return name.endswith(_ARCHIVES)
+
+
+def as_folder(name: str) -> str:
+    """Return the name of the folder that the archive `name` is read as; other names as they are."""
+    return next((name.removesuffix(ending) for ending in _ARCHIVES if name.endswith(ending)), name)
+
+
+def picture_stem(name: str) -> str:
+    """Return the name of a picture without folders and ending."""
+    last = name.rpartition("/")[2]
+    return last.rpartition(".")[0] or last
 
 
 def relative(path: str, root: str) -> str:
@@ -156,7 +205,8 @@ def _is_like(name: str, patterns: Iterable[str]) -> bool:
 
 
 def _limited(file: SourceFile, data: Data) -> SourceFile:
-    if data.format != "image_folder" or file.reason or file.bytes <= image_limit(data) or file.name.endswith(".gz"):
+    may_be_long = data.format != "image_folder" or file.name.endswith(".gz") or is_archive(file.name)
+    if may_be_long or file.reason or file.bytes <= image_limit(data):
         return file
     error = too_many_bytes(file.bytes, image_limit(data))
     return replace(file, reason=error.reason, detail=error.detail)

@@ -32,7 +32,8 @@ class Record:
     with `LABELS_APART` between them, are classes in order of their names, or the targets in theirs. raw holds the raw
     features by name. content is the SHA-256 of what the model learns from (the label left out), so equal
     examples have equal content. measures are what is counted, too: height, width and bytes of an image, and of a row
-    the features that are computed and its weight. split_by is what `data.split` goes by, if it is a column.
+    the features that are computed and its weight. split_by is what `data.split` goes by, if it is a column or
+    the folder.
     """
 
     source: str
@@ -83,7 +84,7 @@ def batch_schema(data: Data) -> pa.Schema:
             ("content", pa.binary(_DIGEST_BYTES)),
             *((f"raw/{name}", kind) for name, kind in (raw or {"image": pa.binary()}).items()),
             *((f"measure/{name}", kind) for name, kind in measures.items()),
-            *([("split_by", pa.string())] if data.split.column else []),
+            *([("split_by", pa.string())] if data.split.by_value else []),
         ]
     )
 

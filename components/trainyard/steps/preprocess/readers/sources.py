@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TypeVar
+from typing import IO, TypeVar
 
 import pyarrow as pa
 
@@ -16,7 +16,18 @@ from trainyard.contract.artifacts.preprocess import Quarantined
 from trainyard.errors import DataError
 from trainyard.quality.tables.dialect import Dialect
 from trainyard.spec.recipe import Data, Recipe
-from trainyard.steps.preprocess.readers.files import WHOLE, Files, Piece, image_limit, open_file, read_at_most
+from trainyard.steps.preprocess.readers import tar
+from trainyard.steps.preprocess.readers.files import (
+    WHOLE,
+    Files,
+    Piece,
+    as_folder,
+    image_limit,
+    is_archive,
+    open_file,
+    read_at_most,
+    too_many_bytes,
+)
 from trainyard.steps.preprocess.readers.images import image_record
 from trainyard.steps.preprocess.readers.records import BadRecord, BadSource, Record, in_batches
 from trainyard.steps.preprocess.readers.tables.csv_rows import csv_pieces, read_csv_batches
@@ -49,12 +60,15 @@ class Reader:
 
         Raises `TransientError` if a bucket does not answer any more.
         """
-        for item in self._images(paths) if self._recipe.data.format == "image_folder" else self._files(paths, piece):
+        pictures = self._recipe.data.format == "image_folder"
+        for item in self._images(paths, piece) if pictures else self._files(paths, piece):
             progress.count("records", len(item) if isinstance(item, pa.RecordBatch) else 1)
             yield item
 
-    def _images(self, paths: Sequence[str]) -> Iterator[pa.RecordBatch | Quarantined | Fatal]:
-        return in_batches((item for path in paths for item in self._guarded(path, self._image)), self._recipe.data)
+    def _images(self, paths: Sequence[str], piece: Piece) -> Iterator[pa.RecordBatch | Quarantined | Fatal]:
+        read = {path: partial(self._archive, piece) if is_archive(path) else self._image for path in paths}
+        items = (item for path in paths for item in self._guarded(path, read[path], counts=piece.end is None))
+        return in_batches(items, self._recipe.data)
 
     def _files(self, paths: Sequence[str], piece: Piece) -> Iterator[pa.RecordBatch | Quarantined | Fatal]:
         for path in paths:
@@ -75,32 +89,70 @@ class Reader:
             progress.count("files")
 
     def _image(self, path: str, name: str) -> Iterator[Record | Quarantined]:
-        label, slash, _ = self._root.name_in_day(path).partition("/")
-        yield _read_image(path, name, label if slash else None, self._recipe)
+        yield self._judged(name, self._root.name_in_day(path), lambda: _encoded(path, self._recipe))
+
+    def _archive(self, piece: Piece, path: str, name: str) -> Iterator[Record | Quarantined]:
+        """Yield the pictures of the archive at `path`, which is read as a folder; one that is the source, as its root.
+
+        An archive in it is read likewise.
+        """
+        folder = "" if path == self._recipe.data.path else f"{as_folder(self._root.name_in_day(path))}/"
+        with open_file(path) as stream:
+            for member in tar.members(stream, piece.start):
+                if piece.end is not None and member.header >= piece.end:
+                    return
+                if not is_archive(member.name) or member.reason:
+                    yield self._member(stream, member, f"{name}/{member.name}", folder + member.name)
+                    continue
+                for inner in tar.inside(stream, member):
+                    source = f"{name}/{member.name}/{inner.name}"
+                    yield self._member(stream, inner, source, f"{folder}{as_folder(member.name)}/{inner.name}")
+
+    def _member(self, stream: IO[bytes], member: tar.Member, source: str, place: str) -> Record | Quarantined:
+        if member.reason:
+            return Quarantined(source=source, reason=member.reason, detail=member.detail)
+        return self._judged(source, place, lambda: _member_bytes(stream, member, self._recipe))
+
+    def _judged(self, source: str, place: str, read: Callable[[], bytes]) -> Record | Quarantined:
+        """Return the picture that `read` reads; place: its name, with archives as folders, which says its class."""
+        official, recipe = self._root.official, self._recipe
+        try:
+            if official is None:
+                folder, slash, _ = place.partition("/")
+                label, split = folder if slash else None, ""
+            else:
+                label, split = official.folder(place) or official.label(place), official.split(place) or ""
+            if label is None:
+                raise BadRecord("missing_label", "the file lies in no class folder")
+            label = typed_label(label, "the folder", recipe.data, "classification")
+            return replace(image_record(read(), label, source, recipe.data), split_by=split)
+        except BadRecord as error:
+            return Quarantined(source=source, reason=error.reason, detail=error.detail)
 
     def _rows(self, piece: Piece, path: str, name: str) -> Iterator[pa.RecordBatch | Quarantined]:
         if self._recipe.data.format == "csv":
             return read_csv_batches(path, name, self._recipe, piece)
         if self._recipe.data.format == "parquet":
             return read_parquet_batches(path, name, self._recipe, piece)
-        return read_tf_batches(path, name, self._recipe, self._dataset)
+        items = read_tf_batches(path, name, self._recipe, self._dataset)
+        split = self._root.official.split(name) if self._root.official else None
+        return items if split is None else (_of_split(item, split) for item in items)
+
+
+def _of_split(item: pa.RecordBatch | Quarantined, split: str) -> pa.RecordBatch | Quarantined:
+    if isinstance(item, Quarantined):
+        return item
+    return item.drop_columns("split_by").append_column("split_by", pa.array([split] * len(item), pa.string()))
 
 
 def pieces(path: str, data: Data) -> list[Piece]:
     """Return the pieces of the file at `path` that can be read apart."""
     if data.format == "csv":
         return csv_pieces(path, Dialect.of(data))
+    if data.format == "image_folder":
+        with bucket_source.source_errors(path):
+            return tar.tar_pieces(path, path)
     return parquet_pieces(path) if data.format == "parquet" else [WHOLE]
-
-
-def _read_image(path: str, name: str, label: str | None, recipe: Recipe) -> Record | Quarantined:
-    try:
-        if label is None:
-            raise BadRecord("missing_label", "the file lies in no class folder")
-        label = typed_label(label, "the folder", recipe.data, "classification")
-        return image_record(_encoded(path, recipe), label, name, recipe.data)
-    except BadRecord as error:
-        return Quarantined(source=name, reason=error.reason, detail=error.detail)
 
 
 def _encoded(path: str, recipe: Recipe) -> bytes:
@@ -115,3 +167,14 @@ def _encoded(path: str, recipe: Recipe) -> bytes:
     if encoded is None:
         raise BadRecord("too_many_bytes", f"more than {limit} bytes (by data.max_image_pixels)")
     return encoded
+
+
+def _member_bytes(stream: IO[bytes], member: tar.Member, recipe: Recipe) -> bytes:
+    limit = image_limit(recipe.data)
+    if member.size > limit:
+        raise too_many_bytes(member.size, limit)
+    stream.seek(member.at)
+    content = stream.read(member.size)
+    if len(content) < member.size:
+        raise BadRecord("truncated_archive", f"the archive ends {member.size - len(content)} bytes before the picture")
+    return content

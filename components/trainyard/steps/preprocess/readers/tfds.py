@@ -12,7 +12,8 @@ from trainyard.errors import DataError, did_you_mean
 from trainyard.spec.recipe import Data
 from trainyard.steps.preprocess.readers.files import Files, read_text
 
-_SHARD = re.compile(r"-([^-/.]+)\.([a-z]+)-([0-9]{1,9})-of-([0-9]{1,9})$")
+SHARD = re.compile(r"-([^-/.]+)\.([a-z]+)-([0-9]{1,9})-of-([0-9]{1,9})$")
+"""Of a shard's name its split, the format, its number and how many there are."""
 
 
 @dataclass(frozen=True)
@@ -91,9 +92,12 @@ def _lines(text: str) -> list[str]:
 
 def _shard_records(info: _Info, files: Files) -> dict[str, int]:
     lengths = {split.name: split.shardLengths for split in info.splits}
+    if files.official:
+        used = {match[1] for name in files.official.parts if (match := SHARD.search(name))}
+        lengths = {name: shards for name, shards in lengths.items() if name in used}
     records: dict[str, int] = {}
     for name in (files.name(path) for path in files.paths):
-        match = _SHARD.search(name)
+        match = SHARD.search(name)
         if match is None or match[1] not in lengths:
             raise DataError(
                 f"{files.root}/{name}: belongs to no split of dataset_info.json. Splits: {', '.join(lengths)}."

@@ -67,7 +67,7 @@ class Steps(Protocol):
         """
 
     def evaluate(self, batches: Any, count: int, totals: np.ndarray) -> np.ndarray:
-        """Return `totals`, float32 (3,), plus loss, metric and weight summed over the next `count` batches."""
+        """Return `totals`, float32 (4,), plus loss, metric, top-5 hits and weight over the next `count` batches."""
 
     def mean(self, worker_values: Sequence[float]) -> list[float]:
         """Return the mean over the workers of their `worker_values`."""

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 Tensor = TypeVar("Tensor", "tf.Tensor", "jax.Array")
 """Of the engine that trains."""
+_TOP = 5
 
 
 @dataclass(frozen=True)
@@ -122,6 +123,25 @@ class Regression:
 
 
 Objective = Classification | MultiLabel | Regression
+
+
+def has_top5(document: Examples) -> bool:
+    """Return whether a label among the five most probable classes says anything."""
+    return document.task == "classification" and document.outputs > _TOP
+
+
+def top5(objective: Objective, outputs: Tensor, labels: Tensor) -> Tensor:
+    """Return float32 (batch,): 1 where the label is among the five largest logits; 0 of a task that has no such thing.
+
+    The lower id goes first among equals, as evaluate has it.
+    """
+    if not isinstance(objective, Classification):
+        return ops.zeros_like(objective.metric(outputs, labels))
+    ids = ops.reshape(ops.cast(labels, "int32"), (-1, 1))
+    own = ops.take_along_axis(outputs, ids, axis=-1)
+    lower = ops.less(np.arange(objective.classes, dtype=np.int32), ids)
+    before = ops.less(own, outputs) | (ops.equal(own, outputs) & lower)
+    return ops.cast(ops.less(ops.sum(ops.cast(before, "float32"), axis=-1), float(_TOP)), "float32")
 
 
 def objective(document: Examples, smoothing: float, deviation: float | list[float]) -> Objective:

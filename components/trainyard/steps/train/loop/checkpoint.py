@@ -28,7 +28,10 @@ _PRODUCER = producer("train")
 
 
 class Progress(Document):
-    """What a checkpoint knows beside its arrays. identity names the recipe and the examples that it belongs to."""
+    """What a checkpoint knows beside its arrays. identity names the recipe and the examples that it belongs to.
+
+    began: when the first byte of the examples was read, as time.time(); None of an earlier version.
+    """
 
     file = "progress.json"
 
@@ -36,6 +39,7 @@ class Progress(Document):
     step: int
     history: list[Epoch]
     rollbacks: list[Rollback] = []
+    began: float | None = None
 
 
 @dataclass(frozen=True)

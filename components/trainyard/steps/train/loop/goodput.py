@@ -15,7 +15,7 @@ _START = frozenset({"import", "join", "build", "compile"})
 class Past(BaseModel):
     """The gang's time before this start: when it began, from which step it resumed at first (None before its first
     new steps), its restarts, what broke it last (why, after which step, when), and what was spent already, in seconds
-    by name.
+    by name. reads_since: when this process first read examples, as time.time().
 
     Times are of time.monotonic() on the chief's machine, where worker 0's supervisor runs too.
     """
@@ -25,6 +25,7 @@ class Past(BaseModel):
     restarts: list[Restart] = []
     last_break: tuple[str, int, float] | None = None
     spent: dict[str, float] = {}
+    reads_since: float = Field(default_factory=time.time)
 
     def note_new_steps(self, resumed_at: int) -> None:
         """Note that new steps were taken after the checkpoint of step `resumed_at`."""

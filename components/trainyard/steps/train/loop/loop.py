@@ -17,10 +17,12 @@ from trainyard.errors import ConfigurationError, DataError, PeerLost, Preempted,
 from trainyard.signals import on_sigterm
 from trainyard.spec.training.train import Train
 from trainyard.steps.train.engines.engine import Steps
+from trainyard.steps.train.engines.objective import has_top5
 from trainyard.steps.train.gang.rank import Rank
 from trainyard.steps.train.input.input import Input
 from trainyard.steps.train.loop.checkpoint import Checkpoint, Checkpoints, Progress, best_epoch, lost_best_message
 from trainyard.steps.train.loop.checkpoint_writer import CheckpointWriter
+from trainyard.steps.train.loop.goodput import Past
 from trainyard.steps.train.loop.progress import ProgressReporter
 from trainyard.steps.train.loop.save_schedule import SaveSchedule
 from trainyard.steps.train.loop.speed import Speed
@@ -43,7 +45,7 @@ class Loop:
     The workers of a gang run the same loop in step: all that decides its course is equal on all of them, or is agreed
     upon in the call itself. The chief alone writes.
 
-    on_start: called once new steps are taken, with the step that they resumed from.
+    past: is told once new steps are taken; without a checkpoint the clock began when it says.
     on_epoch: called with each epoch's evidence, those before a resume included.
     """
 
@@ -55,11 +57,11 @@ class Loop:
         checkpoints: Checkpoints,
         on_epoch: Callable[[Epoch], None],
         rank: Rank,
-        on_start: Callable[[int], None],
+        past: Past,
         watchdog: Watchdog,
     ) -> None:
         self.rank = rank
-        self.on_start = on_start
+        self.past = past
         self.settings = train
         self.steps = steps
         self.data = data
@@ -71,6 +73,7 @@ class Loop:
         self.seconds: defaultdict[str, float] = defaultdict(float)
         self.history: list[Epoch] = []
         self.rollbacks: list[Rollback] = []
+        self.began = past.reads_since
         self.resumed_from: int | None = None
         self._dataset: Any = None
         self._batches: Any = None
@@ -175,6 +178,7 @@ class Loop:
         self.steps.load(checkpoint.arrays)
         self.history = list(checkpoint.progress.history)
         self.rollbacks = list(checkpoint.progress.rollbacks)
+        self.began = checkpoint.progress.began or self.began
         self._saves.note_saved(checkpoint.progress.step)
         self._batches = None
 
@@ -242,7 +246,7 @@ class Loop:
         self.seconds["compile" if self._speed.cold else "step"] += seconds
         if not self._started:
             self._started = True
-            self.on_start(self.resumed_from or 0)
+            self.past.note_new_steps(self.resumed_from or 0)
         self._speed.add(count, seconds)
         if self.rank.workers == 1:
             step_seconds = self._speed.last_step_seconds
@@ -264,7 +268,7 @@ class Loop:
             ) from error
 
     def _end_epoch(self, step: int) -> None:
-        loss, metric = self._evaluate(step)
+        loss, metric, top5 = self._evaluate(step)
         if not math.isfinite(loss):
             self._roll_back("eval loss")
             return
@@ -278,27 +282,29 @@ class Loop:
             metric=metric,
             examples_per_second=rate,
             seconds=seconds,
+            top5_accuracy=top5,
+            elapsed_seconds=round(time.time() - self.began, 3),
         )
         self.steps.loss_sum = 0.0
         self.history.append(epoch)
         if self._save(step):
             self._note_epoch(epoch)
 
-    def _evaluate(self, step: int) -> tuple[float, float]:
-        """Return mean loss and mean metric over the eval split."""
+    def _evaluate(self, step: int) -> tuple[float, float, float | None]:
+        """Return mean loss, mean metric and, of more than five classes, the top-5 accuracy over the eval split."""
         with self._clock("eval"):
             if self._evaluation is None:
                 self._evaluation = self.steps.distributed(self.data.evaluation())
             batches, left = iter(self._evaluation), self.data.evaluation_steps
-            totals = np.zeros(3, np.float32)
+            totals = np.zeros(4, np.float32)
             while left:
                 count = min(left, self._call_steps)
                 with self.watchdog.call("evaluate"):
                     totals = self.steps.evaluate(batches, count, totals)
                 left -= count
                 self._report_progress(step)
-            loss, metric, weight = (float(value) for value in totals)
-        return loss / weight, metric / weight
+            loss, metric, top5, weight = (float(value) for value in totals)
+        return loss / weight, metric / weight, top5 / weight if has_top5(self.data.folder.document) else None
 
     def _save(self, step: int) -> bool:
         """Have a checkpoint of `step` written; return False after a rollback, because a variable was not finite."""
@@ -321,7 +327,11 @@ class Loop:
 
     def _progress(self, step: int) -> Progress:
         return Progress(
-            identity=self.checkpoints.identity, step=step, history=list(self.history), rollbacks=list(self.rollbacks)
+            identity=self.checkpoints.identity,
+            step=step,
+            history=list(self.history),
+            rollbacks=list(self.rollbacks),
+            began=self.began,
         )
 
     def _save_last(self) -> None:

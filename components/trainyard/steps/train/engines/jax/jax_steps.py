@@ -14,7 +14,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from trainyard.spec.training.augment import Augment
-from trainyard.steps.train.engines.objective import Objective
+from trainyard.steps.train.engines.objective import Objective, top5
 from trainyard.steps.train.engines.phases import Phases
 from trainyard.steps.train.engines.teacher import Teacher
 from trainyard.steps.train.engines.variable_names import LOSS_SUM, SCALE, STEP, named_variables
@@ -137,7 +137,7 @@ class JaxSteps:
         return self.mean(worker_values)
 
     def evaluate(self, batches: Any, count: int, totals: np.ndarray) -> np.ndarray:
-        """Return `totals` plus loss, metric and weight summed over the next `count` batches."""
+        """Return `totals` plus loss, metric, top-5 hits and weight summed over the next `count` batches."""
         sums = self._replicate(totals)
         for _ in range(count):
             sums = self._compiled_evaluate(self._state, next(batches), sums)
@@ -247,13 +247,14 @@ class JaxSteps:
         return self.teacher.loss(self._objective, outputs, labels, answers)
 
     def _evaluate_batch(self, state: State, batch: _Batch, totals: jax.Array) -> jax.Array:
-        """Return `totals`, float32 (3,), plus loss, metric and weight summed over the batch."""
+        """Return `totals`, float32 (4,), plus loss, metric, top-5 hits and weight summed over the batch."""
         features, labels, weights = batch
         trained, others = ([state[name] for name in names] for names in (self._trainable, self._non_trainable))
         outputs, _ = self.model.stateless_call(trained, others, on_device.as_floats(features), training=False)
         loss = jnp.sum(weights * self._objective.eval_loss(outputs, labels))
         metric = jnp.sum(weights * self._objective.metric(outputs, labels))
-        return totals + jnp.stack([loss, metric, jnp.sum(weights)])
+        hits = jnp.sum(weights * top5(self._objective, outputs, labels))
+        return totals + jnp.stack([loss, metric, hits, jnp.sum(weights)])
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from trainyard.data.examples import Tensors
 from trainyard.spec.training.augment import Augment
-from trainyard.steps.train.engines.objective import Objective
+from trainyard.steps.train.engines.objective import Objective, top5
 from trainyard.steps.train.engines.phases import Phases
 from trainyard.steps.train.engines.teacher import Teacher
 from trainyard.steps.train.engines.tensorflow.all_reduce import AllReduce
@@ -122,7 +122,7 @@ class TensorFlowSteps:
         return [float(value) for value in mean]
 
     def evaluate(self, batches: Any, count: int, totals: np.ndarray) -> np.ndarray:
-        """Return `totals` plus loss, metric and weight summed over the next `count` batches."""
+        """Return `totals` plus loss, metric, top-5 hits and weight summed over the next `count` batches."""
         return np.asarray(self._evaluate(batches, tf.constant(count, tf.int64), tf.constant(totals)))
 
     def mean(self, worker_values: Sequence[float]) -> list[float]:
@@ -299,12 +299,13 @@ class TensorFlowSteps:
         return [average.value._get() for layer in learning for average in (layer.moving_mean, layer.moving_variance)]
 
     def _replica_sums(self, batch: Batch) -> tf.Tensor:
-        """Return float32 (3,): loss, metric and weight summed over this replica's examples."""
+        """Return float32 (4,): loss, metric, top-5 hits and weight summed over this replica's examples."""
         features, labels, weights = batch
         outputs = self.model(on_device.as_floats(features), training=False)
         loss = tf.reduce_sum(weights * self.objective.eval_loss(outputs, labels))
         metric = tf.reduce_sum(weights * self.objective.metric(outputs, labels))
-        return tf.stack([loss, metric, tf.reduce_sum(weights)])
+        hits = tf.reduce_sum(weights * top5(self.objective, outputs, labels))
+        return tf.stack([loss, metric, hits, tf.reduce_sum(weights)])
 
 
 def _accumulator(shape: tuple[int, ...]) -> tf.Variable:

@@ -1,0 +1,199 @@
+"""A split that comes with the data: what names it, and the classes of pictures that judge and lie in no class folder.
+
+So ImageNet is read as it is published: the archives of its training and validation pictures with the list of the
+latter's classes beside them, the folders that people make of these, or what TensorFlow Datasets does.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from dataclasses import replace
+from typing import Literal
+
+from trainyard.errors import DataError
+from trainyard.spec.recipe import Data
+from trainyard.steps.preprocess.readers import tar
+from trainyard.steps.preprocess.readers.files import (
+    Files,
+    Official,
+    as_folder,
+    is_archive,
+    open_file,
+    picture_stem,
+    read_text,
+)
+from trainyard.steps.preprocess.readers.tfds import SHARD
+from trainyard.uris import is_bucket
+
+_FOLDER = re.compile(r"(?:.*[-_])?(train|val|validation|test)", re.IGNORECASE | re.DOTALL)
+_JUDGES = ("val", "validation", "test")  # the first that is there
+_LIST, _KAGGLE, _KIT = "val_labels.txt", "LOC_val_solution.csv", "ILSVRC2012_devkit_t12.tar.gz"
+_TRUTH, _META = "ILSVRC2012_validation_ground_truth.txt", "meta.mat"
+_MOST_BYTES = 64 << 20  # of a list of classes; chosen: ImageNet's have 2 MB
+_SHOWN = 5
+
+
+def with_official(files: Files, data: Data) -> Files:
+    """Return those of `files` that are of a split, with the split of each.
+
+    Raises `DataError` if none trains or none judges, if pictures that judge have no class, or if a class is not on both
+    sides, as far as it can be known without reading pictures.
+    """
+    official, others = _splits(files, data)
+    names = {path: files.name(path) for path in files.paths}
+    kept = [place for place, path in enumerate(files.paths) if official.split(names[path])]
+    bad = tuple(item for item in files.bad if official.split(item.source))
+    left_out = {name for name in others if name not in (_LIST, _KAGGLE, _KIT)}
+    files = replace(
+        files,
+        paths=[files.paths[place] for place in kept],
+        states=[files.states[place] for place in kept],
+        bad=bad,
+        left_out=tuple(sorted({*files.left_out, *left_out})),
+        official=official,
+    )
+    if data.format == "tfds":
+        return files
+    for source in (_LIST, _KAGGLE, _KIT):
+        if source in others:
+            files = replace(files, official=replace(official, labels=_labels(files.root, source), labels_from=source))
+            break
+    _check(files)
+    return files
+
+
+def _splits(files: Files, data: Data) -> tuple[Official, list[str]]:
+    """Return what is which split, and the names of the files that are of none."""
+    names = [*(files.name(path) for path in files.paths), *(item.source for item in files.bad)]
+    called: dict[str, set[str]] = {}
+    for name in names:
+        part, slash, _ = name.partition("/")
+        if data.format == "tfds":
+            match = SHARD.search(part)
+        else:
+            match = _FOLDER.fullmatch(as_folder(part)) if slash or is_archive(part) else None
+        if match:
+            called.setdefault(match[1].lower(), set()).add(part)
+    judge = next((name for name in _JUDGES if name in called), None)
+    what = "split" if data.format == "tfds" else "folder or archive"
+    if "train" not in called or judge is None:
+        missing = "trains (train)" if "train" not in called else f"judges ({', '.join(_JUDGES)})"
+        there = sorted({name.partition("/")[0] for name in names})
+        raise DataError(
+            f"data.split: by: folder finds no {what} that {missing} in {files.root}. There are: "
+            f"{', '.join(there[:_SHOWN])}{' …' if len(there) > _SHOWN else ''}. Name the folder that holds both as "
+            "data.path, or split by content."
+        )
+    for name in ("train", judge):
+        if data.format != "tfds" and len(called[name]) > 1:
+            raise DataError(
+                f"data.split: {' and '.join(sorted(called[name])[:_SHOWN])} in {files.root} both are the split {name}. "
+                "Leave one there."
+            )
+    parts: dict[str, Literal["train", "test"]] = {as_folder(part): "train" for part in called["train"]}
+    parts |= {as_folder(part): "test" for part in called[judge]}
+    official = Official(parts)
+    return official, [name for name in names if not official.split(name)]
+
+
+def _labels(root: str, name: str) -> dict[str, str]:
+    """Return the class by the picture's name without its ending, or by its number, as the list `name` says."""
+    if name == _KIT:
+        return _from_kit(f"{root}/{name}")
+    text = read_text(f"{root}/{name}", _MOST_BYTES) or ""
+    rows = [re.split(r"[,\s]+", line.strip()) for line in text.splitlines()]
+    rows = [row for row in rows[name == _KAGGLE :] if row != [""]]
+    if all(len(row) == 1 for row in rows):
+        return {str(number): row[0] for number, row in enumerate(rows, 1)}
+    for number, row in enumerate(rows, 1):
+        if len(row) == 1 or not row[1]:
+            raise DataError(
+                f"data.path: {root}/{name}: row {number} has no class, {row[0][:40]!r} was found. Write the picture's "
+                "name and its class in each, or the class alone in all."
+            )
+    return {picture_stem(row[0]): row[1] for row in rows}
+
+
+def _from_kit(path: str) -> dict[str, str]:
+    """Return the classes that ImageNet's development kit has: a number a picture, and the name of each number.
+
+    Source: torchvision, datasets/imagenet.py: of a synset in meta.mat the number is first, its name second and how many
+    children it has fifth; those without any are classes. Line i of the ground truth is of the i-th picture by name.
+    """
+    import numpy as np
+    from scipy.io import loadmat  # a second
+
+    wanted = dict.fromkeys((_TRUTH, _META), b"")
+    with open_file(path) as stream:
+        for member in tar.members(stream):
+            if (name := member.name.rpartition("/")[2]) in wanted and not member.reason:
+                stream.seek(member.at)
+                wanted[name] = stream.read(min(member.size, _MOST_BYTES))
+    if not all(wanted.values()):
+        raise DataError(f"data.path: {path}: lacks {_TRUTH} or {_META}. Download ImageNet's development kit again.")
+    try:
+        synsets = np.ravel(loadmat(io.BytesIO(wanted[_META]), squeeze_me=True)["synsets"])
+        classes = {int(row[0]): str(row[1]) for row in synsets if not int(row[4])}
+        numbers = [int(line) for line in wanted[_TRUTH].split()]
+        return {str(place): classes[number] for place, number in enumerate(numbers, 1)}
+    except (ValueError, KeyError, TypeError, IndexError, NotImplementedError) as error:
+        raise DataError(
+            f"data.path: {path}: {_META} and {_TRUTH} are not what ImageNet's development kit has ({error!r}). "
+            f"Download it again, or write {_LIST} yourself."
+        ) from error
+
+
+def _check(files: Files) -> None:
+    official = files.official or Official({})
+    names: dict[str, list[str]] = {"train": [], "test": []}
+    unseen = set()
+    for path in files.paths:
+        name = files.name(path)
+        split = official.split(name) or ""
+        if not is_archive(name):
+            names[split].append(name)
+        elif is_bucket(path):  # to read its names would take as long as to read all of it
+            unseen.add(split)
+        else:
+            names[split] += [f"{as_folder(name)}/{inner}" for inner in tar.names(path)]
+    flat = [name for name in names["test"] if official.folder(name) is None]
+    judge = next(part for part, split in official.parts.items() if split == "test")
+    bad = [item.source for item in files.bad if official.split(item.source) == "test"]
+    _check_list(files, judge, flat, "test" in unseen, sum(official.folder(name) is None for name in bad))
+    classes = {split: {official.folder(name) for name in names[split]} - {None} for split in names}
+    if flat:
+        classes["test"] |= set(official.labels.values())
+    if unseen or not classes["train"]:
+        return
+    train = next(part for part, split in official.parts.items() if split == "train")
+    for here, other, there in ((judge, train, "test"), (train, judge, "train")):
+        alone = sorted(str(name) for name in classes[there] - classes["train" if there == "test" else "test"])
+        if alone:
+            raise DataError(
+                f"data.path: {files.root}: {len(alone)} classes are in {here} and not in {other}, such as "
+                f"{', '.join(alone[:_SHOWN])}. Each class must be in both. Add or remove them, or correct the list."
+            )
+
+
+def _check_list(files: Files, judge: str, flat: list[str], unseen: bool, bad: int) -> None:
+    official = files.official or Official({})
+    root, source = files.root, official.labels_from
+    if flat and not source:
+        raise DataError(
+            f"data.path: {root}: {len(flat)} pictures in {judge} lie in no class folder, such as {flat[0]}. Put their "
+            f"classes beside {judge}, in {_LIST} (a line for each: its name and its class), {_KAGGLE} or {_KIT}."
+        )
+    if not flat or not source or unseen:
+        return
+    if len(official.labels) != len(flat) + bad:
+        raise DataError(
+            f"data.path: {root}/{source}: has the classes of {len(official.labels)} pictures, and {len(flat) + bad} "
+            f"lie in {judge} without a class folder. Name the list of this very split."
+        )
+    lacking = [name for name in flat if official.label(name) is None]
+    if lacking:
+        raise DataError(
+            f"data.path: {root}/{source}: has no class for {len(lacking)} of the pictures in {judge}, such as "
+            f"{lacking[0]}. Name the list of this very split."
+        )
