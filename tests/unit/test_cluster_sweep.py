@@ -62,12 +62,14 @@ def trained(metric: float) -> Training:
 class Server:
     """Runs that end after three looks: preprocess is done at the second. `ends` says how, by the number of a trial.
 
-    most: how many went on at a time; before: the runs that were made while no examples were there.
+    most: how many went on at a time; before: the runs that were made while no examples were there. meet: none ends
+    alone before so many are made.
     """
 
     root: str
     ends: dict[str, str] = field(default_factory=dict)
     made: list[Any] = field(default_factory=list)
+    meet: int = 0
     most: int = 0
     before: list[str] = field(default_factory=list)
     _looks: Counter[str] = field(default_factory=Counter)
@@ -96,7 +98,9 @@ class Server:
     def run(self, run_id: str) -> Any:
         with self._lock:
             run = next(run for run in self.made if run.run_id == run_id)
-            self._looks[run_id] += 1
+            alone = sum(self._now(each).state == "RUNNING" for each in self.made) < 2
+            if not (self._looks[run_id] == 2 and alone and len(self.made) < self.meet):
+                self._looks[run_id] += 1
             if self._looks[run_id] == 3 and self._end(run) == "SUCCEEDED":
                 number = run.display_name.rpartition("-")[2]
                 output = storage.join(self.root, f"digits/train/000{number}.{run.display_name}")
@@ -141,10 +145,10 @@ def no_pods() -> None:
     raise ConfigurationError("pods may not be read")
 
 
-def swept(environment: str, root: Path, server: Server, values: int = 6) -> Any:
+def swept(environment: str, root: Path, server: Server, values: int = 6, name: str = "night") -> Any:
     where = environments.load(environment).model_copy(update={"storage": str(root)})
     dimensions = [Dimension("model.dropout", values=tuple(number / 10 for number in range(values)))]
-    sweep = Sweep("digits", [], [*dimensions], where, max_parallel=2, run="night")
+    sweep = Sweep("digits", [], [*dimensions], where, max_parallel=2, run=name)
     runs = Runs(where)
     runs.server = server  # type: ignore[assignment]
     return cluster_trials.run(sweep, SweepScreen(sweep.count, "accuracy"), 60, runs)
@@ -153,7 +157,7 @@ def swept(environment: str, root: Path, server: Server, values: int = 6) -> Any:
 def test_trials_are_runs_of_which_some_go_on_at_a_time_after_the_first_made_the_examples(
     environment: str, tmp_path: Path
 ) -> None:
-    server = Server(str(tmp_path), {"3": "FAILED"})
+    server = Server(str(tmp_path), {"3": "FAILED"}, meet=6)
     result = swept(environment, tmp_path, server)
     assert sorted(run.display_name for run in server.made) == [f"night-{number}" for number in range(1, 7)]
     assert server.most == 2 and len(server.before) == 1
@@ -175,6 +179,13 @@ def test_the_same_name_goes_on_and_sends_nothing_twice(environment: str, tmp_pat
     storage.write_text(f"{result.folder}/trials.json", json.dumps(trials))
     again = swept(environment, tmp_path, server)
     assert again.trials == result.trials and len(server.made) == 6
+
+
+def test_a_name_that_no_run_can_have_is_refused_before_anything_is_sent(environment: str, tmp_path: Path) -> None:
+    server = Server(str(tmp_path))
+    with pytest.raises(ConfigurationError, match="at most 63 lower-case letters"):
+        swept(environment, tmp_path, server, name="n" * 62)
+    assert not server.made and not (tmp_path / "digits").exists()
 
 
 def test_a_first_run_without_examples_ends_the_sweep(environment: str, tmp_path: Path) -> None:

@@ -72,6 +72,7 @@ IMAGES = {
     "data": {"format": "image_folder", "path": "gs://bucket/pets", "image_size": [96, 96]},
     "model": {"name": "cnn_small"},
     "train": {"augment": {"crop": {"scale": [0.5, 1.0], "ratio": [0.8, 1.25]}, "rand_augment": {"operations": 1}}},
+    "evaluate": {"time_to": {"metric": "accuracy", "reach": 0.9}},
 }
 CLASSES = {
     "name": "rare",

@@ -1,7 +1,9 @@
 """A tar archive, whoever made it, holds no surprise; a split by folder is known before a picture is read."""
 
+import gzip
 import io
 import json
+import random
 import tarfile
 from pathlib import Path
 
@@ -13,7 +15,7 @@ from trainyard.quality.source import find_source
 from trainyard.spec import documents
 from trainyard.spec.recipe import Data, Recipe
 from trainyard.steps.preprocess.readers import tar
-from trainyard.steps.preprocess.readers.files import Piece, find_files
+from trainyard.steps.preprocess.readers.files import WHOLE, Piece, find_files
 from trainyard.steps.preprocess.readers.official import with_official
 
 
@@ -143,6 +145,17 @@ def test_a_file_that_is_no_archive_is_refused_by_name(content, tmp_path):
     if content:
         with pytest.raises(DataError, match=r"train\.tar/n01\.tar: is no tar archive"):
             tar.tar_pieces(str(outer), "train.tar")
+
+
+def test_an_archive_that_cannot_be_read_is_a_sentence(tmp_path):
+    assert tar.tar_pieces(str(tmp_path / "gone.tar"), "gone.tar") == [WHOLE]
+    with pytest.raises(DataError, match=r"gone\.tar: cannot be read \(.*No such file.*\)\. Check its permissions"):
+        tar.names(str(tmp_path / "gone.tar"))
+    noise = random.Random(1).randbytes(100_000)
+    cut = gzip.compress(archive([("cat/1.jpg", noise)]))[:-200]
+    (tmp_path / "cut.tar.gz").write_bytes(cut)
+    with pytest.raises(DataError, match=r"cut\.tar\.gz: cannot be read \(Compressed file ended"):
+        tar.names(str(tmp_path / "cut.tar.gz"))
 
 
 def data(path: Path, **split: object) -> Data:

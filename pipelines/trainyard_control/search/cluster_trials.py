@@ -51,6 +51,7 @@ def run(sweep: Sweep, listener: ClusterListener, pending_limit: float, runs: Run
     `sweep.run`, and as what `runs` asks the servers.
     """
     require_room(sweep)
+    _submission(sweep, Trial(number=sweep.count - 1, values={}))  # a name or a path that no run can have is told first
     require_possible(sweep)
     with storage.lease(sweep.folder):
         study = Study(sweep)

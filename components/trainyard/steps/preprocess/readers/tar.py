@@ -49,8 +49,8 @@ class Member:
 def tar_pieces(path: str, name: str) -> list[Piece]:
     """Return the pieces of the archive at `path` that can be read apart: of about 64 MiB, each of whole members.
 
-    One in a bucket is cut if it holds archives; else its headers would take as long to read as all of it. Raises
-    `DataError` if it, or an archive in it, is none; `OSError` if it cannot be read.
+    One in a bucket is cut if it holds archives; else its headers would take as long to read as all of it. One that
+    cannot be read is one piece, whose reader says why. Raises `DataError` if it, or an archive in it, is none.
     """
     starts = [0]
     try:
@@ -68,18 +68,24 @@ def tar_pieces(path: str, name: str) -> list[Piece]:
                     starts.append(member.header)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise _no_archive(name) from error
-    return (
-        [Piece(start, end) for start, end in zip(starts, [*starts[1:], None], strict=True)] if starts[1:] else [WHOLE]
-    )
+    except OSError:
+        return [WHOLE]
+    ends = [*starts[1:], None]
+    return [Piece(start, end) for start, end in zip(starts, ends, strict=True)]
 
 
 def names(path: str) -> list[str]:
     """Return the names of the pictures in the archive at `path`, and of archives in it as folders, with a slash.
 
-    The latter are not looked into: those of ImageNet have a million headers.
+    The latter are not looked into: those of ImageNet have a million headers. Raises `DataError` if it cannot be read.
     """
-    with open_file(path) as stream:
-        good = [member.name for member in members(stream) if not member.reason]
+    try:
+        with open_file(path) as stream:
+            good = [member.name for member in members(stream) if not member.reason]
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(
+            f"data.path: {path}: cannot be read ({error}). Check its permissions, or copy it again from its origin."
+        ) from error
     return [f"{as_folder(name)}/" if is_archive(name) else name for name in good]
 
 
