@@ -89,6 +89,7 @@ WINDOW = {
     "model": {"name": "cnn_small"},
 }
 DIGITS = {"name": "digits", "data": {"format": "image_folder", "bundled": "digits"}, "model": {"name": "cnn_small"}}
+DRAWN = DIGITS | {"model": {"name": "cnn_small", "blocks": ["conv:32", "pool", "separable:64:2"]}}
 TUNED = {
     "name": "tuned",
     "data": {"format": "image_folder", "path": "gs://bucket/pets"},
@@ -143,7 +144,7 @@ SCHEDULE = {
 MODELS: dict[str, tuple[type[BaseModel], list[Node]]] = {
     "recipe": (
         Recipe,
-        [TABLE, RIDES, ENERGY, SONGS, IMAGES, CLASSES, WINDOW, DIGITS, TUNED, TAUGHT, OWN, FOLDER, INLINE],
+        [TABLE, RIDES, ENERGY, SONGS, IMAGES, CLASSES, WINDOW, DIGITS, DRAWN, TUNED, TAUGHT, OWN, FOLDER, INLINE],
     ),
     "environment": (Environment, [KUBEFLOW, VERTEX]),
     "schedule": (Schedule, [SCHEDULE]),

@@ -59,7 +59,7 @@ def with_latencies(trials: list[Trial], listener: Listener) -> list[Trial]:
 def _measure(
     function: str, arguments: tuple[str, ...], cores: frozenset[int] | None, stop: Stop
 ) -> tuple[list[float | None], str]:
-    """Return the milliseconds that `function` of trainyard.models.costs.latency measures, and why there are no more."""
+    """Return the milliseconds that `function` of trainyard.models.costs.answers measures, and why there are no more."""
     with forked(_call, (function, arguments, cores), "latency", stop) as running:
         lines = list(running.child.lines)
         code = running.wait()
@@ -78,6 +78,6 @@ def _call(function: str, arguments: tuple[str, ...], cores: frozenset[int] | Non
     if cores is not None:
         os.sched_setaffinity(0, cores)
     try:
-        getattr(import_module("trainyard.models.costs.latency"), function)(*arguments)
+        getattr(import_module("trainyard.models.costs.answers"), function)(*arguments)
     except TrainyardError as error:
         events.emit("failed", code=int(error.exit_code), message=str(error))

@@ -1,7 +1,4 @@
-"""How long one answer takes on one core.
-
-A sweep has it measured in a process that it forks, because it does not load TensorFlow itself, and reads the events.
-"""
+"""How long one answer takes on one core."""
 
 from __future__ import annotations
 
@@ -17,11 +14,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from trainyard import events
 from trainyard.contract.artifacts.export import Latency
 from trainyard.data import trained
-from trainyard.errors import ConfigurationError
-from trainyard.models.costs import measure
 
 _WARM_UP_CALLS, _CALLS, _CALL_SECONDS = 10, 200, 1.0  # chosen: enough for a 95th percentile, one second a model
 
@@ -49,6 +43,14 @@ def _milliseconds(call: Callable[[], object]) -> list[float]:
 def of_model(model: keras.Model) -> Latency:
     """Return the time that `model` takes for one example, of zeros, in float32."""
     return latency(_answer(model))
+
+
+def fastest(model: keras.Model) -> float:
+    """Return the milliseconds that `model` takes at its fastest for such an example.
+
+    Whatever else the machine does can only make an answer slower.
+    """
+    return min(_milliseconds(_answer(model)))
 
 
 def _answer(model: keras.Model) -> Callable[[], object]:
@@ -89,24 +91,3 @@ def _pin(threads: list[int], cores: set[int]) -> None:
             os.sched_setaffinity(thread, cores)
         except ProcessLookupError:  # it ended meanwhile
             continue
-
-
-def of_recipe(file: str, features: str, classes: str) -> None:
-    """Write an event with the milliseconds that the network of the recipe in `file` takes at its fastest, untrained.
-
-    Whatever else the machine does can only make an answer slower, and other trials train meanwhile.
-    features, classes: as `measure.network` has them. Raises `ConfigurationError` if it cannot be built.
-    """
-    tf.config.set_visible_devices([], "GPU")
-    fastest = min(_milliseconds(_answer(measure.network(file, features, classes))))
-    events.emit("latency", milliseconds=round(fastest, 4))
-
-
-def of_outputs(*outputs: str) -> None:
-    """Write an event with the milliseconds of each model that train left, null for one with code of its own."""
-    tf.config.set_visible_devices([], "GPU")
-    for output in outputs:
-        try:
-            events.emit("latency", milliseconds=of_model(trained.load(output)).p50)
-        except ConfigurationError:  # such code is not run here
-            events.emit("latency", milliseconds=None)

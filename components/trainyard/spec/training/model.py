@@ -15,7 +15,7 @@ from trainyard.uris import Source
 
 Units = Annotated[int, Field(gt=0, le=65_536)]
 
-BlockText = Annotated[str, AfterValidator(lambda text: str(blocks.parse(text)))]
+BlockText = Annotated[str, Field(max_length=64), AfterValidator(lambda text: str(blocks.parse(text)))]
 
 UNTIL = "until "
 """Begins a value of model.freeze that names a block."""
