@@ -39,9 +39,9 @@ def test_members_are_found_with_names_of_any_length_and_alphabet(form):
     names = ["./cat/1.jpg", "dög/2.jpg", *([LONG] if form != tarfile.USTAR_FORMAT else [])]
     made = b"".join(entry(name, name.encode() * 100, form=form) for name in names) + END
     stream = io.BytesIO(made)
-    found = list(tar.members(stream))
-    assert [member.name for member in found] == ["cat/1.jpg", *names[1:]]
-    for member, name in zip(found, names, strict=True):
+    seen = list(tar.members(stream))
+    assert [member.name for member in seen] == ["cat/1.jpg", *names[1:]]
+    for member, name in zip(seen, names, strict=True):
         assert made[member.at : member.at + member.size] == name.encode() * 100
 
 
@@ -83,7 +83,7 @@ def huge(size: int, kind: bytes = tarfile.REGTYPE) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("tail", "reason", "said"),
+    ("tail", "reason", "sentence"),
     [
         (b"", "truncated_archive", "in or after cat/1.jpg"),
         (b"\0" * 100, "truncated_archive", "in or after cat/1.jpg"),
@@ -98,11 +98,11 @@ def huge(size: int, kind: bytes = tarfile.REGTYPE) -> bytes:
         (entry("x", b"0 path=x\n", kind=tarfile.XHDTYPE), "broken_archive", "an extended header is none"),
     ],
 )
-def test_a_cut_or_broken_archive_says_which_member_was_the_last(tail, reason, said):
-    found = [*tar.members(io.BytesIO(entry("cat/1.jpg", b"1") + tail))]
-    assert found[0].name == "cat/1.jpg" and not found[0].reason
-    assert found[-1].reason == reason and said in found[-1].detail
-    assert len(found) <= 3
+def test_a_cut_or_broken_archive_says_which_member_was_the_last(tail, reason, sentence):
+    seen = [*tar.members(io.BytesIO(entry("cat/1.jpg", b"1") + tail))]
+    assert seen[0].name == "cat/1.jpg" and not seen[0].reason
+    assert seen[-1].reason == reason and sentence in seen[-1].detail
+    assert len(seen) <= 3
 
 
 def test_an_archive_in_an_archive_ends_where_its_member_does():
@@ -118,9 +118,9 @@ def test_an_archive_in_an_archive_ends_where_its_member_does():
 
 def test_more_members_than_are_taken_end_the_walk(monkeypatch):
     monkeypatch.setattr(tar, "_MOST_MEMBERS", 3)
-    found = walked(b"".join(entry(f"{number}.jpg") for number in range(9)))
-    assert [name for name, _, _ in found[:3]] == ["0.jpg", "1.jpg", "2.jpg"]
-    assert found[3][2] == "broken_archive" and len(found) == 4
+    seen = walked(b"".join(entry(f"{number}.jpg") for number in range(9)))
+    assert [name for name, _, _ in seen[:3]] == ["0.jpg", "1.jpg", "2.jpg"]
+    assert seen[3][2] == "broken_archive" and len(seen) == 4
 
 
 def test_pieces_begin_at_whole_members(tmp_path, monkeypatch):
@@ -172,7 +172,7 @@ def make(folder: Path, *names: str, **lists: str) -> Data:
     return data(folder)
 
 
-def found(made: Data):
+def split_files(made: Data):
     return with_official(find_files(made, made.path or ""), made)
 
 
@@ -181,7 +181,7 @@ FLAT = ("val/v_00000001.jpg", "val/v_00000002.jpg")
 
 
 def test_val_judges_train_trains_and_others_are_left_out(tmp_path):
-    files = found(make(tmp_path, *TRAIN, "val/cat/3.jpg", "val/dog/4.jpg", "test/5.jpg", "notes.txt"))
+    files = split_files(make(tmp_path, *TRAIN, "val/cat/3.jpg", "val/dog/4.jpg", "test/5.jpg", "notes.txt"))
     assert len(files.paths) == len(files.states) == 4
     assert files.official.parts == {"train": "train", "val": "test"}
     assert files.left_out == ("notes.txt", "test/5.jpg")
@@ -198,7 +198,7 @@ def test_val_judges_train_trains_and_others_are_left_out(tmp_path):
     ],
 )
 def test_flat_pictures_have_the_classes_of_the_list_beside_them(name, text, tmp_path):
-    files = found(make(tmp_path, *TRAIN, *FLAT, **{name: text}))
+    files = split_files(make(tmp_path, *TRAIN, *FLAT, **{name: text}))
     assert [files.official.label(flat) for flat in FLAT] == ["dog", "cat"]
     assert files.left_out == ()
 
@@ -220,7 +220,7 @@ def test_flat_pictures_have_the_classes_of_the_list_beside_them(name, text, tmp_
 )
 def test_a_split_that_cannot_be_is_one_sentence_before_a_picture_is_read(names, lists, sentence, tmp_path):
     with pytest.raises(DataError, match=sentence) as error:
-        found(make(tmp_path, *names, **lists))
+        split_files(make(tmp_path, *names, **lists))
     assert "\n" not in str(error.value)
 
 
@@ -228,7 +228,7 @@ def test_the_class_of_an_archive_in_val_alone_is_known_too(tmp_path):
     (tmp_path / "img_train.tar").write_bytes(archive([(f"{name}.tar", archive([("1.jpg", b"x")])) for name in "ab"]))
     (tmp_path / "img_val.tar").write_bytes(archive([(f"{name}/1.jpg", b"x") for name in "abc"]))
     with pytest.raises(DataError, match=r"1 classes are in img_val and not in img_train, such as c\."):
-        found(data(tmp_path))
+        split_files(data(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -254,7 +254,7 @@ def test_shards_of_a_prepared_data_set_are_of_the_split_in_their_names(tmp_path)
     splits = [{"name": name, "shardLengths": ["3"]} for name in ("train", "validation", "test", "more")]
     (tmp_path / "dataset_info.json").write_text(json.dumps({"splits": splits}))
     made = data(tmp_path).model_copy(update={"format": "tfds"})
-    files = found(made)
+    files = split_files(made)
     names = [files.name(path) for path in files.paths]
     assert [files.official.split(name) for name in names] == ["train", "test"]
     assert read_dataset(made, files).records == dict.fromkeys(names, 3)
