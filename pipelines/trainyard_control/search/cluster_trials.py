@@ -67,9 +67,11 @@ def require_room(sweep: Sweep) -> None:
     pool = where.pools[name]
     room = wanted if pool.nodes is None else pool.nodes // pool.workers
     if not 1 <= wanted <= room:
-        each = "one" if pool.workers == 1 else f"{pool.workers}"
+        per_trial = "one" if pool.workers == 1 else f"{pool.workers}"
         nodes = (
-            "" if pool.nodes is None else f": pool '{name}' has at most {pool.nodes} nodes, and a trial takes {each}"
+            ""
+            if pool.nodes is None
+            else f": pool '{name}' has at most {pool.nodes} nodes, and a trial takes {per_trial}"
         )
         raise ConfigurationError(f"--max-parallel {wanted}: is not possible{nodes}. Give 1 to {max(1, room)}.")
 

@@ -199,11 +199,11 @@ class Study:
             fixed = {}
         if fixed:
             self.optuna.enqueue_trial(_parameters(dimensions, fixed))
-        known = [other.values for other in self.trials if other.number != number] + self._left_out
+        tried = [other.values for other in self.trials if other.number != number] + self._left_out
         for left in reversed(range(_REDRAWS)):
             drawn = self.optuna.ask()
             values = {dimension.key: dimension.suggest(drawn) for dimension in dimensions}
-            if fixed or values not in known or not left:  # at last there may be no others
+            if fixed or values not in tried or not left:  # at last there may be no others
                 break
             self.optuna.tell(drawn, state=TrialState.FAIL)  # which teaches the sampler nothing
         draws = self.trials[number].draws if number < len(self.trials) else 0

@@ -78,13 +78,13 @@ def run(sweep: Sweep, listener: SweepListener) -> Result:
 
 def in_lanes(study: Study, cores: Sequence[frozenset[int] | None], train: Train, listener: SweepListener) -> None:
     """Have all trials of the study trained, one at a time in each lane; those over the budget are left out before."""
-    known: dict[str, DataSummary] = {}
+    inputs: dict[str, DataSummary] = {}
     timing = threading.Lock()  # of two networks at a time each would seem slower
 
     def lane(lane: Lane) -> None:
         while not lane.stop.begun and (taken := study.take()):
             with timing:
-                trial, drawn = _within_budget(study, *taken, lane, known)
+                trial, drawn = _within_budget(study, *taken, lane, inputs)
             if trial.state == "begun":
                 listener.trial_started(trial)
                 trial = train(trial, drawn, lane)
@@ -134,7 +134,7 @@ class _Local:
 
 
 def _within_budget(
-    study: Study, trial: Trial, drawn: optuna.Trial, lane: Lane, known: dict[str, DataSummary]
+    study: Study, trial: Trial, drawn: optuna.Trial, lane: Lane, inputs: dict[str, DataSummary]
 ) -> tuple[Trial, optuna.Trial]:
     """Return the trial, with other values if need be: its network untrained keeps the budget, or it is left out."""
     budget = study.sweep.latency_budget
@@ -142,7 +142,7 @@ def _within_budget(
         return trial, drawn
     for draw in itertools.count(1):
         try:
-            took = _untrained(study.sweep, trial, lane, known)
+            took = _untrained(study.sweep, trial, lane, inputs)
         except ConfigurationError as error:
             return trial.model_copy(update={"state": "failed", "why": str(error)}), drawn
         if took <= budget:
@@ -154,18 +154,18 @@ def _within_budget(
     return trial.model_copy(update={"milliseconds": took}), drawn
 
 
-def _untrained(sweep: Sweep, trial: Trial, lane: Lane, known: dict[str, DataSummary]) -> float:
-    """Return the milliseconds of an answer; `known` are the inputs by the section that says them."""
+def _untrained(sweep: Sweep, trial: Trial, lane: Lane, inputs: dict[str, DataSummary]) -> float:
+    """Return the milliseconds of an answer; `inputs` are the network's by the section that says them."""
     variant = sweep.variant(trial.values)
     section = variant.data.model_dump_json()
-    if section not in known:  # finding it out lists the source
-        known[section] = features(variant, sweep)
-    return latencies.untrained(variant, known[section], lane.cores, lane.stop)
+    if section not in inputs:  # finding it out lists the source
+        inputs[section] = features(variant, sweep)
+    return latencies.untrained(variant, inputs[section], lane.cores, lane.stop)
 
 
 def require_possible(sweep: Sweep) -> None:
     """Raise `ConfigurationError` if the images are too small for the grammar, or none of its networks fast enough."""
-    grammar = next((each for each in sweep.dimensions if isinstance(each, Grammar)), None)
+    grammar = next((dimension for dimension in sweep.dimensions if isinstance(dimension, Grammar)), None)
     if sweep.latency_budget is not None or grammar:
         known = _known_features(sweep)
     if grammar is None:

@@ -29,7 +29,7 @@ def collect(recipe: Recipe, environment: Environment, runs: Mapping[str, str]) -
 
     Raises `TransientError` if a bucket cannot be reached.
     """
-    found = {pool: each[1] for pool, run in runs.items() if (each := training_of(environment, recipe.name, run))}
+    found = {pool: result[1] for pool, run in runs.items() if (result := training_of(environment, recipe.name, run))}
     missing = [pool for pool in runs if pool not in found]
     if not found:
         return Measured(None, missing)
