@@ -94,7 +94,7 @@ TUNED = {
     "name": "tuned",
     "data": {"format": "image_folder", "path": "gs://bucket/pets"},
     "model": {"name": "resnet50", "weights": "imagenet"},
-    "train": {"fine_tune": {}},
+    "train": {"fine_tune": {}, "progressive_resizing": [{"epochs": 2, "size": 96}]},
 }
 TAUGHT = DIGITS | {"train": {"teacher": {"model": "gs://bucket/models/3", "share": 0.5, "temperature": 2}}}
 OWN = {

@@ -9,6 +9,7 @@ from trainyard.errors import did_you_mean
 from trainyard.spec import feature_names
 from trainyard.spec.gates import ALL_METRICS, METRICS
 from trainyard.spec.networks import (
+    ANY_SIZE,
     COLUMN_NETWORKS,
     DEEPER,
     IMAGENET,
@@ -40,6 +41,7 @@ def of_recipe(recipe: Recipe) -> Iterator[tuple[Location, str]]:
     yield from command.faults(recipe)
     yield from _gate_faults(recipe)
     yield from _augment_faults(recipe)
+    yield from _resizing_faults(recipe)
     yield from _label_faults(recipe)
     yield from _column_faults(recipe)
     data, formats = recipe.data, recipe.export.formats
@@ -246,6 +248,26 @@ def _augment_faults(recipe: Recipe) -> Iterator[tuple[Location, str]]:
             yield (*at, name), "mixes images of two classes: it is for the classification of images. Leave it out"
         elif train.batch_size % (2 * train.workers * train.accumulation_steps):
             yield (*at, name), "takes images in pairs: give each worker an even part of train.batch_size"
+
+
+def _resizing_faults(recipe: Recipe) -> Iterator[tuple[Location, str]]:
+    stages, data, name = recipe.train.progressive_resizing, recipe.data, recipe.model.name
+    at = ("train", "progressive_resizing")
+    if not stages:
+        return
+    if not data.is_image:
+        yield at, "is of images, and the data are columns. Leave it out"
+        return
+    if (epochs := sum(stage.epochs for stage in stages)) >= recipe.train.epochs:
+        yield at, f"takes {epochs} of train.epochs: {recipe.train.epochs}; the last must have the size of the data"
+    if name is not None and name not in ANY_SIZE:
+        yield at, f"'{name}' takes images of one size alone. Leave it out, or name one of {', '.join(ANY_SIZE)}"
+        return
+    for number, stage in enumerate(stages):
+        if data.image_size and stage.size >= min(data.image_size):
+            yield (*at, number, "size"), f"{stage.size} is no less than data.image_size: {min(data.image_size)}"
+        elif name is not None and stage.size < MINIMUM_SIDE[name]:
+            yield (*at, number, "size"), f"'{name}' takes images of at least {MINIMUM_SIDE[name]} pixels"
 
 
 def _gate_faults(recipe: Recipe) -> Iterator[tuple[Location, str]]:

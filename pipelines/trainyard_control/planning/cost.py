@@ -17,7 +17,7 @@ from typing import Any
 import trainyard.models
 from trainyard.child_process import ProgramFailed, program_output
 from trainyard.contract.artifacts.preprocess import Feature
-from trainyard.contract.training.passes import TRAINING_PASSES, backbone_share, operations
+from trainyard.contract.training.passes import TRAINING_PASSES, backbone_share, operations, pixel_share
 from trainyard.errors import ConfigurationError
 from trainyard.spec import plain_yaml
 from trainyard.spec.recipe import Recipe
@@ -37,7 +37,8 @@ def of_recipe(recipe: Recipe, data: DataSummary) -> ExampleCost:
     """
     require_network(recipe)
     network, share = _network(recipe, data), backbone_share(recipe)
-    operated = operations(network.flops_per_example, share)
+    side = min(data.image[:2]) if data.image else 1
+    operated = operations(network.flops_per_example, share) * pixel_share(recipe, side)
     network = replace(network, flops_per_example=operated, backbone_share=share)
     if recipe.train.teacher is None:
         return network

@@ -22,6 +22,12 @@ def backbone_share(recipe: Recipe) -> float:
     return 1 - fine_tune.head_epochs / recipe.train.epochs if fine_tune else 1.0
 
 
+def pixel_share(recipe: Recipe, side: int) -> float:
+    """Return which share of the pixels the epochs see on the mean, of images whose shorter side is `side`."""
+    stages, epochs = recipe.train.progressive_resizing, recipe.train.epochs
+    return 1 - sum(stage.epochs / epochs * (1 - (min(stage.size, side) / side) ** 2) for stage in stages)
+
+
 def operations(whole: float, share: float) -> float:
     """Return the mean operations of a step if it takes `whole` ones where all layers learn, in `share` of the epochs.
 

@@ -89,6 +89,15 @@ class Teacher(Strict):
         return documents.require_source(model, info, "Name the folder of a pushed version, or its URI")
 
 
+class Stage(Strict):
+    """Some epochs on smaller images."""
+
+    epochs: Epochs = Field(description="How many, after those of the stage before.")
+    size: Annotated[int, Field(ge=8, le=8192)] = Field(
+        description="Pixels that the shorter side of the images is shrunk to, on the device; less than data.image_size."
+    )
+
+
 class Train(Strict):
     """The schedule. batch_size is the global batch, over all devices."""
 
@@ -131,6 +140,14 @@ class Train(Strict):
         "balanced: so that every class counts the same.",
     )
     augment: Augment = Augment()
+    progressive_resizing: list[Stage] = Field(
+        [],
+        max_length=10,
+        description="Train the first epochs on smaller images, which cost less by the square of their side, such as "
+        "[{epochs: 18, size: 128}]; the others have the size of the data. For networks with global pooling, in "
+        "TensorFlow.",
+        exclude_if=_is_left_out,
+    )
     early_stopping: EarlyStopping | None = Field(None, description="By default all epochs are trained.")
     checkpoints: Checkpoints = Checkpoints()
     fine_tune: FineTune | None = Field(

@@ -144,6 +144,11 @@ class JaxEngine:
     ) -> JaxSteps:
         """Return the steps of the model that `build` returns, every device with all of its variables."""
         del precision  # float16, which alone would change the optimizer, is refused
+        if recipe.train.progressive_resizing:
+            raise ConfigurationError(
+                "train.progressive_resizing: TensorFlow alone trains on images of several sizes, and this pool trains "
+                "with JAX. Leave it out, or name another pool."
+            )
         model, train = build(), recipe.train
         parts = phases(model, recipe, steps_per_epoch, partial(optimizer, train, float16=False))
         # Worker by worker, as `LocalReplicas` counts them.

@@ -14,6 +14,7 @@ from trainyard.data.examples import Tensors
 from trainyard.spec.training.augment import Augment
 from trainyard.steps.train.engines.objective import Objective, top5
 from trainyard.steps.train.engines.phases import Phases
+from trainyard.steps.train.engines.resizing import Resizing
 from trainyard.steps.train.engines.teacher import Teacher
 from trainyard.steps.train.engines.tensorflow.all_reduce import AllReduce
 from trainyard.steps.train.engines.variable_names import LOSS_SUM, SCALE, STEP, named_variables
@@ -44,6 +45,7 @@ class TensorFlowSteps:
         strategy: tf.distribute.Strategy,
         model: keras.Model,
         phases: Phases,
+        resizing: Resizing,
         objective: Objective,
         teacher: Teacher | None,
         all_reduce: AllReduce,
@@ -55,6 +57,7 @@ class TensorFlowSteps:
         self.strategy = strategy
         self.model = model
         self.phases = phases
+        self._resizing = resizing
         self.objective = objective
         self.teacher = teacher
         self._all_reduce_vectors = all_reduce
@@ -99,8 +102,8 @@ class TensorFlowSteps:
         self._scale.assign(value)
 
     def phase(self, step: int) -> int:
-        """Return the number of the phase that the step number `step` is in."""
-        return self.phases.number(step)
+        """Return the number of the phase that the step number `step` is in; each size of images counts as one."""
+        return self.phases.number(step) + self._resizing.number(step)
 
     @property
     def learning_rate(self) -> float:
@@ -114,7 +117,9 @@ class TensorFlowSteps:
 
     def train(self, batches: Any, count: int, worker_values: Sequence[float]) -> list[float]:
         """Take `count` steps and return the mean of all workers' `worker_values`."""
-        phase = self.phases.enter(self.step)
+        self.phases.enter(self.step)
+        self._resizing.enter(self.step)
+        phase = self.phase(self.step)
         try:
             mean = self._train(batches, tf.constant(count, tf.int64), tf.constant(worker_values, tf.float32), phase)
         except tf.errors.ResourceExhaustedError as error:
@@ -248,13 +253,14 @@ class TensorFlowSteps:
         features, labels, weights = batch
         features = on_device.augment(features, self._augment)
         optimizer, variables = self.phases.current.optimizer, self.phases.current.variables
+        model = self._resizing.model()
         # What is frozen is not watched, so that nothing before the head is traced backwards while its backbone is.
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch([variable.value for variable in variables])
-            outputs = self.model(features, training=True)
+            outputs = model(self._resizing.shrunk(features), training=True)
             loss = tf.reduce_sum(weights * self._train_loss(features, outputs, labels))
-            if self.model.losses:
-                loss += tf.add_n(self.model.losses) / (self.strategy.num_replicas_in_sync * self._micro_batches)
+            if model.losses:
+                loss += tf.add_n(model.losses) / (self.strategy.num_replicas_in_sync * self._micro_batches)
             scaled = optimizer.scale_loss(loss)
         # An embedding's comes as slices, whose norm is wrong if an id is there twice.
         gradients = tape.gradient(scaled, variables)

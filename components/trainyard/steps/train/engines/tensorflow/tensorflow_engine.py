@@ -13,6 +13,7 @@ from trainyard.spec.recipe import Recipe
 from trainyard.steps.train.engines.objective import Objective
 from trainyard.steps.train.engines.optimizer import optimizer
 from trainyard.steps.train.engines.phases import phases
+from trainyard.steps.train.engines.resizing import Resizing
 from trainyard.steps.train.engines.teacher import Teacher
 from trainyard.steps.train.engines.tensorflow import strategy, tensorflow_probe
 from trainyard.steps.train.engines.tensorflow.all_reduce import AllReduce
@@ -70,6 +71,7 @@ class TensorFlowEngine:
                 self.strategy,
                 model,
                 phases(model, recipe, steps_per_epoch, make),
+                Resizing(model, train.progressive_resizing, steps_per_epoch),
                 objective,
                 load_teacher(),
                 all_reduce,

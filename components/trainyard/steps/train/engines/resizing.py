@@ -1,0 +1,102 @@
+"""Progressive resizing: the first epochs see smaller images, which cost less by the square of their side.
+
+Which size a step has follows from its number, as its phase does, so a checkpoint needs to say nothing of it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+import keras
+import numpy as np
+from keras import ops
+from numpy.typing import NDArray
+
+from trainyard.errors import ConfigurationError
+from trainyard.spec.training.train import Stage
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+
+class Resizing:
+    """The sizes that a training shows its images in, one after the other; it is at the `number`-th of them.
+
+    model: of the last size, that of the data. Models of the others are made of the same layers.
+    """
+
+    def __init__(self, model: keras.Model, stages: Sequence[Stage], steps_per_epoch: int) -> None:
+        self._ends = [steps_per_epoch * end for end in itertools.accumulate(stage.epochs for stage in stages)]
+        self._models = [*(_at_size(model, stage.size) for stage in stages), model]
+        self._number = 0
+
+    def number(self, step: int) -> int:
+        """Return the number of the size that the step number `step` has, from 0."""
+        return sum(step >= end for end in self._ends)
+
+    def enter(self, step: int) -> None:
+        """Make the size of the step number `step` the one for which what is traced now is."""
+        self._number = self.number(step)
+
+    def model(self) -> keras.Model:
+        """Return the model at this size."""
+        return self._models[self._number]
+
+    def shrunk(self, features: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        """Return `features`, whose images are float32 (batch, height, width, channels), with images of this size."""
+        shapes = {tensor.name: tensor.shape for tensor in keras.tree.flatten(self.model().input)}
+        return {
+            name: _resized(value, *shapes[name][1:3]) if len(value.shape) == 4 else value
+            for name, value in features.items()
+        }
+
+
+def _at_size(model: keras.Model, side: int) -> keras.Model:
+    """Return `model` for images whose shorter side is `side`, of the same layers and weights.
+
+    Raises `ConfigurationError` if it takes one size alone.
+    """
+    taken: dict[str, keras.KerasTensor] = cast(Any, model.input)
+    inputs = {
+        name: keras.Input(_shape(tensor.shape[1:], side), name=name, dtype=tensor.dtype)
+        for name, tensor in taken.items()
+    }
+    try:
+        return keras.models.clone_model(model, input_tensors=inputs, clone_function=lambda layer: layer)
+    except ValueError as error:
+        raise ConfigurationError(
+            f"train.progressive_resizing: the network '{model.name}' takes images of one size alone. "
+            "Leave it out, or have the network end with global pooling, as the resnet50 do."
+        ) from error
+
+
+def _shape(shape: Sequence[int], side: int) -> tuple[int, ...]:
+    if len(shape) != 3:
+        return tuple(shape)
+    height, width, channels = shape
+    return round(height * side / min(height, width)), round(width * side / min(height, width)), channels
+
+
+def _resized(images: tf.Tensor, height: int, width: int) -> tf.Tensor:
+    """Return `images` (batch, rows, columns, channels) as (batch, height, width, channels), without aliasing.
+
+    By two products of matrices, which every device and XLA compute fast.
+    """
+    if tuple(images.shape[1:3]) == (height, width):
+        return images
+    rows, columns = triangle(images.shape[1], height), triangle(images.shape[2], width)
+    return cast("tf.Tensor", ops.einsum("xw,byws->byxs", columns, ops.einsum("yh,bhws->byws", rows, images)))
+
+
+def triangle(size: int, out: int) -> NDArray[np.float32]:
+    """Return the weights (out, size) by which `size` pixels in a row are resampled to fewer.
+
+    A triangle as wide as two of the new pixels, cut off at the edges, as Pillow's and TensorFlow's antialiased bilinear
+    resize have it.
+    """
+    scale = size / out
+    centres = (np.arange(out) + 0.5) * scale
+    weights = np.maximum(0.0, 1 - np.abs(np.arange(size) + 0.5 - centres[:, None]) / max(scale, 1.0))
+    return np.asarray(weights / weights.sum(axis=1, keepdims=True), np.float32)
