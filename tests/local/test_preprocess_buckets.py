@@ -71,6 +71,26 @@ def test_a_bucket_gives_the_same_files_as_a_folder(data, source, filled, folder,
     assert Examples.read(remote).fingerprint == Examples.read(local).fingerprint
 
 
+def test_a_large_table_in_a_bucket_is_read_in_pieces(bucket, folder, tmp_path, monkeypatch):
+    from trainyard.quality.tables.dialect import Dialect
+    from trainyard.steps.preprocess.readers.tables import csv_rows
+
+    write_rows(tmp_path / "rows.csv", 600)
+    content = (tmp_path / "rows.csv").read_bytes()
+    put(bucket, "rows.csv", content)
+    monkeypatch.setattr(csv_rows, "PIECE_BYTES", 5000)
+    monkeypatch.setattr(csv_rows, "_MOST_BYTES", 2000)
+    source = recipe(TABLE, f"{bucket}/rows.csv")
+    pieces = csv_rows.csv_pieces(f"{bucket}/rows.csv", len(content), Dialect())
+    assert len(pieces) > 5
+
+    def rows(path, pieces):
+        batches = (batch for piece in pieces for batch in csv_rows.read_csv_batches(path, "rows.csv", source, piece))
+        return [row for batch in batches for row in batch.to_pylist()]
+
+    assert rows(f"{bucket}/rows.csv", pieces) == rows(str(tmp_path / "rows.csv"), [csv_rows.WHOLE])
+
+
 def test_a_folder_of_a_bucket_and_a_glob_name_the_same_files_as_a_local_one(filled, folder):
     from trainyard.steps.preprocess.readers.files import find_files
 
@@ -188,7 +208,7 @@ def test_a_worker_that_loses_the_store_makes_the_run_one_to_repeat(store, monkey
     root = f"{store.scheme}://data/pets"
     path = f"{root}/dog/0.png"
     with pytest.raises(TransientError, match=rf"^{path}: cannot be reached .*same command again\.$"):
-        collect(recipe(IMAGES, root), Files(root, [path], ["state"]), None, Kept(tmp_path), "")
+        collect(recipe(IMAGES, root), Files(root, [path], ["state"], [1]), None, Kept(tmp_path), "")
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,7 @@ def by_row(path, recipe) -> tuple[list[dict], list[Quarantined], str]:
 def by_column(path, recipe) -> tuple[list[dict], list[Quarantined], str]:
     rows, bad, end = [], [], ""
     try:
-        for piece in csv_rows.csv_pieces(str(path), Dialect.of(recipe.data)):
+        for piece in csv_rows.csv_pieces(str(path), path.stat().st_size, Dialect.of(recipe.data)):
             for item in read_csv_batches(str(path), "rows.csv", recipe, piece):
                 if isinstance(item, Quarantined):
                     bad.append(item)
@@ -179,14 +179,14 @@ def test_a_large_file_is_cut_into_pieces_up_to_its_first_odd_row(tmp_path, monke
     path.write_text("\n".join([",".join(HEADER), *lines]))
     monkeypatch.setattr(csv_rows, "PIECE_BYTES", 400_000)
     monkeypatch.setattr(csv_rows, "_MOST_BYTES", 100_000)
-    pieces = csv_rows.csv_pieces(str(path), Dialect())
+    pieces = csv_rows.csv_pieces(str(path), path.stat().st_size, Dialect())
     assert len(pieces) == path.stat().st_size // 400_000
     assert (pieces[0].start, pieces[-1].end) == (0, None)
     assert all(one.end == other.start and one.row < other.row for one, other in itertools.pairwise(pieces))
     assert_equal(path, recipe())
     lines[20_000] = 'yes,1,5" pipe,a,b,2,'
     path.write_text("\n".join([",".join(HEADER), *lines]))
-    cut = csv_rows.csv_pieces(str(path), Dialect())
+    cut = csv_rows.csv_pieces(str(path), path.stat().st_size, Dialect())
     assert 1 < len(cut) < len(pieces) and cut[-1].row < 20_002
     assert_equal(path, recipe())
 

@@ -271,7 +271,8 @@ def _tasks(recipe: Recipe, files: Files, dataset: Dataset | None) -> dict[str, _
     loose = [path for path in files.paths if not is_alone(path)]
     ends = [end for end, path in enumerate(loose, 1) if end == len(loose) or _ends_task(path)]
     tasks = [_Task(loose[start:end]) for start, end in zip([0, *ends], ends, strict=False)]
-    tasks += [_Task([path], piece) for path in files.paths if is_alone(path) for piece in pieces(path, recipe.data)]
+    alone = [(path, size) for path, size in zip(files.paths, files.sizes, strict=True) if is_alone(path)]
+    tasks += [_Task([path], piece) for path, size in alone for piece in pieces(path, size, recipe.data)]
     states = dict(zip(files.paths, files.states, strict=True))
     about: object = dataclasses.asdict(dataset) if dataset else None
     if files.official:

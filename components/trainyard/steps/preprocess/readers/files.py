@@ -85,7 +85,7 @@ class Official:
 class Files:
     """The files of a source: absolute paths in order, all below `root`; in a window of days, below a root a day.
 
-    states: what changes whenever the content of the path at the same place does. bytes: of all of them. bad: the
+    states: what changes whenever the content of the path at the same place does; sizes: its bytes. bad: the
     images that must not be opened, and why. left_out: the names of other files, which are not read. official: of
     `data.split` by folder.
     """
@@ -93,11 +93,17 @@ class Files:
     root: str
     paths: list[str]
     states: list[str] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)
     roots: tuple[str, ...] = ()
     window: Window | None = None
     bad: tuple[Quarantined, ...] = ()
     left_out: tuple[str, ...] = ()
-    bytes: int = 0
+
+    @property
+    def bytes(self) -> int:
+        """Of all files together."""
+        return sum(self.sizes)
+
     official: Official | None = None
 
     def name(self, path: str) -> str:
@@ -151,16 +157,20 @@ def _in_window(data: Data, day: str) -> Files:
     root = (data.path or "").partition("%")[0].rpartition("/")[0]
     filled = [files for files in by_day.values() if files.paths or files.bad]
     bad = [item.model_copy(update={"source": _from(root, day, item.source)}) for day in filled for item in day.bad]
-    states = {path: state for files in filled for path, state in zip(files.paths, files.states, strict=True)}
+    about = {
+        path: (state, size)
+        for files in filled
+        for path, state, size in zip(files.paths, files.states, files.sizes, strict=True)
+    }
     return Files(
         root,
-        sorted(states),
-        [states[path] for path in sorted(states)],
+        sorted(about),
+        [about[path][0] for path in sorted(about)],
+        [about[path][1] for path in sorted(about)],
         roots=tuple(dict.fromkeys(files.root for files in filled)),
         window=days,
         bad=tuple({item.source: item for item in bad}.values()),
         left_out=tuple(dict.fromkeys(_from(root, files, name) for files in by_day.values() for name in files.left_out)),
-        bytes=sum(files.bytes for files in filled),
     )
 
 
@@ -181,9 +191,9 @@ def _listed(data: Data, path: str) -> Files:
         listed.root,
         [f"{listed.root.rstrip('/')}/{file.name}" for file in good],
         [f"{file.bytes} {file.state}" for file in good],
+        [file.bytes for file in good],
         bad=tuple(Quarantined(source=file.name, reason=file.reason, detail=file.detail) for file in bad),
         left_out=tuple(sorted(name for name in left_out if not _describes(name, data))),
-        bytes=sum(file.bytes for file in good),
     )
 
 

@@ -49,6 +49,7 @@ def with_official(files: Files, data: Data) -> Files:
         files,
         paths=[files.paths[place] for place in kept],
         states=[files.states[place] for place in kept],
+        sizes=[files.sizes[place] for place in kept],
         bad=bad,
         left_out=tuple(sorted({*files.left_out, *left_out})),
         official=official,

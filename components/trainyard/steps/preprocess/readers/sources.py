@@ -52,7 +52,7 @@ class Reader:
 
     def __init__(self, recipe: Recipe, files: Files, dataset: Dataset | None) -> None:
         self._recipe = recipe
-        self._root = replace(files, paths=[], states=[], bad=(), left_out=())
+        self._root = replace(files, paths=[], states=[], sizes=[], bad=(), left_out=())
         self._dataset = dataset
 
     def read(self, paths: Sequence[str], piece: Piece = WHOLE) -> Iterator[pa.RecordBatch | Quarantined | Fatal]:
@@ -145,10 +145,10 @@ def _of_split(item: pa.RecordBatch | Quarantined, split: str) -> pa.RecordBatch 
     return item.drop_columns("split_by").append_column("split_by", pa.array([split] * len(item), pa.string()))
 
 
-def pieces(path: str, data: Data) -> list[Piece]:
-    """Return the pieces of the file at `path` that can be read apart."""
+def pieces(path: str, size: int, data: Data) -> list[Piece]:
+    """Return the pieces of the file of `size` bytes at `path` that can be read apart."""
     if data.format == "csv":
-        return csv_pieces(path, Dialect.of(data))
+        return csv_pieces(path, size, Dialect.of(data))
     if data.format == "image_folder":
         with bucket_source.source_errors(path):
             return tar.tar_pieces(path, path)

@@ -8,7 +8,6 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 from typing import IO
 
 import pyarrow as pa
@@ -26,7 +25,7 @@ from trainyard.steps.preprocess.readers.records import MOST_ROWS, BadRecord, Bad
 from trainyard.steps.preprocess.readers.tables.columns import ColumnJudge
 from trainyard.steps.preprocess.readers.tables.csv_blocks import Ahead, Block, plain_block, row_starts
 from trainyard.steps.preprocess.readers.tables.rows import check_row
-from trainyard.uris import is_bucket
+from trainyard.storage.buckets import bucket_source
 
 _MAX_CELL = 1 << 20  # characters; chosen: a longer one is a lost quote
 _MAX_ROW = 16 << 20  # characters; chosen: room for a million columns
@@ -37,18 +36,17 @@ _FEW_ROWS = 96  # measured: fewer are judged sooner row by row
 _NOT_TEXT = re.compile("[\0\udc80-\udcff]")
 
 
-def csv_pieces(path: str, dialect: Dialect) -> list[Piece]:
-    """Return the pieces of the file at `path`, which can be read apart: of about 64 MiB, if its rows are so plain.
+def csv_pieces(path: str, size: int, dialect: Dialect) -> list[Piece]:
+    """Return the pieces of the file of `size` bytes at `path`, which can be read apart: of about 64 MiB.
 
-    A file in a bucket or in an archive is one piece, and so is what follows on the first row that only a parser can
-    read, and a file that cannot be read at all.
+    They end where every parser would begin a row, so all of the file is looked through. What follows on the first row
+    that only a parser can read is one piece, and so is an archive, and a file that cannot be read at all.
     """
+    count = 0 if path.endswith(".gz") else size // PIECE_BYTES
+    if count < 2:
+        return [WHOLE]
     try:
-        size = 0 if is_bucket(path) or path.endswith(".gz") else Path(path).stat().st_size
-        count = size // PIECE_BYTES
-        if count < 2:
-            return [WHOLE]
-        with open_file(path) as stream:
+        with bucket_source.source_errors(path), open_file(path) as stream:
             starts = [(0, 1), *row_starts(stream, -(-size // count), _MOST_BYTES, dialect)]
     except OSError:
         return [WHOLE]
@@ -64,7 +62,7 @@ def read_csv_batches(
     Plain blocks of rows go through Arrow, others row by row. Raises `BadSource` with row and column if the file is not
     UTF-8 (a byte-order mark is accepted) or its header lacks or repeats a column. Row 1 is the header.
     """
-    with open_file(path) as stream:
+    with open_file(path, _MOST_BYTES if piece.start else None) as stream:  # there it begins with the header alone
         table = _Table(stream, name, recipe, piece)
         block_bytes, odd_bytes = _FIRST_BYTES, _ODD_BYTES
         while content := table.ahead.peek(block_bytes):
