@@ -49,7 +49,12 @@ def engine(store: object_stores.Store, tmp_path: Path) -> Iterator[str]:
     (tmp_path / "workers").mkdir()
     workers = subprocess.Popen(
         [sys.executable, "-m", "apache_beam.runners.worker.worker_pool_main", f"--service_port={port}"],
-        env={**os.environ, "TMPDIR": str(tmp_path / "workers")},
+        # The pool starts the `python` of its PATH.
+        env={
+            **os.environ,
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "TMPDIR": str(tmp_path / "workers"),
+        },
         cwd=tmp_path / "workers",
     )
     jobs = LocalJobServicer()
@@ -104,7 +109,7 @@ def test_a_killed_step_goes_on_from_what_its_workers_left_in_the_bucket(
     output = f"{store.uri}/killed/examples"
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(source.model_dump(mode="json", exclude_unset=True)))
     options = [f"--recipe={tmp_path}/recipe.yaml", f"--output={output}", f"--beam-options={engine}"]
-    killed = subprocess.run([sys.executable, "-c", KILLED, *options], stderr=subprocess.DEVNULL)
+    killed = subprocess.run([sys.executable, "-c", KILLED, *options], stderr=subprocess.DEVNULL, timeout=300)
     assert killed.returncode == -signal.SIGKILL and storage.committed(output) is None
     left = storage.sizes(f"{store.uri}/killed")
     shards = [name for name in left if name.endswith(".tfrecord") and ".attempts/" in name]
