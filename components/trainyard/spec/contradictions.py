@@ -12,6 +12,7 @@ from trainyard.spec.networks import (
     ANY_SIZE,
     COLUMN_NETWORKS,
     DEEPER,
+    DRAWN,
     IMAGENET,
     KERAS_APPLICATIONS,
     MINIMUM_SIDE,
@@ -194,9 +195,9 @@ def _block_faults(recipe: Recipe) -> Iterator[tuple[Location, str]]:
     model, data = recipe.model, recipe.data
     if model.blocks is None:
         return
-    if model.name != "cnn_small":
+    if model.name not in DRAWN:
         of = f"'{model.name}' has none" if model.name else "the module's network has none"
-        yield ("model", "blocks"), f"{of} to choose. Leave it out, or name cnn_small"
+        yield ("model", "blocks"), f"{of} to choose. Leave it out, or name {', '.join(DRAWN)}"
     elif data.image_size and min(data.image_size) < (side := smallest_side(model.blocks)):
         height, width = data.image_size
         yield (

@@ -34,6 +34,8 @@ LADDERS: dict[str, tuple[Network, ...]] = {
 """Networks to compare, the cheapest first; basic are the fast, the balanced and the accurate one of the docs."""
 COLUMN_NETWORKS = tuple(name for name in get_args(Network) if name not in MINIMUM_SIDE)
 """The networks that take columns instead."""
+DRAWN: tuple[Network, ...] = ("cnn_small",)
+"""The networks whose convolutions `model.blocks` draws."""
 DEEPER: tuple[Network, ...] = ("cnn_small", "mlp", "wide_deep")
 """The networks whose blocks `model.depth` repeats."""
 WIDER = (*DEEPER, *(name for name in KERAS_APPLICATIONS if name.startswith("mobilenet_v3")))
