@@ -53,8 +53,9 @@ def test_the_default_recipe_reaches_its_accuracy_and_tells_all_of_the_run(record
     assert record["gate"]["verdict"] == "blessed"
     assert set(record) == {
         *("recipe", "run_id", "data", "train", "metrics", "remark", "gate", "exports", "pushed", "report"),
-        *("seconds", "folders"),
+        *("seconds", "folders", "time_to"),
     }
+    assert record["time_to"] is None
     assert record["remark"] == "'4' as the answer to everything has accuracy 0.0876."
     assert {export["format"] for export in record["exports"]} == {
         *("saved_model", "keras", "litert_float32", "litert_float16", "litert_int8"),
