@@ -10,6 +10,7 @@ from trainyard.steps.preprocess.collect import Collected, Repeated
 from trainyard.steps.preprocess.facts import quality
 from trainyard.steps.preprocess.facts.summary import Numbers, SplitSummary
 from trainyard.steps.preprocess.readers.files import find_files
+from trainyard.steps.preprocess.work import Work
 
 RECIPE = Recipe.model_validate(
     {"name": "r", "data": {"format": "image_folder", "path": "x"}, "model": {"name": "cnn_small"}}
@@ -21,7 +22,7 @@ def collected(train=None, evaluation=None, test=None, bad=0, repeated=()) -> Col
     splits = {"train": train or EVEN, "eval": evaluation or EVEN, "test": test or EVEN}
     return Collected(
         name="",
-        folder="",
+        work=Work(""),
         bytes=0,
         parts=[],
         splits={
