@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,7 @@ def engine(store: object_stores.Store, tmp_path: Path) -> Iterator[str]:
         },
         cwd=tmp_path / "workers",
     )
+    wait_for(port, workers)
     jobs = LocalJobServicer()
     options = f"--environment_type=EXTERNAL --environment_config=localhost:{port}"
     try:
@@ -65,6 +67,18 @@ def engine(store: object_stores.Store, tmp_path: Path) -> Iterator[str]:
         jobs.stop()
         workers.terminate()
         workers.wait()
+
+
+def wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
+    """Return once `process` listens: Beam does not ask a worker pool twice."""
+    end = time.monotonic() + 240
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port), 1).close()
+            return
+        except OSError:
+            assert process.poll() is None and time.monotonic() < end
+            time.sleep(0.05)
 
 
 @pytest.fixture
