@@ -170,7 +170,8 @@ def _split_by_class(
 def _results(do: _Do[_Work], tasks: dict[str, _Work], kept: Kept, beam_options: str, data_bytes: int) -> list[_Result]:
     """Return what each of `tasks` found, done now if it is not `kept`."""
     work = kept.work
-    done = {name: its for name in tasks if (its := _kept(name, kept))}
+    before = _done(work)
+    done = {name: its for name in tasks if (its := _kept(name, kept, name in before))}
     if done:
         events.emit("kept", done=len(done), total=len(tasks), unit="tasks")
 
@@ -296,15 +297,19 @@ def _finished(tasks: dict[str, _Task], work: Work) -> int:
     return sum(task.files for task in done if task)
 
 
-def _kept(name: str, kept: Kept) -> _Result | None:
-    """Return what an earlier attempt found in the task `name`, or a run before, if its rows are there."""
-    if result := _whole(name, kept.work):
+def _kept(name: str, kept: Kept, is_there: bool) -> _Result | None:
+    """Return what an earlier attempt found in the task `name`, or a run before, if its rows are there.
+
+    is_there: whether it left a document, which of a bucket's is known for all tasks by one listing.
+    """
+    if is_there and (result := _whole(name, kept.work)):
         return result
     for other in kept.others:
         result = _whole(name, Work(str(other)))
         if result and kept.take_over(other, [*(part.name for part in result.parts), _document(name)]):
             return result
-    kept.work.remove(_document(name))
+    if is_there:
+        kept.work.remove(_document(name))
     return None
 
 
