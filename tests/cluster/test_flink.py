@@ -77,7 +77,7 @@ import os, pathlib, signal, time
 def opens(process):
     try:
         return any(os.readlink(file).startswith("/runs/") for file in pathlib.Path("/proc", process, "fd").iterdir())
-    except FileNotFoundError:
+    except (FileNotFoundError, PermissionError):  # it ended, or is another user's
         return False
 
 end = time.monotonic() + 300
