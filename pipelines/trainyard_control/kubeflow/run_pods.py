@@ -10,7 +10,7 @@ from trainyard.kubernetes import labels
 from trainyard.kubernetes.client import JOBS, Cluster, Manifest
 from trainyard.kubernetes.diagnosis import Task, conditions, main_container, task_of
 from trainyard.kubernetes.pod_spec import variable
-from trainyard.steps.train.gang import settings
+from trainyard.steps.train.peers import settings
 from trainyard_control.cluster import argo
 from trainyard_control.cluster.explanation import (
     Evidence,

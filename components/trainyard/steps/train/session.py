@@ -31,8 +31,6 @@ from trainyard.steps.train.engines import teacher
 from trainyard.steps.train.engines.engine import Engine, Steps
 from trainyard.steps.train.engines.network import Moments, deployable, network, target_moments
 from trainyard.steps.train.engines.objective import objective
-from trainyard.steps.train.gang import launcher_heartbeat
-from trainyard.steps.train.gang.rank import Rank, current_rank
 from trainyard.steps.train.input.class_weights import class_weights
 from trainyard.steps.train.input.feed import Feed
 from trainyard.steps.train.input.input import Input, LocalReplicas
@@ -41,6 +39,8 @@ from trainyard.steps.train.loop.checkpoint import Checkpoints
 from trainyard.steps.train.loop.goodput import Past
 from trainyard.steps.train.loop.loop import Loop
 from trainyard.steps.train.loop.watchdog import Watchdog, training_watchdog
+from trainyard.steps.train.peers import launcher_heartbeat
+from trainyard.steps.train.peers.rank import Rank, current_rank
 from trainyard.storage import storage
 
 

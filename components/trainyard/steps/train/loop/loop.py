@@ -18,7 +18,6 @@ from trainyard.signals import on_sigterm
 from trainyard.spec.training.train import Train
 from trainyard.steps.train.engines.engine import Steps
 from trainyard.steps.train.engines.objective import has_top5
-from trainyard.steps.train.gang.rank import Rank
 from trainyard.steps.train.input.input import Input
 from trainyard.steps.train.loop.checkpoint import Checkpoint, Checkpoints, Progress, best_epoch, lost_best_message
 from trainyard.steps.train.loop.checkpoint_writer import CheckpointWriter
@@ -27,6 +26,7 @@ from trainyard.steps.train.loop.progress import ProgressReporter
 from trainyard.steps.train.loop.save_schedule import SaveSchedule
 from trainyard.steps.train.loop.speed import Speed
 from trainyard.steps.train.loop.watchdog import Watchdog
+from trainyard.steps.train.peers.rank import Rank
 
 # Chosen: seconds of work a compiled call, after which the loss and signals are checked.
 CALL_SECONDS = 0.25

@@ -20,12 +20,12 @@ from trainyard.contract.artifacts.train import Training
 from trainyard.contract.champion import EXTRA
 from trainyard.errors import ConfigurationError, Preempted
 from trainyard.spec.recipe import Recipe
-from trainyard.steps.train.gang import launcher_heartbeat
-from trainyard.steps.train.gang.rank import Rank, current_rank, gang_addresses
 from trainyard.steps.train.loop import goodput
 from trainyard.steps.train.loop.goodput import Past
 from trainyard.steps.train.own import program
 from trainyard.steps.train.own.program_record import ProgramRecord
+from trainyard.steps.train.peers import launcher_heartbeat
+from trainyard.steps.train.peers.rank import Rank, current_rank, gang_addresses
 from trainyard.storage import storage
 from trainyard.storage.manifest import MANIFEST
 

@@ -28,8 +28,8 @@ from trainyard.steps.train.engines.optimizer import optimizer
 from trainyard.steps.train.engines.phases import phases
 from trainyard.steps.train.engines.teacher import Teacher
 from trainyard.steps.train.expected_devices import devices_error, expected_devices
-from trainyard.steps.train.gang import handshake
-from trainyard.steps.train.gang.rank import current_rank
+from trainyard.steps.train.peers import handshake
+from trainyard.steps.train.peers.rank import current_rank
 
 # How the errors begin that a lost worker causes: the statuses that TensorFlow gives then, and with gloo UNKNOWN.
 _PEER_ERRORS = (

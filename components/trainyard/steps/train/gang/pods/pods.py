@@ -15,9 +15,9 @@ from trainyard.signals import handle_sigterm
 from trainyard.spec import documents, plain_yaml
 from trainyard.spec.hardware.pools import device_variables
 from trainyard.spec.recipe import Recipe
-from trainyard.steps.train.gang import launcher_heartbeat, settings
 from trainyard.steps.train.gang.pods.job import Gang
 from trainyard.steps.train.gang.pods.launch import launch
+from trainyard.steps.train.peers import launcher_heartbeat, settings
 
 _PATIENCE_SECONDS = 120  # chosen: an API server that is restarted or replaced is back by then
 _REMEDY = "Bind the Role of k8s/base/gang-rbac.yaml to the service account that the step runs as."
