@@ -9,7 +9,7 @@ from typing import Any
 
 from trainyard.contract import refusal
 from trainyard.errors import ExitCode, known_code
-from trainyard.graph import CHECK, OUTPUTS, SUMMARY
+from trainyard.graph import STEPS
 from trainyard.kubernetes.diagnosis import Task
 from trainyard_control.cluster.durations import seconds_between
 from trainyard_control.cluster.explanation import Finding
@@ -17,8 +17,11 @@ from trainyard_control.cluster.explanation import Finding
 OVER = frozenset({"SUCCEEDED", "FAILED", "CANCELED", "SKIPPED"})
 _ROUTINE = ("done", "running", "starting", "pulling", "scheduling", "ending")
 _STATES = {"RUNNING": "running", "SUCCEEDED": "done", "SKIPPED": "done", "FAILED": "failed", "CANCELED": "failed"}
-# A run for drift checks a second time, what it has preprocessed.
-_TASKS = (Task(CHECK), Task(OUTPUTS[0]), Task(CHECK, use="2"), *map(Task, OUTPUTS[1:]), Task(SUMMARY))
+_TASKS = tuple(
+    task
+    for name in STEPS
+    for task in (Task(name), *(Task(other, use="2") for other, step in STEPS.items() if step.again_after == name))
+)
 
 
 @dataclass(frozen=True)

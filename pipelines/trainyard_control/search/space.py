@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from trainyard.errors import ConfigurationError
+from trainyard.graph import model_sections
 from trainyard.spec import plain_yaml
 from trainyard.spec import recipe as recipes
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 _RANGE = re.compile(r"(log:)?([^:,\s]+):([^:,\s]+)")
 _FORM = "Write KEY=a,b,c for values, KEY=1:8 for a range, KEY=log:1e-4:1e-1 for one by its order of magnitude."
-_SECTIONS = ("data", "model", "seed", "train")  # what a trained model depends on
+_SECTIONS = sorted(model_sections() - {"task"})  # models of different tasks cannot be compared
 
 
 @dataclass(frozen=True)

@@ -48,6 +48,7 @@ class Exports(Document):
     """
 
     file = "exports.json"
+    made_by = "export"
 
     exports: list[Export]
     gate: Verdict

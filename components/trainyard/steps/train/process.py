@@ -10,6 +10,7 @@ from pathlib import Path
 
 from trainyard import events
 from trainyard.contract.training import weights
+from trainyard.graph import STEPS
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.train.engines import engine
 from trainyard.steps.train.peers.rank import current_rank
@@ -74,5 +75,5 @@ def _identity(recipe: Recipe, examples: storage.Manifest) -> str:
 
     The number of workers is left out: it changes no batch.
     """
-    sections = recipe.model_dump_json(include={"seed", "task", "model", "train"}, exclude={"train": {"workers"}})
+    sections = recipe.model_dump_json(include=set(STEPS["train"].sections), exclude={"train": {"workers"}})
     return hashlib.sha256("\0".join([sections, examples.digest, weights.digest(recipe)]).encode()).hexdigest()
