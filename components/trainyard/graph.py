@@ -104,6 +104,11 @@ def producer(step: str) -> str:
     return f"trainyard.{step}"
 
 
+def made_by(producer_name: str) -> str | None:
+    """Return the step that manifests name `producer_name`, None if that is no step."""
+    return next((step for step in STEPS if producer(step) == producer_name), None)
+
+
 def is_from(step: str, first: str | None) -> bool:
     """Return whether `step` is `first`, or has its output after it; never without a `first`."""
     return bool(first) and OUTPUTS.index(step) >= OUTPUTS.index(first or "")

@@ -62,7 +62,8 @@ def leave(root: Path, name: str, training: Training, run: str) -> None:
 
 
 def test_each_pool_has_a_run_that_trains_there_under_its_own_label(environment: str) -> None:
-    recipe, runs = prepare_benchmarks("digits", environment, [], ["cpu", "l4"], "speed")
+    benchmarks = prepare_benchmarks("digits", environment, [], ["cpu", "l4"], "speed")
+    recipe, runs = benchmarks.recipe, benchmarks.runs
     assert {pool: run.run for pool, run in runs.items()} == {"cpu": "speed-cpu", "l4": "speed-l4"}
     assert (recipe.train.epochs, recipe.train.early_stopping) == (6, None)
     for pool, run in runs.items():

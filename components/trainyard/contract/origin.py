@@ -59,7 +59,7 @@ def recorded(uri: str) -> Origin | None:
 
 def why_again(output: str, now: Origin) -> str:
     """Return why `output` is made although the same recipe has an output under another key; '' if it has none."""
-    folder, _, _ = output.rpartition("/")
+    folder, _ = keys.split(output)
     names = [name for name in storage.children(folder) if "." not in name]
     earlier = [before for name in names if (before := recorded(f"{folder}/{name}")) and before.recipe == now.recipe]
     if not earlier:

@@ -19,11 +19,12 @@ _LONGEST = 40  # characters of the environment's name; a label of Vertex AI has 
 
 @dataclass(frozen=True)
 class About:
-    """The names of recipe and environment, and what the plan expects of the training."""
+    """The names of recipe, environment and schedule, '' without one, and what the plan expects of the training."""
 
     recipe: str
     environment: str
     expected: Expectation | None = None
+    schedule: str = ""
 
     def parameters(self) -> dict[str, str]:
         """Return the run's parameter that `read` reads again."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -9,11 +10,12 @@ from trainyard.errors import ConfigurationError, TrainyardError
 from trainyard.kubernetes import client
 from trainyard.spec import recipe as recipes
 from trainyard.spec.environment import Environment
+from trainyard_control.compiler import about
 from trainyard_control.compiler.compilation import compiled
 from trainyard_control.compiler.submission import Submission, submission
 from trainyard_control.kubeflow.kubeflow_api import Kubeflow
 from trainyard_control.kubeflow.run_view import OVER
-from trainyard_control.kubeflow.schedules import Action, Recurring, Schedule, belongs, digest
+from trainyard_control.kubeflow.schedules import Action, Recurring, Schedule, digest, older_schedule
 
 _ZONES = "pipeline-install-config"
 
@@ -33,12 +35,8 @@ class Schedules:
     def existing(self, schedule: str = "") -> list[Recurring]:
         """Return what the server holds of `schedule`, or all that any schedule file made, if it is ''."""
         experiment = self.server.find_experiment()
-        found = self.server.recurring_runs(experiment) if experiment else []
-        return [
-            self._recurring(run)
-            for run in found
-            if belongs(str(run.display_name), schedule or str(run.display_name).rpartition(".")[0])
-        ]
+        runs = self.server.recurring_runs(experiment) if experiment else []
+        return [self._recurring(run) for run in runs if (name := schedule_of(run)) and schedule in ("", name)]
 
     def perform(self, action: Action, schedule: Schedule | None = None, what: Submission | None = None) -> None:
         """Do one thing. A creation needs the schedule and its package."""
@@ -84,11 +82,18 @@ class Schedules:
         )
 
 
+def schedule_of(run: Any) -> str:
+    """Return the schedule that the server's recurring `run` was made for; '' if no schedule file made it."""
+    purpose = about.read(run.runtime_config and run.runtime_config.parameters)
+    return (purpose.schedule if purpose else "") or older_schedule(str(run.display_name))
+
+
 def package(schedule: Schedule, environment: Environment) -> tuple[Submission, str]:
     """Return what the schedule runs, and the name of the recurring run that would run just that."""
     recipe = recipes.load(schedule.recipe, schedule.overrides)
     placed = compiled(recipe, environment, schedule.when)
     what = submission(recipe, environment, placed, schedule.name)
+    what = replace(what, about=replace(what.about, schedule=schedule.name))
     return what, f"{schedule.name}.{digest(schedule, what.package, environment.service_accounts.run)}"
 
 

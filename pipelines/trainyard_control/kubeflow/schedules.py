@@ -133,9 +133,13 @@ def digest(schedule: Schedule, package: str, account: str) -> str:
     return hashlib.sha256(content.encode()).hexdigest()[:_DIGEST]
 
 
-def belongs(name: str, schedule: str) -> bool:
-    """Return whether the recurring run `name` was made for the schedule called `schedule`."""
-    return re.fullmatch(rf"{re.escape(schedule)}\.[0-9a-f]{{{_DIGEST}}}", name) is not None
+def older_schedule(name: str) -> str:
+    """Return the schedule of the recurring run `name` that an older Trainyard made, '' if none did.
+
+    Those say it by their name alone.
+    """
+    match = re.fullmatch(rf"(.+)\.[0-9a-f]{{{_DIGEST}}}", name)
+    return match[1] if match else ""
 
 
 def plan(wanted: str, paused: bool, there: list[Recurring], now: datetime) -> list[Action]:

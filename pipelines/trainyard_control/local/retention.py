@@ -212,5 +212,5 @@ class _Store:
 
 
 def _output(uri: str) -> Output:
-    step, _, key = uri.rstrip("/").rpartition("/")
-    return step.rpartition("/")[2], key
+    folder, key = keys.split(uri)
+    return keys.split(folder)[1], key

@@ -21,6 +21,7 @@ import tensorflow as tf
 from trainyard.contract.artifacts.preprocess import Examples, Feature, SplitFiles
 from trainyard.contract.artifacts.train import InputSpeed
 from trainyard.data.examples import ExampleFolder
+from trainyard.graph import producer
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.train.input.input import Input
 from trainyard.storage import storage
@@ -111,7 +112,7 @@ def _written(
     ]
     train = document.splits["train"].class_counts
     split = SplitFiles(examples=len(records), files=[_FILE], shard_examples=[len(records)], class_counts=train)
-    with storage.stage(uri, producer="trainyard.preprocess") as folder:
+    with storage.stage(uri, producer=producer("preprocess")) as folder:
         (folder / "examples").mkdir()
         with tf.io.TFRecordWriter(str(Path(folder) / _FILE)) as writer:
             for record in records:

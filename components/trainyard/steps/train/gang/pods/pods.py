@@ -8,6 +8,7 @@ import socket
 from functools import partial
 
 from trainyard import events
+from trainyard.contract import keys
 from trainyard.contract.training.gang import GangSpec
 from trainyard.kubernetes import labels
 from trainyard.kubernetes.client import Cluster, connect
@@ -37,7 +38,7 @@ def run_in_pods(
     own = os.environ.get("KFP_POD_NAME") or socket.gethostname()
     options = {"code": code, "examples": examples, "checkpoints": checkpoints, "start": start, "output": output}
     heartbeat = launcher_heartbeat.heartbeat_uri(checkpoints)
-    planned = gang(parsed, recipe, f"{run_name(cluster, own)}-{output.rpartition('/')[2]}", options)
+    planned = gang(parsed, recipe, f"{run_name(cluster, own)}-{keys.split(output)[1]}", options)
     with launcher_heartbeat.beating(heartbeat):
         launch(planned, cluster, own, partial(launcher_heartbeat.write_queue_seconds, heartbeat))
     launcher_heartbeat.remove(heartbeat)
