@@ -219,7 +219,7 @@ def test_each_package_trains_on_the_pool_of_train_under_a_label(environment: str
     ("options", "sentence"),
     [
         (["--max-parallel", "3"], "pool 'l4' has at most 5 nodes, and a trial takes 2. Give 1 to 2"),
-        (["--max-parallel", "0"], "--max-parallel 0: is not possible"),
+        (["--max-parallel", "0"], "max_parallel 0: is not possible"),
         (["--name", "A_"], "is not a name"),
         (["--over", "train.epochss=1,2"], "Did you mean 'epochs'"),
     ],

@@ -133,8 +133,8 @@ def test_blocks_are_of_cnn_small_and_leave_a_position() -> None:
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"max_parallel": 0}, "--max-parallel 0: each trial needs a core of its own"),
-        ({"max_parallel": 1000}, "--max-parallel 1000: each trial needs a core of its own"),
+        ({"max_parallel": 0}, "max_parallel 0: each trial needs a core of its own"),
+        ({"max_parallel": 1000}, "max_parallel 1000: each trial needs a core of its own"),
         ({"latency_budget": "2"}, "is no time. Write it such as 2ms"),
         ({"latency_budget": "0ms"}, "is no time"),
         ({"grammar": "2:5 conv:16|32"}, "leave nothing of 8 pixels. Give at most 4 stages"),
@@ -339,7 +339,7 @@ def test_a_power_law_is_found_again_with_an_interval_that_holds_it() -> None:
 
 @pytest.mark.parametrize("text", ["0.5,1", "a,b,c", "0,0.5,1", "0.5,1,1.5", "1,1,1", "nan,0.5,1"])
 def test_a_power_law_of_too_few_or_wrong_shares_is_refused(text: str) -> None:
-    with pytest.raises(ConfigurationError, match="--fractions"):
+    with pytest.raises(ConfigurationError, match="fractions"):
         learning_curve.fractions(text)
 
 

@@ -89,7 +89,7 @@ def plan(
     """
     most = None if deadline is None else hours(deadline)
     if budget is not None and not 0 < budget < math.inf:
-        raise ConfigurationError(f"--budget {budget:g}: is no amount of money above 0. Write it in USD, such as 50.")
+        raise ConfigurationError(f"budget {budget:g}: is no amount of money above 0. Write it in USD, such as 50.")
     loaded, where = recipes.load(recipe, overrides(set_, settings)), environments.load(environment)
     past, known, work = _known(loaded, where, examples)
     forecasts = choose(candidates_of(loaded, where, known, work, past.observations), most, budget)
@@ -136,7 +136,7 @@ def hours(text: str) -> float:
     total = sum(float(number or 0) * _HOURS[unit] for number, unit in zip(numbers, _HOURS, strict=False))
     if not total:
         why = "no training takes no time" if any(numbers) else "is no time"
-        raise ConfigurationError(f"--deadline {text[:80]}: {why}. Write it such as 90m, 4h, 1h30m or 2d.")
+        raise ConfigurationError(f"deadline {text[:80]}: {why}. Write it such as 90m, 4h, 1h30m or 2d.")
     return total
 
 

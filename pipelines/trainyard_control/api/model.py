@@ -146,6 +146,6 @@ def load(model: str | os.PathLike[str], *, environment: str = LOCAL) -> Model:
     if best is None:
         raise DataError(
             f"{recipe.name}: nothing was pushed to {folder} yet. Run `trainyard run {name}`, or name another "
-            "environment by -e, or a model's folder."
+            "environment, or a model's folder."
         )
     return Model(open_model(best.path))

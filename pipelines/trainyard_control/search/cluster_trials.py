@@ -73,7 +73,7 @@ def require_room(sweep: Sweep) -> None:
             if pool.nodes is None
             else f": pool '{name}' has at most {pool.nodes} nodes, and a trial takes {per_trial}"
         )
-        raise ConfigurationError(f"--max-parallel {wanted}: is not possible{nodes}. Give 1 to {max(1, room)}.")
+        raise ConfigurationError(f"max_parallel {wanted}: is not possible{nodes}. Give 1 to {max(1, room)}.")
 
 
 def packages(sweep: Sweep) -> list[Submission]:
