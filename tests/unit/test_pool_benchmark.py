@@ -105,7 +105,7 @@ def test_what_pools_have_measured_is_held_against_the_first_of_them(environment:
 
 def test_nothing_is_shown_before_anything_is_measured(environment: str, tmp_path: Path) -> None:
     where = environments.load(environment).model_copy(update={"storage": str(tmp_path)})
-    assert pools.collect(recipes.load("digits"), where, {"cpu": "speed-cpu"}) == pools.Measured(None, ["cpu"])
+    assert pools.collect(recipes.load("digits"), where, {"cpu": "speed-cpu"}) == pools.PoolMeasurements(None, ["cpu"])
 
 
 @pytest.mark.parametrize(

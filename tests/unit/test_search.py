@@ -30,7 +30,7 @@ from trainyard_control.search import grammar as grammars
 from trainyard_control.search import latencies, learning_curve
 from trainyard_control.search import sweep as sweeps
 from trainyard_control.search.chart import Mark, chart
-from trainyard_control.search.learning_curve import Point, curve_page
+from trainyard_control.search.learning_curve import CurvePoint, curve_page
 from trainyard_control.search.space import Dimension, override, parse
 from trainyard_control.search.speed.certificate import Certificate
 from trainyard_control.search.speed.speed import Speed
@@ -315,13 +315,13 @@ def test_a_share_of_the_data_is_within_a_larger_one_and_leaves_the_other_splits_
         assert used[0.1][split] == used[0.4][split] == used[1.0][split] != set()
 
 
-def points(exponent: float, noise: float, classes: dict[str, float] | None = None) -> list[Point]:
+def points(exponent: float, noise: float, classes: dict[str, float] | None = None) -> list[CurvePoint]:
     random = np.random.default_rng(3)
     drawn = []
     for fraction in (0.1, 0.2, 0.4, 0.8, 1.0):
         examples = round(20_000 * fraction)
         error = 2.0 * examples**-exponent * math.exp(noise * random.normal())
-        drawn.append(Point(fraction, examples, error, error * 0.9, error * 1.1, max(noise, 0.01), classes or {}))
+        drawn.append(CurvePoint(fraction, examples, error, error * 0.9, error * 1.1, max(noise, 0.01), classes or {}))
     return drawn
 
 

@@ -25,10 +25,10 @@ from trainyard_control.planning import cost, data, scaling
 from trainyard_control.planning.choice import choose, usd
 from trainyard_control.planning.data import DataSummary
 from trainyard_control.planning.history import History, read_history
-from trainyard_control.planning.plan import ADVICE, Candidate, Range
+from trainyard_control.planning.plan import ADVICE, Candidate, Estimate
 from trainyard_control.planning.plan import candidates as candidates_of
 from trainyard_control.planning.roofline import ExampleCost
-from trainyard_control.planning.scaling import Scaling
+from trainyard_control.planning.scaling import ScalingForecast
 from trainyard_control.planning.sites import HERE
 
 _HOURS = {"d": 24.0, "h": 1.0, "m": 1 / 60, "s": 1 / 3600}
@@ -107,7 +107,7 @@ def plan(
 
 def simulate(
     recipe: str, workers: int, *, environment: str = LOCAL, set_: Sequence[str] = (), examples: int | None = None
-) -> Scaling:
+) -> ScalingForecast:
     """Return how the training scales to so many `workers` of its pool, simulated; the rest as `plan` has it."""
     loaded, where = recipes.load(recipe, list(set_)), environments.load(environment)
     past, known, work = _known(loaded, where, examples)
@@ -196,13 +196,13 @@ def _needs(candidate: Candidate) -> str:
     return f"  {candidate.pool} selects {selects}; tolerates {', '.join(candidate.tolerations) or 'nothing'}"
 
 
-def _between(values: Range | None, form: str) -> str:
+def _between(values: Estimate | None, form: str) -> str:
     if values is None:
         return "–"
     return f"{form.format(values.expected)} ({form.format(values.low)} – {form.format(values.high)})"
 
 
-def _time(values: Range | None) -> str:
+def _time(values: Estimate | None) -> str:
     if values is None:
         return "–"
     unit, factor = next(

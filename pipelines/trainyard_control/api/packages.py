@@ -167,8 +167,8 @@ def send(what: Submission) -> Submitted:
         resource, attached = vertex.send(what)
         return Submitted(resource, what.run, attached)
     from trainyard_control.kubeflow import submit as kubeflow
-    from trainyard_control.kubeflow.kubeflow_api import Kubeflow
+    from trainyard_control.kubeflow.kubeflow_api import KubeflowServer
 
-    done = kubeflow.submit(what, Kubeflow(what.environment))
+    run_id, attached = kubeflow.submit(what, KubeflowServer(what.environment))
     expected = str(what.about.expected or "")
-    return Submitted(done.run_id, done.name, done.attached, what.pipeline, what.version, expected)
+    return Submitted(run_id, what.run, attached, what.pipeline, what.version, expected)

@@ -136,10 +136,10 @@ def run_sweep(what: Sweep, pending_limit: float = math.inf) -> Result:
             from trainyard_control.search import sweep as sweeps
 
             return sweeps.run(what, screen)
-        from trainyard_control.kubeflow.runs import Runs
+        from trainyard_control.kubeflow.runs import KubeflowRuns
         from trainyard_control.search import cluster_trials
 
-        return cluster_trials.run(what, screen, pending_limit, Runs(what.environment))
+        return cluster_trials.run(what, screen, pending_limit, KubeflowRuns(what.environment))
 
 
 def _milliseconds(text: str) -> float:

@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from trainyard.contract.artifacts.export import Export
+    from trainyard.contract.artifacts.export import ExportedFile
     from trainyard.spec.recipe import Recipe
-    from trainyard_control.planning.scaling import Scaling
+    from trainyard_control.planning.scaling import ScalingForecast
     from trainyard_control.planning.serving.replicas import Demand, Serving
 
 _HOURS_A_MONTH = 730
 
 
-def show_serving(recipe: Recipe, exports: list[Export], wanted: Demand, rows: list[Serving]) -> None:
+def show_serving(recipe: Recipe, exports: list[ExportedFile], wanted: Demand, rows: list[Serving]) -> None:
     """Print the replicas that each pool needs, the measurements they follow from, and what was assumed."""
     from rich.markup import escape
 
@@ -60,7 +60,7 @@ def show_serving(recipe: Recipe, exports: list[Export], wanted: Demand, rows: li
     )
 
 
-def show_scaling(scaling: Scaling) -> None:
+def show_scaling(scaling: ScalingForecast) -> None:
     """Print the speed at each number of workers beside the ideal one, and where the rest of a step goes."""
     from rich.markup import escape
 

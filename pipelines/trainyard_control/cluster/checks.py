@@ -13,7 +13,7 @@ from trainyard.kubernetes import labels
 from trainyard.kubernetes.client import Manifest
 from trainyard.spec.environment import DEFAULT, Environment
 from trainyard.spec.hardware.pools import Pool
-from trainyard_control.cluster.scheduling import capacity, misfit
+from trainyard_control.cluster.scheduling import capacity, find_obstacle
 from trainyard_control.cluster.step_pods import pool_pod
 
 Verdict = Literal["good", "bad", "unknown"]
@@ -136,13 +136,13 @@ def pool_capacity(environment: Environment, name: str, nodes: list[Manifest], po
     label = f"pool {name}"
     pool = environment.pools[name]
     spec = pool_pod(environment, name)["spec"]
-    obstacle = misfit(spec, nodes, None)
+    obstacle = find_obstacle(spec, nodes, None)
     if obstacle and obstacle.kind == "label" and environment.platform != "kubernetes":
         return unknown(label, f"{obstacle.sentence}; right if the pool grows from zero nodes")
     if obstacle:
         code = ExitCode.CONFIGURATION if obstacle.permanent else ExitCode.TRANSIENT
         return bad(label, obstacle.advice, code)
-    fitting = [node for node in nodes if misfit(spec, [node], None) is None]
+    fitting = [node for node in nodes if find_obstacle(spec, [node], None) is None]
     if pods is None:
         return good(label, f"{len(fitting)} nodes; what is free there may not be read")
     room_for = sum(capacity(spec, node, pods) for node in fitting)

@@ -18,7 +18,7 @@ _SHOWN = 3  # names in a sentence
 
 
 @dataclass(frozen=True)
-class Misfit:
+class Obstacle:
     """What keeps a pod from the nodes, and whether waiting can help."""
 
     kind: Literal["label", "nodes", "taint", "size", "full"]
@@ -49,29 +49,29 @@ def requests(spec: Manifest) -> dict[str, float]:
     return {name: value for name, value in total.items() if value}
 
 
-def misfit(spec: Manifest, nodes: list[Manifest], pods: Iterable[Manifest] | None = None) -> Misfit | None:
+def find_obstacle(spec: Manifest, nodes: list[Manifest], pods: Iterable[Manifest] | None = None) -> Obstacle | None:
     """Return what keeps a pod of `spec` from every one of `nodes`; None if that is none of the things known here.
 
     `pods` are all pods of the cluster, None if they may not be listed: then a full node looks like a free one.
     """
     if not nodes:
-        return Misfit("nodes", "the cluster has no node", "Add nodes, or wait until the autoscaler has")
+        return Obstacle("nodes", "the cluster has no node", "Add nodes, or wait until the autoscaler has")
     fitting = nodes
     for term in _terms(spec):
         if not any(_matches(node, term) for node in nodes):
-            return _label_misfit(term, nodes)
+            return _label_obstacle(term, nodes)
         fitting = [node for node in fitting if _matches(node, term)]
     if not fitting:
         wanted = " and ".join(f"{key}={'|'.join(values)}" for key, _, values in _terms(spec))
-        return Misfit("label", f"no single node has {wanted}", "Correct the pool's nodeSelector, or label a node")
+        return Obstacle("label", f"no single node has {wanted}", "Correct the pool's nodeSelector, or label a node")
     open_nodes = [node for node in fitting if not _closed(node)]
     if not open_nodes:
         why = "; ".join(f"{_name(node)} {_closed(node)}" for node in fitting[:_SHOWN])
-        return Misfit("nodes", f"the nodes it may use take no pods ({why})", "Uncordon or mend them, or add nodes")
+        return Obstacle("nodes", f"the nodes it may use take no pods ({why})", "Uncordon or mend them, or add nodes")
     tolerated = [node for node in open_nodes if not _untolerated(node, spec)]
     if not tolerated:
-        return _taint_misfit(open_nodes, spec)
-    return _resource_misfit(requests(spec), tolerated, pods)
+        return _taint_obstacle(open_nodes, spec)
+    return _resource_obstacle(requests(spec), tolerated, pods)
 
 
 def free(node: Manifest, pods: Iterable[Manifest]) -> dict[str, float]:
@@ -134,7 +134,7 @@ def _matches(node: Manifest, term: Term) -> bool:
     return known.get(operator, value is None if operator == "DoesNotExist" else True)
 
 
-def _label_misfit(term: Term, nodes: list[Manifest]) -> Misfit:
+def _label_obstacle(term: Term, nodes: list[Manifest]) -> Obstacle:
     key, _, values = term
     wanted = f"{key}={'|'.join(values)}" if values else key
     labels = [node["metadata"].get("labels", {}) for node in nodes]
@@ -146,24 +146,26 @@ def _label_misfit(term: Term, nodes: list[Manifest]) -> Misfit:
         near = did_you_mean(key, {name for label in labels for name in label})
         sentence = f"no node has a label {key}, and {wanted} is asked for"
     remedy = "Correct the pool's accelerator, topology or nodeSelector, or add such nodes"
-    return Misfit("label", sentence, remedy, hint=near)
+    return Obstacle("label", sentence, remedy, hint=near)
 
 
-def _taint_misfit(nodes: list[Manifest], spec: Manifest) -> Misfit:
+def _taint_obstacle(nodes: list[Manifest], spec: Manifest) -> Obstacle:
     taints = sorted({_taint(taint) for node in nodes for taint in _untolerated(node, spec)})
     node_names = _some([_name(node) for node in nodes])
-    return Misfit(
+    return Obstacle(
         "taint",
         f"{node_names} would do, but the pod does not tolerate the taint {_some(taints)}",
         "Add the toleration to the pool in the environment, or take the taint off the nodes",
     )
 
 
-def _resource_misfit(wanted: dict[str, float], nodes: list[Manifest], pods: Iterable[Manifest] | None) -> Misfit | None:
+def _resource_obstacle(
+    wanted: dict[str, float], nodes: list[Manifest], pods: Iterable[Manifest] | None
+) -> Obstacle | None:
     for name, value in wanted.items():
         largest = max(in_bytes(node["status"].get("allocatable", {}).get(name, "0")) for node in nodes)
         if value > largest:
-            return Misfit(
+            return Obstacle(
                 "size",
                 f"it asks for {amount(name, value)}, and the largest of the {len(nodes)} nodes that it may use "
                 f"has {amount(name, largest)} to give",
@@ -186,7 +188,7 @@ def _resource_misfit(wanted: dict[str, float], nodes: list[Manifest], pods: Iter
     )
     holders = _holders(name, nodes, everything)
     by = f" (used by {_some(holders)})" if holders else ""
-    return Misfit(
+    return Obstacle(
         "full",
         f"the {len(nodes)} nodes that it may use are full: {shortage}{by}",
         "It starts when something there ends; or add nodes to the pool",

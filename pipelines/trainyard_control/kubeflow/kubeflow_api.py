@@ -23,7 +23,7 @@ _UPLOAD_SECONDS = 60  # chosen: the server compiles the package before it answer
 _OWN_TOKEN = "/var/run/secrets/kubeflow/pipelines/token"  # noqa: S105 - a path, not a token
 
 
-class Kubeflow:
+class KubeflowServer:
     """The Kubeflow Pipelines of an environment.
 
     Raises `TransientError` if it cannot be reached or is busy, `InfrastructureError` if it refuses the caller,

@@ -13,7 +13,7 @@ from trainyard.spec.environment import Environment
 from trainyard_control.compiler import about
 from trainyard_control.compiler.compilation import compiled
 from trainyard_control.compiler.submission import Submission, submission
-from trainyard_control.kubeflow.kubeflow_api import Kubeflow
+from trainyard_control.kubeflow.kubeflow_api import KubeflowServer
 from trainyard_control.kubeflow.run_view import OVER
 from trainyard_control.kubeflow.schedules import Action, Recurring, Schedule, digest, older_schedule
 
@@ -30,7 +30,7 @@ class Schedules:
                 "Name an environment of a cluster."
             )
         self.environment = environment
-        self.server = Kubeflow(environment)
+        self.server = KubeflowServer(environment)
 
     def existing(self, schedule: str = "") -> list[Recurring]:
         """Return what the server holds of `schedule`, or all that any schedule file made, if it is ''."""

@@ -8,7 +8,7 @@ from trainyard.contract.training.gang import STEP as TRAIN
 from trainyard.errors import InfrastructureError
 from trainyard.kubernetes import labels
 from trainyard.kubernetes.client import JOBS, Cluster, Manifest
-from trainyard.kubernetes.diagnosis import Task, conditions, main_container, task_of
+from trainyard.kubernetes.diagnosis import PodTask, conditions, main_container, task_of
 from trainyard.kubernetes.pod_spec import variable
 from trainyard.steps.train.peers import settings
 from trainyard_control.cluster import argo
@@ -112,7 +112,7 @@ def uncreated_steps(workflows: list[Manifest]) -> list[Finding]:
         for node in (workflow.get("status", {}).get("nodes") or {}).values():
             if node.get("type") == "Pod" and node.get("phase") == "Pending" and node.get("message"):
                 name = str(node.get("displayName", node.get("templateName", "step")))
-                finding = refused(Task(name), name, (), str(node["message"]))
+                finding = refused(PodTask(name), name, (), str(node["message"]))
                 found += [finding] if finding and finding.cause in ("quota", "pod-security") else []
     return found
 

@@ -10,7 +10,7 @@ from typing import Any
 from trainyard.contract import refusal
 from trainyard.errors import ExitCode, known_code
 from trainyard.graph import STEPS
-from trainyard.kubernetes.diagnosis import Task
+from trainyard.kubernetes.diagnosis import PodTask
 from trainyard_control.cluster.durations import seconds_between
 from trainyard_control.cluster.explanation import Finding
 
@@ -20,7 +20,7 @@ _STATES = {"RUNNING": "running", "SUCCEEDED": "done", "SKIPPED": "done", "FAILED
 _TASKS = tuple(
     task
     for name in STEPS
-    for task in (Task(name), *(Task(other, use="2") for other, step in STEPS.items() if step.again_after == name))
+    for task in (PodTask(name), *(PodTask(other, use="2") for other, step in STEPS.items() if step.again_after == name))
 )
 
 
@@ -28,7 +28,7 @@ _TASKS = tuple(
 class StepView:
     """One step (or worker of a gang) by its newest pod; attempts counts its pods."""
 
-    task: Task
+    task: PodTask
     state: str
     sentence: str
     cause: str
@@ -154,7 +154,7 @@ class RunView:
 
 def steps(findings: Iterable[Finding], now: datetime) -> tuple[StepView, ...]:
     """Return the steps of `findings` in the pipeline's order; drivers are left out unless they hold it up."""
-    by_task: dict[Task, list[Finding]] = {}
+    by_task: dict[PodTask, list[Finding]] = {}
     for finding in sorted(findings, key=lambda finding: finding.since):
         if finding.task.step != "driver" or finding.state == "failed" or finding.cause not in _ROUTINE:
             by_task.setdefault(finding.task, []).append(finding)
@@ -167,7 +167,7 @@ def steps_of_tasks(tasks: Iterable[Any], now: datetime) -> tuple[StepView, ...]:
     found = {}
     for task in tasks:
         name, _, use = str(task.display_name).partition("-")  # as KFP calls the second task of one component
-        known = Task(name, use)
+        known = PodTask(name, use)
         state = _STATES.get(str(task.state), "waiting")
         if known not in _TASKS:
             continue
@@ -205,7 +205,7 @@ def with_podless(found: tuple[StepView, ...], by_task: tuple[StepView, ...]) -> 
     return tuple(sorted([*found, *rest], key=_order))
 
 
-def _step(task: Task, found: list[Finding], now: datetime) -> StepView:
+def _step(task: PodTask, found: list[Finding], now: datetime) -> StepView:
     newest = found[-1]
     return StepView(
         task=task,

@@ -20,7 +20,7 @@ from trainyard_control.cluster import argo
 from trainyard_control.cluster.explanation import Finding
 from trainyard_control.compiler import about
 from trainyard_control.kubeflow import run_pods
-from trainyard_control.kubeflow.kubeflow_api import Kubeflow
+from trainyard_control.kubeflow.kubeflow_api import KubeflowServer
 from trainyard_control.kubeflow.run_view import (
     OVER,
     RunView,
@@ -37,7 +37,7 @@ _NOTE_SECONDS = 5.0  # chosen: for a storage that may be out of reach from here
 _GONE_SECONDS = 180  # chosen: how long the pods of a cancelled run may take to end, a checkpoint included
 
 
-class Runs:
+class KubeflowRuns:
     """The runs of one environment whose target is kubeflow."""
 
     def __init__(self, environment: Environment) -> None:
@@ -47,7 +47,7 @@ class Runs:
                 "Name an environment of a cluster with -e."
             )
         self.environment = environment
-        self.server = Kubeflow(environment)
+        self.server = KubeflowServer(environment)
         self._cluster: client.Cluster | None = None
 
     @property

@@ -60,7 +60,7 @@ class LocalRunView:
         text = storage.read_text(storage.join(self.folder, "recipe.yaml"))
         if text is None:
             raise DataError(f"{self.folder}: no recipe.yaml, so it is no run of this machine. Name another run.")
-        content = plain_yaml.Text(text, f"{self.folder}/recipe.yaml").content
+        content = plain_yaml.YamlText(text, f"{self.folder}/recipe.yaml").content
         return content if isinstance(content, dict) else {}
 
     def document(self) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from trainyard.spec.environment import DEFAULT, Environment
 from trainyard.spec.recipe import Recipe
 from trainyard_control.planning import cost, data
 from trainyard_control.planning.history import read_history
-from trainyard_control.planning.plan import Range, candidates
+from trainyard_control.planning.plan import Estimate, candidates
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Expectation:
     """The examples a second of a training on `pool`, within their 80 % interval."""
 
     pool: str
-    speed: Range
+    speed: Estimate
 
     def __str__(self) -> str:
         low, expected, high = map(_number, (self.speed.low, self.speed.expected, self.speed.high))

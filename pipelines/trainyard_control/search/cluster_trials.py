@@ -21,7 +21,7 @@ from trainyard_control.cluster.durations import duration_text
 from trainyard_control.compiler.compilation import compiled_benchmark
 from trainyard_control.compiler.submission import Submission, submission
 from trainyard_control.kubeflow.run_view import RunView, StepView
-from trainyard_control.kubeflow.runs import Runs, changes, longest_wait
+from trainyard_control.kubeflow.runs import KubeflowRuns, changes, longest_wait
 from trainyard_control.kubeflow.submit import submit
 from trainyard_control.local.lanes import Lane
 from trainyard_control.search.result import Result
@@ -44,7 +44,7 @@ class ClusterListener(SweepListener, Protocol):
         """A step of the trial's run has a new sentence."""
 
 
-def run(sweep: Sweep, listener: ClusterListener, pending_limit: float, runs: Runs) -> Result:
+def run(sweep: Sweep, listener: ClusterListener, pending_limit: float, runs: KubeflowRuns) -> Result:
     """Have the cluster train what is not trained yet, and return what was found; the winner is not judged there.
 
     A step that waits for a node longer than `pending_limit` seconds ends its run and the sweep. Raises as
@@ -55,7 +55,7 @@ def run(sweep: Sweep, listener: ClusterListener, pending_limit: float, runs: Run
     require_possible(sweep)
     with storage.lease(sweep.folder):
         study = Study(sweep)
-        cluster = _Cluster(study, listener, pending_limit, runs)
+        cluster = _ClusterTrials(study, listener, pending_limit, runs)
         in_lanes(study, [None] * sweep.max_parallel, cluster.train, listener)
         return result(study, write_winner(study), None)
 
@@ -94,13 +94,13 @@ def _submission(sweep: Sweep, trial: Trial) -> Submission:
 
 
 @dataclass
-class _Cluster:
+class _ClusterTrials:
     """Has trials trained as runs of a cluster. examples: set once a run has made them; the first one goes alone."""
 
     study: Study
     listener: ClusterListener
     pending_limit: float
-    runs: Runs
+    runs: KubeflowRuns
     examples: threading.Event = field(default_factory=threading.Event)
     _first: threading.Lock = field(default_factory=threading.Lock)
 
@@ -111,9 +111,9 @@ class _Cluster:
         except ConfigurationError as error:
             return trial.model_copy(update={"state": "failed", "why": str(error)})
         self._wait_for_examples(lane)
-        done = submit(what, self.runs.server)
-        self.listener.trial_sent(trial, what.run, done.run_id, done.attached)
-        trial = self._ended(trial, what.run, self._followed(trial, done.run_id, lane))
+        run_id, attached = submit(what, self.runs.server)
+        self.listener.trial_sent(trial, what.run, run_id, attached)
+        trial = self._ended(trial, what.run, self._followed(trial, run_id, lane))
         self.examples.set()
         return trial
 

@@ -85,7 +85,7 @@ def parse(recipe: str, overrides: list[str], over: list[str]) -> list[Dimension]
 def _dimension(key: str, what: str) -> Dimension:
     match = _RANGE.fullmatch(what)
     if match is None:
-        read = plain_yaml.Text(f"[{what}]", f"over {key}")
+        read = plain_yaml.YamlText(f"[{what}]", f"over {key}")
         values = read.content or []
         if read.faults:
             raise ConfigurationError(f"{str(read.faults[0])[:300]} {_FORM}")

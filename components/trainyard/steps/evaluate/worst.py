@@ -14,7 +14,7 @@ from trainyard.contract.artifacts.evaluate import Mistake
 from trainyard.contract.artifacts.preprocess import Examples
 from trainyard.contract.statistics.scores import LIKELY
 from trainyard.data.examples import KeyedBatch
-from trainyard.steps.evaluate.metrics.predictions import Floats, Predictions
+from trainyard.steps.evaluate.metrics.predictions import Floats, SplitPredictions
 
 FOLDER = "worst"
 
@@ -24,7 +24,7 @@ SIDES = (112, 224)
 
 def worst_examples(
     count: int,
-    predictions: Predictions,
+    predictions: SplitPredictions,
     keys: NDArray[Any],
     examples: Examples,
     batches: tf.data.Dataset[KeyedBatch],
@@ -87,7 +87,7 @@ def _picture(pixels: Floats) -> Image.Image:
     return image
 
 
-def _predicted(predictions: Predictions, index: int) -> NDArray[Any]:
+def _predicted(predictions: SplitPredictions, index: int) -> NDArray[Any]:
     """Return what was predicted of an example, in the form of its label."""
     outputs = np.asarray(predictions.outputs[index])
     if predictions.labels.dtype.kind == "b":

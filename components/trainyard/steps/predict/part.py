@@ -14,7 +14,7 @@ from trainyard.steps.predict.prediction import answer_all, served_model
 from trainyard.steps.predict.pushed_model import PushedModel
 from trainyard.steps.predict.reading.batches import Rejected
 from trainyard.steps.predict.reading.inputs import source_items
-from trainyard.steps.predict.reading.source import Source
+from trainyard.steps.predict.reading.source import InputFiles
 from trainyard.steps.predict.results import Results, rejected_file
 from trainyard.storage.listing import SourceFile
 
@@ -30,7 +30,7 @@ class PredictPart:
     """
 
     model: PushedModel
-    source: Source
+    source: InputFiles
     key: str | None
     folder: str
     parts: int

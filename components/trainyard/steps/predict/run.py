@@ -22,7 +22,7 @@ from trainyard.steps.predict.part import PredictPart
 from trainyard.steps.predict.prediction import nothing
 from trainyard.steps.predict.pushed_model import PushedModel, find_model
 from trainyard.steps.predict.reading.inputs import source_items
-from trainyard.steps.predict.reading.source import Source, find_source
+from trainyard.steps.predict.reading.source import InputFiles, find_source
 from trainyard.storage import storage
 
 _PICTURES = 1024  # files of a part; chosen: some ten seconds of a processor
@@ -55,7 +55,7 @@ def run(model: str, inputs: str, output: str, key: str = "", beam_options: str =
     events.emit("done", step="predict", output=output, seconds=round(time.monotonic() - start, 2))
 
 
-def _digest(source: Source) -> str:
+def _digest(source: InputFiles) -> str:
     """Return what changes with every file of the source."""
     files = [dataclasses.astuple(file) for file in source.files]
     return hashlib.sha256(json.dumps([source.kind, files]).encode()).hexdigest()
@@ -68,7 +68,7 @@ def _require_same(output: str, before: dict[str, Any], now: dict[str, str]) -> N
             raise ConfigurationError(f"{output}: holds predictions of {what}. Name another folder, or remove this one.")
 
 
-def _predict(model: PushedModel, source: Source, key: str | None, beam_options: str, folder: Path) -> Predicted:
+def _predict(model: PushedModel, source: InputFiles, key: str | None, beam_options: str, folder: Path) -> Predicted:
     # Faults of the first file end here, before there are workers.
     next(iter(source_items(dataclasses.replace(source, files=source.files[:1]), model, key)), None)
     size = _PICTURES if source.kind == "pictures" else 1
@@ -88,7 +88,7 @@ def _predict(model: PushedModel, source: Source, key: str | None, beam_options: 
     return _together(model, source, do, folder)
 
 
-def _together(model: PushedModel, source: Source, do: PredictPart, folder: Path) -> Predicted:
+def _together(model: PushedModel, source: InputFiles, do: PredictPart, folder: Path) -> Predicted:
     """Return what all parts found; what each of them set aside goes into one file."""
     predicted, reasons, classes, first = 0, Counter[str](), Counter[str](), ""
     with (folder / "rejected.csv").open("wb") as rejected:

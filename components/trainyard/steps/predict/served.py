@@ -13,7 +13,7 @@ import tensorflow as tf
 from trainyard.contract.champion import EXTRA
 from trainyard.data import examples  # noqa: F401 - sets what TensorFlow and Keras read while they are imported
 from trainyard.steps.predict.pushed_model import PushedModel
-from trainyard.steps.predict.reading.batches import Array, Batch, Rejected
+from trainyard.steps.predict.reading.batches import Array, InputBatch, Rejected
 from trainyard.storage import storage
 
 
@@ -34,7 +34,7 @@ class ServedModel:
         self._output = "prediction" if model.labels is None else "probabilities"
         self._pictures = model.channels is not None
 
-    def answer(self, batch: Batch) -> Iterator[Answers | Rejected]:
+    def answer(self, batch: InputBatch) -> Iterator[Answers | Rejected]:
         """Yield the answers for the batch, and the inputs that have none."""
         try:
             outputs = self._serve(batch)
@@ -54,7 +54,7 @@ class ServedModel:
         elif finite.any():
             yield Answers(batch.keys.filter(pa.array(finite)), outputs[finite])
 
-    def _serve(self, batch: Batch) -> Array:
+    def _serve(self, batch: InputBatch) -> Array:
         serve = self._loaded.signatures["serving_default"]  # through `_loaded`, for it keeps the variables alive
         inputs = {name: tf.constant(values) for name, values in batch.inputs.items()}
         outputs: Array = serve(**inputs)[self._output].numpy()

@@ -35,7 +35,7 @@ from trainyard.steps.train.input.class_weights import class_weights
 from trainyard.steps.train.input.feed import Feed
 from trainyard.steps.train.input.input import Input, LocalReplicas
 from trainyard.steps.train.loop import goodput, speed
-from trainyard.steps.train.loop.checkpoint import Checkpoints
+from trainyard.steps.train.loop.checkpoint import CheckpointFolder
 from trainyard.steps.train.loop.goodput import Past
 from trainyard.steps.train.loop.loop import Loop
 from trainyard.steps.train.loop.watchdog import Watchdog, training_watchdog
@@ -106,7 +106,7 @@ def _train(
     seconds["build"] = time.perf_counter() - start
     _emit_training(steps, data, engine, rank, precision, sum(seconds.values()))
     writer = tf.summary.create_file_writer(str(output / "tensorboard"))
-    saved = Checkpoints(checkpoints, identity, recipe.train.checkpoints.keep, writes=rank.chief)
+    saved = CheckpointFolder(checkpoints, identity, recipe.train.checkpoints.keep, writes=rank.chief)
     on_epoch = partial(_write_summary, writer)
     loop = Loop(recipe.train, steps, data, saved, on_epoch, rank, past, watchdog)
     try:

@@ -75,7 +75,7 @@ def schema(
     if write is not None:
         _write(text, write)
     elif output is Output.JSON:
-        typer.echo(json.dumps(plain_yaml.Text(text, "schema").content))
+        typer.echo(json.dumps(plain_yaml.YamlText(text, "schema").content))
     else:
         typer.echo(text, nl=False)
 

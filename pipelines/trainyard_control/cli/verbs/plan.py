@@ -12,7 +12,7 @@ from trainyard_control.cli.options import LOCAL, EnvironmentName, Output, Output
 if TYPE_CHECKING:
     from trainyard.spec.environment import Environment
     from trainyard_control.planning.plan import Candidate
-    from trainyard_control.planning.scaling import Scaling
+    from trainyard_control.planning.scaling import ScalingForecast
 
 
 def plan(
@@ -87,7 +87,7 @@ def _place(name: str, environment: Environment, chosen: Candidate) -> None:
         typer.echo(f"! the training {short}. Raise timeout_seconds.train", err=True)
 
 
-def _scale(scaling: Scaling, output: Output) -> None:
+def _scale(scaling: ScalingForecast, output: Output) -> None:
     """Show the simulated speeds."""
     from trainyard_control.cli.plan_tables import show_scaling
 

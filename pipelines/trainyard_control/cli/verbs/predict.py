@@ -23,7 +23,7 @@ from trainyard_control.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from trainyard.steps.predict.prediction import Summary
+    from trainyard.steps.predict.prediction import PredictionSummary
 
 _ModelName = Annotated[
     str,
@@ -87,7 +87,9 @@ def predict(
         _show(summary)
 
 
-def _predict_here(model: str, environment: str, inputs: str, out: str, key: str | None, force: bool) -> Summary:
+def _predict_here(
+    model: str, environment: str, inputs: str, out: str, key: str | None, force: bool
+) -> PredictionSummary:
     """Write the answers to the file `out`, with progress on the screen. Ends the program if it is interrupted."""
     from trainyard.errors import ExitCode
     from trainyard_control.api.model import load, require_tensorflow
@@ -115,7 +117,7 @@ def _predict_here(model: str, environment: str, inputs: str, out: str, key: str 
     return summary
 
 
-def _show(summary: Summary) -> None:
+def _show(summary: PredictionSummary) -> None:
     from rich.markup import escape
     from rich.table import Table
 

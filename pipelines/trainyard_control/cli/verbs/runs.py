@@ -13,7 +13,7 @@ from trainyard_control.cli.options import LOCAL, DryRun, EnvironmentName, HtmlPa
 from trainyard_control.cluster.durations import duration_text
 
 if TYPE_CHECKING:
-    from trainyard_control.kubeflow.runs import Runs
+    from trainyard_control.kubeflow.runs import KubeflowRuns
     from trainyard_control.search.comparison import Comparison, Row
 
 app = typer.Typer(no_args_is_help=True, help="Look after runs, of this machine or of a cluster.")
@@ -228,11 +228,11 @@ def _show_comparison(compared: Comparison) -> None:
     console.print("* the intervals of 95 % do not overlap; any other difference may be noise", style="dim")
 
 
-def _runs(environment: str) -> Runs:
+def _runs(environment: str) -> KubeflowRuns:
     from trainyard.spec import environment as environments
-    from trainyard_control.kubeflow.runs import Runs
+    from trainyard_control.kubeflow.runs import KubeflowRuns
 
-    return Runs(environments.load(environment))
+    return KubeflowRuns(environments.load(environment))
 
 
 def _table(rows: Sequence[tuple[str, ...]]) -> None:

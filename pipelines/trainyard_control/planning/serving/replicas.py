@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from trainyard import quantity
-from trainyard.contract.artifacts.export import Answer, Export, Exports, Latency
+from trainyard.contract.artifacts.export import Answer, ExportedFile, Exports, Latency
 from trainyard.errors import ConfigurationError, TrainyardError
 from trainyard.spec.environment import Environment
 from trainyard.spec.hardware import machines
@@ -78,7 +78,7 @@ def demand(text: str) -> Demand:
     )
 
 
-def last_exports(recipe: Recipe, root: str) -> list[Export]:
+def last_exports(recipe: Recipe, root: str) -> list[ExportedFile]:
     """Return the files of the recipe's last export. Raises `ConfigurationError` if the storage holds none."""
     folder = storage.join(root, recipe.name, "export")
     uris = [storage.join(folder, key) for key in storage.children(folder)]
@@ -123,7 +123,7 @@ def answers_folder(recipe: Recipe, root: str) -> str:
 
 def plan(
     environment: Environment,
-    exports: list[Export],
+    exports: list[ExportedFile],
     wanted: Demand,
     measured: Mapping[str, Latency] | None = None,
     folder: str = "",

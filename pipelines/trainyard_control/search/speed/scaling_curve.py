@@ -12,7 +12,7 @@ _GOOD = 0.8  # chosen: a lower share of perfect is worth a remark
 
 
 @dataclass(frozen=True)
-class Point:
+class ScalingPoint:
     """Some workers, each with the batch of the one worker.
 
     times: their speed over that of one. doubled: over that of half as many, None if that was not measured. A step
@@ -32,7 +32,7 @@ class Point:
         return self.times / self.speed.workers
 
 
-def points(speeds: Sequence[Speed]) -> list[Point]:
+def points(speeds: Sequence[Speed]) -> list[ScalingPoint]:
     """Return the points of the curve, which begins at the first speed; none if all have one worker."""
     if not any(speed.workers > 1 for speed in speeds):
         return []
@@ -44,11 +44,11 @@ def points(speeds: Sequence[Speed]) -> list[Point]:
         lost = {part: _part(speed, part) - _part(one, part) for part in ("all_reduce", "input")}
         lost["rest"] = step - first - sum(lost.values())
         times = speed.examples_per_second / one.examples_per_second
-        found.append(Point(speed, times, half and speed.examples_per_second / half, step, lost))
+        found.append(ScalingPoint(speed, times, half and speed.examples_per_second / half, step, lost))
     return found
 
 
-def drawn(points: Sequence[Point]) -> Chart:
+def drawn(points: Sequence[ScalingPoint]) -> Chart:
     """Return the curve beside the perfect one."""
     one = points[0].speed.examples_per_second
     marks = [
@@ -62,7 +62,7 @@ def drawn(points: Sequence[Point]) -> Chart:
     return chart("Speed and workers", ("workers", "examples/s"), marks, lines, log_x=True, log_y=True)
 
 
-def table(points: Sequence[Point]) -> tuple[list[str], list[list[str]]]:
+def table(points: Sequence[ScalingPoint]) -> tuple[list[str], list[list[str]]]:
     """Return the head and the rows of the page's table."""
     head = ["workers", "examples/s", "×", "of perfect", "by the last doubling", "step, ms"]
     head += ["longer for: sum of gradients, ms", "input, ms", "the rest, ms"]
@@ -81,7 +81,7 @@ def table(points: Sequence[Point]) -> tuple[list[str], list[list[str]]]:
     return head, rows
 
 
-def sentences(points: Sequence[Point]) -> list[str]:
+def sentences(points: Sequence[ScalingPoint]) -> list[str]:
     """Return what the curve says of the most workers."""
     last, one = points[-1], points[0]
     lost = last.lost_ms

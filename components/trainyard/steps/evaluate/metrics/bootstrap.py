@@ -12,7 +12,7 @@ import numpy as np
 from trainyard.contract.artifacts.gate import Interval
 from trainyard.spec.gates import Task
 from trainyard.steps.evaluate.metrics.measure import statistics
-from trainyard.steps.evaluate.metrics.predictions import Floats, Predictions
+from trainyard.steps.evaluate.metrics.predictions import Floats, SplitPredictions
 from trainyard.steps.evaluate.metrics.resampled import Statistic
 
 CONFIDENCE = 0.95
@@ -22,7 +22,7 @@ CELLS = 2_000_000
 
 
 def intervals(
-    task: Task, predictions: Predictions, metrics: Mapping[str, float], resamples: int, seed: int
+    task: Task, predictions: SplitPredictions, metrics: Mapping[str, float], resamples: int, seed: int
 ) -> dict[str, Interval]:
     """Return the 95 % interval of each of `metrics`, which `measure` gave for `predictions`; equal for equal seeds.
 
@@ -36,7 +36,7 @@ def intervals(
 
 
 def difference(
-    task: Task, metric: str, candidate: Predictions, champion: Predictions, resamples: int, seed: int
+    task: Task, metric: str, candidate: SplitPredictions, champion: SplitPredictions, resamples: int, seed: int
 ) -> Interval | None:
     """Return the interval of `metric` of the candidate minus the champion, over the same examples in the same order.
 
@@ -74,7 +74,7 @@ def _weights(generator: np.random.Generator, rows: int, examples: int) -> Floats
     return np.bincount(drawn.ravel(), minlength=rows * examples).reshape(rows, examples).astype(np.float64)
 
 
-def _effective_count(predictions: Predictions) -> float:
+def _effective_count(predictions: SplitPredictions) -> float:
     """Return how many examples of one weight say as much: their number if all count the same.
 
     Source: L. Kish, Survey Sampling, 1965, section 11.7.

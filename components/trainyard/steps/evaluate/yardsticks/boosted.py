@@ -14,7 +14,7 @@ from trainyard import events
 from trainyard.contract.artifacts.preprocess import Examples, Feature
 from trainyard.contract.document import Split
 from trainyard.data.examples import ExampleFolder
-from trainyard.steps.evaluate.metrics.predictions import Predictions
+from trainyard.steps.evaluate.metrics.predictions import SplitPredictions
 from trainyard.steps.evaluate.yardsticks.columns import Arrays, first_examples, is_table
 
 _Trees = HistGradientBoostingClassifier | HistGradientBoostingRegressor
@@ -30,7 +30,7 @@ _MOST_CATEGORIES = 255  # that scikit-learn's trees tell apart; more ids count a
 _MOST_WORDS = 200  # chosen: of a text, those that come most often
 
 
-def boosted_predictions(examples: ExampleFolder, split: Split, seed: int) -> tuple[Predictions, int] | None:
+def boosted_predictions(examples: ExampleFolder, split: Split, seed: int) -> tuple[SplitPredictions, int] | None:
     """Return what boosted trees, grown on the training split, answer to the examples of `split`, in stored order.
 
     And how many examples they learnt from. They are those of scikit-learn with its own settings and the model's
@@ -69,7 +69,7 @@ def boosted_predictions(examples: ExampleFolder, split: Split, seed: int) -> tup
     ]
     events.emit("boosted", examples=len(targets), seconds=round(time.monotonic() - started, 2))
     judged_labels, outputs = (np.concatenate(parts) for parts in zip(*answers, strict=True))
-    return Predictions(judged_labels, outputs, examples.weights(split)), len(targets)
+    return SplitPredictions(judged_labels, outputs, examples.weights(split)), len(targets)
 
 
 def _answer(trees: list[_Trees], features: Arrays, inputs: list[Feature], examples: Examples) -> NDArray[np.float32]:

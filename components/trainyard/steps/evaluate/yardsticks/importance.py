@@ -11,7 +11,7 @@ from trainyard.contract.artifacts.evaluate import Importance
 from trainyard.contract.document import Split
 from trainyard.data.examples import ExampleFolder
 from trainyard.spec.recipe import Recipe
-from trainyard.steps.evaluate.metrics.predictions import Predictions
+from trainyard.steps.evaluate.metrics.predictions import SplitPredictions
 from trainyard.steps.evaluate.yardsticks.columns import Arrays, features_by_column, first_examples, is_table
 
 _EXAMPLES, _REPEATS, _COLUMNS = 2000, 3, 200  # chosen: some seconds at the most
@@ -34,7 +34,7 @@ def importances(
 
     def loss(inputs: Arrays) -> float:
         outputs = predict({name: tf.constant(values) for name, values in inputs.items()}).numpy()
-        judged = Predictions(labels, outputs, weights)
+        judged = SplitPredictions(labels, outputs, weights)
         return judged.mean(judged.losses)
 
     whole, draw = loss(features), np.random.default_rng(recipe.seed)

@@ -15,7 +15,7 @@ from trainyard.errors import DataError, did_you_mean
 from trainyard.quality.tables.cells import as_texts, cells, is_list, joined
 from trainyard.spec.feature_names import input_name
 from trainyard.steps.predict.pushed_model import PushedModel, RawInput
-from trainyard.steps.predict.reading.batches import Array, Batch, Items, Rejected
+from trainyard.steps.predict.reading.batches import Array, InputBatch, Items, Rejected
 
 ROWS = 4096
 """Of a batch; chosen: what costs once a batch is then little."""
@@ -61,7 +61,7 @@ def table_items(columns: pa.RecordBatch, names: pa.Array, model: PushedModel, ke
     inputs = {input_name(name): values if not bad.any() else values[good] for name, (values, _) in typed.items()}
     for start in range(0, len(keys), ROWS):
         end = start + ROWS
-        yield Batch(keys.slice(start, ROWS), {name: values[start:end] for name, values in inputs.items()})
+        yield InputBatch(keys.slice(start, ROWS), {name: values[start:end] for name, values in inputs.items()})
 
 
 def _column(columns: pa.RecordBatch, name: str, rows: int) -> pa.Array:

@@ -16,13 +16,13 @@ from trainyard.errors import ConfigurationError, DataError
 from trainyard.steps.predict.pushed_model import PushedModel
 from trainyard.steps.predict.reading.batches import Array, Items
 from trainyard.steps.predict.reading.columns import require_columns, table_items
-from trainyard.steps.predict.reading.source import Source, find_source
+from trainyard.steps.predict.reading.source import InputFiles, find_source
 
 _PICTURES = "a path, a list of paths, or uint8 pictures (n, height, width) or (n, height, width, channels)"
 _ROWS = "a path, a list of paths, a pandas or Arrow table, or a dict of columns"
 
 
-def source_items(source: Source, model: PushedModel, key: str | None) -> Items:
+def source_items(source: InputFiles, model: PushedModel, key: str | None) -> Items:
     """Yield what is in the files of `source`. Raises `ConfigurationError` if there is no column that `key` names."""
     if model.channels is None:
         from trainyard.steps.predict.reading.tables import read_rows

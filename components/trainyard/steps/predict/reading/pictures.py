@@ -16,9 +16,9 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from trainyard.contract.pictures import BROKEN, FORMATS, KEPT_MODES, ORIENTATION
 from trainyard.spec.recipe import Data
-from trainyard.steps.predict.reading.batches import Batch, Items, Rejected
+from trainyard.steps.predict.reading.batches import InputBatch, Items, Rejected
 from trainyard.steps.predict.reading.picture_header import plain_size
-from trainyard.steps.predict.reading.source import Source
+from trainyard.steps.predict.reading.source import InputFiles
 from trainyard.steps.predict.reading.tables import numbered_records
 from trainyard.storage.listing import SourceFile
 
@@ -37,15 +37,15 @@ _MAX_BYTES = 4 * _MAX_PIXELS
 _Picture = tuple[str, bytes] | Rejected
 
 
-def read_pictures(source: Source, channels: int) -> Items:
+def read_pictures(source: InputFiles, channels: int) -> Items:
     """Yield the pictures in batches, each named by its file, or by the file and the number of its record."""
     return batches(_of(source, channels))
 
 
-def read_all(sources: Iterable[Source], channels: int) -> Items:
+def read_all(sources: Iterable[InputFiles], channels: int) -> Items:
     """Yield the pictures of several sources as `read_pictures`, each named by the path or URI of its file."""
 
-    def renamed(source: Source, item: _Picture) -> _Picture:
+    def renamed(source: InputFiles, item: _Picture) -> _Picture:
         if isinstance(item, Rejected):
             return replace(item, key=source.path_of(item.key))
         return source.path_of(item[0]), item[1]
@@ -93,16 +93,16 @@ def checked(key: str, encoded: bytes, channels: int) -> _Picture:
         return Rejected(key, "truncated_image", str(error))
 
 
-def _batch(pictures: list[tuple[str, bytes]]) -> Batch:
+def _batch(pictures: list[tuple[str, bytes]]) -> InputBatch:
     keys, encoded = zip(*pictures, strict=True)
-    return Batch(pa.array(keys, pa.string()), {_NAME: np.array(encoded, object)})
+    return InputBatch(pa.array(keys, pa.string()), {_NAME: np.array(encoded, object)})
 
 
-def _of(source: Source, channels: int) -> Iterator[_Picture]:
+def _of(source: InputFiles, channels: int) -> Iterator[_Picture]:
     return _of_files(source, channels) if source.kind == "pictures" else _of_records(source, channels)
 
 
-def _of_files(source: Source, channels: int) -> Iterator[_Picture]:
+def _of_files(source: InputFiles, channels: int) -> Iterator[_Picture]:
     with ThreadPoolExecutor(_READERS) as readers:
         waiting: deque[Future[list[_Picture]]] = deque()
         for start in range(0, len(source.files), _FILES):
@@ -113,11 +113,11 @@ def _of_files(source: Source, channels: int) -> Iterator[_Picture]:
             yield from waiting.popleft().result()
 
 
-def _read_all(source: Source, files: list[SourceFile], channels: int) -> list[_Picture]:
+def _read_all(source: InputFiles, files: list[SourceFile], channels: int) -> list[_Picture]:
     return [_read(source, file, channels) for file in files]
 
 
-def _read(source: Source, file: SourceFile, channels: int) -> _Picture:
+def _read(source: InputFiles, file: SourceFile, channels: int) -> _Picture:
     if file.reason:
         return Rejected(file.name, file.reason, file.detail)
     if file.bytes > _MAX_BYTES:
@@ -130,7 +130,7 @@ def _read(source: Source, file: SourceFile, channels: int) -> _Picture:
     return checked(file.name, encoded, channels)
 
 
-def _of_records(source: Source, channels: int) -> Iterator[_Picture]:
+def _of_records(source: InputFiles, channels: int) -> Iterator[_Picture]:
     for file in source.files:
         for item in numbered_records(source, file):
             if isinstance(item, Rejected):

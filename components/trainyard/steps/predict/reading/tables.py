@@ -17,7 +17,7 @@ from trainyard.quality.tables.table import Ragged, read_table
 from trainyard.steps.predict.pushed_model import PushedModel, RawInput
 from trainyard.steps.predict.reading.batches import Items, Rejected
 from trainyard.steps.predict.reading.columns import ROWS, require_columns, table_items
-from trainyard.steps.predict.reading.source import Source
+from trainyard.steps.predict.reading.source import InputFiles
 from trainyard.storage import tfrecord
 from trainyard.storage.listing import SourceFile
 from trainyard.storage.source_stream import local_file
@@ -29,7 +29,7 @@ _Block = tuple[pa.RecordBatch, pa.Array]
 _Form = Literal["text", "number", "list"]
 
 
-def read_rows(source: Source, model: PushedModel, key: str | None) -> Items:
+def read_rows(source: InputFiles, model: PushedModel, key: str | None) -> Items:
     """Yield the rows of all files in order. A file that cannot be read on is set aside from there.
 
     Raises `DataError` if the first file lacks a column.
@@ -69,7 +69,7 @@ class _Unreadable(Exception):
     """A file cannot be read, or not any further: why."""
 
 
-def _csv(source: Source, file: SourceFile, model: PushedModel, _key: str | None) -> Iterator[_Block | Rejected]:
+def _csv(source: InputFiles, file: SourceFile, model: PushedModel, _key: str | None) -> Iterator[_Block | Rejected]:
     table = read_table(SourceFiles(source.path, "csv", source.root, [file], [], model.quote))
     while True:
         try:
@@ -85,7 +85,7 @@ def _csv(source: Source, file: SourceFile, model: PushedModel, _key: str | None)
             yield item.columns, _names(file, pa.array(item.rows))
 
 
-def _parquet(source: Source, file: SourceFile, model: PushedModel, key: str | None) -> Iterator[_Block | Rejected]:
+def _parquet(source: InputFiles, file: SourceFile, model: PushedModel, key: str | None) -> Iterator[_Block | Rejected]:
     wanted = {key, *(each.name for each in model.inputs)}
     done = 0
     try:
@@ -99,7 +99,7 @@ def _parquet(source: Source, file: SourceFile, model: PushedModel, key: str | No
         raise _Unreadable(f"is no whole Parquet file ({error})") from error
 
 
-def _tfrecord(source: Source, file: SourceFile, model: PushedModel, key: str | None) -> Iterator[_Block | Rejected]:
+def _tfrecord(source: InputFiles, file: SourceFile, model: PushedModel, key: str | None) -> Iterator[_Block | Rejected]:
     from tfx_bsl.coders.example_coder import ExamplesToRecordBatchDecoder
 
     decoder = ExamplesToRecordBatchDecoder()
@@ -117,7 +117,7 @@ def _form(of: RawInput) -> _Form:
     return "text" if of.dtype == "string" else "number"
 
 
-def numbered_records(source: Source, file: SourceFile) -> Iterator[tuple[int, bytes] | Rejected]:
+def numbered_records(source: InputFiles, file: SourceFile) -> Iterator[tuple[int, bytes] | Rejected]:
     """Yield the records of a TFRecord file with their numbers, from 1 on; the last is what it cannot be read on for."""
     number = 0
     try:

@@ -18,7 +18,7 @@ from trainyard.errors import ConfigurationError, did_you_mean
 from trainyard.models.weights import HEAD
 from trainyard.spec.recipe import Recipe
 from trainyard.spec.training.model import UNTIL
-from trainyard.steps.train.engines.optimizer import Schedule
+from trainyard.steps.train.engines.optimizer import RateSchedule
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Phase:
 
     first_step: int
     frozen: frozenset[str]
-    schedule: Schedule
+    schedule: RateSchedule
     optimizer: keras.optimizers.Optimizer
     variables: list[keras.Variable]
 
@@ -67,7 +67,7 @@ def phases(
     model: keras.Model,
     recipe: Recipe,
     steps_per_epoch: int,
-    make: Callable[[Schedule], keras.optimizers.Optimizer],
+    make: Callable[[RateSchedule], keras.optimizers.Optimizer],
 ) -> Phases:
     """Return the phases of `recipe`, with optimizers that `make` returns, built for the variables that they change.
 
@@ -79,10 +79,10 @@ def phases(
     train, fine_tune = recipe.train, recipe.train.fine_tune
     head = fine_tune.head_epochs if fine_tune else 0
     factor = fine_tune.learning_rate_factor if fine_tune else 1.0
-    last = Schedule(train, steps_per_epoch, train.epochs - head, factor)
+    last = RateSchedule(train, steps_per_epoch, train.epochs - head, factor)
     parts = [(head * steps_per_epoch, _frozen(model, recipe.model.freeze), last)]
     if head:
-        parts.insert(0, (0, _frozen(model, "backbone"), Schedule(train, steps_per_epoch, head, scale=last.scale)))
+        parts.insert(0, (0, _frozen(model, "backbone"), RateSchedule(train, steps_per_epoch, head, scale=last.scale)))
     made = []
     for first_step, frozen, schedule in parts:
         optimizer = make(schedule)

@@ -50,7 +50,7 @@ class Checkpoint:
     arrays: dict[str, np.ndarray]
 
 
-class Checkpoints:
+class CheckpointFolder:
     """The checkpoints of one run below the folder `uri`: the last `keep` of them and the best one."""
 
     def __init__(self, uri: str, identity: str, keep: int, writes: bool = True) -> None:

@@ -19,12 +19,12 @@ from trainyard.spec.training.train import Train
 from trainyard.steps.train.engines.engine import Steps
 from trainyard.steps.train.engines.objective import has_top5
 from trainyard.steps.train.input.input import Input
-from trainyard.steps.train.loop.checkpoint import Checkpoint, Checkpoints, Progress, best_epoch, lost_best_message
+from trainyard.steps.train.loop.checkpoint import Checkpoint, CheckpointFolder, Progress, best_epoch, lost_best_message
 from trainyard.steps.train.loop.checkpoint_writer import CheckpointWriter
 from trainyard.steps.train.loop.goodput import Past
 from trainyard.steps.train.loop.progress import ProgressReporter
 from trainyard.steps.train.loop.save_schedule import SaveSchedule
-from trainyard.steps.train.loop.speed import Speed
+from trainyard.steps.train.loop.speed import SpeedMeter
 from trainyard.steps.train.loop.watchdog import Watchdog
 from trainyard.steps.train.peers.rank import Rank
 
@@ -54,7 +54,7 @@ class Loop:
         train: Train,
         steps: Steps,
         data: Input,
-        checkpoints: Checkpoints,
+        checkpoints: CheckpointFolder,
         on_epoch: Callable[[Epoch], None],
         rank: Rank,
         past: Past,
@@ -80,7 +80,7 @@ class Loop:
         self._evaluation: Any = None
         self._saves = SaveSchedule(train.checkpoints, data.steps_per_epoch)
         self._call_steps = 1
-        self._speed = Speed(data.batch_size)
+        self._speed = SpeedMeter(data.batch_size)
         self._reporter = ProgressReporter(steps, data, self._speed, self.total, self.seconds)
         self._started = False
         self._stop_requested = False
