@@ -64,6 +64,6 @@ def why_again(output: str, now: Origin) -> str:
     earlier = [before for name in names if (before := recorded(f"{folder}/{name}")) and before.recipe == now.recipe]
     if not earlier:
         return ""
-    changes = now.changes(max(earlier, key=lambda each: each.time))
+    changes = now.changes(max(earlier, key=lambda origin: origin.time))
     more = f" and {len(changes) - _SHOWN} more" if len(changes) > _SHOWN else ""
     return ", ".join(changes[:_SHOWN]) + more

@@ -196,15 +196,15 @@ def _single_faults(error: ValidationError) -> Iterator[Any]:
 
 def _location_in(location: Location, content: Any) -> Location:
     """Leave out the parts that pydantic adds for union members: they stand in no document."""
-    kept: list[str | int] = []
+    existing: list[str | int] = []
     for index, part in enumerate(location):
         inside = isinstance(content, list) and isinstance(part, int) and part < len(content)
         if inside or (isinstance(content, dict) and part in content):
             content = content[part]
         elif index < len(location) - 1 or not isinstance(content, dict):
             continue
-        kept.append(part)
-    return tuple(kept)
+        existing.append(part)
+    return tuple(existing)
 
 
 def _known_keys(model: type[BaseModel], at: Location) -> list[str]:

@@ -95,7 +95,7 @@ def plan(
     forecasts = choose(candidates_of(loaded, where, known, work, past.observations), most, budget)
     feasible = [candidate for candidate in forecasts if candidate.feasible and candidate.hours]
     one = next((candidate for candidate in feasible if candidate.chosen), None)
-    one = one or min(feasible, key=lambda each: each.hours.expected if each.hours else math.inf, default=None)
+    one = one or min(feasible, key=lambda row: row.hours.expected if row.hours else math.inf, default=None)
     sentences: list[str] = []
     if one is not None:
         sentences = [

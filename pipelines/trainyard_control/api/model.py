@@ -90,7 +90,7 @@ class Model:
     @property
     def inputs(self) -> list[str]:
         """The columns that it takes, or `image`."""
-        return [each.name for each in self.pushed.inputs]
+        return [feature.name for feature in self.pushed.inputs]
 
     def __repr__(self) -> str:
         return f"<Model {self.folder}>"
@@ -113,8 +113,8 @@ class Model:
             from trainyard.steps.predict.prediction import Predictor
 
             self._predictor = Predictor(self.pushed)
-        found = self._predictor.predict(inputs, key)
-        return Predictions(found.table, found.rejected)
+        answers = self._predictor.predict(inputs, key)
+        return Predictions(answers.table, answers.rejected)
 
 
 def require_tensorflow() -> None:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 _HOURS_A_MONTH = 730
 
 
-def show_serving(recipe: Recipe, exports: list[ExportedFile], wanted: Demand, rows: list[Serving]) -> None:
+def show_serving(recipe: Recipe, exports: list[ExportedFile], demand: Demand, rows: list[Serving]) -> None:
     """Print the replicas that each pool needs, the measurements they follow from, and what was assumed."""
     from rich.markup import escape
 
@@ -21,8 +21,8 @@ def show_serving(recipe: Recipe, exports: list[ExportedFile], wanted: Demand, ro
 
     console = table_console()
     console.print(
-        f"[bold]{escape(recipe.name)}[/]: {wanted.qps:g} requests a second of one example, 95 % of them within "
-        f"{wanted.p95 * 1000:g} ms"
+        f"[bold]{escape(recipe.name)}[/]: {demand.qps:g} requests a second of one example, 95 % of them within "
+        f"{demand.p95 * 1000:g} ms"
     )
     measured = ", ".join(
         f"{export.format} {export.latency_ms.p50:g} ms (p95 {export.latency_ms.p95:g})" for export in exports

@@ -146,25 +146,25 @@ def pool_capacity(environment: Environment, name: str, nodes: list[Manifest], po
     if pods is None:
         return good(label, f"{len(fitting)} nodes; what is free there may not be read")
     room_for = sum(capacity(spec, node, pods) for node in fitting)
-    wanted = _workers(environment, name, pool)
-    if room_for < wanted:
+    workers = _workers(environment, name, pool)
+    if room_for < workers:
         return unknown(
-            label, f"{len(fitting)} nodes, room for {room_for} of {wanted} pods now: the run waits until others end"
+            label, f"{len(fitting)} nodes, room for {room_for} of {workers} pods now: the run waits until others end"
         )
-    return good(label, f"{len(fitting)} nodes, room for {room_for} pods now, {wanted} needed")
+    return good(label, f"{len(fitting)} nodes, room for {room_for} pods now, {workers} needed")
 
 
-def claim(environment: Environment, found: Manifest | None) -> Check:
+def claim(environment: Environment, volume_claim: Manifest | None) -> Check:
     """Check the volume that all pods share."""
     name = environment.volume.claim if environment.volume else ""
-    if found is None:
+    if volume_claim is None:
         return bad("volume", f"no PersistentVolumeClaim '{name}' in namespace {environment.namespace}. Create it")
-    modes = found["spec"].get("accessModes", [])
+    modes = volume_claim["spec"].get("accessModes", [])
     if "ReadWriteMany" not in modes:
         return bad(
             "volume", f"'{name}' is {', '.join(modes)}: pods on other nodes cannot mount it. Make it ReadWriteMany"
         )
-    phase = found.get("status", {}).get("phase", "unknown")
+    phase = volume_claim.get("status", {}).get("phase", "unknown")
     if phase == "Bound":
         return good("volume", f"'{name}' is bound, {', '.join(modes)}")
     return unknown("volume", f"'{name}' is {phase}; it may be bound when the first pod comes")

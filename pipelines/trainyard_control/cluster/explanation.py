@@ -278,16 +278,18 @@ def _unscheduled(finding: Finding, diagnosis: Diagnosis, evidence: Evidence) -> 
         gates = ", ".join(str(gate["name"]) for gate in evidence.pod["spec"].get("schedulingGates", []))
         return replace(finding, sentence=f"waits to be admitted ({gates})")
     message = diagnosis.message
-    found = find_obstacle(evidence.pod["spec"], evidence.nodes, evidence.pods) if evidence.nodes is not None else None
-    if found is None:
+    obstacle = (
+        find_obstacle(evidence.pod["spec"], evidence.nodes, evidence.pods) if evidence.nodes is not None else None
+    )
+    if obstacle is None:
         sentence = f"no node takes it: {message}" if message else "is not scheduled yet"
         return replace(finding, cause="unschedulable" if message else "scheduling", sentence=sentence)
     return replace(
         finding,
-        cause="full" if found.kind == "full" else "unschedulable",
-        sentence=f"no node takes it: {found.advice}",
-        permanent=found.permanent,
-        facts={"misfit": found.kind, "scheduler": message},
+        cause="full" if obstacle.kind == "full" else "unschedulable",
+        sentence=f"no node takes it: {obstacle.advice}",
+        permanent=obstacle.permanent,
+        facts={"misfit": obstacle.kind, "scheduler": message},
     )
 
 

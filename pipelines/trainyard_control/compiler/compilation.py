@@ -89,11 +89,11 @@ def compiled_prediction(model: str, inputs: str, predictions: str, key: str, env
 
     Raises `ConfigurationError` if one of them is on this machine alone and the environment is elsewhere.
     """
-    places = {"MODEL": model, "INPUT": inputs, "--out": predictions}
+    locations = {"MODEL": model, "INPUT": inputs, "--out": predictions}
     faults = [
         f"{name} '{place}' is on this machine, and the step of target {environment.target} runs elsewhere. Name its "
         "place in a bucket, or on the environment's volume."
-        for name, place in places.items()
+        for name, place in locations.items()
         if not reachable(place, environment)
     ]
     if faults and environment.target != "local":

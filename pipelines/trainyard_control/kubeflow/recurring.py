@@ -57,10 +57,10 @@ class Schedules:
         """
         namespace = self.environment.kubeflow.namespace
         try:
-            found = client.connect(namespace).get(f"/api/v1/namespaces/{namespace}/configmaps/{_ZONES}")
+            config_map = client.connect(namespace).get(f"/api/v1/namespaces/{namespace}/configmaps/{_ZONES}")
         except TrainyardError:
-            found = None
-        zone = ((found or {}).get("data") or {}).get("cronScheduleTimezone", "UTC")
+            config_map = None
+        zone = ((config_map or {}).get("data") or {}).get("cronScheduleTimezone", "UTC")
         if schedule.time_zone != zone:
             raise ConfigurationError(
                 f"{schedule.name}: time_zone: the server's schedules are in {zone}, "
@@ -68,14 +68,14 @@ class Schedules:
                 f"or set cronScheduleTimezone in the ConfigMap {_ZONES} of {namespace}."
             )
 
-    def _recurring(self, found: Any) -> Recurring:
-        runs = self.server.runs_of(str(found.recurring_run_id))
-        cron = found.trigger.cron_schedule.cron if found.trigger and found.trigger.cron_schedule else ""
+    def _recurring(self, recurring: Any) -> Recurring:
+        runs = self.server.runs_of(str(recurring.recurring_run_id))
+        cron = recurring.trigger.cron_schedule.cron if recurring.trigger and recurring.trigger.cron_schedule else ""
         return Recurring(
-            id=str(found.recurring_run_id),
-            name=str(found.display_name),
-            enabled=str(found.status) == "ENABLED",
-            created=found.created_at or datetime.now(UTC),
+            id=str(recurring.recurring_run_id),
+            name=str(recurring.display_name),
+            enabled=str(recurring.status) == "ENABLED",
+            created=recurring.created_at or datetime.now(UTC),
             last=runs[0].created_at if runs else None,
             running=any(str(run.state) not in OVER for run in runs),
             cron=str(cron),

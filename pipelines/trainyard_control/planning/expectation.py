@@ -54,7 +54,7 @@ def predicted(recipe: Recipe, environment: Environment, training: Training) -> P
     if recipe.train.command or recipe.train.teacher or model.name is None or model.width != 1 or model.depth != 1:
         return None
     past = read_history(environment, recipe)
-    before = [each for each in past.observations if each.finished < training.finished]
+    before = [observation for observation in past.observations if observation.finished < training.finished]
     try:
         known = data.find(recipe, past.examples, None)
         (candidate,) = candidates(recipe, environment, known, cost.of_recipe(recipe, known), before)

@@ -110,7 +110,7 @@ def plan(
             f"{name}. Give a multiple."
         )
     model = recipe.model.name or recipe.name
-    found = [
+    trainings = [
         training
         for training in records.trainings(environment.storage, recipe.name)
         if training.model == model
@@ -119,8 +119,8 @@ def plan(
         # Workers of one machine share the cores that each of them saw.
         and not (environment.target == "local" and training.workers > 1)
     ]
-    if found:
-        parts = measured_parts(max(found, key=lambda training: training.finished))
+    if trainings:
+        parts = measured_parts(max(trainings, key=lambda training: training.finished))
     else:
         factor = learning.factor(site.hardware, model, observations).expected
         decoding = decoded_per_second(data, replace(site, workers=1))

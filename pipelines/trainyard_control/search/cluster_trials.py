@@ -62,18 +62,18 @@ def run(sweep: Sweep, listener: ClusterListener, pending_limit: float, runs: Kub
 
 def require_room(sweep: Sweep) -> None:
     """Raise `ConfigurationError` if the pool of train cannot have nodes for so many trials at a time."""
-    where, wanted = sweep.environment, sweep.max_parallel
+    where, max_parallel = sweep.environment, sweep.max_parallel
     name = where.placement.get("train", where.placement.get(DEFAULT, ""))
     pool = where.pools[name]
-    room = wanted if pool.nodes is None else pool.nodes // pool.workers
-    if not 1 <= wanted <= room:
+    room = max_parallel if pool.nodes is None else pool.nodes // pool.workers
+    if not 1 <= max_parallel <= room:
         per_trial = "one" if pool.workers == 1 else f"{pool.workers}"
         nodes = (
             ""
             if pool.nodes is None
             else f": pool '{name}' has at most {pool.nodes} nodes, and a trial takes {per_trial}"
         )
-        raise ConfigurationError(f"max_parallel {wanted}: is not possible{nodes}. Give 1 to {max(1, room)}.")
+        raise ConfigurationError(f"max_parallel {max_parallel}: is not possible{nodes}. Give 1 to {max(1, room)}.")
 
 
 def packages(sweep: Sweep) -> list[Submission]:
@@ -81,9 +81,9 @@ def packages(sweep: Sweep) -> list[Submission]:
     if sweep.environment.target == "local":
         raise ConfigurationError("--dry-run: shows the runs of a cluster. Name its environment with -e.")
     require_room(sweep)
-    study = Study(sweep, kept=False)
-    taken = [study.take() for _ in range(min(sweep.max_parallel, sweep.count))]
-    return [_submission(sweep, trial) for trial, _ in filter(None, taken)]
+    study = Study(sweep, stored=False)
+    drawn = [study.take() for _ in range(min(sweep.max_parallel, sweep.count))]
+    return [_submission(sweep, trial) for trial, _ in filter(None, drawn)]
 
 
 def _submission(sweep: Sweep, trial: Trial) -> Submission:
@@ -144,9 +144,9 @@ class _ClusterTrials:
     def _ended(self, trial: Trial, run: str, view: RunView) -> Trial:
         sweep = self.study.sweep
         if view.state == "SUCCEEDED":
-            found = training_of(sweep.environment, sweep.recipe.name, run)
-            if found is not None:
-                return with_training(trial, sweep.recipe.name, *found)
+            training = training_of(sweep.environment, sweep.recipe.name, run)
+            if training is not None:
+                return with_training(trial, sweep.recipe.name, *training)
             why = f"{run} has succeeded, and its model is not in {sweep.environment.storage}"
         else:
             why = view.reason

@@ -146,7 +146,7 @@ def sentence(points: list[CurvePoint], law: PowerLaw, *, is_percentage: bool) ->
 
 def _point(share: float, examples: int, evaluation: Evaluation) -> CurvePoint:
     main = evaluation.main_metric
-    classes = {each.label: 1 - each.recall for each in evaluation.classes if each.examples}
+    classes = {measured.label: 1 - measured.recall for measured in evaluation.classes if measured.examples}
     if main != "accuracy":
         error, interval = evaluation.metrics[main], evaluation.intervals[main]
         low, high = interval.low, interval.high
@@ -183,7 +183,7 @@ def curve_page(name: str, points: list[CurvePoint], law: PowerLaw, text: str, er
     curve = chart("Error and examples", ("training examples", error), marks, {"": line}, band, log_x=True, log_y=True)
     head = ["share", "examples", error, "95 %, from", "to"]
     rows = [
-        [f"{each.fraction:g}", f"{each.examples:,}", *(f"{value:.4f}" for value in (each.error, each.low, each.high))]
-        for each in points
+        [f"{row.fraction:g}", f"{row.examples:,}", *(f"{value:.4f}" for value in (row.error, row.low, row.high))]
+        for row in points
     ]
     return page(f"{name}: how far data goes", [text], [curve], [(head, rows)])

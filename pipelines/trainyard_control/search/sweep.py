@@ -82,9 +82,9 @@ def in_lanes(study: Study, cores: Sequence[frozenset[int] | None], train: Train,
     timing = threading.Lock()  # of two networks at a time each would seem slower
 
     def lane(lane: Lane) -> None:
-        while not lane.stop.begun and (taken := study.take()):
+        while not lane.stop.begun and (next_trial := study.take()):
             with timing:
-                trial, drawn = _within_budget(study, *taken, lane, inputs)
+                trial, drawn = _within_budget(study, *next_trial, lane, inputs)
             if trial.state == "begun":
                 listener.trial_started(trial)
                 trial = train(trial, drawn, lane)

@@ -69,8 +69,8 @@ def with_derived(batch: RowBatch, data: Data) -> RowBatch:
             raise DataError(f"{batch.file}: no column '{name}'.{did_you_mean(name, names)} Correct the recipe's data.")
     derived = Derived(data, {name: batch.columns[name] for name in names})
     columns = {name: batch.columns[name] for name in names} | derived.texts
-    kept = pa.RecordBatch.from_pydict(columns).filter(pa.array(derived.left))
-    return RowBatch(batch.file, kept, batch.rows[derived.left])
+    remaining = pa.RecordBatch.from_pydict(columns).filter(pa.array(derived.left))
+    return RowBatch(batch.file, remaining, batch.rows[derived.left])
 
 
 def _bins(numbers: Any, width: Any) -> Any:

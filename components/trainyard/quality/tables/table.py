@@ -235,6 +235,6 @@ def _unreadable(name: str, error: Exception) -> DataError:
 def _not_csv(name: str, error: Exception, header: Sequence[str]) -> str:
     if "straddl" in str(error):
         return f"{name}: a row is longer than {_BLOCK >> 20} MiB. A quote that is opened and not closed is the cause."
-    if place := _PLACE.search(str(error)):
-        name = f"{name}: row {int(place[2]) + 1}: column '{header[int(place[1])]}'"
+    if position := _PLACE.search(str(error)):
+        name = f"{name}: row {int(position[2]) + 1}: column '{header[int(position[1])]}'"
     return f"{name}: is no CSV in UTF-8 ({error}). Save it as UTF-8, and quote cells as RFC 4180 or data.quote say."

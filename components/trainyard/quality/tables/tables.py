@@ -43,15 +43,15 @@ def profile_table(
     if not counts.columns or not counts.rows:
         raise DataError(f"{source.path}: there are no rows below the header. Name a file with data.")
     columns = [column.profile() for column in counts.columns.values()]
-    found = label or _likely_label(columns, counts.rows)
-    label_column = next((column for column in columns if column.name == found), None)
+    label_name = label or _likely_label(columns, counts.rows)
+    label_column = next((column for column in columns if column.name == label_name), None)
     if is_number is None:
         is_number = label_column is not None and _is_target(label_column)
     classes = {}
     if label_column is not None and not is_number:
         classes = counts.columns[label_column.name].most_common(_CLASSES)
-    drawn = counts.drawn() if found else {}
-    certainty = giveaways(drawn, found, is_number) if found else {}
+    drawn = counts.drawn() if label_name else {}
+    certainty = giveaways(drawn, label_name, is_number) if label_name else {}
     repeated = counts.repeated()
     profile = Profile(
         source=source.path,
@@ -62,14 +62,14 @@ def profile_table(
         rows=counts.rows,
         ragged=counts.ragged,
         ragged_such_as=counts.ragged_such_as,
-        label=found,
-        label_is_guessed=label is None and found is not None,
+        label=label_name,
+        label_is_guessed=label is None and label_name is not None,
         classes=classes,
         columns=columns,
         first=counts.first,
         repeated=repeated,
         giveaways=list(certainty),
-        mislabelled=counts.mislabelled(drawn, found) if found and classes else [],
+        mislabelled=counts.mislabelled(drawn, label_name) if label_name and classes else [],
         pictures=None,
         findings=[],
         others=source.others,
@@ -134,7 +134,7 @@ class _ColumnCounters:
         """Return the name, the label and the likely class of each suspicious row of those `drawn`, the surest first."""
         assert self.sample is not None  # noqa: S101 - there are rows
         places = self.sample.places()
-        return [(self._name(places[each.place]), each.label, each.likely) for each in suspects(drawn, label)]
+        return [(self._name(places[row.place]), row.label, row.likely) for row in suspects(drawn, label)]
 
     def _count(self, batch: RowBatch) -> None:
         index = np.arange(self.rows, self.rows + batch.columns.num_rows)
@@ -169,9 +169,9 @@ def _likely_label(columns: list[ColumnProfile], rows: int) -> str | None:
     fitting = [
         column for column in columns if column.distinct >= 2 and column.type in ("category", "integer", "number")
     ]
-    for wanted in _LABELS:
+    for usual in _LABELS:
         for column in fitting:
-            if column.name.lower() == wanted:
+            if column.name.lower() == usual:
                 return column.name
     last = columns[-1]
     return last.name if last in fitting and last.distinct <= min(100, max(2, rows // 10)) else None

@@ -107,10 +107,10 @@ def _curve(predictions: SplitPredictions, label: int, name: str) -> Roc:
     false, true, threshold = sklearn_metrics.roc_curve(
         _has(predictions, label), predictions.outputs[:, label], sample_weight=predictions.weights
     )
-    kept = np.unique(np.linspace(0, len(false) - 1, POINTS).round().astype(np.int64))
+    indices = np.unique(np.linspace(0, len(false) - 1, POINTS).round().astype(np.int64))
     return Roc(
         label=name,
-        false_positive_rate=false[kept].tolist(),
-        true_positive_rate=true[kept].tolist(),
-        threshold=np.minimum(threshold[kept], 1.0).tolist(),
+        false_positive_rate=false[indices].tolist(),
+        true_positive_rate=true[indices].tolist(),
+        threshold=np.minimum(threshold[indices], 1.0).tolist(),
     )

@@ -119,9 +119,9 @@ def _inputs(folder: str, signature: _ConcreteFunction, examples: ExampleFolder) 
     for name, feature in names.items():
         if feature is None:
             raise DataError(f"{folder}: its input '{name}' is no raw feature of these examples ({_listed(raw)}).")
-        wanted = inputs[name].dtype.name
-        if raw[feature].dtype != wanted:
-            raise DataError(f"{folder}: its input '{name}' is {wanted}, the raw feature is {raw[feature].dtype}.")
+        dtype = inputs[name].dtype.name
+        if raw[feature].dtype != dtype:
+            raise DataError(f"{folder}: its input '{name}' is {dtype}, the raw feature is {raw[feature].dtype}.")
     return {name: feature for name, feature in names.items() if feature is not None}
 
 

@@ -138,8 +138,8 @@ def _beside(recipe: Recipe, candidate: SplitPredictions, trees: SplitPredictions
         name: difference(recipe.task, name, candidate, trees, recipe.evaluate.bootstrap, recipe.seed)
         for name in metrics.keys() & {"roc_auc", MAIN_METRIC[recipe.task]}
     }
-    found = {name: interval for name, interval in sorted(differences.items()) if interval is not None}
-    return Boosted(examples=examples, metrics=metrics, differences=found)
+    intervals = {name: interval for name, interval in sorted(differences.items()) if interval is not None}
+    return Boosted(examples=examples, metrics=metrics, differences=intervals)
 
 
 def _measured(

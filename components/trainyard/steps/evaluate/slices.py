@@ -80,8 +80,8 @@ def _text(value: Any) -> str:
 
 def _by_value(values: NDArray[Any]) -> Iterator[tuple[str, NDArray[np.bool_]]]:
     names, counts = np.unique(values.astype(str), return_counts=True)
-    kept = np.sort(np.argsort(-counts, kind="stable")[:MOST])
-    for name in sorted(map(str, names[kept]), key=_order):
+    most_frequent = np.sort(np.argsort(-counts, kind="stable")[:MOST])
+    for name in sorted(map(str, names[most_frequent]), key=_order):
         yield name or "missing", values == name
 
 

@@ -59,19 +59,19 @@ def worst_examples(
 
 
 def _images(
-    examples: Examples, batches: tf.data.Dataset[KeyedBatch], wanted: NDArray[np.int64]
+    examples: Examples, batches: tf.data.Dataset[KeyedBatch], indices: NDArray[np.int64]
 ) -> dict[int, NDArray[np.float32]]:
     """Return the wanted examples' pictures by place in the split; none if the examples are no images."""
     feature = next((feature.name for feature in examples.features if feature.encoded), None)
-    if feature is None or len(wanted) == 0:
+    if feature is None or len(indices) == 0:
         return {}
     images: dict[int, NDArray[np.float32]] = {}
     first = 0
     for features, label, _key in batches:
-        in_batch = wanted[(wanted >= first) & (wanted < first + len(label))]
+        in_batch = indices[(indices >= first) & (indices < first + len(label))]
         images.update({int(index): features[feature][index - first].numpy() for index in in_batch})
         first += len(label)
-        if len(images) == len(wanted):
+        if len(images) == len(indices):
             break
     return images
 

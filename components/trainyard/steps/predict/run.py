@@ -43,8 +43,8 @@ def run(model: str, inputs: str, output: str, key: str = "", beam_options: str =
     made_from = {"model": pushed.folder, "inputs": inputs, "files": _digest(source), "key": key}
     with storage.lease(output):
         storage.remove_abandoned(output)
-        if (there := storage.committed(output)) is not None:
-            _require_same(output, there.origin, made_from)
+        if (committed := storage.committed(output)) is not None:
+            _require_same(output, committed.origin, made_from)
             events.emit("reused", step="predict", output=output)
             return
         step.assume_killed("predict", output)
@@ -77,10 +77,10 @@ def _predict(model: PushedModel, source: InputFiles, key: str | None, beam_optio
     do = PredictPart(model, dataclasses.replace(source, files=[]), key, str(folder), len(tasks))
 
     def left() -> list[Any]:
-        return [task for task in tasks if not do.found(task[0]).exists()]
+        return [task for task in tasks if not do.record_path(task[0]).exists()]
 
     def done() -> int:
-        return sum(len(files) for number, files in tasks if do.found(number).exists())
+        return sum(len(files) for number, files in tasks if do.record_path(number).exists())
 
     with progress.reported(len(source.files), "files", done):
         data_bytes = sum(file.bytes for file in source.files)
@@ -93,12 +93,12 @@ def _together(model: PushedModel, source: InputFiles, do: PredictPart, folder: P
     predicted, reasons, classes, first = 0, Counter[str](), Counter[str](), ""
     with (folder / "rejected.csv").open("wb") as rejected:
         for number in range(do.parts):
-            found = json.loads(do.found(number).read_text(encoding="utf-8"))
-            predicted += found["predicted"]
-            reasons.update(found["reasons"])
-            classes.update(found["classes"])
-            first = first or found["first"]
-            do.found(number).unlink()
+            record = json.loads(do.record_path(number).read_text(encoding="utf-8"))
+            predicted += record["predicted"]
+            reasons.update(record["reasons"])
+            classes.update(record["classes"])
+            first = first or record["first"]
+            do.record_path(number).unlink()
             if (own := do.rejected(number)).exists():
                 lines = own.read_bytes()
                 rejected.write(lines if not rejected.tell() else lines.partition(b"\n")[2])

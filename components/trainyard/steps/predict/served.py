@@ -47,8 +47,8 @@ class ServedModel:
                 yield from self.answer(half)
             return
         finite = np.asarray(np.isfinite(outputs.reshape(len(outputs), -1)).all(axis=1), np.bool_)
-        for place in np.flatnonzero(~finite).tolist():
-            yield Rejected(batch.keys[place].as_py(), "not_a_number", "the model gives NaN or infinity")
+        for row in np.flatnonzero(~finite).tolist():
+            yield Rejected(batch.keys[row].as_py(), "not_a_number", "the model gives NaN or infinity")
         if finite.all():
             yield Answers(batch.keys, outputs)
         elif finite.any():

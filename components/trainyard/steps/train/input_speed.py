@@ -108,7 +108,7 @@ def _written(
 ) -> ExampleFolder:
     """Write the training split `records` as the committed output of preprocess at `uri`, and return it."""
     features = [
-        each.model_copy(update={"pixels": pixels}) if each.name == feature.name else each for each in document.features
+        item.model_copy(update={"pixels": pixels}) if item.name == feature.name else item for item in document.features
     ]
     train = document.splits["train"].class_counts
     split = SplitFiles(examples=len(records), files=[_FILE], shard_examples=[len(records)], class_counts=train)

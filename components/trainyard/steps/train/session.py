@@ -99,8 +99,8 @@ def _train(
     data, steps = prepare(recipe, folder, engine, targets, precision, feed)
     if recipe.model.weights is not None:
         # A pod's own disk ends with it, and a machine's does not.
-        kept = storage.is_bucket(checkpoints) or "KUBERNETES_SERVICE_HOST" in os.environ
-        load_weights(recipe.model, steps.model, document.labels, keys.published_weights(checkpoints) if kept else "")
+        durable = storage.is_bucket(checkpoints) or "KUBERNETES_SERVICE_HOST" in os.environ
+        load_weights(recipe.model, steps.model, document.labels, keys.published_weights(checkpoints) if durable else "")
     if champion:
         warm_start.load_champion(champion, steps.model, examples, document.labels)
     seconds["build"] = time.perf_counter() - start

@@ -32,12 +32,12 @@ def list_(
     if _local(environment):
         from trainyard_control import api
 
-        found = api.runs(environment, count=count)
+        runs = api.runs(environment, count=count)
         if output is Output.JSON:
-            typer.echo(json.dumps([run.document() for run in found]))
+            typer.echo(json.dumps([run.document() for run in runs]))
             return
         rows = [("NAME", "STATE", "RECIPE", "METRIC", "DURATION")]
-        rows += [(run.name, run.state, run.recipe, run.metric or "–", duration_text(run.seconds)) for run in found]
+        rows += [(run.name, run.state, run.recipe, run.metric or "–", duration_text(run.seconds)) for run in runs]
         _table(rows)
         return
     views = _runs(environment).newest(count, everything)
@@ -183,8 +183,8 @@ def _watch_local(root: str, name: str) -> int:
         typer.echo(f"! the run goes on without this command: trainyard runs watch {run.name}", err=True)
         return ExitCode.INTERRUPTED
     mark = {"failed": "✗", "refused": "!"}.get(run.state, "✓")
-    told = ", ".join(filter(None, [run.state, run.metric, run.reason.rstrip(".")]))
-    typer.echo(f"{mark} {told} ({duration_text(run.seconds)})", err=True)
+    outcome = ", ".join(filter(None, [run.state, run.metric, run.reason.rstrip(".")]))
+    typer.echo(f"{mark} {outcome} ({duration_text(run.seconds)})", err=True)
     return int(run.record.get("exit_code", 0))
 
 

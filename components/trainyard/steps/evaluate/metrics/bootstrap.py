@@ -28,8 +28,8 @@ def intervals(
 
     A metric whose resamples all agree (an AUC of 1) gets none: they do not say how sure it is.
     """
-    wanted = {name: statistic for name, statistic in statistics(task, predictions).items() if name in metrics}
-    drawn = resample(wanted, len(predictions.labels), resamples, seed)
+    chosen = {name: statistic for name, statistic in statistics(task, predictions).items() if name in metrics}
+    drawn = resample(chosen, len(predictions.labels), resamples, seed)
     count = _effective_count(predictions)
     bounds = {name: _interval(name, metrics[name], count, draws) for name, draws in drawn.items()}
     return {name: interval for name, interval in bounds.items() if interval is not None}

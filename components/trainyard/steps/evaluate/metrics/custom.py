@@ -55,9 +55,9 @@ def _call(metrics: Metrics, predictions: SplitPredictions) -> dict[str, float]:
             f"It gets labels {predictions.labels.shape} and outputs {predictions.outputs.shape} and returns a dict "
             "of numbers."
         ) from error
-    taken = sorted(set(values) & {*ALL_METRICS})
+    reserved = sorted(set(values) & {*ALL_METRICS})
     broken = sorted(name for name, value in values.items() if not math.isfinite(value))
-    if taken or broken:
-        fault = f"'{taken[0]}' is Trainyard's own name" if taken else f"'{broken[0]}' is {values[broken[0]]}"
+    if reserved or broken:
+        fault = f"'{reserved[0]}' is Trainyard's own name" if reserved else f"'{broken[0]}' is {values[broken[0]]}"
         raise ConfigurationError(f"module: metrics: {fault}. Finite numbers by names of their own are allowed.")
     return values

@@ -45,11 +45,11 @@ def statistics(task: Task, predictions: SplitPredictions) -> dict[str, Statistic
         "multi_label": multi_label.statistics,
         "regression": _regression_statistics,
     }
-    found = statistics_of[task](predictions)
+    plain = statistics_of[task](predictions)
     own = predictions.weights
     if own is None:
-        return found
-    return {name: partial(_weighed, statistic, own) for name, statistic in found.items()}
+        return plain
+    return {name: partial(_weighed, statistic, own) for name, statistic in plain.items()}
 
 
 def _weighed(statistic: Statistic, own: Floats, weights: Floats) -> Floats:
@@ -105,7 +105,7 @@ def _regression_statistics(predictions: SplitPredictions) -> dict[str, Statistic
     if predictions.labels.ndim == 1:
         return _target_statistics(predictions)
     targets = [_target_statistics(predictions.of_target(index)) for index in range(predictions.labels.shape[1])]
-    return {name: partial(_mean_over, [each[name] for each in targets]) for name in targets[0]}
+    return {name: partial(_mean_over, [statistics[name] for statistics in targets]) for name in targets[0]}
 
 
 def _mean_over(targets: list[Statistic], weights: Floats) -> Floats:

@@ -44,7 +44,7 @@ def statistics(predictions: SplitPredictions) -> dict[str, Statistic]:
     scores = example_scores("multi_label", predictions.labels, predictions.outputs)
     exact = (labels == predicted).all(axis=1).astype(np.float64)
     losses = predictions.losses
-    found: dict[str, Statistic] = {
+    by_name: dict[str, Statistic] = {
         "f1": lambda weights: mean(weights, scores),
         "macro_f1": macro_f1(labels, predicted),
         "exact_match": lambda weights: mean(weights, exact),
@@ -52,8 +52,8 @@ def statistics(predictions: SplitPredictions) -> dict[str, Statistic]:
     }
     classes = judged_classes(predictions)
     if len(classes):
-        found["roc_auc"] = roc_auc(predictions.outputs[:, classes], labels[:, classes], predictions.weights)
-    return found
+        by_name["roc_auc"] = roc_auc(predictions.outputs[:, classes], labels[:, classes], predictions.weights)
+    return by_name
 
 
 def _macro_f1(predictions: SplitPredictions, predicted: NDArray[np.bool_]) -> float:

@@ -48,9 +48,9 @@ def boosted_predictions(examples: ExampleFolder, split: Split, seed: int) -> tup
     if any(len(np.unique(column)) < 2 for column in targets.reshape(len(targets), -1).T):
         return None
     categorical = [
-        not each.shape and 0 < (each.vocabulary_size or 0) <= _MOST_CATEGORIES
-        for each in inputs
-        for _ in range(_width(each))
+        not input_.shape and 0 < (input_.vocabulary_size or 0) <= _MOST_CATEGORIES
+        for input_ in inputs
+        for _ in range(_width(input_))
     ]
     kind = HistGradientBoostingRegressor if labels is None else HistGradientBoostingClassifier
     weights = examples.weights("train")
@@ -76,20 +76,20 @@ def _answer(trees: list[_Trees], features: Arrays, inputs: list[Feature], exampl
     """Return predictions (n,) or (n, targets), or probabilities (n, classes): 0 for a class that no tree has met."""
     matrix = _matrix(features, inputs)
     columns = []
-    for each in trees:
-        if isinstance(each, HistGradientBoostingRegressor):
-            columns.append(each.predict(matrix))
+    for tree in trees:
+        if isinstance(tree, HistGradientBoostingRegressor):
+            columns.append(tree.predict(matrix))
         elif examples.task == "multi_label":
-            columns.append(each.predict_proba(matrix)[:, 1])
+            columns.append(tree.predict_proba(matrix)[:, 1])
         else:
             outputs = np.zeros((len(matrix), examples.outputs), np.float32)
-            outputs[:, each.classes_] = each.predict_proba(matrix)
+            outputs[:, tree.classes_] = tree.predict_proba(matrix)
             return outputs
     return np.stack(columns, axis=1).astype(np.float32).reshape(-1, *examples.label_shape)
 
 
 def _matrix(features: Arrays, inputs: list[Feature]) -> NDArray[np.float32]:
-    return np.concatenate([_columns(features[each.name], each) for each in inputs], axis=1)
+    return np.concatenate([_columns(features[feature.name], feature) for feature in inputs], axis=1)
 
 
 def _columns(values: NDArray[Any], feature: Feature) -> NDArray[np.float32]:

@@ -38,9 +38,9 @@ def importances(
         return judged.mean(judged.losses)
 
     whole, draw = loss(features), np.random.default_rng(recipe.seed)
-    found = []
+    results = []
     for name, made in columns.items():
         orders = [draw.permutation(len(labels)) for _ in range(_REPEATS)]
-        grown = [loss(features | {each: features[each][order] for each in made}) - whole for order in orders]
-        found.append(Importance(column=name, loss_increase=float(np.mean(grown)), spread=float(np.std(grown))))
-    return sorted(found, key=lambda each: -each.loss_increase)
+        grown = [loss(features | {feature: features[feature][order] for feature in made}) - whole for order in orders]
+        results.append(Importance(column=name, loss_increase=float(np.mean(grown)), spread=float(np.std(grown))))
+    return sorted(results, key=lambda feature: -feature.loss_increase)

@@ -53,21 +53,21 @@ def read_all(sources: Iterable[InputFiles], channels: int) -> Items:
     return batches(renamed(source, item) for source in sources for item in _of(source, channels))
 
 
-def batches(found: Iterable[_Picture]) -> Items:
+def batches(pictures: Iterable[_Picture]) -> Items:
     """Yield pictures in batches, and those that are set aside."""
-    held: list[tuple[str, bytes]] = []
-    held_bytes = 0
-    for picture in found:
+    pending: list[tuple[str, bytes]] = []
+    pending_bytes = 0
+    for picture in pictures:
         if isinstance(picture, Rejected):
             yield picture
             continue
-        if held and (len(held) == PICTURES or held_bytes + len(picture[1]) > _BATCH_BYTES):
-            yield _batch(held)
-            held, held_bytes = [], 0
-        held.append(picture)
-        held_bytes += len(picture[1])
-    if held:
-        yield _batch(held)
+        if pending and (len(pending) == PICTURES or pending_bytes + len(picture[1]) > _BATCH_BYTES):
+            yield _batch(pending)
+            pending, pending_bytes = [], 0
+        pending.append(picture)
+        pending_bytes += len(picture[1])
+    if pending:
+        yield _batch(pending)
 
 
 def checked(key: str, encoded: bytes, channels: int) -> _Picture:
@@ -161,8 +161,8 @@ def _image_of(record: bytes) -> bytes | str:
 
 
 def _is_plain(image: Image.Image) -> bool:
-    kept = image.mode in KEPT_MODES.get(image.format or "", ()) and getattr(image, "n_frames", 1) == 1
-    return kept and (image.format == "PNG" or image.getexif().get(ORIENTATION, 1) == 1)
+    as_stored = image.mode in KEPT_MODES.get(image.format or "", ()) and getattr(image, "n_frames", 1) == 1
+    return as_stored and (image.format == "PNG" or image.getexif().get(ORIENTATION, 1) == 1)
 
 
 def _as_png(image: Image.Image, channels: int) -> bytes:

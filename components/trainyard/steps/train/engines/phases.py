@@ -86,8 +86,8 @@ def phases(
     made = []
     for first_step, frozen, schedule in parts:
         optimizer = make(schedule)
-        kept = {variable.path for layer in model.layers if layer.name in frozen for variable in layer.weights}
-        variables = [variable for variable in model.trainable_variables if variable.path not in kept]
+        frozen_paths = {variable.path for layer in model.layers if layer.name in frozen for variable in layer.weights}
+        variables = [variable for variable in model.trainable_variables if variable.path not in frozen_paths]
         optimizer.build(variables)
         made.append(Phase(first_step, frozen, schedule, optimizer, variables))
     result = Phases(made, last.scale)
@@ -104,19 +104,19 @@ def _frozen(model: keras.Model, freeze: str) -> frozenset[str]:
     if freeze == "backbone":
         return frozenset(names) - {HEAD}
     block = freeze.removeprefix(UNTIL)
-    exact = [place for place, name in enumerate(names) if name == block != HEAD]
+    exact = [index for index, name in enumerate(names) if name == block != HEAD]
     # expanded_conv_1 is no beginning of expanded_conv_10, and block4 is one of block4a.
-    parts = [place for place, name in enumerate(names) if name.startswith(f"{block}_")]
-    begun = [place for place, name in enumerate(names) if name.startswith(block) and name != HEAD]
-    places = exact or parts or begun
-    if not places:
+    parts = [index for index, name in enumerate(names) if name.startswith(f"{block}_")]
+    begun = [index for index, name in enumerate(names) if name.startswith(block) and name != HEAD]
+    indices = exact or parts or begun
+    if not indices:
         known = [layer.name for layer in model.layers if layer.weights and layer.name != HEAD]
         some = ", ".join(known[:: max(1, len(known) // 8)])
         raise ConfigurationError(
             f"model.freeze: {freeze}: no layer of '{model.name}' has a name that begins so."
             f"{did_you_mean(block, known)} Some of its layers are {some}."
         )
-    return frozenset(names[: places[-1] + 1])
+    return frozenset(names[: indices[-1] + 1])
 
 
 def _keep_statistics(model: keras.Model, phases: Phases) -> None:

@@ -53,11 +53,11 @@ def load(recipe: Recipe, examples: str, document: Examples) -> TeacherModel | No
     model.trainable = False
     warm_start.require_same_ids(settings.model, examples, document.labels, TEACHER, _ADVICE)
     inputs: Any = model.input
-    taken = {name: tuple(tensor.shape[1:]) for name, tensor in inputs.items()}
+    expected = {name: tuple(tensor.shape[1:]) for name, tensor in inputs.items()}
     own = {feature.name: feature.shape for feature in document.features}
-    if taken != own:
+    if expected != own:
         raise ConfigurationError(
-            f"{TEACHER}: {settings.model} takes {_shown(taken)}, and these examples are {_shown(own)}. {_ADVICE}"
+            f"{TEACHER}: {settings.model} takes {_shown(expected)}, and these examples are {_shown(own)}. {_ADVICE}"
         )
     return TeacherModel(model, settings)
 

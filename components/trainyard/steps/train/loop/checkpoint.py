@@ -70,9 +70,9 @@ class CheckpointFolder:
             progress.write(folder)
         steps = self.steps()
         best = best_epoch([epoch for epoch in progress.history if epoch.step in steps])
-        kept = {*steps[-self.keep :], best.step if best else step}
+        retained = {*steps[-self.keep :], best.step if best else step}
         for other in steps:
-            if other not in kept:
+            if other not in retained:
                 storage.remove(self._path(other))
 
     def steps(self) -> list[int]:

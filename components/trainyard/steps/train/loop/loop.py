@@ -295,13 +295,13 @@ class Loop:
         with self._clock("eval"):
             if self._evaluation is None:
                 self._evaluation = self.steps.distributed(self.data.evaluation())
-            batches, left = iter(self._evaluation), self.data.evaluation_steps
+            batches, remaining = iter(self._evaluation), self.data.evaluation_steps
             totals = np.zeros(4, np.float32)
-            while left:
-                count = min(left, self._call_steps)
+            while remaining:
+                count = min(remaining, self._call_steps)
                 with self.watchdog.call("evaluate"):
                     totals = self.steps.evaluate(batches, count, totals)
-                left -= count
+                remaining -= count
                 self._report_progress(step)
             loss, metric, top5, weight = (float(value) for value in totals)
         return loss / weight, metric / weight, top5 / weight if has_top5(self.data.folder.document) else None
