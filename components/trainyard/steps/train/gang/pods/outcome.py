@@ -121,11 +121,8 @@ def _worker(index: int, pod: Manifest | None) -> Worker:
     if diagnosis.state == "done":
         return Worker(index, "done", name)
     if diagnosis.state == "failed":
-        why = (
-            f"exit code {diagnosis.exit.code}"
-            if diagnosis.exit and diagnosis.exit.code
-            else diagnosis.reason or "no reason given"
-        )
+        code = diagnosis.exit and diagnosis.exit.code
+        why = f"exit code {code}" if code else diagnosis.reason or "no reason given"
         return Worker(index, "failed", name, f"pod failed: {why}")
     if diagnosis.ending:
         return Worker(index, "pending", name, "pod is ending")
