@@ -34,23 +34,17 @@ def list_(
         from trainyard_control import api
 
         runs = api.runs(environment, count=count)
-        if output is Output.JSON:
-            typer.echo(json.dumps([run.document() for run in runs]))
-            return
         rows = [("NAME", "STATE", "RECIPE", "METRIC", "DURATION")]
         rows += [(run.name, run.state, run.recipe, run.metric or "–", duration_text(run.seconds)) for run in runs]
-        _table(rows)
+        give(output, [run.document() for run in runs], lambda: _table(rows))
         return
     views = _runs(environment).newest(count, everything)
-    if output is Output.JSON:
-        typer.echo(json.dumps([run.summary() for run in views]))
-        return
     columns = [("NAME", "STATE", "RECIPE", "ENVIRONMENT", "CREATED", "DURATION")]
     columns += [
         (view.name, view.state, view.recipe, view.environment, view.created, duration_text(view.seconds))
         for view in views
     ]
-    _table(columns)
+    give(output, [run.summary() for run in views], lambda: _table(columns))
 
 
 @app.command("show")
