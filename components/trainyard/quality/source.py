@@ -67,15 +67,15 @@ def find_source(path: str, kind: Kind | None = None) -> SourceFiles:
             others.append(file.name)
         else:
             by_kind[of].append(file)
-    most: Kind = max(by_kind, key=lambda each: len(by_kind[each]))
-    found = kind or most
-    files = by_kind[found]
+    most: Kind = max(by_kind, key=lambda candidate: len(by_kind[candidate]))
+    chosen = kind or most
+    files = by_kind[chosen]
     if not files:
         raise DataError(f"{path}: {_none_of(kind, listed.files)}")
-    if found != "image_folder" and (bad := [file for file in files if file.reason]):
+    if chosen != "image_folder" and (bad := [file for file in files if file.reason]):
         raise DataError(f"{path}: {bad[0].name} cannot be read ({bad[0].detail}). Repair or remove it.")
-    others += [file.name for name, several in by_kind.items() if name != found for file in several]
-    return SourceFiles(path, found, listed.root, files, sorted(others))
+    others += [file.name for name, several in by_kind.items() if name != chosen for file in several]
+    return SourceFiles(path, chosen, listed.root, files, sorted(others))
 
 
 def require_libraries() -> None:
@@ -97,10 +97,10 @@ def _none_of(kind: Kind | None, files: list[listing.SourceFile]) -> str:
     shown = ", ".join(file.name for file in files[:_SHOWN])
     if kind in ("image_folder", None) and any(file.name.endswith((".tar", ".tar.gz")) for file in files):
         return f"pictures in archives, such as {shown}, are not looked into: preprocess reads and checks them itself."
-    wanted = {
+    expected = {
         "csv": "no CSV file (*.csv, *.csv.gz)",
         "image_folder": "no picture (*.jpg, *.png …)",
         "parquet": "no Parquet file (*.parquet, *.pq)",
         None: "neither CSV files (*.csv, *.csv.gz) nor Parquet files (*.parquet) nor pictures (*.jpg, *.png …)",
     }[kind]
-    return f"{wanted} among its {len(files)} files, such as {shown}. Name another source."
+    return f"{expected} among its {len(files)} files, such as {shown}. Name another source."

@@ -24,21 +24,21 @@ class Reached(Part):
     examples_per_second: float
 
 
-def time_to(training: Training, wanted: TimeTo | None, usd_per_hour: float | None = None) -> Reached | None:
-    """Return what the history of `training` says of what is `wanted`, None if nothing is.
+def time_to(training: Training, goal: TimeTo | None, usd_per_hour: float | None = None) -> Reached | None:
+    """Return what the history of `training` says of what is `goal`, None if nothing is.
 
     usd_per_hour: of all workers together. Source: DAWNBench, README.md, "ImageNet Training": the first entry of the
     epochs that reaches the accuracy, and its hours times the price.
     """
-    if wanted is None:
+    if goal is None:
         return None
-    values = [(epoch, _value(epoch, wanted)) for epoch in training.history]
+    values = [(epoch, _value(epoch, goal)) for epoch in training.history]
     known = [value for _, value in values if value is not None]
-    first = next((epoch for epoch, value in values if value is not None and value >= wanted.reach), None)
+    first = next((epoch for epoch, value in values if value is not None and value >= goal.reach), None)
     seconds = first.elapsed_seconds if first else None
     return Reached(
-        metric=wanted.metric,
-        reach=wanted.reach,
+        metric=goal.metric,
+        reach=goal.reach,
         best=max(known, default=None),
         epoch=first.epoch if first else None,
         seconds=seconds,
@@ -47,5 +47,5 @@ def time_to(training: Training, wanted: TimeTo | None, usd_per_hour: float | Non
     )
 
 
-def _value(epoch: Epoch, wanted: TimeTo) -> float | None:
-    return epoch.metric if wanted.metric == "accuracy" else epoch.top5_accuracy
+def _value(epoch: Epoch, goal: TimeTo) -> float | None:
+    return epoch.metric if goal.metric == "accuracy" else epoch.top5_accuracy

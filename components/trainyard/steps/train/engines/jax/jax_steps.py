@@ -16,7 +16,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from trainyard.spec.training.augment import Augment
 from trainyard.steps.train.engines.objective import Objective, top5
 from trainyard.steps.train.engines.phases import Phases
-from trainyard.steps.train.engines.teacher import Teacher
+from trainyard.steps.train.engines.teacher import TeacherModel
 from trainyard.steps.train.engines.variable_names import LOSS_SUM, SCALE, STEP, named_variables
 from trainyard.steps.train.input import on_device
 
@@ -43,7 +43,7 @@ class JaxSteps:
         model: keras.Model,
         phases: Phases,
         objective: Objective,
-        teacher: Teacher | None,
+        teacher: TeacherModel | None,
         augment: Augment,
         micro_batches: int,
     ) -> None:
