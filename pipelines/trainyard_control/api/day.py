@@ -100,7 +100,4 @@ def _hours_with(
     except TrainyardError:
         return None
     forecasts = candidates(other, environment, data, work, observations)
-    return next(
-        (row.hours.expected for row in forecasts if row.pool == pool and row.hours and row.feasible),
-        None,
-    )
+    return next((row.hours.expected for row in forecasts if row.pool == pool and row.hours and row.feasible), None)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from trainyard.errors import ConfigurationError
+from trainyard_control.cli.answers import give, give_page
 from trainyard_control.cli.options import LOCAL, DryRun, EnvironmentName, HtmlPage, Output, OutputFormat
 from trainyard_control.cluster.durations import duration_text
 
@@ -129,15 +130,8 @@ def compare(
     from trainyard_control.api.runs import ELSEWHERE, Runs
 
     compared = Runs(of_this_machine(environment, ELSEWHERE).storage).compare(*names)
-    if html is not None:
-        from trainyard.quality.page import write_html
-
-        write_html(compared.page(), html)
-        typer.echo(f"✓ wrote {html}", err=True)
-    if output is Output.JSON:
-        typer.echo(json.dumps(compared.document()))
-    else:
-        _show_comparison(compared)
+    give_page(html, compared.page)
+    give(output, compared.document(), lambda: _show_comparison(compared))
 
 
 @app.command("cancel")
