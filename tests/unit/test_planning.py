@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from benchmarks.data import made_imagenet
 from typer.testing import CliRunner
 
 from trainyard.contract.artifacts.preprocess import Examples, ImageShape, SplitFiles
@@ -325,6 +326,22 @@ def test_the_files_of_a_folder_are_counted(tmp_path: Path) -> None:
     )
     found = data.find(recipes.load(str(recipe)), None, None)
     assert (found.train, found.eval, found.classes, found.origin) == (8, 1, 2, "files counted")
+
+
+def test_the_pictures_in_archives_are_counted_by_their_headers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made_imagenet.write(tmp_path / "images", "archives", train=20, val=2, side=16, classes=4)
+    recipe = tmp_path / "pets.yaml"
+    recipe.write_text(
+        "name: pets\nmodel: {name: cnn_small}\n"
+        "data: {format: image_folder, path: images, image_size: [16, 16], split: {by: folder, eval: 0.1}}\n"
+    )
+    whole = data.find(recipes.load(str(recipe)), None, None)
+    assert (whole.train, whole.classes, whole.origin) == (72, 4, "members of archives counted")
+    monkeypatch.setattr(data, "_HEADERS", 16)
+    few = data.find(recipes.load(str(recipe)), None, None)
+    assert few.classes == 4 and few.origin == "estimated from archives" and 65 < few.train < 120
+    one = recipes.load(str(recipe), ["data.path=images/ILSVRC2012_img_train.tar", "data.split={by: content}"])
+    assert data.find(one, None, None).classes == 4
 
 
 def test_the_json_of_a_plan_has_exactly_the_agreed_keys(tmp_path: Path) -> None:

@@ -360,6 +360,9 @@ def test_a_chart_places_its_marks_within_its_axes() -> None:
     assert drawn.x.at(31.6227766) == pytest.approx((drawn.x.at(1) + drawn.x.at(1000)) / 2, abs=0.1)
     assert [name for _, name in drawn.x.ticks] == ["1", "10", "100", "1000"]
     assert drawn.y.low < 0.5 < drawn.y.high  # all values are equal
+    large = chart("a", ("x", "y"), [Mark(1, 100_000), Mark(2, 200_000.5)])
+    assert max(len(name) for _, name in large.y.ticks) == 6 and drawn.x.start == 62
+    assert large.x.start - 6 - 6 * 6.5 >= 24, "the title stands left of six digits, not on them"
     named = chart("a", ("x", "y"), [Mark(0, 1), Mark(1, 2)], categories=("cnn_small", "alexnet"))
     assert [name for _, name in named.x.ticks] == ["cnn_small", "alexnet"]
     crowded = chart("a", ("x", "y"), [Mark(0, 1)], categories=LADDERS["efficient"])

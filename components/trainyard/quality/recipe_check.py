@@ -7,6 +7,7 @@ from itertools import islice
 
 import numpy as np
 
+from trainyard.contract.pictures import JUDGES, split_of
 from trainyard.errors import DataError, did_you_mean
 from trainyard.quality.arrow import forgo_pandas
 from trainyard.quality.inspect import recipe_source
@@ -18,6 +19,7 @@ from trainyard.quality.tables.table import RowBatch, find_delimiter, read_table
 from trainyard.spec.recipe import Data, Recipe
 
 _ROWS = 10_000  # chosen: parsed in some tens of milliseconds
+_HEADERS = 2_048  # of archives; chosen: ImageNet's thousand classes and a picture of each, in some 100 ms
 _PICTURES = 64  # chosen: by their headers, also from a bucket in a second
 _SUCH_AS = 3
 
@@ -28,7 +30,7 @@ def check_first(recipe: Recipe) -> str:
     Raises `DataError` with each fault in a line, `ConfigurationError` if the data are not files to look into.
     """
     forgo_pandas()
-    source = recipe_source(recipe)
+    source = recipe_source(recipe, _HEADERS)
     faults, looked_at = _check_table(recipe, source) if source.is_table else _check_pictures(recipe, source)
     if faults:
         raise DataError("\n".join([f"{source.path}: does not fit the recipe (looked at {looked_at}):", *faults]))
@@ -109,8 +111,8 @@ def _label_faults(name: str, column: Cells, batch: RowBatch, recipe: Recipe) -> 
 
 
 def _check_pictures(recipe: Recipe, source: SourceFiles) -> tuple[list[str], str]:
-    classes = {file.name.partition("/")[0] for file in source.files if "/" in file.name}
-    faults = []
+    classes = {source.label(file.name) for file in source.files if not file.reason} - {None}
+    faults = _lacking_splits(source) if source.has_splits else []
     if len(classes) < 2:
         faults.append(
             f"data.path: the pictures lie in {len(classes)} class folders. Put those of each class into a folder of "
@@ -125,4 +127,16 @@ def _check_pictures(recipe: Recipe, source: SourceFiles) -> tuple[list[str], str
         faults.append(
             f"data.path: {len(broken)} of {len(files)} pictures cannot be read, such as {shown}. Repair them."
         )
-    return faults, f"{len(files)} of {len(source.files):,} pictures in {len(classes)} classes"
+    about = "" if source.is_whole else "about "
+    return faults, f"{len(files)} of {about}{source.count:,} pictures in {len(classes)} classes"
+
+
+def _lacking_splits(source: SourceFiles) -> list[str]:
+    splits = {split_of(file.name.partition("/")[0]) for file in source.files}
+    lacking = [] if "train" in splits else ["trains (train)"]
+    lacking += [] if splits & {*JUDGES} else [f"judges ({', '.join(JUDGES)})"]
+    return [
+        f"data.split: by: folder finds no folder or archive that {what}. Name the folder that holds both as data.path, "
+        "or split by content."
+        for what in lacking
+    ]

@@ -84,7 +84,7 @@ def render(
         columns=summaries(outputs.folders.get("preprocess")) if outputs.examples and not outputs.examples.image else [],
         training=training,
         scaling=scaling(training, outputs.folders["train"]) if training else None,
-        reached=time_to(training, recipe.evaluate.time_to, usd_per_hour) if training else None,
+        reached=time_to(training, recipe.evaluate.time_to, usd_per_hour, outputs.examples) if training else None,
         evaluation=evaluation,
         mistakes=_mistakes(evaluation, outputs.folders),
         confused=_confused(evaluation),

@@ -58,6 +58,8 @@ def _facts_of(record: dict[str, Any], network: str | None) -> Table:
         facts.add_row("devices", escape(", ".join(train["devices"])))
     if reached := record.get("time_to"):
         facts.add_row("time to", escape(_reached(reached)))
+        if published := reached.get("published"):
+            facts.add_row("published", escape(_published(published)))
     if record["pushed"]:
         facts.add_row("pushed", escape(f"version {record['pushed']['version']} → {record['pushed']['path']}"))
     facts.add_row("report", escape(record["report"]))
@@ -75,6 +77,11 @@ def _reached(reached: dict[str, Any]) -> str:
         return f"{goal}: not reached, {best}"
     cost = "" if reached["dollars"] is None else f", ${reached['dollars']:.4g}"
     return f"{goal}: {reached['seconds']:.1f} s, epoch {reached['epoch']}{cost}"
+
+
+def _published(rows: list[dict[str, Any]]) -> str:
+    first, last = rows[0], rows[-1]
+    return f"{first['hours'] * 60:.3g} min, {first['hardware']}, to {last['hours']:.3g} h, {last['hardware']}"
 
 
 def _remark(text: str) -> Padding:

@@ -57,7 +57,7 @@ def profile_pictures(source: SourceFiles) -> Profile:
     counts = _PictureCounters()
     draws = mixed(np.arange(1, len(source.files) + 1, dtype=np.uint64))
     limit = np.partition(draws, SAMPLED)[SAMPLED] if len(draws) > SAMPLED else np.uint64(2**64 - 1)
-    per_class = max(1, _SHEET // max(1, len({_label(file.name) for file in source.files})))
+    per_class = max(1, _SHEET // max(1, len({source.label(file.name) for file in source.files})))
     for file, draw in zip(source.files, draws, strict=True):
         _count(counts, source, file, bool(draw <= limit), per_class)
     if not counts.heights:
@@ -118,16 +118,11 @@ def measure(source: SourceFiles, file: SourceFile) -> SizedPicture | str:
         if file.reason:
             return file.detail
         with source.open(file) as stream, Image.open(stream, formats=FORMATS) as image:
-            return SizedPicture(file.name, _label(file.name) or "", image.height, image.width)
+            return SizedPicture(file.name, source.label(file.name) or "", image.height, image.width)
     except UnidentifiedImageError:
         return "no picture"
     except (*BROKEN, Image.DecompressionBombError) as error:
         return str(error)
-
-
-def _label(name: str) -> str | None:
-    folder, slash, _ = name.partition("/")
-    return folder if slash else None
 
 
 def _count(counts: _PictureCounters, source: SourceFiles, file: SourceFile, sampled: bool, per_class: int) -> None:
@@ -141,7 +136,7 @@ def _count(counts: _PictureCounters, source: SourceFiles, file: SourceFile, samp
             if image.width * image.height > _MOST_PIXELS:
                 raise OSError(f"{image.width} x {image.height} pixels")
             height, width, mode, kind = image.height, image.width, image.mode, image.format or "?"
-            label = _label(file.name)
+            label = source.label(file.name)
             if sampled:
                 sheet = counts.sheet.setdefault(label or "", [])
                 if len(sheet) < per_class and len(counts.sheet) <= _SHEET:
