@@ -17,6 +17,7 @@ from trainyard.contract.artifacts.evaluate import Evaluation
 from trainyard.contract.artifacts.export import Exports
 from trainyard.contract.champion import Champion, champion
 from trainyard.contract.training import warm_start, weights
+from trainyard.contract.training.gang import check_input_workers
 from trainyard.contract.window import day_of
 from trainyard.errors import ExitCode, TrainyardError
 from trainyard.graph import STEPS, is_from
@@ -87,6 +88,7 @@ class LocalRun:
 
         Raises the error class of the step that failed, with its sentence.
         """
+        check_input_workers(self.recipe, self.environment.input_count)
         summary.reserve(self.root, self.recipe, self.run_id)
         if self.recipe.train.image:
             message = "train.image is for clusters; the program runs in this machine's Python"
@@ -138,6 +140,8 @@ class LocalRun:
         arguments |= {STEPS[name].argument: self.folders[name] for name in STEPS[step].reads}
         if step == "train":
             arguments["checkpoints"] = keys.checkpoints(output)
+            if count := self.environment.input_count:
+                arguments["input-workers"] = str(count)
         if step == "preprocess":
             arguments |= {"beam-options": self.environment.beam_options, "day": self.day}
         self.unfinished = {step: output}

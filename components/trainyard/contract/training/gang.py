@@ -16,6 +16,7 @@ from trainyard.spec.documents import Strict
 from trainyard.spec.environment import DEFAULT, TRAIN, Environment, SecretKey, Volume
 from trainyard.spec.hardware.catalog import Platform
 from trainyard.spec.hardware.pools import Pool
+from trainyard.spec.recipe import Recipe
 
 STEP = TRAIN
 
@@ -61,6 +62,15 @@ def gang_spec(environment: Environment) -> GangSpec | None:
         variables=environment.variables,
         secrets=environment.secrets,
     )
+
+
+def check_input_workers(recipe: Recipe, count: int) -> None:
+    """Raise `ConfigurationError` if `count` input workers have nothing to do for `recipe`."""
+    if count and recipe.train.command is not None:
+        raise ConfigurationError(
+            f"{recipe.name}: train.command: a program of its own reads the examples itself, and the environment has "
+            f"{count} input workers. Leave input_workers out of it."
+        )
 
 
 def to_parameter(plan: GangSpec | None) -> str:

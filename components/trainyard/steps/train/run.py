@@ -7,29 +7,41 @@ import os
 import time
 from contextlib import nullcontext
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from trainyard import events
 from trainyard.contract.training import weights
+from trainyard.contract.training.gang import check_input_workers
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.train.engines import engine
 from trainyard.steps.train.expected_devices import check_devices
+from trainyard.steps.train.gang import settings
 from trainyard.storage import storage
 
+if TYPE_CHECKING:
+    from trainyard.steps.train.input.service.client import InputService
 
-def run(recipe: Recipe, examples: str, checkpoints: str, output: Path, start: str = "") -> None:
+
+def run(
+    recipe: Recipe, examples: str, checkpoints: str, output: Path, start: str = "", input_workers: str = "0"
+) -> None:
     """Leave model.keras, training.json and tensorboard/ in `output`, resuming from `checkpoints` if there are any.
 
     start: the version of a pushed model (its folder, or URI) whose weights come first; '' for weights of its own.
+    input_workers: how many processes of their own prepare the batches; 0 if those that train do.
     Several workers train as processes of their own on this machine; so does JAX, because a process has one engine, and
-    this one may have TensorFlow's already; and so does a program of the recipe's own.
+    this one may have TensorFlow's already; so does a program of the recipe's own, and what input workers feed.
     """
     check_devices()
-    if recipe.train.command is None and recipe.train.workers == 1 and engine.engine_name() == "tensorflow":
+    count = int(input_workers)
+    check_input_workers(recipe, count)
+    alone = recipe.train.command is None and recipe.train.workers == 1 and not count
+    if alone and engine.engine_name() == "tensorflow":
         train_in_process(recipe, examples, checkpoints, output, start=start)
         return
     from trainyard.steps.train.gang import local_gang
 
-    local_gang.run(recipe, examples, checkpoints, output, start)
+    local_gang.run(recipe, examples, checkpoints, output, start, count)
 
 
 def train_in_process(
@@ -61,15 +73,16 @@ def train_in_process(
     gang_past.spent["import"] = import_seconds
     gang_past.reads_since = time.time()
     manifest = storage.require(examples, made_by="preprocess")
-    streamed = files.streamed_files(recipe, examples, current_rank())
+    service = _input_service()
+    streamed = set() if service else files.streamed_files(recipe, examples, current_rank())
     stream = storage.stream(examples, "preprocess", streamed) if streamed else None
-    needed_files = files.needed_files(recipe, examples, current_rank(), streamed=stream is not None)
+    needed_files = files.needed_files(recipe, examples, current_rank(), stream is not None, service is not None)
     examples = str(storage.local(examples, made_by="preprocess", only=needed_files))
     feed = Feed(stream, examples) if stream else None
     champion = str(storage.local(start, made_by="push")) if start else ""
     with storage.lease(checkpoints) if current_rank().chief else nullcontext(), stream or nullcontext():
         document = session.train(
-            recipe, examples, checkpoints, _identity(recipe, manifest), output, gang_past, champion, feed
+            recipe, examples, checkpoints, _identity(recipe, manifest), output, gang_past, champion, feed, service
         )
     seconds = {"import": round(import_seconds, 3), **document.seconds}
     teacher = recipe.train.teacher.model if recipe.train.teacher else ""
@@ -84,6 +97,17 @@ def train_in_process(
         bottleneck=document.bottleneck,
         seconds=round(sum(seconds.values()), 1),
     )
+
+
+def _input_service() -> InputService | None:
+    """Return the input workers that the environment names, once they serve; None if it names none."""
+    from trainyard.steps.train.input.service.client import InputService
+
+    addresses = os.environ.get(settings.INPUT_WORKERS)
+    if not addresses:
+        return None
+    token = os.environ.get(settings.GANG_TOKEN, "")
+    return InputService.connect(addresses.split(","), token, settings.start_deadline_seconds())
 
 
 def _identity(recipe: Recipe, examples: storage.Manifest) -> str:

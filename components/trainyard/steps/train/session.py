@@ -36,6 +36,7 @@ from trainyard.steps.train.gang.rank import Rank, current_rank
 from trainyard.steps.train.input.class_weights import class_weights
 from trainyard.steps.train.input.feed import Feed
 from trainyard.steps.train.input.input import Input, LocalReplicas
+from trainyard.steps.train.input.service.client import InputService
 from trainyard.steps.train.loop import goodput, speed
 from trainyard.steps.train.loop.checkpoint import Checkpoints
 from trainyard.steps.train.loop.goodput import Past
@@ -53,20 +54,27 @@ def train(
     past: Past | None = None,
     champion: str = "",
     feed: Feed | None = None,
+    service: InputService | None = None,
 ) -> Training:
     """Write model.keras and tensorboard/ into `output` and return the evidence, without the import's seconds.
 
     Resumes from the newest checkpoint below `checkpoints` that was made with the same `identity`. Without one it begins
     with the weights in the folder `champion` of a pushed version, if there is one. If TF_CONFIG describes a gang, all
     its workers must call this; the chief alone leaves a model. feed: brings the shards that are not in `examples`.
-    Raises `PeerLost` if one of the workers is gone.
+    service: the input workers that prepare the batches. Raises `PeerLost` if one of the workers is gone.
     """
     start, rank, engine = time.perf_counter(), current_rank(), engines.create_engine()
     watchdog = training_watchdog(rank)
     try:
-        with watchdog.watching(), reading(examples), feed.errors(watchdog.note_progress) if feed else nullcontext():
+        with (
+            watchdog.watching(),
+            reading(examples),
+            feed.errors(watchdog.note_progress) if feed else nullcontext(),
+            service.errors() if service else nullcontext(),
+        ):
             return _train(
-                engine, watchdog, recipe, examples, checkpoints, identity, output, past or Past(), champion, feed
+                *(engine, watchdog, recipe, examples, checkpoints, identity, output, past or Past()),
+                *(champion, feed, service),
             )
     except Exception as error:
         if rank.workers == 1 or not engine.is_peer_loss(error):
@@ -88,6 +96,7 @@ def _train(
     past: Past,
     champion: str,
     feed: Feed | None,
+    service: InputService | None,
 ) -> Training:
     rank = current_rank()
     measured, seconds = _start(engine)
@@ -96,7 +105,7 @@ def _train(
     document = folder.document
     targets = target_moments(folder.labels("train")) if document.task == "regression" else (0.0, 1.0)
     precision = engine.precision(recipe.train)
-    data, steps = prepare(recipe, folder, engine, targets, precision, feed)
+    data, steps = prepare(recipe, folder, engine, targets, precision, feed, service)
     if recipe.model.weights is not None:
         # A pod's own disk ends with it, and a machine's does not.
         kept = storage.is_bucket(checkpoints) or "KUBERNETES_SERVICE_HOST" in os.environ
@@ -180,6 +189,7 @@ def prepare(
     targets: Moments,
     precision: str,
     feed: Feed | None = None,
+    service: InputService | None = None,
 ) -> tuple[Input, Steps]:
     """Return the batches of a run and its steps with their first weights, nothing traced yet.
 
@@ -187,7 +197,8 @@ def prepare(
     """
     document = folder.document
     weights = class_weights(recipe, document.labels, document.splits["train"].class_counts)
-    data = Input(recipe, folder, weights, _local_replicas(recipe, engine.replicas, current_rank()), feed)
+    replicas = _local_replicas(recipe, engine.replicas, current_rank())
+    data = Input(recipe, folder, weights, replicas, feed, service=service)
     minimized = objective(document, recipe.train.label_smoothing, targets[1])
     # Layers count from one again, so that their names do not depend on what the process built before.
     keras.utils.clear_session(free_memory=False)

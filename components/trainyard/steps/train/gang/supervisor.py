@@ -60,14 +60,13 @@ class Membership:
                 f"TRAINYARD_WORKERS, TRAINYARD_WORKER_INDEX: {','.join(addresses)!r} has no worker {index!r}. "
                 "Give host:port for each worker, with commas between, and the index of this one, from 0."
             )
-        deadline = float(os.environ.get(settings.START_DEADLINE_SECONDS, "300"))
         token = os.environ.get(settings.GANG_TOKEN, "")
         if not token:
             raise ConfigurationError(
                 "TRAINYARD_GANG_TOKEN: is not set. Give all workers of the gang the same random text: "
                 "they know each other by it."
             )
-        return cls(int(index), addresses, token, deadline, call_seconds())
+        return cls(int(index), addresses, token, settings.start_deadline_seconds(), call_seconds())
 
     @property
     def rendezvous(self) -> tuple[str, int]:
