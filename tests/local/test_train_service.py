@@ -99,6 +99,7 @@ def test_a_killed_input_worker_costs_at_most_one_checkpoint_interval_and_no_batc
     (restart,) = training.restarts
     assert "train: input worker 1 of 2 (127.0.0.1:" in restart.reason and "is lost" in restart.reason
     assert restart.lost_steps <= INTERVAL and training.steps == alone.training.steps
+    assert (training.input_workers, alone.training.input_workers) == (WORKERS, 0)
     np.testing.assert_array_equal(served.weights(), alone.weights())
     assert not gang_processes.processes_of(tmp_path / "served")
 

@@ -32,6 +32,8 @@ LONGEST_SECONDS = (1 << 31) - 1  # what Kubeflow's field of a run's deadline hol
 # the retry of its launcher (steps/train/gang/launcher_heartbeat.py).
 PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 30, 600
 
+MOST_INPUT_WORKERS = 64  # chosen: each reads the serialized records of all
+
 Step = Annotated[str, Field(min_length=1, max_length=128)]
 
 
@@ -63,7 +65,9 @@ class SecretKey(Strict):
 class InputWorkers(Strict):
     """Processes beside a training that read, decode and change its batches, where its own cores are too few."""
 
-    count: Annotated[int, Field(ge=1, le=64)] = Field(description="How many, over all workers of a gang.")
+    count: Annotated[int, Field(ge=1, le=MOST_INPUT_WORKERS)] = Field(
+        description="How many, over all workers of a gang."
+    )
     pool: Step | Literal[""] = Field(
         "", description="A cpu pool, for a pod each; target local has none: they are processes of this machine."
     )

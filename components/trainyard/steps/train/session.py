@@ -245,6 +245,7 @@ def _finish(
         step_range_ms=[round(1000 * end, 3) for end in (min(epochs), max(epochs))],
         cached_step_range_ms=[round(1000 * end, 3) for end in (min(calls), max(calls))],
         replicas=replicas,
+        input_workers=loop.data.input_workers,
         worker_examples_per_second=loop.data.batch_size / real / rank.workers,
         all_reduce_ms=1000 * all_reduce,
         gradient_bytes=loop.steps.gradient_bytes if replicas > 1 else 0,

@@ -71,6 +71,11 @@ class Input:
     service: InputService | None = None
 
     @property
+    def input_workers(self) -> int:
+        """How many input workers prepare the training split's batches."""
+        return len(self.service.workers) if self.service else 0
+
+    @property
     def batch_size(self) -> int:
         """Examples a global batch."""
         return self.recipe.train.batch_size
