@@ -77,7 +77,8 @@ test-cluster: setup ## Run the tests that need the cluster of KUBECONFIG and the
 	$(BIN)/pytest $(PROCESSES) -m cluster tests/cluster
 
 goldens: setup ## Write the golden files again, to be reviewed as a diff
-	TRAINYARD_GOLDENS=write $(BIN)/pytest tests/golden tests/unit/test_published.py tests/unit/test_scaling_simulation.py
+	TRAINYARD_GOLDENS=write $(BIN)/pytest tests/golden tests/unit/test_published.py tests/unit/test_scaling_simulation.py \
+	  tests/unit/test_time_to.py
 
 docs: setup ## Build the documentation into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

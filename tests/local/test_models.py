@@ -11,13 +11,16 @@ import trainyard.data  # noqa: F401 - chooses Keras 3
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from trainyard.contract.artifacts.preprocess import Feature
 from trainyard.errors import ConfigurationError
 from trainyard.models.build import build
+from trainyard.spec import recipe as recipes
 from trainyard.spec.networks import COLUMN_NETWORKS, MINIMUM_SIDE, WIDER, Network
 from trainyard.spec.training.model import Model
 from trainyard.steps.train.engines.network import limit_batch_norm_momentum
+from trainyard.steps.train.engines.optimizer import Schedule, optimizer
 from trainyard.steps.train.engines.tensorflow.strategy import precision_policy
 
 CODE = [Path(__file__).parents[2] / folder for folder in ("components", "pipelines")]
@@ -141,6 +144,25 @@ def test_a_networks_name_stands_in_three_files_or_fewer(name: str) -> None:
     files = [file for folder in CODE for kind in ("*.py", "*.json") for file in folder.rglob(kind)]
     naming = [file.name for file in files if f'"{name}"' in file.read_text(encoding="utf-8")]
     assert 0 < len(naming) <= 3, naming
+
+
+def test_resnet50_v1_5_learns_by_the_optimizer_of_its_recipe() -> None:
+    recipe = recipes.load("imagenet-resnet50", ["train.epochs=1", "train.batch_size=8"])
+    model = build(recipe.model, [image(32, 32, 3)], 2, seed=1)
+    trainer = optimizer(recipe.train, Schedule(recipe.train, steps_per_epoch=8), float16=False)
+    labels = np.arange(8) % 2
+    noise = np.random.default_rng(1).uniform(0, 80, (8, 32, 32, 3))
+    features = {"image": (noise + 170 * labels[:, None, None, None]).astype(np.float32)}
+    losses = []
+    for _ in range(4):
+        with tf.GradientTape() as tape:
+            logits = model(features, training=True)
+            loss = tf.reduce_mean(keras.losses.sparse_categorical_crossentropy(labels, logits, from_logits=True))
+        trainer.apply_gradients(
+            zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables, strict=True)
+        )
+        losses.append(float(loss))
+    assert losses[-1] < 0.5 * losses[0], losses
 
 
 def test_an_image_network_refuses_columns() -> None:

@@ -34,6 +34,27 @@ train: {epochs: 2, batch_size: 32, optimizer: {name: sgd, learning_rate: 0.01, c
 """
 
 
+GROWS = """
+name: grows
+module: own.py
+data: {format: image_folder, bundled: digits, channels: 1}
+train:
+  epochs: 2
+  batch_size: 32
+  progressive_resizing: [{epochs: 1, size: 32}]
+  optimizer: {name: sgd, learning_rate: 0.02, clip_norm: 0.05}
+  checkpoints: {keep: 99}
+"""
+POOLED = """
+import keras
+def build_model(features, outputs):
+    image = keras.Input((40, 40, 1), name="image")
+    x = keras.layers.Conv2D(8, 3, activation="relu", name="conv")(keras.layers.Rescaling(1 / 255)(image))
+    x = keras.layers.GlobalAveragePooling2D()(keras.layers.BatchNormalization()(x))
+    return keras.Model({"image": image}, keras.layers.Dense(outputs)(x), name="pooled")
+"""
+
+
 @pytest.fixture(scope="module")
 def examples(tmp_path_factory: pytest.TempPathFactory) -> str:
     return gang_processes.examples(tmp_path_factory.mktemp("digits"))
@@ -100,6 +121,15 @@ def test_a_regression_with_categories_ends_under_jax_as_under_tensorflow(tmp_pat
     (tmp_path / "tensorflow").mkdir()
     (tmp_path / "tensorflow/recipe.yaml").write_text(TABLE)
     assert_engines_agree(tmp_path, train_folders.table(tmp_path / "examples"))
+
+
+def test_images_that_grow_train_the_same_weights_under_jax_as_under_tensorflow(tmp_path: Path) -> None:
+    (tmp_path / "tensorflow").mkdir()
+    (tmp_path / "tensorflow/recipe.yaml").write_text(GROWS)
+    for name in ("tensorflow", "jax"):
+        (tmp_path / name).mkdir(exist_ok=True)
+        (tmp_path / name / "own.py").write_text(POOLED)
+    assert_engines_agree(tmp_path, train_folders.digits(tmp_path / "examples", limit=120, scale=5))
 
 
 def assert_engines_agree(folder: Path, examples: str) -> None:

@@ -25,7 +25,7 @@ from trainyard.storage import storage
 from trainyard_control.api.progress import SweepScreen
 from trainyard_control.cli.main import app
 from trainyard_control.kubeflow import runs as watching
-from trainyard_control.kubeflow.runs import Runs
+from trainyard_control.kubeflow.runs import KubeflowRuns
 from trainyard_control.search import cluster_trials
 from trainyard_control.search.space import Dimension
 from trainyard_control.search.study import Sweep
@@ -138,7 +138,7 @@ def environment(tmp_path: Path) -> str:
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watching, "_POLL_SECONDS", 0.001)
     monkeypatch.setattr(cluster_trials, "_POLL_SECONDS", 0.01)
-    monkeypatch.setattr(Runs, "cluster", property(lambda _: no_pods()))
+    monkeypatch.setattr(KubeflowRuns, "cluster", property(lambda _: no_pods()))
 
 
 def no_pods() -> None:
@@ -149,7 +149,7 @@ def swept(environment: str, root: Path, server: Server, values: int = 6, name: s
     where = environments.load(environment).model_copy(update={"storage": str(root)})
     dimensions = [Dimension("model.dropout", values=tuple(number / 10 for number in range(values)))]
     sweep = Sweep("digits", [], [*dimensions], where, max_parallel=2, run=name)
-    runs = Runs(where)
+    runs = KubeflowRuns(where)
     runs.server = server  # type: ignore[assignment]
     return cluster_trials.run(sweep, SweepScreen(sweep.count, "accuracy"), 60, runs)
 
@@ -219,7 +219,7 @@ def test_each_package_trains_on_the_pool_of_train_under_a_label(environment: str
     ("options", "sentence"),
     [
         (["--max-parallel", "3"], "pool 'l4' has at most 5 nodes, and a trial takes 2. Give 1 to 2"),
-        (["--max-parallel", "0"], "--max-parallel 0: is not possible"),
+        (["--max-parallel", "0"], "max_parallel 0: is not possible"),
         (["--name", "A_"], "is not a name"),
         (["--over", "train.epochss=1,2"], "Did you mean 'epochs'"),
     ],

@@ -16,7 +16,7 @@ from trainyard.errors import ConfigurationError, ExitCode
 from trainyard.spec import environment as environments
 from trainyard.spec.hardware.catalog import Toleration, hosts
 from trainyard.spec.hardware.pools import Placement, Pool, device_variables, placement
-from trainyard.steps.train.gang import launcher_heartbeat
+from trainyard.steps.train.peers import launcher_heartbeat
 from trainyard_control.cluster.node_pools import count
 
 ROOT = Path(__file__).parents[2]

@@ -65,7 +65,7 @@ def test_input_workers_of_the_environment_reach_the_training_unless_a_program_of
             super()._process(step, output, arguments)
 
     Noted(recipes.load("digits"), place, "run", None, Quiet()).execute()
-    assert given["train"]["input-workers"] == "3" and "input-workers" not in given["evaluate"]
+    assert given["train"]["input_workers"] == "3" and "input_workers" not in given["evaluate"]
     digits = recipes.load("digits")
     own = digits.model_copy(update={"train": digits.train.model_copy(update={"command": ["python", "own.py"]})})
     with pytest.raises(ConfigurationError, match="reads the examples itself, and the environment has 3 input workers"):

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from benchmarks.data import made_imagenet
 from typer.testing import CliRunner
 
 from trainyard.contract.artifacts.preprocess import Examples, ImageShape, SplitFiles
@@ -24,7 +25,7 @@ from trainyard_control.planning.choice import choose, usd
 from trainyard_control.planning.environment_file import set_train_pool, timeout, with_train
 from trainyard_control.planning.history import read_history
 from trainyard_control.planning.learning import Observation
-from trainyard_control.planning.plan import Candidate, Range, candidates
+from trainyard_control.planning.plan import Candidate, Estimate, candidates
 from trainyard_control.planning.roofline import ExampleCost, Site, communication_seconds, needed_bytes, step_seconds
 
 RESNET = cost.named("resnet50", (224, 224, 3), 1000)
@@ -183,7 +184,7 @@ def test_recorded_runs_are_read_and_those_without_a_cost_are_left_out(tmp_path: 
 
 
 def pool(name: str, hours_: float, cost_usd: float | None, feasible: bool = True) -> Candidate:
-    return Candidate(name, 1, 1, Range(1, 2, 3), Range(hours_ / 2, hours_, 2 * hours_), cost_usd, feasible)
+    return Candidate(name, 1, 1, Estimate(1, 2, 3), Estimate(hours_ / 2, hours_, 2 * hours_), cost_usd, feasible)
 
 
 @pytest.mark.parametrize(
@@ -242,7 +243,7 @@ def test_without_any_price_more_devices_are_taken_only_where_they_are_faster() -
         "one": "the fastest of 2 pools; it has no price",
         "two": "about as fast as one with more devices",
     }
-    (taken,) = [each.pool for each in choose([one, replace(two, hours=Range(2, 5, 8))], None, None) if each.chosen]
+    (taken,) = [each.pool for each in choose([one, replace(two, hours=Estimate(2, 5, 8))], None, None) if each.chosen]
     assert taken == "two"
 
 
@@ -325,6 +326,22 @@ def test_the_files_of_a_folder_are_counted(tmp_path: Path) -> None:
     )
     found = data.find(recipes.load(str(recipe)), None, None)
     assert (found.train, found.eval, found.classes, found.origin) == (8, 1, 2, "files counted")
+
+
+def test_the_pictures_in_archives_are_counted_by_their_headers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made_imagenet.write(tmp_path / "images", "archives", train=20, val=2, side=16, classes=4)
+    recipe = tmp_path / "pets.yaml"
+    recipe.write_text(
+        "name: pets\nmodel: {name: cnn_small}\n"
+        "data: {format: image_folder, path: images, image_size: [16, 16], split: {by: folder, eval: 0.1}}\n"
+    )
+    whole = data.find(recipes.load(str(recipe)), None, None)
+    assert (whole.train, whole.classes, whole.origin) == (72, 4, "members of archives counted")
+    monkeypatch.setattr(data, "_HEADERS", 16)
+    few = data.find(recipes.load(str(recipe)), None, None)
+    assert few.classes == 4 and few.origin == "estimated from archives" and 65 < few.train < 120
+    one = recipes.load(str(recipe), ["data.path=images/ILSVRC2012_img_train.tar", "data.split={by: content}"])
+    assert data.find(one, None, None).classes == 4
 
 
 def test_the_json_of_a_plan_has_exactly_the_agreed_keys(tmp_path: Path) -> None:

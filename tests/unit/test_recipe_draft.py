@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from benchmarks.data import made_imagenet
 from PIL import Image
 from pyarrow import csv, parquet
 from typer.testing import CliRunner
@@ -119,6 +120,53 @@ def test_a_folder_of_pictures_becomes_a_recipe(tmp_path: Path, mode: str, channe
     assert drafted.data.image_size == (128, 128) and drafted.data.channels == channels
     assert drafted.model.name == "mobilenet_v3_small"
     assert check_first(drafted) == "12 of 12 pictures in 2 classes"
+
+
+def imagenet(folder: Path) -> Path:
+    """A recipe of a made set in the form of ImageNet's archives, beside which lie the archives."""
+    made_imagenet.write(folder / "data", "archives", train=30, val=3, side=32, classes=3)
+    file = folder / "imagenet.yaml"
+    file.write_text(
+        "name: imagenet\nmodel: {name: cnn_small}\n"
+        "data: {format: image_folder, path: data, image_size: [32, 32], split: {by: folder, eval: 0.1}}\n"
+    )
+    return file
+
+
+def test_archives_are_held_against_a_recipe_by_their_first_members(tmp_path: Path) -> None:
+    file = imagenet(tmp_path)
+    held = CliRunner().invoke(app, ["recipe", "validate", str(file), "--data"])
+    assert held.exit_code == 0 and "✓ 64 of 99 pictures in 3 classes fit it" in held.stderr, held
+    profile = inspect_recipe(recipes.load(str(file)))
+    assert profile.rows == 99 and profile.pictures is not None and profile.pictures.formats == {"JPEG": 99}
+    assert profile.classes == {name: 30 for name in made_imagenet.CLASSES[:3]}, "those of val lie in no class folder"
+    one = tmp_path / "data" / "ILSVRC2012_img_train.tar"
+    assert inspect(str(one)).classes == profile.classes, "an archive that is the source is its root"
+    (tmp_path / "data" / "ILSVRC2012_img_val.tar").unlink()
+    with pytest.raises(DataError, match=r"finds no folder or archive that judges \(val, validation, test\)"):
+        check_first(recipes.load(str(file)))
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (b"<html>404</html>" * 99, r"ILSVRC2012_img_train\.tar: is no tar archive, though its name ends so"),
+        (made_imagenet.archive([("n1.tar", b"no" * 999)]), r"img_train\.tar/n1\.tar: is no tar archive, though"),
+        (
+            made_imagenet.archive([("../../x.jpg", b"1"), ("cat/1.jpg", b"1"), ("dog/2.jpg", b"1")]),
+            r"3 of 12 pictures cannot be read, such as .*x\.jpg \(the member's name leads out of the archive\)",
+        ),
+        (
+            made_imagenet.archive([("cat/1.jpg", b"1"), ("dog/2.jpg", b"1" * 9999)])[:5000],
+            r"3 of 12 pictures cannot be read, such as",
+        ),
+    ],
+)
+def test_a_hostile_archive_is_refused_in_a_sentence(tmp_path: Path, content: bytes, sentence: str) -> None:
+    file = imagenet(tmp_path)
+    (tmp_path / "data" / "ILSVRC2012_img_train.tar").write_bytes(content)
+    with pytest.raises(DataError, match=sentence):
+        check_first(recipes.load(str(file)))
 
 
 def test_the_command_writes_the_recipe_once_and_says_what_it_guessed(tmp_path: Path) -> None:

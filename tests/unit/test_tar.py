@@ -14,9 +14,10 @@ from trainyard.errors import ConfigurationError, DataError
 from trainyard.quality.source import find_source
 from trainyard.spec import documents
 from trainyard.spec.recipe import Data, Recipe
-from trainyard.steps.preprocess.readers import tar
 from trainyard.steps.preprocess.readers.files import WHOLE, Piece, find_files
 from trainyard.steps.preprocess.readers.official import with_official
+from trainyard.steps.preprocess.readers.tar import names, tar_pieces
+from trainyard.storage import tar
 
 
 def entry(name: str, content: bytes = b"", kind: bytes = tarfile.REGTYPE, form: int = tarfile.GNU_FORMAT) -> bytes:
@@ -124,10 +125,10 @@ def test_more_members_than_are_taken_end_the_walk(monkeypatch):
 
 
 def test_pieces_begin_at_whole_members(tmp_path, monkeypatch):
-    monkeypatch.setattr(tar, "PIECE_BYTES", 2048)
+    monkeypatch.setattr("trainyard.steps.preprocess.readers.tar.PIECE_BYTES", 2048)
     path = tmp_path / "train.tar"
     path.write_bytes(archive([(f"n{number}.tar", archive([("x.jpg", b"1" * 100)])) for number in range(3)]))
-    pieces = tar.tar_pieces(str(path), "train.tar")
+    pieces = tar_pieces(str(path), "train.tar")
     assert [piece.start for piece in pieces] == [0, 10752, 21504] and pieces[-1].end is None
     with path.open("rb") as stream:
         assert [next(tar.members(stream, piece.start)).name for piece in pieces] == ["n0.tar", "n1.tar", "n2.tar"]
@@ -139,23 +140,23 @@ def test_a_file_that_is_no_archive_is_refused_by_name(content, tmp_path):
     path = tmp_path / "n01.tar"
     path.write_bytes(content)
     with pytest.raises(DataError, match=r"n01\.tar: is no tar archive, though its name ends so\. Copy it again"):
-        tar.tar_pieces(str(path), "n01.tar")
+        tar_pieces(str(path), "n01.tar")
     outer = tmp_path / "train.tar"
     outer.write_bytes(archive([("n01.tar", content)]))
     if content:
         with pytest.raises(DataError, match=r"train\.tar/n01\.tar: is no tar archive"):
-            tar.tar_pieces(str(outer), "train.tar")
+            tar_pieces(str(outer), "train.tar")
 
 
 def test_an_archive_that_cannot_be_read_is_a_sentence(tmp_path):
-    assert tar.tar_pieces(str(tmp_path / "gone.tar"), "gone.tar") == [WHOLE]
+    assert tar_pieces(str(tmp_path / "gone.tar"), "gone.tar") == [WHOLE]
     with pytest.raises(DataError, match=r"gone\.tar: cannot be read \(.*No such file.*\)\. Check its permissions"):
-        tar.names(str(tmp_path / "gone.tar"))
+        names(str(tmp_path / "gone.tar"))
     noise = random.Random(1).randbytes(100_000)
     cut = gzip.compress(archive([("cat/1.jpg", noise)]))[:-200]
     (tmp_path / "cut.tar.gz").write_bytes(cut)
     with pytest.raises(DataError, match=r"cut\.tar\.gz: cannot be read \(Compressed file ended"):
-        tar.names(str(tmp_path / "cut.tar.gz"))
+        names(str(tmp_path / "cut.tar.gz"))
 
 
 def data(path: Path, **split: object) -> Data:
@@ -261,7 +262,28 @@ def test_shards_of_a_prepared_data_set_are_of_the_split_in_their_names(tmp_path)
     assert files.left_out == ("imagenet2012-test.tfrecord-00000-of-00001",)
 
 
-def test_looking_into_data_says_that_archives_are_read_by_preprocess_alone(tmp_path):
-    (tmp_path / "img_train.tar").write_bytes(archive([("cat/1.jpg", b"x")]))
-    with pytest.raises(DataError, match=r"pictures in archives, such as img_train\.tar, are not looked into"):
-        find_source(str(tmp_path), "image_folder")
+def test_a_look_reads_few_headers_and_estimates_the_rest_by_bytes(tmp_path):
+    path = tmp_path / "train.tar"
+    classes = [archive([(f"{number}.jpg", b"1" * 1000) for number in range(count)]) for count in (40, 20)]
+    path.write_bytes(archive([(f"n{number}.tar", content) for number, content in enumerate(classes)]))
+    whole, few = (tar.look(str(path), path.stat().st_size, most) for most in (None, 12))
+    assert (whole.count, whole.is_whole) == (60, True) and len({member.name for member in whole.members}) == 60
+    assert [member.name for member in few.members] == [f"n{n}/{number}.jpg" for n in (0, 1) for number in range(5)]
+    assert not few.is_whole and 60 <= few.count < 75, "what closes an archive counts as members here"
+    packed = tmp_path / "train.tar.gz"
+    packed.write_bytes(gzip.compress(entry("bomb.jpg", b"0") + huge(1 << 50) + b"0" * 9999))
+    assert len(tar.look(str(packed), 99, 12).members) == 2, "nothing far behind is unpacked to be skipped"
+
+
+def test_members_are_found_again_by_their_place(tmp_path):
+    (tmp_path / "img_train.tar.gz").write_bytes(gzip.compress(archive([("cat/1.jpg", b"x"), ("dog/2.jpg", b"yy")])))
+    found = find_source(str(tmp_path), "image_folder", has_splits=True)
+    assert [(file.name, found.label(file.name)) for file in found.files] == [
+        ("img_train/cat/1.jpg", "cat"),
+        ("img_train/dog/2.jpg", "dog"),
+    ]
+    assert [found.bytes(file).getvalue() for file in reversed(found.files)] == [b"yy", b"x"]
+    alone = find_source(str(tmp_path / "img_train.tar.gz"), "image_folder")
+    assert [file.name for file in alone.files] == ["cat/1.jpg", "dog/2.jpg"]
+    with pytest.raises(OSError, match="at most 268435456 are read"):
+        tar.Archives().read(str(tmp_path / "img_train.tar.gz"), 512, 1 << 40)

@@ -1,16 +1,24 @@
 """The time to an accuracy is read off the epochs of a training, as DAWNBench reads it."""
 
+import os
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from report_folders import SECONDS, recipe, training, whole_run
 
+from trainyard.contract.artifacts.preprocess import Examples, SplitFiles
 from trainyard.contract.artifacts.train import Epoch, Training
+from trainyard.contract.training.published import published, times
 from trainyard.contract.training.time_to import time_to
 from trainyard.report.outputs import read
 from trainyard.report.report import render
 from trainyard.report.summary import summarize
 from trainyard.spec.gates import TimeTo
+from trainyard_control.cli import screen
+
+PAGE = Path(__file__).parents[2] / "docs" / "experiments" / "imagenet.md"
+TOP_5, TOP_1 = TimeTo(reach=0.93), TimeTo(metric="accuracy", reach=0.759)
 
 
 def epochs(*values: tuple[float, float | None, float | None]) -> Training:
@@ -67,3 +75,61 @@ def test_report_and_record_say_it(tmp_path):
         "digits", wanted, late, SECONDS
     )
     assert summarize(recipe(), "run", outputs, SECONDS, None, None)["time_to"] is None
+
+
+def imagenet(examples: Examples) -> Examples:
+    """The document of ImageNet's two archives, two pictures of which could not be read."""
+    counts = {"train": 1_256_000, "eval": 25_165, "test": 50_000}
+    splits = {
+        split: SplitFiles(examples=count, files=["a"], shard_examples=[count], class_counts=None)
+        for split, count in counts.items()
+    }
+    return examples.model_copy(update={"splits": splits, "labels": [f"n{n}" for n in range(1000)], "quarantined": 2})
+
+
+def test_a_run_on_imagenet_stands_beside_what_others_published_of_the_same_accuracy(tmp_path):
+    wanted = recipe().model_copy(update={"evaluate": recipe().evaluate.model_copy(update={"time_to": TOP_5})})
+    outputs = read(whole_run(tmp_path))
+    assert outputs.examples is not None
+    same = replace(outputs, examples=imagenet(outputs.examples), training=epochs((0.7, 0.94, 5400.0)))
+    page = render("imagenet", wanted, same, SECONDS, usd_per_hour=30.0)
+    table = page.partition('id="published"')[2].partition("</table>")[0]
+    assert ">1.500</strong>" in table and ">45.00<" in table, "the run's own hours and dollars"
+    assert ">1.743<" in table and ">42.66<" in table and "dawn-bench-entries" in table and "mlcommons" not in table
+    record = summarize(wanted, "run", same, SECONDS, None, 30.0)
+    rows = record["time_to"]["published"]
+    assert [row["hours"] for row in rows] == sorted(row["hours"] for row in rows) and len(rows) == 10
+    assert screen._published(rows) == "2.64 min, 16 nodes of 8 V100, to 14.6 h, 8 V100"
+    other = replace(outputs, training=epochs((0.7, 0.94, 5400.0)))
+    assert 'id="published"' not in render("digits", wanted, other, SECONDS)
+    assert summarize(wanted, "run", other, SECONDS, None, None)["time_to"]["published"] == []
+
+
+def test_only_the_same_pictures_and_the_very_accuracy_are_compared(tmp_path):
+    examples = read(whole_run(tmp_path)).examples
+    assert examples is not None
+    whole = imagenet(examples)
+    assert {row.source.split()[0] for row in published(TOP_1, whole)} == {"MLPerf"}
+    assert published(TimeTo(reach=0.9), whole) == []
+    assert published(TOP_5, whole.model_copy(update={"quarantined": 3})) == [], "one picture more"
+    assert published(TOP_5, whole.model_copy(update={"labels": ["cat", "dog"]})) == []
+    assert published(TOP_5, None) == []
+
+
+def test_the_page_has_the_same_rows():
+    lines = []
+    for title, wanted in (("93 % top-5", TOP_5), ("75.9 % top-1", TOP_1)):
+        lines += ["", f"| {title}: hardware | software | day | epochs | hours | USD | source |"]
+        lines += ["| --- | --- | --- | ---: | ---: | ---: | --- |"]
+        lines += [
+            f"| {row.hardware} | {row.software} | {row.day} | {row.epochs or ''} | {row.hours:.3f} | "
+            f"{'' if row.dollars is None else f'{row.dollars:.2f}'} | [{row.source}]({row.address}) |"
+            for row in times(wanted)
+        ]
+    made = "\n".join([*lines, "", ""])
+    before, mark, rest = PAGE.read_text(encoding="utf-8").partition("<!-- published -->\n")
+    written, end, after = rest.partition("<!-- end -->")
+    if os.environ.get("TRAINYARD_GOLDENS") == "write":
+        PAGE.write_text(before + mark + made + end + after, encoding="utf-8")
+    else:
+        assert written == made

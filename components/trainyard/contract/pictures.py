@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 import zlib
 
@@ -15,7 +16,22 @@ picture is."""
 KEPT_MODES = {"JPEG": {"L", "RGB"}, "PNG": {"1", "L", "LA", "P", "RGB", "RGBA", "I;16", "I"}}
 """The modes by format that TensorFlow decodes as Pillow does."""
 
+JUDGES = ("val", "validation", "test")
+"""Splits that judge a model, by the name of their folder; the first that is there does."""
+
 ORIENTATION = 0x0112  # the EXIF tag
 
 BROKEN = (OSError, SyntaxError, ValueError, EOFError, IndexError, OverflowError, struct.error, zlib.error)
 """What Pillow's decoders raise on broken input, seen on a corpus of cut and flipped files."""
+
+_SPLIT = re.compile(r"(?:.*[-_])?(train|val|validation|test)", re.IGNORECASE | re.DOTALL)
+
+
+def split_of(folder: str) -> str | None:
+    """Return which split the folder of this name is, as data sets come: train, val, validation or test.
+
+    >>> split_of("ILSVRC2012_img_train"), split_of("val"), split_of("cats")
+    ('train', 'val', None)
+    """
+    match = _SPLIT.fullmatch(folder)
+    return match[1].lower() if match else None

@@ -40,8 +40,11 @@ def inspect_recipe(recipe: Recipe) -> Profile:
     return profile_pictures(source)
 
 
-def recipe_source(recipe: Recipe) -> SourceFiles:
-    """Return the files of the data that `recipe` names. Raises `ConfigurationError` if they are none to look into."""
+def recipe_source(recipe: Recipe, most: int | None = None) -> SourceFiles:
+    """Return the files of the data that `recipe` names; most: headers of archives that are read, by default each.
+
+    Raises `ConfigurationError` if they are none to look into.
+    """
     data = recipe.data
     if data.format == "none":
         raise ConfigurationError(f"{recipe.name}: data: the recipe has none; train.command reads what it likes.")
@@ -51,4 +54,5 @@ def recipe_source(recipe: Recipe) -> SourceFiles:
         raise ConfigurationError(
             f"{recipe.name}: data: {what} cannot be looked into. Name files: CSV, Parquet, or folders of pictures."
         )
-    return replace(find_source(data.path, kind), quote=data.quote)
+    has_splits = kind == "image_folder" and data.split.by == "folder"
+    return replace(find_source(data.path, kind, most=most, has_splits=has_splits), quote=data.quote)

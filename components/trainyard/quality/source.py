@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from typing import IO, Literal
 
@@ -11,20 +11,30 @@ from trainyard import uris
 from trainyard.contract import pictures
 from trainyard.errors import ConfigurationError, DataError
 from trainyard.spec.tables.columns import Quote
-from trainyard.storage import listing
+from trainyard.storage import listing, tar
 from trainyard.storage.source_stream import open_file
 
 Kind = Literal["csv", "parquet", "image_folder"]
 
 _TABLES: dict[Kind, tuple[str, ...]] = {"csv": (".csv", ".csv.gz"), "parquet": (".parquet", ".pq")}
 _SHOWN = 5
+_MOST_IN_BUCKET = 48  # headers of an archive, each a request; chosen: a second or two
+
+
+@dataclass(frozen=True)
+class ArchivedFile(listing.SourceFile):
+    """A member of an archive, which is read as a folder: the archive's path and where in it the bytes begin."""
+
+    archive: str = ""
+    at: int = 0
 
 
 @dataclass(frozen=True)
 class SourceFiles:
     """The files of a source, all below `root`, in order; others are those of no kind that is looked into.
 
-    quote: what the cells of CSV are put in.
+    quote: what the cells of CSV are put in. count: how many files there are, an estimate if not `is_whole`, that is if
+    not all members of archives were listed. has_splits: the first folder of a picture is its split, not its class.
     """
 
     path: str
@@ -33,6 +43,10 @@ class SourceFiles:
     files: list[listing.SourceFile]
     others: list[str]
     quote: Quote = '"'
+    count: int = 0
+    is_whole: bool = True
+    has_splits: bool = False
+    _archives: tar.Archives = field(default_factory=tar.Archives, compare=False, repr=False)
 
     @property
     def is_table(self) -> bool:
@@ -41,6 +55,8 @@ class SourceFiles:
 
     def open(self, file: listing.SourceFile) -> IO[bytes]:
         """Return the file's bytes, gunzipped if its name ends in .gz."""
+        if isinstance(file, ArchivedFile):
+            return io.BytesIO(self._archives.read(file.archive, file.at, file.bytes))
         return open_file(f"{self.root.rstrip('/')}/{file.name}")
 
     def bytes(self, file: listing.SourceFile) -> io.BytesIO:
@@ -48,11 +64,21 @@ class SourceFiles:
         with self.open(file) as stream:
             return io.BytesIO(stream.read())
 
+    def label(self, name: str) -> str | None:
+        """Return the class of the picture `name`, the first folder that it lies in; None if it lies in none."""
+        place = name.partition("/")[2] if self.has_splits else name
+        folder, slash, _ = place.partition("/")
+        return folder if slash else None
 
-def find_source(path: str, kind: Kind | None = None) -> SourceFiles:
-    """Return the files of `path`: a folder, a file or a glob, local, gs:// or s3://.
 
-    Without `kind` the one that most of the files have is taken. Raises `DataError` if there are none of it.
+def find_source(
+    path: str, kind: Kind | None = None, *, most: int | None = None, has_splits: bool = False
+) -> SourceFiles:
+    """Return the files of `path`: a folder, a file or a glob, local, gs:// or s3://; of archives their members.
+
+    Without `kind` the one that most of the files have is taken. most: headers that are read of all archives, by
+    default each. has_splits: what lies in no folder or archive named for a split is of no kind. Raises `DataError` if
+    there are none of the kind.
     """
     if why := uris.path_error(path):
         raise DataError(f"{uris.without_secrets(path)}: {why}.")
@@ -62,20 +88,49 @@ def find_source(path: str, kind: Kind | None = None) -> SourceFiles:
     by_kind: dict[Kind, list[listing.SourceFile]] = {"csv": [], "parquet": [], "image_folder": []}
     others = []
     for file in listed.files:
-        of = _kind(file.name) or (kind if not listed.is_folder and kind == "csv" else None)
+        is_of_split = not has_splits or pictures.split_of(tar.as_folder(file.name.partition("/")[0]))
+        of = (_kind(file.name) if is_of_split else None) or (kind if not listed.is_folder and kind == "csv" else None)
         if of is None:
             others.append(file.name)
         else:
             by_kind[of].append(file)
-    most: Kind = max(by_kind, key=lambda each: len(by_kind[each]))
-    found = kind or most
-    files = by_kind[found]
+    commonest: Kind = max(by_kind, key=lambda candidate: len(by_kind[candidate]))
+    chosen = kind or commonest
+    files = by_kind[chosen]
     if not files:
         raise DataError(f"{path}: {_none_of(kind, listed.files)}")
-    if found != "image_folder" and (bad := [file for file in files if file.reason]):
+    if chosen != "image_folder" and (bad := [file for file in files if file.reason]):
         raise DataError(f"{path}: {bad[0].name} cannot be read ({bad[0].detail}). Repair or remove it.")
-    others += [file.name for name, several in by_kind.items() if name != found for file in several]
-    return SourceFiles(path, found, listed.root, files, sorted(others))
+    others += [file.name for name, several in by_kind.items() if name != chosen for file in several]
+    source = SourceFiles(path, chosen, listed.root, files, sorted(others), count=len(files), has_splits=has_splits)
+    return source if source.is_table else _unpacked(source, most)
+
+
+def _unpacked(source: SourceFiles, most: int | None) -> SourceFiles:
+    """Return `source` with the pictures of its archives in their places, as preprocess names and orders them."""
+    archives = sum(tar.is_archive(file.name) for file in source.files)
+    if not archives:
+        return source
+    share = None if most is None else max(1, most // archives)
+    files: list[listing.SourceFile] = []
+    count, is_whole = 0, True
+    for file in source.files:
+        if not tar.is_archive(file.name) or file.reason:
+            files.append(file)
+            count += 1
+            continue
+        path = f"{source.root.rstrip('/')}/{file.name}"
+        is_in_bucket = share is not None and uris.is_bucket(path)
+        look = tar.look(path, file.bytes, min(share or 0, _MOST_IN_BUCKET) if is_in_bucket else share)
+        folder = "" if path == source.path else f"{tar.as_folder(file.name)}/"
+        files += [
+            ArchivedFile(folder + each.name, each.size, file.state, each.reason, each.detail, path, each.at)
+            for each in look.members
+        ]
+        count, is_whole = count + look.count, is_whole and look.is_whole
+    if not files:
+        raise DataError(f"{source.path}: its archives are empty. Name a folder of images, or an archive of them.")
+    return replace(source, files=files, count=count, is_whole=is_whole)
 
 
 def require_libraries() -> None:
@@ -90,17 +145,15 @@ def _kind(name: str) -> Kind | None:
     for kind, endings in _TABLES.items():
         if lower.endswith(endings):
             return kind
-    return "image_folder" if lower.endswith(pictures.ENDINGS) else None
+    return "image_folder" if lower.endswith(pictures.ENDINGS) or tar.is_archive(name) else None
 
 
 def _none_of(kind: Kind | None, files: list[listing.SourceFile]) -> str:
     shown = ", ".join(file.name for file in files[:_SHOWN])
-    if kind in ("image_folder", None) and any(file.name.endswith((".tar", ".tar.gz")) for file in files):
-        return f"pictures in archives, such as {shown}, are not looked into: preprocess reads and checks them itself."
-    wanted = {
+    expected = {
         "csv": "no CSV file (*.csv, *.csv.gz)",
-        "image_folder": "no picture (*.jpg, *.png …)",
+        "image_folder": "no picture (*.jpg, *.png …) and no archive (*.tar)",
         "parquet": "no Parquet file (*.parquet, *.pq)",
         None: "neither CSV files (*.csv, *.csv.gz) nor Parquet files (*.parquet) nor pictures (*.jpg, *.png …)",
     }[kind]
-    return f"{wanted} among its {len(files)} files, such as {shown}. Name another source."
+    return f"{expected} among its {len(files)} files, such as {shown}. Name another source."

@@ -37,7 +37,9 @@
   function layoutOf(figure) {
     const layout = { ...look, ...figure.layout };
     for (const name of ["xaxis", "yaxis", "yaxis2"]) {
-      if (figure.layout[name]) layout[name] = { ...axis, ...figure.layout[name] };
+      const given = figure.layout[name];
+      // Without a standoff, a title keeps its place and six digits reach it.
+      if (given) layout[name] = { ...axis, ...given, title: { standoff: 12, ...given.title } };
     }
     layout.font = { ...layout.font, family: getComputedStyle(document.body).fontFamily };
     return resolve(layout);

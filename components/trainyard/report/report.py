@@ -86,7 +86,7 @@ def render(
         training=training,
         feeding=training_needs(training) if training else None,
         scaling=scaling(training, outputs.folders["train"]) if training else None,
-        reached=time_to(training, recipe.evaluate.time_to, usd_per_hour) if training else None,
+        reached=time_to(training, recipe.evaluate.time_to, usd_per_hour, outputs.examples) if training else None,
         evaluation=evaluation,
         mistakes=_mistakes(evaluation, outputs.folders),
         confused=_confused(evaluation),

@@ -114,7 +114,7 @@ def summarize(
     Its keys are those of `trainyard run -o json`; a part whose step did not run is None.
     """
     training, evaluation = outputs.training, outputs.evaluation
-    reached = training and time_to(training, recipe.evaluate.time_to, usd_per_hour)
+    reached = training and time_to(training, recipe.evaluate.time_to, usd_per_hour, outputs.examples)
     return {
         "recipe": recipe.name,
         "run_id": run_id,

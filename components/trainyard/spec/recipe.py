@@ -155,12 +155,12 @@ class Data(Strict):
     @model_validator(mode="after")
     def _source(self) -> Self:
         if self.format == "none":
-            given = (
+            set_fields = (
                 name
                 for name, field in type(self).model_fields.items()
                 if getattr(self, name) != field.get_default(call_default_factory=True)
             )
-            if name := next((each for each in given if each != "format"), None):
+            if name := next((key for key in set_fields if key != "format"), None):
                 raise ValueError(f"format none has no data that {name} could be of. Leave it out, or give the format")
             return self
         if (self.path is None) == (self.bundled is None):

@@ -57,21 +57,21 @@ def help_for(
     if candidate.hours is None or candidate.hours.expected < _DAY:
         return ""
     times = candidate.hours.expected / _DAY
-    found = [f"The training on {candidate.pool} would have to be {times:,.1f} times as fast to take less than a day."]
+    advice = [f"The training on {candidate.pool} would have to be {times:,.1f} times as fast to take less than a day."]
     faster = min((other for other in others if other.feasible and other.hours), key=_hours, default=candidate)
     if _hours(faster) < _DAY:
-        found.append(f"{faster.pool} takes {_hours(faster):.2g} h.")
+        advice.append(f"{faster.pool} takes {_hours(faster):.2g} h.")
     for name in reversed(_smaller(recipe)):
         hours = _hours_with(name, candidate.pool, recipe, environment, data, observations)
         if hours is not None and hours < _DAY:
-            found.append(
+            advice.append(
                 f"On {candidate.pool} {name} would take {hours:.2g} h; `trainyard sweep --ladder` compares networks."
             )
             break
-    found.append(
+    advice.append(
         "Part of the data (data.fraction) tells sooner which settings are good; `trainyard learn-curve` what is lost."
     )
-    return " ".join(found)
+    return " ".join(advice)
 
 
 def _hours(candidate: Candidate) -> float:
@@ -99,5 +99,8 @@ def _hours_with(
         work = cost.of_recipe(other, data)
     except TrainyardError:
         return None
-    found = candidates(other, environment, data, work, observations)
-    return next((each.hours.expected for each in found if each.pool == pool and each.hours and each.feasible), None)
+    forecasts = candidates(other, environment, data, work, observations)
+    return next(
+        (row.hours.expected for row in forecasts if row.pool == pool and row.hours and row.feasible),
+        None,
+    )

@@ -58,6 +58,8 @@ def _facts_of(record: dict[str, Any], network: str | None) -> Table:
         facts.add_row("devices", escape(", ".join(train["devices"])))
     if reached := record.get("time_to"):
         facts.add_row("time to", escape(_reached(reached)))
+        if published := reached.get("published"):
+            facts.add_row("published", escape(_published(published)))
     if record["pushed"]:
         facts.add_row("pushed", escape(f"version {record['pushed']['version']} → {record['pushed']['path']}"))
     facts.add_row("report", escape(record["report"]))
@@ -69,12 +71,17 @@ def _facts_of(record: dict[str, Any], network: str | None) -> Table:
 
 
 def _reached(reached: dict[str, Any]) -> str:
-    wanted = f"{reached['metric']} {reached['reach']:g} on {reached['split']}"
+    goal = f"{reached['metric']} {reached['reach']:g} on {reached['split']}"
     if reached["seconds"] is None:
         best = "which no epoch measured" if reached["best"] is None else f"the best was {reached['best']:.4f}"
-        return f"{wanted}: not reached, {best}"
+        return f"{goal}: not reached, {best}"
     cost = "" if reached["dollars"] is None else f", ${reached['dollars']:.4g}"
-    return f"{wanted}: {reached['seconds']:.1f} s, epoch {reached['epoch']}{cost}"
+    return f"{goal}: {reached['seconds']:.1f} s, epoch {reached['epoch']}{cost}"
+
+
+def _published(rows: list[dict[str, Any]]) -> str:
+    first, last = rows[0], rows[-1]
+    return f"{first['hours'] * 60:.3g} min, {first['hardware']}, to {last['hours']:.3g} h, {last['hardware']}"
 
 
 def _remark(text: str) -> Padding:

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 
 WIDTH, HEIGHT = 520, 300
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 14, 12, 40
+_TITLE = 24  # pixels that the title of the vertical axis takes, with a gap to its ticks
+_GAP = 6  # pixels between a tick and its axis
 _LETTER = 6.5  # pixels of a letter of a tick, about
 _BAR = 0.5  # chosen: as wide as the gap to the next
 _ROOM = 0.06  # chosen: share of the range that stays free at either end
@@ -87,8 +89,9 @@ def chart(
     ys += [y for _, y in (*points, *band)]
     ys += [0.0] if from_zero else []
     x_ends = (-0.5, len(categories) - 0.5) if categories else _ends(xs, log_x)
-    x = Axis(names[0], *x_ends, _LEFT, WIDTH - _RIGHT, log_x, categories)
     y = Axis(names[1], *_ends(ys, log_y), HEIGHT - _BOTTOM, _TOP, log_y)
+    longest = max((len(name) for _, name in y.ticks), default=0)
+    x = Axis(names[0], *x_ends, max(_LEFT, _TITLE + longest * _LETTER + _GAP), WIDTH - _RIGHT, log_x, categories)
     placed = [(name, [(x.at(a), y.at(b)) for a, b in line]) for name, line in (lines or {}).items()]
     bar = _BAR * (x.at(1) - x.at(0)) if categories and from_zero else 0.0
     return Chart(title, x, y, list(marks), placed, [(x.at(a), y.at(b)) for a, b in band], bar)

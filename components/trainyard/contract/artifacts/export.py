@@ -25,7 +25,7 @@ class Answer(Latency):
     accelerator: str
 
 
-class Export(Part):
+class ExportedFile(Part):
     """One exported file or folder and how it compares with the trained model on the whole eval split.
 
     accuracy is the main metric of the task, `spec.gates.MAIN_METRIC`; accuracy_difference is the export's minus the
@@ -48,6 +48,7 @@ class Exports(Document):
     """
 
     file = "exports.json"
+    made_by = "export"
 
-    exports: list[Export]
+    exports: list[ExportedFile]
     gate: Verdict

@@ -114,6 +114,7 @@ class Training(Document):
     """
 
     file = "training.json"
+    made_by = "train"
 
     model: str
     parameters: int

@@ -144,8 +144,7 @@ class Train(Strict):
         [],
         max_length=10,
         description="Train the first epochs on smaller images, which cost less by the square of their side, such as "
-        "[{epochs: 18, size: 128}]; the others have the size of the data. For networks with global pooling, in "
-        "TensorFlow.",
+        "[{epochs: 18, size: 128}]; the others have the size of the data. For networks with global pooling.",
         exclude_if=_is_left_out,
     )
     early_stopping: EarlyStopping | None = Field(None, description="By default all epochs are trained.")

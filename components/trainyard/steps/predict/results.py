@@ -52,9 +52,9 @@ def require_writable(out: str, *, force: bool) -> Path:
     if fault:
         raise ConfigurationError(f"--out {out[:200]!r}: {fault}. Name a file such as predictions.parquet.")
     with disk.os_errors(path):
-        there = [file for file in (path, rejected_file(path)) if file.exists()]
-        if there and (not force or any(not file.is_file() for file in there)):
-            raise ConfigurationError(f"--out {out}: {there[0]} is there already. Name another file, or give --force.")
+        files = [file for file in (path, rejected_file(path)) if file.exists()]
+        if files and (not force or any(not file.is_file() for file in files)):
+            raise ConfigurationError(f"--out {out}: {files[0]} is there already. Name another file, or give --force.")
         if not path.absolute().parent.is_dir():
             raise ConfigurationError(f"--out {out}: there is no folder {path.absolute().parent}. Create it first.")
     return path
@@ -84,7 +84,7 @@ class Form:
             scores = np.take_along_axis(outputs, order, axis=1)
             columns = [keys, self._names.take(pa.array(order[:, 0])), pa.array(scores[:, 0])]
             if len(self._labels) <= MOST_CLASSES:
-                columns += [pa.array(np.ascontiguousarray(outputs[:, each])) for each in range(len(self._labels))]
+                columns += [pa.array(np.ascontiguousarray(outputs[:, index])) for index in range(len(self._labels))]
             else:
                 for rank in range(1, order.shape[1]):
                     columns += [self._names.take(pa.array(order[:, rank])), pa.array(scores[:, rank])]
@@ -165,7 +165,7 @@ class Results:
         self.predicted += batch.num_rows
         if "score" in batch.schema.names:
             counts = pc.value_counts(batch.column("prediction")).to_pylist()
-            self.classes.update({each["values"]: each["counts"] for each in counts})
+            self.classes.update({entry["values"]: entry["counts"] for entry in counts})
 
     def reject(self, item: Rejected) -> None:
         """Write and count what has no prediction."""

@@ -37,11 +37,12 @@ from trainyard.steps.preprocess.facts.near_duplicates import with_looks
 from trainyard.steps.preprocess.facts.summary import SplitSummary, Summary
 from trainyard.steps.preprocess.kept import Kept, digests
 from trainyard.steps.preprocess.parts import BUCKETS, PartFile, PartWriter, buckets, fixed_bytes
-from trainyard.steps.preprocess.readers.files import WHOLE, Files, Piece, is_archive
+from trainyard.steps.preprocess.readers.files import WHOLE, Files, Piece
 from trainyard.steps.preprocess.readers.sources import Fatal, Reader, pieces
 from trainyard.steps.preprocess.readers.tfds import Dataset
 from trainyard.steps.preprocess.split import assign, assign_rows, draw
 from trainyard.steps.preprocess.work import Work
+from trainyard.storage.tar import is_archive
 
 _EXAMPLES_SHOWN = 5
 _IMAGES = 512  # chosen: images a task on average, some seconds of work

@@ -31,17 +31,17 @@ from trainyard.steps.train.engines import teacher
 from trainyard.steps.train.engines.engine import Engine, Steps
 from trainyard.steps.train.engines.network import Moments, deployable, network, target_moments
 from trainyard.steps.train.engines.objective import objective
-from trainyard.steps.train.gang import launcher_heartbeat
-from trainyard.steps.train.gang.rank import Rank, current_rank
 from trainyard.steps.train.input.class_weights import class_weights
 from trainyard.steps.train.input.feed import Feed
 from trainyard.steps.train.input.input import Input, LocalReplicas
 from trainyard.steps.train.input.service.client import InputService
 from trainyard.steps.train.loop import goodput, speed
-from trainyard.steps.train.loop.checkpoint import Checkpoints
+from trainyard.steps.train.loop.checkpoint import CheckpointFolder
 from trainyard.steps.train.loop.goodput import Past
 from trainyard.steps.train.loop.loop import Loop
 from trainyard.steps.train.loop.watchdog import Watchdog, training_watchdog
+from trainyard.steps.train.peers import launcher_heartbeat
+from trainyard.steps.train.peers.rank import Rank, current_rank
 from trainyard.storage import storage
 
 
@@ -108,14 +108,14 @@ def _train(
     data, steps = prepare(recipe, folder, engine, targets, precision, feed, service)
     if recipe.model.weights is not None:
         # A pod's own disk ends with it, and a machine's does not.
-        kept = storage.is_bucket(checkpoints) or "KUBERNETES_SERVICE_HOST" in os.environ
-        load_weights(recipe.model, steps.model, document.labels, keys.published_weights(checkpoints) if kept else "")
+        durable = storage.is_bucket(checkpoints) or "KUBERNETES_SERVICE_HOST" in os.environ
+        load_weights(recipe.model, steps.model, document.labels, keys.published_weights(checkpoints) if durable else "")
     if champion:
         warm_start.load_champion(champion, steps.model, examples, document.labels)
     seconds["build"] = time.perf_counter() - start
     _emit_training(steps, data, engine, rank, precision, sum(seconds.values()))
     writer = tf.summary.create_file_writer(str(output / "tensorboard"))
-    saved = Checkpoints(checkpoints, identity, recipe.train.checkpoints.keep, writes=rank.chief)
+    saved = CheckpointFolder(checkpoints, identity, recipe.train.checkpoints.keep, writes=rank.chief)
     on_epoch = partial(_write_summary, writer)
     loop = Loop(recipe.train, steps, data, saved, on_epoch, rank, past, watchdog)
     try:

@@ -18,14 +18,14 @@ _CHUNK = 16 << 20  # bytes a request; Beam's own choice for the client of Google
 
 
 @dataclass(frozen=True)
-class Source:
+class BucketSource:
     """The objects below `root`, a bucket's URI without a slash at its end; their names are seen from there."""
 
     root: str
     objects: list[Object]
 
 
-def list_objects(uri: str, field: str = "data.path") -> Source:
+def list_objects(uri: str, field: str = "data.path") -> BucketSource:
     """Return the objects that `uri` (a folder, an object or a glob) names, in order.
 
     A folder or an object of that very name comes before a glob. Hidden objects are left out, and the empty ones ending
@@ -42,7 +42,7 @@ def list_objects(uri: str, field: str = "data.path") -> Source:
     prefix = f"{folder}/" if folder else ""
     files = [replace(item, name=item.name.removeprefix(prefix)) for item in listed if not item.name.endswith("/")]
     visible = (item for item in files if not any(part.startswith(".") for part in item.name.split("/")))
-    return Source(f"{root}/{folder}".rstrip("/"), sorted(visible, key=lambda item: item.name))
+    return BucketSource(f"{root}/{folder}".rstrip("/"), sorted(visible, key=lambda item: item.name))
 
 
 def in_field(path: str, field: str) -> str:

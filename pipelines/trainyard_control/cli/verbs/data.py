@@ -75,7 +75,7 @@ def schema(
     if write is not None:
         _write(text, write)
     elif output is Output.JSON:
-        typer.echo(json.dumps(plain_yaml.Text(text, "schema").content))
+        typer.echo(json.dumps(plain_yaml.YamlText(text, "schema").content))
     else:
         typer.echo(text, nl=False)
 
@@ -108,7 +108,7 @@ def compare(
         _show_movements(movements)
     sentences = [sentence for movement in movements for sentence in movement.sentences]
     if sentences:
-        raise DataError("\n".join([f"{now} left the bounds around {before}:", *(f"{each}." for each in sentences)]))
+        raise DataError("\n".join([f"{now} left the bounds around {before}:", *(f"{line}." for line in sentences)]))
 
 
 def _show_movements(movements: list[Movement]) -> None:

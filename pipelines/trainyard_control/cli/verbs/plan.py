@@ -12,7 +12,7 @@ from trainyard_control.cli.options import LOCAL, EnvironmentName, Output, Output
 if TYPE_CHECKING:
     from trainyard.spec.environment import Environment
     from trainyard_control.planning.plan import Candidate
-    from trainyard_control.planning.scaling import Scaling
+    from trainyard_control.planning.scaling import ScalingForecast
 
 
 def plan(
@@ -87,7 +87,7 @@ def _place(name: str, environment: Environment, chosen: Candidate) -> None:
         typer.echo(f"! the training {short}. Raise timeout_seconds.train", err=True)
 
 
-def _scale(scaling: Scaling, output: Output) -> None:
+def _scale(scaling: ScalingForecast, output: Output) -> None:
     """Show the simulated speeds."""
     from trainyard_control.cli.plan_tables import show_scaling
 
@@ -105,11 +105,11 @@ def _serve(recipe: str, set_: list[str], environment: str, load: str, output: Ou
     from trainyard_control.planning.serving import replicas as serving
 
     loaded, where = recipes.load(recipe, set_), environments.load(environment)
-    wanted = serving.demand(load)
+    demand = serving.demand(load)
     exports = serving.last_exports(loaded, where.storage)
     folder = serving.answers_folder(loaded, where.storage)
-    rows = serving.plan(where, exports, wanted, serving.answers(loaded, where.storage), folder)
+    rows = serving.plan(where, exports, demand, serving.answers(loaded, where.storage), folder)
     if output is Output.JSON:
         print(json.dumps([row.as_dict() for row in rows]))
     else:
-        show_serving(loaded, exports, wanted, rows)
+        show_serving(loaded, exports, demand, rows)

@@ -13,7 +13,7 @@ from trainyard_control.cli.options import LOCAL, DryRun, EnvironmentName, HtmlPa
 from trainyard_control.cluster.durations import duration_text
 
 if TYPE_CHECKING:
-    from trainyard_control.kubeflow.runs import Runs
+    from trainyard_control.kubeflow.runs import KubeflowRuns
     from trainyard_control.search.comparison import Comparison, Row
 
 app = typer.Typer(no_args_is_help=True, help="Look after runs, of this machine or of a cluster.")
@@ -32,12 +32,12 @@ def list_(
     if _local(environment):
         from trainyard_control import api
 
-        found = api.runs(environment, count=count)
+        runs = api.runs(environment, count=count)
         if output is Output.JSON:
-            typer.echo(json.dumps([run.document() for run in found]))
+            typer.echo(json.dumps([run.document() for run in runs]))
             return
         rows = [("NAME", "STATE", "RECIPE", "METRIC", "DURATION")]
-        rows += [(run.name, run.state, run.recipe, run.metric or "–", duration_text(run.seconds)) for run in found]
+        rows += [(run.name, run.state, run.recipe, run.metric or "–", duration_text(run.seconds)) for run in runs]
         _table(rows)
         return
     views = _runs(environment).newest(count, everything)
@@ -183,8 +183,8 @@ def _watch_local(root: str, name: str) -> int:
         typer.echo(f"! the run goes on without this command: trainyard runs watch {run.name}", err=True)
         return ExitCode.INTERRUPTED
     mark = {"failed": "✗", "refused": "!"}.get(run.state, "✓")
-    told = ", ".join(filter(None, [run.state, run.metric, run.reason.rstrip(".")]))
-    typer.echo(f"{mark} {told} ({duration_text(run.seconds)})", err=True)
+    outcome = ", ".join(filter(None, [run.state, run.metric, run.reason.rstrip(".")]))
+    typer.echo(f"{mark} {outcome} ({duration_text(run.seconds)})", err=True)
     return int(run.record.get("exit_code", 0))
 
 
@@ -228,11 +228,11 @@ def _show_comparison(compared: Comparison) -> None:
     console.print("* the intervals of 95 % do not overlap; any other difference may be noise", style="dim")
 
 
-def _runs(environment: str) -> Runs:
+def _runs(environment: str) -> KubeflowRuns:
     from trainyard.spec import environment as environments
-    from trainyard_control.kubeflow.runs import Runs
+    from trainyard_control.kubeflow.runs import KubeflowRuns
 
-    return Runs(environments.load(environment))
+    return KubeflowRuns(environments.load(environment))
 
 
 def _table(rows: Sequence[tuple[str, ...]]) -> None:

@@ -17,6 +17,7 @@ from trainyard.storage import listing
 from trainyard.storage.buckets import bucket_source
 from trainyard.storage.listing import SourceFile
 from trainyard.storage.source_stream import open_file as open_file
+from trainyard.storage.tar import as_folder, is_archive
 from trainyard.uris import is_bucket
 
 PIECE_BYTES = 64 << 20
@@ -30,7 +31,6 @@ _PATTERNS = {
     "tfds": ("*.tfrecord*",),
 }
 _DESCRIPTIONS = ("*.json", "*.labels.txt", "*.txt")  # of a prepared data set, beside its shards
-_ARCHIVES = (".tar", ".tar.gz")
 _SHOWN = 5
 _CHUNK = 1 << 20
 _SLACK = 16 << 20  # bytes; chosen: for what else an image's file holds, such as a preview or a colour profile
@@ -113,16 +113,6 @@ class Files:
     def name_in_day(self, path: str) -> str:
         """Return `path` as seen from its day's root, or from the only one."""
         return relative(path, next((root for root in self.roots if path.startswith(f"{root}/")), self.root))
-
-
-def is_archive(name: str) -> bool:
-    """Return whether the file `name` is read as an archive."""
-    return name.endswith(_ARCHIVES)
-
-
-def as_folder(name: str) -> str:
-    """Return the name of the folder that the archive `name` is read as; other names as they are."""
-    return next((name.removesuffix(ending) for ending in _ARCHIVES if name.endswith(ending)), name)
 
 
 def picture_stem(name: str) -> str:

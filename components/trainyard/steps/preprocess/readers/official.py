@@ -11,23 +11,22 @@ import re
 from dataclasses import replace
 from typing import Literal
 
+from trainyard.contract import pictures
 from trainyard.errors import DataError
 from trainyard.spec.recipe import Data
-from trainyard.steps.preprocess.readers import tar
 from trainyard.steps.preprocess.readers.files import (
     Files,
     Official,
-    as_folder,
-    is_archive,
     open_file,
     picture_stem,
     read_text,
 )
+from trainyard.steps.preprocess.readers.tar import names as names_in
 from trainyard.steps.preprocess.readers.tfds import SHARD
+from trainyard.storage import tar
+from trainyard.storage.tar import as_folder, is_archive
 from trainyard.uris import is_bucket
 
-_FOLDER = re.compile(r"(?:.*[-_])?(train|val|validation|test)", re.IGNORECASE | re.DOTALL)
-_JUDGES = ("val", "validation", "test")  # the first that is there
 _LIST, _KAGGLE, _KIT = "val_labels.txt", "LOC_val_solution.csv", "ILSVRC2012_devkit_t12.tar.gz"
 _TRUTH, _META = "ILSVRC2012_validation_ground_truth.txt", "meta.mat"
 _MOST_BYTES = 64 << 20  # of a list of classes; chosen: ImageNet's have 2 MB
@@ -72,14 +71,15 @@ def _splits(files: Files, data: Data) -> tuple[Official, list[str]]:
         part, slash, _ = name.partition("/")
         if data.format == "tfds":
             match = SHARD.search(part)
+            split = match[1].lower() if match else None
         else:
-            match = _FOLDER.fullmatch(as_folder(part)) if slash or is_archive(part) else None
-        if match:
-            called.setdefault(match[1].lower(), set()).add(part)
-    judge = next((name for name in _JUDGES if name in called), None)
+            split = pictures.split_of(as_folder(part)) if slash or is_archive(part) else None
+        if split:
+            called.setdefault(split, set()).add(part)
+    judge = next((name for name in pictures.JUDGES if name in called), None)
     what = "split" if data.format == "tfds" else "folder or archive"
     if "train" not in called or judge is None:
-        missing = "trains (train)" if "train" not in called else f"judges ({', '.join(_JUDGES)})"
+        missing = "trains (train)" if "train" not in called else f"judges ({', '.join(pictures.JUDGES)})"
         there = sorted({name.partition("/")[0] for name in names})
         raise DataError(
             f"data.split: by: folder finds no {what} that {missing} in {files.root}. There are: "
@@ -157,7 +157,7 @@ def _check(files: Files) -> None:
         elif is_bucket(path):  # to read its names would take as long as to read all of it
             unseen.add(split)
         else:
-            names[split] += [f"{as_folder(name)}/{inner}" for inner in tar.names(path)]
+            names[split] += [f"{as_folder(name)}/{inner}" for inner in names_in(path)]
     flat = [name for name in names["test"] if official.folder(name) is None]
     judge = next(part for part, split in official.parts.items() if split == "test")
     bad = [item.source for item in files.bad if official.split(item.source) == "test"]

@@ -16,14 +16,11 @@ from trainyard.contract.artifacts.preprocess import Quarantined
 from trainyard.errors import DataError
 from trainyard.quality.tables.dialect import Dialect
 from trainyard.spec.recipe import Data, Recipe
-from trainyard.steps.preprocess.readers import tar
 from trainyard.steps.preprocess.readers.files import (
     WHOLE,
     Files,
     Piece,
-    as_folder,
     image_limit,
-    is_archive,
     open_file,
     read_at_most,
     too_many_bytes,
@@ -33,9 +30,12 @@ from trainyard.steps.preprocess.readers.records import BadRecord, BadSource, Rec
 from trainyard.steps.preprocess.readers.tables.csv_rows import csv_pieces, read_csv_batches
 from trainyard.steps.preprocess.readers.tables.parquet_rows import parquet_pieces, read_parquet_batches
 from trainyard.steps.preprocess.readers.tables.rows import typed_label
+from trainyard.steps.preprocess.readers.tar import tar_pieces
 from trainyard.steps.preprocess.readers.tf_examples import read_tf_batches
 from trainyard.steps.preprocess.readers.tfds import Dataset
+from trainyard.storage import tar
 from trainyard.storage.buckets import bucket_source
+from trainyard.storage.tar import as_folder, is_archive
 
 _Item = TypeVar("_Item")
 
@@ -151,7 +151,7 @@ def pieces(path: str, size: int, data: Data) -> list[Piece]:
         return csv_pieces(path, size, Dialect.of(data))
     if data.format == "image_folder":
         with bucket_source.source_errors(path):
-            return tar.tar_pieces(path, path)
+            return tar_pieces(path, path)
     return parquet_pieces(path) if data.format == "parquet" else [WHOLE]
 
 

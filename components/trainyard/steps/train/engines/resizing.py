@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import keras
 import numpy as np
@@ -18,7 +18,10 @@ from trainyard.errors import ConfigurationError
 from trainyard.spec.training.train import Stage
 
 if TYPE_CHECKING:
+    import jax
     import tensorflow as tf
+
+_Array = TypeVar("_Array", "tf.Tensor", "jax.Array")
 
 
 class Resizing:
@@ -44,7 +47,7 @@ class Resizing:
         """Return the model at this size."""
         return self._models[self._number]
 
-    def shrunk(self, features: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    def shrunk(self, features: Mapping[str, _Array]) -> dict[str, _Array]:
         """Return `features`, whose images are float32 (batch, height, width, channels), with images of this size."""
         shapes = {tensor.name: tensor.shape for tensor in keras.tree.flatten(self.model().input)}
         return {
@@ -58,10 +61,10 @@ def _at_size(model: keras.Model, side: int) -> keras.Model:
 
     Raises `ConfigurationError` if it takes one size alone.
     """
-    taken: dict[str, keras.KerasTensor] = cast(Any, model.input)
+    tensors: dict[str, keras.KerasTensor] = cast(Any, model.input)
     inputs = {
         name: keras.Input(_shape(tensor.shape[1:], side), name=name, dtype=tensor.dtype)
-        for name, tensor in taken.items()
+        for name, tensor in tensors.items()
     }
     try:
         return keras.models.clone_model(model, input_tensors=inputs, clone_function=lambda layer: layer)
@@ -79,7 +82,7 @@ def _shape(shape: Sequence[int], side: int) -> tuple[int, ...]:
     return round(height * side / min(height, width)), round(width * side / min(height, width)), channels
 
 
-def _resized(images: tf.Tensor, height: int, width: int) -> tf.Tensor:
+def _resized(images: _Array, height: int, width: int) -> _Array:
     """Return `images` (batch, rows, columns, channels) as (batch, height, width, channels), without aliasing.
 
     By two products of matrices, which every device and XLA compute fast.
@@ -87,7 +90,7 @@ def _resized(images: tf.Tensor, height: int, width: int) -> tf.Tensor:
     if tuple(images.shape[1:3]) == (height, width):
         return images
     rows, columns = triangle(images.shape[1], height), triangle(images.shape[2], width)
-    return cast("tf.Tensor", ops.einsum("xw,byws->byxs", columns, ops.einsum("yh,bhws->byws", rows, images)))
+    return cast(_Array, ops.einsum("xw,byws->byxs", columns, ops.einsum("yh,bhws->byws", rows, images)))
 
 
 def triangle(size: int, out: int) -> NDArray[np.float32]:

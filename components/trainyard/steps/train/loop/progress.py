@@ -7,9 +7,9 @@ from collections.abc import Mapping
 
 from trainyard import events
 from trainyard.steps.train.engines.engine import Steps
-from trainyard.steps.train.gang.rank import Rank
 from trainyard.steps.train.input.input import Input
-from trainyard.steps.train.loop.speed import Speed
+from trainyard.steps.train.loop.speed import SpeedMeter
+from trainyard.steps.train.peers.rank import Rank
 
 # Chosen: how often `progress` and `pace` are emitted.
 PROGRESS_SECONDS, PACE_SECONDS = 0.25, 10.0
@@ -25,7 +25,7 @@ class ProgressReporter:
     """
 
     def __init__(
-        self, steps: Steps, data: Input, rank: Rank, speed: Speed, total: int, seconds: Mapping[str, float]
+        self, steps: Steps, data: Input, rank: Rank, speed: SpeedMeter, total: int, seconds: Mapping[str, float]
     ) -> None:
         self.prefetched_step_seconds = self.all_reduce_seconds = 0.0
         self._steps = steps

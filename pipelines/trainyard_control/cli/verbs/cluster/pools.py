@@ -132,7 +132,7 @@ def _show(rows: list[dict[str, Any]]) -> None:
     for row in rows:
         if row["price_date"]:
             days.setdefault(row["price_region"], set()).add(row["price_date"])
-    lists = [f"{region} as of {' and '.join(sorted(found))}" for region, found in sorted(days.items())]
+    lists = [f"{region} as of {' and '.join(sorted(dates))}" for region, dates in sorted(days.items())]
     notes = [
         f"List prices of {', '.join(lists)}." if lists else "",
         "" if counted else "No nodes counted: no cluster at hand.",

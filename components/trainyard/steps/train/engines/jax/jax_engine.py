@@ -26,10 +26,11 @@ from trainyard.steps.train.engines.jax.jax_steps import AXIS, JaxSteps
 from trainyard.steps.train.engines.objective import Objective
 from trainyard.steps.train.engines.optimizer import optimizer
 from trainyard.steps.train.engines.phases import phases
-from trainyard.steps.train.engines.teacher import Teacher
+from trainyard.steps.train.engines.resizing import Resizing
+from trainyard.steps.train.engines.teacher import TeacherModel
 from trainyard.steps.train.expected_devices import devices_error, expected_devices
-from trainyard.steps.train.gang import handshake
-from trainyard.steps.train.gang.rank import current_rank
+from trainyard.steps.train.peers import handshake
+from trainyard.steps.train.peers.rank import current_rank
 
 # How the errors begin that a lost worker causes: the statuses that TensorFlow gives then, and with gloo UNKNOWN.
 _PEER_ERRORS = (
@@ -140,21 +141,18 @@ class JaxEngine:
         steps_per_epoch: int,
         objective: Objective,
         precision: str,
-        load_teacher: Callable[[], Teacher | None],
+        load_teacher: Callable[[], TeacherModel | None],
     ) -> JaxSteps:
         """Return the steps of the model that `build` returns, every device with all of its variables."""
         del precision  # float16, which alone would change the optimizer, is refused
-        if recipe.train.progressive_resizing:
-            raise ConfigurationError(
-                "train.progressive_resizing: TensorFlow alone trains on images of several sizes, and this pool trains "
-                "with JAX. Leave it out, or name another pool."
-            )
         model, train = build(), recipe.train
         parts = phases(model, recipe, steps_per_epoch, partial(optimizer, train, float16=False))
         # Worker by worker, as `LocalReplicas` counts them.
         devices = sorted(jax.devices(), key=lambda device: (device.process_index, device.id))
         mesh = Mesh(np.array(devices), (AXIS,))
-        return JaxSteps(mesh, model, parts, objective, load_teacher(), train.augment, train.accumulation_steps)
+        resizing = Resizing(model, train.progressive_resizing, steps_per_epoch)
+        teacher = load_teacher()
+        return JaxSteps(mesh, model, parts, resizing, objective, teacher, train.augment, train.accumulation_steps)
 
     def is_peer_loss(self, error: Exception) -> bool:
         """Whether XLA says that a sum, or the coordinator, did not answer."""

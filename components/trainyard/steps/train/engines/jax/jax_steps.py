@@ -16,7 +16,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from trainyard.spec.training.augment import Augment
 from trainyard.steps.train.engines.objective import Objective, top5
 from trainyard.steps.train.engines.phases import Phases
-from trainyard.steps.train.engines.teacher import Teacher
+from trainyard.steps.train.engines.resizing import Resizing
+from trainyard.steps.train.engines.teacher import TeacherModel
 from trainyard.steps.train.engines.variable_names import LOSS_SUM, SCALE, STEP, named_variables
 from trainyard.steps.train.input import on_device
 
@@ -42,13 +43,15 @@ class JaxSteps:
         mesh: Mesh,
         model: keras.Model,
         phases: Phases,
+        resizing: Resizing,
         objective: Objective,
-        teacher: Teacher | None,
+        teacher: TeacherModel | None,
         augment: Augment,
         micro_batches: int,
     ) -> None:
         self.model = model
         self.phases = phases
+        self._resizing = resizing
         self._objective = objective
         self.teacher = teacher
         self._augment = augment
@@ -64,7 +67,7 @@ class JaxSteps:
         # Arguments, for what a program closes over becomes a constant of it.
         self._teacher_values = [self._replicate(np.asarray(variable.value)) for variable in taught]
         self.step = 0
-        # The number of the phase is static: each has a program of its own.
+        # The number of the phase is static: each has a program of its own, and so has each size of images.
         self._compiled_update = jax.jit(
             self._apply_update, donate_argnums=(0, 1), static_argnums=3, out_shardings=self._replicated
         )
@@ -97,8 +100,8 @@ class JaxSteps:
         self._state[SCALE] = self._replicate(np.float32(value))
 
     def phase(self, step: int) -> int:
-        """Return the number of the phase that the step number `step` is in."""
-        return self.phases.number(step)
+        """Return the number of the phase that the step number `step` is in; each size of images counts as one."""
+        return self.phases.number(step) + self._resizing.number(step)
 
     @property
     def learning_rate(self) -> float:
@@ -117,7 +120,9 @@ class JaxSteps:
 
     def train(self, batches: Any, count: int, worker_values: Sequence[float]) -> list[float]:
         """Take `count` steps and return the mean of all workers' `worker_values`."""
-        state, phase = self._state, self.phases.enter(self.step)
+        self.phases.enter(self.step)
+        self._resizing.enter(self.step)
+        state, phase = self._state, self.phase(self.step)
         try:
             for _ in range(count):
                 accumulated: list[jax.Array] = []
@@ -217,13 +222,15 @@ class JaxSteps:
         del phase
         features, labels, weights = batch
         features = on_device.augment(features, self._augment)
+        model, shown = self._resizing.model(), self._resizing.shrunk(features)
+        others_of = self._names_of(model.non_trainable_variables)
 
         def loss_of(trained: list[jax.Array]) -> tuple[jax.Array, list[jax.Array]]:
             values = {**state, **dict(zip(names, trained, strict=True))}
-            outputs, others, penalties = self.model.stateless_call(
-                [values[name] for name in self._trainable],
-                [state[name] for name in self._non_trainable],
-                features,
+            outputs, others, penalties = model.stateless_call(
+                [values[name] for name in self._names_of(model.trainable_variables)],
+                [state[name] for name in others_of],
+                shown,
                 training=True,
                 return_losses=True,
             )
@@ -235,7 +242,7 @@ class JaxSteps:
         (loss, others), gradients = jax.value_and_grad(loss_of, has_aux=True)(trained)
         if accumulated:
             gradients = [new + previous for new, previous in zip(gradients, accumulated, strict=True)]
-        now = {**state, **dict(zip(self._non_trainable, others, strict=True)), LOSS_SUM: state[LOSS_SUM] + loss}
+        now = {**state, **dict(zip(others_of, others, strict=True)), LOSS_SUM: state[LOSS_SUM] + loss}
         return now, gradients
 
     def _train_loss(

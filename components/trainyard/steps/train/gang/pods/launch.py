@@ -12,7 +12,6 @@ from trainyard.kubernetes import labels
 from trainyard.kubernetes.client import JOBS, Cluster, Manifest
 from trainyard.kubernetes.diagnosis import conditions
 from trainyard.signals import Terminated
-from trainyard.steps.train.gang import settings
 from trainyard.steps.train.gang.pods import outcome
 from trainyard.steps.train.gang.pods.job import (
     Gang,
@@ -23,6 +22,7 @@ from trainyard.steps.train.gang.pods.job import (
 )
 from trainyard.steps.train.gang.pods.outcome import Worker
 from trainyard.steps.train.gang.pods.worker_log import WorkerLog
+from trainyard.steps.train.peers import settings
 
 _POLL_SECONDS = 0.5  # chosen: lists of a few pods, answered from the API server's memory
 _BROKEN_SECONDS = 60  # chosen: a registry that hiccups answers by then; FAULTS.md asks for at most 2 minutes

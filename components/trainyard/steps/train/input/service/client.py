@@ -16,9 +16,9 @@ import tensorflow as tf
 from trainyard import events
 from trainyard.errors import ConfigurationError, PeerLost, TransientError
 from trainyard.runtime.step import end_with
-from trainyard.steps.train.gang import handshake
-from trainyard.steps.train.gang.rendezvous import Message, MessageStream, StallGuard
 from trainyard.steps.train.input.service.turns import Turn
+from trainyard.steps.train.peers import handshake
+from trainyard.steps.train.peers.messages import Message, MessageStream, StallGuard
 
 _CALL_SECONDS = 2.0  # chosen: for one call of an input worker, which is tried again
 # Chosen: of the memory limit of an input worker, what is prepared ahead may take so much.

@@ -20,9 +20,9 @@ import tensorflow as tf
 from trainyard import events, memory
 from trainyard.data.examples import ExampleFolder
 from trainyard.errors import TransientError
-from trainyard.steps.train.gang import handshake
-from trainyard.steps.train.gang.rendezvous import HEARTBEAT_SECONDS, Message, MessageStream
 from trainyard.steps.train.input.service.client import service_key
+from trainyard.steps.train.peers import handshake
+from trainyard.steps.train.peers.messages import HEARTBEAT_SECONDS, Message, MessageStream
 from trainyard.storage import storage
 
 _LOOK_SECONDS = 5.0  # chosen: how often it looks whether the training has ended

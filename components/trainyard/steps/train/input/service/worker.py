@@ -9,7 +9,7 @@ import sys
 
 from trainyard import events
 from trainyard.errors import ConfigurationError, ExitCode, TrainyardError
-from trainyard.steps.train.gang import settings
+from trainyard.steps.train.peers import settings
 from trainyard.storage import storage
 
 

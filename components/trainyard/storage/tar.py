@@ -1,0 +1,311 @@
+"""Walks through a tar archive: what its members are and where their bytes lie. Nothing of it is ever unpacked.
+
+An archive comes from anywhere: its names may lead out of a folder, its links and devices anywhere, a header may promise
+more bytes than memory holds, and the file may be cut. Python's tarfile reads such headers whole, so here it judges
+single blocks alone.
+
+Source: POSIX.1-2017, pax, "ustar Interchange Format" and "pax Header Block"; GNU tar manual, "Basic Tar Format".
+"""
+
+from __future__ import annotations
+
+import tarfile
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import IO
+
+from trainyard.errors import DataError
+from trainyard.storage.source_stream import open_file
+from trainyard.uris import is_bucket
+
+BLOCK = 512
+"""Bytes in which an archive is written."""
+
+_MOST_MEMBERS = 20_000_000  # chosen: ten times ImageNet and more; as headers they alone are 10 GB
+_LONGEST_HEADER = 64 << 10  # bytes of an extended header; chosen: a path has 4,096 at most
+_FARTHEST = 1 << 60  # bytes; no file is as long
+_FARTHEST_PACKED = 64 << 20  # bytes of what gzip packed that a look unpacks; chosen: a fifth of a second
+_MOST_BYTES = 256 << 20  # of a picture; chosen: data.max_image_pixels by default, not compressed at all, and more
+_ENDINGS = (".tar", ".tar.gz")
+_NO_ARCHIVE = ("broken_archive", "truncated_archive")  # of the first member
+_FILES = (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.CONTTYPE)
+_LONG_NAMES = (tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
+_EXTENDED = (tarfile.XHDTYPE, tarfile.SOLARIS_XHDTYPE)
+_LINKS = {tarfile.LNKTYPE: "a hard link", tarfile.SYMTYPE: "a link"}
+_OTHERS = {tarfile.FIFOTYPE: "a named pipe", tarfile.CHRTYPE: "a device", tarfile.BLKTYPE: "a device"}
+
+
+@dataclass(frozen=True)
+class Member:
+    """A member that is no folder: its bytes are `size` from `at` on, its first header begins at `header`.
+
+    reason, detail: why its bytes are not read, as a code for counting and as a sentence; '' if they may be.
+    """
+
+    name: str
+    header: int
+    at: int
+    size: int
+    reason: str = ""
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class Look:
+    """What the first headers of an archive say: its members, those of an archive in it as in a folder of its name.
+
+    count: members in all; an estimate by their bytes if not is_whole, that is if not every header was read.
+    """
+
+    members: list[Member]
+    count: int
+    is_whole: bool
+
+
+def is_archive(name: str) -> bool:
+    """Return whether the file `name` is read as an archive."""
+    return name.endswith(_ENDINGS)
+
+
+def as_folder(name: str) -> str:
+    """Return the name of the folder that the archive `name` is read as; other names as they are."""
+    return next((name.removesuffix(ending) for ending in _ENDINGS if name.endswith(ending)), name)
+
+
+def look(path: str, size: int, most: int | None = None) -> Look:
+    """Return what the archive of `size` bytes at `path` holds, by `most` of its headers or by all.
+
+    Those of archives in it are shared out among them. Raises `DataError` if it, or one in it, is none or cannot be
+    read.
+    """
+    farthest = None if most is None or not path.endswith(".gz") else _FARTHEST_PACKED
+    try:
+        with open_file(path, BLOCK * 2 if most is not None and is_bucket(path) else None) as stream:
+            outer, all_of_it = _first(members(stream), most, farthest)
+            if outer and outer[0].reason in _NO_ARCHIVE:
+                raise no_archive(path)
+            archives = [member for member in outer if is_archive(member.name) and not member.reason]
+            share = None if most is None else max(1, (most - len(outer)) // max(1, len(archives)))
+            inner = {member.at: _look_inside(stream, path, member, share, farthest) for member in archives}
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(
+            f"{path}: cannot be read ({error}). Check its permissions, or copy it again from its origin."
+        ) from error
+    looks = [inner.get(member.at) or Look([member], 1, True) for member in outer]
+    count = sum(each.count for each in looks) * (1 if all_of_it else _times(outer, 0, size))
+    seen = [member for each in looks for member in each.members]
+    return Look(seen, round(count), all_of_it and all(each.is_whole for each in looks))
+
+
+def _look_inside(stream: IO[bytes], path: str, archive: Member, most: int | None, farthest: int | None) -> Look:
+    seen, all_of_it = _first(inside(stream, archive), most, farthest)
+    if seen and seen[0].reason == "broken_archive":
+        raise no_archive(f"{path}/{archive.name}")
+    named = [replace(member, name=f"{as_folder(archive.name)}/{member.name}") for member in seen]
+    count = len(seen) * (1 if all_of_it else _times(seen, archive.at, archive.size))
+    return Look(named, round(count), all_of_it)
+
+
+def _first(found: Iterator[Member], most: int | None, farthest: int | None) -> tuple[list[Member], bool]:
+    """Return the first members, and whether these are all; of a packed archive none behind one that ends `farthest`."""
+    seen = []
+    for member in found:
+        seen.append(member)
+        if len(seen) == most or (farthest is not None and member.at + member.size > farthest):
+            return seen, False
+    return seen, True
+
+
+def _times(seen: list[Member], start: int, size: int) -> float:
+    """Return how often the bytes that the members `seen` take go into the `size` of all."""
+    end = seen[-1].at + -(-seen[-1].size // BLOCK) * BLOCK
+    return max(1.0, size / max(1, end - start))
+
+
+class Archives:
+    """Reads members of archives. The last archive stays open: one in gzip is unpacked once if they come in order."""
+
+    def __init__(self) -> None:
+        self._path = ""
+        self._stream: IO[bytes] | None = None
+
+    def read(self, path: str, at: int, size: int) -> bytes:
+        """Return the `size` bytes from `at` on of the archive at `path`; raises `OSError` if they are not there."""
+        if size > _MOST_BYTES:
+            raise OSError(f"{size} bytes, at most {_MOST_BYTES} are read")
+        try:
+            if self._stream is None or self._path != path:
+                self.close()
+                self._path, self._stream = path, open_file(path)
+            self._stream.seek(at)
+            content = self._stream.read(size)
+        except (EOFError, zlib.error) as error:
+            raise OSError(str(error)) from error
+        if len(content) < size:
+            raise OSError(f"the archive ends {size - len(content)} bytes before the picture")
+        return content
+
+    def close(self) -> None:
+        """Close the archive that is open."""
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
+
+
+def inside(stream: IO[bytes], archive: Member) -> Iterator[Member]:
+    """Yield the members of the `archive` that is a member of `stream`."""
+    yield from members(stream, archive.at, archive.at + archive.size)
+
+
+def members(stream: IO[bytes], start: int = 0, end: int | None = None) -> Iterator[Member]:
+    """Yield the members of the archive in the bytes from `start` to `end` of `stream`, but for hidden ones.
+
+    A header that cannot be read, or a missing end, is a last member with a reason. The caller may read between two of
+    them, but not seek before the last one.
+    """
+    walk = _Walk(stream, start, end)
+    for _ in range(_MOST_MEMBERS):
+        member = walk.next()
+        if member is None:
+            return
+        yield from [member] if member.reason or not _is_hidden(member.name) else []
+        if walk.is_over:
+            return
+    yield walk.broken(f"has more than {_MOST_MEMBERS} members")
+
+
+class _Walk:
+    """Reads one header after the other. is_over: what `next` gave is the last."""
+
+    def __init__(self, stream: IO[bytes], start: int, end: int | None) -> None:
+        self._stream, self._at, self._end = stream, start, end
+        self._last = ""
+        self.is_over = False
+
+    def next(self) -> Member | None:
+        """Return the next member, None at the end of the archive."""
+        header, name, size = self._at, "", None
+        while True:
+            block = self._read(BLOCK)
+            if len(block) < BLOCK:
+                return self._cut()
+            if block == tarfile.NUL * BLOCK:
+                return None
+            try:
+                info = tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
+            except tarfile.HeaderError as error:
+                return self.broken(f"the header at byte {self._at - BLOCK} is none ({error})")
+            if not 0 <= info.size < _FARTHEST:
+                return self.broken(f"a header promises {info.size} bytes")
+            if info.type in (*_LONG_NAMES, *_EXTENDED):
+                if info.size > _LONGEST_HEADER:
+                    return self.broken(f"an extended header has {info.size} bytes, at most {_LONGEST_HEADER} are taken")
+                content = self._read(info.size)
+                if len(content) < info.size:
+                    return self._cut()
+                self._at += -info.size % BLOCK
+                if info.type == tarfile.GNUTYPE_LONGNAME:
+                    name = _text(content.partition(b"\0")[0])
+                elif info.type in _EXTENDED:
+                    try:
+                        fields = _fields(content)
+                        name = _text(fields[b"path"]) if b"path" in fields else name
+                        size = int(fields[b"size"]) if b"size" in fields else size
+                    except ValueError:
+                        return self.broken("an extended header is none")
+            elif info.type == tarfile.XGLTYPE:
+                self._at += -(-info.size // BLOCK) * BLOCK
+            else:
+                member = self._member(info, name or info.name, header, info.size if size is None else size)
+                if member is not None:
+                    return member
+                header, name, size = self._at, "", None
+
+    def broken(self, why: str) -> Member:
+        """Return a last member that says that the archive cannot be read further."""
+        self.is_over = True
+        after = f"after {self._last}" if self._last else "at its beginning"
+        detail = f"{why}, {after}; what follows is not read"
+        return Member(self._last, self._at, self._at, 0, "broken_archive", detail)
+
+    def _member(self, info: tarfile.TarInfo, name: str, header: int, size: int) -> Member | None:
+        """Return the member of this header, None of a folder, and go on to the next one."""
+        if not 0 <= size < _FARTHEST:
+            return self.broken(f"a header promises {size} bytes")
+        at = self._at
+        has_bytes = info.type not in (tarfile.DIRTYPE, *_LINKS, *_OTHERS)
+        self._at += -(-size // BLOCK) * BLOCK if has_bytes else 0
+        clean = "/".join(part for part in name.split("/") if part not in ("", "."))
+        self._last = _printable(clean or name)
+        if self._end is not None and self._at > self._end:
+            return self._cut()
+        if info.type == tarfile.DIRTYPE:
+            return None
+        reason, detail = _fault(info, name, clean)
+        return Member(self._last if reason else clean, header, at, size, reason, detail)
+
+    def _cut(self) -> Member:
+        self.is_over = True
+        after = f"in or after {self._last}" if self._last else "at its beginning"
+        return Member(
+            self._last,
+            self._at,
+            self._at,
+            0,
+            "truncated_archive",
+            f"ends {after}, without its mark; the rest is missing",
+        )
+
+    def _read(self, size: int) -> bytes:
+        if self._end is not None:
+            size = max(0, min(size, self._end - self._at))
+        self._stream.seek(self._at)
+        content = self._stream.read(size)
+        self._at += len(content)
+        return content
+
+
+def _fault(info: tarfile.TarInfo, name: str, clean: str) -> tuple[str, str]:
+    if clean != _printable(clean):
+        return "name_not_utf8", "the member's name is not UTF-8"
+    if name.startswith("/") or ".." in clean.split("/") or not clean:
+        return "unsafe_name", "the member's name leads out of the archive"
+    if info.type in _LINKS:
+        return "link_in_archive", f"is {_LINKS[info.type]}, which is not followed"
+    if info.type not in _FILES:
+        return "not_a_file", f"is {_OTHERS.get(info.type, f'of the kind {info.type!r}')}; a regular file is expected"
+    return "", ""
+
+
+def _is_hidden(name: str) -> bool:
+    return any(part.startswith(".") for part in name.split("/"))
+
+
+def _fields(content: bytes) -> dict[bytes, bytes]:
+    """Return the fields of a pax header: lines of `length key=value`. Raises `ValueError` if it is none."""
+    fields, at = {}, 0
+    while at < len(content) and content[at]:
+        length, _, _ = content[at : at + 20].partition(b" ")
+        line = content[at : at + int(length)]
+        key, equals, value = line[len(length) + 1 :].partition(b"=")
+        if not equals or not value.endswith(b"\n") or int(length) < 5:
+            raise ValueError(line)
+        fields[key] = value[:-1]
+        at += int(length)
+    return fields
+
+
+def _text(name: bytes) -> str:
+    return name.decode("utf-8", "surrogateescape")
+
+
+def _printable(name: str) -> str:
+    return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
+def no_archive(name: str) -> DataError:
+    """Return that the file `name` is none."""
+    return DataError(
+        f"{name}: is no tar archive, though its name ends so. Copy it again from its origin, or rename it."
+    )
