@@ -194,6 +194,21 @@ def supervisor(folder: Path, examples: str, worker: int, ports: list[int], **env
     return Gang(folder, process=process)
 
 
+def input_worker(examples: str, output: str, number: int, addresses: str, **environment: str) -> subprocess.Popen[str]:
+    """Start one of the input workers of a gang whose token is `known`, as a pod would."""
+    variables = {"TRAINYARD_INPUT_WORKERS": addresses, "TRAINYARD_WORKER_INDEX": str(number)}
+    return subprocess.Popen(
+        [
+            *(sys.executable, "-m", "trainyard.steps.train.input.service.worker"),
+            *("--examples", examples, "--output", output),
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, "TRAINYARD_GANG_TOKEN": "known", **variables, **environment},
+    )
+
+
 def free_port() -> int:
     while True:
         port = 31_000 + 10 * secrets.randbelow(1_000)

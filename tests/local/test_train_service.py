@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
+import queue
+import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,8 +20,10 @@ from trainyard.data.examples import ExampleFolder
 from trainyard.errors import TransientError
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.train.input.input import Input, LocalReplicas
-from trainyard.steps.train.input.service.client import InputService
-from trainyard.steps.train.input.service.turns import in_turn
+from trainyard.steps.train.input.service import client
+from trainyard.steps.train.input.service.client import InputService, InputWorker
+from trainyard.steps.train.input.service.turns import Turn, in_turn
+from trainyard.steps.train.peers.messages import SILENCE_SECONDS, MessageStream
 
 WORKERS = 2
 TOKEN = "known"
@@ -40,16 +42,8 @@ def examples(tmp_path_factory: pytest.TempPathFactory) -> str:
 def service(examples: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[InputService]:
     """Two input workers, each the program that a pod runs."""
     addresses = [f"127.0.0.1:{gang_processes.free_port()}" for _ in range(WORKERS)]
-    environment = {**os.environ, "TRAINYARD_INPUT_WORKERS": ",".join(addresses), "TRAINYARD_GANG_TOKEN": TOKEN}
     output = str(tmp_path_factory.mktemp("output") / "trained")
-    module = "trainyard.steps.train.input.service.worker"
-    programs = [
-        subprocess.Popen(
-            [sys.executable, "-m", module, "--examples", examples, "--output", output],
-            env={**environment, "TRAINYARD_WORKER_INDEX": str(number)},
-        )
-        for number in range(WORKERS)
-    ]
+    programs = [gang_processes.input_worker(examples, output, number, ",".join(addresses)) for number in range(WORKERS)]
     yield InputService.connect(addresses, TOKEN, 120)
     for program in programs:
         program.kill()
@@ -108,6 +102,20 @@ def test_an_input_worker_that_never_comes_is_named_at_the_deadline() -> None:
     address = f"127.0.0.1:{gang_processes.free_port()}"
     with pytest.raises(TransientError, match=rf"train: is waiting for input worker 0 of 1 \({address}: .*refused"):
         InputService.connect([address], TOKEN, 0.5)
+
+
+def test_an_input_worker_that_gives_no_sign_of_life_is_taken_for_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs = socket.socketpair()
+    stream = MessageStream(ours)
+    said: queue.Queue[str] = queue.Queue()
+    monkeypatch.setattr(client, "end_with", lambda error: said.put(str(error)))
+    with theirs, InputService([InputWorker(Turn(1, 3), "feed-1:2222", "", "", 0, stream)]).errors():
+        theirs.sendall(b'{"type": "beat"}\n')
+        time.sleep(1)  # twice what a turn takes
+        assert said.empty()
+        stream.last_received -= SILENCE_SECONDS
+        assert said.get(timeout=5).startswith("train: input worker 1 of 3 (feed-1:2222) is lost: it gives no sign of")
+    stream.close()
 
 
 def recipe(changes: dict[str, Any]) -> Recipe:

@@ -219,8 +219,11 @@ def test_input_workers_that_cannot_be_are_refused(tmp_path: Path, line: str, sen
     assert sentence in refusal(tmp_path, f"{gke}input_workers: {line}\n")
 
 
-def test_input_workers_of_this_machine_have_no_pool_and_vertex_has_none(tmp_path: Path) -> None:
+def test_input_workers_of_this_machine_have_no_pool_and_vertex_and_tensorflow_on_tpus_have_none(tmp_path: Path) -> None:
     local = "target: local\nstorage: runs\ninput_workers: "
+    gke = (environments.BUNDLED / "gke.yaml").read_text().replace("train: gpu-l4", "train: v5e-8")
+    message = refusal(tmp_path, f"{gke}input_workers: {{count: 2, pool: cpu}}\n")
+    assert "input_workers: the tpu image has an older TensorFlow than the cpu image" in message
     assert load(tmp_path, local + "{count: 2}\n").input_count == 2
     assert "'cpu', and target local has no pools. Leave it out" in refusal(tmp_path, local + "{count: 2, pool: cpu}\n")
     vertex = (environments.BUNDLED / "vertex.yaml").read_text()

@@ -309,6 +309,13 @@ def _input_faults(environment: Environment) -> Iterator[tuple[Location, str]]:
         yield at, f"'{name}' is a {environment.pools[name].kind} pool, and they use its cores alone. {defined}"
     elif "cpu" not in environment.images:
         yield ("images", "cpu"), f"is required, for input workers are placed on the cpu pool '{name}'"
+    trains = environment.pools.get(environment.placement.get(TRAIN, environment.placement.get(DEFAULT, "")))
+    if trains and trains.variant == "tpu":
+        yield (
+            at[:1],
+            "the tpu image has an older TensorFlow than the cpu image, and both exchange graphs. "
+            "Leave it out, or have JAX train (engine: jax of the pool)",
+        )
 
 
 def _training_faults(environment: Environment) -> Iterator[tuple[Location, str]]:

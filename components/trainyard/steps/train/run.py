@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from trainyard.contract.training.gang import check_input_workers
+from trainyard.errors import ConfigurationError
+from trainyard.spec.environment import MOST_INPUT_WORKERS
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.train.engines import engine
 from trainyard.steps.train.expected_devices import check_devices
@@ -22,6 +24,10 @@ def run(
     this one may have TensorFlow's already; so does a program of the recipe's own, and what input workers feed.
     """
     check_devices()
+    if not input_workers.isdecimal() or int(input_workers) > MOST_INPUT_WORKERS:
+        raise ConfigurationError(
+            f"--input-workers: '{input_workers}' is no number of processes. Give 0 to {MOST_INPUT_WORKERS}."
+        )
     count = int(input_workers)
     check_input_workers(recipe, count)
     alone = recipe.train.command is None and recipe.train.workers == 1 and not count

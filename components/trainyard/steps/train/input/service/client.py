@@ -87,7 +87,7 @@ class InputService:
         threading.Thread(target=self._watch, args=(done,), daemon=True, name="input-workers").start()
         try:
             yield
-        except (tf.errors.NotFoundError, tf.errors.UnavailableError) as error:
+        except tf.errors.NotFoundError as error:
             # A worker that was started again knows none of the data sets.
             raise PeerLost(f"train: an input worker began anew ({error.message.splitlines()[0]}).") from error
         finally:
