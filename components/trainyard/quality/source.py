@@ -94,7 +94,8 @@ def find_source(
             others.append(file.name)
         else:
             by_kind[of].append(file)
-    commonest: Kind = max(by_kind, key=lambda each: len(by_kind[each]))
+    loose = {name: sum(not tar.is_archive(file.name) for file in several) for name, several in by_kind.items()}
+    commonest: Kind = max(by_kind, key=lambda each: (loose[each], len(by_kind[each])))  # an archive may hold anything
     found = kind or commonest
     files = by_kind[found]
     if not files:
