@@ -196,7 +196,7 @@ def rows(path: Path, _: Path) -> None:
 
 def imports(path: Path, _: Path) -> None:
     """Import what `batches` and `rows` do."""
-    from trainyard.steps.preprocess.readers import csv_rows  # noqa: F401
+    from trainyard.steps.preprocess.readers.tables import csv_rows  # noqa: F401
 
     _recipe(path)
 

@@ -20,7 +20,7 @@ def main() -> None:
     # isort: split
     from trainyard.data.examples import open_examples
     from trainyard.spec.recipe import Recipe
-    from trainyard.steps.train.loop.checkpoint import Checkpoints, Progress
+    from trainyard.steps.train.loop.checkpoint import CheckpointFolder, Progress
     from trainyard.steps.train.loop.checkpoint_writer import CheckpointWriter
 
     trains = engine.create_engine()
@@ -41,7 +41,7 @@ def main() -> None:
     )
     data, steps = session.prepare(recipe, open_examples(examples), trains, (0.0, 1.0), "float32")
     batches, worker_values = iter(steps.distributed(data.train(0))), (0.0, 0.0, 0.0)
-    writer = CheckpointWriter(Checkpoints(f"{folder}/checkpoints-{core}-{workers}", "", keep=2))
+    writer = CheckpointWriter(CheckpointFolder(f"{folder}/checkpoints-{core}-{workers}", "", keep=2))
     steps.train(batches, 2, worker_values)
     steps.not_finite()
     if int(workers) > 1:

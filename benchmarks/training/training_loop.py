@@ -27,7 +27,7 @@ from trainyard.spec.recipe import Recipe
 from trainyard.spec.training.augment import Augment
 from trainyard.steps.train import session
 from trainyard.steps.train.engines.network import network
-from trainyard.steps.train.engines.optimizer import Schedule, optimizer
+from trainyard.steps.train.engines.optimizer import RateSchedule, optimizer
 from trainyard.steps.train.input.input import Input
 
 SEEDS = (1, 2, 3)
@@ -102,7 +102,7 @@ def _keras_fit(recipe: Recipe, folder: ExampleFolder) -> tuple[float, float]:
     model = network(recipe, folder.document, (0.0, 1.0), "float32")
     classes = len(folder.document.labels or [])
     model.compile(
-        optimizer(recipe.train, Schedule(recipe.train, data.steps_per_epoch), float16=False),
+        optimizer(recipe.train, RateSchedule(recipe.train, data.steps_per_epoch), float16=False),
         keras.losses.CategoricalCrossentropy(from_logits=True, label_smoothing=recipe.train.label_smoothing),
         metrics=["accuracy"],
     )

@@ -20,46 +20,64 @@ class StepSpec:
     not cost days. A retry is for pods that were lost; Kubeflow cannot tell them from a fault in the data, so there are
     few.
     sections: the parts of the recipe that its output depends on; a step without any has no output of its own.
-    reads: the steps whose outputs it reads. argument: what those that read its output call it.
+    reads: the steps whose outputs it reads. argument: what those that read its output call it. inputs: what else its
+    program takes.
+    optional: a run may end well without it. again_after: the step after which a pipeline may run it a second time.
     always_run: its finished output is not used again: others may have undone what it did, and to repeat it costs
     nothing.
     """
 
     timeout_seconds: int
     retries: int
-    sections: frozenset[str] = frozenset()
+    sections: tuple[str, ...] = ()
     reads: tuple[str, ...] = ()
     argument: str = ""
+    inputs: tuple[str, ...] = ()
+    optional: bool = False
+    again_after: str = ""
     always_run: bool = False
 
 
 CHECK, SUMMARY, PREDICT = "check", "summary", "predict"
 
 STEPS = {
-    CHECK: StepSpec(_HOUR // 4, retries=1),
-    "preprocess": StepSpec(_DAY, retries=1, sections=frozenset({"seed", "task", "data"}), argument="examples"),
+    CHECK: StepSpec(_HOUR // 4, retries=1, optional=True, again_after="preprocess"),
+    "preprocess": StepSpec(
+        _DAY, retries=1, sections=("seed", "task", "data"), argument="examples", inputs=("beam_options", "day")
+    ),
     "train": StepSpec(
         7 * _DAY,
         retries=3,
-        sections=frozenset({"seed", "task", "model", "train"}),
+        sections=("seed", "task", "model", "train"),
         reads=("preprocess",),
         argument="model",
+        inputs=("checkpoints", "start"),
     ),
     "evaluate": StepSpec(
         6 * _HOUR,
         retries=1,
-        sections=frozenset({"seed", "task", "evaluate", "drift"}),
+        sections=("seed", "task", "evaluate", "drift"),
         reads=("preprocess", "train"),
         argument="evaluation",
+        inputs=("champion",),
     ),
     "export": StepSpec(
         6 * _HOUR,
         retries=1,
-        sections=frozenset({"seed", "task", "export"}),
+        sections=("seed", "task", "export"),
         reads=("preprocess", "train"),
         argument="exported",
+        optional=True,
     ),
-    "push": StepSpec(_HOUR, retries=1, sections=frozenset({"push"}), reads=("evaluate", "export"), always_run=True),
+    "push": StepSpec(
+        _HOUR,
+        retries=1,
+        sections=("push",),
+        reads=("evaluate", "export"),
+        inputs=("destination",),
+        optional=True,
+        always_run=True,
+    ),
     SUMMARY: StepSpec(_HOUR // 4, retries=0),
     PREDICT: StepSpec(_DAY, retries=1),
 }
@@ -72,9 +90,19 @@ ARGUMENTS = {step.argument: name for name, step in STEPS.items() if step.argumen
 """The arguments that name the committed output of another step, with that step."""
 
 
+def model_sections() -> frozenset[str]:
+    """Return the parts of the recipe that a trained model depends on: those of train and of what it reads."""
+    return frozenset().union(*(STEPS[step].sections for step in ("train", *STEPS["train"].reads)))
+
+
 def producer(step: str) -> str:
     """Return what the manifests of `step`'s outputs name it."""
     return f"trainyard.{step}"
+
+
+def made_by(producer_name: str) -> str | None:
+    """Return the step that manifests name `producer_name`, None if that is no step."""
+    return next((step for step in STEPS if producer(step) == producer_name), None)
 
 
 def is_from(step: str, first: str | None) -> bool:

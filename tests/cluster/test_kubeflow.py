@@ -289,9 +289,10 @@ def send(name: str, place: Path, bound: str = "") -> None:
 
     from trainyard.spec import environment as environments
     from trainyard_control.compiler import placement
+    from trainyard_control.compiler.about import About, environment_slug
     from trainyard_control.compiler.compilation import to_yaml
     from trainyard_control.compiler.submission import Submission
-    from trainyard_control.kubeflow.kubeflow_api import Kubeflow
+    from trainyard_control.kubeflow.kubeflow_api import KubeflowServer
     from trainyard_control.kubeflow.submit import submit
 
     @dsl.component(base_image=IMAGE, install_kfp_package=False)
@@ -305,7 +306,7 @@ def send(name: str, place: Path, bound: str = "") -> None:
         time.sleep(45)
 
     @dsl.pipeline(name="own")
-    def own():  # type: ignore[no-untyped-def]
+    def own(about: str = ""):  # type: ignore[no-untyped-def]
         task = fails_once().set_caching_options(False)
         if bound:
             task.set_retry(1, "5s", 2.0, bound)
@@ -314,7 +315,8 @@ def send(name: str, place: Path, bound: str = "") -> None:
     placed = placement.place(json_format.MessageToDict(own.pipeline_spec), environment)
     package = to_yaml(placed.documents)
     version = f"own-{hashlib.sha256(package.encode()).hexdigest()[:12]}"
-    submit(Submission("trainyard-own", version, package, name, environment), Kubeflow(environment))
+    about = About("own", environment_slug(environment))
+    submit(Submission("trainyard-own", version, package, name, environment, about), KubeflowServer(environment))
 
 
 def until(name: str, place: Path, ready: Callable[[Any], Any], seconds: float = 600) -> Any:

@@ -18,7 +18,7 @@ import train_folders
 from gang_processes import Gang, Trained, start, train_here
 
 from trainyard.contract.artifacts.train import Training
-from trainyard.steps.train.loop.checkpoint import Checkpoints
+from trainyard.steps.train.loop.checkpoint import CheckpointFolder
 from trainyard.storage import storage
 
 EPOCHS = 15  # 8 steps each
@@ -181,7 +181,7 @@ def test_a_corrupt_newest_checkpoint_costs_one_interval_and_not_the_result(
     gang.wait_for(lambda: gang.step() >= 24)
     gang.process.send_signal(signal.SIGTERM)
     gang.finish(code=143)
-    *_, before, newest = Checkpoints(str(tmp_path / "checkpoints"), "", keep=3, writes=False).steps()
+    *_, before, newest = CheckpointFolder(str(tmp_path / "checkpoints"), "", keep=3, writes=False).steps()
     state = tmp_path / "checkpoints" / f"ckpt-{newest}" / "state.npz"
     content = bytearray(state.read_bytes())
     content[len(content) // 2] ^= 0xFF
@@ -209,7 +209,7 @@ def test_a_disk_that_fills_up_in_training_keeps_two_checkpoints_and_the_run_goes
                 time.sleep(0.002)
     gang.finish(code=40)
     assert "the disk is full" in gang.events("failed")[-1]["message"]
-    checkpoints = Checkpoints(str(small_disk), "", keep=3, writes=False)
+    checkpoints = CheckpointFolder(str(small_disk), "", keep=3, writes=False)
     assert not list(small_disk.glob(".staging/*"))
     whole = [checkpoints.read(step).progress.step for step in checkpoints.steps()]
     assert len(whole) >= 2
@@ -304,12 +304,12 @@ def linear(folder: Path, examples: str, workers: int, rate: float) -> Gang:
 
 
 def last_state(folder: Path) -> dict[str, np.ndarray]:
-    checkpoints = Checkpoints(str(folder / "checkpoints"), "", keep=3, writes=False)
+    checkpoints = CheckpointFolder(str(folder / "checkpoints"), "", keep=3, writes=False)
     return checkpoints.read(checkpoints.steps()[-1]).arrays
 
 
 def assert_finite_checkpoints(folder: Path) -> None:
-    checkpoints = Checkpoints(str(folder / "checkpoints"), "", keep=3, writes=False)
+    checkpoints = CheckpointFolder(str(folder / "checkpoints"), "", keep=3, writes=False)
     assert checkpoints.steps()
     for step in checkpoints.steps():
         assert all(np.isfinite(value).all() for value in checkpoints.read(step).arrays.values())

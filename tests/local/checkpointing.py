@@ -15,7 +15,7 @@ import trainyard.data  # noqa: F401 - chooses Keras 3
 from trainyard.spec import recipe
 from trainyard.steps.train import session
 from trainyard.steps.train.loop import checkpoint_writer, loop, save_schedule
-from trainyard.steps.train.loop.checkpoint import Arrays, Checkpoints, Progress
+from trainyard.steps.train.loop.checkpoint import Arrays, CheckpointFolder, Progress
 
 
 class Told(loop.Loop):
@@ -24,7 +24,7 @@ class Told(loop.Loop):
         return super()._save(step)
 
 
-class Costly(Checkpoints):
+class Costly(CheckpointFolder):
     def save(self, progress: Progress, arrays: Arrays) -> None:
         end = time.thread_time() + float(sys.argv[1])
         while time.thread_time() < end:
@@ -35,7 +35,7 @@ class Costly(Checkpoints):
 if __name__ == "__main__":
     _, path, examples, folder = sys.argv[1:]
     save_schedule.CHECKPOINT_SECONDS, checkpoint_writer.MAX_OVERHEAD = 0.0, 0.5
-    session.Loop, session.Checkpoints = Told, Costly
+    session.Loop, session.CheckpointFolder = Told, Costly
     output = Path(folder) / "output"
     output.mkdir(exist_ok=True)
     session.train(recipe.load(path), examples, f"{folder}/checkpoints", "test", output)

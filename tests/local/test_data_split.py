@@ -15,7 +15,7 @@ from trainyard.steps.preprocess.facts.summary import SplitSummary
 from trainyard.steps.preprocess.parts import PartWriter
 from trainyard.steps.preprocess.readers.records import Record, record_batch
 from trainyard.steps.preprocess.shards import count_shards, plan_layout
-from trainyard.steps.preprocess.split import assign, assign_split, order_key
+from trainyard.steps.preprocess.split import assign, assign_splits, order_keys
 from trainyard.steps.preprocess.work import Work
 
 CONTENTS = st.binary(min_size=1, max_size=64)
@@ -24,19 +24,28 @@ CONTENTS = st.binary(min_size=1, max_size=64)
 @given(CONTENTS, st.integers(0, 2**31), st.integers(0, 2**31))
 def test_the_seed_and_the_content_alone_decide_the_split(content, seed, other):
     fractions = SplitRows()
-    assert assign_split(content, seed, fractions) == assign_split(bytes(content), seed, fractions)
-    assert assign_split(content, other, fractions) in ("train", "eval", "test")
+    assert assign_splits([content] * 2, seed, fractions) == assign_splits([bytes(content)], seed, fractions) * 2
+    assert assign_splits([content], other, fractions)[0] in ("train", "eval", "test")
+
+
+def test_a_row_stays_where_the_first_release_put_it():
+    """Data that were split once are not split anew: the share is in the first 8 bytes of a digest."""
+    digests = [hashlib.sha256(str(number).encode()).digest() for number in range(1000)]
+    draws = [hashlib.sha256(b"split\0007\0" + digest).digest() for digest in digests]
+    shares = [int.from_bytes(drawn[:8], "big") / 2**64 for drawn in draws]
+    by_hand = ["train" if share < 0.8 else "eval" if share < 0.8 + 0.1 else "test" for share in shares]
+    assert assign_splits(digests, 7, SplitRows()) == by_hand
 
 
 @given(CONTENTS, st.integers(0, 100))
 def test_growing_train_moves_nothing_out_of_it(content, seed):
-    if assign_split(content, seed, SplitRows(train=0.6, eval=0.2, test=0.2)) == "train":
-        assert assign_split(content, seed, SplitRows(train=0.8, eval=0.1, test=0.1)) == "train"
+    if assign_splits([content], seed, SplitRows(train=0.6, eval=0.2, test=0.2)) == ["train"]:
+        assert assign_splits([content], seed, SplitRows(train=0.8, eval=0.1, test=0.1)) == ["train"]
 
 
 def test_the_fractions_are_met():
     digests = [hashlib.sha256(str(number).encode()).digest() for number in range(10_000)]
-    counts = Counter(assign_split(digest, 1, SplitRows()) for digest in digests)
+    counts = Counter(assign_splits(digests, 1, SplitRows()))
     # Standard deviation of a binomial: sqrt(10000 * 0.8 * 0.2) = 40, sqrt(10000 * 0.1 * 0.9) = 30.
     assert abs(counts["train"] - 8000) < 160
     assert abs(counts["eval"] - 1000) < 120
@@ -91,7 +100,8 @@ def test_a_file_that_a_fraction_leaves_no_rows_of_makes_no_part(tmp_path):
 
 
 def test_shards_are_even_and_in_order():
-    keys = [order_key(hashlib.sha256(str(number).encode()).digest(), f"{number}.png", 1) for number in range(1000)]
+    digests = [hashlib.sha256(str(number).encode()).digest() for number in range(1000)]
+    keys = order_keys(digests, [f"{number}.png" for number in range(1000)], 1)
     buckets = [int.from_bytes(key[:2], "big") for key in keys]
     summary = SplitSummary(examples=1000, buckets=dict(Counter(buckets)))
     layout = plan_layout(summary, 300)

@@ -5,9 +5,9 @@ import pytest
 
 from trainyard.errors import ConfigurationError
 from trainyard.steps.evaluate.metrics import custom as custom_metrics
-from trainyard.steps.evaluate.metrics.measure import Predictions
+from trainyard.steps.evaluate.metrics.measure import SplitPredictions
 
-PREDICTIONS = Predictions(np.array([0, 1, 1]), np.float32([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]]))
+PREDICTIONS = SplitPredictions(np.array([0, 1, 1]), np.float32([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]]))
 
 
 def module(folder, body):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from trainyard.contract.artifacts.export import Export, Latency
+from trainyard.contract.artifacts.export import ExportedFile, Latency
 from trainyard.steps.export.gate import judge
-from trainyard.steps.export.parity import Measured
+from trainyard.steps.export.parity import ParityFigures
 
 
-def measured(format: str, accuracy: float, trained: float = 0.98, skew: float = 0.0) -> Measured:
-    export = Export(
+def measured(format: str, accuracy: float, trained: float = 0.98, skew: float = 0.0) -> ParityFigures:
+    export = ExportedFile(
         format=format,
         path=format,
         bytes=1,
@@ -19,7 +19,7 @@ def measured(format: str, accuracy: float, trained: float = 0.98, skew: float = 
         max_abs_difference=skew,
         latency_ms=Latency(p50=1, p95=2),
     )
-    return Measured(export=export, skew=skew, rise=accuracy / trained - 1)
+    return ParityFigures(export=export, skew=skew, rise=accuracy / trained - 1)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ import train_folders
 from gang_processes import Gang, start
 from object_stores import Request, Store
 
-from trainyard.steps.train.loop.checkpoint import Checkpoints
+from trainyard.steps.train.loop.checkpoint import CheckpointFolder
 
 EPOCHS = 3  # the chief is killed before the last checkpoint of them, also by a slow test
 INTERVAL = 20  # steps; a checkpoint is begun after every half of it, and at an epoch's end
@@ -69,7 +69,7 @@ def begin(folder: Path, examples: str, root: str) -> Gang:
 
 def kill_chief_in_a_write(gang: Gang, store: Store) -> None:
     """Let nothing more be written until the gang has taken all the steps that it takes, then kill its chief."""
-    checkpoints = Checkpoints(f"{gang.root}/checkpoints", "", keep=3, writes=False)
+    checkpoints = CheckpointFolder(f"{gang.root}/checkpoints", "", keep=3, writes=False)
     stopped = False
     while not stopped:
         wait_for_a_step(gang)

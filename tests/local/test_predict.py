@@ -29,7 +29,7 @@ from trainyard.spec.recipe import Recipe
 from trainyard.steps.evaluate.predict import load_predictor, model_predictions
 from trainyard.steps.export import device, signature
 from trainyard.steps.predict import run as step
-from trainyard.steps.predict.prediction import Summary, predict
+from trainyard.steps.predict.prediction import PredictionSummary, predict
 from trainyard.steps.predict.pushed_model import find_model
 from trainyard.steps.push import versions
 from trainyard.storage import storage
@@ -85,7 +85,7 @@ def quietly(done: int, total: int, unit: str) -> None:
     assert done >= 0 and unit in ("rows", "pictures")
 
 
-def run(root: Path, source: Path, out: Path) -> tuple[Summary, dict[str, list]]:
+def run(root: Path, source: Path, out: Path) -> tuple[PredictionSummary, dict[str, list]]:
     summary = predict(find_model(str(root / "models" / "1")), str(source), out, None, quietly)
     return summary, parquet.read_table(out).to_pydict()
 

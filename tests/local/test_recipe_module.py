@@ -11,7 +11,7 @@ from preprocess_sources import preprocess
 from trainyard.contract.artifacts.preprocess import Examples
 from trainyard.spec import recipe as recipes
 from trainyard.steps.evaluate.metrics import custom as custom_metrics
-from trainyard.steps.evaluate.metrics.measure import Predictions
+from trainyard.steps.evaluate.metrics.measure import SplitPredictions
 from trainyard.steps.train.engines.network import network
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "module.md"
@@ -39,7 +39,7 @@ def test_the_example_of_a_recipes_module_is_preprocessed_built_and_measured(tmp_
     model = network(recipe, examples, (0.0, 1.0), "float32")
     assert isinstance(model, keras.Model) and model.output.shape == (None, 2)
 
-    predictions = Predictions(np.array([0, 1, 1]), np.array([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]], np.float32))
+    predictions = SplitPredictions(np.array([0, 1, 1]), np.array([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]], np.float32))
     find = custom_metrics.find(recipe.module or "")
     assert find is not None
     values, intervals = custom_metrics.measure(find, predictions, 10, seed=1)

@@ -11,10 +11,10 @@ from object_stores import Store
 
 from trainyard.data.examples import ExampleFolder, open_examples
 from trainyard.spec.recipe import Recipe
-from trainyard.steps.train.gang.rank import Rank
 from trainyard.steps.train.input import files, lanes
 from trainyard.steps.train.input import input as training_input
 from trainyard.steps.train.input.input import Input, LocalReplicas
+from trainyard.steps.train.peers.rank import Rank
 from trainyard.storage import storage
 
 EPOCHS = 2

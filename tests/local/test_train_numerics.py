@@ -17,7 +17,7 @@ from trainyard.spec.recipe import Recipe
 from trainyard.spec.training.augment import Augment
 from trainyard.spec.training.train import Optimizer, Train
 from trainyard.steps.train.engines.objective import Classification, Regression
-from trainyard.steps.train.engines.optimizer import Schedule, optimizer
+from trainyard.steps.train.engines.optimizer import RateSchedule, optimizer
 from trainyard.steps.train.input import augment, mixing, on_device
 from trainyard.steps.train.input.augment import Draws, affine
 from trainyard.steps.train.input.class_weights import class_weights
@@ -27,7 +27,7 @@ RECIPE = {"name": "t", "data": {"format": "image_folder", "bundled": "digits"}, 
 
 def test_the_learning_rate_rises_in_a_line_and_falls_as_half_a_cosine() -> None:
     train = Train(epochs=3, warmup_epochs=1, optimizer=Optimizer(learning_rate=0.8))
-    schedule = Schedule(train, steps_per_epoch=4)
+    schedule = RateSchedule(train, steps_per_epoch=4)
     rates = [float(schedule(step)) for step in range(13)]
     np.testing.assert_allclose(rates[:4], [0.2, 0.4, 0.6, 0.8], rtol=1e-6)
     np.testing.assert_allclose(rates[4], 0.8, rtol=1e-6)
@@ -40,7 +40,7 @@ def test_the_learning_rate_rises_in_a_line_and_falls_as_half_a_cosine() -> None:
 
 def test_a_constant_schedule_stays_at_the_peak_after_the_warm_up() -> None:
     train = Train(epochs=2, warmup_epochs=0.5, schedule="constant", optimizer=Optimizer(learning_rate=0.3))
-    schedule = Schedule(train, steps_per_epoch=4)
+    schedule = RateSchedule(train, steps_per_epoch=4)
     np.testing.assert_allclose([float(schedule(step)) for step in range(8)], [0.15] + [0.3] * 7, rtol=1e-6)
 
 
@@ -50,7 +50,7 @@ def test_a_constant_schedule_stays_at_the_peak_after_the_warm_up() -> None:
 )
 def test_the_recipe_names_the_optimizer_and_biases_do_not_decay(name: str, kind: type) -> None:
     train = Train(optimizer=Optimizer(name=name, learning_rate=0.5, weight_decay=0.1, momentum=0.0), warmup_epochs=0)
-    made = optimizer(train, Schedule(train, 10), float16=False)
+    made = optimizer(train, RateSchedule(train, 10), float16=False)
     assert isinstance(made, kind)
     kernel, bias = keras.Variable([[2.0]], name="kernel"), keras.Variable([2.0], name="bias")
     made.build([kernel, bias])
@@ -68,7 +68,7 @@ def test_the_learning_rate_grows_with_the_batch_that_it_was_given_for() -> None:
         schedule="constant",
         optimizer=Optimizer(learning_rate=0.1, learning_rate_batch=256),
     )
-    schedule = Schedule(train, steps_per_epoch=4)
+    schedule = RateSchedule(train, steps_per_epoch=4)
     np.testing.assert_allclose([float(schedule(step)) for step in range(5)], [0.1, 0.2, 0.3, 0.4, 0.4], rtol=1e-6)
 
 
@@ -79,7 +79,7 @@ def test_lars_takes_the_steps_of_algorithm_1_and_leaves_biases_to_momentum_sgd()
         schedule="constant",
         warmup_epochs=0,
     )
-    made = optimizer(train, Schedule(train, 10), float16=False)
+    made = optimizer(train, RateSchedule(train, 10), float16=False)
     draw = np.random.default_rng(5)
     w, b = draw.normal(size=(3, 3, 2, 4)), draw.normal(size=4)
     kernel, bias = keras.Variable(w, name="kernel"), keras.Variable(b, name="bias")

@@ -15,7 +15,7 @@ import train_folders
 from gang_processes import resume_here
 
 from trainyard.contract.artifacts.train import Training
-from trainyard.steps.train.loop.checkpoint import Checkpoints
+from trainyard.steps.train.loop.checkpoint import CheckpointFolder
 
 RECIPE = """
 name: tiny
@@ -52,7 +52,7 @@ def test_a_run_killed_in_the_middle_of_a_write_ends_with_the_weights_of_the_unki
     stop_at(process, tmp_path, step=21, how=signal.SIGKILL)
     assert process.returncode == -signal.SIGKILL
     # The newest checkpoint is hit as well, and something half-written lies about: the one before it is good.
-    steps = Checkpoints(str(tmp_path / "checkpoints"), "", keep=3).steps()
+    steps = CheckpointFolder(str(tmp_path / "checkpoints"), "", keep=3).steps()
     newest = tmp_path / "checkpoints" / f"ckpt-{steps[-1]}" / "state.npz"
     content = bytearray(newest.read_bytes())
     content[len(content) // 2] ^= 0xFF

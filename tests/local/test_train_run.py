@@ -18,7 +18,7 @@ from trainyard.errors import ConfigurationError, DataError
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.train import run
 from trainyard.steps.train.loop import progress
-from trainyard.steps.train.loop.checkpoint import Checkpoints
+from trainyard.steps.train.loop.checkpoint import CheckpointFolder
 from trainyard_control.cluster.pace import verdict
 
 
@@ -106,7 +106,7 @@ def test_a_diverging_run_is_retried_once_and_leaves_nothing_that_is_not_finite(
     assert error.value.exit_code == 10
     assert capsys.readouterr().err.count("diverged") == 1
     assert not (tmp_path / "output" / "model.keras").exists()
-    checkpoints = Checkpoints(str(tmp_path / "checkpoints"), "", keep=3)
+    checkpoints = CheckpointFolder(str(tmp_path / "checkpoints"), "", keep=3)
     assert checkpoints.steps()
     for step in checkpoints.steps():
         assert all(np.isfinite(value).all() for value in checkpoints.read(step).arrays.values())

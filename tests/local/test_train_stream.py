@@ -15,11 +15,11 @@ from test_train_lanes import recipe, streamed
 from trainyard import events
 from trainyard.data.examples import open_examples
 from trainyard.errors import DataError, TransientError
-from trainyard.steps.train.gang.rank import Rank
 from trainyard.steps.train.input import files
 from trainyard.steps.train.input.feed import Feed
 from trainyard.steps.train.input.input import Input
-from trainyard.steps.train.run import train_in_process
+from trainyard.steps.train.peers.rank import Rank
+from trainyard.steps.train.process import train_in_process
 from trainyard.storage import cache, storage
 from trainyard.storage.buckets import objects, stores
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from PIL import Image
 
 from trainyard.contract.artifacts.evaluate import ClassMetrics, Confidence, Evaluation, Mistake, Roc, SliceMetrics
-from trainyard.contract.artifacts.export import Export, Exports, Latency
+from trainyard.contract.artifacts.export import ExportedFile, Exports, Latency
 from trainyard.contract.artifacts.gate import Interval, Threshold, Verdict
 from trainyard.contract.artifacts.preprocess import Examples, Feature, ImageShape, RawFeature, SplitFiles
 from trainyard.contract.artifacts.push import Pushed
@@ -148,7 +148,7 @@ def exports() -> Exports:
     """Return one exported file."""
     return Exports(
         exports=[
-            Export(
+            ExportedFile(
                 format="litert_int8",
                 path="model_int8.tflite",
                 bytes=18_240,

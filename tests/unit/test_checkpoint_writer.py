@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from trainyard.errors import InfrastructureError
-from trainyard.steps.train.loop.checkpoint import Arrays, Checkpoints, Progress
+from trainyard.steps.train.loop.checkpoint import Arrays, CheckpointFolder, Progress
 from trainyard.steps.train.loop.checkpoint_writer import MAX_OVERHEAD, CheckpointWriter
 
 STATE = {"loop/step": np.asarray(7)}
 
 
-class Held(Checkpoints):
+class Held(CheckpointFolder):
     """Checkpoints whose writing waits until it is let go, and may then fail."""
 
     def __init__(self, uri: str) -> None:

@@ -26,7 +26,7 @@ from trainyard.storage import storage
 from trainyard_control.api.progress import SweepScreen
 from trainyard_control.cli.main import app
 from trainyard_control.kubeflow import runs as watching
-from trainyard_control.kubeflow.runs import Runs
+from trainyard_control.kubeflow.runs import KubeflowRuns
 from trainyard_control.search import cluster_trials
 from trainyard_control.search.space import Dimension
 from trainyard_control.search.study import Sweep
@@ -180,7 +180,7 @@ def environment(tmp_path: Path) -> str:
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watching, "_POLL_SECONDS", 0.001)
     monkeypatch.setattr(cluster_trials, "_POLL_SECONDS", 0.01)
-    monkeypatch.setattr(Runs, "cluster", property(lambda _: no_pods()))
+    monkeypatch.setattr(KubeflowRuns, "cluster", property(lambda _: no_pods()))
 
 
 def no_pods() -> None:
@@ -193,7 +193,7 @@ def swept(
     where = environments.load(environment).model_copy(update={"storage": str(root)})
     dimensions = [Dimension("model.dropout", values=tuple(number / 10 for number in range(values)))]
     sweep = Sweep("digits", ["train.epochs=4"], [*dimensions], where, prune=prune, max_parallel=2, run=name)
-    runs = Runs(where)
+    runs = KubeflowRuns(where)
     runs.server = server  # type: ignore[assignment]
     return cluster_trials.run(sweep, SweepScreen(sweep.count, "accuracy"), 60, runs)
 
@@ -229,7 +229,7 @@ def test_a_trial_that_is_worse_than_the_median_of_those_before_it_is_ended_and_c
     environment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = Server(str(tmp_path), {"6": "ENDLESS"})
-    monkeypatch.setattr(Runs, "cluster", property(lambda _: Pods(server)))
+    monkeypatch.setattr(KubeflowRuns, "cluster", property(lambda _: Pods(server)))
     result = swept(environment, tmp_path, server)
     assert server.terminated == ["id-night-6"]
     left = result.trials[5]
@@ -247,9 +247,9 @@ def test_nothing_is_pruned_where_logs_may_not_be_read_or_nobody_wants_it(
     unread = swept(environment, tmp_path / "unread", Server(str(tmp_path / "unread")))
     assert [trial.state for trial in unread.trials] == ["complete"] * 6
     server = Server(str(tmp_path / "kept"))
-    monkeypatch.setattr(Runs, "cluster", property(lambda _: Pods(server)))
+    monkeypatch.setattr(KubeflowRuns, "cluster", property(lambda _: Pods(server)))
     monkeypatch.setattr(Pods, "log", lambda *_, **__: pytest.fail("it is looked at for nothing"))
-    monkeypatch.setattr(Runs, "_findings", lambda *_: [])
+    monkeypatch.setattr(KubeflowRuns, "_findings", lambda *_: [])
     kept = swept(environment, tmp_path / "kept", server, prune=False)
     assert [trial.state for trial in kept.trials] == ["complete"] * 6
 
@@ -292,7 +292,7 @@ def test_each_package_trains_on_the_pool_of_train_under_a_label(environment: str
     ("options", "sentence"),
     [
         (["--max-parallel", "3"], "pool 'l4' has at most 5 nodes, and a trial takes 2. Give 1 to 2"),
-        (["--max-parallel", "0"], "--max-parallel 0: is not possible"),
+        (["--max-parallel", "0"], "max_parallel 0: is not possible"),
         (["--name", "A_"], "is not a name"),
         (["--over", "train.epochss=1,2"], "Did you mean 'epochs'"),
     ],

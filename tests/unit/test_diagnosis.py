@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from trainyard.kubernetes.diagnosis import Task, diagnose, main_container, task_of
+from trainyard.kubernetes.diagnosis import PodTask, diagnose, main_container, task_of
 
 
 def pod(phase: str, **status: Any) -> dict[str, Any]:
@@ -68,17 +68,17 @@ def test_the_container_that_works_is_told_from_a_sidecar() -> None:
 @pytest.mark.parametrize(
     ("own", "task", "name"),
     [
-        ({"app.kubernetes.io/component": "train"}, Task("train"), "train"),
-        ({"app.kubernetes.io/component": "check", "trainyard/use": "2"}, Task("check", use="2"), "check 2"),
+        ({"app.kubernetes.io/component": "train"}, PodTask("train"), "train"),
+        ({"app.kubernetes.io/component": "check", "trainyard/use": "2"}, PodTask("check", use="2"), "check 2"),
         (
             {"app.kubernetes.io/component": "train", "batch.kubernetes.io/job-completion-index": "0"},
-            Task("train", worker="0"),
+            PodTask("train", worker="0"),
             "train worker 0",
         ),
-        ({}, Task("p"), "p"),
+        ({}, PodTask("p"), "p"),
     ],
 )
-def test_the_task_of_a_pod_is_read_from_its_labels(own: dict[str, str], task: Task, name: str) -> None:
+def test_the_task_of_a_pod_is_read_from_its_labels(own: dict[str, str], task: PodTask, name: str) -> None:
     made = pod("Running")
     made["metadata"]["labels"] = own
     assert task_of(made) == task and task.name == name

@@ -27,7 +27,7 @@ from trainyard.errors import ConfigurationError
 from trainyard.graph import OUTPUTS
 from trainyard.spec import documents, plain_yaml
 from trainyard.spec.environment import Environment
-from trainyard.spec.plain_yaml import MAX_BYTES, Fault, Text
+from trainyard.spec.plain_yaml import MAX_BYTES, Fault, YamlText
 from trainyard.spec.recipe import Recipe
 from trainyard_control.kubeflow.schedules import Schedule
 
@@ -354,10 +354,10 @@ def is_refused(kind: str, text: str) -> bool:
 
 @given(st.text(alphabet=st.characters() | st.sampled_from("[]{}:-?&*!|>'\"#%@,\n \t0123456789.eE+xon~"), max_size=60))
 def test_any_text_is_read_or_refused(text: str) -> None:
-    read = Text(text, "own.yaml")
+    read = YamlText(text, "own.yaml")
     assert all(fault.where.startswith("own.yaml") for fault in read.faults)
     if not read.faults:
-        again = Text(plain_yaml.dump(read.content), "again")
+        again = YamlText(plain_yaml.dump(read.content), "again")
         assert repr(again.content) == repr(read.content) and not again.faults
 
 
@@ -368,14 +368,14 @@ def test_any_text_is_read_or_refused(text: str) -> None:
 )
 def test_what_is_written_is_read_as_the_same(content: dict[str, Any]) -> None:
     written = {key: value for key, value in content.items() if not isinstance(value, str) or "\x85" not in value}
-    assert repr(Text(plain_yaml.dump(written), "own.yaml").content) == repr(written)
+    assert repr(YamlText(plain_yaml.dump(written), "own.yaml").content) == repr(written)
 
 
 def test_a_document_is_limited_before_it_is_parsed() -> None:
-    assert Text("a" * (MAX_BYTES + 1), "own.yaml").faults == [
+    assert YamlText("a" * (MAX_BYTES + 1), "own.yaml").faults == [
         Fault("own.yaml", f"{MAX_BYTES + 1} characters. At most {MAX_BYTES} are read.")
     ]
-    assert Text("[" + "1," * 60_000 + "]", "own.yaml").faults == [Fault("own.yaml:1", "more than 50000 values.")]
+    assert YamlText("[" + "1," * 60_000 + "]", "own.yaml").faults == [Fault("own.yaml:1", "more than 50000 values.")]
 
 
 @pytest.mark.parametrize("kind", MODELS)

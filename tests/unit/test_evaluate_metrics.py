@@ -7,11 +7,11 @@ import pytest
 
 from trainyard.steps.evaluate import curves
 from trainyard.steps.evaluate.metrics.bootstrap import difference, intervals, percentiles, resample
-from trainyard.steps.evaluate.metrics.measure import Predictions, measure, statistics
+from trainyard.steps.evaluate.metrics.measure import SplitPredictions, measure, statistics
 
 
 def predictions(labels, rows):
-    return Predictions(np.array(labels), np.array(rows, np.float32))
+    return SplitPredictions(np.array(labels), np.array(rows, np.float32))
 
 
 # Two classes; the answers are 1 0 1 0 for the labels 1 0 0 1: two of four are right.
@@ -55,7 +55,7 @@ def test_macro_f1_is_the_mean_over_classes_that_have_examples():
 
 def test_a_metric_that_is_not_defined_is_left_out():
     assert "roc_auc" not in measure("classification", predictions([1, 1], [[0.2, 0.8], [0.4, 0.6]]))
-    assert "r2" not in measure("regression", Predictions(np.float32([1]), np.float32([2])))
+    assert "r2" not in measure("regression", SplitPredictions(np.float32([1]), np.float32([2])))
 
 
 def test_a_certain_mistake_costs_a_finite_loss():
@@ -63,7 +63,7 @@ def test_a_certain_mistake_costs_a_finite_loss():
 
 
 def test_regression_metrics_equal_those_worked_out_by_hand():
-    found = measure("regression", Predictions(np.float32([1, 2, 3, 6]), np.float32([1, 3, 3, 3])))
+    found = measure("regression", SplitPredictions(np.float32([1, 2, 3, 6]), np.float32([1, 3, 3, 3])))
     assert found["mae"] == pytest.approx(1)
     assert found["rmse"] == pytest.approx(math.sqrt(10 / 4))
     # Spread around the mean 3: 4 + 1 + 0 + 9.
@@ -94,7 +94,7 @@ def test_the_resampled_form_of_every_metric_agrees_with_its_plain_form(classes):
 def test_the_resampled_form_of_regression_metrics_agrees_with_their_plain_form():
     generator = np.random.default_rng(5)
     labels = generator.normal(1000, 3, 100)
-    found = Predictions(labels, labels + generator.normal(0, 1, 100))
+    found = SplitPredictions(labels, labels + generator.normal(0, 1, 100))
     weights = generator.integers(0, 3, (1, 100)).astype(float)
     repeated = measure("regression", found.take(np.repeat(np.arange(100), weights[0].astype(int))))
     for name, statistic in statistics("regression", found).items():
@@ -140,7 +140,7 @@ def test_the_interval_of_calibration_error_holds_the_value_itself():
 
 def test_a_paired_difference_is_narrower_than_two_separate_intervals():
     ours = random_answers(400, 3, seed=7)
-    theirs = Predictions(ours.labels, ours.outputs.copy())
+    theirs = SplitPredictions(ours.labels, ours.outputs.copy())
     theirs.outputs[:8] = 1 / 3
     paired = difference("classification", "accuracy", ours, theirs, 300, seed=1)
     own = intervals("classification", ours, measure("classification", ours), 300, seed=1)["accuracy"]
@@ -197,8 +197,8 @@ def test_an_example_of_weight_three_counts_as_three_and_one_of_none_not_at_all(t
         labels, outputs = draw.integers(0, 7, 300), draw.dirichlet(np.ones(7), 300).astype(np.float32)
         labels[0], times[0] = 7, 0  # a class of which no example counts
         outputs = np.concatenate([outputs, np.zeros((300, 1), np.float32)], axis=1)
-    weighed = Predictions(labels, outputs, times.astype(np.float32))
-    repeated = Predictions(np.repeat(labels, times), np.repeat(outputs, times, axis=0))
+    weighed = SplitPredictions(labels, outputs, times.astype(np.float32))
+    repeated = SplitPredictions(np.repeat(labels, times), np.repeat(outputs, times, axis=0))
     expected, found = measure(task, repeated), measure(task, weighed)
     assert found == pytest.approx(expected, rel=1e-6)
     once, alike = np.ones((1, 300)), np.ones((1, times.sum()))
@@ -212,8 +212,8 @@ def test_an_example_of_weight_three_counts_as_three_and_one_of_none_not_at_all(t
 
 def test_few_examples_that_count_much_leave_a_wide_interval():
     right = np.tile(np.float32([[0.1, 0.9]]), (100, 1))
-    alike = Predictions(np.ones(100, int), right)
-    uneven = Predictions(np.ones(100, int), right, np.float32([1000] * 4 + [1] * 96))
+    alike = SplitPredictions(np.ones(100, int), right)
+    uneven = SplitPredictions(np.ones(100, int), right, np.float32([1000] * 4 + [1] * 96))
     narrow, wide = (
         intervals("classification", each, {"accuracy": 1.0}, 100, 1)["accuracy"] for each in (alike, uneven)
     )

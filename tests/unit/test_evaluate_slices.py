@@ -5,7 +5,7 @@ import pytest
 
 from trainyard.errors import ConfigurationError
 from trainyard.spec.recipe import Recipe
-from trainyard.steps.evaluate.metrics.measure import Predictions
+from trainyard.steps.evaluate.metrics.measure import SplitPredictions
 from trainyard.steps.evaluate.slices import slice_masks, slice_metrics
 
 
@@ -85,7 +85,7 @@ def test_a_feature_that_the_data_have_not_is_refused_by_name():
 
 
 def test_a_slice_has_its_own_metrics_and_the_interval_of_the_main_one():
-    predictions = Predictions(np.array([0, 0, 1, 1]), np.float32([[0.9, 0.1], [0.2, 0.8], [0.4, 0.6], [0.3, 0.7]]))
+    predictions = SplitPredictions(np.array([0, 0, 1, 1]), np.float32([[0.9, 0.1], [0.2, 0.8], [0.4, 0.6], [0.3, 0.7]]))
     masks = {"sex=f": np.array([True, True, False, False]), "sex=m": np.array([False, False, True, True])}
     first, second = slice_metrics(recipe([]), masks, predictions)
     assert (first.name, first.examples, first.metrics["accuracy"]) == ("sex=f", 2, 0.5)

@@ -18,14 +18,14 @@ from trainyard.spec import environment as environments
 from trainyard_control.cluster import argo
 from trainyard_control.cluster.argo import overdue
 from trainyard_control.cluster.explanation import Evidence, Finding, explain
-from trainyard_control.cluster.scheduling import misfit, requests
+from trainyard_control.cluster.scheduling import find_obstacle, requests
 from trainyard_control.compiler.about import About
 from trainyard_control.kubeflow import run_view
 from trainyard_control.kubeflow.run_pods import evidence
 from trainyard_control.kubeflow.run_view import RunView, steps, steps_of_tasks
-from trainyard_control.kubeflow.runs import Runs, changes
+from trainyard_control.kubeflow.runs import KubeflowRuns, changes
 from trainyard_control.planning.expectation import Expectation
-from trainyard_control.planning.plan import Range
+from trainyard_control.planning.plan import Estimate
 
 
 def pod(name: str = "p", step: str = "train", created: str = "2026-01-01T00:00:00Z", **status: Any) -> dict[str, Any]:
@@ -126,7 +126,7 @@ def test_a_cancelled_run_that_kubeflow_calls_failed_is_told_from_one_that_failed
     history: list[str], deadline: int | None, noted: bool, state: str, tmp_path: Path
 ) -> None:
     kind = environments.load("kind").model_copy(update={"storage": str(tmp_path), "secrets": {}, "variables": {}})
-    runs = Runs(kind.model_copy(update={"kubeflow": environments.Kubeflow(endpoint="http://127.0.0.1:1")}))
+    runs = KubeflowRuns(kind.model_copy(update={"kubeflow": environments.Kubeflow(endpoint="http://127.0.0.1:1")}))
     runs._cluster = Silent()
     runs._cluster.items = lambda *_, **__: [{"spec": {"activeDeadlineSeconds": deadline}}]  # type: ignore[method-assign]
     if noted:
@@ -266,13 +266,13 @@ def test_a_pace_outside_what_the_plan_expected_is_held_against_it(
     speed: int, rested: float, cause: str, words: str
 ) -> None:
     pace = {"event": "pace", **PACE, "examples_per_second": speed, "rested_step_ms": rested}
-    plan = Expectation("gpu-l4", Range(103, 182, 324))
+    plan = Expectation("gpu-l4", Estimate(103, 182, 324))
     finding = explain(Evidence(pod(), log=f"{json.dumps(pace)}\n", expected=plan))
     assert finding.cause == cause and words in finding.sentence
 
 
 def test_who_waits_hears_that_a_training_has_fallen_behind_the_plan_once() -> None:
-    plan, now = Expectation("gpu-l4", Range(103, 182, 324)), datetime(2026, 1, 1, 0, 3, tzinfo=UTC)
+    plan, now = Expectation("gpu-l4", Estimate(103, 182, 324)), datetime(2026, 1, 1, 0, 3, tzinfo=UTC)
     views = []
     for speed in (150, 140, 98, 97):
         log = json.dumps({"event": "pace", **PACE, "examples_per_second": speed})
@@ -307,13 +307,13 @@ def test_a_kill_without_a_word_is_worth_another_try() -> None:
 
 def test_two_labels_that_no_single_node_has_are_both_named() -> None:
     spec = {"nodeSelector": {"zone": "a", "disk": "ssd"}, "containers": []}
-    found = misfit(spec, [node("one", zone="a"), node("two", disk="ssd")])
+    found = find_obstacle(spec, [node("one", zone="a"), node("two", disk="ssd")])
     assert found and found.sentence == "no single node has zone=a and disk=ssd"
 
 
 def test_nodes_that_are_cordoned_or_not_ready_are_named() -> None:
     cordoned = node("one") | {"spec": {"unschedulable": True}}
-    found = misfit({"containers": []}, [cordoned, node("two", ready="False")])
+    found = find_obstacle({"containers": []}, [cordoned, node("two", ready="False")])
     assert found and "(one is cordoned; two is not ready)" in found.sentence and not found.permanent
 
 
@@ -321,7 +321,7 @@ def test_a_pod_that_fits_is_no_misfit_and_requests_are_sums_or_the_largest_init(
     ask = {"resources": {"requests": {"cpu": "1"}, "limits": {"memory": "1Gi"}}}
     spec = {"containers": [ask, ask], "initContainers": [{"resources": {"requests": {"cpu": "3"}}}]}
     assert requests(spec) == {"cpu": 3.0, "memory": 2 * 1024**3}
-    assert misfit(spec, [node("one")], []) is None
+    assert find_obstacle(spec, [node("one")], []) is None
 
 
 def test_a_step_is_shown_by_its_newest_pod_with_the_earlier_ones_below() -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 from pathlib import Path
 
 import pytest
 import yaml
 
 import trainyard
-from trainyard.graph import ARGUMENTS, CHECK, OUTPUTS, PREDICT, STEPS, SUMMARY
+from trainyard.graph import ARGUMENTS, CHECK, OUTPUTS, PREDICT, STEPS, SUMMARY, model_sections
 from trainyard.spec.recipe import Recipe
 
 FOLDERS = Path(trainyard.__path__[0], "steps")
@@ -39,10 +40,19 @@ def test_the_pipelines_are_made_of_the_steps_of_the_table(name: str) -> None:
     executors = next(yaml.safe_load_all((GOLDENS / name).read_text()))["deploymentSpec"]["executors"]
     steps = {executor.removeprefix("exec-").removesuffix("-2") for executor in executors}
     assert steps == set(STEPS) - {PREDICT} - ({CHECK} if name.startswith("digits") else set())
+    assert {name for name, step in STEPS.items() if step.optional} == {CHECK, "export", "push"}
 
 
 @pytest.mark.parametrize("step", OUTPUTS)
-def test_a_steps_program_takes_the_outputs_that_its_row_names(step: str) -> None:
+def test_a_steps_program_takes_what_its_row_names(step: str) -> None:
     shim = (FOLDERS / step / "component.py").read_text()
-    for read in STEPS[step].reads:
-        assert f"{STEPS[read].argument}: str" in shim
+    read = [STEPS[name].argument for name in STEPS[step].reads]
+    assert all(f"{argument}: str" in shim for argument in read)
+    module = ast.parse((FOLDERS / step / "run.py").read_text())
+    [run] = [node for node in module.body if isinstance(node, ast.FunctionDef) and node.name == "run"]
+    parameters = {parameter.arg for parameter in run.args.args}
+    assert parameters - {"dry_run"} == {"recipe", "output", *read, *STEPS[step].inputs}
+
+
+def test_a_sweep_tries_what_a_model_depends_on() -> None:
+    assert model_sections() == {"seed", "task", "data", "model", "train"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from trainyard.steps.train.gang import launcher_heartbeat
+from trainyard.steps.train.peers import launcher_heartbeat
 from trainyard_control.kubeflow.run_pods import launcher_heartbeat as heartbeat_of
 
 

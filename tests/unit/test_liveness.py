@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from trainyard.heartbeat import Heartbeat
-from trainyard.steps.train.gang import launcher_heartbeat
-from trainyard.steps.train.gang.launcher_heartbeat import LauncherMonitor
 from trainyard.steps.train.loop.watchdog import Watchdog
+from trainyard.steps.train.peers import launcher_heartbeat
+from trainyard.steps.train.peers.launcher_heartbeat import LauncherMonitor
 from trainyard.storage import storage
 
 

@@ -15,10 +15,10 @@ from trainyard.contract.artifacts.gate import Interval, Verdict
 from trainyard.spec.gates import ALL_METRICS, MAIN_METRIC, Gate
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.evaluate import gate
-from trainyard.steps.evaluate.gate import Champion, Measured, Subject
+from trainyard.steps.evaluate.gate import ChampionState, MetricPair, Subject
 from trainyard.steps.evaluate.metrics.bootstrap import intervals
 from trainyard.steps.evaluate.metrics.measure import measure, statistics
-from trainyard.steps.evaluate.metrics.predictions import Predictions
+from trainyard.steps.evaluate.metrics.predictions import SplitPredictions
 from trainyard.steps.preprocess.facts.summary import Summary
 from trainyard.steps.preprocess.readers.records import BadRecord, batch_schema
 from trainyard.steps.preprocess.readers.tables.columns import ColumnJudge
@@ -119,7 +119,7 @@ def test_many_rows_at_once_have_the_labels_that_each_has_alone(
 def test_the_metrics_of_several_classes_by_hand() -> None:
     labels = np.array([[1, 1, 0], [0, 0, 0], [0, 1, 1], [1, 0, 0]], np.bool_)
     outputs = np.float32([[0.9, 0.4, 0.1], [0.2, 0.1, 0.3], [0.6, 0.7, 0.8], [0.8, 0.1, 0.2]])
-    found = measure("multi_label", Predictions(labels, outputs))
+    found = measure("multi_label", SplitPredictions(labels, outputs))
     # By example: one of two classes found, none and none, both and one too many, all.
     assert found["f1"] == pytest.approx(np.mean([2 / 3, 1, 4 / 5, 1]))
     # By class: (2 right, 1 too many), (1 right, 1 missed), (1 right).
@@ -141,7 +141,7 @@ def test_the_resampled_metrics_of_several_labels_are_those_of_the_examples_drawn
         labels[:, 3] = False  # a class that no example has
     labels = labels if task == "multi_label" else labels.astype(np.float32)
     own = draw.integers(1, 4, 80).astype(np.float32) if weighed else None
-    judged = Predictions(labels, outputs, own)
+    judged = SplitPredictions(labels, outputs, own)
     times = draw.integers(0, 3, 80)
     repeated = judged.take(np.repeat(np.arange(80), times))
     expected = measure(task, repeated)
@@ -157,7 +157,7 @@ def test_the_resampled_metrics_of_several_labels_are_those_of_the_examples_drawn
 
 
 def test_several_targets_are_judged_by_the_mean_over_them_and_each_alone() -> None:
-    judged = Predictions(np.float32([[1, 100], [3, 300]]), np.float32([[2, 100], [3, 260]]))
+    judged = SplitPredictions(np.float32([[1, 100], [3, 300]]), np.float32([[2, 100], [3, 260]]))
     assert measure("regression", judged)["mae"] == pytest.approx((0.5 + 20) / 2)
     assert measure("regression", judged.of_target(1))["mae"] == pytest.approx(20)
     # Each is a share of its own variance, 1 and 10,000.
@@ -166,8 +166,11 @@ def test_several_targets_are_judged_by_the_mean_over_them_and_each_alone() -> No
 
 def test_a_gate_may_be_about_one_target() -> None:
     both = [Gate(metric="mae", max=11), Gate(metric="mae", max=11, target="cooling")]
-    measured = {Subject("mae"): Measured(10.25, None), Subject("mae", target="cooling"): Measured(20, None)}
-    verdict = gate.judge(both, measured, [], Champion(present=False))
+    measured = {
+        Subject("mae"): MetricPair(10.25, None),
+        Subject("mae", target="cooling"): MetricPair(20, None),
+    }
+    verdict = gate.judge(both, measured, [], ChampionState(present=False))
     assert [(each.name, each.passed) for each in verdict.thresholds] == [
         ("mae <= 11", True),
         ("mae of cooling <= 11", False),

@@ -21,7 +21,7 @@ from trainyard.spec.training import command
 from trainyard.steps.train.loop.goodput import Past
 from trainyard.steps.train.own.program_record import ProgramRecord
 from trainyard_control.cluster.doctor import examine
-from trainyard_control.kubeflow.kubeflow_api import Kubeflow
+from trainyard_control.kubeflow.kubeflow_api import KubeflowServer
 
 RECIPE = """
 name: own
@@ -89,7 +89,9 @@ def test_an_image_without_a_command_is_refused_and_one_without_a_tag_is_for_doct
     with pytest.raises(ConfigurationError, match=r"train.image: is for train.command, and there is none"):
         recipes.load(recipe, plain)
     loaded = recipes.load(recipe, ["train.image=example/trainer:latest"])
-    look = next(look for look in examine(environments.load("vertex"), loaded, Kubeflow) if look.name == "image train")
+    look = next(
+        look for look in examine(environments.load("vertex"), loaded, KubeflowServer) if look.name == "image train"
+    )
     assert look.bad and look.sentence.startswith("'example/trainer:latest' has no tag of its own")
 
 

@@ -25,7 +25,7 @@ from trainyard_control.planning.choice import choose, usd
 from trainyard_control.planning.environment_file import set_train_pool, timeout, with_train
 from trainyard_control.planning.history import read_history
 from trainyard_control.planning.learning import Observation
-from trainyard_control.planning.plan import Candidate, Range, candidates
+from trainyard_control.planning.plan import Candidate, Estimate, candidates
 from trainyard_control.planning.roofline import ExampleCost, Site, communication_seconds, needed_bytes, step_seconds
 
 RESNET = cost.named("resnet50", (224, 224, 3), 1000)
@@ -184,7 +184,7 @@ def test_recorded_runs_are_read_and_those_without_a_cost_are_left_out(tmp_path: 
 
 
 def pool(name: str, hours_: float, cost_usd: float | None, feasible: bool = True) -> Candidate:
-    return Candidate(name, 1, 1, Range(1, 2, 3), Range(hours_ / 2, hours_, 2 * hours_), cost_usd, feasible)
+    return Candidate(name, 1, 1, Estimate(1, 2, 3), Estimate(hours_ / 2, hours_, 2 * hours_), cost_usd, feasible)
 
 
 @pytest.mark.parametrize(
@@ -243,7 +243,7 @@ def test_without_any_price_more_devices_are_taken_only_where_they_are_faster() -
         "one": "the fastest of 2 pools; it has no price",
         "two": "about as fast as one with more devices",
     }
-    (taken,) = [each.pool for each in choose([one, replace(two, hours=Range(2, 5, 8))], None, None) if each.chosen]
+    (taken,) = [each.pool for each in choose([one, replace(two, hours=Estimate(2, 5, 8))], None, None) if each.chosen]
     assert taken == "two"
 
 

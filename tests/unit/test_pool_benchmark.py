@@ -62,7 +62,8 @@ def leave(root: Path, name: str, training: Training, run: str) -> None:
 
 
 def test_each_pool_has_a_run_that_trains_there_under_its_own_label(environment: str) -> None:
-    recipe, runs = prepare_benchmarks("digits", environment, [], ["cpu", "l4"], "speed")
+    benchmarks = prepare_benchmarks("digits", environment, [], ["cpu", "l4"], "speed")
+    recipe, runs = benchmarks.recipe, benchmarks.runs
     assert {pool: run.run for pool, run in runs.items()} == {"cpu": "speed-cpu", "l4": "speed-l4"}
     assert (recipe.train.epochs, recipe.train.early_stopping) == (6, None)
     for pool, run in runs.items():
@@ -104,7 +105,7 @@ def test_what_pools_have_measured_is_held_against_the_first_of_them(environment:
 
 def test_nothing_is_shown_before_anything_is_measured(environment: str, tmp_path: Path) -> None:
     where = environments.load(environment).model_copy(update={"storage": str(tmp_path)})
-    assert pools.collect(recipes.load("digits"), where, {"cpu": "speed-cpu"}) == pools.Measured(None, ["cpu"])
+    assert pools.collect(recipes.load("digits"), where, {"cpu": "speed-cpu"}) == pools.PoolMeasurements(None, ["cpu"])
 
 
 @pytest.mark.parametrize(

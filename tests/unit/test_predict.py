@@ -19,7 +19,7 @@ from trainyard.errors import ConfigurationError, DataError
 from trainyard.steps.predict import pushed_model, results
 from trainyard.steps.predict.pushed_model import PushedModel
 from trainyard.steps.predict.reading import pictures, source, tables
-from trainyard.steps.predict.reading.batches import Batch, Rejected
+from trainyard.steps.predict.reading.batches import InputBatch, Rejected
 from trainyard.storage import storage
 
 COLUMNS = [
@@ -50,7 +50,7 @@ def model(tmp_path: Path) -> PushedModel:
 
 def rows(path: str | Path, model: PushedModel, key: str | None = None) -> tuple[dict[str, list[Any]], list[Rejected]]:
     items = list(tables.read_rows(source.find_source(str(path), pictures=False), model, key))
-    batches = [item for item in items if isinstance(item, Batch)]
+    batches = [item for item in items if isinstance(item, InputBatch)]
     joined: dict[str, list[Any]] = {"key": [key for batch in batches for key in batch.keys.to_pylist()]}
     for name in batches[0].inputs if batches else ():
         joined[name] = [value for batch in batches for value in batch.inputs[name].tolist()]
@@ -167,7 +167,7 @@ def test_a_picture_goes_as_it_came_unless_the_model_would_not_decode_it_upright(
     (folder / "d.jpg").write_bytes(b"")
     (folder / "e.txt").write_text("no picture")
     items = list(pictures.read_pictures(source.find_source(str(folder), pictures=True), channels=1))
-    (batch,) = [item for item in items if isinstance(item, Batch)]
+    (batch,) = [item for item in items if isinstance(item, InputBatch)]
     encoded = dict(zip(batch.keys.to_pylist(), batch.inputs["image"].tolist(), strict=True))
     assert list(encoded) == ["b.bmp", "c.jpg", "deep/a.png"]
     assert encoded["deep/a.png"] == (folder / "deep" / "a.png").read_bytes()

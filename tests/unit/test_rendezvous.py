@@ -16,8 +16,8 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from trainyard.steps.train.gang import handshake
 from trainyard.steps.train.gang.rendezvous import SILENCE_SECONDS, MessageStream, Rendezvous, StallGuard, rendezvous_key
+from trainyard.steps.train.peers import handshake
 
 TOKEN = "of this gang"
 INFINITE = b'{"type": "ready", "worker": Infinity, "address": "a:1", "generation": 0, "token": ""}\n'

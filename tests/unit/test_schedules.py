@@ -24,8 +24,8 @@ from trainyard.spec import recipe as recipes
 from trainyard.spec.schedule import When
 from trainyard.steps.check.run import run
 from trainyard.storage import storage
-from trainyard_control.kubeflow.recurring import package, request
-from trainyard_control.kubeflow.schedules import Action, Recurring, Schedule, belongs, load, plan, removal
+from trainyard_control.kubeflow.recurring import package, request, schedule_of
+from trainyard_control.kubeflow.schedules import Action, Recurring, Schedule, load, plan, removal
 
 NOW = datetime(2026, 3, 1, 3, 0, 30, tzinfo=UTC)
 TEXT = "name: nightly\nrecipe: digits\nenvironment: kind\ncron: 0 3 * * *\n"
@@ -134,7 +134,6 @@ def test_a_paused_one_and_a_removed_one_leave_nothing_enabled() -> None:
 def test_the_name_at_the_server_changes_with_what_runs_and_when(tmp_path: Path) -> None:
     kind = environments.load("kind")
     name = package(read(tmp_path, TEXT), kind)[1]
-    assert belongs(name, "nightly") and not belongs(name, "night") and not belongs("nightly", "nightly")
     assert package(read(tmp_path, TEXT), kind)[1] == name
     for change in ("set: [train.epochs=3]\n", "max_concurrency: 2\n", "when: {new_data: true}\n"):
         assert package(read(tmp_path, TEXT + change), kind)[1] != name
@@ -151,6 +150,12 @@ def test_the_recurring_run_is_one_of_kubeflows_published_types(tmp_path: Path) -
     read_back = json.loads(sent)
     assert read_back["trigger"] == {"cron_schedule": {"cron": "0 0 3 * * *", "start_time": "2026-03-01T03:00:30+00:00"}}
     assert (read_back["max_concurrency"], read_back["no_catchup"], read_back["mode"]) == ("1", True, "ENABLE")
+    body.display_name = "called otherwise"
+    assert schedule_of(body) == "nightly"
+    body.runtime_config.parameters = {}
+    assert schedule_of(body) == ""
+    body.display_name = name
+    assert schedule_of(body) == "nightly", "one that an older Trainyard made"
 
 
 BLESSED, REFUSED = (Verdict(verdict=verdict, thresholds=[]) for verdict in ("blessed", "refused"))

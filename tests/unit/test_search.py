@@ -30,7 +30,7 @@ from trainyard_control.search import grammar as grammars
 from trainyard_control.search import latencies, learning_curve
 from trainyard_control.search import sweep as sweeps
 from trainyard_control.search.chart import Mark, chart
-from trainyard_control.search.learning_curve import Point, curve_page
+from trainyard_control.search.learning_curve import CurvePoint, curve_page
 from trainyard_control.search.space import Dimension, override, parse
 from trainyard_control.search.speed.certificate import Certificate
 from trainyard_control.search.speed.speed import Speed
@@ -133,8 +133,8 @@ def test_blocks_are_of_cnn_small_and_leave_a_position() -> None:
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"max_parallel": 0}, "--max-parallel 0: each trial needs a core of its own"),
-        ({"max_parallel": 1000}, "--max-parallel 1000: each trial needs a core of its own"),
+        ({"max_parallel": 0}, "max_parallel 0: each trial needs a core of its own"),
+        ({"max_parallel": 1000}, "max_parallel 1000: each trial needs a core of its own"),
         ({"latency_budget": "2"}, "is no time. Write it such as 2ms"),
         ({"latency_budget": "0ms"}, "is no time"),
         ({"grammar": "2:5 conv:16|32"}, "leave nothing of 8 pixels. Give at most 4 stages"),
@@ -315,13 +315,13 @@ def test_a_share_of_the_data_is_within_a_larger_one_and_leaves_the_other_splits_
         assert used[0.1][split] == used[0.4][split] == used[1.0][split] != set()
 
 
-def points(exponent: float, noise: float, classes: dict[str, float] | None = None) -> list[Point]:
+def points(exponent: float, noise: float, classes: dict[str, float] | None = None) -> list[CurvePoint]:
     random = np.random.default_rng(3)
     drawn = []
     for fraction in (0.1, 0.2, 0.4, 0.8, 1.0):
         examples = round(20_000 * fraction)
         error = 2.0 * examples**-exponent * math.exp(noise * random.normal())
-        drawn.append(Point(fraction, examples, error, error * 0.9, error * 1.1, max(noise, 0.01), classes or {}))
+        drawn.append(CurvePoint(fraction, examples, error, error * 0.9, error * 1.1, max(noise, 0.01), classes or {}))
     return drawn
 
 
@@ -339,7 +339,7 @@ def test_a_power_law_is_found_again_with_an_interval_that_holds_it() -> None:
 
 @pytest.mark.parametrize("text", ["0.5,1", "a,b,c", "0,0.5,1", "0.5,1,1.5", "1,1,1", "nan,0.5,1"])
 def test_a_power_law_of_too_few_or_wrong_shares_is_refused(text: str) -> None:
-    with pytest.raises(ConfigurationError, match="--fractions"):
+    with pytest.raises(ConfigurationError, match="fractions"):
         learning_curve.fractions(text)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from trainyard.contract.artifacts.export import Export, Exports, Latency
+from trainyard.contract.artifacts.export import ExportedFile, Exports, Latency
 from trainyard.contract.artifacts.gate import Verdict
 from trainyard.errors import ConfigurationError
 from trainyard.spec import environment as environments
@@ -35,8 +35,8 @@ placement: {{default: small}}
 """
 
 
-def export(name: str, p50: float, p95: float) -> Export:
-    return Export(
+def export(name: str, p50: float, p95: float) -> ExportedFile:
+    return ExportedFile(
         format=name,
         path=name,
         bytes=1,

@@ -23,7 +23,7 @@ from trainyard_control.compiler.about import About, read
 from trainyard_control.compiler.compilation import compiled
 from trainyard_control.compiler.submission import Submission, request, submission
 from trainyard_control.compiler.vertex import job
-from trainyard_control.kubeflow.kubeflow_api import Kubeflow
+from trainyard_control.kubeflow.kubeflow_api import KubeflowServer
 from trainyard_control.planning.expectation import expect
 
 
@@ -149,7 +149,7 @@ def test_a_server_that_does_not_answer_is_named_with_exit_code_30(
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))  # taken, and nobody listens
         endpoint = f"http://127.0.0.1:{nobody.getsockname()[1]}"
-        server = Kubeflow(own(tmp_path, "kind", kubeflow={"endpoint": endpoint}))
+        server = KubeflowServer(own(tmp_path, "kind", kubeflow={"endpoint": endpoint}))
         with pytest.raises(TransientError, match=rf"kubeflow: {endpoint} cannot be reached \(.*refused"):
             server.version()
 
@@ -158,7 +158,7 @@ def test_a_token_is_read_from_its_file_for_every_request_and_never_shown(tmp_pat
     token = tmp_path / "token"
     token.write_text("first\n")
     place = own(tmp_path, "kind", kubeflow={"endpoint": "http://kfp.example", "token_file": str(token)})
-    server = Kubeflow(place)
+    server = KubeflowServer(place)
     token.write_text("the-2nd-token\n")
     assert server.configuration.get_api_key_with_prefix("authorization") == "Bearer the-2nd-token"
     assert "the-2nd-token" not in made(place).package

@@ -18,7 +18,7 @@ from trainyard.spec import environment as environments
 from trainyard_control.compiler.about import About
 from trainyard_control.compiler.submission import Submission
 from trainyard_control.kubeflow import submit as submitting
-from trainyard_control.kubeflow.submit import Submitted, submit
+from trainyard_control.kubeflow.submit import submit
 
 WHAT = Submission(
     "trainyard-digits", "kind-1", "package", "nightly", environments.load("kind"), About("digits", "kind")
@@ -75,7 +75,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(submitting, "_POLL_SECONDS", 0.001)
 
 
-def sent(server: Any, what: Submission = WHAT) -> Submitted:
+def sent(server: Any, what: Submission = WHAT) -> tuple[str, bool]:
     return submit(what, server)
 
 
@@ -84,8 +84,8 @@ def test_commands_that_all_made_a_run_before_they_looked_keep_one() -> None:
     with ThreadPoolExecutor(4) as four:
         made = list(four.map(lambda _: sent(server), range(4)))
     assert len(server.runs) == 1
-    assert {each.run_id for each in made} == {server.runs[0].run_id}
-    assert sorted(each.attached for each in made) == [False, True, True, True]
+    assert {run_id for run_id, _ in made} == {server.runs[0].run_id}
+    assert sorted(attached for _, attached in made) == [False, True, True, True]
 
 
 def test_a_run_that_was_stored_late_gives_way_to_one_whose_command_has_left(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,7 +99,7 @@ def test_a_run_that_was_stored_late_gives_way_to_one_whose_command_has_left(monk
 
     server.create_run = create  # type: ignore[method-assign]
     done = sent(server)
-    assert (done.run_id, done.attached) == ("z-younger", True)
+    assert done == ("z-younger", True)
     assert [run.run_id for run in server.runs] == ["z-younger"]
 
 
@@ -119,5 +119,5 @@ def test_the_younger_of_two_with_other_content_is_withdrawn_and_refused() -> Non
 def test_a_failed_run_of_the_name_is_no_rival() -> None:
     server = Server()
     server.store("old", created=NOON.replace(hour=11)).state = "FAILED"
-    assert sent(server) == Submitted("run-1", "nightly", attached=False)
-    assert sent(server) == Submitted("run-1", "nightly", attached=True)
+    assert sent(server) == ("run-1", False)
+    assert sent(server) == ("run-1", True)

@@ -14,14 +14,14 @@ import pytest
 
 from trainyard.contract.artifacts.train import Epoch
 from trainyard.errors import ConfigurationError, DataError
-from trainyard.steps.train.loop.checkpoint import Checkpoints, Progress
+from trainyard.steps.train.loop.checkpoint import CheckpointFolder, Progress
 from trainyard.storage import storage
 
 STATE = {"model/kernel": np.arange(6, dtype=np.float32).reshape(2, 3), "loop/step": np.asarray(7)}
 
 
 def test_the_newest_checkpoint_comes_back_bit_for_bit(tmp_path: Path) -> None:
-    checkpoints = Checkpoints(str(tmp_path), "me", keep=2)
+    checkpoints = CheckpointFolder(str(tmp_path), "me", keep=2)
     history = [epoch(1, step=5, loss=1 / 3)]
     checkpoints.save(progress(5, history), {name: value + 1 for name, value in STATE.items()})
     checkpoints.save(progress(7, history), STATE)
@@ -32,7 +32,7 @@ def test_the_newest_checkpoint_comes_back_bit_for_bit(tmp_path: Path) -> None:
 
 
 def test_the_last_ones_and_the_best_one_are_kept(tmp_path: Path) -> None:
-    checkpoints = Checkpoints(str(tmp_path), "me", keep=2)
+    checkpoints = CheckpointFolder(str(tmp_path), "me", keep=2)
     history: list[Epoch] = []
     for number, loss in enumerate([0.9, 0.2, 0.5, 0.4, 0.3], start=1):
         history.append(epoch(number, step=10 * number, loss=loss))
@@ -44,7 +44,7 @@ def test_the_last_ones_and_the_best_one_are_kept(tmp_path: Path) -> None:
 def test_the_best_checkpoint_that_is_lost_is_told_and_the_next_best_is_kept_in_its_place(
     damage: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    checkpoints = Checkpoints(str(tmp_path), "me", keep=2)
+    checkpoints = CheckpointFolder(str(tmp_path), "me", keep=2)
     history: list[Epoch] = []
     for number, loss in enumerate([0.9, 0.2, 0.3], start=1):
         history.append(epoch(number, step=10 * number, loss=loss))
@@ -53,7 +53,7 @@ def test_the_best_checkpoint_that_is_lost_is_told_and_the_next_best_is_kept_in_i
         storage.remove(str(tmp_path / "ckpt-20"))
     else:
         flip(tmp_path / "ckpt-20" / "state.npz")
-    again = Checkpoints(str(tmp_path), "me", keep=2)
+    again = CheckpointFolder(str(tmp_path), "me", keep=2)
     found = again.latest(STATE)
     assert found is not None and found.progress.step == 30
     assert "the checkpoint of epoch 2, the best one (eval loss 0.2), is lost" in capsys.readouterr().err
@@ -74,7 +74,7 @@ def flip(path: Path) -> None:
 def test_a_damaged_newest_checkpoint_is_skipped_for_the_one_before(
     damage: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    checkpoints = Checkpoints(str(tmp_path), "me", keep=3)
+    checkpoints = CheckpointFolder(str(tmp_path), "me", keep=3)
     checkpoints.save(progress(5, []), STATE)
     checkpoints.save(progress(7, []), STATE)
     newest = tmp_path / "ckpt-7"
@@ -104,10 +104,12 @@ def test_a_damaged_newest_checkpoint_is_skipped_for_the_one_before(
 
 
 def test_another_models_checkpoint_is_refused_by_the_names_of_its_variables(tmp_path: Path) -> None:
-    Checkpoints(str(tmp_path), "other", keep=3).save(progress(5, [], "other"), STATE | {"model/extra": np.zeros(1)})
+    CheckpointFolder(str(tmp_path), "other", keep=3).save(
+        progress(5, [], "other"), STATE | {"model/extra": np.zeros(1)}
+    )
     expected = {"model/kernel": np.zeros((2, 4), np.float32), "loop/step": np.asarray(0), "model/bias": np.zeros(4)}
     with pytest.raises(ConfigurationError) as error:
-        Checkpoints(str(tmp_path), "me", keep=3).latest(expected)
+        CheckpointFolder(str(tmp_path), "me", keep=3).latest(expected)
     for fault in ("model/bias is missing", "model/extra is not known", "model/kernel is (2, 3) instead of (2, 4)"):
         assert fault in str(error.value)
 
@@ -115,8 +117,8 @@ def test_another_models_checkpoint_is_refused_by_the_names_of_its_variables(tmp_
 def test_another_recipes_checkpoint_of_the_same_form_is_skipped_and_replaced(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    Checkpoints(str(tmp_path), "other", keep=3).save(progress(5, [], "other"), STATE)
-    mine = Checkpoints(str(tmp_path), "me", keep=3)
+    CheckpointFolder(str(tmp_path), "other", keep=3).save(progress(5, [], "other"), STATE)
+    mine = CheckpointFolder(str(tmp_path), "me", keep=3)
     assert mine.latest(STATE) is None
     assert "ckpt-5: skipped, it was made with another recipe" in capsys.readouterr().err
     mine.save(progress(5, []), {name: value * 2 for name, value in STATE.items()})
@@ -128,14 +130,14 @@ def test_what_a_killed_process_left_half_written_is_no_checkpoint_and_is_removed
     half = tmp_path / ".staging" / "ckpt-9-dead"
     half.mkdir(parents=True)
     (half / "state.npz").write_bytes(b"half")
-    checkpoints = Checkpoints(str(tmp_path), "me", keep=3)
+    checkpoints = CheckpointFolder(str(tmp_path), "me", keep=3)
     assert checkpoints.latest(STATE) is None and checkpoints.steps() == []
     assert not half.exists()
 
 
 def test_a_checkpoint_that_is_not_there_is_a_data_error(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="ckpt-3"):
-        Checkpoints(str(tmp_path), "me", keep=3).read(3)
+        CheckpointFolder(str(tmp_path), "me", keep=3).read(3)
     assert storage.committed(str(tmp_path / "ckpt-3")) is None
 
 
@@ -146,11 +148,11 @@ def test_a_checkpoint_killed_at_any_of_its_writes_leaves_those_before_whole(wher
     outcomes = []
     for fatal in range(1, 200):
         uri = str(tmp_path / str(fatal))
-        checkpoints = Checkpoints(uri, "me", keep=2)
+        checkpoints = CheckpointFolder(uri, "me", keep=2)
         checkpoints.save(progress(5, []), state)
         checkpoints.save(progress(7, []), state)
         code = in_a_fork(lambda uri=uri, fatal=fatal: save_and_die(uri, state, where, fatal))
-        again = Checkpoints(uri, "me", keep=2)
+        again = CheckpointFolder(uri, "me", keep=2)
         found = again.latest(state)
         assert found is not None and found.progress.step in (7, 9)
         np.testing.assert_array_equal(found.arrays["model/kernel"], state["model/kernel"])
@@ -167,7 +169,7 @@ def test_a_checkpoint_killed_at_any_of_its_writes_leaves_those_before_whole(wher
 
 def save_and_die(uri: str, state: dict[str, np.ndarray], where: str, fatal: int) -> None:
     """Save step 9 in this process, killed at the `fatal`th operation, or `fatal` times 4,000 bytes into a file."""
-    checkpoints, seen = Checkpoints(uri, "me", keep=2), 0
+    checkpoints, seen = CheckpointFolder(uri, "me", keep=2), 0
 
     def hook(event: str, _: object) -> None:
         nonlocal seen

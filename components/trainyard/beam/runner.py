@@ -198,8 +198,8 @@ def _wrong(beam_options: str, reason: str) -> ConfigurationError:
 
 def _raise_ours(error: RuntimeError) -> None:
     """Raise the error of ours that a worker met: Beam hands its errors on as text."""
-    if found := _OURS.search(str(error)):
-        raise from_name(found[1], found[2]) from error
+    if match := _OURS.search(str(error)):
+        raise from_name(match[1], match[2]) from error
 
 
 def _raise_of_the_machine(error: RuntimeError) -> None:

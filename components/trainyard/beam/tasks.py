@@ -32,19 +32,19 @@ _Task = TypeVar("_Task")
 
 
 def do_tasks(
-    do: Callable[[_Task], None], left: Callable[[], Sequence[_Task]], beam_options: str, data_bytes: int, module: str
+    do: Callable[[_Task], None], todo: Callable[[], Sequence[_Task]], beam_options: str, data_bytes: int, module: str
 ) -> None:
-    """Call `do` for each task that is `left`, in any order and wherever the workers are; doing one twice is no harm.
+    """Call `do` for each task that is `todo`, in any order and wherever the workers are; doing one twice is no harm.
 
     `do` and the tasks are pickled. data_bytes: what the tasks read in all, by which the helpers are counted. module:
     what is imported once for all of them. Raises what `do` raises, as `pipeline` does.
     """
-    tasks = left()
+    tasks = todo()
     count = _helpers(len(tasks), data_bytes) if is_in_process(beam_options) else 0
     if count:
-        with tempfile.TemporaryDirectory() as claims, _helping(do, left, tasks, claims, count, module):
+        with tempfile.TemporaryDirectory() as claims, _helping(do, todo, tasks, claims, count, module):
             _run(do, tasks, beam_options, claims)
-        tasks = left()
+        tasks = todo()
     if tasks:
         _run(do, tasks, beam_options)
 
@@ -79,13 +79,13 @@ def _claim(path: Path) -> bool:
 @contextmanager
 def _helping(
     do: Callable[[_Task], None],
-    left: Callable[[], Sequence[_Task]],
+    todo: Callable[[], Sequence[_Task]],
     tasks: Sequence[_Task],
     claims: str,
     count: int,
     module: str,
 ) -> Iterator[None]:
-    """Have `count` helpers work while the block does, and wait for the tasks that they took and that are `left`."""
+    """Have `count` helpers work while the block does, and wait for the tasks that they took and that are `todo`."""
     events.emit("helpers", count=count)
     helpers: list[ChildProcess] = []
 
@@ -102,7 +102,7 @@ def _helping(
         yield
         starter.join()
         for helper in helpers:
-            while helper.is_alive() and left():
+            while helper.is_alive() and todo():
                 helper.join(_POLL_SECONDS)
             if helper.code:
                 ended = child_process.describe_exit(helper.code)

@@ -21,9 +21,10 @@ class Part(BaseModel):
 
 
 class Document(Part):
-    """A JSON file with a fixed name in a step's folder."""
+    """A JSON file with a fixed name in a folder. made_by: the step whose output it describes, if it is that."""
 
     file: ClassVar[str]
+    made_by: ClassVar[str]
 
     @classmethod
     def read(cls, folder: str) -> Self:

@@ -34,6 +34,17 @@ def output_uri(root: str, recipe: Recipe, step: str, *inputs: str) -> str:
     return storage.join(root, recipe.name, step, key)
 
 
+def output_after(folders: dict[str, str], root: str, recipe: Recipe, step: str, *more: str) -> str:
+    """Return the folder of `step`'s output; `folders` has those that it reads, `more` is the rest of `inputs` there."""
+    return output_uri(root, recipe, step, *(folders[name] for name in STEPS[step].reads), *more)
+
+
+def split(output: str) -> tuple[str, str]:
+    """Return the folder of all outputs of a step and the key of its `output`, as `output_uri` joins them."""
+    folder, _, key = output.rstrip("/").rpartition("/")
+    return folder, key
+
+
 def sections(recipe: Recipe, step: str) -> str:
     """Return the parts of the recipe that the output of `step` depends on, as JSON."""
     parts = recipe.model_dump(mode="json", include=set(STEPS[step].sections))

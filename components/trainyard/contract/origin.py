@@ -59,11 +59,11 @@ def recorded(uri: str) -> Origin | None:
 
 def why_again(output: str, now: Origin) -> str:
     """Return why `output` is made although the same recipe has an output under another key; '' if it has none."""
-    folder, _, _ = output.rpartition("/")
+    folder, _ = keys.split(output)
     names = [name for name in storage.children(folder) if "." not in name]
     earlier = [before for name in names if (before := recorded(f"{folder}/{name}")) and before.recipe == now.recipe]
     if not earlier:
         return ""
-    changes = now.changes(max(earlier, key=lambda each: each.time))
+    changes = now.changes(max(earlier, key=lambda origin: origin.time))
     more = f" and {len(changes) - _SHOWN} more" if len(changes) > _SHOWN else ""
     return ", ".join(changes[:_SHOWN]) + more

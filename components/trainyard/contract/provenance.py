@@ -146,9 +146,9 @@ def _closure(package: Path, entry: str, left_out: frozenset[str]) -> tuple[dict[
         elif name not in files and name not in left_out and not _carries(name):
             files[name] = path
             imports = _parsed(path.read_bytes()).imports
-            todo += ["trainyard", *(each for each in imports if each.startswith("trainyard."))]
+            todo += ["trainyard", *(imported for imported in imports if imported.startswith("trainyard."))]
             todo += [parent] if (parent := name.rpartition(".")[0]) else []
-            libraries |= {each.partition(".")[0] for each in imports}
+            libraries |= {imported.partition(".")[0] for imported in imports}
     return dict(sorted(files.items())), frozenset(libraries)
 
 
@@ -160,7 +160,7 @@ def _carries(name: str) -> bool:
 
 def _file(package: Path, name: str) -> Path | None:
     path = package.parent.joinpath(package.name, *name.split(".")[1:])
-    return next((each for each in (path.with_suffix(".py"), path / "__init__.py") if each.is_file()), None)
+    return next((file for file in (path.with_suffix(".py"), path / "__init__.py") if file.is_file()), None)
 
 
 @dataclass(frozen=True)
@@ -205,7 +205,7 @@ def _meaning(node: object) -> str:
     It is the same in Python 3.11 to 3.13, whose `ast.dump` differs in empty fields.
     """
     if isinstance(node, list):
-        return ",".join([_meaning(each) for each in node])
+        return ",".join([_meaning(item) for item in node])
     if not isinstance(node, ast.AST):
         return repr(node)
     fields = []
@@ -236,9 +236,9 @@ def _version(names: tuple[str, ...], variant: str) -> str:
 @cache
 def _pins(variant: str) -> dict[str, str]:
     """Return the exact versions that this distribution asks for in the image `variant`."""
-    found: dict[str, str] = {}
+    pins: dict[str, str] = {}
     for text in importlib.metadata.requires("trainyard") or []:
         asked = Requirement(text)
         if asked.marker and asked.marker.evaluate({"extra": variant}):
-            found.update((asked.name, pin.version) for pin in asked.specifier if pin.operator == "==")
-    return found
+            pins.update((asked.name, pin.version) for pin in asked.specifier if pin.operator == "==")
+    return pins

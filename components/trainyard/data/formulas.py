@@ -34,12 +34,12 @@ class _Values:
 
 
 def _column(node: Node, inputs: Mapping[str, tf.Tensor]) -> tf.Tensor:
-    found = _value(node, inputs)
+    value = _value(node, inputs)
     if node.kind == "number":
-        number = tf.where(tf.math.is_finite(found.values), found.values, tf.constant(math.nan, tf.float64))
-        return tf.cast(tf.where(found.known, number, tf.constant(math.nan, tf.float64)), tf.float32)
-    texts = tf.where(found.values, "true", "false") if node.kind == "truth" else found.values
-    return tf.where(found.known, texts, "")
+        number = tf.where(tf.math.is_finite(value.values), value.values, tf.constant(math.nan, tf.float64))
+        return tf.cast(tf.where(value.known, number, tf.constant(math.nan, tf.float64)), tf.float32)
+    texts = tf.where(value.values, "true", "false") if node.kind == "truth" else value.values
+    return tf.where(value.known, texts, "")
 
 
 def _value(node: Node, inputs: Mapping[str, tf.Tensor]) -> _Values:

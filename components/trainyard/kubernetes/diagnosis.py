@@ -86,7 +86,7 @@ class Diagnosis:
 
 
 @dataclass(frozen=True)
-class Task:
+class PodTask:
     """What a pod works for: `train`, worker 1 of `train`, or the second task of `check` in one run."""
 
     step: str
@@ -128,13 +128,13 @@ def conditions(thing: Manifest, status: str = "True") -> dict[str, Manifest]:
     return {condition["type"]: condition for condition in every if condition["status"] == status}
 
 
-def task_of(thing: Manifest) -> Task:
+def task_of(thing: Manifest) -> PodTask:
     """Return what a pod or a Job works for; a driver of Kubeflow is `driver`."""
     own = thing["metadata"].get("labels", {})
     if (step := own.get(labels.STEP)) is None:
         name = str(thing["metadata"]["name"])
-        return Task("driver" if "driver" in name else name)
-    return Task(str(step), use=str(own.get(labels.USE, "")), worker=str(own.get(labels.INDEX, "")))
+        return PodTask("driver" if "driver" in name else name)
+    return PodTask(str(step), use=str(own.get(labels.USE, "")), worker=str(own.get(labels.INDEX, "")))
 
 
 def main_container(pod: Manifest) -> str:

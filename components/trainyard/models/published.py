@@ -26,14 +26,14 @@ from trainyard.storage.disk import os_errors
 _PRODUCER = "trainyard.weights"
 
 
-def published(model: Model, kept: str) -> keras.Model:
+def published(model: Model, storage_folder: str) -> keras.Model:
     """Return the body of the named network with its published weights, whose digest Keras verifies.
 
-    They come from Keras' own cache, else from the folder `kept` of a storage ('' for none), else from their server, and
-    are in both from then on. Raises `DataError` if other bytes came, `TransientError` if none did.
+    They come from Keras' own cache, else from `storage_folder` ('' for none), else from their server, and are in both
+    from then on. Raises `DataError` if other bytes came, `TransientError` if none did.
     """
     name = model.name or ""
-    uri = storage.join(kept, f"{name}-{model.width:g}") if kept else ""
+    uri = storage.join(storage_folder, f"{name}-{model.width:g}") if storage_folder else ""
     cache = Path(keras_home()) / "models"
     try:
         # Keras writes its progress onto stdout, where events go; a process that fetches has the others wait.

@@ -55,10 +55,10 @@ def load_weights(model: Model, network: keras.Model, labels: list[str] | None, p
             f"{FIELD}: {weights}: of another network than '{model.name}' is for these images: {listed}{more}. "
             "Give model.name, data.image_size and data.channels that they were trained with, or other weights."
         )
-    kept = _labels(weights) == (labels or []) and not _differences(shapes, arrays, head)
-    for name in body | head if kept else body:
+    same_head = _labels(weights) == (labels or []) and not _differences(shapes, arrays, head)
+    for name in body | head if same_head else body:
         own[name].assign(arrays[name])
-    events.emit("weights", source=weights, variables=len(body), head="kept" if kept else "new")
+    events.emit("weights", source=weights, variables=len(body), head="kept" if same_head else "new")
 
 
 def _differences(own: Mapping[str, tuple[int, ...]], arrays: Arrays, names: set[str]) -> list[str]:

@@ -34,7 +34,7 @@ def _wide(
     features: Sequence[Feature], inputs: Mapping[str, keras.KerasTensor], outputs: int
 ) -> list[keras.KerasTensor]:
     ids = [feature for feature in features if feature.vocabulary_size]
-    sides = [_weights(columns.layer_name("wide", each), each, inputs[each.name], outputs) for each in ids]
+    sides = [_weights(columns.layer_name("wide", column), column, inputs[column.name], outputs) for column in ids]
     for one, other in _crosses(ids):
         first, second = inputs[one.name], inputs[other.name]
         size = other.vocabulary_size or 0

@@ -33,9 +33,9 @@ def bars(histogram: Histogram, width: int = WIDTH) -> list[int]:
             continue
         spread = max(1e-300, end - start)
         for bar in range(first, last + 1):
-            left = start if bar == first else float(bar)
+            start_of_bar = start if bar == first else float(bar)
             right = end if bar == last else float(bar + 1)
-            counts[bar] += count * max(0.0, right - left) / spread
+            counts[bar] += count * max(0.0, right - start_of_bar) / spread
     return [round(count) for count in counts]
 
 

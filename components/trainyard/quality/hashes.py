@@ -20,8 +20,8 @@ class HashSample:
     counted or left out together. Source: Flajolet (1990), On adaptive sampling, https://doi.org/10.1007/BF02241657
     """
 
-    def __init__(self, kept: int = KEPT) -> None:
-        self._kept = kept
+    def __init__(self, size: int = KEPT) -> None:
+        self._kept = size
         self._level = 0
         self._hashes: Hashes = np.empty(0, np.uint64)
         self._counts: NDArray[np.int64] = np.empty(0, np.int64)
@@ -29,8 +29,8 @@ class HashSample:
 
     def add(self, hashes: Hashes, rows: NDArray[np.int64]) -> None:
         """Count `hashes`, seen at `rows`."""
-        kept = self._is_sampled(hashes)
-        hashes, rows = hashes[kept], rows[kept]
+        sampled = self._is_sampled(hashes)
+        hashes, rows = hashes[sampled], rows[sampled]
         all_hashes = np.concatenate([self._hashes, hashes])
         counts = np.concatenate([self._counts, np.ones(len(hashes), np.int64)])
         first = np.concatenate([self._first, rows])
@@ -43,8 +43,8 @@ class HashSample:
             self._first = np.minimum.reduceat(first, starts)
         while len(self._hashes) > self._kept:
             self._level += 1
-            kept = self._is_sampled(self._hashes)
-            self._hashes, self._counts, self._first = self._hashes[kept], self._counts[kept], self._first[kept]
+            sampled = self._is_sampled(self._hashes)
+            self._hashes, self._counts, self._first = self._hashes[sampled], self._counts[sampled], self._first[sampled]
 
     @property
     def exact(self) -> bool:

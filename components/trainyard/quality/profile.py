@@ -51,7 +51,7 @@ class Picture(Part):
     thumbnail: str
 
 
-class Pictures(Part):
+class PictureProfile(Part):
     """What the pictures of a source are. Broken ones are counted by why. Sizes are `columns` of the profile.
 
     hashed: how many were decoded to look for near-duplicates; near: pairs of names that look the same.
@@ -92,7 +92,7 @@ class Profile(Part):
     repeated: Repeats
     giveaways: list[str] = []
     mislabelled: list[tuple[str, str, str]] = []
-    pictures: Pictures | None
+    pictures: PictureProfile | None
     findings: list[str]
     others: list[str]
 

@@ -11,11 +11,11 @@ from trainyard.contract.pictures import JUDGES, split_of
 from trainyard.errors import DataError, did_you_mean
 from trainyard.quality.arrow import forgo_pandas
 from trainyard.quality.inspect import recipe_source
-from trainyard.quality.pictures.pictures import Measured, measure
+from trainyard.quality.pictures.pictures import SizedPicture, measure
 from trainyard.quality.source import SourceFiles
 from trainyard.quality.tables.cells import Cells, cells, too_many_classes
 from trainyard.quality.tables.formulas import with_derived
-from trainyard.quality.tables.table import Batch, find_delimiter, read_table
+from trainyard.quality.tables.table import RowBatch, find_delimiter, read_table
 from trainyard.spec.recipe import Data, Recipe
 
 _ROWS = 10_000  # chosen: parsed in some tens of milliseconds
@@ -38,10 +38,10 @@ def check_first(recipe: Recipe) -> str:
 
 
 def _check_table(recipe: Recipe, source: SourceFiles) -> tuple[list[str], str]:
-    batch = next((item for item in read_table(source) if isinstance(item, Batch) and item.columns.num_rows), None)
+    batch = next((item for item in read_table(source) if isinstance(item, RowBatch) and item.columns.num_rows), None)
     if batch is None:
         raise DataError(f"{source.path}: there are no rows below the header. Name a file with data.")
-    batch = Batch(batch.file, batch.columns.slice(0, _ROWS), batch.rows[:_ROWS])
+    batch = RowBatch(batch.file, batch.columns.slice(0, _ROWS), batch.rows[:_ROWS])
     names, data = batch.columns.schema.names, recipe.data
     count = batch.columns.num_rows
     looked_at = f"the first {count:,} {'row' if count == 1 else 'rows'} of {batch.file}"
@@ -79,7 +79,7 @@ def _where(column: str, data: Data) -> str:
     return "data.derive or data.where"
 
 
-def _mistyped(where: str, kind: str, column: Cells, batch: Batch, recipe: Recipe) -> Iterator[str]:
+def _mistyped(where: str, kind: str, column: Cells, batch: RowBatch, recipe: Recipe) -> Iterator[str]:
     """Yield a sentence if more cells are not of the type than records may be bad."""
     values = column.days if kind == "date" else column.numbers
     wrong = np.flatnonzero(np.isnan(values) & ~column.missing)
@@ -92,7 +92,7 @@ def _mistyped(where: str, kind: str, column: Cells, batch: Batch, recipe: Recipe
         )
 
 
-def _label_faults(name: str, column: Cells, batch: Batch, recipe: Recipe) -> Iterator[str]:
+def _label_faults(name: str, column: Cells, batch: RowBatch, recipe: Recipe) -> Iterator[str]:
     if recipe.task == "multi_label":
         return  # an empty cell has no class, and any text is a list
     key = _where(name, recipe.data)
@@ -121,7 +121,7 @@ def _check_pictures(recipe: Recipe, source: SourceFiles) -> tuple[list[str], str
     step = max(1, len(source.files) // _PICTURES)
     files = list(islice(source.files, 0, None, step))[:_PICTURES]
     measured = [(file.name, measure(source, file)) for file in files]
-    broken = [f"{name} ({why})" for name, why in measured if not isinstance(why, Measured)]
+    broken = [f"{name} ({why})" for name, why in measured if not isinstance(why, SizedPicture)]
     if len(broken) > recipe.data.max_bad_fraction * len(files):
         shown = ", ".join(broken[:_SUCH_AS])
         faults.append(

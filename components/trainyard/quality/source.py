@@ -95,15 +95,15 @@ def find_source(
         else:
             by_kind[of].append(file)
     loose = {name: sum(not tar.is_archive(file.name) for file in several) for name, several in by_kind.items()}
-    commonest: Kind = max(by_kind, key=lambda each: (loose[each], len(by_kind[each])))  # an archive may hold anything
-    found = kind or commonest
-    files = by_kind[found]
+    commonest: Kind = max(by_kind, key=lambda name: (loose[name], len(by_kind[name])))  # an archive may hold anything
+    chosen = kind or commonest
+    files = by_kind[chosen]
     if not files:
         raise DataError(f"{path}: {_none_of(kind, listed.files)}")
-    if found != "image_folder" and (bad := [file for file in files if file.reason]):
+    if chosen != "image_folder" and (bad := [file for file in files if file.reason]):
         raise DataError(f"{path}: {bad[0].name} cannot be read ({bad[0].detail}). Repair or remove it.")
-    others += [file.name for name, several in by_kind.items() if name != found for file in several]
-    source = SourceFiles(path, found, listed.root, files, sorted(others), count=len(files), has_splits=has_splits)
+    others += [file.name for name, several in by_kind.items() if name != chosen for file in several]
+    source = SourceFiles(path, chosen, listed.root, files, sorted(others), count=len(files), has_splits=has_splits)
     return source if source.is_table else _unpacked(source, most)
 
 
@@ -151,10 +151,10 @@ def _kind(name: str) -> Kind | None:
 
 def _none_of(kind: Kind | None, files: list[listing.SourceFile]) -> str:
     shown = ", ".join(file.name for file in files[:_SHOWN])
-    wanted = {
+    expected = {
         "csv": "no CSV file (*.csv, *.csv.gz)",
         "image_folder": "no picture (*.jpg, *.png …) and no archive (*.tar)",
         "parquet": "no Parquet file (*.parquet, *.pq)",
         None: "neither CSV files (*.csv, *.csv.gz) nor Parquet files (*.parquet) nor pictures (*.jpg, *.png …)",
     }[kind]
-    return f"{wanted} among its {len(files)} files, such as {shown}. Name another source."
+    return f"{expected} among its {len(files)} files, such as {shown}. Name another source."

@@ -43,7 +43,7 @@ def _summary(name: str, column: FeatureStatistics) -> ColumnSummary:
         name=name,
         missing=column.missing / max(rows, 1),
         statistics=column,
-        top=[(each.value, each.count / max(rows, 1)) for each in (column.top or [])[:_TOP]],
+        top=[(value.value, value.count / max(rows, 1)) for value in (column.top or [])[:_TOP]],
         bars=_bars(column.histogram) if column.histogram else [],
     )
 

@@ -17,13 +17,8 @@ from trainyard.errors import TrainyardError
 
 D = TypeVar("D", bound=Document)
 
-_DOCUMENTS: dict[str, type[Document]] = {
-    "preprocess": Examples,
-    "train": Training,
-    "evaluate": Evaluation,
-    "export": Exports,
-    "push": Pushed,
-}
+_KINDS: tuple[type[Document], ...] = (Examples, Training, Evaluation, Exports, Pushed)
+_DOCUMENTS = {kind.made_by: kind for kind in _KINDS}
 
 
 @dataclass(frozen=True)

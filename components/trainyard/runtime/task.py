@@ -29,7 +29,7 @@ from trainyard.storage import storage
 
 
 @dataclass
-class Task:
+class StepTask:
     """One step of the run `run_id` ('' if the task must not know it, so that KFP may reuse its outputs)."""
 
     name: str
@@ -136,7 +136,7 @@ class Task:
 
 
 @contextmanager
-def opened(name: str, recipe: str, root: str, code: str, run_id: str = "") -> Iterator[Task]:
+def opened(name: str, recipe: str, root: str, code: str, run_id: str = "") -> Iterator[StepTask]:
     """Yield the task of the step `name`; an error in the block is recorded and ends the process with its exit code.
 
     `recipe` is the resolved recipe's YAML text. `code` is the digest of the code that compiled the pipeline, or ''
@@ -144,7 +144,7 @@ def opened(name: str, recipe: str, root: str, code: str, run_id: str = "") -> It
     """
     root = uris.resolve(Path(), root)
     fallback = storage.join(root, name)
-    task: Task | None = None
+    task: StepTask | None = None
 
     def output() -> str:
         return task.uri if task and task.uri else fallback
@@ -154,7 +154,7 @@ def opened(name: str, recipe: str, root: str, code: str, run_id: str = "") -> It
         if run_id:
             fallback = storage.join(keys.run_folder(root, parsed, run_id), name)
         check_code(name, code, parsed)
-        task = Task(name, parsed, root, run_id)
+        task = StepTask(name, parsed, root, run_id)
         yield task
 
 

@@ -139,11 +139,11 @@ def _column_faults(recipe: Recipe) -> Iterator[tuple[Location, str]]:
 
 def _no_feature(name: str, data: Data) -> str | None:
     """Return why the formula `name` makes no feature: the model computes it of what it is served."""
-    node, wanted = formula.parse(data.derive[name]), data.features[name].type
+    node, type_ = formula.parse(data.derive[name]), data.features[name].type
     made = "numeric" if node.kind == "number" else "category"
-    if wanted != made and not (made == "category" and wanted == "text"):
+    if type_ != made and not (made == "category" and type_ == "text"):
         made_of = {"truth": "condition"}.get(node.kind, node.kind)
-        return f"makes a {made_of}, which is no {wanted} feature. Write type: {made}" + (
+        return f"makes a {made_of}, which is no {type_} feature. Write type: {made}" + (
             ", or bin(x, width) for the number of its bin as a category" if made == "numeric" else ""
         )
     if formula.orders_texts(node):
@@ -151,7 +151,7 @@ def _no_feature(name: str, data: Data) -> str | None:
     if label := next((name for name in formula.columns(node) if name in data.labels), None):
         return f"reads the label '{label}', which a served model is not told. Compute it of other columns"
     read: dict[str, formula.Kind] = {
-        each: "number" if kind.type == "numeric" else "text" for each, kind in data.inputs.items()
+        input_name: "number" if kind.type == "numeric" else "text" for input_name, kind in data.inputs.items()
     }
     if column := formula.mixed(node, read):
         kind = read[column]

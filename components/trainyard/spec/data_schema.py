@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 from trainyard.errors import ConfigurationError
 from trainyard.spec import documents
 from trainyard.spec.documents import Strict
-from trainyard.spec.plain_yaml import Text
+from trainyard.spec.plain_yaml import YamlText
 
 Value = Annotated[float, Field(ge=-3.5e38, le=3.5e38)]
 Name = Annotated[str, Field(max_length=256, pattern=r"^[^\x00-\x1f\x7f]+$")]
@@ -111,7 +111,7 @@ def is_schema(text: str) -> bool:
 
 def parse_schema(text: str, name: str) -> TableSchema | PictureSchema:
     """Return the schema that `text` is; `name` stands for it in messages. Raises as `load_schema`."""
-    content = Text(text, name).content
+    content = YamlText(text, name).content
     kind = content.get("schema_of") if isinstance(content, dict) else None
     if isinstance(content, dict) and kind not in _KINDS:
         received = f"'{documents.safe(kind)}'" if "schema_of" in content else f"no such key, but {_keys(content)}"

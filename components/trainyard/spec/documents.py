@@ -15,7 +15,7 @@ from pydantic_core import PydanticCustomError
 
 from trainyard.credentials import is_secret
 from trainyard.errors import ConfigurationError, did_you_mean
-from trainyard.spec.plain_yaml import MAX_BYTES, MAX_DEPTH, MAX_KEY, Fault, Location, Text, dotted
+from trainyard.spec.plain_yaml import MAX_BYTES, MAX_DEPTH, MAX_KEY, Fault, Location, YamlText, dotted
 from trainyard.uris import is_bucket, resolve, scheme, without_secrets
 
 FOLDER = "folder"
@@ -72,7 +72,7 @@ def parse(text: str, model: type[T], *, name: str, overrides: Sequence[str] = ()
 
     folder: where the file is, for validators that look for others beside it; they find it by `FOLDER` in their context.
     """
-    read = Text(text, name)
+    read = YamlText(text, name)
     if not read.faults and not isinstance(read.content, dict):
         kinds: dict[type, str] = {type(None): "nothing", list: "a list", str: "a text", bool: "true or false"}
         kind_of_content = kinds.get(type(read.content), "a number")
@@ -122,7 +122,7 @@ def _refusal(faults: Sequence[str]) -> ConfigurationError:
     return ConfigurationError("\n".join([*faults[:MAX_FAULTS], *more]))
 
 
-def _override(read: Text, override: str) -> None:
+def _override(read: YamlText, override: str) -> None:
     """Change what was read by one `key.path=value`. Raises `ConfigurationError`."""
     key, equals, value = override.partition("=")
     shown = f"--set {safe(override)}"
@@ -138,7 +138,7 @@ def _override(read: Text, override: str) -> None:
             break
     if not isinstance(section, dict):
         raise ConfigurationError(f"{shown}: '{dotted(parts[:-1])}' is a value and holds no keys.")
-    parsed = Text(value, "value")
+    parsed = YamlText(value, "value")
     if parsed.faults:
         raise _refusal([f"{shown}: {safe(fault.why)}" for fault in parsed.faults])
     section[parts[-1]] = parsed.content
@@ -155,7 +155,7 @@ def _one_line(text: str) -> str:
     return "".join(letter if letter.isprintable() else "�" for letter in without_secrets(text))
 
 
-def _faults(error: ValidationError, model: type[BaseModel], read: Text) -> list[str]:
+def _faults(error: ValidationError, model: type[BaseModel], read: YamlText) -> list[str]:
     faults = []
     for fault in _single_faults(error):
         message = fault["msg"].removeprefix("Value error, ")
@@ -196,15 +196,15 @@ def _single_faults(error: ValidationError) -> Iterator[Any]:
 
 def _location_in(location: Location, content: Any) -> Location:
     """Leave out the parts that pydantic adds for union members: they stand in no document."""
-    kept: list[str | int] = []
+    existing: list[str | int] = []
     for index, part in enumerate(location):
         inside = isinstance(content, list) and isinstance(part, int) and part < len(content)
         if inside or (isinstance(content, dict) and part in content):
             content = content[part]
         elif index < len(location) - 1 or not isinstance(content, dict):
             continue
-        kept.append(part)
-    return tuple(kept)
+        existing.append(part)
+    return tuple(existing)
 
 
 def _known_keys(model: type[BaseModel], at: Location) -> list[str]:

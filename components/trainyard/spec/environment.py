@@ -29,7 +29,7 @@ TRAIN = "train"  # the step that needs a pool on which a training can run
 WAIT_SECONDS = 86400
 LONGEST_SECONDS = (1 << 31) - 1  # what Kubeflow's field of a run's deadline holds: 68 years
 # Chosen: the pause before a first retry lets an object store's 503 pass; the longest is shorter than a gang waits for
-# the retry of its launcher (steps/train/gang/launcher_heartbeat.py).
+# the retry of its launcher (steps/train/peers/launcher_heartbeat.py).
 PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 30, 600
 
 Step = Annotated[str, Field(min_length=1, max_length=128)]

@@ -41,7 +41,7 @@ class Fault:
         return f"{self.where}: {self.why}"
 
 
-class Text:
+class YamlText:
     """A YAML text as plain values. origins: where each value stands, by its location."""
 
     def __init__(self, text: str, name: str) -> None:
@@ -129,7 +129,7 @@ def load_all(text: str) -> list[Any]:
 
 
 def dump(content: Any, allow_unicode: bool = False, inline_leaves: bool = False) -> str:
-    """Return `content` as YAML that `Text` reads as the same values, and so does every YAML 1.1 reader.
+    """Return `content` as YAML that `YamlText` reads as the same values, and so does every YAML 1.1 reader.
 
     inline_leaves: a mapping or list of nothing but values stands on one line.
     """

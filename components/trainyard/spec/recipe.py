@@ -155,12 +155,12 @@ class Data(Strict):
     @model_validator(mode="after")
     def _source(self) -> Self:
         if self.format == "none":
-            given = (
+            set_fields = (
                 name
                 for name, field in type(self).model_fields.items()
                 if getattr(self, name) != field.get_default(call_default_factory=True)
             )
-            if name := next((each for each in given if each != "format"), None):
+            if name := next((key for key in set_fields if key != "format"), None):
                 raise ValueError(f"format none has no data that {name} could be of. Leave it out, or give the format")
             return self
         if (self.path is None) == (self.bundled is None):
@@ -261,7 +261,11 @@ Format = Literal["saved_model", "keras", "litert_float32", "litert_float16", "li
 
 
 class Export(Strict):
-    """Which files leave, and how far each may be from the trained model."""
+    """Which files leave, and how far each may be from the trained model.
+
+    max_accuracy_drop is of the task's main metric, `gates.MAIN_METRIC`: for a regression the share by which the mean
+    absolute error may rise.
+    """
 
     formats: list[Format] = Field(
         ["saved_model", "keras", "litert_float32", "litert_float16", "litert_int8"],

@@ -147,7 +147,7 @@ def _entries(cache: Path) -> Iterator[Path]:
 
 
 def _size(path: Path) -> int:
-    return sum(each.stat().st_size for each in (path, *path.rglob("*")) if each.is_file())
+    return sum(file.stat().st_size for file in (path, *path.rglob("*")) if file.is_file())
 
 
 def _remove_unused(path: Path) -> bool:

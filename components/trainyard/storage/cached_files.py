@@ -114,10 +114,10 @@ class CachedFiles:
     def _reserve(self, partial: int, name: str, uses: Mapping[str, int], before: int, forced: bool) -> bool:
         """Return whether the file `partial` has the size of `name`, and so counts, as the bound allows or by force."""
         size = self.manifest.files[name].bytes
-        wanted = {self.path(other): use for other, use in uses.items()}
+        needed = {self.path(other): use for other, use in uses.items()}
         with cache.locked(self._cache):
             os.truncate(partial, 0)  # what a killed process left of it does not count
-            room = cache.make_room(self._cache, size, wanted, before)
+            room = cache.make_room(self._cache, size, needed, before)
             if room or forced:
                 os.truncate(partial, size)
         if forced and not room and not self._warned:

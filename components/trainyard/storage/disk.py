@@ -64,7 +64,7 @@ def fault(error: OSError, path: Path, verb: str = "written") -> InfrastructureEr
         )
     if error.errno in (errno.ENOTDIR, errno.EEXIST):
         paths = (path, *path.parents)
-        in_the_way = next((there for there in paths if os.path.lexists(there) and not there.is_dir()), path)
+        in_the_way = next((ancestor for ancestor in paths if os.path.lexists(ancestor) and not ancestor.is_dir()), path)
         what = "a link to nothing" if in_the_way.is_symlink() and not in_the_way.exists() else "a file"
         return InfrastructureError(
             f"{in_the_way}: is {what} where a folder is needed. Remove it, or name another storage in the environment."

@@ -130,9 +130,9 @@ class FileStream:
         """Return the next file, whether a reader waits for it, and the uses to come; None at the end."""
         with self._changed:
             while not self._closed:
-                if found := self._next_file():
-                    self._fetching.add(found[0])
-                    return *found, self._uses()
+                if file := self._next_file():
+                    self._fetching.add(file[0])
+                    return *file, self._uses()
                 self._changed.wait()
         return None
 

@@ -69,14 +69,14 @@ def children(uri: str) -> list[str]:
 
 def sizes(uri: str) -> dict[str, int]:
     """See `storage.sizes`."""
-    found: dict[str, int] = {}
+    sizes_by_name: dict[str, int] = {}
     with os_errors(Path(uri), "read"):
         for path in Path(uri).rglob("*"):
             with suppress(FileNotFoundError):  # another process has removed it meanwhile
                 status = path.lstat()
                 if not stat.S_ISDIR(status.st_mode):
-                    found[path.relative_to(uri).as_posix()] = status.st_size
-    return found
+                    sizes_by_name[path.relative_to(uri).as_posix()] = status.st_size
+    return sizes_by_name
 
 
 def remove_unfinished(uri: str) -> None:

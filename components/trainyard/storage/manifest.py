@@ -13,6 +13,7 @@ from typing import Any
 import google_crc32c
 
 from trainyard.errors import ConfigurationError, DataError
+from trainyard.graph import made_by as step_of
 
 MANIFEST = "manifest.json"
 SCHEMA_VERSION = 1
@@ -155,15 +156,14 @@ def verify(manifest: Manifest, folder: Path, only: Callable[[str], bool] | None 
 
 def changed_error(manifest: Manifest, name: str, uri: str) -> DataError:
     """Return the error for the file `name` of the folder at `uri`, which changed after its step had written it."""
-    step = manifest.producer.removeprefix("trainyard.")
-    advice = (
-        "Restore it, or remove champion.json to go on without a champion."
-        if step == "push"
-        else f"Run with --from {step} to write it again."
-    )
+    step = step_of(manifest.producer)
+    advice = {
+        "push": "Restore it, or remove champion.json to go on without a champion.",
+        None: "Remove the folder, and run the same command again.",
+    }.get(step, f"Run with --from {step} to write it again.")
     return DataError(
-        f"{uri}/{name}: its content differs from its manifest's checksum, so it was changed after {step} had written "
-        f"it. {advice}"
+        f"{uri}/{name}: its content differs from its manifest's checksum, so it was changed after "
+        f"{step or manifest.producer} had written it. {advice}"
     )
 
 

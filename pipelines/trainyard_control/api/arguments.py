@@ -14,7 +14,7 @@ def of_this_machine(name: str, sentence: str) -> Environment:
     """Return the environment `name`. Raises `ConfigurationError`, with `sentence` as the reason, if it is elsewhere."""
     environment = environments.load(name)
     if environment.target != "local":
-        raise ConfigurationError(f"--environment {name}: its target is {environment.target}. {sentence}")
+        raise ConfigurationError(f"environment {name}: its target is {environment.target}. {sentence}")
     return environment
 
 

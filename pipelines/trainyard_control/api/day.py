@@ -56,22 +56,33 @@ def help_for(
     """Return what brings a training of more than a day below one; '' if it takes less."""
     if candidate.hours is None or candidate.hours.expected < _DAY:
         return ""
+
+    def hours_with(name: Network) -> float | None:
+        model = recipe.model.model_copy(update={"name": name, "width": 1.0, "depth": 1.0, "freeze": "none"})
+        other = recipe.model_copy(update={"model": model})
+        try:
+            forecasts = candidates(other, environment, data, cost.of_recipe(other, data), observations)
+        except TrainyardError:
+            return None
+        pools = (row for row in forecasts if row.pool == candidate.pool and row.hours and row.feasible)
+        return next(map(_hours, pools), None)
+
     times = candidate.hours.expected / _DAY
-    found = [f"The training on {candidate.pool} would have to be {times:,.1f} times as fast to take less than a day."]
+    advice = [f"The training on {candidate.pool} would have to be {times:,.1f} times as fast to take less than a day."]
     faster = min((other for other in others if other.feasible and other.hours), key=_hours, default=candidate)
     if _hours(faster) < _DAY:
-        found.append(f"{faster.pool} takes {_hours(faster):.2g} h.")
+        advice.append(f"{faster.pool} takes {_hours(faster):.2g} h.")
     for name in reversed(_smaller(recipe)):
-        hours = _hours_with(name, candidate.pool, recipe, environment, data, observations)
+        hours = hours_with(name)
         if hours is not None and hours < _DAY:
-            found.append(
+            advice.append(
                 f"On {candidate.pool} {name} would take {hours:.2g} h; `trainyard sweep --ladder` compares networks."
             )
             break
-    found.append(
+    advice.append(
         "Part of the data (data.fraction) tells sooner which settings are good; `trainyard learn-curve` what is lost."
     )
-    return " ".join(found)
+    return " ".join(advice)
 
 
 def _hours(candidate: Candidate) -> float:
@@ -83,21 +94,3 @@ def _smaller(recipe: Recipe) -> tuple[Network, ...]:
     if not recipe.data.is_image or recipe.model.name is None:
         return ()
     return tuple(name for name in LADDERS["efficient"] if name != recipe.model.name)
-
-
-def _hours_with(
-    name: Network,
-    pool: str,
-    recipe: Recipe,
-    environment: Environment,
-    data: DataSummary,
-    observations: list[Observation],
-) -> float | None:
-    model = recipe.model.model_copy(update={"name": name, "width": 1.0, "depth": 1.0, "freeze": "none"})
-    other = recipe.model_copy(update={"model": model})
-    try:
-        work = cost.of_recipe(other, data)
-    except TrainyardError:
-        return None
-    found = candidates(other, environment, data, work, observations)
-    return next((each.hours.expected for each in found if each.pool == pool and each.hours and each.feasible), None)

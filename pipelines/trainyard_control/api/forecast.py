@@ -25,10 +25,10 @@ from trainyard_control.planning import cost, data, scaling
 from trainyard_control.planning.choice import choose, usd
 from trainyard_control.planning.data import DataSummary
 from trainyard_control.planning.history import History, read_history
-from trainyard_control.planning.plan import ADVICE, Candidate, Range
+from trainyard_control.planning.plan import ADVICE, Candidate, Estimate
 from trainyard_control.planning.plan import candidates as candidates_of
 from trainyard_control.planning.roofline import ExampleCost
-from trainyard_control.planning.scaling import Scaling
+from trainyard_control.planning.scaling import ScalingForecast
 from trainyard_control.planning.sites import HERE
 
 _HOURS = {"d": 24.0, "h": 1.0, "m": 1 / 60, "s": 1 / 3600}
@@ -89,13 +89,13 @@ def plan(
     """
     most = None if deadline is None else hours(deadline)
     if budget is not None and not 0 < budget < math.inf:
-        raise ConfigurationError(f"--budget {budget:g}: is no amount of money above 0. Write it in USD, such as 50.")
+        raise ConfigurationError(f"budget {budget:g}: is no amount of money above 0. Write it in USD, such as 50.")
     loaded, where = recipes.load(recipe, overrides(set_, settings)), environments.load(environment)
     past, known, work = _known(loaded, where, examples)
     forecasts = choose(candidates_of(loaded, where, known, work, past.observations), most, budget)
     feasible = [candidate for candidate in forecasts if candidate.feasible and candidate.hours]
     one = next((candidate for candidate in feasible if candidate.chosen), None)
-    one = one or min(feasible, key=lambda each: each.hours.expected if each.hours else math.inf, default=None)
+    one = one or min(feasible, key=lambda row: row.hours.expected if row.hours else math.inf, default=None)
     sentences: list[str] = []
     if one is not None:
         sentences = [
@@ -107,7 +107,7 @@ def plan(
 
 def simulate(
     recipe: str, workers: int, *, environment: str = LOCAL, set_: Sequence[str] = (), examples: int | None = None
-) -> Scaling:
+) -> ScalingForecast:
     """Return how the training scales to so many `workers` of its pool, simulated; the rest as `plan` has it."""
     loaded, where = recipes.load(recipe, list(set_)), environments.load(environment)
     past, known, work = _known(loaded, where, examples)
@@ -136,7 +136,7 @@ def hours(text: str) -> float:
     total = sum(float(number or 0) * _HOURS[unit] for number, unit in zip(numbers, _HOURS, strict=False))
     if not total:
         why = "no training takes no time" if any(numbers) else "is no time"
-        raise ConfigurationError(f"--deadline {text[:80]}: {why}. Write it such as 90m, 4h, 1h30m or 2d.")
+        raise ConfigurationError(f"deadline {text[:80]}: {why}. Write it such as 90m, 4h, 1h30m or 2d.")
     return total
 
 
@@ -196,13 +196,13 @@ def _needs(candidate: Candidate) -> str:
     return f"  {candidate.pool} selects {selects}; tolerates {', '.join(candidate.tolerations) or 'nothing'}"
 
 
-def _between(values: Range | None, form: str) -> str:
+def _between(values: Estimate | None, form: str) -> str:
     if values is None:
         return "–"
     return f"{form.format(values.expected)} ({form.format(values.low)} – {form.format(values.high)})"
 
 
-def _time(values: Range | None) -> str:
+def _time(values: Estimate | None) -> str:
     if values is None:
         return "–"
     unit, factor = next(

@@ -90,7 +90,7 @@ class Model:
     @property
     def inputs(self) -> list[str]:
         """The columns that it takes, or `image`."""
-        return [each.name for each in self.pushed.inputs]
+        return [feature.name for feature in self.pushed.inputs]
 
     def __repr__(self) -> str:
         return f"<Model {self.folder}>"
@@ -113,8 +113,8 @@ class Model:
             from trainyard.steps.predict.prediction import Predictor
 
             self._predictor = Predictor(self.pushed)
-        found = self._predictor.predict(inputs, key)
-        return Predictions(found.table, found.rejected)
+        answers = self._predictor.predict(inputs, key)
+        return Predictions(answers.table, answers.rejected)
 
 
 def require_tensorflow() -> None:
@@ -146,6 +146,6 @@ def load(model: str | os.PathLike[str], *, environment: str = LOCAL) -> Model:
     if best is None:
         raise DataError(
             f"{recipe.name}: nothing was pushed to {folder} yet. Run `trainyard run {name}`, or name another "
-            "environment by -e, or a model's folder."
+            "environment, or a model's folder."
         )
     return Model(open_model(best.path))

@@ -94,12 +94,22 @@ def prepare(
     return what
 
 
+@dataclass(frozen=True)
+class Benchmarks:
+    """A run on each of some pools, by pool. recipe: of a few epochs. name: what the runs' names begin with."""
+
+    recipe: Recipe
+    name: str
+    runs: dict[str, Submission]
+
+
 def prepare_benchmarks(
     recipe: str, environment: str, sets: Sequence[str], pools: Sequence[str], name: str | None
-) -> tuple[Recipe, dict[str, Submission]]:
-    """Return the recipe of a few epochs, and for each of `pools` a run that trains it there; nothing is sent.
+) -> Benchmarks:
+    """Return a run of a few epochs on each of `pools`; nothing is sent.
 
-    name: what the runs' names begin with. Raises `ConfigurationError` if the recipe cannot train on one of the pools.
+    name: what the runs' names begin with, by default one of its own. Raises `ConfigurationError` if the recipe cannot
+    train on one of the pools.
     """
     from trainyard_control.compiler.compilation import compiled_benchmark
     from trainyard_control.compiler.submission import submission
@@ -109,13 +119,13 @@ def prepare_benchmarks(
     where, loaded = _cluster(environment, "Leave --pools out"), short(recipe, shortened(sets))
     if repeated := [pool for pool in pools if list(pools).count(pool) > 1]:
         raise ConfigurationError(f"--pools: '{repeated[0]}' is named twice. Name each pool once.")
-    runs = {}
+    runs, name = {}, name or _run_name(loaded.name)
     for pool in pools:
-        run, placed = f"{name or _run_name(loaded.name)}-{pool}", environments.with_training_on(where, pool)
+        run, placed = f"{name}-{pool}", environments.with_training_on(where, pool)
         require_memory(loaded, where, pool)
         what = submission(loaded, placed, compiled_benchmark(loaded, placed, label=run), run)
         runs[pool] = replace(what, pipeline=f"trainyard-benchmark-{loaded.name}")
-    return loaded, runs
+    return Benchmarks(loaded, name, runs)
 
 
 def prepare_prediction(
@@ -157,8 +167,8 @@ def send(what: Submission) -> Submitted:
         resource, attached = vertex.send(what)
         return Submitted(resource, what.run, attached)
     from trainyard_control.kubeflow import submit as kubeflow
-    from trainyard_control.kubeflow.kubeflow_api import Kubeflow
+    from trainyard_control.kubeflow.kubeflow_api import KubeflowServer
 
-    done = kubeflow.submit(what, Kubeflow(what.environment))
+    run_id, attached = kubeflow.submit(what, KubeflowServer(what.environment))
     expected = str(what.about.expected or "")
-    return Submitted(done.run_id, done.name, done.attached, what.pipeline, what.version, expected)
+    return Submitted(run_id, what.run, attached, what.pipeline, what.version, expected)

@@ -18,7 +18,7 @@ from trainyard_control.cluster.durations import duration_text
 
 if TYPE_CHECKING:
     from trainyard_control.kubeflow.run_view import StepView
-    from trainyard_control.search.learning_curve import Point
+    from trainyard_control.search.learning_curve import CurvePoint
     from trainyard_control.search.speed.speed import Speed
     from trainyard_control.search.trials import Trial
 
@@ -196,7 +196,7 @@ class BenchScreen(TrialScreen):
 class CurveScreen(TrialScreen):
     """A line a training."""
 
-    def point_measured(self, point: Point) -> None:
+    def point_measured(self, point: CurvePoint) -> None:
         """Show it."""
         self._console.print(
             f"[green]✓[/] {point.fraction:g} of the training split, {point.examples:,} examples: "

@@ -17,11 +17,11 @@ ELSEWHERE = "Its runs are on a cluster: see `trainyard runs`."
 class Runs(Sequence[Run]):
     """The newest runs of a storage, the newest first. An index is a number, or what names a run in `compare`."""
 
-    def __init__(self, root: str, found: Sequence[Run] = ()) -> None:
-        self._root, self._found = root, list(found)
+    def __init__(self, root: str, runs: Sequence[Run] = ()) -> None:
+        self._root, self._runs = root, list(runs)
 
     def __len__(self) -> int:
-        return len(self._found)
+        return len(self._runs)
 
     @overload
     def __getitem__(self, index: int | str) -> Run: ...
@@ -30,10 +30,10 @@ class Runs(Sequence[Run]):
     def __getitem__(self, index: int | str | slice) -> Run | Runs:
         if isinstance(index, str):
             return Run.of(local_runs.find(self._root, index))
-        return Runs(self._root, self._found[index]) if isinstance(index, slice) else self._found[index]
+        return Runs(self._root, self._runs[index]) if isinstance(index, slice) else self._runs[index]
 
     def __repr__(self) -> str:
-        return f"[{', '.join(map(repr, self._found))}]"
+        return f"[{', '.join(map(repr, self._runs))}]"
 
     def compare(self, *runs: Run | str) -> Comparison:
         """Return runs side by side, by default all of these; a notebook draws it.
@@ -41,7 +41,7 @@ class Runs(Sequence[Run]):
         A text is a run's name or folder, or a recipe for its newest run. Raises `ConfigurationError` for fewer than
         two or for one given twice.
         """
-        return comparison.compare([self[run] if isinstance(run, str) else run for run in runs or self._found])
+        return comparison.compare([self[run] if isinstance(run, str) else run for run in runs or self._runs])
 
 
 def runs(environment: str = LOCAL, *, count: int = 20, recipe: str = "") -> Runs:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -50,7 +50,7 @@ def sweep(
     """Try variants of a recipe, and return what was found; a notebook draws it.
 
     The examples are made once. The eval split chooses; nothing is pushed. The same call goes on with a sweep that was
-    ended, and with more trials it adds to one. over: values or a range by key, or `KEY=WHAT` as `--over` has them.
+    ended, and with more trials it adds to one. over: values or a range by key, or `KEY=WHAT`.
     ladder: networks of images to try, by their name in `networks.LADDERS`: basic or efficient. grammar: of the blocks
     of cnn_small to draw, such as "2:4 conv|residual:16|32:1|2". latency_budget: the most that an answer may take on
     one core, such as "2ms"; slower networks are left out before they train.
@@ -65,10 +65,8 @@ def sweep(
     >>> found = ty.sweep("digits", {"train__batch_size": [32, 64]}, train__epochs=2)  # doctest: +SKIP
     >>> found.best.values, found.test.metrics  # doctest: +SKIP
     """
-    what = describe_sweep(
-        recipe,
-        over,
-        overrides(set_, settings),
+    options = SweepOptions(
+        over=over,
         ladder=ladder,
         grammar=grammar,
         latency_budget=latency_budget,
@@ -78,46 +76,57 @@ def sweep(
         name=name,
         prune=prune,
     )
-    return run_sweep(what)
+    return run_sweep(describe_sweep(recipe, overrides(set_, settings), options))
 
 
-def describe_sweep(
-    recipe: str,
-    over: Mapping[str, str | Sequence[Any]] | Sequence[str],
-    sets: list[str],
-    *,
-    ladder: str | None,
-    grammar: str | None,
-    latency_budget: str | None,
-    trials: int | None,
-    max_parallel: int,
-    environment: str,
-    name: str | None,
-    prune: bool,
-) -> Sweep:
+@dataclass(frozen=True, kw_only=True)
+class SweepOptions:
+    """The options of a sweep, as `sweep` describes them."""
+
+    over: Mapping[str, str | Sequence[Any]] | Sequence[str]
+    ladder: str | None
+    grammar: str | None
+    latency_budget: str | None
+    trials: int | None
+    max_parallel: int
+    environment: str
+    name: str | None
+    prune: bool
+
+
+def describe_sweep(recipe: str, sets: list[str], options: SweepOptions) -> Sweep:
     """Return the sweep that `sweep` would run. Raises `ConfigurationError` for what no recipe takes."""
-    from trainyard_control.search import grammar as grammars
-    from trainyard_control.search import space
-
-    at_least_one("trials", trials)
-    recipes.load(recipe, sets)
-    dimensions: list[Dimension | Grammar] = [*space.parse(recipe, sets, [*_networks(ladder), *_dimensions(over)])]
-    if grammar is not None:
-        dimensions.append(grammars.parse(recipe, sets, grammar))
-        if len({dimension.key for dimension in dimensions}) < len(dimensions):
-            raise ConfigurationError("--grammar: draws model.blocks, and --over names them too. Leave one out.")
-    if not dimensions:
-        raise ConfigurationError("There is nothing to try. Give --over KEY=WHAT, --ladder, --grammar, or several.")
-    budget = None if latency_budget is None else _milliseconds(latency_budget)
-    where = environments.load(environment)
-    if where.target == "local" and name is not None:
-        raise ConfigurationError("--name: is of the runs of a cluster. Name its environment with -e, or leave it out.")
+    at_least_one("trials", options.trials)
+    dimensions = _dimensions(recipe, sets, options)
+    budget = None if options.latency_budget is None else _milliseconds(options.latency_budget)
+    where = environments.load(options.environment)
+    if where.target == "local" and options.name is not None:
+        raise ConfigurationError("name: is of the runs of a cluster. Name its environment, or leave it out.")
     if find_spec("optuna") is None:
         raise ConfigurationError("optuna is not installed, which chooses what to try. Install trainyard[search].")
     from trainyard_control.search.study import Sweep
 
-    what = Sweep(recipe, sets, dimensions, where, trials, prune, max_parallel, budget)
-    return what if where.target == "local" else replace(what, run=name or f"{what.recipe.name}-sweep-{what.digest[:6]}")
+    what = Sweep(recipe, sets, dimensions, where, options.trials, options.prune, options.max_parallel, budget)
+    if where.target == "local":
+        return what
+    return replace(what, run=options.name or f"{what.recipe.name}-sweep-{what.digest[:6]}")
+
+
+def _dimensions(recipe: str, sets: list[str], options: SweepOptions) -> list[Dimension | Grammar]:
+    """Return what is tried. Raises `ConfigurationError` for what the recipe does not take, and if it is nothing."""
+    from trainyard_control.search import grammar as grammars
+    from trainyard_control.search import space
+
+    recipes.load(recipe, sets)
+    over = [*_networks(options.ladder), *_as_texts(options.over)]
+    dimensions: list[Dimension | Grammar] = [*space.parse(recipe, sets, over)]
+    if options.grammar is not None:
+        dimensions.append(grammars.parse(recipe, sets, options.grammar))
+        if len({dimension.key for dimension in dimensions}) < len(dimensions):
+            raise ConfigurationError("grammar: draws model.blocks, and over names them too. Leave one out.")
+    if not dimensions:
+        raise ConfigurationError("There is nothing to try. Give over KEY=WHAT, a ladder, a grammar, or several.")
+    return dimensions
 
 
 def run_sweep(what: Sweep, pending_limit: float = math.inf) -> Result:
@@ -127,16 +136,16 @@ def run_sweep(what: Sweep, pending_limit: float = math.inf) -> Result:
             from trainyard_control.search import sweep as sweeps
 
             return sweeps.run(what, screen)
-        from trainyard_control.kubeflow.runs import Runs
+        from trainyard_control.kubeflow.runs import KubeflowRuns
         from trainyard_control.search import cluster_trials
 
-        return cluster_trials.run(what, screen, pending_limit, Runs(what.environment))
+        return cluster_trials.run(what, screen, pending_limit, KubeflowRuns(what.environment))
 
 
 def _milliseconds(text: str) -> float:
     match = re.fullmatch(r"([0-9]{1,6}(?:\.[0-9]{1,6})?)\s*(us|ms|s)", text)
     if match is None or not float(match[1]):
-        raise ConfigurationError(f"--latency-budget {text[:50]!r}: is no time. Write it such as 2ms, 500us or 0.1s.")
+        raise ConfigurationError(f"latency_budget {text[:50]!r}: is no time. Write it such as 2ms, 500us or 0.1s.")
     return float(match[1]) * {"us": 1e-3, "ms": 1.0, "s": 1e3}[match[2]]
 
 
@@ -150,8 +159,8 @@ def _networks(ladder: str | None) -> list[str]:
     return [f"model.name={','.join(LADDERS[ladder])}"]
 
 
-def _dimensions(over: Mapping[str, str | Sequence[Any]] | Sequence[str]) -> list[str]:
-    """Return each dimension as `--over` has it."""
+def _as_texts(over: Mapping[str, str | Sequence[Any]] | Sequence[str]) -> list[str]:
+    """Return each dimension as `KEY=WHAT`."""
     if not isinstance(over, Mapping):
         return list(over)
     texts = {key: what if isinstance(what, str) else ",".join(map(str, what)) for key, what in over.items()}

@@ -11,12 +11,12 @@ import typer
 if TYPE_CHECKING:
     from trainyard.errors import ExitCode
     from trainyard_control.kubeflow.run_view import RunView, StepView
-    from trainyard_control.kubeflow.runs import Runs
+    from trainyard_control.kubeflow.runs import KubeflowRuns
 
 _MARKS = {"done": "✓", "failed": "✗", "waiting": "…", "running": "·"}
 
 
-def follow(runs: Runs, run_id: str, pending_limit: float = math.inf) -> tuple[RunView, ExitCode]:
+def follow(runs: KubeflowRuns, run_id: str, pending_limit: float = math.inf) -> tuple[RunView, ExitCode]:
     """Return the run as it ended, with its exit code.
 
     A step that waits for longer than `pending_limit` seconds ends the run: Kubeflow itself would let it wait for ever.

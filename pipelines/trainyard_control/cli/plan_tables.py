@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from trainyard.contract.artifacts.export import Export
+    from trainyard.contract.artifacts.export import ExportedFile
     from trainyard.spec.recipe import Recipe
-    from trainyard_control.planning.scaling import Scaling
+    from trainyard_control.planning.scaling import ScalingForecast
     from trainyard_control.planning.serving.replicas import Demand, Serving
 
 _HOURS_A_MONTH = 730
 
 
-def show_serving(recipe: Recipe, exports: list[Export], wanted: Demand, rows: list[Serving]) -> None:
+def show_serving(recipe: Recipe, exports: list[ExportedFile], demand: Demand, rows: list[Serving]) -> None:
     """Print the replicas that each pool needs, the measurements they follow from, and what was assumed."""
     from rich.markup import escape
 
@@ -21,8 +21,8 @@ def show_serving(recipe: Recipe, exports: list[Export], wanted: Demand, rows: li
 
     console = table_console()
     console.print(
-        f"[bold]{escape(recipe.name)}[/]: {wanted.qps:g} requests a second of one example, 95 % of them within "
-        f"{wanted.p95 * 1000:g} ms"
+        f"[bold]{escape(recipe.name)}[/]: {demand.qps:g} requests a second of one example, 95 % of them within "
+        f"{demand.p95 * 1000:g} ms"
     )
     measured = ", ".join(
         f"{export.format} {export.latency_ms.p50:g} ms (p95 {export.latency_ms.p95:g})" for export in exports
@@ -60,7 +60,7 @@ def show_serving(recipe: Recipe, exports: list[Export], wanted: Demand, rows: li
     )
 
 
-def show_scaling(scaling: Scaling) -> None:
+def show_scaling(scaling: ScalingForecast) -> None:
     """Print the speed at each number of workers beside the ideal one, and where the rest of a step goes."""
     from rich.markup import escape
 

@@ -71,12 +71,12 @@ def _facts_of(record: dict[str, Any], network: str | None) -> Table:
 
 
 def _reached(reached: dict[str, Any]) -> str:
-    wanted = f"{reached['metric']} {reached['reach']:g} on {reached['split']}"
+    goal = f"{reached['metric']} {reached['reach']:g} on {reached['split']}"
     if reached["seconds"] is None:
         best = "which no epoch measured" if reached["best"] is None else f"the best was {reached['best']:.4f}"
-        return f"{wanted}: not reached, {best}"
+        return f"{goal}: not reached, {best}"
     cost = "" if reached["dollars"] is None else f", ${reached['dollars']:.4g}"
-    return f"{wanted}: {reached['seconds']:.1f} s, epoch {reached['epoch']}{cost}"
+    return f"{goal}: {reached['seconds']:.1f} s, epoch {reached['epoch']}{cost}"
 
 
 def _published(rows: list[dict[str, Any]]) -> str:

@@ -32,9 +32,9 @@ def send_and_follow(what: Submission, *, dry_run: bool, wait: bool, pending_limi
     record, code = done.document(), 0
     if wait:
         from trainyard_control.cli.follow import follow
-        from trainyard_control.kubeflow.runs import Runs
+        from trainyard_control.kubeflow.runs import KubeflowRuns
 
-        view, code = follow(Runs(what.environment), done.run_id, pending_limit)
+        view, code = follow(KubeflowRuns(what.environment), done.run_id, pending_limit)
         record |= {"run": view.document()}
     if output is Output.JSON:
         typer.echo(json.dumps(record))
@@ -65,10 +65,10 @@ def send_all(runs: Collection[Submission], *, dry_run: bool, wait: bool, pending
         typer.echo(f"✓ {what.run} {how}: {sent[-1][1].run_id}", err=True)
     for what, done in sent if wait else ():
         from trainyard_control.cli.follow import follow
-        from trainyard_control.kubeflow.runs import Runs
+        from trainyard_control.kubeflow.runs import KubeflowRuns
 
         typer.echo(f"· {what.run}", err=True)
-        worst = max(worst, follow(Runs(what.environment), done.run_id, pending_limit)[1])
+        worst = max(worst, follow(KubeflowRuns(what.environment), done.run_id, pending_limit)[1])
     return worst
 
 

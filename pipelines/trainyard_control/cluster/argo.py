@@ -68,15 +68,15 @@ def given_up(workflows: Iterable[Manifest]) -> dict[str, str]:
 
 def retried(workflows: Iterable[Manifest]) -> set[str]:
     """Return the nodes of failed attempts that Argo follows by another one."""
-    found = set()
+    names = set()
     for workflow in workflows:
         nodes = workflow.get("status", {}).get("nodes") or {}
         for node in nodes.values():
             last = (node.get("children") or [""])[-1]
             over = nodes.get(last, {}).get("phase") in ("Failed", "Error")
             if node.get("type") == "Retry" and node.get("phase") == "Running" and over:
-                found.add(last)
-    return found
+                names.add(last)
+    return names
 
 
 def ran_out_of_time(message: str) -> bool:

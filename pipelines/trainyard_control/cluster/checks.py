@@ -13,7 +13,7 @@ from trainyard.kubernetes import labels
 from trainyard.kubernetes.client import Manifest
 from trainyard.spec.environment import DEFAULT, Environment
 from trainyard.spec.hardware.pools import Pool
-from trainyard_control.cluster.scheduling import capacity, misfit
+from trainyard_control.cluster.scheduling import capacity, find_obstacle
 from trainyard_control.cluster.step_pods import pool_pod
 
 Verdict = Literal["good", "bad", "unknown"]
@@ -136,35 +136,35 @@ def pool_capacity(environment: Environment, name: str, nodes: list[Manifest], po
     label = f"pool {name}"
     pool = environment.pools[name]
     spec = pool_pod(environment, name)["spec"]
-    obstacle = misfit(spec, nodes, None)
+    obstacle = find_obstacle(spec, nodes, None)
     if obstacle and obstacle.kind == "label" and environment.platform != "kubernetes":
         return unknown(label, f"{obstacle.sentence}; right if the pool grows from zero nodes")
     if obstacle:
         code = ExitCode.CONFIGURATION if obstacle.permanent else ExitCode.TRANSIENT
         return bad(label, obstacle.advice, code)
-    fitting = [node for node in nodes if misfit(spec, [node], None) is None]
+    fitting = [node for node in nodes if find_obstacle(spec, [node], None) is None]
     if pods is None:
         return good(label, f"{len(fitting)} nodes; what is free there may not be read")
     room_for = sum(capacity(spec, node, pods) for node in fitting)
-    wanted = _workers(environment, name, pool)
-    if room_for < wanted:
+    workers = _workers(environment, name, pool)
+    if room_for < workers:
         return unknown(
-            label, f"{len(fitting)} nodes, room for {room_for} of {wanted} pods now: the run waits until others end"
+            label, f"{len(fitting)} nodes, room for {room_for} of {workers} pods now: the run waits until others end"
         )
-    return good(label, f"{len(fitting)} nodes, room for {room_for} pods now, {wanted} needed")
+    return good(label, f"{len(fitting)} nodes, room for {room_for} pods now, {workers} needed")
 
 
-def claim(environment: Environment, found: Manifest | None) -> Check:
+def claim(environment: Environment, volume_claim: Manifest | None) -> Check:
     """Check the volume that all pods share."""
     name = environment.volume.claim if environment.volume else ""
-    if found is None:
+    if volume_claim is None:
         return bad("volume", f"no PersistentVolumeClaim '{name}' in namespace {environment.namespace}. Create it")
-    modes = found["spec"].get("accessModes", [])
+    modes = volume_claim["spec"].get("accessModes", [])
     if "ReadWriteMany" not in modes:
         return bad(
             "volume", f"'{name}' is {', '.join(modes)}: pods on other nodes cannot mount it. Make it ReadWriteMany"
         )
-    phase = found.get("status", {}).get("phase", "unknown")
+    phase = volume_claim.get("status", {}).get("phase", "unknown")
     if phase == "Bound":
         return good("volume", f"'{name}' is bound, {', '.join(modes)}")
     return unknown("volume", f"'{name}' is {phase}; it may be bound when the first pod comes")

@@ -161,8 +161,8 @@ def _objects(cluster: Cluster, environment: Environment) -> Iterator[Check]:
     for name in dict.fromkeys(source.secret for source in environment.secrets.values()):
         yield _exists(cluster, f"{space}/secrets/{name}", f"secret {name}", "; its keys are not looked at")
     if environment.volume:
-        found = _allowed(cluster, f"{space}/persistentvolumeclaims/{environment.volume.claim}")
-        yield unknown("volume", "may not be read") if found is _REFUSED else checks.claim(environment, found)
+        claim = _allowed(cluster, f"{space}/persistentvolumeclaims/{environment.volume.claim}")
+        yield (unknown("volume", "may not be read") if claim is _REFUSED else checks.claim(environment, claim))
     pools = [environment.pools[name] for name in checks.used_pools(environment)]
     for queue in dict.fromkeys(pool.queue for pool in pools if pool.queue):
         path = f"/apis/kueue.x-k8s.io/v1beta1/namespaces/{environment.namespace}/localqueues/{queue}"
@@ -177,8 +177,8 @@ def _objects(cluster: Cluster, environment: Environment) -> Iterator[Check]:
 
 
 def _pools(cluster: Cluster, environment: Environment) -> Iterator[Check]:
-    found = _allowed(cluster, "/api/v1/nodes")
-    nodes = None if found is _REFUSED or found is None else list(found["items"])
+    listed = _allowed(cluster, "/api/v1/nodes")
+    nodes = None if listed is _REFUSED or listed is None else list(listed["items"])
     pod_list = _allowed(cluster, "/api/v1/pods")
     pods = None if pod_list is _REFUSED or pod_list is None else list(pod_list["items"])
     for name in checks.used_pools(environment):
@@ -214,10 +214,10 @@ def _allowed(cluster: Cluster, path: str) -> Manifest | None:
 def _exists(
     cluster: Cluster, path: str, name: str, note: str = "", remedy: str = "Create it, or correct the environment"
 ) -> Check:
-    found = _allowed(cluster, path)
-    if found is _REFUSED:
+    present = _allowed(cluster, path)
+    if present is _REFUSED:
         return unknown(name, "may not be read")
-    return good(name, f"is there{note}") if found else bad(name, f"is not there. {remedy}")
+    return good(name, f"is there{note}") if present else bad(name, f"is not there. {remedy}")
 
 
 def _is_allowed(cluster: Cluster, need: tuple[str, str, str, str], account: str = "") -> bool:

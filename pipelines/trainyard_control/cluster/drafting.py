@@ -106,7 +106,7 @@ def _platform(nodes: list[Manifest]) -> Platform:
 
 def _groups(nodes: list[Manifest]) -> Iterator[Group]:
     """Yield the groups of nodes that pods may use, in the order of their names."""
-    found: dict[tuple[str, str, str], list[Manifest]] = {}
+    by_label: dict[tuple[str, str, str], list[Manifest]] = {}
     for node in nodes:
         if any(taint["key"].startswith(_KEPT) for taint in _taints(node)):
             continue
@@ -114,16 +114,16 @@ def _groups(nodes: list[Manifest]) -> Iterator[Group]:
         label = next((label for label in GROUPS if label in labels), "")
         memory = quantity.in_bytes(node["status"]["allocatable"]["memory"]) / _GIB
         alike = f"{labels.get(PRODUCT, '')} {labels.get(TYPE, '')} {_count(node)} {memory:.0f}"
-        found.setdefault((label, labels.get(label, ""), alike), []).append(node)
-    taken: set[str] = set()
-    for (label, value, _), members in sorted(found.items()):
+        by_label.setdefault((label, labels.get(label, ""), alike), []).append(node)
+    names: set[str] = set()
+    for (label, value, _), members in sorted(by_label.items()):
         first = members[0]
         product = _labels(first).get(PRODUCT, "")
-        wanted = value or product or ("gpu" if _count(first) else "cpu")
-        name = base = re.sub(r"[^a-z0-9]+", "-", wanted.lower()).strip("-") or "pool"
-        while name in taken:
-            name = f"{base}-{sum(other.startswith(base) for other in taken) + 1}"
-        taken.add(name)
+        title = value or product or ("gpu" if _count(first) else "cpu")
+        name = base = re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-") or "pool"
+        while name in names:
+            name = f"{base}-{sum(other.startswith(base) for other in names) + 1}"
+        names.add(name)
         yield Group(name, {label: value} if label else {}, first, len(members))
 
 

@@ -16,8 +16,8 @@ from trainyard.kubernetes.client import Manifest
 from trainyard.kubernetes.diagnosis import (
     Diagnosis,
     Exit,
+    PodTask,
     State,
-    Task,
     conditions,
     diagnose,
     disruption,
@@ -26,7 +26,7 @@ from trainyard.kubernetes.diagnosis import (
 )
 from trainyard_control.cluster import argo
 from trainyard_control.cluster.pace import verdict
-from trainyard_control.cluster.scheduling import misfit
+from trainyard_control.cluster.scheduling import find_obstacle
 from trainyard_control.planning.expectation import Expectation
 
 _ADVICE = {
@@ -76,7 +76,7 @@ class Finding:
     faster than the plan expected, '' for neither.
     """
 
-    task: Task
+    task: PodTask
     pod: str
     state: State
     cause: str
@@ -91,7 +91,7 @@ class Finding:
     facts: dict[str, str] = field(default_factory=dict)
 
     @property
-    def step(self) -> str:
+    def name(self) -> str:
         """What the pod works for, such as `train worker 1`."""
         return self.task.name
 
@@ -132,7 +132,7 @@ def explain(evidence: Evidence) -> Finding:
     return replace(finding, sentence=f"is running on {finding.node}")
 
 
-def refused(task: Task, name: str, warnings: Sequence[Manifest], message: str = "") -> Finding | None:
+def refused(task: PodTask, name: str, warnings: Sequence[Manifest], message: str = "") -> Finding | None:
     """Return why a Job or a Workflow has no pod, from its warnings or its own `message`; None if they say nothing."""
     failures = [str(event.get("message", "")) for event in warnings if event.get("reason") == "FailedCreate"]
     text = one_line(failures[-1] if failures else message)
@@ -278,16 +278,18 @@ def _unscheduled(finding: Finding, diagnosis: Diagnosis, evidence: Evidence) -> 
         gates = ", ".join(str(gate["name"]) for gate in evidence.pod["spec"].get("schedulingGates", []))
         return replace(finding, sentence=f"waits to be admitted ({gates})")
     message = diagnosis.message
-    found = misfit(evidence.pod["spec"], evidence.nodes, evidence.pods) if evidence.nodes is not None else None
-    if found is None:
+    obstacle = (
+        find_obstacle(evidence.pod["spec"], evidence.nodes, evidence.pods) if evidence.nodes is not None else None
+    )
+    if obstacle is None:
         sentence = f"no node takes it: {message}" if message else "is not scheduled yet"
         return replace(finding, cause="unschedulable" if message else "scheduling", sentence=sentence)
     return replace(
         finding,
-        cause="full" if found.kind == "full" else "unschedulable",
-        sentence=f"no node takes it: {found.advice}",
-        permanent=found.permanent,
-        facts={"misfit": found.kind, "scheduler": message},
+        cause="full" if obstacle.kind == "full" else "unschedulable",
+        sentence=f"no node takes it: {obstacle.advice}",
+        permanent=obstacle.permanent,
+        facts={"misfit": obstacle.kind, "scheduler": message},
     )
 
 

@@ -20,7 +20,7 @@ _TIMES = ("save_seconds", "eval_seconds")
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Bottleneck:
     """What bounds a training as a word for programs and as the end of a sentence, '' if it is not known yet.
 
     against_plan: slower or faster, if the pace lies outside what the plan expected; the sentence then says so.
@@ -31,16 +31,16 @@ class Verdict:
     against_plan: str = ""
 
 
-def verdict(log: str, expected: Expectation | None = None) -> Verdict:
+def verdict(log: str, expected: Expectation | None = None) -> Bottleneck:
     """Return what the newest pace in the log says, and how it stands to what the plan `expected`."""
     pace = events.last(log, "pace", *_FIELDS, *_TIMES)
     try:
-        return _verdict({name: float(value) for name, value in pace.items()}, expected) if pace else Verdict()
+        return _verdict({name: float(value) for name, value in pace.items()}, expected) if pace else Bottleneck()
     except ValueError:  # somebody else's line
-        return Verdict()
+        return Bottleneck()
 
 
-def _verdict(pace: dict[str, float], expected: Expectation | None) -> Verdict:
+def _verdict(pace: dict[str, float], expected: Expectation | None) -> Bottleneck:
     speed, left = pace["examples_per_second"], pace["steps"] - pace["step"]
     outside = expected.against(speed) if expected else ""
     cause, why = _bound(pace, outside == "slower")
@@ -50,7 +50,7 @@ def _verdict(pace: dict[str, float], expected: Expectation | None) -> Verdict:
     )
     if outside:
         progress += f"; the plan expected {expected}{', and learns from this run' if outside == 'faster' else ''}"
-    return Verdict(cause, f"{progress}; {why}", outside)
+    return Bottleneck(cause, f"{progress}; {why}", outside)
 
 
 def _bound(pace: dict[str, float], slower: bool) -> tuple[str, str]:

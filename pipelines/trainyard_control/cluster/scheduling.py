@@ -12,13 +12,16 @@ from typing import Literal
 
 from trainyard.errors import did_you_mean
 from trainyard.kubernetes.client import Manifest
+from trainyard.kubernetes.pod_spec import pod_spec
 from trainyard.quantity import in_bytes
+from trainyard.spec.hardware.catalog import Platform
+from trainyard.spec.hardware.pools import Pool
 
 _SHOWN = 3  # names in a sentence
 
 
 @dataclass(frozen=True)
-class Misfit:
+class Obstacle:
     """What keeps a pod from the nodes, and whether waiting can help."""
 
     kind: Literal["label", "nodes", "taint", "size", "full"]
@@ -49,47 +52,47 @@ def requests(spec: Manifest) -> dict[str, float]:
     return {name: value for name, value in total.items() if value}
 
 
-def misfit(spec: Manifest, nodes: list[Manifest], pods: Iterable[Manifest] | None = None) -> Misfit | None:
+def find_obstacle(spec: Manifest, nodes: list[Manifest], pods: Iterable[Manifest] | None = None) -> Obstacle | None:
     """Return what keeps a pod of `spec` from every one of `nodes`; None if that is none of the things known here.
 
     `pods` are all pods of the cluster, None if they may not be listed: then a full node looks like a free one.
     """
     if not nodes:
-        return Misfit("nodes", "the cluster has no node", "Add nodes, or wait until the autoscaler has")
+        return Obstacle("nodes", "the cluster has no node", "Add nodes, or wait until the autoscaler has")
     fitting = nodes
     for term in _terms(spec):
         if not any(_matches(node, term) for node in nodes):
-            return _label_misfit(term, nodes)
+            return _label_obstacle(term, nodes)
         fitting = [node for node in fitting if _matches(node, term)]
     if not fitting:
-        wanted = " and ".join(f"{key}={'|'.join(values)}" for key, _, values in _terms(spec))
-        return Misfit("label", f"no single node has {wanted}", "Correct the pool's nodeSelector, or label a node")
+        selectors = " and ".join(f"{key}={'|'.join(values)}" for key, _, values in _terms(spec))
+        return Obstacle("label", f"no single node has {selectors}", "Correct the pool's nodeSelector, or label a node")
     open_nodes = [node for node in fitting if not _closed(node)]
     if not open_nodes:
         why = "; ".join(f"{_name(node)} {_closed(node)}" for node in fitting[:_SHOWN])
-        return Misfit("nodes", f"the nodes it may use take no pods ({why})", "Uncordon or mend them, or add nodes")
+        return Obstacle("nodes", f"the nodes it may use take no pods ({why})", "Uncordon or mend them, or add nodes")
     tolerated = [node for node in open_nodes if not _untolerated(node, spec)]
     if not tolerated:
-        return _taint_misfit(open_nodes, spec)
-    return _resource_misfit(requests(spec), tolerated, pods)
+        return _taint_obstacle(open_nodes, spec)
+    return _resource_obstacle(requests(spec), tolerated, pods)
 
 
 def free(node: Manifest, pods: Iterable[Manifest]) -> dict[str, float]:
     """Return what of the node's allocatable resources its `pods` leave."""
-    left = {name: in_bytes(str(value)) for name, value in node["status"].get("allocatable", {}).items()}
+    remaining = {name: in_bytes(str(value)) for name, value in node["status"].get("allocatable", {}).items()}
     for pod in pods:
         if pod["spec"].get("nodeName") != _name(node) or pod["status"].get("phase") in ("Succeeded", "Failed"):
             continue
         for name, value in (requests(pod["spec"]) | {"pods": 1}).items():
-            left[name] = left.get(name, 0) - value
-    return left
+            remaining[name] = remaining.get(name, 0) - value
+    return remaining
 
 
 def capacity(spec: Manifest, node: Manifest, pods: Iterable[Manifest]) -> int:
     """Return for how many pods of `spec` the node has room beside its `pods`."""
-    left = free(node, pods)
+    remaining = free(node, pods)
     asked = requests(spec) | {"pods": 1.0}
-    return max(0, min(int(left.get(name, 0) // value) for name, value in asked.items() if value))
+    return max(0, min(int(remaining.get(name, 0) // value) for name, value in asked.items() if value))
 
 
 def takes(node: Manifest, spec: Manifest) -> bool:
@@ -134,36 +137,38 @@ def _matches(node: Manifest, term: Term) -> bool:
     return known.get(operator, value is None if operator == "DoesNotExist" else True)
 
 
-def _label_misfit(term: Term, nodes: list[Manifest]) -> Misfit:
+def _label_obstacle(term: Term, nodes: list[Manifest]) -> Obstacle:
     key, _, values = term
-    wanted = f"{key}={'|'.join(values)}" if values else key
+    selector = f"{key}={'|'.join(values)}" if values else key
     labels = [node["metadata"].get("labels", {}) for node in nodes]
     values_there = sorted({label[key] for label in labels if key in label})
     if values_there:
         near = did_you_mean(values[0], values_there) if values else ""
-        sentence = f"no node has the label {wanted}; there is {_some(values_there)}"
+        sentence = f"no node has the label {selector}; there is {_some(values_there)}"
     else:
         near = did_you_mean(key, {name for label in labels for name in label})
-        sentence = f"no node has a label {key}, and {wanted} is asked for"
+        sentence = f"no node has a label {key}, and {selector} is asked for"
     remedy = "Correct the pool's accelerator, topology or nodeSelector, or add such nodes"
-    return Misfit("label", sentence, remedy, hint=near)
+    return Obstacle("label", sentence, remedy, hint=near)
 
 
-def _taint_misfit(nodes: list[Manifest], spec: Manifest) -> Misfit:
+def _taint_obstacle(nodes: list[Manifest], spec: Manifest) -> Obstacle:
     taints = sorted({_taint(taint) for node in nodes for taint in _untolerated(node, spec)})
     node_names = _some([_name(node) for node in nodes])
-    return Misfit(
+    return Obstacle(
         "taint",
         f"{node_names} would do, but the pod does not tolerate the taint {_some(taints)}",
         "Add the toleration to the pool in the environment, or take the taint off the nodes",
     )
 
 
-def _resource_misfit(wanted: dict[str, float], nodes: list[Manifest], pods: Iterable[Manifest] | None) -> Misfit | None:
-    for name, value in wanted.items():
+def _resource_obstacle(
+    requested: dict[str, float], nodes: list[Manifest], pods: Iterable[Manifest] | None
+) -> Obstacle | None:
+    for name, value in requested.items():
         largest = max(in_bytes(node["status"].get("allocatable", {}).get(name, "0")) for node in nodes)
         if value > largest:
-            return Misfit(
+            return Obstacle(
                 "size",
                 f"it asks for {amount(name, value)}, and the largest of the {len(nodes)} nodes that it may use "
                 f"has {amount(name, largest)} to give",
@@ -174,19 +179,19 @@ def _resource_misfit(wanted: dict[str, float], nodes: list[Manifest], pods: Iter
     everything = list(pods)
     lacking: dict[str, float] = {}
     for node in nodes:
-        left = free(node, everything)
-        short = [name for name, value in (wanted | {"pods": 1}).items() if value > left.get(name, 0)]
+        free_resources = free(node, everything)
+        short = [name for name, value in (requested | {"pods": 1}).items() if value > free_resources.get(name, 0)]
         if not short:
             return None
         for name in short:
-            lacking[name] = max(lacking.get(name, 0), left.get(name, 0))
+            lacking[name] = max(lacking.get(name, 0), free_resources.get(name, 0))
     name = next(iter(lacking))
     shortage = (
-        f"it needs {amount(name, wanted.get(name, 1))} and the most that is free is {amount(name, lacking[name])}"
+        f"it needs {amount(name, requested.get(name, 1))} and the most that is free is {amount(name, lacking[name])}"
     )
     holders = _holders(name, nodes, everything)
     by = f" (used by {_some(holders)})" if holders else ""
-    return Misfit(
+    return Obstacle(
         "full",
         f"the {len(nodes)} nodes that it may use are full: {shortage}{by}",
         "It starts when something there ends; or add nodes to the pool",
@@ -245,3 +250,21 @@ def _name(node: Manifest) -> str:
 def _some(names: list[str]) -> str:
     shown = ", ".join(names[:_SHOWN])
     return f"{shown} and {len(names) - _SHOWN} more" if len(names) > _SHOWN else shown
+
+
+@dataclass(frozen=True)
+class Nodes:
+    """How many nodes a pool's selector and tolerations reach, how many of them are ready, and have room for one pod."""
+
+    matching: int
+    ready: int
+    room: int
+
+
+def count_nodes(pool: Pool, platform: Platform, nodes: list[Manifest], pods: list[Manifest]) -> Nodes:
+    """Return how many of the cluster's `nodes` serve the pool, beside all `pods` that are there."""
+    spec = pod_spec(pool, platform)
+    matching = [node for node in nodes if takes(node, spec)]
+    ready = [node for node in matching if is_open(node)]
+    room = sum(capacity(spec, node, pods) > 0 for node in ready)
+    return Nodes(len(matching), len(ready), room)

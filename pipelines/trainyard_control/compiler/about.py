@@ -11,7 +11,7 @@ from typing import Any
 from trainyard.spec.environment import Environment
 from trainyard.spec.recipe import Recipe
 from trainyard_control.planning.expectation import Expectation
-from trainyard_control.planning.plan import Range
+from trainyard_control.planning.plan import Estimate
 
 PARAMETER = "about"
 _LONGEST = 40  # characters of the environment's name; a label of Vertex AI has at most 63
@@ -19,11 +19,12 @@ _LONGEST = 40  # characters of the environment's name; a label of Vertex AI has 
 
 @dataclass(frozen=True)
 class About:
-    """The names of recipe and environment, and what the plan expects of the training."""
+    """The names of recipe, environment and schedule, '' without one, and what the plan expects of the training."""
 
     recipe: str
     environment: str
     expected: Expectation | None = None
+    schedule: str = ""
 
     def parameters(self) -> dict[str, str]:
         """Return the run's parameter that `read` reads again."""
@@ -46,7 +47,7 @@ def read(parameters: dict[str, Any] | None) -> About | None:
     try:
         fields = json.loads((parameters or {})[PARAMETER])
         if expected := fields.pop("expected", None):
-            fields["expected"] = Expectation(expected["pool"], Range(**expected["speed"]))
+            fields["expected"] = Expectation(expected["pool"], Estimate(**expected["speed"]))
         return About(**fields)
     except (KeyError, TypeError, ValueError, AttributeError):
         return None

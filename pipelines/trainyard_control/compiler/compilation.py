@@ -89,11 +89,11 @@ def compiled_prediction(model: str, inputs: str, predictions: str, key: str, env
 
     Raises `ConfigurationError` if one of them is on this machine alone and the environment is elsewhere.
     """
-    places = {"MODEL": model, "INPUT": inputs, "--out": predictions}
+    locations = {"MODEL": model, "INPUT": inputs, "--out": predictions}
     faults = [
         f"{name} '{place}' is on this machine, and the step of target {environment.target} runs elsewhere. Name its "
         "place in a bucket, or on the environment's volume."
-        for name, place in places.items()
+        for name, place in locations.items()
         if not reachable(place, environment)
     ]
     if faults and environment.target != "local":
@@ -141,7 +141,7 @@ def _fill_in_time(spec: dict[str, Any], day: str) -> None:
 
 def to_yaml(documents: Iterable[dict[str, Any]]) -> str:
     """Return the documents as YAML in a fixed order of keys, texts of several lines as blocks."""
-    return yaml.dump_all(documents, Dumper=_Dumper, sort_keys=True, allow_unicode=True, width=120)
+    return yaml.dump_all(documents, Dumper=_BlockDumper, sort_keys=True, allow_unicode=True, width=120)
 
 
 def _check_portable(recipe: Recipe, environment: Environment) -> None:
@@ -193,7 +193,7 @@ def _check_gang(recipe: Recipe, environment: Environment) -> None:
         )
 
 
-class _Dumper(yaml.SafeDumper):
+class _BlockDumper(yaml.SafeDumper):
     """Writes multi-line texts (recipes, code) as blocks, so that a person can read them and a diff shows lines."""
 
 
@@ -201,4 +201,4 @@ def _text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
     return dumper.represent_scalar("tag:yaml.org,2002:str", value, style="|" if "\n" in value else None)
 
 
-_Dumper.add_representer(str, _text)
+_BlockDumper.add_representer(str, _text)

@@ -194,8 +194,8 @@ def _variables(container: Spec, config: Spec) -> set[str]:
 _FROM_MAPS = ("secretAsEnv", "configMapAsEnv")
 
 
-def _place_container(container: Spec, placement: _StepPlacement, environment: Environment, taken: set[str]) -> None:
-    """Give `container` image, resources and variables, as far as its author, who set the variables `taken`, did not."""
+def _place_container(container: Spec, placement: _StepPlacement, environment: Environment, own: set[str]) -> None:
+    """Give `container` image, resources and variables, as far as its author, who set the variables `own`, did not."""
     if container["image"] == IMAGE:
         container["image"] = placement.image or environment.images[placement.pool.variant]
     container["resources"] = _completed(container.get("resources", {}), _resources(placement.pool, environment))
@@ -208,7 +208,7 @@ def _place_container(container: Spec, placement: _StepPlacement, environment: En
     if environment.run_as_user and not placement.ours:
         added = added | {"HOME": "/tmp"}  # noqa: S108 - the pod's: KFP's components install packages below it
     variables = {**environment.variables, **added}
-    missing = [{"name": name, "value": value} for name, value in variables.items() if name not in taken]
+    missing = [{"name": name, "value": value} for name, value in variables.items() if name not in own]
     if missing:
         container["env"] = [*container.get("env", []), *missing]
 
@@ -317,13 +317,13 @@ def _kubernetes(config: Spec, placement: _StepPlacement, environment: Environmen
 
 def _mount(config: Spec, spec: Manifest) -> None:
     """Mount the volumes of the pod `spec`, unless the author has mounted one at the same path."""
-    taken = {mount.get("mountPath") for mount in config.get("emptyDirMounts", [])}
+    mounted = {mount.get("mountPath") for mount in config.get("emptyDirMounts", [])}
     for volume, mount in zip(spec["volumes"], spec["containers"][0]["volumeMounts"], strict=True):
         path = mount["mountPath"]
         if claim := volume.get("persistentVolumeClaim", {}).get("claimName"):
             name_parameter = {"runtimeValue": {"constant": claim}}
             _add(config, "pvcMount", {"constant": claim, "pvcNameParameter": name_parameter, "mountPath": path})
-        elif path not in taken:
+        elif path not in mounted:
             _add(config, "emptyDirMounts", {"volumeName": volume["name"], "mountPath": path, **volume["emptyDir"]})
 
 

@@ -23,7 +23,7 @@ _UPLOAD_SECONDS = 60  # chosen: the server compiles the package before it answer
 _OWN_TOKEN = "/var/run/secrets/kubeflow/pipelines/token"  # noqa: S105 - a path, not a token
 
 
-class Kubeflow:
+class KubeflowServer:
     """The Kubeflow Pipelines of an environment.
 
     Raises `TransientError` if it cannot be reached or is busy, `InfrastructureError` if it refuses the caller,
@@ -71,8 +71,8 @@ class Kubeflow:
 
     def find_experiment(self) -> str | None:
         """Return the id of the environment's experiment, None if there is none yet."""
-        found = self._experiment()
-        return str(found.experiment_id) if found else None
+        experiment = self._experiment()
+        return str(experiment.experiment_id) if experiment else None
 
     def upload(self, pipeline: str, version: str, package: str) -> tuple[str, str]:
         """Return the ids of the pipeline and of its version `version`, whose package is `package`.
@@ -91,10 +91,10 @@ class Kubeflow:
                     call, _UPLOAD_SECONDS, uploadfile=str(file), name=version, display_name=version, pipelineid=owner
                 )
 
-        found = self._ensured(
+        uploaded = self._ensured(
             lambda: self._first(versions, "pipeline_versions", {"display_name": version}, pipeline_id=owner), make
         )
-        return owner, str(found.pipeline_version_id)
+        return owner, str(uploaded.pipeline_version_id)
 
     def create_run(self, run: Any) -> Any:
         """Return the run as the server created it. What is not known to have arrived is not sent again here."""
@@ -174,14 +174,14 @@ class Kubeflow:
 
     def _ensured(self, find: Callable[[], Any], make: Callable[[], Any]) -> Any:
         """Return what `find` finds, else what `make` makes, else what another made at the same moment."""
-        if (found := find()) is not None:
-            return found
+        if (existing := find()) is not None:
+            return existing
         try:
             return make()
         except ConfigurationError:
-            if (found := find()) is None:
+            if (existing := find()) is None:
                 raise
-            return found
+            return existing
 
     def _healthz(self) -> dict[str, Any]:
         """Return what the server says of itself; its version is in no published type."""

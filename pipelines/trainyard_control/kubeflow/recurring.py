@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -9,11 +10,12 @@ from trainyard.errors import ConfigurationError, TrainyardError
 from trainyard.kubernetes import client
 from trainyard.spec import recipe as recipes
 from trainyard.spec.environment import Environment
+from trainyard_control.compiler import about
 from trainyard_control.compiler.compilation import compiled
 from trainyard_control.compiler.submission import Submission, submission
-from trainyard_control.kubeflow.kubeflow_api import Kubeflow
+from trainyard_control.kubeflow.kubeflow_api import KubeflowServer
 from trainyard_control.kubeflow.run_view import OVER
-from trainyard_control.kubeflow.schedules import Action, Recurring, Schedule, belongs, digest
+from trainyard_control.kubeflow.schedules import Action, Recurring, Schedule, digest, older_schedule
 
 _ZONES = "pipeline-install-config"
 
@@ -28,17 +30,13 @@ class Schedules:
                 "Name an environment of a cluster."
             )
         self.environment = environment
-        self.server = Kubeflow(environment)
+        self.server = KubeflowServer(environment)
 
     def existing(self, schedule: str = "") -> list[Recurring]:
         """Return what the server holds of `schedule`, or all that any schedule file made, if it is ''."""
         experiment = self.server.find_experiment()
-        found = self.server.recurring_runs(experiment) if experiment else []
-        return [
-            self._recurring(run)
-            for run in found
-            if belongs(str(run.display_name), schedule or str(run.display_name).rpartition(".")[0])
-        ]
+        runs = self.server.recurring_runs(experiment) if experiment else []
+        return [self._recurring(run) for run in runs if (name := schedule_of(run)) and schedule in ("", name)]
 
     def perform(self, action: Action, schedule: Schedule | None = None, what: Submission | None = None) -> None:
         """Do one thing. A creation needs the schedule and its package."""
@@ -59,10 +57,10 @@ class Schedules:
         """
         namespace = self.environment.kubeflow.namespace
         try:
-            found = client.connect(namespace).get(f"/api/v1/namespaces/{namespace}/configmaps/{_ZONES}")
+            config_map = client.connect(namespace).get(f"/api/v1/namespaces/{namespace}/configmaps/{_ZONES}")
         except TrainyardError:
-            found = None
-        zone = ((found or {}).get("data") or {}).get("cronScheduleTimezone", "UTC")
+            config_map = None
+        zone = ((config_map or {}).get("data") or {}).get("cronScheduleTimezone", "UTC")
         if schedule.time_zone != zone:
             raise ConfigurationError(
                 f"{schedule.name}: time_zone: the server's schedules are in {zone}, "
@@ -70,18 +68,24 @@ class Schedules:
                 f"or set cronScheduleTimezone in the ConfigMap {_ZONES} of {namespace}."
             )
 
-    def _recurring(self, found: Any) -> Recurring:
-        runs = self.server.runs_of(str(found.recurring_run_id))
-        cron = found.trigger.cron_schedule.cron if found.trigger and found.trigger.cron_schedule else ""
+    def _recurring(self, recurring: Any) -> Recurring:
+        runs = self.server.runs_of(str(recurring.recurring_run_id))
+        cron = recurring.trigger.cron_schedule.cron if recurring.trigger and recurring.trigger.cron_schedule else ""
         return Recurring(
-            id=str(found.recurring_run_id),
-            name=str(found.display_name),
-            enabled=str(found.status) == "ENABLED",
-            created=found.created_at or datetime.now(UTC),
+            id=str(recurring.recurring_run_id),
+            name=str(recurring.display_name),
+            enabled=str(recurring.status) == "ENABLED",
+            created=recurring.created_at or datetime.now(UTC),
             last=runs[0].created_at if runs else None,
             running=any(str(run.state) not in OVER for run in runs),
             cron=str(cron),
         )
+
+
+def schedule_of(run: Any) -> str:
+    """Return the schedule that the server's recurring `run` was made for; '' if no schedule file made it."""
+    purpose = about.read(run.runtime_config and run.runtime_config.parameters)
+    return (purpose.schedule if purpose else "") or older_schedule(str(run.display_name))
 
 
 def package(schedule: Schedule, environment: Environment) -> tuple[Submission, str]:
@@ -89,6 +93,7 @@ def package(schedule: Schedule, environment: Environment) -> tuple[Submission, s
     recipe = recipes.load(schedule.recipe, schedule.overrides)
     placed = compiled(recipe, environment, schedule.when)
     what = submission(recipe, environment, placed, schedule.name)
+    what = replace(what, about=replace(what.about, schedule=schedule.name))
     return what, f"{schedule.name}.{digest(schedule, what.package, environment.service_accounts.run)}"
 
 

@@ -8,9 +8,9 @@ from trainyard.contract.training.gang import STEP as TRAIN
 from trainyard.errors import InfrastructureError
 from trainyard.kubernetes import labels
 from trainyard.kubernetes.client import JOBS, Cluster, Manifest
-from trainyard.kubernetes.diagnosis import Task, conditions, main_container, task_of
+from trainyard.kubernetes.diagnosis import PodTask, conditions, main_container, task_of
 from trainyard.kubernetes.pod_spec import variable
-from trainyard.steps.train.gang import settings
+from trainyard.steps.train.peers import settings
 from trainyard_control.cluster import argo
 from trainyard_control.cluster.explanation import (
     Evidence,
@@ -94,27 +94,27 @@ def findings(
     workflows: Sequence[Manifest] = (),
 ) -> list[Finding]:
     """Return a finding of every pod, and of every Job of `jobs` that has fewer pods than it should."""
-    found = [explain(pod_evidence) for pod_evidence in evidence(cluster, pods, expected, workflows, jobs)]
+    explained = [explain(pod_evidence) for pod_evidence in evidence(cluster, pods, expected, workflows, jobs)]
     for job in jobs:
         name = _name(job)
         if sum(name == pod["metadata"]["labels"].get(labels.JOB) for pod in pods) < int(
             job["spec"].get("parallelism", 1)
         ):
             missing = refused(task_of(job), name, _events(cluster, job["metadata"]["uid"]))
-            found += [missing] if missing else []
-    return found
+            explained += [missing] if missing else []
+    return explained
 
 
 def uncreated_steps(workflows: list[Manifest]) -> list[Finding]:
     """Return what Argo says of steps whose pods it could not create, such as an exceeded quota."""
-    found = []
+    uncreated = []
     for workflow in workflows:
         for node in (workflow.get("status", {}).get("nodes") or {}).values():
             if node.get("type") == "Pod" and node.get("phase") == "Pending" and node.get("message"):
                 name = str(node.get("displayName", node.get("templateName", "step")))
-                finding = refused(Task(name), name, (), str(node["message"]))
-                found += [finding] if finding and finding.cause in ("quota", "pod-security") else []
-    return found
+                finding = refused(PodTask(name), name, (), str(node["message"]))
+                uncreated += [finding] if finding and finding.cause in ("quota", "pod-security") else []
+    return uncreated
 
 
 def _again(pod: Manifest, jobs: set[str], nodes: set[str]) -> str:
@@ -150,7 +150,7 @@ def _log(cluster: Cluster, pod: Manifest) -> str:
 
 def _allowed(cluster: Cluster, path: str) -> list[Manifest] | None:
     try:
-        found = cluster.get(path)
+        listed = cluster.get(path)
     except InfrastructureError:  # a user of one namespace may not read the whole cluster
         return None
-    return list(found["items"]) if found else None
+    return list(listed["items"]) if listed else None

@@ -9,48 +9,40 @@ from typing import Any
 
 from trainyard.contract import refusal
 from trainyard.errors import ExitCode, known_code
-from trainyard.graph import CHECK, OUTPUTS, SUMMARY
-from trainyard.kubernetes.diagnosis import Task
+from trainyard.graph import STEPS
+from trainyard.kubernetes.diagnosis import PodTask, State
 from trainyard_control.cluster.durations import seconds_between
 from trainyard_control.cluster.explanation import Finding
 
 OVER = frozenset({"SUCCEEDED", "FAILED", "CANCELED", "SKIPPED"})
 _ROUTINE = ("done", "running", "starting", "pulling", "scheduling", "ending")
-_STATES = {"RUNNING": "running", "SUCCEEDED": "done", "SKIPPED": "done", "FAILED": "failed", "CANCELED": "failed"}
-# A run for drift checks a second time, what it has preprocessed.
-_TASKS = (Task(CHECK), Task(OUTPUTS[0]), Task(CHECK, use="2"), *map(Task, OUTPUTS[1:]), Task(SUMMARY))
+_STATES: dict[str, State] = {
+    "RUNNING": "running",
+    "SUCCEEDED": "done",
+    "SKIPPED": "done",
+    "FAILED": "failed",
+    "CANCELED": "failed",
+}
+_TASKS = tuple(
+    task
+    for name in STEPS
+    for task in (PodTask(name), *(PodTask(other, use="2") for other, step in STEPS.items() if step.again_after == name))
+)
 
 
 @dataclass(frozen=True)
-class StepView:
-    """One step (or worker of a gang) by its newest pod; attempts counts its pods."""
+class StepView(Finding):
+    """One step (or worker of a gang) by what its newest pod shows; attempts counts its pods."""
 
-    task: Task
-    state: str
-    sentence: str
-    cause: str
-    pod: str
-    node: str
-    pool: str
-    since: str
-    seconds: float | None
-    attempts: int
-    code: ExitCode | None
-    permanent: bool
+    seconds: float | None = None
+    attempts: int = 1
     earlier: tuple[str, ...] = ()
     output: str = ""
-    against_plan: str = ""
-
-    @property
-    def name(self) -> str:
-        """What it is called, such as `train` or `train worker 1`."""
-        return self.task.name
 
     def document(self) -> dict[str, Any]:
         """Return the step as JSON has it."""
         fields = asdict(self)
-        del fields["task"]
-        return {"name": self.name} | fields
+        return {"name": self.name} | {name: fields[name] for name in fields if name not in ("task", "until", "facts")}
 
 
 @dataclass(frozen=True)
@@ -90,7 +82,7 @@ class RunView:
         if (code := known_code((self.record or {}).get("exit_code"), None)) is not None:
             return code
         failed = [step for step in self.steps if step.state == "failed" and step.code is not None]
-        return min(failed, key=_began).code or ExitCode.BUG if failed else ExitCode.TRANSIENT
+        return min(failed, key=lambda step: step.since).code or ExitCode.BUG if failed else ExitCode.TRANSIENT
 
     @property
     def refused(self) -> str:
@@ -123,7 +115,7 @@ class RunView:
             return f"{self.name}: {str(self.record['failure']).rstrip('.')}"
         troubled = [step for step in self.steps if step.state in ("failed", "waiting")]
         if troubled:
-            first = min(troubled, key=_began)
+            first = min(troubled, key=lambda step: step.since)
             return f"{first.name} {first.sentence}"
         running = [step for step in self.steps if step.state == "running"]
         if running:
@@ -151,74 +143,58 @@ class RunView:
 
 def steps(findings: Iterable[Finding], now: datetime) -> tuple[StepView, ...]:
     """Return the steps of `findings` in the pipeline's order; drivers are left out unless they hold it up."""
-    by_task: dict[Task, list[Finding]] = {}
+    by_task: dict[PodTask, list[Finding]] = {}
     for finding in sorted(findings, key=lambda finding: finding.since):
         if finding.task.step != "driver" or finding.state == "failed" or finding.cause not in _ROUTINE:
             by_task.setdefault(finding.task, []).append(finding)
-    views = [_step(task, found, now) for task, found in by_task.items()]
+    views = [_step(task_findings, now) for task_findings in by_task.values()]
     return tuple(sorted(views, key=_order))
 
 
 def steps_of_tasks(tasks: Iterable[Any], now: datetime) -> tuple[StepView, ...]:
     """Return the steps as Kubeflow's own API has them, for those who may not read pods: states without reasons."""
-    found = {}
+    views = {}
     for task in tasks:
         name, _, use = str(task.display_name).partition("-")  # as KFP calls the second task of one component
-        known = Task(name, use)
-        state = _STATES.get(str(task.state), "waiting")
+        known = PodTask(name, use)
         if known not in _TASKS:
             continue
         start, end = _text(task.start_time), _text(task.end_time)
         message = " ".join(str(task.error.message).split()) if task.error and task.error.message else ""
-        found[known] = StepView(
+        views[known] = StepView(
             task=known,
-            state=state,
-            sentence=message or f"is {str(task.state).lower()} by Kubeflow, which says no more",
-            cause=str(task.state).lower(),
             pod="",
-            node="",
-            pool="",
+            state=_STATES.get(str(task.state), "waiting"),
+            cause=str(task.state).lower(),
+            sentence=message or f"is {str(task.state).lower()} by Kubeflow, which says no more",
             since=start,
             seconds=seconds_between(start, end or now.isoformat()),
-            attempts=1,
-            code=None,
-            permanent=False,
         )
-    return tuple(found[known] for known in sorted(found, key=_TASKS.index))
+    return tuple(views[known] for known in sorted(views, key=_TASKS.index))
 
 
-def with_podless(found: tuple[StepView, ...], by_task: tuple[StepView, ...]) -> tuple[StepView, ...]:
-    """Return the steps `found` by their pods, and of Kubeflow's `by_task` those that are done without a pod.
+def with_podless(by_pod: tuple[StepView, ...], by_task: tuple[StepView, ...]) -> tuple[StepView, ...]:
+    """Return the steps `by_pod` by their pods, and of Kubeflow's `by_task` those that are done without a pod.
 
     If no pod is left, all of Kubeflow's.
     """
-    if not found:
+    if not by_pod:
         return by_task
-    known = {replace(view.task, worker="") for view in found}
+    known = {replace(view.task, worker="") for view in by_pod}
     sentence = "done, and has no pod: an earlier run's output was taken, or the pod is gone"
     rest = [
         replace(view, sentence=sentence) for view in by_task if view.cause == "succeeded" and view.task not in known
     ]
-    return tuple(sorted([*found, *rest], key=_order))
+    return tuple(sorted([*by_pod, *rest], key=_order))
 
 
-def _step(task: Task, found: list[Finding], now: datetime) -> StepView:
-    newest = found[-1]
+def _step(findings: list[Finding], now: datetime) -> StepView:
+    newest = findings[-1]
     return StepView(
-        task=task,
-        state=newest.state,
-        sentence=newest.sentence,
-        cause=newest.cause,
-        pod=newest.pod,
-        node=newest.node,
-        pool=newest.pool,
-        since=newest.since,
+        **vars(newest),
         seconds=seconds_between(newest.since, newest.until or now.isoformat()),
-        attempts=len(found),
-        code=newest.code,
-        permanent=newest.permanent,
-        against_plan=newest.against_plan,
-        earlier=tuple(f"{finding.pod} {finding.sentence}" for finding in found[:-1] if finding.state == "failed"),
+        attempts=len(findings),
+        earlier=tuple(f"{finding.pod} {finding.sentence}" for finding in findings[:-1] if finding.state == "failed"),
     )
 
 
@@ -230,10 +206,6 @@ def with_outputs(views: tuple[StepView, ...], folders: dict[str, str]) -> tuple[
 def _order(step: StepView) -> tuple[int, str]:
     task = replace(step.task, worker="")
     return _TASKS.index(task) if task in _TASKS else len(_TASKS), step.name
-
-
-def _began(step: StepView) -> str:
-    return step.since
 
 
 def _text(moment: datetime | None) -> str:

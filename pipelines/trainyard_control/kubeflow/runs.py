@@ -20,7 +20,7 @@ from trainyard_control.cluster import argo
 from trainyard_control.cluster.explanation import Finding
 from trainyard_control.compiler import about
 from trainyard_control.kubeflow import run_pods
-from trainyard_control.kubeflow.kubeflow_api import Kubeflow
+from trainyard_control.kubeflow.kubeflow_api import KubeflowServer
 from trainyard_control.kubeflow.run_view import (
     OVER,
     RunView,
@@ -37,7 +37,7 @@ _NOTE_SECONDS = 5.0  # chosen: for a storage that may be out of reach from here
 _GONE_SECONDS = 180  # chosen: how long the pods of a cancelled run may take to end, a checkpoint included
 
 
-class Runs:
+class KubeflowRuns:
     """The runs of one environment whose target is kubeflow."""
 
     def __init__(self, environment: Environment) -> None:
@@ -47,7 +47,7 @@ class Runs:
                 "Name an environment of a cluster with -e."
             )
         self.environment = environment
-        self.server = Kubeflow(environment)
+        self.server = KubeflowServer(environment)
         self._cluster: client.Cluster | None = None
 
     @property
@@ -65,8 +65,8 @@ class Runs:
 
     def find(self, name: str) -> str:
         """Return the id of the newest run called `name`, or with that id. Raises `ConfigurationError` for none."""
-        if found := self.server.find_runs(name):
-            return str(found[0].run_id)
+        if runs := self.server.find_runs(name):
+            return str(runs[0].run_id)
         known = self.server.runs(50)
         if any(run.run_id == name for run in known):
             return name
@@ -88,14 +88,14 @@ class Runs:
         overdue = None
         try:
             workflows = run_pods.workflows(self.cluster, run_id)
-            found, overdue = steps(self._findings(run, workflows), now), argo.overdue(workflows)
+            views_by_pod, overdue = steps(self._findings(run, workflows), now), argo.overdue(workflows)
         except (ConfigurationError, InfrastructureError):
-            found = ()
+            views_by_pod = ()
         # Pods are gone an hour after the run, by Argo's default, and a step that its cache answers has none at all.
         by_task = steps_of_tasks((run.run_details and run.run_details.task_details) or [], now)
-        found = with_podless(found, by_task)
+        views_by_pod = with_podless(views_by_pod, by_task)
         record, folder = self._record(view, run_id)
-        views = with_outputs(found, (record or {}).get("folders", {}))
+        views = with_outputs(views_by_pod, (record or {}).get("folders", {}))
         facts = view.facts | ({"folder": folder} if folder else {})
         return replace(view, steps=views, record=record, overdue=overdue, facts=facts)
 
@@ -104,22 +104,22 @@ class Runs:
         jobs = run_pods.gangs(self.cluster, [*workflows, *pods])
         purpose = _about(run)
         expected = purpose.expected if purpose else None
-        found = run_pods.findings(self.cluster, pods, jobs, expected, workflows)
-        return found + run_pods.uncreated_steps(workflows)
+        findings = run_pods.findings(self.cluster, pods, jobs, expected, workflows)
+        return findings + run_pods.uncreated_steps(workflows)
 
     def log(self, run_id: str, step: str, tail: int | None) -> str:
         """Return the newest log of `step`; if it trains in a gang, that of the gang's worker 0."""
         pods = run_pods.pods_of_run(self.cluster, run_id)
         tasks = [task_of(pod) for pod in pods]
         chief = [pod for pod, task in zip(pods, tasks, strict=True) if task.step == step and task.worker == "0"]
-        found = chief or [pod for pod, task in zip(pods, tasks, strict=True) if task.name == step]
-        if not found:
+        candidates = chief or [pod for pod, task in zip(pods, tasks, strict=True) if task.name == step]
+        if not candidates:
             known = sorted({task.name for task in tasks} - {"driver"})
             raise ConfigurationError(
                 f"run {run_id}: no pod of step '{step}'. There are: {', '.join(known) or 'none any more'}."
                 f"{did_you_mean(step, known)}"
             )
-        return self.cluster.log(found[-1]["metadata"]["name"], main_container(found[-1]), tail)
+        return self.cluster.log(candidates[-1]["metadata"]["name"], main_container(candidates[-1]), tail)
 
     def cancel(self, run_id: str) -> None:
         """The run, its pods and the gangs that it started are gone. Raises `TransientError` if they do not end."""
@@ -143,9 +143,9 @@ class Runs:
                     storage.write_text(self._note(self.server.run(run_id)), datetime.now(UTC).isoformat())
                 return
             if time.monotonic() > deadline:
-                left = ", ".join([*alive, *map(_name, jobs)]) or f"the run, which says {state}"
+                remaining = ", ".join([*alive, *map(_name, jobs)]) or f"the run, which says {state}"
                 raise TransientError(
-                    f"run {run_id}: does not end within {_GONE_SECONDS} s: {left}. Give the command again."
+                    f"run {run_id}: does not end within {_GONE_SECONDS} s: {remaining}. Give the command again."
                 )
             time.sleep(_POLL_SECONDS)
 
@@ -181,7 +181,7 @@ class Runs:
 
     def _bare(self, run: Any) -> RunView:
         purpose = _about(run)
-        created = _iso_time(run.created_at)
+        created = run.created_at.astimezone(UTC).isoformat(timespec="seconds") if run.created_at else ""
         end = run.finished_at if run.finished_at and run.finished_at.year > 1970 else None
         last = end or datetime.now(UTC)
         return RunView(
@@ -267,7 +267,3 @@ def longest_wait(view: RunView, now: datetime) -> tuple[float, StepView] | None:
 
 def _name(thing: Manifest) -> str:
     return str(thing["metadata"]["name"])
-
-
-def _iso_time(time_of: datetime | None) -> str:
-    return time_of.astimezone(UTC).isoformat(timespec="seconds") if time_of else ""

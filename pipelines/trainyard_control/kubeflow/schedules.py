@@ -77,8 +77,8 @@ def _values(name: str, field: str) -> set[int]:
     low, high = _RANGES[name]
     values: set[int] = set()
     for part in field.split(","):
-        found = re.fullmatch(r"(?:\*|([0-9]{1,2})(?:-([0-9]{1,2}))?)(?:/([0-9]{1,2}))?", part)
-        first, last, step = (int(number) if number else None for number in found.groups()) if found else (None, None, 0)
+        match = re.fullmatch(r"(?:\*|([0-9]{1,2})(?:-([0-9]{1,2}))?)(?:/([0-9]{1,2}))?", part)
+        first, last, step = (int(number) if number else None for number in match.groups()) if match else (None, None, 0)
         # As the server reads it, 5/10 is 5-59/10.
         end = last if last is not None else high if first is None or step else first
         start = low if first is None else first
@@ -117,13 +117,13 @@ class Action:
 
 def load(path: Path) -> Schedule:
     """Return the schedule in `path`, its recipe and environment found beside it if they are files."""
-    found = documents.load(path, Schedule)
+    schedule = documents.load(path, Schedule)
     beside = {
         key: str(path.parent / value)
         for key in ("recipe", "environment")
-        if (value := getattr(found, key)).endswith((".yaml", ".yml"))
+        if (value := getattr(schedule, key)).endswith((".yaml", ".yml"))
     }
-    return found.model_copy(update=beside)
+    return schedule.model_copy(update=beside)
 
 
 def digest(schedule: Schedule, package: str, account: str) -> str:
@@ -133,28 +133,32 @@ def digest(schedule: Schedule, package: str, account: str) -> str:
     return hashlib.sha256(content.encode()).hexdigest()[:_DIGEST]
 
 
-def belongs(name: str, schedule: str) -> bool:
-    """Return whether the recurring run `name` was made for the schedule called `schedule`."""
-    return re.fullmatch(rf"{re.escape(schedule)}\.[0-9a-f]{{{_DIGEST}}}", name) is not None
+def older_schedule(name: str) -> str:
+    """Return the schedule of the recurring run `name` that an older Trainyard made, '' if none did.
+
+    Those say it by their name alone.
+    """
+    match = re.fullmatch(rf"(.+)\.[0-9a-f]{{{_DIGEST}}}", name)
+    return match[1] if match else ""
 
 
-def plan(wanted: str, paused: bool, there: list[Recurring], now: datetime) -> list[Action]:
-    """Return what makes `wanted` the one schedule among `there`, none of whose ticks runs twice or is left out.
+def plan(name: str, paused: bool, existing: list[Recurring], now: datetime) -> list[Action]:
+    """Return what makes `name` the one schedule among `existing`, none of whose ticks runs twice or is left out.
 
     It is enabled, or disabled if it is `paused`; '' wants none. The new one starts where the old one stopped: after its
     newest run, at most SETTLE ago, for a tick that the old one was about to run when it was disabled would otherwise be
     nobody's.
     """
-    keeper = next((schedule for schedule in there if schedule.name == wanted and schedule.enabled is not paused), None)
-    others = [schedule for schedule in there if schedule is not keeper]
+    keeper = next((schedule for schedule in existing if schedule.name == name and schedule.enabled is not paused), None)
+    others = [schedule for schedule in existing if schedule is not keeper]
     actions = [Action("disable", schedule.name, schedule.id) for schedule in others if schedule.enabled]
     if keeper:
         actions.append(Action("keep", keeper.name, keeper.id, why="unchanged, paused" if paused else "unchanged"))
-    elif wanted and paused:
-        actions.append(Action("create", wanted, start=now, why="paused: it runs nothing until paused is taken out"))
-    elif wanted:
+    elif name and paused:
+        actions.append(Action("create", name, start=now, why="paused: it runs nothing until paused is taken out"))
+    elif name:
         stopped = [max(schedule.last or schedule.created, now - SETTLE) for schedule in others if schedule.enabled]
-        actions.append(Action("create", wanted, start=max(stopped, default=now)))
+        actions.append(Action("create", name, start=max(stopped, default=now)))
     for schedule in others:
         if schedule.running:
             actions.append(
@@ -167,6 +171,6 @@ def plan(wanted: str, paused: bool, there: list[Recurring], now: datetime) -> li
     return actions
 
 
-def removal(there: list[Recurring]) -> list[Action]:
-    """Return what leaves none of `there` that could run again."""
-    return plan("", True, there, datetime.now(UTC))
+def removal(existing: list[Recurring]) -> list[Action]:
+    """Return what leaves none of `existing` that could run again."""
+    return plan("", True, existing, datetime.now(UTC))

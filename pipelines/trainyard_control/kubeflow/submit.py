@@ -7,29 +7,19 @@ before its database refuses the second run. So those who made one at the same mo
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from typing import Any
 
 from trainyard.errors import ConfigurationError, TransientError
 from trainyard_control.compiler.submission import Submission, request
-from trainyard_control.kubeflow.kubeflow_api import Kubeflow
+from trainyard_control.kubeflow.kubeflow_api import KubeflowServer
 
 _OVER = frozenset({"FAILED", "CANCELED", "CANCELING"})
 _SETTLE_SECONDS = 15.0  # chosen: longer than another command takes from the creation of its run to looking for others
 _POLL_SECONDS = 0.5
 
 
-@dataclass(frozen=True)
-class Submitted:
-    """A run at the server; attached if it had been submitted before."""
-
-    run_id: str
-    name: str
-    attached: bool
-
-
-def submit(what: Submission, server: Kubeflow) -> Submitted:
-    """Return the one run of that name: new, or found if it is going on or has succeeded.
+def submit(what: Submission, server: KubeflowServer) -> tuple[str, bool]:
+    """Return the id of the one run of that name, and whether it was submitted before: is going on or has succeeded.
 
     After a failed or cancelled one of that name a new one is made; what the old one finished is used again. When an
     answer is lost on its way, the run is looked up. Raises `ConfigurationError` if a run of that name is of other
@@ -40,14 +30,14 @@ def submit(what: Submission, server: Kubeflow) -> Submitted:
         return _attached(going[0], what, version)
     made = _made(server, what, pipeline, version)
     if _stays(server, made, what.run):
-        return Submitted(str(made.run_id), what.run, attached=False)
+        return str(made.run_id), False
     server.delete(str(made.run_id))
     if not (going := _going(server, what.run)):
         raise TransientError(f"--name {what.run}: another command withdrew its run too. Run the same command again.")
     return _attached(going[0], what, version)
 
 
-def _made(server: Kubeflow, what: Submission, pipeline: str, version: str) -> Any:
+def _made(server: KubeflowServer, what: Submission, pipeline: str, version: str) -> Any:
     body = request(what, server.experiment(), pipeline, version)
     before = {run.run_id for run in server.find_runs(what.run)}
     try:
@@ -59,7 +49,7 @@ def _made(server: Kubeflow, what: Submission, pipeline: str, version: str) -> An
         return arrived
 
 
-def _stays(server: Kubeflow, made: Any, name: str) -> bool:
+def _stays(server: KubeflowServer, made: Any, name: str) -> bool:
     """Return whether `made` is the run of that name that stays, if other commands made one at the same moment.
 
     The oldest stays: its maker waits until the others are withdrawn. One that is not had been looked for before `made`
@@ -75,7 +65,7 @@ def _stays(server: Kubeflow, made: Any, name: str) -> bool:
         time.sleep(_POLL_SECONDS)
 
 
-def _going(server: Kubeflow, name: str) -> list[Any]:
+def _going(server: KubeflowServer, name: str) -> list[Any]:
     """Return the runs of that name that go on or have succeeded, the oldest first."""
     return sorted((run for run in server.find_runs(name) if str(run.state) not in _OVER), key=_age)
 
@@ -85,11 +75,11 @@ def _age(run: Any) -> tuple[Any, str]:
     return run.created_at, str(run.run_id)
 
 
-def _attached(run: Any, what: Submission, version: str) -> Submitted:
+def _attached(run: Any, what: Submission, version: str) -> tuple[str, bool]:
     reference = run.pipeline_version_reference
     if reference is None or reference.pipeline_version_id != version:
         raise ConfigurationError(
             f"--name {what.run}: a run of that name exists ({run.run_id}, {run.state}) and is of another recipe, "
             "environment or code. Give this one another name."
         )
-    return Submitted(str(run.run_id), what.run, attached=True)
+    return str(run.run_id), True

@@ -19,7 +19,7 @@ from trainyard.contract.champion import Champion, champion
 from trainyard.contract.training import warm_start, weights
 from trainyard.contract.window import day_of
 from trainyard.errors import ExitCode, TrainyardError
-from trainyard.graph import STEPS, is_from
+from trainyard.graph import OUTPUTS, STEPS, is_from
 from trainyard.report import summary
 from trainyard.runtime import step as steps
 from trainyard.spec import plain_yaml
@@ -97,12 +97,12 @@ class LocalRun:
         self.train(best)
         evaluation = self.evaluate(best)
         if Evaluation.read(evaluation).gate.verdict != "blessed":
-            return self._skip(("export", "push"), "the gate refused the model")
+            return self._skip_rest("the gate refused the model")
         exported = self._step("export")
         if Exports.read(exported).gate.verdict != "blessed":
-            return self._skip(("push",), "the gate refused an exported file")
+            return self._skip_rest("the gate refused an exported file")
         if not self.push:
-            return self._skip(("push",), "no push was asked for")
+            return self._skip_rest("no push was asked for")
         self._step("push", keyed_by=destination, destination=destination)
 
     def preprocess(self) -> str:
@@ -123,23 +123,21 @@ class LocalRun:
         digest, path = (best.digest, best.path) if best else ("", "")
         return self._step("evaluate", keyed_by=digest, champion=path)
 
-    def _skip(self, steps: tuple[str, ...], why: str) -> None:
-        for step in steps:
-            self.listener.step_skipped(step, why)
+    def _skip_rest(self, why: str) -> None:
+        for step in OUTPUTS:
+            if STEPS[step].optional and step not in self.folders:
+                self.listener.step_skipped(step, why)
 
     def _step(self, step: str, keyed_by: str | None = None, **arguments: str) -> str:
         """Have `step` commit its output, which what it reads and `keyed_by` name, and return that."""
-        inputs = [self.folders[name] for name in STEPS[step].reads]
         more = () if keyed_by is None else (keyed_by,)
-        return self._leave(step, keys.output_uri(self.root, self.recipe, step, *inputs, *more), **arguments)
+        return self._leave(step, keys.output_after(self.folders, self.root, self.recipe, step, *more), **arguments)
 
     def _leave(self, step: str, output: str, **arguments: str) -> str:
         """Have `output` committed by `step` from the outputs that it reads and `arguments`, and return it."""
         arguments |= {STEPS[name].argument: self.folders[name] for name in STEPS[step].reads}
-        if step == "train":
-            arguments["checkpoints"] = keys.checkpoints(output)
-        if step == "preprocess":
-            arguments |= {"beam-options": self.environment.beam_options, "day": self.day}
+        own = {"checkpoints": keys.checkpoints(output), "beam_options": self.environment.beam_options, "day": self.day}
+        arguments |= {name: own[name] for name in STEPS[step].inputs if name in own}
         self.unfinished = {step: output}
         if is_from(step, self.from_step):
             with storage.lease(output):

@@ -60,7 +60,7 @@ class LocalRunView:
         text = storage.read_text(storage.join(self.folder, "recipe.yaml"))
         if text is None:
             raise DataError(f"{self.folder}: no recipe.yaml, so it is no run of this machine. Name another run.")
-        content = plain_yaml.Text(text, f"{self.folder}/recipe.yaml").content
+        content = plain_yaml.YamlText(text, f"{self.folder}/recipe.yaml").content
         return content if isinstance(content, dict) else {}
 
     def document(self) -> dict[str, Any]:
@@ -119,8 +119,8 @@ def log(run: LocalRunView, step: str, tail: int | None) -> str:
     """Return the log of a step, of `tail` only the last lines. Raises `ConfigurationError` if it has none."""
     text = storage.read_text(storage.join(run.folder, f"{step}.log")) if step in OUTPUTS else None
     if text is None:
-        there = {name.removesuffix(".log") for name in storage.children(run.folder) if name.endswith(".log")}
-        known = [name for name in OUTPUTS if name in there]
+        logged = {name.removesuffix(".log") for name in storage.children(run.folder) if name.endswith(".log")}
+        known = [name for name in OUTPUTS if name in logged]
         raise ConfigurationError(
             f"{step}: {run.name} has no log of it.{did_you_mean(step, known)} There: {', '.join(known) or 'none'}; "
             "a step whose output was used again writes none."

@@ -122,16 +122,16 @@ class _Store:
         running = [run for run in runs if not run.ended and self._may_run(run)]
         destinations = sorted({self._models, *(run.pushed[0] for run in runs if run.pushed[0])})
         champions = {destination: best for destination in destinations if (best := champion(destination))}
-        kept = {run.name for run in [*runs[:keep], *running]}
+        retained = {run.name for run in [*runs[:keep], *running]}
         versions = {(destination, str(best.version)) for destination, best in champions.items()}
-        kept |= {run.name for run in runs if run.pushed in versions}
-        old = sorted(self.runs.keys() - kept)
+        retained |= {run.name for run in runs if run.pushed in versions}
+        old = sorted(self.runs.keys() - retained)
         removals = [Removal("run", self.recipe, f"runs/{name}", self.runs[name]) for name in old]
         if running:
             names = ", ".join(run.name for run in running)
             note = f"{self.recipe}: {names} may be going on (no run.json yet), so all outputs of {self.recipe} stay"
             return Pruning(removals, [note])
-        used = {output for run in runs if run.name in kept for output in run.outputs}
+        used = {output for run in runs if run.name in retained for output in run.outputs}
         used = self._with_inputs(used | self._pushed({best.digest for best in champions.values()}))
         for (step, key), size in sorted(self.outputs.items()):
             kind, rest = ("attempt", self._abandoned((step, key))) if (step, key) in used else ("output", size)
@@ -193,14 +193,14 @@ class _Store:
 
     def _with_inputs(self, outputs: set[Output]) -> set[Output]:
         """Return `outputs` and all that they were made from."""
-        found: set[Output] = set()
+        reached: set[Output] = set()
         todo = sorted(outputs)
         while todo:
             output = todo.pop()
-            if output not in found:
-                found.add(output)
+            if output not in reached:
+                reached.add(output)
                 todo += self._inputs(output)
-        return found
+        return reached
 
     def _inputs(self, output: Output) -> Iterator[Output]:
         if made_from := origin.recorded(storage.join(self.root, self.recipe, *output)):
@@ -212,5 +212,5 @@ class _Store:
 
 
 def _output(uri: str) -> Output:
-    step, _, key = uri.rstrip("/").rpartition("/")
-    return step.rpartition("/")[2], key
+    folder, key = keys.split(uri)
+    return keys.split(folder)[1], key

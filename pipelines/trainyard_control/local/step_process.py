@@ -91,7 +91,7 @@ def step_process(
     Ctrl-C and SIGTERM of this process go on to the step, and nothing of it runs on when the block ends. stop: what
     passes them on to it if this is not the main thread.
     """
-    arguments = (step, [f"--{name}={value}" for name, value in options.items()], cores)
+    arguments = (step, [f"--{name.replace('_', '-')}={value}" for name, value in options.items()], cores)
     with forked(_step, arguments, step, stop or Stop()) as running:
         yield running
 

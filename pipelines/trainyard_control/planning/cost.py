@@ -83,11 +83,11 @@ def named(name: str, image: tuple[int, int, int], classes: int) -> ExampleCost:
         nearest, row = (large, high) if share > 1 else (small, low)
         low = [row[0], *(value * pixels / nearest for value in row[1:])]
         share, high = 0.0, low
-    parameters, flops, activations, kept = (a ** (1 - share) * b**share for a, b in zip(low, high, strict=True))
+    parameters, flops, activations, saved = (a ** (1 - share) * b**share for a, b in zip(low, high, strict=True))
     more = profile["head"] * (classes - profile["classes"])
     outputs = activations + classes - profile["classes"]
     head = (profile["head"] + 1) * classes
-    return ExampleCost(round(parameters + more), flops + 2 * TRAINING_PASSES * more, outputs, kept, head)
+    return ExampleCost(round(parameters + more), flops + 2 * TRAINING_PASSES * more, outputs, saved, head)
 
 
 @cache

@@ -13,7 +13,7 @@ from trainyard.spec.environment import DEFAULT, Environment
 from trainyard.spec.recipe import Recipe
 from trainyard_control.planning import cost, data
 from trainyard_control.planning.history import read_history
-from trainyard_control.planning.plan import Range, candidates
+from trainyard_control.planning.plan import Estimate, candidates
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Expectation:
     """The examples a second of a training on `pool`, within their 80 % interval."""
 
     pool: str
-    speed: Range
+    speed: Estimate
 
     def __str__(self) -> str:
         low, expected, high = map(_number, (self.speed.low, self.speed.expected, self.speed.high))
@@ -54,7 +54,7 @@ def predicted(recipe: Recipe, environment: Environment, training: Training) -> P
     if recipe.train.command or recipe.train.teacher or model.name is None or model.width != 1 or model.depth != 1:
         return None
     past = read_history(environment, recipe)
-    before = [each for each in past.observations if each.finished < training.finished]
+    before = [observation for observation in past.observations if observation.finished < training.finished]
     try:
         known = data.find(recipe, past.examples, None)
         (candidate,) = candidates(recipe, environment, known, cost.of_recipe(recipe, known), before)

@@ -36,7 +36,7 @@ DECODED_PIXELS = 0.6 * 2800 * 224 * 224
 
 
 @dataclass(frozen=True)
-class Range:
+class Estimate:
     """An expected value within its 80 % interval."""
 
     low: float
@@ -51,8 +51,8 @@ class Candidate:
     pool: str
     workers: int
     devices: int
-    examples_per_second: Range | None = None
-    hours: Range | None = None
+    examples_per_second: Estimate | None = None
+    hours: Estimate | None = None
     cost_usd: float | None = None
     feasible: bool = False
     chosen: bool = False
@@ -164,8 +164,8 @@ def _predicted(
     base = step_seconds(work, batch, site, slices)
     ceiling = decoded_per_second(data, site)
     speeds = [min(batch / (base * factor), ceiling) for factor in (learned.high, learned.expected, learned.low)]
-    speed = Range(*speeds)
-    hours = Range(*(_hours(recipe, data, rate, pods) for rate in reversed(speeds)))
+    speed = Estimate(*speeds)
+    hours = Estimate(*(_hours(recipe, data, rate, pods) for rate in reversed(speeds)))
     return replace(
         candidate,
         feasible=True,
@@ -208,7 +208,7 @@ def _written(key: str, value: str | None, effect: str | None) -> str:
     return f"{key}{f'={value}' if value else ''}{f':{effect}' if effect else ''}"
 
 
-def _rounded(values: Range | None, digits: int) -> dict[str, float] | None:
+def _rounded(values: Estimate | None, digits: int) -> dict[str, float] | None:
     if values is None:
         return None
     return {name: round(getattr(values, name), digits) for name in ("low", "expected", "high")}

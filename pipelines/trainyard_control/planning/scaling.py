@@ -48,7 +48,7 @@ class Parts:
 
 
 @dataclass(frozen=True)
-class Point:
+class StepTimes:
     """What a step of so many workers takes, in seconds, and where what is not compute goes."""
 
     workers: int
@@ -66,7 +66,7 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Scaling:
+class ScalingForecast:
     """How the training would grow on a pool, from one worker to the most that were asked for.
 
     largest: hosts of the largest TPU slice that exists, None for other pools.
@@ -75,7 +75,7 @@ class Scaling:
     pool: str
     site: Site
     parts: Parts
-    points: list[Point]
+    points: list[StepTimes]
     largest: int | None = None
 
     def as_dict(self) -> dict[str, Any]:
@@ -91,7 +91,7 @@ def plan(
     work: ExampleCost,
     observations: list[Observation],
     most: int,
-) -> Scaling:
+) -> ScalingForecast:
     """Return how the training grows on the pool that it is placed on, or on machines like this one.
 
     Raises `ConfigurationError` if the batch makes no equal parts, if no figures of the pool's hardware are known, or on
@@ -110,7 +110,7 @@ def plan(
             f"{name}. Give a multiple."
         )
     model = recipe.model.name or recipe.name
-    found = [
+    trainings = [
         training
         for training in records.trainings(environment.storage, recipe.name)
         if training.model == model
@@ -119,8 +119,8 @@ def plan(
         # Workers of one machine share the cores that each of them saw.
         and not (environment.target == "local" and training.workers > 1)
     ]
-    if found:
-        parts = measured_parts(max(found, key=lambda training: training.finished))
+    if trainings:
+        parts = measured_parts(max(trainings, key=lambda training: training.finished))
     else:
         factor = learning.factor(site.hardware, model, observations).expected
         decoding = decoded_per_second(data, replace(site, workers=1))
@@ -128,7 +128,7 @@ def plan(
     known = catalog().accelerators.get(site.hardware)
     slices = [chips(topology) for topology in known.slices] if known else []
     largest = max(slices) // site.devices if slices else None
-    return Scaling(name, site, parts, curve(parts, work, site, most), largest)
+    return ScalingForecast(name, site, parts, curve(parts, work, site, most), largest)
 
 
 def _place(recipe: Recipe, environment: Environment) -> tuple[str, Site, int]:
@@ -152,13 +152,13 @@ def _alike(training: Training, site: Site) -> bool:
     return bool(training.finished) and hardware == site.hardware and devices == site.devices and same_cores
 
 
-def curve(parts: Parts, work: ExampleCost, site: Site, most: int) -> list[Point]:
+def curve(parts: Parts, work: ExampleCost, site: Site, most: int) -> list[StepTimes]:
     """Return what 1, 2, 4 … workers like `site` take, and `most`."""
     numbers = [2**power for power in range(most.bit_length()) if 2**power < most]
     return [simulated(parts, all_reduce_seconds(work, site, number), number) for number in [*numbers, most]]
 
 
-def simulated(parts: Parts, all_reduce: float, workers: int) -> Point:
+def simulated(parts: Parts, all_reduce: float, workers: int) -> StepTimes:
     """Return the mean over STEPS steps of `workers`, whose sum of gradients takes `all_reduce` seconds on its own."""
     chance = random.Random(workers)  # noqa: S311  # no secret
     slowest = statistics.fmean(
@@ -168,7 +168,7 @@ def simulated(parts: Parts, all_reduce: float, workers: int) -> Point:
     stragglers = max(0.0, slowest - parts.compute) if workers > 1 else 0.0
     shown = max(0.0, all_reduce - parts.overlap * parts.compute)
     seconds = parts.compute + stragglers + shown + parts.input
-    return Point(
+    return StepTimes(
         workers,
         seconds,
         workers * parts.examples / seconds,

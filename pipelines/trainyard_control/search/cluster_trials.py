@@ -24,7 +24,7 @@ from trainyard_control.cluster.durations import duration_text
 from trainyard_control.compiler.compilation import compiled_benchmark
 from trainyard_control.compiler.submission import Submission, submission
 from trainyard_control.kubeflow.run_view import RunView, StepView
-from trainyard_control.kubeflow.runs import Runs, changes, longest_wait
+from trainyard_control.kubeflow.runs import KubeflowRuns, changes, longest_wait
 from trainyard_control.kubeflow.submit import submit
 from trainyard_control.local.lanes import Lane
 from trainyard_control.search.result import Result
@@ -48,7 +48,7 @@ class ClusterListener(SweepListener, Protocol):
         """A step of the trial's run has a new sentence."""
 
 
-def run(sweep: Sweep, listener: ClusterListener, pending_limit: float, runs: Runs) -> Result:
+def run(sweep: Sweep, listener: ClusterListener, pending_limit: float, runs: KubeflowRuns) -> Result:
     """Have the cluster train what is not trained yet, and return what was found; the winner is not judged there.
 
     A step that waits for a node longer than `pending_limit` seconds ends its run and the sweep. Raises as
@@ -59,25 +59,25 @@ def run(sweep: Sweep, listener: ClusterListener, pending_limit: float, runs: Run
     require_possible(sweep)
     with storage.lease(sweep.folder):
         study = Study(sweep)
-        cluster = _Cluster(study, listener, pending_limit, runs)
+        cluster = _ClusterTrials(study, listener, pending_limit, runs)
         in_lanes(study, [None] * sweep.max_parallel, cluster.train, listener)
         return result(study, write_winner(study), None)
 
 
 def require_room(sweep: Sweep) -> None:
     """Raise `ConfigurationError` if the pool of train cannot have nodes for so many trials at a time."""
-    where, wanted = sweep.environment, sweep.max_parallel
+    where, max_parallel = sweep.environment, sweep.max_parallel
     name = where.placement.get("train", where.placement.get(DEFAULT, ""))
     pool = where.pools[name]
-    room = wanted if pool.nodes is None else pool.nodes // pool.workers
-    if not 1 <= wanted <= room:
+    room = max_parallel if pool.nodes is None else pool.nodes // pool.workers
+    if not 1 <= max_parallel <= room:
         per_trial = "one" if pool.workers == 1 else f"{pool.workers}"
         nodes = (
             ""
             if pool.nodes is None
             else f": pool '{name}' has at most {pool.nodes} nodes, and a trial takes {per_trial}"
         )
-        raise ConfigurationError(f"--max-parallel {wanted}: is not possible{nodes}. Give 1 to {max(1, room)}.")
+        raise ConfigurationError(f"max_parallel {max_parallel}: is not possible{nodes}. Give 1 to {max(1, room)}.")
 
 
 def packages(sweep: Sweep) -> list[Submission]:
@@ -85,9 +85,9 @@ def packages(sweep: Sweep) -> list[Submission]:
     if sweep.environment.target == "local":
         raise ConfigurationError("--dry-run: shows the runs of a cluster. Name its environment with -e.")
     require_room(sweep)
-    study = Study(sweep, kept=False)
-    taken = [study.take() for _ in range(min(sweep.max_parallel, sweep.count))]
-    return [_submission(sweep, trial) for trial, _ in filter(None, taken)]
+    study = Study(sweep, stored=False)
+    drawn = [study.take() for _ in range(min(sweep.max_parallel, sweep.count))]
+    return [_submission(sweep, trial) for trial, _ in filter(None, drawn)]
 
 
 def _submission(sweep: Sweep, trial: Trial) -> Submission:
@@ -98,13 +98,13 @@ def _submission(sweep: Sweep, trial: Trial) -> Submission:
 
 
 @dataclass
-class _Cluster:
+class _ClusterTrials:
     """Has trials trained as runs of a cluster. examples: set once a run has made them; the first one goes alone."""
 
     study: Study
     listener: ClusterListener
     pending_limit: float
-    runs: Runs
+    runs: KubeflowRuns
     examples: threading.Event = field(default_factory=threading.Event)
     _first: threading.Lock = field(default_factory=threading.Lock)
 
@@ -115,13 +115,13 @@ class _Cluster:
         except ConfigurationError as error:
             return trial.model_copy(update={"state": "failed", "why": str(error)})
         self._wait_for_examples(lane)
-        done = submit(what, self.runs.server)
-        self.listener.trial_sent(trial, what.run, done.run_id, done.attached)
+        run_id, attached = submit(what, self.runs.server)
+        self.listener.trial_sent(trial, what.run, run_id, attached)
         epochs: list[Epoch] = []
         try:
-            view = self._followed(trial, done.run_id, lane, lambda: self._judge(drawn, done.run_id, epochs))
+            view = self._followed(trial, run_id, lane, lambda: self._judge(drawn, run_id, epochs))
         except Pruned as pruned:
-            self.runs.cancel(done.run_id)
+            self.runs.cancel(run_id)
             seconds = sum(epoch.seconds for epoch in epochs)
             trial = as_pruned(trial, [epoch.metric for epoch in epochs], seconds, pruned)
         else:
@@ -175,9 +175,9 @@ class _Cluster:
     def _ended(self, trial: Trial, run: str, view: RunView) -> Trial:
         sweep = self.study.sweep
         if view.state == "SUCCEEDED":
-            found = training_of(sweep.environment, sweep.recipe.name, run)
-            if found is not None:
-                return with_training(trial, sweep.recipe.name, *found)
+            training = training_of(sweep.environment, sweep.recipe.name, run)
+            if training is not None:
+                return with_training(trial, sweep.recipe.name, *training)
             why = f"{run} has succeeded, and its model is not in {sweep.environment.storage}"
         else:
             why = view.reason

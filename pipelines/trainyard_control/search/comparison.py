@@ -105,8 +105,8 @@ def compare(runs: list[LocalRunView]) -> Comparison:
 
 def _settings(runs: list[LocalRunView]) -> Iterator[Row]:
     flat = [dict(_flattened(run.settings, "")) for run in runs]
-    for key in dict.fromkeys(key for each in flat for key in each):
-        values = [each.get(key, _MISSING) for each in flat]
+    for key in dict.fromkeys(key for settings in flat for key in settings):
+        values = [settings.get(key, _MISSING) for settings in flat]
         if len(set(values)) > 1:
             yield Row(key, values, [value != values[0] for value in values])
 
@@ -121,9 +121,9 @@ def _flattened(value: Any, key: str) -> Iterator[tuple[str, str]]:
 
 def _metrics(runs: list[LocalRunView]) -> Iterator[Row]:
     evaluations = [_evaluation(run) for run in runs]
-    for name in dict.fromkeys(name for each in evaluations if each for name in each.metrics):
-        values = [each.metrics.get(name) if each else None for each in evaluations]
-        intervals = [each.intervals.get(name) if each else None for each in evaluations]
+    for name in dict.fromkeys(name for evaluation in evaluations if evaluation for name in evaluation.metrics):
+        values = [evaluation.metrics.get(name) if evaluation else None for evaluation in evaluations]
+        intervals = [evaluation.intervals.get(name) if evaluation else None for evaluation in evaluations]
         cells = [_MISSING if value is None else f"{value:.4f}{_difference(value, values[0])}" for value in values]
         yield Row(name, cells, [_apart(interval, intervals[0]) for interval in intervals])
 
@@ -145,7 +145,7 @@ def _trainings(runs: list[LocalRunView], trainings: list[Training | None]) -> It
         return _MISSING if training is None else text.format(training)
 
     data = [run.record.get("data") or {} for run in runs]
-    yield row("training examples", [f"{each['train']:,}" if each else _MISSING for each in data])
+    yield row("training examples", [f"{examples['train']:,}" if examples else _MISSING for examples in data])
     yield row("parameters", [of(training, "{0.parameters:,}") for training in trainings])
     yield row("best epoch", [of(training, "{0.best_epoch} of {0.epochs}") for training in trainings])
     yield row("examples/s", [of(training, "{0.examples_per_second:,.0f}") for training in trainings])
@@ -156,10 +156,10 @@ def _trainings(runs: list[LocalRunView], trainings: list[Training | None]) -> It
 
 def _exports(runs: list[LocalRunView]) -> Iterator[Row]:
     files = [{file["format"]: file for file in run.record.get("exports") or []} for run in runs]
-    for name in dict.fromkeys(name for each in files for name in each):
-        there = [each.get(name) for each in files]
-        sizes = [f"{file['bytes'] / 1024:,.0f}" if file else _MISSING for file in there]
-        latencies = [f"{file['latency_ms']['p50']:.3f}" if file else _MISSING for file in there]
+    for name in dict.fromkeys(name for exported in files for name in exported):
+        exports = [exported.get(name) for exported in files]
+        sizes = [f"{file['bytes'] / 1024:,.0f}" if file else _MISSING for file in exports]
+        latencies = [f"{file['latency_ms']['p50']:.3f}" if file else _MISSING for file in exports]
         for what, cells in (("KiB", sizes), ("p50 ms", latencies)):
             yield Row(f"{name}, {what}", cells, [False] * len(cells))
 

@@ -81,25 +81,25 @@ def parse(recipe: str, overrides: list[str], text: str) -> Grammar:
     match = _TEXT.fullmatch(text.strip())
     parts = match[3].split(":") if match else []
     if match is None or len(parts) not in (2, 3):
-        raise ConfigurationError(f"--grammar {text[:200]!r}: is no grammar. {_FORM}")
+        raise ConfigurationError(f"grammar {text[:200]!r}: is no grammar. {_FORM}")
     kinds, channels, repeats = (part.split("|") for part in [*parts, "1"][:3])
     if unknown := [kind for kind in kinds if kind not in CONVOLUTIONS]:
         raise ConfigurationError(
-            f"--grammar {text[:200]!r}: no block '{unknown[0][:50]}'. Known: {', '.join(CONVOLUTIONS)}. {_FORM}"
+            f"grammar {text[:200]!r}: no block '{unknown[0][:50]}'. Known: {', '.join(CONVOLUTIONS)}. {_FORM}"
         )
     try:
         for number in itertools.product(channels, repeats):
             blocks.parse(":".join(["conv", *number]))
     except ValueError as error:
-        raise ConfigurationError(f"--grammar {text[:200]!r}: {error}. {_FORM}") from error
+        raise ConfigurationError(f"grammar {text[:200]!r}: {error}. {_FORM}") from error
     if any(len({*choices}) < len(choices) for choices in (kinds, channels, repeats)):
-        raise ConfigurationError(f"--grammar {text[:200]!r}: names something twice. {_FORM}")
+        raise ConfigurationError(f"grammar {text[:200]!r}: names something twice. {_FORM}")
     fewest, most = int(match[1]), int(match[2] or match[1])
     if fewest > most:
-        raise ConfigurationError(f"--grammar {text[:200]!r}: {fewest}:{most} stages are an empty range. {_FORM}")
+        raise ConfigurationError(f"grammar {text[:200]!r}: {fewest}:{most} stages are an empty range. {_FORM}")
     grammar = Grammar(fewest, most, tuple(kinds), tuple(map(int, channels)), tuple(map(int, repeats)))
     if grammar.size < 2:
-        raise ConfigurationError(f"--grammar {text[:200]!r}: allows one network, which leaves no choice. {_FORM}")
+        raise ConfigurationError(f"grammar {text[:200]!r}: allows one network, which leaves no choice. {_FORM}")
     for value in grammar.cheapest:
         recipes.load(recipe, [*overrides, override(grammar.key, value)])
     return grammar

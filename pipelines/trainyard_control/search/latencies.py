@@ -52,8 +52,8 @@ def with_latencies(trials: list[Trial], listener: Listener) -> list[Trial]:
         listener.step_event(
             "train", events.fields_of("warning", message=f"not all latencies could be measured ({why})")
         )
-    found = dict(zip((trial.number for trial in missing), answers, strict=False))
-    return [trial.model_copy(update={"milliseconds": found.get(trial.number, trial.milliseconds)}) for trial in trials]
+    times = dict(zip((trial.number for trial in missing), answers, strict=False))
+    return [trial.model_copy(update={"milliseconds": times.get(trial.number, trial.milliseconds)}) for trial in trials]
 
 
 def _measure(

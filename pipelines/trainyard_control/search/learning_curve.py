@@ -28,7 +28,7 @@ _SMALLEST = 1e-6  # of an error whose logarithm is taken; chosen
 
 
 @dataclass(frozen=True)
-class Point:
+class CurvePoint:
     """One training: on `examples`, the share `fraction` of the training split.
 
     error: on the test split, one minus accuracy or F1, or the mean absolute error, with its interval of 95 %.
@@ -70,10 +70,10 @@ def fractions(text: str) -> list[float]:
     try:
         shares = sorted({float(part) for part in text.split(",")})
     except ValueError as error:
-        raise ConfigurationError(f"--fractions {text[:200]!r}: is no list of numbers, such as 0.1,0.3,1.") from error
+        raise ConfigurationError(f"fractions {text[:200]!r}: is no list of numbers, such as 0.1,0.3,1.") from error
     if len(shares) < 3 or not all(0 < share <= 1 for share in shares):
         raise ConfigurationError(
-            f"--fractions {text[:200]!r}: a power law needs three or more different shares above 0 and up to 1, "
+            f"fractions {text[:200]!r}: a power law needs three or more different shares above 0 and up to 1, "
             "such as 0.1,0.3,1."
         )
     return shares
@@ -82,13 +82,13 @@ def fractions(text: str) -> list[float]:
 class CurveListener(Listener, Protocol):
     """Receives what happens while a learning curve is measured."""
 
-    def point_measured(self, point: Point) -> None:
+    def point_measured(self, point: CurvePoint) -> None:
         """One of the trainings is judged."""
 
 
 def measure(
     name: str, overrides: list[str], shares: list[float], environment: Environment, listener: CurveListener
-) -> list[Point]:
+) -> list[CurvePoint]:
     """Train and judge the recipe `name` on each share of its training split, and return what came.
 
     Each training takes about as many steps as that on all examples, so that a smaller share is not trained less.
@@ -110,7 +110,7 @@ def measure(
     return points
 
 
-def fit(points: list[Point], seed: int = 1) -> PowerLaw:
+def fit(points: list[CurvePoint], seed: int = 1) -> PowerLaw:
     """Return the power law through the points, each weighed by how well its error is known.
 
     Source: Hestness et al., "Deep learning scaling is predictable, empirically" (2017): in its power-law region the
@@ -128,7 +128,7 @@ def fit(points: list[Point], seed: int = 1) -> PowerLaw:
     return PowerLaw(math.exp(line[0]), -float(line[1]), np.stack([np.exp(lines[:, 0]), -lines[:, 1]], axis=1))
 
 
-def sentence(points: list[Point], law: PowerLaw, *, is_percentage: bool) -> str:
+def sentence(points: list[CurvePoint], law: PowerLaw, *, is_percentage: bool) -> str:
     """Return what twice the data would give, and which class gained most so far."""
     last = points[-1]
     gain, low, high = (value * (100 if is_percentage else 1) for value in law.gain(last.examples))
@@ -144,22 +144,22 @@ def sentence(points: list[Point], law: PowerLaw, *, is_percentage: bool) -> str:
     return f"{text}."
 
 
-def _point(share: float, examples: int, evaluation: Evaluation) -> Point:
+def _point(share: float, examples: int, evaluation: Evaluation) -> CurvePoint:
     main = evaluation.main_metric
-    classes = {each.label: 1 - each.recall for each in evaluation.classes if each.examples}
+    classes = {measured.label: 1 - measured.recall for measured in evaluation.classes if measured.examples}
     if main != "accuracy":
         error, interval = evaluation.metrics[main], evaluation.intervals[main]
         low, high = interval.low, interval.high
         if main not in SMALLER_IS_BETTER:
             error, low, high = 1 - error, 1 - high, 1 - low
         deviation = (math.log(max(high, _SMALLEST)) - math.log(max(low, _SMALLEST))) / (2 * _Z)
-        return Point(share, examples, max(error, _SMALLEST), low, high, max(deviation, 1e-3), classes)
+        return CurvePoint(share, examples, max(error, _SMALLEST), low, high, max(deviation, 1e-3), classes)
     count = evaluation.examples
     # No error among n is no proof of none: half a mistake more (the Jeffreys prior's mean, without its last digit).
     error = (round((1 - evaluation.metrics["accuracy"]) * count) + 0.5) / (count + 1)
     deviation = math.sqrt((1 - error) / (count * error))
     low, high = (error * math.exp(sign * _Z * deviation) for sign in (-1, 1))
-    return Point(share, examples, error, low, min(1.0, high), deviation, classes)
+    return CurvePoint(share, examples, error, low, min(1.0, high), deviation, classes)
 
 
 def _line(x: NDArray[np.float64], y: NDArray[np.float64], deviations: NDArray[np.float64]) -> NDArray[Any]:
@@ -168,7 +168,7 @@ def _line(x: NDArray[np.float64], y: NDArray[np.float64], deviations: NDArray[np
     return np.array([intercept, slope])
 
 
-def curve_page(name: str, points: list[Point], law: PowerLaw, text: str, error: str) -> str:
+def curve_page(name: str, points: list[CurvePoint], law: PowerLaw, text: str, error: str) -> str:
     """Return the page of a learning curve as HTML; error: what it is."""
     marks = [
         Mark(point.examples, point.error, f"{point.fraction:g} of the data", True, point.low, point.high)
@@ -183,7 +183,7 @@ def curve_page(name: str, points: list[Point], law: PowerLaw, text: str, error: 
     curve = chart("Error and examples", ("training examples", error), marks, {"": line}, band, log_x=True, log_y=True)
     head = ["share", "examples", error, "95 %, from", "to"]
     rows = [
-        [f"{each.fraction:g}", f"{each.examples:,}", *(f"{value:.4f}" for value in (each.error, each.low, each.high))]
-        for each in points
+        [f"{row.fraction:g}", f"{row.examples:,}", *(f"{value:.4f}" for value in (row.error, row.low, row.high))]
+        for row in points
     ]
     return page(f"{name}: how far data goes", [text], [curve], [(head, rows)])

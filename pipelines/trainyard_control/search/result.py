@@ -128,10 +128,10 @@ def _history(result: Result, done: list[Trial], metric: str) -> Chart:
 def _by_value(dimension: Dimension, done: list[Trial], result: Result, metric: str) -> Chart:
     values = [trial.values[dimension.key] for trial in done]
     categories = tuple(str(value) for value in dimension.values)
-    places = [float(dimension.values.index(value)) if categories else float(value) for value in values]
+    positions = [float(dimension.values.index(value)) if categories else float(value) for value in values]
     marks = [
-        Mark(place, trial.metric or 0, _title(trial), trial is result.best)
-        for place, trial in zip(places, done, strict=True)
+        Mark(position, trial.metric or 0, _title(trial), trial is result.best)
+        for position, trial in zip(positions, done, strict=True)
     ]
     return chart(dimension.key, (dimension.key, metric), marks, log_x=dimension.log, categories=categories)
 
@@ -144,7 +144,7 @@ def _row(trial: Trial) -> list[str]:
     metric = "" if trial.metric is None else f"{trial.metric:.4f}"
     epoch = f"{trial.best_epoch} of {len(trial.epochs)}" if trial.best_epoch else f"{len(trial.epochs)} done"
     values = [f"{value:.6g}" if isinstance(value, float) else str(value) for value in trial.values.values()]
-    taken = f"{trial.seconds:.1f}"
+    took = f"{trial.seconds:.1f}"
     dollars = "" if trial.dollars is None else f"{trial.dollars:.3g}"
     answer = "" if trial.milliseconds is None else f"{trial.milliseconds:.3g}"
-    return [str(trial.number + 1), trial.state, metric, epoch, taken, dollars, f"{trial.parameters:,}", answer, *values]
+    return [str(trial.number + 1), trial.state, metric, epoch, took, dollars, f"{trial.parameters:,}", answer, *values]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from trainyard.errors import ConfigurationError
+from trainyard.graph import model_sections
 from trainyard.spec import plain_yaml
 from trainyard.spec import recipe as recipes
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 _RANGE = re.compile(r"(log:)?([^:,\s]+):([^:,\s]+)")
 _FORM = "Write KEY=a,b,c for values, KEY=1:8 for a range, KEY=log:1e-4:1e-1 for one by its order of magnitude."
-_SECTIONS = ("data", "model", "seed", "train")  # what a trained model depends on
+_SECTIONS = sorted(model_sections() - {"task"})  # models of different tasks cannot be compared
 
 
 @dataclass(frozen=True)
@@ -67,13 +68,13 @@ def parse(recipe: str, overrides: list[str], over: list[str]) -> list[Dimension]
     for text in over:
         key, equals, what = text.partition("=")
         if not equals or not what:
-            raise ConfigurationError(f"--over {text[:200]!r}: has no values. {_FORM}")
+            raise ConfigurationError(f"over {text[:200]!r}: has no values. {_FORM}")
         if key.partition(".")[0] not in _SECTIONS:
             raise ConfigurationError(
-                f"--over {key[:200]}: no model depends on it. Keys of {', '.join(_SECTIONS)} can be tried."
+                f"over {key[:200]}: no model depends on it. Keys of {', '.join(_SECTIONS)} can be tried."
             )
         if any(key == other.key for other in dimensions):
-            raise ConfigurationError(f"--over {key}: is given twice. Name all its values at once.")
+            raise ConfigurationError(f"over {key}: is given twice. Name all its values at once.")
         dimensions.append(_dimension(key, what))
     for dimension in dimensions:
         for value in dimension.ends:
@@ -84,17 +85,17 @@ def parse(recipe: str, overrides: list[str], over: list[str]) -> list[Dimension]
 def _dimension(key: str, what: str) -> Dimension:
     match = _RANGE.fullmatch(what)
     if match is None:
-        read = plain_yaml.Text(f"[{what}]", f"--over {key}")
+        read = plain_yaml.YamlText(f"[{what}]", f"over {key}")
         values = read.content or []
         if read.faults:
             raise ConfigurationError(f"{str(read.faults[0])[:300]} {_FORM}")
         if len({json.dumps(value) for value in values}) < max(2, len(values)):
-            raise ConfigurationError(f"--over {key}={what[:200]}: names fewer than two values, or one twice. {_FORM}")
+            raise ConfigurationError(f"over {key}={what[:200]}: names fewer than two values, or one twice. {_FORM}")
         return Dimension(key, values=tuple(values))
     low, high = (_number(key, text) for text in match.groups()[1:])
     if low >= high or (match[1] and low <= 0):
         allowed = "a lower end above 0 and below the upper one" if match[1] else "a lower end below the upper one"
-        raise ConfigurationError(f"--over {key}={what}: the range is empty. Give {allowed}.")
+        raise ConfigurationError(f"over {key}={what}: the range is empty. Give {allowed}.")
     return Dimension(key, low=low, high=high, log=bool(match[1]))
 
 
@@ -102,7 +103,7 @@ def _number(key: str, text: str) -> float:
     try:
         return int(text) if re.fullmatch(r"[+-]?[0-9]{1,15}", text) else _finite(text)
     except ValueError as error:
-        raise ConfigurationError(f"--over {key}: {text[:100]!r} is no number. {_FORM}") from error
+        raise ConfigurationError(f"over {key}: {text[:100]!r} is no number. {_FORM}") from error
 
 
 def _finite(text: str) -> float:

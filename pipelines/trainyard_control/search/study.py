@@ -123,9 +123,9 @@ class Study:
     kept: False reads and writes nothing, to show what would be tried first.
     """
 
-    def __init__(self, sweep: Sweep, kept: bool = True) -> None:
-        self.sweep, self._kept = sweep, kept
-        self.trials = _read(sweep.folder) if kept else []
+    def __init__(self, sweep: Sweep, stored: bool = True) -> None:
+        self.sweep, self._stored = sweep, stored
+        self.trials = _read(sweep.folder) if stored else []
         self._lock = threading.RLock()
         self._left_out: list[dict[str, Any]] = []
         done = [trial for trial in self.trials if trial.state != "begun"]
@@ -187,7 +187,7 @@ class Study:
     def write(self) -> None:
         """Keep the trials as they are."""
         text = _TRIALS.dump_json(self.trials, indent=1).decode()
-        if self._kept:
+        if self._stored:
             storage.write_text(storage.join(self.sweep.folder, "trials.json"), text)
 
     def _begin(self, number: int) -> tuple[Trial, optuna.Trial]:
@@ -201,10 +201,10 @@ class Study:
         if fixed:
             self.optuna.enqueue_trial(_parameters(dimensions, fixed))
         tried = [other.values for other in self.trials if other.number != number] + self._left_out
-        for left in reversed(range(_REDRAWS)):
+        for redraws in reversed(range(_REDRAWS)):
             drawn = self.optuna.ask()
             values = {dimension.key: dimension.suggest(drawn) for dimension in dimensions}
-            if fixed or values not in tried or not left:  # at last there may be no others
+            if fixed or values not in tried or not redraws:  # at last there may be no others
                 break
             self.optuna.tell(drawn, state=TrialState.FAIL)  # which teaches the sampler nothing
         draws = self.trials[number].draws if number < len(self.trials) else 0

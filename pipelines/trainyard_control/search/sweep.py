@@ -82,9 +82,9 @@ def in_lanes(study: Study, cores: Sequence[frozenset[int] | None], train: Train,
     timing = threading.Lock()  # of two networks at a time each would seem slower
 
     def lane(lane: Lane) -> None:
-        while not lane.stop.begun and (taken := study.take()):
+        while not lane.stop.begun and (next_trial := study.take()):
             with timing:
-                trial, drawn = _within_budget(study, *taken, lane, inputs)
+                trial, drawn = _within_budget(study, *next_trial, lane, inputs)
             if trial.state == "begun":
                 listener.trial_started(trial)
                 trial = train(trial, drawn, lane)
@@ -172,7 +172,7 @@ def require_possible(sweep: Sweep) -> None:
     side = min(known.image[:2]) if known and known.image else None
     if side is not None and side < 2 ** (grammar.most - 1):
         raise ConfigurationError(
-            f"--grammar: the pools between {grammar.most} stages leave nothing of {side} pixels. "
+            f"grammar: the pools between {grammar.most} stages leave nothing of {side} pixels. "
             f"Give at most {side.bit_length()} stages, or a larger data.image_size."
         )
     if sweep.latency_budget is None or known is None:
@@ -184,7 +184,7 @@ def require_possible(sweep: Sweep) -> None:
         if fastest <= sweep.latency_budget:
             return
     raise ConfigurationError(
-        f"--latency-budget {sweep.latency_budget:g}ms: no network of the grammar meets it; the smallest takes "
+        f"latency_budget {sweep.latency_budget:g}ms: no network of the grammar meets it; the smallest takes "
         f"{fastest:.3g} ms on one core of this machine. Give more, or fewer channels."
     )
 
@@ -205,7 +205,7 @@ def _known_features(sweep: Sweep) -> DataSummary | None:
     except ConfigurationError as error:
         if sweep.latency_budget is None:
             return None
-        raise ConfigurationError(f"--latency-budget: {error}") from error
+        raise ConfigurationError(f"latency_budget: {error}") from error
 
 
 def write_winner(study: Study) -> Recipe:

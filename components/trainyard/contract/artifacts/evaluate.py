@@ -111,6 +111,7 @@ class Evaluation(Document):
     """
 
     file = "evaluation.json"
+    made_by = "evaluate"
 
     split: Split | None
     examples: int

@@ -124,6 +124,7 @@ class Examples(Document):
     """
 
     file = "examples.json"
+    made_by = "preprocess"
 
     task: Task
     label: str

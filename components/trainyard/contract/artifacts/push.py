@@ -9,6 +9,7 @@ class Pushed(Document):
     """Output of push: where the model went. already is true if this very model was there before."""
 
     file = "pushed.json"
+    made_by = "push"
 
     path: str
     version: int

@@ -112,6 +112,7 @@ class Training(Document):
     """
 
     file = "training.json"
+    made_by = "train"
 
     model: str
     parameters: int

@@ -44,10 +44,10 @@ class Histogram(Part):
 
     def quantile(self, share: float) -> float:
         """Return about the value that `share` of the values do not exceed, as if a bin's values were evenly spread."""
-        width, wanted, below = 2.0**self.exponent, share * sum(self.counts), 0
+        width, target, below = 2.0**self.exponent, share * sum(self.counts), 0
         for start, count in zip(self.starts, self.counts, strict=True):
-            if below + count >= wanted:
-                return start + max(0.0, wanted - below) / count * width
+            if below + count >= target:
+                return start + max(0.0, target - below) / count * width
             below += count
         return self.starts[-1] + width if self.starts else 0.0
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from trainyard.contract import keys
 from trainyard.contract.artifacts.train import Training
 from trainyard.errors import TrainyardError
 from trainyard.storage import storage
@@ -31,7 +32,7 @@ def scaling(training: Training, folder: str) -> Scaling | None:
     if training.workers == 1 or not training.examples_per_second:
         return None
     batch = _batch(training)
-    parent, _, own = folder.rstrip("/").rpartition("/")
+    parent, own = keys.split(folder)
     by_batch: dict[bool, Training] = {}
     for name in storage.children(parent):
         other = None if name == own else _read(storage.join(parent, name))

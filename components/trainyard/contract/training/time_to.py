@@ -28,30 +28,30 @@ class Reached(Part):
 
 
 def time_to(
-    training: Training, wanted: TimeTo | None, usd_per_hour: float | None = None, examples: Examples | None = None
+    training: Training, goal: TimeTo | None, usd_per_hour: float | None = None, examples: Examples | None = None
 ) -> Reached | None:
-    """Return what the history of `training` says of what is `wanted`, None if nothing is. examples: its data.
+    """Return what the history of `training` says of what is `goal`, None if nothing is. examples: its data.
 
     usd_per_hour: of all workers together. Source: DAWNBench, README.md, "ImageNet Training": the first entry of the
     epochs that reaches the accuracy, and its hours times the price.
     """
-    if wanted is None:
+    if goal is None:
         return None
-    values = [(epoch, _value(epoch, wanted)) for epoch in training.history]
+    values = [(epoch, _value(epoch, goal)) for epoch in training.history]
     known = [value for _, value in values if value is not None]
-    first = next((epoch for epoch, value in values if value is not None and value >= wanted.reach), None)
+    first = next((epoch for epoch, value in values if value is not None and value >= goal.reach), None)
     seconds = first.elapsed_seconds if first else None
     return Reached(
-        metric=wanted.metric,
-        reach=wanted.reach,
+        metric=goal.metric,
+        reach=goal.reach,
         best=max(known, default=None),
         epoch=first.epoch if first else None,
         seconds=seconds,
         dollars=None if seconds is None or usd_per_hour is None else round(seconds / 3600 * usd_per_hour, 4),
         examples_per_second=training.examples_per_second,
-        published=published(wanted, examples),
+        published=published(goal, examples),
     )
 
 
-def _value(epoch: Epoch, wanted: TimeTo) -> float | None:
-    return epoch.metric if wanted.metric == "accuracy" else epoch.top5_accuracy
+def _value(epoch: Epoch, goal: TimeTo) -> float | None:
+    return epoch.metric if goal.metric == "accuracy" else epoch.top5_accuracy

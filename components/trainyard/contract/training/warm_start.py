@@ -35,7 +35,7 @@ def plan(root: str, recipe: Recipe, examples: str, best: Champion | None, again:
     model = keys.output_uri(root, recipe, "train", examples, *([own] if own else []))
     if recipe.train.warm_start is None:
         return TrainingPlan(model=model)
-    folder, _, name = model.rpartition("/")
+    folder, name = keys.split(model)
     models = [storage.join(folder, child) for child in storage.children(folder) if child.startswith(name)]
     done = [uri for uri in models if storage.committed(uri) is not None]
     if done and not again:

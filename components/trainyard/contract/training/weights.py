@@ -51,11 +51,11 @@ def _first_weights(weights: str | None) -> str:
         )
     if storage.is_bucket(weights):
         return f"{files[0].bytes} {files[0].state}"
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     with _opened(weights) as stream:
         while chunk := stream.read(_CHUNK):
-            found.update(chunk)
-    return found.hexdigest()
+            digest.update(chunk)
+    return digest.hexdigest()
 
 
 def is_file(weights: str) -> bool:

@@ -36,10 +36,10 @@ def network(file: str, features: str = "", classes: str = "") -> keras.Model:
     if not features:
         return trained.load_pushed(file)
     recipe = documents.load(Path(file), Recipe)
-    taken = [Feature.model_validate(feature) for feature in json.loads(features)]
+    inputs = [Feature.model_validate(feature) for feature in json.loads(features)]
     if recipe.model.name is not None:
-        return build(recipe.model, taken, int(classes), recipe.seed)
-    own: keras.Model = load_module(str(recipe.module)).build_model(taken, int(classes))
+        return build(recipe.model, inputs, int(classes), recipe.seed)
+    own: keras.Model = load_module(str(recipe.module)).build_model(inputs, int(classes))
     return own
 
 

@@ -98,8 +98,8 @@ def require_measurable(model: keras.Model) -> None:
 
 def _speed(model: keras.Model, device: str, batch_size: int, xla: bool) -> StepSpeed:
     with tf.device(device):
-        taken: Any = model.inputs[0] if isinstance(model, keras.Sequential) else model.input
-        inputs = keras.tree.map_structure(lambda tensor: _made_up(tensor, batch_size), taken)
+        model_inputs: Any = model.inputs[0] if isinstance(model, keras.Sequential) else model.input
+        inputs = keras.tree.map_structure(lambda tensor: _made_up(tensor, batch_size), model_inputs)
         optimizer = keras.optimizers.SGD(_RATE)
         optimizer.build(model.trainable_variables)
         step = tf.function(_step(model, optimizer), jit_compile=xla, autograph=False)

@@ -54,9 +54,9 @@ def look_of(image: Image.Image) -> Look:
 
 def near_pairs(names: Sequence[str], looks: Sequence[Look]) -> tuple[list[list[str]], int]:
     """Return up to 20 pairs of names whose looks are near, the nearest first, and how many pairs there are."""
-    found = near(np.frombuffer(b"".join(looks), np.uint8).reshape(-1, 16))
-    order = sorted(found, key=lambda pair: (found[pair], names[pair[0]], names[pair[1]]))
-    return [sorted((names[first], names[second])) for first, second in order[:_SHOWN]], len(found)
+    distances = near(np.frombuffer(b"".join(looks), np.uint8).reshape(-1, 16))
+    order = sorted(distances, key=lambda pair: (distances[pair], names[pair[0]], names[pair[1]]))
+    return [sorted((names[first], names[second])) for first, second in order[:_SHOWN]], len(distances)
 
 
 def near(looks: Looks) -> dict[tuple[int, int], int]:
@@ -66,19 +66,19 @@ def near(looks: Looks) -> dict[tuple[int, int], int]:
     band in common, some pairs among them may be missed.
     """
     ones = np.bitwise_count(looks).sum(axis=1)
-    kept = np.flatnonzero((ones >= _PLAIN) & (ones <= 128 - _PLAIN))
-    words = np.ascontiguousarray(looks[kept]).view(np.uint64)
-    bands = np.ascontiguousarray(looks[kept]).view(np.uint16)
-    found: dict[tuple[int, int], int] = {}
+    indices = np.flatnonzero((ones >= _PLAIN) & (ones <= 128 - _PLAIN))
+    words = np.ascontiguousarray(looks[indices]).view(np.uint64)
+    bands = np.ascontiguousarray(looks[indices]).view(np.uint16)
+    distances: dict[tuple[int, int], int] = {}
     for band in range(_BANDS):
         for first, second in _candidates(bands, band):
             apart = np.bitwise_count(words[first] ^ words[second]).sum(axis=1)
             for index in np.flatnonzero(apart <= NEAR):
-                a, b = int(kept[first[index]]), int(kept[second[index]])
-                found[min(a, b), max(a, b)] = int(apart[index])
-            if len(found) > _MOST:
-                return found
-    return found
+                a, b = int(indices[first[index]]), int(indices[second[index]])
+                distances[min(a, b), max(a, b)] = int(apart[index])
+            if len(distances) > _MOST:
+                return distances
+    return distances
 
 
 def _candidates(bands: NDArray[np.uint16], band: int) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:

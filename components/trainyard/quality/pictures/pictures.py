@@ -16,7 +16,7 @@ from trainyard.errors import DataError
 from trainyard.quality import findings
 from trainyard.quality.hashes import mixed
 from trainyard.quality.pictures.look import Look, look_of, near_pairs
-from trainyard.quality.profile import Picture, Pictures, Profile, Repeats
+from trainyard.quality.profile import Picture, PictureProfile, Profile, Repeats
 from trainyard.quality.source import SourceFiles
 from trainyard.quality.tables.columns import numbers_profile
 from trainyard.storage.listing import SourceFile
@@ -30,7 +30,7 @@ _SUCH_AS = 5
 
 
 @dataclass
-class _Counts:
+class _PictureCounters:
     formats: Counter[str] = field(default_factory=Counter)
     modes: Counter[str] = field(default_factory=Counter)
     labels: Counter[str] = field(default_factory=Counter)
@@ -54,7 +54,7 @@ def profile_pictures(source: SourceFiles) -> Profile:
 
     Raises `DataError` if none of the files is a picture.
     """
-    counts = _Counts()
+    counts = _PictureCounters()
     draws = mixed(np.arange(1, len(source.files) + 1, dtype=np.uint64))
     limit = np.partition(draws, SAMPLED)[SAMPLED] if len(draws) > SAMPLED else np.uint64(2**64 - 1)
     per_class = max(1, _SHEET // max(1, len({source.label(file.name) for file in source.files})))
@@ -86,7 +86,7 @@ def profile_pictures(source: SourceFiles) -> Profile:
             conflicts=counts.conflicts,
             conflicts_such_as=counts.conflicting,
         ),
-        pictures=Pictures(
+        pictures=PictureProfile(
             formats=dict(counts.formats.most_common()),
             modes=dict(counts.modes.most_common()),
             broken=dict(counts.broken.most_common()),
@@ -103,7 +103,7 @@ def profile_pictures(source: SourceFiles) -> Profile:
 
 
 @dataclass(frozen=True)
-class Measured:
+class SizedPicture:
     """One picture by its header: its name below the root, its class, and its size in pixels."""
 
     name: str
@@ -112,20 +112,20 @@ class Measured:
     width: int
 
 
-def measure(source: SourceFiles, file: SourceFile) -> Measured | str:
+def measure(source: SourceFiles, file: SourceFile) -> SizedPicture | str:
     """Return the size of the picture in `file` by its header, or why it has none."""
     try:
         if file.reason:
             return file.detail
         with source.open(file) as stream, Image.open(stream, formats=FORMATS) as image:
-            return Measured(file.name, source.label(file.name) or "", image.height, image.width)
+            return SizedPicture(file.name, source.label(file.name) or "", image.height, image.width)
     except UnidentifiedImageError:
         return "no picture"
     except (*BROKEN, Image.DecompressionBombError) as error:
         return str(error)
 
 
-def _count(counts: _Counts, source: SourceFiles, file: SourceFile, sampled: bool, per_class: int) -> None:
+def _count(counts: _PictureCounters, source: SourceFiles, file: SourceFile, sampled: bool, per_class: int) -> None:
     try:
         if file.reason:
             raise OSError(file.detail)
@@ -162,7 +162,7 @@ def _count(counts: _Counts, source: SourceFiles, file: SourceFile, sampled: bool
     _compare(counts, encoded, file.name, label or "")
 
 
-def _compare(counts: _Counts, encoded: bytes, name: str, label: str) -> None:
+def _compare(counts: _PictureCounters, encoded: bytes, name: str, label: str) -> None:
     digest = hashlib.blake2b(encoded, digest_size=16).digest()
     first = counts.first.setdefault(digest, (name, label))
     if first[0] == name:
@@ -176,7 +176,7 @@ def _compare(counts: _Counts, encoded: bytes, name: str, label: str) -> None:
             counts.conflicting.append([first[0], name])
 
 
-def _broken(counts: _Counts, reason: str, name: str, detail: str) -> None:
+def _broken(counts: _PictureCounters, reason: str, name: str, detail: str) -> None:
     counts.broken[reason] += 1
     if len(counts.broken_such_as) < _SUCH_AS:
         counts.broken_such_as.append(f"{name} ({detail})")

@@ -7,7 +7,7 @@ import pyarrow as pa
 from trainyard.contract.artifacts.anomaly import Anomaly
 from trainyard.errors import ConfigurationError
 from trainyard.quality.arrow import forgo_pandas
-from trainyard.quality.pictures.pictures import Measured, measure
+from trainyard.quality.pictures.pictures import SizedPicture, measure
 from trainyard.quality.schema.conformity import SUCH_AS, Conformity, Rows, anomalies, check_rows
 from trainyard.quality.source import SourceFiles
 from trainyard.quality.tables.table import Ragged, read_table
@@ -24,12 +24,12 @@ def check_source(schema: TableSchema | PictureSchema, source: SourceFiles) -> li
         what = "a table" if source.is_table else "pictures"
         of = "pictures" if isinstance(schema, PictureSchema) else "a table"
         raise ConfigurationError(f"{source.path} is {what}, and the schema that of {of}. Name another schema.")
-    found = Conformity()
+    conformity = Conformity()
     if isinstance(schema, PictureSchema):
         measured = [(file.name, measure(source, file)) for file in source.files]
-        found.merge(check_rows(schema, _rows([entry for _, entry in measured if isinstance(entry, Measured)])))
+        conformity.merge(check_rows(schema, _rows([entry for _, entry in measured if isinstance(entry, SizedPicture)])))
         broken = [f"{name} ({entry})" for name, entry in measured if isinstance(entry, str)]
-        return [*_unreadable(broken), *anomalies(schema, found)]
+        return [*_unreadable(broken), *anomalies(schema, conformity)]
     ragged: list[Ragged] = []
     for item in read_table(source):
         if isinstance(item, Ragged):
@@ -37,8 +37,8 @@ def check_source(schema: TableSchema | PictureSchema, source: SourceFiles) -> li
             continue
         names = item.columns.schema.names
         columns = dict(zip(names, item.columns.columns, strict=True))
-        found.merge(check_rows(schema, Rows(item.columns.num_rows, columns, item.name)))
-    return [*_ragged(ragged), *anomalies(schema, found)]
+        conformity.merge(check_rows(schema, Rows(item.columns.num_rows, columns, item.name)))
+    return [*_ragged(ragged), *anomalies(schema, conformity)]
 
 
 def _ragged(rows: list[Ragged]) -> list[Anomaly]:
@@ -67,7 +67,7 @@ def _unreadable(broken: list[str]) -> list[Anomaly]:
     ]
 
 
-def _rows(measured: list[Measured]) -> Rows:
+def _rows(measured: list[SizedPicture]) -> Rows:
     columns = {
         "label": pa.array([entry.label for entry in measured], pa.string()),
         "measure/height": pa.array([float(entry.height) for entry in measured]),

@@ -106,11 +106,11 @@ def check_rows(schema: TableSchema | PictureSchema, rows: Rows) -> Conformity:
     return result
 
 
-def anomalies(schema: TableSchema | PictureSchema, found: Conformity) -> list[Anomaly]:
+def anomalies(schema: TableSchema | PictureSchema, conformity: Conformity) -> list[Anomaly]:
     """Return in which ways all rows together do not fit, by the order of the schema's columns, or []."""
     listed = [
         Anomaly(column=name, reason="absent", expected="a column", received=f"none in {file}", rows=0, such_as=[])
-        for name, file in found.absent.items()
+        for name, file in conformity.absent.items()
     ]
     listed += [
         Anomaly(
@@ -121,9 +121,9 @@ def anomalies(schema: TableSchema | PictureSchema, found: Conformity) -> list[An
             rows=0,
             such_as=[],
         )
-        for name, file in found.others.items()
+        for name, file in conformity.others.items()
     ]
-    for name, reason, misfit in _sorted(schema, found):
+    for name, reason, misfit in _sorted(schema, conformity):
         listed.append(
             Anomaly(
                 column=name,
@@ -131,11 +131,11 @@ def anomalies(schema: TableSchema | PictureSchema, found: Conformity) -> list[An
                 expected=_expected(schema, name, reason),
                 received=misfit.such_as[0][2],
                 rows=misfit.rows,
-                such_as=[f"{_name(place)} {place[2]}" for place in misfit.such_as],
+                such_as=[f"{_name(cell)} {cell[2]}" for cell in misfit.such_as],
             )
         )
     if isinstance(schema, TableSchema):
-        listed += _missing(schema, found)
+        listed += _missing(schema, conformity)
     return listed
 
 
@@ -198,13 +198,13 @@ def _note(result: Conformity, key: tuple[str, str], wrong: Mask, text: Callable[
     indices = np.flatnonzero(wrong).tolist()
     if indices:
         first = heapq.nsmallest(SUCH_AS, ((_place_of(rows.name(index)), index) for index in indices))
-        places = [(*place, _shown(text(index))) for place, index in first]
-        result.note(*key, Misfit(len(indices), places))
+        examples = [(*row, _shown(text(index))) for row, index in first]
+        result.note(*key, Misfit(len(indices), examples))
 
 
 def _is_in(texts: Any, values: Sequence[str]) -> Mask:
-    found = pc.is_in(texts, value_set=pa.array(values, pa.string()))
-    return np.asarray(found.to_numpy(zero_copy_only=False), bool)
+    allowed = pc.is_in(texts, value_set=pa.array(values, pa.string()))
+    return np.asarray(allowed.to_numpy(zero_copy_only=False), bool)
 
 
 def _place_of(source: str) -> tuple[str, int]:
@@ -212,27 +212,27 @@ def _place_of(source: str) -> tuple[str, int]:
     return (file, int(row)) if file and row.isascii() and row.isdecimal() else (source, 0)
 
 
-def _name(place: Place) -> str:
-    return f"{place[0]}:{place[1]}" if place[1] else place[0]
+def _name(cell: Place) -> str:
+    return f"{cell[0]}:{cell[1]}" if cell[1] else cell[0]
 
 
 def _shown(text: str) -> str:
     return repr(text[:_LONGEST]) + ("…" if len(text) > _LONGEST else "")
 
 
-def _missing(schema: TableSchema, found: Conformity) -> list[Anomaly]:
-    rows = max(1, found.rows)
+def _missing(schema: TableSchema, conformity: Conformity) -> list[Anomaly]:
+    rows = max(1, conformity.rows)
     return [
         Anomaly(
             column=name,
             reason="missing",
             expected=f"a value in all rows but {column.max_missing:.2%}",
-            received=f"{found.missing[name] / rows:.2%} missing",
-            rows=found.missing[name],
+            received=f"{conformity.missing[name] / rows:.2%} missing",
+            rows=conformity.missing[name],
             such_as=[],
         )
         for name, column in schema.columns.items()
-        if found.missing.get(name, 0) > column.max_missing * found.rows
+        if conformity.missing.get(name, 0) > column.max_missing * conformity.rows
     ]
 
 
@@ -257,13 +257,13 @@ def _list(values: Sequence[str]) -> str:
     return ", ".join(map(repr, values[:SUCH_AS])) + more
 
 
-def _sorted(schema: TableSchema | PictureSchema, found: Conformity) -> list[tuple[str, str, Misfit]]:
+def _sorted(schema: TableSchema | PictureSchema, conformity: Conformity) -> list[tuple[str, str, Misfit]]:
     """Return (column, reason, misfit) in the order of the schema's columns."""
     order = list(schema.columns) if isinstance(schema, TableSchema) else ["class", "size"]
     return [
-        (name, reason, found.misfits[name][reason])
-        for name in sorted(found.misfits, key=order.index)
-        for reason in sorted(found.misfits[name])
+        (name, reason, conformity.misfits[name][reason])
+        for name in sorted(conformity.misfits, key=order.index)
+        for reason in sorted(conformity.misfits[name])
     ]
 
 

@@ -55,7 +55,7 @@ class Moments:
         self.low, self.high = min(self.low, float(values.min())), max(self.high, float(values.max()))
 
 
-class Column:
+class ColumnCounter:
     """A `ColumnProfile` in the making. Numbers, days and texts are all counted until it is known what prevails."""
 
     def __init__(self, name: str) -> None:
@@ -180,7 +180,7 @@ def _digits(value: float) -> float:
 
 def numbers_profile(name: str, values: NDArray[np.float64]) -> ColumnProfile:
     """Return the profile of `values`, all finite."""
-    column = Column(name)
+    column = ColumnCounter(name)
     texts = pa.array([f"{value:g}" for value in values])
     column.add(Cells(texts, np.zeros(len(values), bool), values, np.full(len(values), np.nan)), str, 0)
     return column.profile()

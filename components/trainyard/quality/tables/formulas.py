@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from trainyard.errors import DataError, did_you_mean
 from trainyard.quality.tables.cells import Mask, as_texts, cells
-from trainyard.quality.tables.table import Batch
+from trainyard.quality.tables.table import RowBatch
 from trainyard.spec.recipe import Data
 from trainyard.spec.tables.formula import BIN, MOST_BINS, Cell, Constant, Node, parse
 
@@ -56,7 +56,7 @@ class Derived:
         return pa.array(read.numbers, mask=np.isnan(read.numbers))
 
 
-def with_derived(batch: Batch, data: Data) -> Batch:
+def with_derived(batch: RowBatch, data: Data) -> RowBatch:
     """Return the rows of `batch` that `data` keeps, with what it derives as further columns.
 
     Raises `DataError` if the formulas read a column that is not there.
@@ -69,8 +69,8 @@ def with_derived(batch: Batch, data: Data) -> Batch:
             raise DataError(f"{batch.file}: no column '{name}'.{did_you_mean(name, names)} Correct the recipe's data.")
     derived = Derived(data, {name: batch.columns[name] for name in names})
     columns = {name: batch.columns[name] for name in names} | derived.texts
-    kept = pa.RecordBatch.from_pydict(columns).filter(pa.array(derived.left))
-    return Batch(batch.file, kept, batch.rows[derived.left])
+    remaining = pa.RecordBatch.from_pydict(columns).filter(pa.array(derived.left))
+    return RowBatch(batch.file, remaining, batch.rows[derived.left])
 
 
 def _bins(numbers: Any, width: Any) -> Any:

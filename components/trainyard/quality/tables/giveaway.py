@@ -23,7 +23,7 @@ def giveaways(columns: Mapping[str, Cells], label: str, is_number: bool) -> dict
     out right if each value (each of 64 quantile groups of a number) is taken for its most frequent class.
     """
     target = columns[label]
-    found = {}
+    certainties = {}
     for name, other in columns.items():
         if name != label:
             certainty = (
@@ -32,8 +32,8 @@ def giveaways(columns: Mapping[str, Cells], label: str, is_number: bool) -> dict
                 else _certainty(groups(other), codes(target.texts.dictionary_encode()))
             )
             if certainty is not None:
-                found[name] = certainty
-    return found
+                certainties[name] = certainty
+    return certainties
 
 
 def are_enough(column: NDArray[np.int64]) -> bool:

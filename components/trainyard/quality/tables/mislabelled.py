@@ -50,9 +50,9 @@ def suspects(columns: Mapping[str, Cells], label: str) -> list[Suspect]:
     sure = np.zeros(len(labels), bool)
     for number in range(len(classes)):
         sure[_sure(np.flatnonzero(likely == number), labels == number, margins)] = True
-    found = np.flatnonzero(sure & (likely != labels))
-    found = found[np.argsort(-margins[found], kind="stable")]
-    return [Suspect(int(row), classes[labels[row]], classes[likely[row]]) for row in found]
+    rows = np.flatnonzero(sure & (likely != labels))
+    rows = rows[np.argsort(-margins[rows], kind="stable")]
+    return [Suspect(int(row), classes[labels[row]], classes[likely[row]]) for row in rows]
 
 
 def _scores(labels: NDArray[np.int64], columns: list[NDArray[np.int64]], classes: int) -> NDArray[np.float64]:

@@ -12,7 +12,7 @@ from pyarrow import parquet
 
 from trainyard.errors import DataError, did_you_mean
 from trainyard.quality.tables.cells import as_texts, is_list, joined
-from trainyard.storage.source_stream import local_file
+from trainyard.storage.source_stream import seekable_file
 
 _PARTITION = re.compile(r"([^/=]+)=([^/]*)/")
 _NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
@@ -25,7 +25,7 @@ def column_names(path: str, name: str) -> list[str]:
     Raises as `read_parquet`.
     """
     try:
-        with local_file(path) as local, parquet.ParquetFile(local) as opened:
+        with seekable_file(path) as local, parquet.ParquetFile(local) as opened:
             schema = opened.schema_arrow
             plain = [column for column in schema.names if _is_plain(schema.field(column).type)]
             return list(dict.fromkeys([*plain, *_partitions(name)]))
@@ -50,7 +50,7 @@ def read_parquet(
     column that is missing or not of one value a row.
     """
     parts = _partitions(name)
-    with local_file(path) as local:
+    with seekable_file(path) as local:
         try:
             opened = parquet.ParquetFile(local)
         except _UNREADABLE as error:
@@ -58,14 +58,14 @@ def read_parquet(
         with opened:
             schema = opened.schema_arrow
             _check(schema, columns, parts, name, separators)
-            wanted = [column for column in columns if column in schema.names]
+            present = [column for column in columns if column in schema.names]
             for group in range(first, opened.num_row_groups if end is None else end):
                 try:
-                    for batch in opened.iter_batches(rows, row_groups=[group], columns=wanted):
+                    for batch in opened.iter_batches(rows, row_groups=[group], columns=present):
                         _require_text(batch, f"{name}: row group {group}")
                         yield _texts(batch, columns, parts, separators or {})
                 except _UNREADABLE as error:
-                    raise _broken(f"{name}: row group {group}{_column(opened, group, wanted)}", error) from error
+                    raise _broken(f"{name}: row group {group}{_column(opened, group, present)}", error) from error
                 except ValueError as error:
                     raise DataError(f"{name}: row group {group}: {error}.") from error
 
@@ -84,7 +84,7 @@ def _require_text(batch: Any, where: str) -> None:
 
 
 def _texts(batch: Any, columns: Sequence[str], parts: dict[str, str], separators: Mapping[str, str]) -> Any:
-    there = {
+    present = {
         column: joined(values, separators[column])
         if column in separators and is_list(values.type)
         else as_texts(values)
@@ -92,14 +92,14 @@ def _texts(batch: Any, columns: Sequence[str], parts: dict[str, str], separators
     }
     rows = batch.num_rows
     return pa.RecordBatch.from_pydict(
-        {column: there.get(column, pa.array([parts.get(column, "")] * rows, pa.string())) for column in columns}
+        {column: present.get(column, pa.array([parts.get(column, "")] * rows, pa.string())) for column in columns}
     )
 
 
 def _partitions(name: str) -> dict[str, str]:
     """Return the columns that the folders of the file `name` stand for, as Hive writes them."""
-    found = {unquote(column): unquote(value) for column, value in _PARTITION.findall(name)}
-    return {column: "" if value == _NO_VALUE else value for column, value in found.items()}
+    partitions = {unquote(column): unquote(value) for column, value in _PARTITION.findall(name)}
+    return {column: "" if value == _NO_VALUE else value for column, value in partitions.items()}
 
 
 def _check(

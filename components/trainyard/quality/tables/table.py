@@ -31,7 +31,7 @@ _ROWS = 1 << 14  # of a Parquet file that are read at once; chosen
 
 
 @dataclass(frozen=True)
-class Batch:
+class RowBatch:
     """Rows of one file: columns of text, and for each row its number; the header of a CSV file is row 1."""
 
     file: str
@@ -53,7 +53,7 @@ class Ragged:
     expected: int
 
 
-def read_table(source: SourceFiles) -> Iterator[Batch | Ragged]:
+def read_table(source: SourceFiles) -> Iterator[RowBatch | Ragged]:
     """Yield the rows of all files in order; rows of nothing but empty cells are left out.
 
     Raises `DataError` that names the file if it is empty, its header differs from that of the first file or repeats
@@ -75,14 +75,14 @@ def read_table(source: SourceFiles) -> Iterator[Batch | Ragged]:
             raise _unreadable(file.name, error) from error
 
 
-def _parquet(source: SourceFiles) -> Iterator[Batch]:
+def _parquet(source: SourceFiles) -> Iterator[RowBatch]:
     paths = {file.name: f"{source.root.rstrip('/')}/{file.name}" for file in source.files}
     columns: list[str] = []
     for name, path in paths.items():
         columns = columns or column_names(path, name)
         rows = 0
         for texts in read_parquet(path, name, columns, _ROWS):
-            yield Batch(name, texts, np.arange(rows + 1, rows + 1 + texts.num_rows))
+            yield RowBatch(name, texts, np.arange(rows + 1, rows + 1 + texts.num_rows))
             rows += texts.num_rows
 
 
@@ -133,7 +133,7 @@ def _header(stream: IO[bytes], name: str, quote: Quote) -> tuple[list[str], Dial
     return header, dialect
 
 
-def _rows(stream: IO[bytes], header: list[str], name: str, dialect: Dialect) -> Iterator[Batch | Ragged]:
+def _rows(stream: IO[bytes], header: list[str], name: str, dialect: Dialect) -> Iterator[RowBatch | Ragged]:
     ragged: list[Ragged] = []
     guarded = _Guarded(stream)
 
@@ -168,7 +168,7 @@ def _rows(stream: IO[bytes], header: list[str], name: str, dialect: Dialect) -> 
             raise DataError(_not_csv(name, error, header)) from error
         yield from ragged[yielded:]
         yielded = len(ragged)
-        batch = Batch(name, columns, _numbers(good, columns.num_rows, [item.row for item in ragged]))
+        batch = RowBatch(name, columns, _numbers(good, columns.num_rows, [item.row for item in ragged]))
         good += columns.num_rows
         yield _without_empty(batch)
     guarded.require_whole()
@@ -208,13 +208,13 @@ def _numbers(good: int, count: int, ragged: list[int]) -> NDArray[np.int64]:
     return index + 2 + np.searchsorted(before, index, side="right")
 
 
-def _without_empty(batch: Batch) -> Batch:
+def _without_empty(batch: RowBatch) -> RowBatch:
     filled = np.zeros(batch.columns.num_rows, bool)
     for column in batch.columns.columns:
         filled |= np.asarray(pc.binary_length(column)) > 0
         if filled.all():
             return batch
-    return Batch(batch.file, batch.columns.filter(pa.array(filled)), batch.rows[filled])
+    return RowBatch(batch.file, batch.columns.filter(pa.array(filled)), batch.rows[filled])
 
 
 def _other_header(header: list[str], first: list[str], name: str, first_name: str) -> str:
@@ -235,6 +235,6 @@ def _unreadable(name: str, error: Exception) -> DataError:
 def _not_csv(name: str, error: Exception, header: Sequence[str]) -> str:
     if "straddl" in str(error):
         return f"{name}: a row is longer than {_BLOCK >> 20} MiB. A quote that is opened and not closed is the cause."
-    if place := _PLACE.search(str(error)):
-        name = f"{name}: row {int(place[2]) + 1}: column '{header[int(place[1])]}'"
+    if position := _PLACE.search(str(error)):
+        name = f"{name}: row {int(position[2]) + 1}: column '{header[int(position[1])]}'"
     return f"{name}: is no CSV in UTF-8 ({error}). Save it as UTF-8, and quote cells as RFC 4180 or data.quote say."

@@ -15,11 +15,11 @@ from trainyard.quality.profile import ColumnProfile, Profile, Repeats
 from trainyard.quality.sample import RowSample
 from trainyard.quality.source import SourceFiles
 from trainyard.quality.tables.cells import Cells, cells
-from trainyard.quality.tables.columns import Column
+from trainyard.quality.tables.columns import ColumnCounter
 from trainyard.quality.tables.formulas import with_derived
 from trainyard.quality.tables.giveaway import giveaways
 from trainyard.quality.tables.mislabelled import suspects
-from trainyard.quality.tables.table import Batch, Ragged, find_delimiter, read_table
+from trainyard.quality.tables.table import Ragged, RowBatch, find_delimiter, read_table
 from trainyard.spec.recipe import Data
 
 _FIRST = 5
@@ -37,21 +37,21 @@ def profile_table(
     too, and whose `where` leaves rows out. Raises `ConfigurationError` if there is no
     column `label`, `DataError` if the files cannot be read or have no rows.
     """
-    counts = _Counts(label)
+    counts = _ColumnCounters(label)
     for item in read_table(source):
-        counts.add(with_derived(item, data) if data and isinstance(item, Batch) else item)
+        counts.add(with_derived(item, data) if data and isinstance(item, RowBatch) else item)
     if not counts.columns or not counts.rows:
         raise DataError(f"{source.path}: there are no rows below the header. Name a file with data.")
     columns = [column.profile() for column in counts.columns.values()]
-    found = label or _likely_label(columns, counts.rows)
-    label_column = next((column for column in columns if column.name == found), None)
+    label_name = label or _likely_label(columns, counts.rows)
+    label_column = next((column for column in columns if column.name == label_name), None)
     if is_number is None:
         is_number = label_column is not None and _is_target(label_column)
     classes = {}
     if label_column is not None and not is_number:
         classes = counts.columns[label_column.name].most_common(_CLASSES)
-    drawn = counts.drawn() if found else {}
-    certainty = giveaways(drawn, found, is_number) if found else {}
+    drawn = counts.drawn() if label_name else {}
+    certainty = giveaways(drawn, label_name, is_number) if label_name else {}
     repeated = counts.repeated()
     profile = Profile(
         source=source.path,
@@ -62,14 +62,14 @@ def profile_table(
         rows=counts.rows,
         ragged=counts.ragged,
         ragged_such_as=counts.ragged_such_as,
-        label=found,
-        label_is_guessed=label is None and found is not None,
+        label=label_name,
+        label_is_guessed=label is None and label_name is not None,
         classes=classes,
         columns=columns,
         first=counts.first,
         repeated=repeated,
         giveaways=list(certainty),
-        mislabelled=counts.mislabelled(drawn, found) if found and classes else [],
+        mislabelled=counts.mislabelled(drawn, label_name) if label_name and classes else [],
         pictures=None,
         findings=[],
         others=source.others,
@@ -78,9 +78,9 @@ def profile_table(
 
 
 @dataclass
-class _Counts:
+class _ColumnCounters:
     label: str | None
-    columns: dict[str, Column] = field(default_factory=dict)
+    columns: dict[str, ColumnCounter] = field(default_factory=dict)
     rows: int = 0
     ragged: int = 0
     ragged_such_as: list[str] = field(default_factory=list)
@@ -88,9 +88,9 @@ class _Counts:
     sample: RowSample | None = None
     whole: HashSample = field(default_factory=HashSample)
     features: HashSample = field(default_factory=HashSample)
-    starts: list[tuple[int, Batch]] = field(default_factory=list)
+    starts: list[tuple[int, RowBatch]] = field(default_factory=list)
 
-    def add(self, item: Batch | Ragged) -> None:
+    def add(self, item: RowBatch | Ragged) -> None:
         if isinstance(item, Ragged):
             self.ragged += 1
             if len(self.ragged_such_as) < _SUCH_AS:
@@ -103,7 +103,7 @@ class _Counts:
                     f"--label {self.label}: no such column.{did_you_mean(self.label, names)} "
                     f"The header has: {', '.join(names)[:400]}."
                 )
-            self.columns = {name: Column(name) for name in names}
+            self.columns = {name: ColumnCounter(name) for name in names}
             self.sample = RowSample(len(names))
             self.first = [names, *_texts(item.columns.slice(0, _FIRST))]
         self.sample.add(item.columns, self.rows)
@@ -134,9 +134,9 @@ class _Counts:
         """Return the name, the label and the likely class of each suspicious row of those `drawn`, the surest first."""
         assert self.sample is not None  # noqa: S101 - there are rows
         places = self.sample.places()
-        return [(self._name(places[each.place]), each.label, each.likely) for each in suspects(drawn, label)]
+        return [(self._name(places[row.place]), row.label, row.likely) for row in suspects(drawn, label)]
 
-    def _count(self, batch: Batch) -> None:
+    def _count(self, batch: RowBatch) -> None:
         index = np.arange(self.rows, self.rows + batch.columns.num_rows)
         whole = np.zeros(len(index), np.uint64)
         features = whole
@@ -148,11 +148,11 @@ class _Counts:
                 features = combined(features, of_cells)
         self._add_rows(batch, whole, features, index)
 
-    def _add_rows(self, batch: Batch, whole: Hashes, features: Hashes, index: NDArray[np.int64]) -> None:
+    def _add_rows(self, batch: RowBatch, whole: Hashes, features: Hashes, index: NDArray[np.int64]) -> None:
         self.whole.add(whole, index)
         if self.label is not None:
             self.features.add(features, index)
-        self.starts.append((self.rows, Batch(batch.file, None, batch.rows[:1])))
+        self.starts.append((self.rows, RowBatch(batch.file, None, batch.rows[:1])))
 
     def _name(self, row: int) -> str:
         """Return the name of the row at a place of the source, exact if no ragged row came between."""
@@ -169,9 +169,9 @@ def _likely_label(columns: list[ColumnProfile], rows: int) -> str | None:
     fitting = [
         column for column in columns if column.distinct >= 2 and column.type in ("category", "integer", "number")
     ]
-    for wanted in _LABELS:
+    for usual in _LABELS:
         for column in fitting:
-            if column.name.lower() == wanted:
+            if column.name.lower() == usual:
                 return column.name
     last = columns[-1]
     return last.name if last in fitting and last.distinct <= min(100, max(2, rows // 10)) else None

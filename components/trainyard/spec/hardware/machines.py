@@ -156,10 +156,10 @@ def _carries(known: Machines, name: str, machine: Machine, pool: Pool) -> bool:
 
 def _mismatch(known: Machines, name: str, machine: Machine, pool: Pool, platform: Platform) -> str:
     has = f"{machine.count} {machine.accelerator}" if machine.accelerator else "no accelerator"
-    wanted = f"{pool.count} {pool.accelerator}" if pool.accelerator else "none"
+    pool_has = f"{pool.count} {pool.accelerator}" if pool.accelerator else "none"
     fitting = machine_of(pool.model_copy(update={"machine": None}), platform)
     advice = f"Name {fitting[0]}" if fitting else _nearest_count(known, pool)
-    return f"a {name} has {has}, and the pool says {wanted}. {advice}."
+    return f"a {name} has {has}, and the pool says {pool_has}. {advice}."
 
 
 def _nearest_count(known: Machines, pool: Pool) -> str:

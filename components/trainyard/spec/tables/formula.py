@@ -102,23 +102,23 @@ def columns(node: Node) -> dict[str, Kind]:
         return {}
     if isinstance(node, Cell):
         return {node.column: node.kind}
-    found: dict[str, Kind] = {}
+    by_name: dict[str, Kind] = {}
     for argument in node.arguments:
         for name, kind in columns(argument).items():
-            found[name] = "number" if "number" in (kind, found.get(name)) else kind
-    return found
+            by_name[name] = "number" if "number" in (kind, by_name.get(name)) else kind
+    return by_name
 
 
 def kinds(formulas: Iterable[str]) -> dict[str, Kind]:
     """Return the columns that `formulas` read, and as what: text if they only ask whether it is missing."""
-    found: dict[str, Kind] = {}
+    by_column: dict[str, Kind] = {}
     for text in formulas:
         for cell, is_asked in _cells(parse(text)):
             if is_asked:
-                found.setdefault(cell.column, "text")
-            elif cell.kind == "number" or cell.column not in found:
-                found[cell.column] = cell.kind
-    return found
+                by_column.setdefault(cell.column, "text")
+            elif cell.kind == "number" or cell.column not in by_column:
+                by_column[cell.column] = cell.kind
+    return by_column
 
 
 def mixed(node: Node, others: Mapping[str, Kind]) -> str | None:
@@ -174,17 +174,17 @@ def _natural(tree: ast.expr) -> Kind | None:
     return None if isinstance(tree, ast.Name) or _calls(tree, "column") else "number"
 
 
-def _node(tree: ast.expr, wanted: Kind) -> Node:
+def _node(tree: ast.expr, kind: Kind) -> Node:
     natural = _natural(tree)
-    if natural not in (None, wanted):
-        raise ValueError(f"'{_source(tree)}' is a {natural}, where a {wanted} is expected")
+    if natural not in (None, kind):
+        raise ValueError(f"'{_source(tree)}' is a {natural}, where a {kind} is expected")
     match tree:
         case ast.Constant(value=bool() | int() | float() | str() as value):
-            return Constant(value if isinstance(value, bool | str) else float(value), wanted)
+            return Constant(value if isinstance(value, bool | str) else float(value), kind)
         case ast.Name(id=name):
-            return _cell(name, wanted)
+            return _cell(name, kind)
         case ast.Call(func=ast.Name(id="column"), args=[ast.Constant(value=str() as name)], keywords=[]):
-            return _cell(name, wanted)
+            return _cell(name, kind)
         case ast.Call(func=ast.Name(id="missing"), args=[argument], keywords=[]):
             return Call("is_null", (_node(argument, _natural(argument) or "text"),), "truth")
         case ast.Call(func=ast.Name(id="bin"), args=[argument, ast.Constant(value=int() | float() as width)]):
@@ -239,10 +239,10 @@ def _joined(kernel: str, nodes: list[Node]) -> Node:
     return joined
 
 
-def _cell(name: str, wanted: Kind) -> Cell:
-    if wanted == "truth":
+def _cell(name: str, kind: Kind) -> Cell:
+    if kind == "truth":
         raise ValueError(f"the column '{name[:_SHOWN]}' is no condition. Compare it, as in {name[:_SHOWN]} == 'yes'")
-    return Cell(name, wanted)
+    return Cell(name, kind)
 
 
 def _calls(tree: ast.expr, name: str) -> bool:

@@ -12,7 +12,7 @@ from trainyard.contract.artifacts.evaluate import ClassMetrics, Confidence, Roc
 from trainyard.contract.statistics.scores import LIKELY
 from trainyard.steps.evaluate.metrics.measure import confidence_bins, present_classes
 from trainyard.steps.evaluate.metrics.multi_label import judged_classes
-from trainyard.steps.evaluate.metrics.predictions import Predictions
+from trainyard.steps.evaluate.metrics.predictions import SplitPredictions
 
 CURVES = 20
 """Classes that get a ROC curve; of more, those with the smallest area. Chosen for a readable plot."""
@@ -24,7 +24,7 @@ SCATTER = 1000
 """Examples in the plot of predictions against targets. Chosen."""
 
 
-def class_metrics(predictions: Predictions, labels: list[str]) -> list[ClassMetrics]:
+def class_metrics(predictions: SplitPredictions, labels: list[str]) -> list[ClassMetrics]:
     """Return precision, recall and F1 of each class in id order; 0 if a class was never found or has no examples."""
     several = predictions.labels.ndim == 2
     precision, recall, f1, _ = sklearn_metrics.precision_recall_fscore_support(
@@ -47,13 +47,13 @@ def class_metrics(predictions: Predictions, labels: list[str]) -> list[ClassMetr
     ]
 
 
-def confusion(predictions: Predictions, classes: int) -> list[list[int]]:
+def confusion(predictions: SplitPredictions, classes: int) -> list[list[int]]:
     """Return how many examples of class i (row) were taken for class j (column)."""
     matrix = sklearn_metrics.confusion_matrix(predictions.labels, predictions.predicted, labels=np.arange(classes))
     return [[int(count) for count in row] for row in matrix]
 
 
-def roc_curves(predictions: Predictions, labels: list[str]) -> list[Roc]:
+def roc_curves(predictions: SplitPredictions, labels: list[str]) -> list[Roc]:
     """Return one class against the rest, for each class that has examples; of two classes, for the second alone."""
     several = predictions.labels.ndim == 2
     present = judged_classes(predictions) if several else present_classes(predictions)
@@ -63,7 +63,7 @@ def roc_curves(predictions: Predictions, labels: list[str]) -> list[Roc]:
     return [_curve(predictions, label, labels[label]) for label in chosen]
 
 
-def calibration(predictions: Predictions) -> list[Confidence]:
+def calibration(predictions: SplitPredictions) -> list[Confidence]:
     """Return the bins of confidence that have examples, in rising order."""
     bins, confidence, right = confidence_bins(predictions)
     return [
@@ -77,21 +77,21 @@ def calibration(predictions: Predictions) -> list[Confidence]:
     ]
 
 
-def scatter(predictions: Predictions, seed: int) -> list[tuple[float, float]]:
+def scatter(predictions: SplitPredictions, seed: int) -> list[tuple[float, float]]:
     """Return (target, prediction) of up to 1,000 examples drawn by `seed`."""
     count = len(predictions.labels)
     chosen = np.sort(np.random.default_rng(seed).permutation(count)[:SCATTER])
     return [(float(predictions.labels[index]), float(predictions.outputs[index])) for index in chosen]
 
 
-def _has(predictions: Predictions, label: int) -> NDArray[Any]:
+def _has(predictions: SplitPredictions, label: int) -> NDArray[Any]:
     """Return which examples have the class (n,)."""
     labels = predictions.labels
     result: NDArray[Any] = labels[:, label] if labels.ndim == 2 else labels == label
     return result
 
 
-def _hardest(predictions: Predictions, present: NDArray[Any]) -> list[int]:
+def _hardest(predictions: SplitPredictions, present: NDArray[Any]) -> list[int]:
     if len(present) <= CURVES:
         return [int(label) for label in present]
     areas = [
@@ -103,14 +103,14 @@ def _hardest(predictions: Predictions, present: NDArray[Any]) -> list[int]:
     return sorted(int(present[index]) for index in np.argsort(areas, kind="stable")[:CURVES])
 
 
-def _curve(predictions: Predictions, label: int, name: str) -> Roc:
+def _curve(predictions: SplitPredictions, label: int, name: str) -> Roc:
     false, true, threshold = sklearn_metrics.roc_curve(
         _has(predictions, label), predictions.outputs[:, label], sample_weight=predictions.weights
     )
-    kept = np.unique(np.linspace(0, len(false) - 1, POINTS).round().astype(np.int64))
+    indices = np.unique(np.linspace(0, len(false) - 1, POINTS).round().astype(np.int64))
     return Roc(
         label=name,
-        false_positive_rate=false[kept].tolist(),
-        true_positive_rate=true[kept].tolist(),
-        threshold=np.minimum(threshold[kept], 1.0).tolist(),
+        false_positive_rate=false[indices].tolist(),
+        true_positive_rate=true[indices].tolist(),
+        threshold=np.minimum(threshold[indices], 1.0).tolist(),
     )

@@ -17,7 +17,7 @@ from trainyard.contract.document import Split
 from trainyard.data import trained
 from trainyard.data.examples import ExampleFolder, KeyedBatch
 from trainyard.errors import DataError
-from trainyard.steps.evaluate.metrics.predictions import Floats, Predictions
+from trainyard.steps.evaluate.metrics.predictions import Floats, SplitPredictions
 
 if TYPE_CHECKING:
     from tensorflow import _ConcreteFunction
@@ -35,7 +35,7 @@ def load_predictor(folder: str, examples: ExampleFolder) -> Predict:
 
 def model_predictions(
     predict: Predict, folder: str, examples: ExampleFolder, split: Split, batches: tf.data.Dataset[KeyedBatch]
-) -> tuple[Predictions, NDArray[Any]]:
+) -> tuple[SplitPredictions, NDArray[Any]]:
     """Return the predictions of `predict` (the model of `folder`) for `split`, and the examples' keys (n,) bytes.
 
     `batches` is the dataset `examples.batches(split, …)`.
@@ -54,12 +54,12 @@ def model_predictions(
             events.progress(done, total, "examples")
     if not keys:
         raise DataError(f"{examples.uri}: the split '{split}' holds no examples to judge. Give it a fraction above 0.")
-    predictions = Predictions(np.concatenate(labels), np.concatenate(outputs), examples.weights(split))
+    predictions = SplitPredictions(np.concatenate(labels), np.concatenate(outputs), examples.weights(split))
     _require_finite(predictions.outputs, folder)
     return predictions, np.concatenate(keys)
 
 
-def champion_predictions(folder: str, examples: ExampleFolder, split: Split, batch_size: int) -> Predictions:
+def champion_predictions(folder: str, examples: ExampleFolder, split: Split, batch_size: int) -> SplitPredictions:
     """Return the predictions of the SavedModel `folder` for the raw features of `split`, through its serving signature.
 
     Its classes are matched with ours by name: probabilities (n, classes + 1), the last column the highest of the
@@ -88,7 +88,7 @@ def champion_predictions(folder: str, examples: ExampleFolder, split: Split, bat
         raise DataError(
             f"{folder}: predicts {_listed(targets)}, and these examples have {_listed(document.targets)} as targets."
         )
-    return Predictions(np.concatenate(labels), predictions, examples.weights(split))
+    return SplitPredictions(np.concatenate(labels), predictions, examples.weights(split))
 
 
 def _require_finite(outputs: Floats, folder: str) -> None:
@@ -119,9 +119,9 @@ def _inputs(folder: str, signature: _ConcreteFunction, examples: ExampleFolder) 
     for name, feature in names.items():
         if feature is None:
             raise DataError(f"{folder}: its input '{name}' is no raw feature of these examples ({_listed(raw)}).")
-        wanted = inputs[name].dtype.name
-        if raw[feature].dtype != wanted:
-            raise DataError(f"{folder}: its input '{name}' is {wanted}, the raw feature is {raw[feature].dtype}.")
+        dtype = inputs[name].dtype.name
+        if raw[feature].dtype != dtype:
+            raise DataError(f"{folder}: its input '{name}' is {dtype}, the raw feature is {raw[feature].dtype}.")
     return {name: feature for name, feature in names.items() if feature is not None}
 
 

@@ -20,11 +20,11 @@ from trainyard.spec.gates import MAIN_METRIC
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.evaluate import curves
 from trainyard.steps.evaluate.drifted import drifted, judge_drift
-from trainyard.steps.evaluate.gate import Champion, Measured, Subject, judge
+from trainyard.steps.evaluate.gate import ChampionState, MetricPair, Subject, judge
 from trainyard.steps.evaluate.metrics import custom as custom_metrics
 from trainyard.steps.evaluate.metrics.bootstrap import difference, intervals
 from trainyard.steps.evaluate.metrics.measure import measure
-from trainyard.steps.evaluate.metrics.predictions import Predictions
+from trainyard.steps.evaluate.metrics.predictions import SplitPredictions
 from trainyard.steps.evaluate.predict import champion_predictions, load_predictor, model_predictions
 from trainyard.steps.evaluate.reported_metrics import judge_reported
 from trainyard.steps.evaluate.slices import Columns, slice_masks, slice_metrics
@@ -97,18 +97,18 @@ def _evaluate(recipe: Recipe, examples: str, model: str, output: Path, champion_
     events.emit("evaluated", examples=len(keys), verdict=verdict.verdict, **metrics)
 
 
-def _champion(uri: str, examples: ExampleFolder, batch_size: int) -> tuple[Predictions | None, Champion]:
+def _champion(uri: str, examples: ExampleFolder, batch_size: int) -> tuple[SplitPredictions | None, ChampionState]:
     if not uri:
-        return None, Champion(present=False)
+        return None, ChampionState(present=False)
     try:
         folder = str(storage.local(uri, made_by="push"))
-        return champion_predictions(folder, examples, SPLIT, batch_size), Champion(present=True)
+        return champion_predictions(folder, examples, SPLIT, batch_size), ChampionState(present=True)
     except DataError as error:
         events.emit("champion_not_comparable", reason=error)
-        return None, Champion(present=True, fault=str(error))
+        return None, ChampionState(present=True, fault=str(error))
 
 
-def _metrics(recipe: Recipe, candidate: Predictions) -> tuple[dict[str, float], dict[str, Interval]]:
+def _metrics(recipe: Recipe, candidate: SplitPredictions) -> tuple[dict[str, float], dict[str, Interval]]:
     resamples = recipe.evaluate.bootstrap
     metrics = measure(recipe.task, candidate)
     bounds = intervals(recipe.task, candidate, metrics, resamples, recipe.seed)
@@ -119,7 +119,7 @@ def _metrics(recipe: Recipe, candidate: Predictions) -> tuple[dict[str, float], 
     return metrics, bounds
 
 
-def _target(recipe: Recipe, name: str, candidate: Predictions) -> TargetMetrics:
+def _target(recipe: Recipe, name: str, candidate: SplitPredictions) -> TargetMetrics:
     metrics = measure(recipe.task, candidate)
     bounds = intervals(recipe.task, candidate, {"mae": metrics["mae"]}, recipe.evaluate.bootstrap, recipe.seed)
     return TargetMetrics(
@@ -131,26 +131,26 @@ def _target(recipe: Recipe, name: str, candidate: Predictions) -> TargetMetrics:
     )
 
 
-def _beside(recipe: Recipe, candidate: Predictions, trees: Predictions, examples: int) -> Boosted:
+def _beside(recipe: Recipe, candidate: SplitPredictions, trees: SplitPredictions, examples: int) -> Boosted:
     """Return how the answers of the trees, which learnt from so many `examples`, compare with the candidate's."""
     metrics = measure(recipe.task, trees)
     differences = {
         name: difference(recipe.task, name, candidate, trees, recipe.evaluate.bootstrap, recipe.seed)
         for name in metrics.keys() & {"roc_auc", MAIN_METRIC[recipe.task]}
     }
-    found = {name: interval for name, interval in sorted(differences.items()) if interval is not None}
-    return Boosted(examples=examples, metrics=metrics, differences=found)
+    intervals = {name: interval for name, interval in sorted(differences.items()) if interval is not None}
+    return Boosted(examples=examples, metrics=metrics, differences=intervals)
 
 
 def _measured(
     recipe: Recipe,
-    candidate: Predictions,
-    champion: Predictions | None,
-    trees: Predictions | None,
+    candidate: SplitPredictions,
+    champion: SplitPredictions | None,
+    trees: SplitPredictions | None,
     masks: Masks,
-) -> dict[Subject, Measured]:
+) -> dict[Subject, MetricPair]:
     """Return what the recipe's gates are about, as far as it is defined."""
-    measured: dict[Subject, Measured] = {}
+    measured: dict[Subject, MetricPair] = {}
     for gate in recipe.evaluate.gates:
         subject = Subject(gate.metric, gate.slice, gate.against, gate.target)
         rival = champion if gate.against == "champion" else trees
@@ -168,19 +168,21 @@ def _measured(
     return measured
 
 
-def _measure(recipe: Recipe, metric: str, candidate: Predictions, rival: Predictions | None) -> Measured | None:
+def _measure(
+    recipe: Recipe, metric: str, candidate: SplitPredictions, rival: SplitPredictions | None
+) -> MetricPair | None:
     resamples, seed = recipe.evaluate.bootstrap, recipe.seed
     value = measure(recipe.task, candidate).get(metric)
     if value is None:
         return None
     interval = intervals(recipe.task, candidate, {metric: value}, resamples, seed).get(metric)
     if rival is None:
-        return Measured(value, interval)
+        return MetricPair(value, interval)
     rival_value = measure(recipe.task, rival).get(metric)
-    return Measured(value, interval, rival_value, difference(recipe.task, metric, candidate, rival, resamples, seed))
+    return MetricPair(value, interval, rival_value, difference(recipe.task, metric, candidate, rival, resamples, seed))
 
 
-def _columns(recipe: Recipe, examples: ExampleFolder, candidate: Predictions) -> tuple[Columns, Columns]:
+def _columns(recipe: Recipe, examples: ExampleFolder, candidate: SplitPredictions) -> tuple[Columns, Columns]:
     """Return the columns that slices are made of: of the judged split, and the numbers of the training split."""
     label = recipe.data.label
     derive = recipe.data.derived_features

@@ -16,7 +16,7 @@ from trainyard.spec.recipe import Recipe
 from trainyard.spec.tables.columns import Date
 from trainyard.steps.evaluate.metrics.bootstrap import intervals
 from trainyard.steps.evaluate.metrics.measure import measure
-from trainyard.steps.evaluate.metrics.predictions import Predictions
+from trainyard.steps.evaluate.metrics.predictions import SplitPredictions
 
 BINS = 4
 """Bins of a number: the quarters of the training split. Chosen: finer ones hold too few examples of a small split."""
@@ -61,7 +61,7 @@ def slice_masks(
 
 
 def slice_metrics(
-    recipe: Recipe, masks: Mapping[str, NDArray[np.bool_]], predictions: Predictions
+    recipe: Recipe, masks: Mapping[str, NDArray[np.bool_]], predictions: SplitPredictions
 ) -> list[SliceMetrics]:
     """Return the metrics of each slice, with the interval of the main one."""
     main = MAIN_METRIC[recipe.task]
@@ -80,8 +80,8 @@ def _text(value: Any) -> str:
 
 def _by_value(values: NDArray[Any]) -> Iterator[tuple[str, NDArray[np.bool_]]]:
     names, counts = np.unique(values.astype(str), return_counts=True)
-    kept = np.sort(np.argsort(-counts, kind="stable")[:MOST])
-    for name in sorted(map(str, names[kept]), key=_order):
+    most_frequent = np.sort(np.argsort(-counts, kind="stable")[:MOST])
+    for name in sorted(map(str, names[most_frequent]), key=_order):
         yield name or "missing", values == name
 
 

@@ -14,7 +14,7 @@ from trainyard.contract.artifacts.evaluate import Mistake
 from trainyard.contract.artifacts.preprocess import Examples
 from trainyard.contract.statistics.scores import LIKELY
 from trainyard.data.examples import KeyedBatch
-from trainyard.steps.evaluate.metrics.predictions import Floats, Predictions
+from trainyard.steps.evaluate.metrics.predictions import Floats, SplitPredictions
 
 FOLDER = "worst"
 
@@ -24,7 +24,7 @@ SIDES = (112, 224)
 
 def worst_examples(
     count: int,
-    predictions: Predictions,
+    predictions: SplitPredictions,
     keys: NDArray[Any],
     examples: Examples,
     batches: tf.data.Dataset[KeyedBatch],
@@ -59,19 +59,19 @@ def worst_examples(
 
 
 def _images(
-    examples: Examples, batches: tf.data.Dataset[KeyedBatch], wanted: NDArray[np.int64]
+    examples: Examples, batches: tf.data.Dataset[KeyedBatch], indices: NDArray[np.int64]
 ) -> dict[int, NDArray[np.float32]]:
     """Return the wanted examples' pictures by place in the split; none if the examples are no images."""
     feature = next((feature.name for feature in examples.features if feature.encoded), None)
-    if feature is None or len(wanted) == 0:
+    if feature is None or len(indices) == 0:
         return {}
     images: dict[int, NDArray[np.float32]] = {}
     first = 0
     for features, label, _key in batches:
-        in_batch = wanted[(wanted >= first) & (wanted < first + len(label))]
+        in_batch = indices[(indices >= first) & (indices < first + len(label))]
         images.update({int(index): features[feature][index - first].numpy() for index in in_batch})
         first += len(label)
-        if len(images) == len(wanted):
+        if len(images) == len(indices):
             break
     return images
 
@@ -87,7 +87,7 @@ def _picture(pixels: Floats) -> Image.Image:
     return image
 
 
-def _predicted(predictions: Predictions, index: int) -> NDArray[Any]:
+def _predicted(predictions: SplitPredictions, index: int) -> NDArray[Any]:
     """Return what was predicted of an example, in the form of its label."""
     outputs = np.asarray(predictions.outputs[index])
     if predictions.labels.dtype.kind == "b":

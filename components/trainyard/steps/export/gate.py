@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from trainyard.contract.artifacts.gate import Threshold, Verdict
 from trainyard.spec.gates import MAIN_METRIC, Task
-from trainyard.steps.export.parity import Measured
+from trainyard.steps.export.parity import ParityFigures
 
 MAX_SKEW = 1e-5
 """Largest difference of a float32 file that computes the same function: rounding in another order of operations.
@@ -16,15 +16,18 @@ Measured: 2e-7 to 1e-6 on the probabilities of small networks. An error of the t
 _EXACT = ("saved_model", "keras")
 
 
-def judge(measured: Sequence[Measured], task: Task, max_accuracy_drop: float) -> Verdict:
-    """Return the verdict over all files; each must hold every threshold that applies to its format."""
-    thresholds = [_metric_threshold(file, task, max_accuracy_drop) for file in measured]
+def judge(measured: Sequence[ParityFigures], task: Task, max_metric_drop: float) -> Verdict:
+    """Return the verdict over all files; each must hold every threshold that applies to its format.
+
+    max_metric_drop: by how much the main metric may be worse; of a regression's error the share by which it may rise.
+    """
+    thresholds = [_metric_threshold(file, task, max_metric_drop) for file in measured]
     thresholds += [_skew_threshold(file, task) for file in measured if file.export.format in _EXACT]
     passed = all(threshold.passed for threshold in thresholds)
     return Verdict(verdict="blessed" if passed else "refused", thresholds=thresholds)
 
 
-def _metric_threshold(file: Measured, task: Task, drop: float) -> Threshold:
+def _metric_threshold(file: ParityFigures, task: Task, drop: float) -> Threshold:
     export, metric = file.export, MAIN_METRIC[task]
     if task != "regression":
         # a hair of slack: 0.99 - 1.0 is -0.010000000000000009 in floating point
@@ -45,7 +48,7 @@ def _metric_threshold(file: Measured, task: Task, drop: float) -> Threshold:
     )
 
 
-def _skew_threshold(file: Measured, task: Task) -> Threshold:
+def _skew_threshold(file: ParityFigures, task: Task) -> Threshold:
     difference = "max |prediction - trained| / largest" if task == "regression" else "max |probability - trained|"
     return Threshold(
         name=f"{file.export.format} {difference} <= {MAX_SKEW:g}",

@@ -93,8 +93,8 @@ class LiteConverter:
         records = tf.data.Dataset.from_tensor_slices(files).interleave(
             lambda file: tf.data.TFRecordDataset(file, buffer_size=1 << 20), cycle_length=len(files), block_length=1
         )
-        taken = records.take(self._calibration_examples).map(self._folder.decode).batch(1)
-        for features, _label in taken.as_numpy_iterator():
+        sample = records.take(self._calibration_examples).map(self._folder.decode).batch(1)
+        for features, _label in sample.as_numpy_iterator():
             # Images come as uint8, as training takes them.
             yield {
                 input_name(feature.name): features[feature.name].astype(feature.dtype)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from trainyard import events
-from trainyard.contract.artifacts.export import Export, Latency
+from trainyard.contract.artifacts.export import ExportedFile, Latency
 from trainyard.contract.statistics.scores import example_scores
 from trainyard.data.examples import ExampleFolder
 from trainyard.data.trained import Tensors
@@ -28,7 +28,7 @@ _PROGRESS_SECONDS = 0.5
 
 
 @dataclass(frozen=True)
-class Candidate:
+class ExportedModel:
     """An exported file and how it predicts.
 
     ready: makes of one example, ready as the file takes it, the call whose latency is measured.
@@ -41,7 +41,7 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class Measured:
+class ParityFigures:
     """The figures of one exported file.
 
     skew: largest difference to the trained model computed in float32, as a share of its largest output if that is
@@ -49,14 +49,14 @@ class Measured:
     rise: by how much of the trained model's the main metric is larger; of several targets that with the largest rise.
     """
 
-    export: Export
+    export: ExportedFile
     skew: float
     rise: float
 
 
 def measure(
-    candidates: Sequence[Candidate], trained: Predictor, float32: Predictor, folder: ExampleFolder
-) -> list[Measured]:
+    candidates: Sequence[ExportedModel], trained: Predictor, float32: Predictor, folder: ExampleFolder
+) -> list[ParityFigures]:
     """Return the figures of every candidate on the whole eval split, in their order.
 
     trained, float32: the trained model in its own precision and in float32.
@@ -115,9 +115,9 @@ class _Totals:
         return np.asarray(self.score / self.examples)
 
 
-def _measured(candidate: Candidate, totals: _Totals, reference: _Totals, milliseconds: Latency) -> Measured:
+def _measured(candidate: ExportedModel, totals: _Totals, reference: _Totals, milliseconds: Latency) -> ParityFigures:
     trained = reference.means
-    export = Export(
+    export = ExportedFile(
         format=candidate.format,
         path=candidate.path.name,
         bytes=_size(candidate.path),
@@ -127,7 +127,7 @@ def _measured(candidate: Candidate, totals: _Totals, reference: _Totals, millise
         latency_ms=milliseconds,
     )
     rise = float(((totals.means - trained) / np.maximum(trained, 1e-12)).max())
-    return Measured(export=export, skew=totals.difference_in_float32 / totals.largest, rise=rise)
+    return ParityFigures(export=export, skew=totals.difference_in_float32 / totals.largest, rise=rise)
 
 
 def _batches(folder: ExampleFolder) -> Iterator[tuple[Tensors, Tensors, Array]]:

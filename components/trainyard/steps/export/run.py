@@ -26,7 +26,7 @@ from trainyard.data.examples import ExampleFolder, load_transform, open_examples
 from trainyard.spec.recipe import Format, Recipe
 from trainyard.steps.export import device, gate, parity, signature
 from trainyard.steps.export.lite import LiteConverter, LiteModel
-from trainyard.steps.export.parity import Candidate, Predictor
+from trainyard.steps.export.parity import ExportedModel, Predictor
 from trainyard.storage import storage
 
 _PATHS: dict[Format, str] = {
@@ -106,15 +106,15 @@ def _write(
     events.progress(len(formats), len(formats), "files")
 
 
-def _candidate(format: Format, path: Path, document: Examples) -> Candidate:
+def _candidate(format: Format, path: Path, document: Examples) -> ExportedModel:
     if format not in ("saved_model", "keras"):
         lite = LiteModel(path, document)
-        return Candidate(format, path, lite, lite.ready)
+        return ExportedModel(format, path, lite, lite.ready)
     if format == "saved_model":
         predict = _saved_model_predictor(path, document)
     else:
         predict = _keras_predictor(trained.load_file(path), document)
-    return Candidate(format, path, predict, lambda features, raw: lambda: predict(features, raw))
+    return ExportedModel(format, path, predict, lambda features, raw: lambda: predict(features, raw))
 
 
 def _keras_predictor(model: keras.Model, document: Examples) -> Predictor:

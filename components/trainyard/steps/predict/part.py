@@ -14,7 +14,7 @@ from trainyard.steps.predict.prediction import answer_all, served_model
 from trainyard.steps.predict.pushed_model import PushedModel
 from trainyard.steps.predict.reading.batches import Rejected
 from trainyard.steps.predict.reading.inputs import source_items
-from trainyard.steps.predict.reading.source import Source
+from trainyard.steps.predict.reading.source import InputFiles
 from trainyard.steps.predict.results import Results, rejected_file
 from trainyard.storage.listing import SourceFile
 
@@ -30,7 +30,7 @@ class PredictPart:
     """
 
     model: PushedModel
-    source: Source
+    source: InputFiles
     key: str | None
     folder: str
     parts: int
@@ -51,17 +51,17 @@ class PredictPart:
             except DataError as error:  # a later file that lacks a column; of the first it is known that it has all
                 results.reject(Rejected(files[0].name, "missing_column", str(error)))
             results.publish()
-        found = {
+        record = {
             "predicted": results.predicted,
             "reasons": results.reasons,
             "classes": results.classes,
             "first": f"{results.first.key}: {results.first.detail}" if results.first else "",
         }
-        partial = self.found(number).with_suffix(".partial")
-        partial.write_text(json.dumps(found), encoding="utf-8")
-        partial.replace(self.found(number))
+        partial = self.record_path(number).with_suffix(".partial")
+        partial.write_text(json.dumps(record), encoding="utf-8")
+        partial.replace(self.record_path(number))
 
-    def found(self, number: int) -> Path:
+    def record_path(self, number: int) -> Path:
         """Return the file that says what a part holds; it is there once the part is whole."""
         return self._part(number).with_suffix(".json")
 

@@ -15,9 +15,9 @@ from trainyard.errors import DataError
 from trainyard.events import stderr_hidden
 from trainyard.quality.arrow import forgo_pandas
 from trainyard.steps.predict.pushed_model import PushedModel
-from trainyard.steps.predict.reading.batches import Batch, Items, Rejected
+from trainyard.steps.predict.reading.batches import InputBatch, Items, Rejected
 from trainyard.steps.predict.reading.inputs import items_of, source_items
-from trainyard.steps.predict.reading.source import Source, find_source
+from trainyard.steps.predict.reading.source import InputFiles, find_source
 from trainyard.steps.predict.results import Receiver, Results, Table, rejected_file
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ Progress = Callable[[int, int, str], None]
 
 
 @dataclass(frozen=True)
-class Summary:
+class PredictionSummary:
     """What was predicted. reasons: how many inputs were rejected, by reason. classes: how many of each were predicted.
 
     left_out: files of the input that are of no kind that is read. seconds: all of it, loading TensorFlow included.
@@ -51,7 +51,7 @@ class Summary:
     predict_seconds: float
 
 
-def predict(model: PushedModel, path: str, out: Path, key: str | None, progress: Progress) -> Summary:
+def predict(model: PushedModel, path: str, out: Path, key: str | None, progress: Progress) -> PredictionSummary:
     """Write the predictions of `model` for the input `path` to `out`, and beside it what has none.
 
     progress: called with how many inputs are done, how many there are (0 if that is unknown) and what they are.
@@ -72,7 +72,7 @@ def predict(model: PushedModel, path: str, out: Path, key: str | None, progress:
     rejected = results.reasons.total()
     if not results.predicted:
         raise DataError(_nothing(source.path, results))
-    return Summary(
+    return PredictionSummary(
         model=model.folder,
         input=path,
         kind=source.kind,
@@ -144,14 +144,14 @@ def answer_all(items: Items, served: ServedModel, results: Receiver, report: Cal
             take()
 
 
-def _answers(served: ServedModel, batch: Batch) -> list[Answers | Rejected]:
+def _answers(served: ServedModel, batch: InputBatch) -> list[Answers | Rejected]:
     return list(served.answer(batch))
 
 
 class _Reporter:
     """Tells of progress, at most a few times a second."""
 
-    def __init__(self, source: Source, progress: Progress) -> None:
+    def __init__(self, source: InputFiles, progress: Progress) -> None:
         self._total = len(source.files) if source.kind == "pictures" else 0
         self._unit = "pictures" if source.kind == "pictures" else "rows"
         self._progress = progress

@@ -22,7 +22,7 @@ from trainyard.steps.predict.part import PredictPart
 from trainyard.steps.predict.prediction import nothing
 from trainyard.steps.predict.pushed_model import PushedModel, find_model
 from trainyard.steps.predict.reading.inputs import source_items
-from trainyard.steps.predict.reading.source import Source, find_source
+from trainyard.steps.predict.reading.source import InputFiles, find_source
 from trainyard.storage import storage
 
 _PICTURES = 1024  # files of a part; chosen: some ten seconds of a processor
@@ -43,8 +43,8 @@ def run(model: str, inputs: str, output: str, key: str = "", beam_options: str =
     made_from = {"model": pushed.folder, "inputs": inputs, "files": _digest(source), "key": key}
     with storage.lease(output):
         storage.remove_abandoned(output)
-        if (there := storage.committed(output)) is not None:
-            _require_same(output, there.origin, made_from)
+        if (committed := storage.committed(output)) is not None:
+            _require_same(output, committed.origin, made_from)
             events.emit("reused", step="predict", output=output)
             return
         step.assume_killed("predict", output)
@@ -55,7 +55,7 @@ def run(model: str, inputs: str, output: str, key: str = "", beam_options: str =
     events.emit("done", step="predict", output=output, seconds=round(time.monotonic() - start, 2))
 
 
-def _digest(source: Source) -> str:
+def _digest(source: InputFiles) -> str:
     """Return what changes with every file of the source."""
     files = [dataclasses.astuple(file) for file in source.files]
     return hashlib.sha256(json.dumps([source.kind, files]).encode()).hexdigest()
@@ -68,7 +68,7 @@ def _require_same(output: str, before: dict[str, Any], now: dict[str, str]) -> N
             raise ConfigurationError(f"{output}: holds predictions of {what}. Name another folder, or remove this one.")
 
 
-def _predict(model: PushedModel, source: Source, key: str | None, beam_options: str, folder: Path) -> Predicted:
+def _predict(model: PushedModel, source: InputFiles, key: str | None, beam_options: str, folder: Path) -> Predicted:
     # Faults of the first file end here, before there are workers.
     next(iter(source_items(dataclasses.replace(source, files=source.files[:1]), model, key)), None)
     size = _PICTURES if source.kind == "pictures" else 1
@@ -77,10 +77,10 @@ def _predict(model: PushedModel, source: Source, key: str | None, beam_options: 
     do = PredictPart(model, dataclasses.replace(source, files=[]), key, str(folder), len(tasks))
 
     def left() -> list[Any]:
-        return [task for task in tasks if not do.found(task[0]).exists()]
+        return [task for task in tasks if not do.record_path(task[0]).exists()]
 
     def done() -> int:
-        return sum(len(files) for number, files in tasks if do.found(number).exists())
+        return sum(len(files) for number, files in tasks if do.record_path(number).exists())
 
     with progress.reported(len(source.files), "files", done):
         data_bytes = sum(file.bytes for file in source.files)
@@ -88,17 +88,17 @@ def _predict(model: PushedModel, source: Source, key: str | None, beam_options: 
     return _together(model, source, do, folder)
 
 
-def _together(model: PushedModel, source: Source, do: PredictPart, folder: Path) -> Predicted:
+def _together(model: PushedModel, source: InputFiles, do: PredictPart, folder: Path) -> Predicted:
     """Return what all parts found; what each of them set aside goes into one file."""
     predicted, reasons, classes, first = 0, Counter[str](), Counter[str](), ""
     with (folder / "rejected.csv").open("wb") as rejected:
         for number in range(do.parts):
-            found = json.loads(do.found(number).read_text(encoding="utf-8"))
-            predicted += found["predicted"]
-            reasons.update(found["reasons"])
-            classes.update(found["classes"])
-            first = first or found["first"]
-            do.found(number).unlink()
+            record = json.loads(do.record_path(number).read_text(encoding="utf-8"))
+            predicted += record["predicted"]
+            reasons.update(record["reasons"])
+            classes.update(record["classes"])
+            first = first or record["first"]
+            do.record_path(number).unlink()
             if (own := do.rejected(number)).exists():
                 lines = own.read_bytes()
                 rejected.write(lines if not rejected.tell() else lines.partition(b"\n")[2])

@@ -13,7 +13,7 @@ import tensorflow as tf
 from trainyard.contract.champion import EXTRA
 from trainyard.data import examples  # noqa: F401 - sets what TensorFlow and Keras read while they are imported
 from trainyard.steps.predict.pushed_model import PushedModel
-from trainyard.steps.predict.reading.batches import Array, Batch, Rejected
+from trainyard.steps.predict.reading.batches import Array, InputBatch, Rejected
 from trainyard.storage import storage
 
 
@@ -34,7 +34,7 @@ class ServedModel:
         self._output = "prediction" if model.labels is None else "probabilities"
         self._pictures = model.channels is not None
 
-    def answer(self, batch: Batch) -> Iterator[Answers | Rejected]:
+    def answer(self, batch: InputBatch) -> Iterator[Answers | Rejected]:
         """Yield the answers for the batch, and the inputs that have none."""
         try:
             outputs = self._serve(batch)
@@ -47,14 +47,14 @@ class ServedModel:
                 yield from self.answer(half)
             return
         finite = np.asarray(np.isfinite(outputs.reshape(len(outputs), -1)).all(axis=1), np.bool_)
-        for place in np.flatnonzero(~finite).tolist():
-            yield Rejected(batch.keys[place].as_py(), "not_a_number", "the model gives NaN or infinity")
+        for row in np.flatnonzero(~finite).tolist():
+            yield Rejected(batch.keys[row].as_py(), "not_a_number", "the model gives NaN or infinity")
         if finite.all():
             yield Answers(batch.keys, outputs)
         elif finite.any():
             yield Answers(batch.keys.filter(pa.array(finite)), outputs[finite])
 
-    def _serve(self, batch: Batch) -> Array:
+    def _serve(self, batch: InputBatch) -> Array:
         serve = self._loaded.signatures["serving_default"]  # through `_loaded`, for it keeps the variables alive
         inputs = {name: tf.constant(values) for name, values in batch.inputs.items()}
         outputs: Array = serve(**inputs)[self._output].numpy()

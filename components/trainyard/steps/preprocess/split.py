@@ -5,10 +5,12 @@ By class it takes all draws of the class, too: see `by_class`.
 
 from __future__ import annotations
 
-import hashlib
+from collections.abc import Sequence
+from hashlib import sha256
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from trainyard.contract.document import SPLITS, Split
 from trainyard.spec.recipe import Data
@@ -26,7 +28,7 @@ def assign(batch: pa.RecordBatch, seed: int, data: Data) -> tuple[pa.RecordBatch
 
 def draw(batch: pa.RecordBatch, seed: int) -> pa.RecordBatch:
     """Return the rows with their draw as `order` (binary(16)), all in the first split until `by_class` ends."""
-    orders = [_digest(b"split", seed, content)[:16] for content in batch["content"].to_pylist()]
+    orders = [digest[:16] for digest in _drawn(b"split", seed, batch["content"].to_pylist())]
     assigned = batch.append_column("split", pa.array(np.zeros(len(batch), np.int8)))
     return assigned.append_column("order", pa.array(orders, pa.binary(16)))
 
@@ -41,30 +43,37 @@ def assign_rows(
     """
     if data.fraction < 1:
         contents = batch["content"].to_pylist()
-        left = [is_used(content, split, seed, data) for content, split in zip(contents, splits, strict=True)]
+        draws = _uniform(b"fraction", seed, contents).tolist()
+        left = [split != "train" or drawn < data.fraction for split, drawn in zip(splits, draws, strict=True)]
         batch = batch.filter(pa.array(left, pa.bool_()))
         splits = [split for split, used in zip(splits, left, strict=True) if used]
     contents, sources, labels = (batch[name].to_pylist() for name in ("content", "source", "label"))
-    orders = [order_key(content, source, seed) for content, source in zip(contents, sources, strict=True)]
+    orders = order_keys(contents, sources, seed)
     if data.weight:
         weights = batch[f"measure/{data.weight}"].to_pylist()
         labels = [f"{label}\0{weight}" for label, weight in zip(labels, weights, strict=True)]
-    digests = dict.fromkeys(SPLITS, 0)
-    for split, content, label in zip(splits, contents, labels, strict=True):
-        digests[split] += int.from_bytes(hashlib.sha256(content + label.encode()).digest(), "big")
-    numbers = {split: number for number, split in enumerate(SPLITS)}
-    assigned = batch.append_column("split", pa.array(np.array([numbers[split] for split in splits], np.int8)))
-    return assigned.append_column("order", pa.array(orders, pa.binary(16))), {
-        split: digest % 2**256 for split, digest in digests.items()
-    }
+    encoded = [sha256(content + label.encode()).digest() for content, label in zip(contents, labels, strict=True)]
+    words = np.frombuffer(b"".join(encoded), ">u4").reshape(-1, 8)
+    numbers = np.array([SPLITS.index(split) for split in splits], np.int8)
+    digests = {split: _sum_of(words[numbers == number]) for number, split in enumerate(SPLITS)}
+    assigned = batch.append_column("split", pa.array(numbers))
+    return assigned.append_column("order", pa.array(orders, pa.binary(16))), digests
+
+
+def _sum_of(words: NDArray[np.uint32]) -> int:
+    """Return the sum of numbers of 256 bits modulo 2^256, their `words` (numbers, 8) from the highest on."""
+    sums = words.sum(axis=0, dtype=np.uint64).tolist()
+    return int(sum(total << 32 * place for place, total in enumerate(reversed(sums)))) % 2**256
 
 
 def _splits(batch: pa.RecordBatch, seed: int, split: SplitRows) -> list[Split]:
     if split.by == "content":
-        return [assign_split(content, seed, split) for content in batch["content"].to_pylist()]
+        return assign_splits(batch["content"].to_pylist(), seed, split)
     if split.by == "folder":
-        rows = zip(batch["split_by"].to_pylist(), batch["content"].to_pylist(), strict=True)
-        return ["test" if place == "test" else _of_train(content, seed, split) for place, content in rows]
+        # An example of the folder that trains trains, or chooses the epoch.
+        draws = _uniform(b"split", seed, batch["content"].to_pylist()).tolist()
+        rows = zip(batch["split_by"].to_pylist(), draws, strict=True)
+        return ["test" if folder == "test" else "eval" if drawn < split.eval else "train" for folder, drawn in rows]
     encoded = batch["split_by"].dictionary_encode()
     of_value = [_split_of(value, seed, split) for value in encoded.dictionary.to_pylist()]
     return [of_value[index] for index in encoded.indices.to_pylist()]
@@ -73,7 +82,7 @@ def _splits(batch: pa.RecordBatch, seed: int, split: SplitRows) -> list[Split]:
 def _split_of(value: str, seed: int, split: SplitRows) -> Split:
     """Return the split of the rows with `value` in the column that `split` goes by."""
     if split.by == "group":
-        return assign_split(value.encode(), seed, split)
+        return assign_splits([value.encode()], seed, split)[0]
     if split.by == "column":
         return SPLIT_NAMES[value.lower()]
     if value >= (split.test_from or ""):
@@ -81,32 +90,26 @@ def _split_of(value: str, seed: int, split: SplitRows) -> Split:
     return "eval" if value >= (split.eval_from or "") else "train"
 
 
-def _of_train(content: bytes, seed: int, split: SplitRows) -> Split:
-    """Return whether an example of the folder that trains trains, or chooses the epoch."""
-    return "eval" if _uniform(b"split", seed, content) < split.eval else "train"
+def assign_splits(contents: Sequence[bytes], seed: int, fractions: SplitRows) -> list[Split]:
+    """Return the split of what has each digest, or is each group; equal content meets in one split."""
+    draws = _uniform(b"split", seed, contents)
+    numbers = np.searchsorted([fractions.train, fractions.train + fractions.eval], draws, side="right")
+    return [SPLITS[number] for number in numbers.tolist()]
 
 
-def assign_split(content: bytes, seed: int, fractions: SplitRows) -> Split:
-    """Return the split of what has the digest `content`, or is that group; equal content meets in one split."""
-    draw = _uniform(b"split", seed, content)
-    if draw < fractions.train:
-        return "train"
-    return "eval" if draw < fractions.train + fractions.eval else "test"
+def order_keys(contents: Sequence[bytes], sources: Sequence[str], seed: int) -> list[bytes]:
+    """Return the keys by which a split's examples are sorted: a shuffle that only content, name and seed decide."""
+    before = f"order\0{seed}\0".encode()
+    rows = zip(contents, sources, strict=True)
+    return [sha256(b"%b%b\0%b" % (before, source.encode(), content)).digest()[:16] for content, source in rows]
 
 
-def is_used(content: bytes, split: Split, seed: int, data: Data) -> bool:
-    """Return whether the example of `split` with the digest `content` is not left out by `data.fraction`."""
-    return split != "train" or _uniform(b"fraction", seed, content) < data.fraction
+def _uniform(purpose: bytes, seed: int, contents: Sequence[bytes]) -> NDArray[np.float64]:
+    """Return a number in 0..1 for each of `contents`."""
+    first = b"".join([digest[:8] for digest in _drawn(purpose, seed, contents)])
+    return np.frombuffer(first, ">u8") / 2**64
 
 
-def order_key(content: bytes, source: str, seed: int) -> bytes:
-    """Return the key by which the examples of a split are sorted: a shuffle that only content, name and seed decide."""
-    return hashlib.sha256(f"order\0{seed}\0{source}\0".encode() + content).digest()[:16]
-
-
-def _uniform(purpose: bytes, seed: int, content: bytes) -> float:
-    return int.from_bytes(_digest(purpose, seed, content)[:8], "big") / 2**64
-
-
-def _digest(purpose: bytes, seed: int, content: bytes) -> bytes:
-    return hashlib.sha256(purpose + f"\0{seed}\0".encode() + content).digest()
+def _drawn(purpose: bytes, seed: int, contents: Sequence[bytes]) -> list[bytes]:
+    before = purpose + f"\0{seed}\0".encode()
+    return [sha256(before + content).digest() for content in contents]

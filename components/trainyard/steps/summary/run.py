@@ -38,11 +38,9 @@ def _outputs(root: str, recipe: Recipe, noted: dict[str, str]) -> dict[str, str]
     export follows from what it reads.
     """
     outputs = dict(noted)
-    examples, model = outputs.get("preprocess"), outputs.get("train")
-    if examples and model:
-        evaluation = outputs.get("evaluate")
-        if evaluation and storage.committed(evaluation) and Evaluation.read(evaluation).gate.verdict == "blessed":
-            outputs["export"] = keys.output_uri(root, recipe, "export", examples, model)
+    evaluation = outputs.get("evaluate")
+    if evaluation and storage.committed(evaluation) and Evaluation.read(evaluation).gate.verdict == "blessed":
+        outputs["export"] = keys.output_after(outputs, root, recipe, "export")
     return {name: outputs[name] for name in OUTPUTS if name in outputs}
 
 

@@ -21,6 +21,7 @@ import tensorflow as tf
 from trainyard.contract.artifacts.preprocess import Examples, Feature, SplitFiles
 from trainyard.contract.artifacts.train import InputSpeed
 from trainyard.data.examples import ExampleFolder
+from trainyard.graph import producer
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.train.input.input import Input
 from trainyard.storage import storage
@@ -107,11 +108,11 @@ def _written(
 ) -> ExampleFolder:
     """Write the training split `records` as the committed output of preprocess at `uri`, and return it."""
     features = [
-        each.model_copy(update={"pixels": pixels}) if each.name == feature.name else each for each in document.features
+        item.model_copy(update={"pixels": pixels}) if item.name == feature.name else item for item in document.features
     ]
     train = document.splits["train"].class_counts
     split = SplitFiles(examples=len(records), files=[_FILE], shard_examples=[len(records)], class_counts=train)
-    with storage.stage(uri, producer="trainyard.preprocess") as folder:
+    with storage.stage(uri, producer=producer("preprocess")) as folder:
         (folder / "examples").mkdir()
         with tf.io.TFRecordWriter(str(Path(folder) / _FILE)) as writer:
             for record in records:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from trainyard_control.cli.answers import give, give_page
 from trainyard_control.cli.options import (
     LOCAL,
     DryRun,
@@ -23,8 +24,7 @@ from trainyard_control.cli.options import (
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from trainyard.spec.recipe import Recipe
-    from trainyard_control.compiler.submission import Submission
+    from trainyard_control.api.packages import Benchmarks
     from trainyard_control.search.speed.certificate import Certificate
 
 
@@ -72,8 +72,8 @@ def bench(
         from trainyard_control.api.packages import prepare_benchmarks
 
         names = [pool.strip() for pool in pools.split(",")]
-        shortened, runs = prepare_benchmarks(recipe, environment, set_ or [], names, name)
-        measured = _on_pools(shortened, runs, dry_run, wait, pending_limit)
+        benchmarks = prepare_benchmarks(recipe, environment, set_ or [], names, name)
+        measured = _on_pools(benchmarks, dry_run, wait, pending_limit)
         if measured is not None:
             _give(measured, html, output)
         return
@@ -86,32 +86,23 @@ def bench(
 
 
 def _give(measured: Certificate, html: Path | None, output: Output) -> None:
-    if html is not None:
-        from trainyard.quality.page import write_html
-
-        write_html(measured.page(), html)
-        typer.echo(f"✓ wrote {html}", err=True)
-    if output is Output.JSON:
-        typer.echo(measured.model_dump_json())
-    else:
-        _show(measured)
+    give_page(html, measured.page)
+    give(output, measured, lambda: _show(measured))
 
 
-def _on_pools(
-    recipe: Recipe, runs: dict[str, Submission], dry_run: bool, wait: bool, pending_limit: int
-) -> Certificate | None:
+def _on_pools(benchmarks: Benchmarks, dry_run: bool, wait: bool, pending_limit: int) -> Certificate | None:
     """Send the run of each pool, and return what they have measured so far."""
     from trainyard_control.cli.sending import send_all
     from trainyard_control.search.speed.pools import collect
 
-    code = send_all(runs.values(), dry_run=dry_run, wait=wait, pending_limit=pending_limit)
+    code = send_all(benchmarks.runs.values(), dry_run=dry_run, wait=wait, pending_limit=pending_limit)
     if dry_run:
         return None
-    pool, first = next(iter(runs.items()))
-    measured = collect(recipe, first.environment, {pool: run.run for pool, run in runs.items()})
+    environment = next(iter(benchmarks.runs.values())).environment
+    measured = collect(benchmarks.recipe, environment, {pool: run.run for pool, run in benchmarks.runs.items()})
     if measured.missing:
-        name, missing = first.run.removesuffix(f"-{pool}"), ", ".join(measured.missing)
-        typer.echo(f"· not measured yet: {missing}. The same command with --name {name} shows it then.", err=True)
+        missing, again = ", ".join(measured.missing), f"The same command with --name {benchmarks.name}"
+        typer.echo(f"· not measured yet: {missing}. {again} shows it then.", err=True)
     if code:
         raise typer.Exit(code)
     return measured.certificate

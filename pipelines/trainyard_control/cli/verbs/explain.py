@@ -30,9 +30,9 @@ def explain(
     if not run:
         raise ConfigurationError("name a run, or its id. `trainyard runs list` shows them.")
     from trainyard_control.cli.follow import show_steps
-    from trainyard_control.kubeflow.runs import Runs
+    from trainyard_control.kubeflow.runs import KubeflowRuns
 
-    runs = Runs(loaded)
+    runs = KubeflowRuns(loaded)
     view = runs.view(runs.find(run))
     if output is Output.JSON:
         typer.echo(json.dumps(view.document()))

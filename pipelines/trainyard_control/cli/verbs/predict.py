@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
@@ -10,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from trainyard import events
+from trainyard.graph import PREDICT
+from trainyard_control.cli.answers import give
 from trainyard_control.cli.options import (
     LOCAL,
     DryRun,
@@ -22,39 +23,42 @@ from trainyard_control.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from trainyard.steps.predict.prediction import Summary
+    from trainyard.steps.predict.prediction import PredictionSummary
 
-_STEP = "predict"
+_ModelName = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL", help="Folder or URI of a pushed version or of versions, or a recipe: then its champion."
+    ),
+]
+_Input = Annotated[
+    str,
+    typer.Argument(
+        metavar="INPUT", help="Folder of pictures, CSV, Parquet or TFRecord file, or glob; gs:// and s3:// too."
+    ),
+]
+_Out = Annotated[
+    str,
+    typer.Option(
+        "--out", metavar="FILE", help="File to write: .parquet, .csv or .jsonl. With --submit the URI of a folder."
+    ),
+]
+_Key = Annotated[
+    str | None, typer.Option("--key", metavar="COLUMN", help="Name each row by this column, not by file and number.")
+]
+_Submit = Annotated[
+    bool, typer.Option("--submit", help="Predict on a pool of the environment. Nothing may be on this machine.")
+]
 
 
 def predict(
-    model: Annotated[
-        str,
-        typer.Argument(
-            metavar="MODEL", help="Folder or URI of a pushed version or of versions, or a recipe: then its champion."
-        ),
-    ],
-    input_: Annotated[
-        str,
-        typer.Argument(
-            metavar="INPUT", help="Folder of pictures, CSV, Parquet or TFRecord file, or glob; gs:// and s3:// too."
-        ),
-    ],
+    model: _ModelName,
+    input_: _Input,
     environment: EnvironmentName = LOCAL,
-    out: Annotated[
-        str,
-        typer.Option(
-            "--out", metavar="FILE", help="File to write: .parquet, .csv or .jsonl. With --submit the URI of a folder."
-        ),
-    ] = "predictions.parquet",
-    key: Annotated[
-        str | None,
-        typer.Option("--key", metavar="COLUMN", help="Name each row by this column, not by file and number."),
-    ] = None,
+    out: _Out = "predictions.parquet",
+    key: _Key = None,
     force: Annotated[bool, typer.Option("--force", help="Replace the file if it is there.")] = False,
-    submit: Annotated[
-        bool, typer.Option("--submit", help="Predict on a pool of the environment. Nothing may be on this machine.")
-    ] = False,
+    submit: _Submit = False,
     name: RunName = None,
     dry_run: DryRun = False,
     wait: Wait = False,
@@ -62,7 +66,7 @@ def predict(
     output: OutputFormat = Output.TEXT,
 ) -> None:
     """Predict with a pushed model: a class or a number, and scores, for every picture or row."""
-    from trainyard.errors import ConfigurationError, ExitCode
+    from trainyard.errors import ConfigurationError
 
     if submit:
         from trainyard_control.api.packages import prepare_prediction
@@ -75,6 +79,15 @@ def predict(
         raise ConfigurationError(
             "--name, --dry-run and --wait are of a run on a cluster. Add --submit, or leave it out."
         )
+    summary = _predict_here(model, environment, input_, out, key, force)
+    give(output, asdict(summary), lambda: _show(summary))
+
+
+def _predict_here(
+    model: str, environment: str, inputs: str, out: str, key: str | None, force: bool
+) -> PredictionSummary:
+    """Write the answers to the file `out`, with progress on the screen. Ends the program if it is interrupted."""
+    from trainyard.errors import ExitCode
     from trainyard_control.api.model import load, require_tensorflow
     from trainyard_control.api.progress import Screen
 
@@ -85,29 +98,22 @@ def predict(
     file = require_writable(out, force=force)
     pushed = load(model, environment=environment).pushed
     screen = Screen()
+
+    def progress(done: int, total: int, unit: str) -> None:
+        screen.step_event(PREDICT, events.fields_of("progress", done=done, total=total, unit=unit))
+
     try:
         with screen:
-            screen.step_started(_STEP)
-            summary = predict_all(
-                pushed,
-                input_,
-                file,
-                key,
-                lambda done, total, unit: screen.step_event(
-                    _STEP, events.fields_of("progress", done=done, total=total, unit=unit)
-                ),
-            )
-            screen.step_ended(_STEP, summary.seconds, reused=False)
+            screen.step_started(PREDICT)
+            summary = predict_all(pushed, inputs, file, key, progress)
+            screen.step_ended(PREDICT, summary.seconds, reused=False)
     except KeyboardInterrupt:
         print("✗ Interrupted. Nothing was written.", file=sys.stderr)
         raise typer.Exit(ExitCode.INTERRUPTED) from None
-    if output is Output.JSON:
-        print(json.dumps(asdict(summary)))
-    else:
-        _show(summary)
+    return summary
 
 
-def _show(summary: Summary) -> None:
+def _show(summary: PredictionSummary) -> None:
     from rich.markup import escape
     from rich.table import Table
 

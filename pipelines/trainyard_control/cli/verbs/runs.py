@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from trainyard.errors import ConfigurationError
+from trainyard_control.cli.answers import give, give_page
 from trainyard_control.cli.options import LOCAL, DryRun, EnvironmentName, HtmlPage, Output, OutputFormat
 from trainyard_control.cluster.durations import duration_text
 
 if TYPE_CHECKING:
-    from trainyard_control.kubeflow.runs import Runs
+    from trainyard_control.kubeflow.runs import KubeflowRuns
     from trainyard_control.search.comparison import Comparison, Row
 
 app = typer.Typer(no_args_is_help=True, help="Look after runs, of this machine or of a cluster.")
@@ -32,24 +33,18 @@ def list_(
     if _local(environment):
         from trainyard_control import api
 
-        found = api.runs(environment, count=count)
-        if output is Output.JSON:
-            typer.echo(json.dumps([run.document() for run in found]))
-            return
+        runs = api.runs(environment, count=count)
         rows = [("NAME", "STATE", "RECIPE", "METRIC", "DURATION")]
-        rows += [(run.name, run.state, run.recipe, run.metric or "–", duration_text(run.seconds)) for run in found]
-        _table(rows)
+        rows += [(run.name, run.state, run.recipe, run.metric or "–", duration_text(run.seconds)) for run in runs]
+        give(output, [run.document() for run in runs], lambda: _table(rows))
         return
     views = _runs(environment).newest(count, everything)
-    if output is Output.JSON:
-        typer.echo(json.dumps([run.summary() for run in views]))
-        return
     columns = [("NAME", "STATE", "RECIPE", "ENVIRONMENT", "CREATED", "DURATION")]
     columns += [
         (view.name, view.state, view.recipe, view.environment, view.created, duration_text(view.seconds))
         for view in views
     ]
-    _table(columns)
+    give(output, [run.summary() for run in views], lambda: _table(columns))
 
 
 @app.command("show")
@@ -129,15 +124,8 @@ def compare(
     from trainyard_control.api.runs import ELSEWHERE, Runs
 
     compared = Runs(of_this_machine(environment, ELSEWHERE).storage).compare(*names)
-    if html is not None:
-        from trainyard.quality.page import write_html
-
-        write_html(compared.page(), html)
-        typer.echo(f"✓ wrote {html}", err=True)
-    if output is Output.JSON:
-        typer.echo(json.dumps(compared.document()))
-    else:
-        _show_comparison(compared)
+    give_page(html, compared.page)
+    give(output, compared.document(), lambda: _show_comparison(compared))
 
 
 @app.command("cancel")
@@ -183,8 +171,8 @@ def _watch_local(root: str, name: str) -> int:
         typer.echo(f"! the run goes on without this command: trainyard runs watch {run.name}", err=True)
         return ExitCode.INTERRUPTED
     mark = {"failed": "✗", "refused": "!"}.get(run.state, "✓")
-    told = ", ".join(filter(None, [run.state, run.metric, run.reason.rstrip(".")]))
-    typer.echo(f"{mark} {told} ({duration_text(run.seconds)})", err=True)
+    outcome = ", ".join(filter(None, [run.state, run.metric, run.reason.rstrip(".")]))
+    typer.echo(f"{mark} {outcome} ({duration_text(run.seconds)})", err=True)
     return int(run.record.get("exit_code", 0))
 
 
@@ -228,11 +216,11 @@ def _show_comparison(compared: Comparison) -> None:
     console.print("* the intervals of 95 % do not overlap; any other difference may be noise", style="dim")
 
 
-def _runs(environment: str) -> Runs:
+def _runs(environment: str) -> KubeflowRuns:
     from trainyard.spec import environment as environments
-    from trainyard_control.kubeflow.runs import Runs
+    from trainyard_control.kubeflow.runs import KubeflowRuns
 
-    return Runs(environments.load(environment))
+    return KubeflowRuns(environments.load(environment))
 
 
 def _table(rows: Sequence[tuple[str, ...]]) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from trainyard.spec.networks import LADDERS
+from trainyard_control.cli.answers import give, give_page
 from trainyard_control.cli.options import (
     LOCAL,
     DryRun,
@@ -28,49 +28,57 @@ if TYPE_CHECKING:
 _SHOWN = 20
 Ladder = StrEnum("Ladder", {name.upper(): name for name in LADDERS})  # type: ignore[misc]  # python/mypy#2401
 
+_Over = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--over",
+        metavar="KEY=WHAT",
+        help="What to try: train.batch_size=16,64 or 16:256, log:1e-4:1e-1 by order of magnitude. Give several.",
+    ),
+]
+_LadderName = Annotated[
+    Ladder | None, typer.Option("--ladder", help="Try networks of images, the fast ones to the accurate ones.")
+]
+_GrammarText = Annotated[
+    str | None,
+    typer.Option(
+        "--grammar",
+        metavar="STAGES BLOCKS",
+        help="Draw blocks of cnn_small: '2:4 conv|separable|residual:16|32|64:1|2|3' is 2 to 4 stages, in each a "
+        "kind, its channels and its repeats.",
+    ),
+]
+_LatencyBudget = Annotated[
+    str | None,
+    typer.Option(
+        "--latency-budget",
+        metavar="TIME",
+        help="Leave out, untrained, networks whose answer takes longer on one core here: 2ms, 500us.",
+    ),
+]
+_Trials = Annotated[
+    int | None,
+    typer.Option("--trials", min=1, max=10_000, help="How many; by default all combinations of values, else 12."),
+]
+_MaxParallel = Annotated[
+    int, typer.Option("--max-parallel", metavar="N", help="So many at a time, each on its share of the cores.")
+]
+_Prune = Annotated[
+    bool, typer.Option("--prune/--no-prune", help="Leave a trial that is worse than the median of those before it.")
+]
+
 
 def sweep(
     recipe: RecipeName,
-    over: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--over",
-            metavar="KEY=WHAT",
-            help="What to try: train.batch_size=16,64 or 16:256, log:1e-4:1e-1 by order of magnitude. Give several.",
-        ),
-    ] = None,
-    ladder: Annotated[
-        Ladder | None, typer.Option("--ladder", help="Try networks of images, the fast ones to the accurate ones.")
-    ] = None,
-    grammar: Annotated[
-        str | None,
-        typer.Option(
-            "--grammar",
-            metavar="STAGES BLOCKS",
-            help="Draw blocks of cnn_small: '2:4 conv|separable|residual:16|32|64:1|2|3' is 2 to 4 stages, in each a "
-            "kind, its channels and its repeats.",
-        ),
-    ] = None,
-    latency_budget: Annotated[
-        str | None,
-        typer.Option(
-            "--latency-budget",
-            metavar="TIME",
-            help="Leave out, untrained, networks whose answer takes longer on one core here: 2ms, 500us.",
-        ),
-    ] = None,
-    trials: Annotated[
-        int | None,
-        typer.Option("--trials", min=1, max=10_000, help="How many; by default all combinations of values, else 12."),
-    ] = None,
-    max_parallel: Annotated[
-        int, typer.Option("--max-parallel", metavar="N", help="So many at a time, each on its share of the cores.")
-    ] = 1,
+    over: _Over = None,
+    ladder: _LadderName = None,
+    grammar: _GrammarText = None,
+    latency_budget: _LatencyBudget = None,
+    trials: _Trials = None,
+    max_parallel: _MaxParallel = 1,
     environment: EnvironmentName = LOCAL,
     set_: Overrides = None,
-    prune: Annotated[
-        bool, typer.Option("--prune/--no-prune", help="Leave a trial that is worse than the median of those before it.")
-    ] = True,
+    prune: _Prune = True,
     name: RunName = None,
     dry_run: DryRun = False,
     pending_limit: PendingLimit = 3600,
@@ -83,12 +91,10 @@ def sweep(
     was ended, and with more --trials it adds to one. On a cluster each trial is a run that trains on the pool of train,
     and --max-parallel go on at a time.
     """
-    from trainyard_control.api.search import describe_sweep, run_sweep
+    from trainyard_control.api.search import SweepOptions, describe_sweep, run_sweep
 
-    what = describe_sweep(
-        recipe,
-        over or [],
-        set_ or [],
+    options = SweepOptions(
+        over=over or [],
         ladder=ladder,
         grammar=grammar,
         latency_budget=latency_budget,
@@ -98,6 +104,7 @@ def sweep(
         name=name,
         prune=prune,
     )
+    what = describe_sweep(recipe, set_ or [], options)
     if dry_run:
         from trainyard_control.cli.sending import show_all
         from trainyard_control.search.cluster_trials import packages
@@ -105,15 +112,8 @@ def sweep(
         show_all(packages(what))
         return
     result = run_sweep(what, pending_limit)
-    if html is not None:
-        from trainyard.quality.page import write_html
-
-        write_html(result.page(), html)
-        typer.echo(f"✓ wrote {html}", err=True)
-    if output is Output.JSON:
-        typer.echo(json.dumps(_document(result)))
-    else:
-        _show(result)
+    give_page(html, result.page)
+    give(output, _document(result), lambda: _show(result))
 
 
 def _document(result: Result) -> dict[str, Any]:

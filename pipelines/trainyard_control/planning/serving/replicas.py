@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from trainyard import quantity
-from trainyard.contract.artifacts.export import Answer, Export, Exports, Latency
+from trainyard.contract.artifacts.export import Answer, ExportedFile, Exports, Latency
 from trainyard.errors import ConfigurationError, TrainyardError
 from trainyard.spec.environment import Environment
 from trainyard.spec.hardware import machines
@@ -69,16 +69,16 @@ def demand(text: str) -> Demand:
     number = r"([0-9]{1,7}(?:\.[0-9]{1,6})?)"
     match = re.fullmatch(rf"qps={number},p95={number}(ms|s)", text)
     if match:
-        found = Demand(float(match[1]), float(match[2]) * _UNITS[match[3]])
-        if 0 < found.qps <= MOST_QPS and found.p95 > 0:
-            return found
+        demanded = Demand(float(match[1]), float(match[2]) * _UNITS[match[3]])
+        if 0 < demanded.qps <= MOST_QPS and demanded.p95 > 0:
+            return demanded
     raise ConfigurationError(
         f"--serve {text[:80]}: says no load. Up to {MOST_QPS:,.0f} requests a second are possible. "
         "Write it such as qps=200,p95=50ms."
     )
 
 
-def last_exports(recipe: Recipe, root: str) -> list[Export]:
+def last_exports(recipe: Recipe, root: str) -> list[ExportedFile]:
     """Return the files of the recipe's last export. Raises `ConfigurationError` if the storage holds none."""
     folder = storage.join(root, recipe.name, "export")
     uris = [storage.join(folder, key) for key in storage.children(folder)]
@@ -100,20 +100,20 @@ def answers(recipe: Recipe, root: str) -> dict[str, Latency]:
 
     It stands in JSON files in the folder of `answers_folder`. Raises `ConfigurationError` for one that cannot be read.
     """
-    found: dict[str, Latency] = {}
+    latencies: dict[str, Latency] = {}
     folder = answers_folder(recipe, root)
     for name in sorted(storage.children(folder)):
         uri = storage.join(folder, name)
         try:
             listed = json.loads(storage.read_text(uri) or "")["answers"]
             for answer in TypeAdapter(list[Answer]).validate_python(listed):
-                found[answer.accelerator] = Latency(p50=answer.p50, p95=answer.p95)
+                latencies[answer.accelerator] = Latency(p50=answer.p50, p95=answer.p95)
         except (ValueError, KeyError, TypeError) as error:
             raise ConfigurationError(
                 f'--serve: {uri}: holds no latency. It is JSON such as {{"answers": [{{"accelerator": "nvidia-l4", '
                 '"p50": 1.5, "p95": 2}]}, in milliseconds, as `trainyard bench mine.keras -o json` prints it.'
             ) from error
-    return found
+    return latencies
 
 
 def answers_folder(recipe: Recipe, root: str) -> str:
@@ -123,8 +123,8 @@ def answers_folder(recipe: Recipe, root: str) -> str:
 
 def plan(
     environment: Environment,
-    exports: list[Export],
-    wanted: Demand,
+    exports: list[ExportedFile],
+    demand: Demand,
     measured: Mapping[str, Latency] | None = None,
     folder: str = "",
 ) -> list[Serving]:
@@ -137,20 +137,20 @@ def plan(
     files = {export.format: export.latency_ms for export in exports}
     measured = measured or {}
     fastest = min(exports, key=lambda export: export.latency_ms.p95)
-    if fastest.latency_ms.p95 / 1000 >= wanted.p95 and not any(
-        took.p95 / 1000 < wanted.p95 for took in measured.values()
+    if fastest.latency_ms.p95 / 1000 >= demand.p95 and not any(
+        took.p95 / 1000 < demand.p95 for took in measured.values()
     ):
         raise ConfigurationError(
-            f"--serve: p95={wanted.p95 * 1000:g}ms lies under the service time: the fastest export, {fastest.format}, "
+            f"--serve: p95={demand.p95 * 1000:g}ms lies under the service time: the fastest export, {fastest.format}, "
             f"takes {fastest.latency_ms.p95:g} ms for 95 % of single requests, without any wait. Ask for more, or "
             "export a smaller network."
         )
     if environment.target == "local":
-        return [replace(_sized(HERE, len(os.sched_getaffinity(0)), files, wanted), chosen=True, why="the only one")]
+        return [replace(_sized(HERE, len(os.sched_getaffinity(0)), files, demand), chosen=True, why="the only one")]
     rows = [
-        _on_pool(name, pool, environment, files, wanted)
+        _on_pool(name, pool, environment, files, demand)
         if pool.kind == "cpu"
-        else _on_accelerator(name, pool, environment, measured, wanted, folder)
+        else _on_accelerator(name, pool, environment, measured, demand, folder)
         for name, pool in environment.pools.items()
     ]
     feasible = [row for row in rows if row.feasible]
@@ -164,22 +164,22 @@ def plan(
     return [replace(row, chosen=True, why=why) if row is best else row for row in rows]
 
 
-def _on_pool(name: str, pool: Pool, environment: Environment, files: Mapping[str, Latency], wanted: Demand) -> Serving:
+def _on_pool(name: str, pool: Pool, environment: Environment, files: Mapping[str, Latency], demand: Demand) -> Serving:
     cores = math.floor(quantity.in_cores(pool.resources.requests.cpu))
     if not cores:
         return Serving(name, why="its pods have less than one core, and the latency is that of one")
-    row = _sized(name, cores, files, wanted)
+    row = _sized(name, cores, files, demand)
     return _priced(row, pool, environment, _pods_a_node(pool, environment)) if row.feasible else row
 
 
 def _on_accelerator(
-    name: str, pool: Pool, environment: Environment, measured: Mapping[str, Latency], wanted: Demand, folder: str
+    name: str, pool: Pool, environment: Environment, measured: Mapping[str, Latency], demand: Demand, folder: str
 ) -> Serving:
     """Return what serving takes on a pool whose nodes have accelerators: a replica has those of one node."""
     accelerator = pool.accelerator or ""
     if accelerator not in measured:
         return Serving(name, why=f"no latency is measured on {accelerator}: {_how(pool)} {folder}/")
-    row = _sized(name, pool.count, {f"on {accelerator}": measured[accelerator]}, wanted)
+    row = _sized(name, pool.count, {f"on {accelerator}": measured[accelerator]}, demand)
     return _priced(row, pool, environment, 1) if row.feasible else row
 
 
@@ -204,14 +204,14 @@ def _priced(row: Serving, pool: Pool, environment: Environment, pods_a_node: int
     return replace(row, nodes=nodes, usd_per_hour=round(nodes * price.usd_per_hour, 4) if price else None)
 
 
-def _sized(name: str, servers: int, files: Mapping[str, Latency], wanted: Demand) -> Serving:
+def _sized(name: str, servers: int, files: Mapping[str, Latency], demand: Demand) -> Serving:
     """Return the fewest replicas with so many `servers` each, by the format that needs the fewest."""
     rows = []
     for format_, took in files.items():
         service = Service(took.p50 / 1000, took.p95 / 1000)
-        if service.p95 < wanted.p95:
-            number = replicas(wanted.qps, wanted.p95, servers, service)
-            rate = wanted.qps / number
+        if service.p95 < demand.p95:
+            number = replicas(demand.qps, demand.p95, servers, service)
+            rate = demand.qps / number
             rows.append(
                 Serving(
                     name,

@@ -13,10 +13,15 @@ from trainyard.contract.document import Part
 from trainyard.quality.page import framed
 from trainyard_control.search.chart import Mark, chart
 from trainyard_control.search.page import page
-from trainyard_control.search.speed import input_ceiling, peak, pool_table, scaling_curve
+from trainyard_control.search.speed import input_ceiling, pool_table, scaling_curve
 from trainyard_control.search.speed.speed import Speed
 
 _WAITS = 0.1  # chosen: less is the noise of a machine that does other things
+
+_NO_PEAK = (
+    "No published peak for this CPU: it follows from the clock under vector instructions and the multiply-add units, "
+    "which no list here has. The share is of the measured peak."
+)
 
 
 class Certificate(Part):
@@ -50,9 +55,9 @@ class Certificate(Part):
         speeds = self.speeds
         marks = [
             Mark(
-                place, speed.examples_per_second, f"{speed.examples_per_second:,.0f}", place == 0, speed.low, speed.high
+                index, speed.examples_per_second, f"{speed.examples_per_second:,.0f}", index == 0, speed.low, speed.high
             )
-            for place, speed in enumerate(speeds)
+            for index, speed in enumerate(speeds)
         ]
         names = tuple(speed.setting for speed in speeds)
         whisker = "the 95 % interval of the rounds" if speeds[0].rounds else "the range of the epochs"
@@ -114,19 +119,24 @@ class Certificate(Part):
             return pool_table.sentences(self.speeds)
         kinds = sorted({device.name.partition(":")[0] for device in self.devices})
         cpu = kinds == ["CPU"]
-        said = ["It trains on the CPU: TensorFlow sees no accelerator." if cpu else f"It trains on {', '.join(kinds)}."]
+        lines = [
+            "It trains on the CPU: TensorFlow sees no accelerator." if cpu else f"It trains on {', '.join(kinds)}."
+        ]
         if points := scaling_curve.points(self.speeds):
-            return [*said, *scaling_curve.sentences(points)]
+            return [*lines, *scaling_curve.sentences(points)]
         if base.published_share is None and base.peak_share is not None:
-            said.append(peak.NO_CPU if cpu else "The catalog has no published peak of it.")
-        said.append(self._fastest())
-        said += [f"One answer takes {each.p50:g} ms (p95 {each.p95:g}) on {each.accelerator}." for each in self.answers]
+            lines.append(_NO_PEAK if cpu else "The catalog has no published peak of it.")
+        lines.append(self._fastest())
+        lines += [
+            f"One answer takes {answer.p50:g} ms (p95 {answer.p95:g}) on {answer.accelerator}."
+            for answer in self.answers
+        ]
         if self.inputs:
-            said.append(input_ceiling.sentence(self.inputs, base.input_examples_per_second, cpu))
+            lines.append(input_ceiling.sentence(self.inputs, base.input_examples_per_second, cpu))
         waits = 1 - base.examples_per_second / base.input_examples_per_second
         if waits > _WAITS:
-            said.append(f"In training it waits for its input in {waits:.0%} of the time. See data.store, and cores.")
-        return said
+            lines.append(f"In training it waits for its input in {waits:.0%} of the time. See data.store, and cores.")
+        return lines
 
     def _fastest(self) -> str:
         """Return which setting is faster than the first by more than what differs anyway."""

@@ -22,12 +22,12 @@ def measure(recipe: Recipe, examples: str) -> list[InputSpeed]:
 
     Raises `InfrastructureError` with the reason if the process fails.
     """
-    found, last = [], ""
+    speeds, last = [], ""
     with forked(_emit_speeds, (recipe.model_dump_json(), examples), "input", Stop()) as running:
         for line in running.child.lines:
             fields = events.parse(line)
             if fields.pop("event", "") == _EVENT:
-                found.append(InputSpeed.model_validate(fields))
+                speeds.append(InputSpeed.model_validate(fields))
             last = line.strip() or last
         code = running.wait()
     if running.preempted.is_set():
@@ -36,19 +36,19 @@ def measure(recipe: Recipe, examples: str) -> list[InputSpeed]:
         raise KeyboardInterrupt
     if code:
         raise InfrastructureError(f"It could not be measured: {last[:300] or f'its process ended with {code}'}.")
-    return found
+    return speeds
 
 
 def over_rounds(rounds: Sequence[Sequence[InputSpeed]]) -> list[InputSpeed]:
     """Return of each source the mean over the rounds with its 95 % interval; of one round what that measured."""
     if len(rounds) < 2:
         return list(rounds[0]) if rounds else []
-    found = []
+    speeds = []
     for of_source in zip(*rounds, strict=True):
         rate, low, high = interval([speed.examples_per_second for speed in of_source])
         values = {"examples_per_second": round(rate, 1), "low": round(low, 1), "high": round(high, 1)}
-        found.append(of_source[0].model_copy(update=values))
-    return found
+        speeds.append(of_source[0].model_copy(update=values))
+    return speeds
 
 
 def sentence(inputs: Sequence[InputSpeed], model: float, cpu: bool) -> str:
@@ -58,24 +58,24 @@ def sentence(inputs: Sequence[InputSpeed], model: float, cpu: bool) -> str:
     """
     used = next(speed for speed in inputs if speed.used)
     rates = f"its input alone gives {used.examples_per_second:,.0f} examples/s from {used.source}, its model takes"
-    said = f"{rates} {model:,.0f} of a batch at hand"
+    text = f"{rates} {model:,.0f} of a batch at hand"
     if used.low > model:
         verdict = "The model bounds it"
     elif used.high < model:
         verdict = "The input bounds it"
         best = max(inputs, key=lambda speed: speed.examples_per_second)
         if best.low > used.high:
-            said += f"; from {best.source} come {best.examples_per_second:,.0f}"
+            text += f"; from {best.source} come {best.examples_per_second:,.0f}"
     else:
         verdict = "Neither the model nor the input clearly bounds it"
-    return f"{verdict}: {said}{'. On a CPU they share the cores' if cpu else ''}."
+    return f"{verdict}: {text}{'. On a CPU they share the cores' if cpu else ''}."
 
 
 def drawn(inputs: Sequence[InputSpeed], model: float) -> Chart:
     """Return a bar for each source, the model's own speed as a line across."""
     marks = [
-        Mark(place, speed.examples_per_second, f"{speed.examples_per_second:,.0f}", speed.used, speed.low, speed.high)
-        for place, speed in enumerate(inputs)
+        Mark(index, speed.examples_per_second, f"{speed.examples_per_second:,.0f}", speed.used, speed.low, speed.high)
+        for index, speed in enumerate(inputs)
     ]
     across = {"what the model takes": [(-0.5, model), (len(inputs) - 0.5, model)]}
     names = tuple(speed.source for speed in inputs)

@@ -22,13 +22,12 @@ from trainyard.contract.artifacts.train import Device, InputSpeed, Training
 from trainyard.errors import ConfigurationError, DataError, InfrastructureError
 from trainyard.spec import recipe as recipes
 from trainyard.spec.environment import Environment
-from trainyard.spec.hardware.catalog import named
+from trainyard.spec.hardware.catalog import catalog, named
 from trainyard.storage import storage
 from trainyard_control.local.local_run import Listener, LocalRun
 from trainyard_control.search.space import override
 from trainyard_control.search.speed import fit, input_ceiling
 from trainyard_control.search.speed.certificate import Certificate, signed
-from trainyard_control.search.speed.peak import published_tflops
 from trainyard_control.search.speed.rounds import interval, quotient
 from trainyard_control.search.speed.speed import Speed
 
@@ -103,7 +102,7 @@ def gangs(recipe: recipes.Recipe, workers: int) -> list[Setting]:
     share = len(cores) // max(1, workers)
     if workers < 2 or not share:
         raise ConfigurationError(
-            f"--workers {workers}: each worker needs a core of its own, and there are {len(cores)}. "
+            f"workers {workers}: each worker needs a core of its own, and there are {len(cores)}. "
             f"{f'Give 2 to {len(cores)}' if len(cores) > 1 else 'Measure on a machine with more'}."
         )
     part = max(1, recipe.train.batch_size // recipe.train.workers)
@@ -172,12 +171,12 @@ def measure(
         for setting in measured
         if setting.name in trainings
     ]
-    taken = [training for of_setting in trainings.values() for training in of_setting]
-    trained = sum(sum(training.seconds.values()) for training in taken)
+    done = [training for of_setting in trainings.values() for training in of_setting]
+    trained = sum(sum(training.seconds.values()) for training in done)
     spent = {"trainings": trained, "input": input_seconds, "all": time.monotonic() - start}
     seconds = {what: round(value, 1) for what, value in spent.items()}
     of_sources = input_ceiling.over_rounds(inputs)
-    return certificate_of(recipe.name, taken, _machine_name(), speeds, left_out, of_sources, seconds)
+    return certificate_of(recipe.name, done, _machine_name(), speeds, left_out, of_sources, seconds)
 
 
 def _trained(
@@ -191,9 +190,9 @@ def _trained(
     return Training.read(run.train(None)), examples
 
 
-def _far_slower(taken: Sequence[Training] | None, base: Sequence[Training] | None) -> bool:
+def _far_slower(trainings: Sequence[Training] | None, base: Sequence[Training] | None) -> bool:
     """Return whether a setting was so slow in the first round that no further one could make it the faster."""
-    return taken is not None and base is not None and epoch_rate(taken[0]) < _FAR_SLOWER * epoch_rate(base[0])
+    return trainings is not None and base is not None and epoch_rate(trainings[0]) < _FAR_SLOWER * epoch_rate(base[0])
 
 
 def _variant(name: str, overrides: Sequence[str], setting: Setting) -> recipes.Recipe:
@@ -216,24 +215,24 @@ def of_model(model: keras.Model, quick: bool, listener: SpeedListener) -> Certif
     work, names = cost(model), step_speed.device_names()
     speeds: list[Speed] = []
     left_out: dict[str, str] = {}
-    for found in step_speed.step_speeds(model, quick):
-        if isinstance(found, tuple):
-            left_out[found[0]] = found[1]
-            listener.setting_left_out(*found)
+    for measured in step_speed.step_speeds(model, quick):
+        if isinstance(measured, tuple):
+            left_out[measured[0]] = measured[1]
+            listener.setting_left_out(*measured)
             continue
-        rate = sum(found.rates) / len(found.rates)
+        rate = sum(measured.rates) / len(measured.rates)
         speed = Speed(
-            setting=step_speed.setting_name(found.device, found.batch_size, found.xla),
+            setting=step_speed.setting_name(measured.device, measured.batch_size, measured.xla),
             values={},
-            batch_size=found.batch_size,
+            batch_size=measured.batch_size,
             examples_per_second=round(rate, 2),
-            low=round(min(found.rates), 2),
-            high=round(max(found.rates), 2),
+            low=round(min(measured.rates), 2),
+            high=round(max(measured.rates), 2),
             input_examples_per_second=round(rate, 2),
             tflops=float(f"{rate * work.flops_per_example / 1e12:.4g}"),
             peak_share=None,
-            published_share=_share(rate * work.flops_per_example / 1e12, names[found.device]),
-            first_step_seconds=round(found.first_step_seconds, 2),
+            published_share=_share(rate * work.flops_per_example / 1e12, names[measured.device]),
+            first_step_seconds=round(measured.first_step_seconds, 2),
         )
         speeds.append(speed)
         listener.speed_measured(speed, speeds[0])
@@ -278,12 +277,12 @@ def over_rounds(setting: Setting, batch_size: int, trainings: Sequence[Training]
     if len(trainings) == 1:
         return first
     rates = [epoch_rate(training) for training in trainings]
-    each = [speed_of(setting, batch_size, training) for training in trainings]
+    speeds = [speed_of(setting, batch_size, training) for training in trainings]
     rate, low, high = interval(rates)
     times, times_low, times_high = quotient(rates, [epoch_rate(training) for training in base])
     share = rate / first.examples_per_second
     peak = max(map(_peak, (*trainings, *base)))  # on a machine that does other things, a single one is too low
-    split = {part: statistics.fmean(speed.step_split_ms[part] for speed in each) for part in first.step_split_ms}
+    split = {part: statistics.fmean(speed.step_split_ms[part] for speed in speeds) for part in first.step_split_ms}
     return first.model_copy(
         update={
             "examples_per_second": round(rate, 2),
@@ -294,12 +293,12 @@ def over_rounds(setting: Setting, batch_size: int, trainings: Sequence[Training]
             "times_low": round(times_low, 4),
             "times_high": round(times_high, 4),
             "input_examples_per_second": round(
-                max(rate, statistics.geometric_mean(speed.input_examples_per_second for speed in each)), 2
+                max(rate, statistics.geometric_mean(speed.input_examples_per_second for speed in speeds)), 2
             ),
             "tflops": float(f"{first.tflops * share:.4g}"),
             "peak_share": round(first.tflops * share / peak, 4) if peak else None,
             "published_share": None if first.published_share is None else round(first.published_share * share, 4),
-            "first_step_seconds": round(statistics.fmean(speed.first_step_seconds for speed in each), 2),
+            "first_step_seconds": round(statistics.fmean(speed.first_step_seconds for speed in speeds), 2),
             "step_split_ms": {part: round(value, 3) for part, value in split.items()},
         }
     )
@@ -374,3 +373,14 @@ def _machine_name() -> str:
         name = next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
         return f"{name}, {platform.machine()}"
     return platform.machine()
+
+
+def published_tflops(hardware: str, precision: str) -> float | None:
+    """Return the TFLOP/s of one chip in `precision` (as in `Training`), None if the catalog has no figure.
+
+    hardware: the catalog's name, or the product's as its driver tells it.
+    """
+    known = catalog().accelerators.get(hardware) or catalog().accelerators.get(named(hardware) or "")
+    if known is None:
+        return None
+    return known.float32_tflops if precision == "float32" else known.mixed_tflops

@@ -29,11 +29,11 @@ def table(speeds: Sequence[Speed]) -> tuple[list[str], list[list[str]]]:
 
 def sentences(speeds: Sequence[Speed]) -> list[str]:
     """Return how the other pools compare with the first, by speed and by money."""
-    base, said = speeds[0], []
+    base, lines = speeds[0], []
     for speed in speeds[1:]:
         times = speed.examples_per_second / base.examples_per_second
         money = ""
         if speed.examples_per_dollar and base.examples_per_dollar:
             money = f", and {speed.examples_per_dollar / base.examples_per_dollar:.2f} times as many examples a dollar"
-        said.append(f"{speed.pool} ({speed.hardware}) trains {times:.2f} times as fast as {base.pool}{money}.")
-    return said
+        lines.append(f"{speed.pool} ({speed.hardware}) trains {times:.2f} times as fast as {base.pool}{money}.")
+    return lines

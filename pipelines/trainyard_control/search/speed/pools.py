@@ -17,26 +17,26 @@ from trainyard_control.search.speed.speed import Speed
 
 
 @dataclass(frozen=True)
-class Measured:
+class PoolMeasurements:
     """certificate: of the pools that have been measured, None if none has. missing: the others."""
 
     certificate: Certificate | None
     missing: list[str]
 
 
-def collect(recipe: Recipe, environment: Environment, runs: Mapping[str, str]) -> Measured:
+def collect(recipe: Recipe, environment: Environment, runs: Mapping[str, str]) -> PoolMeasurements:
     """Return what the runs have measured; `runs` are their names by pool, the first of which others are held against.
 
     Raises `TransientError` if a bucket cannot be reached.
     """
-    found = {pool: result[1] for pool, run in runs.items() if (result := training_of(environment, recipe.name, run))}
-    missing = [pool for pool in runs if pool not in found]
-    if not found:
-        return Measured(None, missing)
-    speeds = [_speed(recipe, environment, pool, training) for pool, training in found.items()]
+    results = {pool: result[1] for pool, run in runs.items() if (result := training_of(environment, recipe.name, run))}
+    missing = [pool for pool in runs if pool not in results]
+    if not results:
+        return PoolMeasurements(None, missing)
+    speeds = [_speed(recipe, environment, pool, training) for pool, training in results.items()]
     where = f"pools of {environment.name}"
     left_out = dict.fromkeys(missing, "It has not been measured yet.")
-    return Measured(certificate_of(recipe.name, list(found.values()), where, speeds, left_out), missing)
+    return PoolMeasurements(certificate_of(recipe.name, list(results.values()), where, speeds, left_out), missing)
 
 
 def training_of(environment: Environment, recipe: str, run: str) -> tuple[str, Training] | None:

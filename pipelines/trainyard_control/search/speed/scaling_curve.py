@@ -12,7 +12,7 @@ _GOOD = 0.8  # chosen: a lower share of perfect is worth a remark
 
 
 @dataclass(frozen=True)
-class Point:
+class ScalingPoint:
     """Some workers, each with the batch of the one worker.
 
     times: their speed over that of one. doubled: over that of half as many, None if that was not measured. A step
@@ -32,76 +32,76 @@ class Point:
         return self.times / self.speed.workers
 
 
-def points(speeds: Sequence[Speed]) -> list[Point]:
+def points(speeds: Sequence[Speed]) -> list[ScalingPoint]:
     """Return the points of the curve, which begins at the first speed; none if all have one worker."""
     if not any(speed.workers > 1 for speed in speeds):
         return []
     one, rates = speeds[0], {speed.workers: speed.examples_per_second for speed in speeds}
-    found = []
+    curve = []
     for speed in speeds:
         half = rates.get(speed.workers // 2) if speed.workers % 2 == 0 else None
         step, first = _step_ms(speed), _step_ms(one)
         lost = {part: _part(speed, part) - _part(one, part) for part in ("all_reduce", "input")}
         lost["rest"] = step - first - sum(lost.values())
         times = speed.examples_per_second / one.examples_per_second
-        found.append(Point(speed, times, half and speed.examples_per_second / half, step, lost))
-    return found
+        curve.append(ScalingPoint(speed, times, half and speed.examples_per_second / half, step, lost))
+    return curve
 
 
-def drawn(points: Sequence[Point]) -> Chart:
+def drawn(points: Sequence[ScalingPoint]) -> Chart:
     """Return the curve beside the perfect one."""
     one = points[0].speed.examples_per_second
     marks = [
-        Mark(each.speed.workers, rate, f"{rate:,.0f}, {each.efficiency:.0%}", True, each.speed.low, each.speed.high)
-        for each in points
-        for rate in [each.speed.examples_per_second]
+        Mark(point.speed.workers, rate, f"{rate:,.0f}, {point.efficiency:.0%}", True, point.speed.low, point.speed.high)
+        for point in points
+        for rate in [point.speed.examples_per_second]
     ]
     measured = [(mark.x, mark.y) for mark in marks]
-    ideal = [(float(each.speed.workers), one * each.speed.workers) for each in points]
+    ideal = [(float(point.speed.workers), one * point.speed.workers) for point in points]
     lines = {"measured": measured, "perfect": ideal}
     return chart("Speed and workers", ("workers", "examples/s"), marks, lines, log_x=True, log_y=True)
 
 
-def table(points: Sequence[Point]) -> tuple[list[str], list[list[str]]]:
+def table(points: Sequence[ScalingPoint]) -> tuple[list[str], list[list[str]]]:
     """Return the head and the rows of the page's table."""
     head = ["workers", "examples/s", "×", "of perfect", "by the last doubling", "step, ms"]
     head += ["longer for: sum of gradients, ms", "input, ms", "the rest, ms"]
     rows = [
         [
-            f"{each.speed.workers}",
-            f"{each.speed.examples_per_second:,.0f}",
-            f"{each.times:.2f}",
-            f"{each.efficiency:.0%}",
-            f"{each.doubled:.2f}" if each.doubled else "–",
-            f"{each.step_ms:.2f}",
-            *(f"{each.lost_ms[part]:+.2f}" for part in ("all_reduce", "input", "rest")),
+            f"{point.speed.workers}",
+            f"{point.speed.examples_per_second:,.0f}",
+            f"{point.times:.2f}",
+            f"{point.efficiency:.0%}",
+            f"{point.doubled:.2f}" if point.doubled else "–",
+            f"{point.step_ms:.2f}",
+            *(f"{point.lost_ms[part]:+.2f}" for part in ("all_reduce", "input", "rest")),
         ]
-        for each in points
+        for point in points
     ]
     return head, rows
 
 
-def sentences(points: Sequence[Point]) -> list[str]:
+def sentences(points: Sequence[ScalingPoint]) -> list[str]:
     """Return what the curve says of the most workers."""
     last, one = points[-1], points[0]
     lost = last.lost_ms
     low, high = last.speed.times_low, last.speed.times_high
     ends = f" ({low:.2f} – {high:.2f})" if low is not None and high is not None else ""
-    said = [
+    lines = [
         f"{last.speed.workers} workers train {last.times:.2f}{ends} times as fast as one, {last.efficiency:.0%} of "
         "perfect."
     ]
     if last.efficiency > 1:
-        said.append("More than perfect: on a machine that does other things, more processes get more of it.")
+        lines.append("More than perfect: on a machine that does other things, more processes get more of it.")
     if last.step_ms > one.step_ms:
-        said.append(
+        lines.append(
             f"Their step takes {last.step_ms:.1f} ms, one worker's {one.step_ms:.1f}: {lost['all_reduce']:+.1f} for "
             f"the sum of gradients, {lost['input']:+.1f} for the input, {lost['rest']:+.1f} for the rest (waiting for "
             "the slowest, batch statistics, shared memory)."
         )
     if last.efficiency < _GOOD:
-        said.append("A larger batch, or train.accumulation_steps, exchanges less often.")
-    return said
+        lines.append("A larger batch, or train.accumulation_steps, exchanges less often.")
+    return lines
 
 
 def _step_ms(speed: Speed) -> float:

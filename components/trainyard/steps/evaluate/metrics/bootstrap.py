@@ -12,7 +12,7 @@ import numpy as np
 from trainyard.contract.artifacts.gate import Interval
 from trainyard.spec.gates import Task
 from trainyard.steps.evaluate.metrics.measure import statistics
-from trainyard.steps.evaluate.metrics.predictions import Floats, Predictions
+from trainyard.steps.evaluate.metrics.predictions import Floats, SplitPredictions
 from trainyard.steps.evaluate.metrics.resampled import Statistic
 
 CONFIDENCE = 0.95
@@ -22,21 +22,21 @@ CELLS = 2_000_000
 
 
 def intervals(
-    task: Task, predictions: Predictions, metrics: Mapping[str, float], resamples: int, seed: int
+    task: Task, predictions: SplitPredictions, metrics: Mapping[str, float], resamples: int, seed: int
 ) -> dict[str, Interval]:
     """Return the 95 % interval of each of `metrics`, which `measure` gave for `predictions`; equal for equal seeds.
 
     A metric whose resamples all agree (an AUC of 1) gets none: they do not say how sure it is.
     """
-    wanted = {name: statistic for name, statistic in statistics(task, predictions).items() if name in metrics}
-    drawn = resample(wanted, len(predictions.labels), resamples, seed)
+    chosen = {name: statistic for name, statistic in statistics(task, predictions).items() if name in metrics}
+    drawn = resample(chosen, len(predictions.labels), resamples, seed)
     count = _effective_count(predictions)
     bounds = {name: _interval(name, metrics[name], count, draws) for name, draws in drawn.items()}
     return {name: interval for name, interval in bounds.items() if interval is not None}
 
 
 def difference(
-    task: Task, metric: str, candidate: Predictions, champion: Predictions, resamples: int, seed: int
+    task: Task, metric: str, candidate: SplitPredictions, champion: SplitPredictions, resamples: int, seed: int
 ) -> Interval | None:
     """Return the interval of `metric` of the candidate minus the champion, over the same examples in the same order.
 
@@ -74,7 +74,7 @@ def _weights(generator: np.random.Generator, rows: int, examples: int) -> Floats
     return np.bincount(drawn.ravel(), minlength=rows * examples).reshape(rows, examples).astype(np.float64)
 
 
-def _effective_count(predictions: Predictions) -> float:
+def _effective_count(predictions: SplitPredictions) -> float:
     """Return how many examples of one weight say as much: their number if all count the same.
 
     Source: L. Kish, Survey Sampling, 1965, section 11.7.

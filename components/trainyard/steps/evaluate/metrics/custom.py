@@ -13,7 +13,7 @@ from trainyard.data.module import load_module
 from trainyard.errors import ConfigurationError
 from trainyard.spec.gates import ALL_METRICS
 from trainyard.steps.evaluate.metrics.bootstrap import percentiles
-from trainyard.steps.evaluate.metrics.predictions import Predictions
+from trainyard.steps.evaluate.metrics.predictions import SplitPredictions
 
 RESAMPLES = 100
 """At most so many calls behind an interval: somebody else's function has no form for many weights at once. Chosen."""
@@ -30,7 +30,7 @@ def find(module: str) -> Metrics | None:
 
 
 def measure(
-    metrics: Metrics, predictions: Predictions, resamples: int, seed: int
+    metrics: Metrics, predictions: SplitPredictions, resamples: int, seed: int
 ) -> tuple[dict[str, float], dict[str, Interval]]:
     """Return the values of the recipe's own metrics and their intervals, from at most `RESAMPLES` resamples.
 
@@ -46,7 +46,7 @@ def measure(
     return values, {name: bound for name, bound in bounds.items() if bound is not None}
 
 
-def _call(metrics: Metrics, predictions: Predictions) -> dict[str, float]:
+def _call(metrics: Metrics, predictions: SplitPredictions) -> dict[str, float]:
     try:
         values = {str(name): float(value) for name, value in metrics(predictions.labels, predictions.outputs).items()}
     except Exception as error:
@@ -55,9 +55,9 @@ def _call(metrics: Metrics, predictions: Predictions) -> dict[str, float]:
             f"It gets labels {predictions.labels.shape} and outputs {predictions.outputs.shape} and returns a dict "
             "of numbers."
         ) from error
-    taken = sorted(set(values) & {*ALL_METRICS})
+    reserved = sorted(set(values) & {*ALL_METRICS})
     broken = sorted(name for name, value in values.items() if not math.isfinite(value))
-    if taken or broken:
-        fault = f"'{taken[0]}' is Trainyard's own name" if taken else f"'{broken[0]}' is {values[broken[0]]}"
+    if reserved or broken:
+        fault = f"'{reserved[0]}' is Trainyard's own name" if reserved else f"'{broken[0]}' is {values[broken[0]]}"
         raise ConfigurationError(f"module: metrics: {fault}. Finite numbers by names of their own are allowed.")
     return values

@@ -16,14 +16,14 @@ from sklearn import metrics as sklearn_metrics
 
 from trainyard.spec.gates import Task
 from trainyard.steps.evaluate.metrics import multi_label
-from trainyard.steps.evaluate.metrics.predictions import Floats, Predictions
+from trainyard.steps.evaluate.metrics.predictions import Floats, SplitPredictions
 from trainyard.steps.evaluate.metrics.resampled import Statistic, macro_f1, mean, roc_auc
 
 CALIBRATION_BINS = 15
 """As in Guo et al., On Calibration of Modern Neural Networks, 2017."""
 
 
-def measure(task: Task, predictions: Predictions) -> dict[str, float]:
+def measure(task: Task, predictions: SplitPredictions) -> dict[str, float]:
     """Return every metric that is defined for these examples; one that is not (AUC of one class) is left out.
 
     Smaller is better for log_loss, calibration_error, mae and rmse, larger for the others. macro_f1 and roc_auc are
@@ -34,36 +34,36 @@ def measure(task: Task, predictions: Predictions) -> dict[str, float]:
     return {name: float(value) for name, value in values.items() if np.isfinite(value)}
 
 
-def statistics(task: Task, predictions: Predictions) -> dict[str, Statistic]:
+def statistics(task: Task, predictions: SplitPredictions) -> dict[str, Statistic]:
     """Return the metrics of `measure` as functions of weights.
 
     Each maps weights (resamples, n), how often a resample holds each example, to the metric of each resample
     (resamples,), NaN if it is undefined.
     """
-    statistics_of: dict[Task, Callable[[Predictions], dict[str, Statistic]]] = {
+    statistics_of: dict[Task, Callable[[SplitPredictions], dict[str, Statistic]]] = {
         "classification": _classification_statistics,
         "multi_label": multi_label.statistics,
         "regression": _regression_statistics,
     }
-    found = statistics_of[task](predictions)
+    plain = statistics_of[task](predictions)
     own = predictions.weights
     if own is None:
-        return found
-    return {name: partial(_weighed, statistic, own) for name, statistic in found.items()}
+        return plain
+    return {name: partial(_weighed, statistic, own) for name, statistic in plain.items()}
 
 
 def _weighed(statistic: Statistic, own: Floats, weights: Floats) -> Floats:
     return statistic(weights * own)
 
 
-def confidence_bins(predictions: Predictions) -> tuple[NDArray[np.int64], Floats, Floats]:
+def confidence_bins(predictions: SplitPredictions) -> tuple[NDArray[np.int64], Floats, Floats]:
     """Return each example's bin, confidence and correctness: bins of equal width over the highest probability."""
     confidence = predictions.outputs.max(axis=1).astype(np.float64)
     bins = np.minimum((confidence * CALIBRATION_BINS).astype(np.int64), CALIBRATION_BINS - 1)
     return bins, confidence, (predictions.predicted == predictions.labels).astype(np.float64)
 
 
-def _regression(predictions: Predictions) -> dict[str, float]:
+def _regression(predictions: SplitPredictions) -> dict[str, float]:
     pair, weights = (predictions.labels, predictions.outputs), predictions.weights
     return {
         "mae": sklearn_metrics.mean_absolute_error(*pair, sample_weight=weights),
@@ -72,7 +72,7 @@ def _regression(predictions: Predictions) -> dict[str, float]:
     }
 
 
-def _classification(predictions: Predictions) -> dict[str, float]:
+def _classification(predictions: SplitPredictions) -> dict[str, float]:
     labels, outputs, weights = predictions.labels, predictions.outputs, predictions.weights
     present = present_classes(predictions)
     everything = np.ones((1, len(labels))) if weights is None else weights[None].astype(np.float64)
@@ -96,16 +96,16 @@ def _classification(predictions: Predictions) -> dict[str, float]:
     return values
 
 
-def present_classes(predictions: Predictions) -> NDArray[Any]:
+def present_classes(predictions: SplitPredictions) -> NDArray[Any]:
     """Return the classes that have examples which count."""
     return np.unique(predictions.counted_labels)
 
 
-def _regression_statistics(predictions: Predictions) -> dict[str, Statistic]:
+def _regression_statistics(predictions: SplitPredictions) -> dict[str, Statistic]:
     if predictions.labels.ndim == 1:
         return _target_statistics(predictions)
     targets = [_target_statistics(predictions.of_target(index)) for index in range(predictions.labels.shape[1])]
-    return {name: partial(_mean_over, [each[name] for each in targets]) for name in targets[0]}
+    return {name: partial(_mean_over, [statistics[name] for statistics in targets]) for name in targets[0]}
 
 
 def _mean_over(targets: list[Statistic], weights: Floats) -> Floats:
@@ -113,7 +113,7 @@ def _mean_over(targets: list[Statistic], weights: Floats) -> Floats:
     return result
 
 
-def _target_statistics(predictions: Predictions) -> dict[str, Statistic]:
+def _target_statistics(predictions: SplitPredictions) -> dict[str, Statistic]:
     errors = predictions.outputs.astype(np.float64) - predictions.labels
     labels = predictions.labels.astype(np.float64)
     labels = labels - predictions.mean(labels)  # the spread below keeps its digits
@@ -131,7 +131,7 @@ def _target_statistics(predictions: Predictions) -> dict[str, Statistic]:
     }
 
 
-def _classification_statistics(predictions: Predictions) -> dict[str, Statistic]:
+def _classification_statistics(predictions: SplitPredictions) -> dict[str, Statistic]:
     right = (predictions.predicted == predictions.labels).astype(np.float64)
     losses, classes, columns = predictions.losses, present_classes(predictions), predictions.outputs.shape[1]
     is_actual = _members(predictions.labels, columns)
@@ -149,14 +149,14 @@ def _classification_statistics(predictions: Predictions) -> dict[str, Statistic]
     return metrics
 
 
-def _in_top5(predictions: Predictions) -> Floats:
+def _in_top5(predictions: SplitPredictions) -> Floats:
     """Whether the label is among the five most probable classes; the lower id goes first among equals, as in argmax."""
     best = np.argsort(-predictions.outputs, axis=1, kind="stable")[:, :5]
     result: Floats = (best == predictions.labels[:, None]).any(axis=1).astype(np.float64)
     return result
 
 
-def _calibration_error(predictions: Predictions) -> Statistic:
+def _calibration_error(predictions: SplitPredictions) -> Statistic:
     """Expected calibration error: the mean distance of accuracy from confidence, over bins of confidence.
 
     Source: Guo et al., On Calibration of Modern Neural Networks, 2017, equation 3.

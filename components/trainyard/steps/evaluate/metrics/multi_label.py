@@ -9,17 +9,17 @@ from numpy.typing import NDArray
 from sklearn import metrics as sklearn_metrics
 
 from trainyard.contract.statistics.scores import LIKELY, example_scores
-from trainyard.steps.evaluate.metrics.predictions import Predictions
+from trainyard.steps.evaluate.metrics.predictions import SplitPredictions
 from trainyard.steps.evaluate.metrics.resampled import Statistic, macro_f1, mean, roc_auc
 
 
-def judged_classes(predictions: Predictions) -> NDArray[Any]:
+def judged_classes(predictions: SplitPredictions) -> NDArray[Any]:
     """Return the classes that some of the examples which count have and others have not."""
     counted = predictions.counted_labels
     return np.flatnonzero(counted.any(axis=0) & ~counted.all(axis=0))
 
 
-def measure(predictions: Predictions) -> dict[str, float]:
+def measure(predictions: SplitPredictions) -> dict[str, float]:
     """Return every metric; roc_auc is the mean over `judged_classes`, macro_f1 over the classes that examples have."""
     labels, weights = predictions.labels, predictions.weights
     predicted = predictions.outputs > LIKELY
@@ -37,14 +37,14 @@ def measure(predictions: Predictions) -> dict[str, float]:
     return values
 
 
-def statistics(predictions: Predictions) -> dict[str, Statistic]:
+def statistics(predictions: SplitPredictions) -> dict[str, Statistic]:
     """Return the metrics of `measure` as functions of weights (resamples, n)."""
     labels = predictions.labels.astype(np.float64)
     predicted = (predictions.outputs > LIKELY).astype(np.float64)
     scores = example_scores("multi_label", predictions.labels, predictions.outputs)
     exact = (labels == predicted).all(axis=1).astype(np.float64)
     losses = predictions.losses
-    found: dict[str, Statistic] = {
+    by_name: dict[str, Statistic] = {
         "f1": lambda weights: mean(weights, scores),
         "macro_f1": macro_f1(labels, predicted),
         "exact_match": lambda weights: mean(weights, exact),
@@ -52,11 +52,11 @@ def statistics(predictions: Predictions) -> dict[str, Statistic]:
     }
     classes = judged_classes(predictions)
     if len(classes):
-        found["roc_auc"] = roc_auc(predictions.outputs[:, classes], labels[:, classes], predictions.weights)
-    return found
+        by_name["roc_auc"] = roc_auc(predictions.outputs[:, classes], labels[:, classes], predictions.weights)
+    return by_name
 
 
-def _macro_f1(predictions: Predictions, predicted: NDArray[np.bool_]) -> float:
+def _macro_f1(predictions: SplitPredictions, predicted: NDArray[np.bool_]) -> float:
     labels, weights = predictions.labels, predictions.weights
     present = np.flatnonzero(predictions.counted_labels.any(axis=0))
     if not len(present):

@@ -12,7 +12,7 @@ Floats = NDArray[np.floating[Any]]
 
 
 @dataclass(frozen=True)
-class Predictions:
+class SplitPredictions:
     """The model's predictions for n examples, in any order.
 
     labels: (n,) int64 class ids; bool (n, classes) of multi_label; or float32 targets (n,), of several (n, targets).
@@ -57,14 +57,14 @@ class Predictions:
             return result
         return _log_losses(self.outputs[np.arange(len(self.labels)), self.labels])
 
-    def take(self, chosen: NDArray[Any]) -> Predictions:
+    def take(self, chosen: NDArray[Any]) -> SplitPredictions:
         """Return the predictions for the `chosen` examples: a mask (n,) or indices."""
         weights = None if self.weights is None else self.weights[chosen]
-        return Predictions(self.labels[chosen], self.outputs[chosen], weights)
+        return SplitPredictions(self.labels[chosen], self.outputs[chosen], weights)
 
-    def of_target(self, index: int) -> Predictions:
+    def of_target(self, index: int) -> SplitPredictions:
         """Return the predictions of one of several targets alone."""
-        return Predictions(self.labels[:, index], self.outputs[:, index], self.weights)
+        return SplitPredictions(self.labels[:, index], self.outputs[:, index], self.weights)
 
     def mean(self, values: Floats) -> float:
         """Return the mean of `values` (n,), each example's, by their weights."""

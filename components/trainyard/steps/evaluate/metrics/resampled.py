@@ -46,7 +46,7 @@ def roc_auc(scores: Floats, is_positive: Floats, weights: Floats | None) -> Stat
     """
     own = np.ones(len(scores)) if weights is None else weights.astype(np.float64)
     pairs = zip(scores.T, is_positive.T > 0, strict=True)
-    placements = np.stack([_placements(each, positive, own) for each, positive in pairs], axis=1)
+    placements = np.stack([_placements(class_scores, positive, own) for class_scores, positive in pairs], axis=1)
     of_positives = placements * is_positive
     of_negatives = placements - of_positives
     areas = own @ of_positives / (own @ is_positive)

@@ -10,12 +10,12 @@ from trainyard.contract.artifacts.evaluate import Baseline
 from trainyard.contract.artifacts.preprocess import Examples
 from trainyard.contract.statistics.scores import example_scores
 from trainyard.steps.evaluate.metrics.measure import measure
-from trainyard.steps.evaluate.metrics.predictions import Predictions
+from trainyard.steps.evaluate.metrics.predictions import SplitPredictions
 
 _MOST_CLASSES = 20  # in the answer; chosen
 
 
-def baseline(candidate: Predictions, examples: Examples) -> Baseline:
+def baseline(candidate: SplitPredictions, examples: Examples) -> Baseline:
     """Return the metrics of the training split's most frequent class, or of the mean of the judged targets.
 
     The mean is that of the examples that are judged, which no other constant beats in its squared error. Of
@@ -38,7 +38,7 @@ def baseline(candidate: Predictions, examples: Examples) -> Baseline:
     return Baseline(answer=f"'{examples.labels[most]}'", metrics={"accuracy": candidate.mean(candidate.labels == most)})
 
 
-def _most_frequent(candidate: Predictions, labels: list[str], counts: list[int]) -> Baseline:
+def _most_frequent(candidate: SplitPredictions, labels: list[str], counts: list[int]) -> Baseline:
     order = np.argsort(-np.asarray(counts), kind="stable")[:_MOST_CLASSES]
     scores = []
     for most in range(len(order) + 1):

@@ -14,7 +14,7 @@ from trainyard import events
 from trainyard.contract.artifacts.preprocess import Examples, Feature
 from trainyard.contract.document import Split
 from trainyard.data.examples import ExampleFolder
-from trainyard.steps.evaluate.metrics.predictions import Predictions
+from trainyard.steps.evaluate.metrics.predictions import SplitPredictions
 from trainyard.steps.evaluate.yardsticks.columns import Arrays, first_examples, is_table
 
 _Trees = HistGradientBoostingClassifier | HistGradientBoostingRegressor
@@ -30,7 +30,7 @@ _MOST_CATEGORIES = 255  # that scikit-learn's trees tell apart; more ids count a
 _MOST_WORDS = 200  # chosen: of a text, those that come most often
 
 
-def boosted_predictions(examples: ExampleFolder, split: Split, seed: int) -> tuple[Predictions, int] | None:
+def boosted_predictions(examples: ExampleFolder, split: Split, seed: int) -> tuple[SplitPredictions, int] | None:
     """Return what boosted trees, grown on the training split, answer to the examples of `split`, in stored order.
 
     And how many examples they learnt from. They are those of scikit-learn with its own settings and the model's
@@ -48,9 +48,9 @@ def boosted_predictions(examples: ExampleFolder, split: Split, seed: int) -> tup
     if any(len(np.unique(column)) < 2 for column in targets.reshape(len(targets), -1).T):
         return None
     categorical = [
-        not each.shape and 0 < (each.vocabulary_size or 0) <= _MOST_CATEGORIES
-        for each in inputs
-        for _ in range(_width(each))
+        not input_.shape and 0 < (input_.vocabulary_size or 0) <= _MOST_CATEGORIES
+        for input_ in inputs
+        for _ in range(_width(input_))
     ]
     kind = HistGradientBoostingRegressor if labels is None else HistGradientBoostingClassifier
     weights = examples.weights("train")
@@ -69,27 +69,27 @@ def boosted_predictions(examples: ExampleFolder, split: Split, seed: int) -> tup
     ]
     events.emit("boosted", examples=len(targets), seconds=round(time.monotonic() - started, 2))
     judged_labels, outputs = (np.concatenate(parts) for parts in zip(*answers, strict=True))
-    return Predictions(judged_labels, outputs, examples.weights(split)), len(targets)
+    return SplitPredictions(judged_labels, outputs, examples.weights(split)), len(targets)
 
 
 def _answer(trees: list[_Trees], features: Arrays, inputs: list[Feature], examples: Examples) -> NDArray[np.float32]:
     """Return predictions (n,) or (n, targets), or probabilities (n, classes): 0 for a class that no tree has met."""
     matrix = _matrix(features, inputs)
     columns = []
-    for each in trees:
-        if isinstance(each, HistGradientBoostingRegressor):
-            columns.append(each.predict(matrix))
+    for tree in trees:
+        if isinstance(tree, HistGradientBoostingRegressor):
+            columns.append(tree.predict(matrix))
         elif examples.task == "multi_label":
-            columns.append(each.predict_proba(matrix)[:, 1])
+            columns.append(tree.predict_proba(matrix)[:, 1])
         else:
             outputs = np.zeros((len(matrix), examples.outputs), np.float32)
-            outputs[:, each.classes_] = each.predict_proba(matrix)
+            outputs[:, tree.classes_] = tree.predict_proba(matrix)
             return outputs
     return np.stack(columns, axis=1).astype(np.float32).reshape(-1, *examples.label_shape)
 
 
 def _matrix(features: Arrays, inputs: list[Feature]) -> NDArray[np.float32]:
-    return np.concatenate([_columns(features[each.name], each) for each in inputs], axis=1)
+    return np.concatenate([_columns(features[feature.name], feature) for feature in inputs], axis=1)
 
 
 def _columns(values: NDArray[Any], feature: Feature) -> NDArray[np.float32]:

@@ -19,7 +19,7 @@ Arrays = dict[str, NDArray[Any]]
 def is_table(examples: ExampleFolder) -> bool:
     """Return whether every feature is a number or an id an example, or a row of them."""
     features = examples.document.features
-    return bool(features) and all(len(each.shape) <= 1 and not each.encoded for each in features)
+    return bool(features) and all(len(feature.shape) <= 1 and not feature.encoded for feature in features)
 
 
 def first_examples(examples: ExampleFolder, split: Split, most: int) -> tuple[Arrays, NDArray[Any]]:
@@ -34,11 +34,12 @@ def first_examples(examples: ExampleFolder, split: Split, most: int) -> tuple[Ar
 
 def features_by_column(recipe: Recipe, examples: ExampleFolder) -> dict[str, list[str]]:
     """Return the features that each column of the recipe became; those of an own preprocessing_fn stand alone."""
-    left = {feature.name for feature in examples.document.features}
+    remaining = {feature.name for feature in examples.document.features}
     columns: dict[str, list[str]] = {}
     for name, kind in recipe.data.features.items():
-        made = [each for each in (date_names(name, hour=True) if isinstance(kind, Date) else (name,)) if each in left]
+        names = date_names(name, hour=True) if isinstance(kind, Date) else (name,)
+        made = [feature for feature in names if feature in remaining]
         if made:
             columns[name] = made
-            left -= set(made)
-    return columns | {name: [name] for name in sorted(left)}
+            remaining -= set(made)
+    return columns | {name: [name] for name in sorted(remaining)}

@@ -11,7 +11,7 @@ from trainyard.contract.artifacts.evaluate import Importance
 from trainyard.contract.document import Split
 from trainyard.data.examples import ExampleFolder
 from trainyard.spec.recipe import Recipe
-from trainyard.steps.evaluate.metrics.predictions import Predictions
+from trainyard.steps.evaluate.metrics.predictions import SplitPredictions
 from trainyard.steps.evaluate.yardsticks.columns import Arrays, features_by_column, first_examples, is_table
 
 _EXAMPLES, _REPEATS, _COLUMNS = 2000, 3, 200  # chosen: some seconds at the most
@@ -34,13 +34,13 @@ def importances(
 
     def loss(inputs: Arrays) -> float:
         outputs = predict({name: tf.constant(values) for name, values in inputs.items()}).numpy()
-        judged = Predictions(labels, outputs, weights)
+        judged = SplitPredictions(labels, outputs, weights)
         return judged.mean(judged.losses)
 
     whole, draw = loss(features), np.random.default_rng(recipe.seed)
-    found = []
+    results = []
     for name, made in columns.items():
         orders = [draw.permutation(len(labels)) for _ in range(_REPEATS)]
-        grown = [loss(features | {each: features[each][order] for each in made}) - whole for order in orders]
-        found.append(Importance(column=name, loss_increase=float(np.mean(grown)), spread=float(np.std(grown))))
-    return sorted(found, key=lambda each: -each.loss_increase)
+        grown = [loss(features | {feature: features[feature][order] for feature in made}) - whole for order in orders]
+        results.append(Importance(column=name, loss_increase=float(np.mean(grown)), spread=float(np.std(grown))))
+    return sorted(results, key=lambda feature: -feature.loss_increase)

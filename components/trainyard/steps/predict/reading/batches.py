@@ -22,7 +22,7 @@ class Rejected:
 
 
 @dataclass(frozen=True)
-class Batch:
+class InputBatch:
     """Inputs for the model: `keys` (n,), and `inputs` (n,) by their name in the serving signature."""
 
     keys: pa.Array
@@ -31,11 +31,13 @@ class Batch:
     def __len__(self) -> int:
         return len(self.keys)
 
-    def halves(self) -> tuple[Batch, Batch]:
+    def halves(self) -> tuple[InputBatch, InputBatch]:
         """Return the first and the second half."""
         middle = len(self) // 2
-        first = Batch(self.keys.slice(0, middle), {name: values[:middle] for name, values in self.inputs.items()})
-        return first, Batch(self.keys.slice(middle), {name: values[middle:] for name, values in self.inputs.items()})
+        first = InputBatch(self.keys.slice(0, middle), {name: values[:middle] for name, values in self.inputs.items()})
+        return first, InputBatch(
+            self.keys.slice(middle), {name: values[middle:] for name, values in self.inputs.items()}
+        )
 
 
-Items = Iterator[Batch | Rejected]
+Items = Iterator[InputBatch | Rejected]

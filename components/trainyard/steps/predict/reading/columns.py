@@ -15,7 +15,7 @@ from trainyard.errors import DataError, did_you_mean
 from trainyard.quality.tables.cells import as_texts, cells, is_list, joined
 from trainyard.spec.feature_names import input_name
 from trainyard.steps.predict.pushed_model import PushedModel, RawInput
-from trainyard.steps.predict.reading.batches import Array, Batch, Items, Rejected
+from trainyard.steps.predict.reading.batches import Array, InputBatch, Items, Rejected
 
 ROWS = 4096
 """Of a batch; chosen: what costs once a batch is then little."""
@@ -26,15 +26,15 @@ _DAY, _HOUR = len("YYYY-MM-DD"), len("YYYY-MM-DDTHH")
 Mask = npt.NDArray[np.bool_]
 
 
-def require_columns(there: list[str], model: PushedModel, key: str | None, where: str) -> None:
-    """Raise `DataError` that names every column which the model takes, or `key`, and is not `there`."""
-    wanted = [*(each.name for each in model.inputs), *([key] if key else [])]
-    missing = [name for name in wanted if name not in there]
+def require_columns(names: list[str], model: PushedModel, key: str | None, where: str) -> None:
+    """Raise `DataError` that names every column which the model takes, or `key`, and is not `names`."""
+    required = [*(feature.name for feature in model.inputs), *([key] if key else [])]
+    missing = [name for name in required if name not in names]
     if missing:
         more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
         raise DataError(
-            f"{where}: no column {', '.join(map(repr, missing[:5]))}{more}.{did_you_mean(missing[0], there[:1000])} "
-            f"It has: {_listed(there)}. The model takes: {_listed(wanted)}. Rename or add the columns."
+            f"{where}: no column {', '.join(map(repr, missing[:5]))}{more}.{did_you_mean(missing[0], names[:1000])} "
+            f"It has: {_listed(names)}. The model takes: {_listed(required)}. Rename or add the columns."
         )
 
 
@@ -48,12 +48,12 @@ def table_items(columns: pa.RecordBatch, names: pa.Array, model: PushedModel, ke
     Columns that are not there count as missing values.
     """
     rows = columns.num_rows
-    there = {each.name: _column(columns, each.name, rows) for each in model.inputs}
+    arrays = {feature.name: _column(columns, feature.name, rows) for feature in model.inputs}
     where = str(names[0].as_py()) if len(names) else "predict"
-    typed = {each.name: _typed(there[each.name], each, where) for each in model.inputs}
+    typed = {feature.name: _typed(arrays[feature.name], feature, where) for feature in model.inputs}
     bad = np.logical_or.reduce([wrong for _, wrong in typed.values()])
-    for place in np.flatnonzero(bad).tolist():
-        yield _rejected(names[place].as_py(), place, there, typed, model)
+    for row in np.flatnonzero(bad).tolist():
+        yield _rejected(names[row].as_py(), row, arrays, typed, model)
     keys = names if key is None else as_texts(_column(columns, key, rows))
     good = ~bad
     if bad.any():
@@ -61,14 +61,14 @@ def table_items(columns: pa.RecordBatch, names: pa.Array, model: PushedModel, ke
     inputs = {input_name(name): values if not bad.any() else values[good] for name, (values, _) in typed.items()}
     for start in range(0, len(keys), ROWS):
         end = start + ROWS
-        yield Batch(keys.slice(start, ROWS), {name: values[start:end] for name, values in inputs.items()})
+        yield InputBatch(keys.slice(start, ROWS), {name: values[start:end] for name, values in inputs.items()})
 
 
 def _column(columns: pa.RecordBatch, name: str, rows: int) -> pa.Array:
-    place = columns.schema.get_field_index(name)
-    if place < 0:
+    index = columns.schema.get_field_index(name)
+    if index < 0:
         return pa.array([None] * rows, pa.string())
-    column = columns.column(place)
+    column = columns.column(index)
     return column.dictionary_decode() if isinstance(column, pa.DictionaryArray) else column
 
 
@@ -134,16 +134,16 @@ def _is_number(column: pa.Array) -> bool:
 
 
 def _rejected(
-    name: str, place: int, there: dict[str, pa.Array], typed: dict[str, tuple[Any, Mask]], model: PushedModel
+    name: str, row: int, arrays: dict[str, pa.Array], typed: dict[str, tuple[Any, Mask]], model: PushedModel
 ) -> Rejected:
-    details = list(_details(place, there, typed, model))
+    details = list(_details(row, arrays, typed, model))
     return Rejected(name, "mistyped_value", "; ".join(details)[:_SHOWN])
 
 
 def _details(
-    place: int, there: dict[str, pa.Array], typed: dict[str, tuple[Any, Mask]], model: PushedModel
+    row: int, arrays: dict[str, pa.Array], typed: dict[str, tuple[Any, Mask]], model: PushedModel
 ) -> Iterator[str]:
-    for each in model.inputs:
-        if typed[each.name][1][place]:
-            wanted = {"string": "a day YYYY-MM-DD", "float32": "a number", "int64": "a whole number"}[each.dtype]
-            yield f"'{each.name}': {wanted} is expected, {str(there[each.name][place].as_py())[:40]!r} was found"
+    for feature in model.inputs:
+        if typed[feature.name][1][row]:
+            expected = {"string": "a day YYYY-MM-DD", "float32": "a number", "int64": "a whole number"}[feature.dtype]
+            yield f"'{feature.name}': {expected} is expected, {str(arrays[feature.name][row].as_py())[:40]!r} was found"

@@ -16,13 +16,13 @@ from trainyard.errors import ConfigurationError, DataError
 from trainyard.steps.predict.pushed_model import PushedModel
 from trainyard.steps.predict.reading.batches import Array, Items
 from trainyard.steps.predict.reading.columns import require_columns, table_items
-from trainyard.steps.predict.reading.source import Source, find_source
+from trainyard.steps.predict.reading.source import InputFiles, find_source
 
 _PICTURES = "a path, a list of paths, or uint8 pictures (n, height, width) or (n, height, width, channels)"
 _ROWS = "a path, a list of paths, a pandas or Arrow table, or a dict of columns"
 
 
-def source_items(source: Source, model: PushedModel, key: str | None) -> Items:
+def source_items(source: InputFiles, model: PushedModel, key: str | None) -> Items:
     """Yield what is in the files of `source`. Raises `ConfigurationError` if there is no column that `key` names."""
     if model.channels is None:
         from trainyard.steps.predict.reading.tables import read_rows
@@ -81,11 +81,11 @@ def _pictures(inputs: Any, channels: int) -> Items:
     is_list = isinstance(inputs, Iterable) and not isinstance(inputs, Mapping | bytes)
     if not is_list or getattr(inputs, "ndim", 4) not in (3, 4):
         raise DataError(_wrong_form(inputs, "pictures", _PICTURES))
-    encoded = (_encoded(picture, place) for place, picture in enumerate(inputs))
-    return batches(checked(str(place), picture, channels) for place, picture in enumerate(encoded))
+    encoded = (_encoded(picture, index) for index, picture in enumerate(inputs))
+    return batches(checked(str(index), picture, channels) for index, picture in enumerate(encoded))
 
 
-def _encoded(picture: Any, place: int) -> bytes:
+def _encoded(picture: Any, index: int) -> bytes:
     """Return the picture as PNG, which loses nothing, or as it is if it is encoded."""
     if isinstance(picture, bytes):
         return picture
@@ -94,7 +94,7 @@ def _encoded(picture: Any, place: int) -> bytes:
     channels = shape[2:] or (1,)
     if pixels.dtype != np.uint8 or len(shape) < 2 or 0 in shape or channels not in ((1,), (3,), (4,)):
         raise DataError(
-            f"predict: picture {place} is {pixels.dtype} {shape}. Give uint8, 0 to 255, (height, width) or "
+            f"predict: picture {index} is {pixels.dtype} {shape}. Give uint8, 0 to 255, (height, width) or "
             "(height, width, channels) with 1, 3 or 4 channels."
         )
     stream = io.BytesIO()

@@ -16,9 +16,9 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from trainyard.contract.pictures import BROKEN, FORMATS, KEPT_MODES, ORIENTATION
 from trainyard.spec.recipe import Data
-from trainyard.steps.predict.reading.batches import Batch, Items, Rejected
+from trainyard.steps.predict.reading.batches import InputBatch, Items, Rejected
 from trainyard.steps.predict.reading.picture_header import plain_size
-from trainyard.steps.predict.reading.source import Source
+from trainyard.steps.predict.reading.source import InputFiles
 from trainyard.steps.predict.reading.tables import numbered_records
 from trainyard.storage.listing import SourceFile
 
@@ -37,15 +37,15 @@ _MAX_BYTES = 4 * _MAX_PIXELS
 _Picture = tuple[str, bytes] | Rejected
 
 
-def read_pictures(source: Source, channels: int) -> Items:
+def read_pictures(source: InputFiles, channels: int) -> Items:
     """Yield the pictures in batches, each named by its file, or by the file and the number of its record."""
     return batches(_of(source, channels))
 
 
-def read_all(sources: Iterable[Source], channels: int) -> Items:
+def read_all(sources: Iterable[InputFiles], channels: int) -> Items:
     """Yield the pictures of several sources as `read_pictures`, each named by the path or URI of its file."""
 
-    def renamed(source: Source, item: _Picture) -> _Picture:
+    def renamed(source: InputFiles, item: _Picture) -> _Picture:
         if isinstance(item, Rejected):
             return replace(item, key=source.path_of(item.key))
         return source.path_of(item[0]), item[1]
@@ -53,21 +53,21 @@ def read_all(sources: Iterable[Source], channels: int) -> Items:
     return batches(renamed(source, item) for source in sources for item in _of(source, channels))
 
 
-def batches(found: Iterable[_Picture]) -> Items:
+def batches(pictures: Iterable[_Picture]) -> Items:
     """Yield pictures in batches, and those that are set aside."""
-    held: list[tuple[str, bytes]] = []
-    held_bytes = 0
-    for picture in found:
+    pending: list[tuple[str, bytes]] = []
+    pending_bytes = 0
+    for picture in pictures:
         if isinstance(picture, Rejected):
             yield picture
             continue
-        if held and (len(held) == PICTURES or held_bytes + len(picture[1]) > _BATCH_BYTES):
-            yield _batch(held)
-            held, held_bytes = [], 0
-        held.append(picture)
-        held_bytes += len(picture[1])
-    if held:
-        yield _batch(held)
+        if pending and (len(pending) == PICTURES or pending_bytes + len(picture[1]) > _BATCH_BYTES):
+            yield _batch(pending)
+            pending, pending_bytes = [], 0
+        pending.append(picture)
+        pending_bytes += len(picture[1])
+    if pending:
+        yield _batch(pending)
 
 
 def checked(key: str, encoded: bytes, channels: int) -> _Picture:
@@ -93,16 +93,16 @@ def checked(key: str, encoded: bytes, channels: int) -> _Picture:
         return Rejected(key, "truncated_image", str(error))
 
 
-def _batch(pictures: list[tuple[str, bytes]]) -> Batch:
+def _batch(pictures: list[tuple[str, bytes]]) -> InputBatch:
     keys, encoded = zip(*pictures, strict=True)
-    return Batch(pa.array(keys, pa.string()), {_NAME: np.array(encoded, object)})
+    return InputBatch(pa.array(keys, pa.string()), {_NAME: np.array(encoded, object)})
 
 
-def _of(source: Source, channels: int) -> Iterator[_Picture]:
+def _of(source: InputFiles, channels: int) -> Iterator[_Picture]:
     return _of_files(source, channels) if source.kind == "pictures" else _of_records(source, channels)
 
 
-def _of_files(source: Source, channels: int) -> Iterator[_Picture]:
+def _of_files(source: InputFiles, channels: int) -> Iterator[_Picture]:
     with ThreadPoolExecutor(_READERS) as readers:
         waiting: deque[Future[list[_Picture]]] = deque()
         for start in range(0, len(source.files), _FILES):
@@ -113,11 +113,11 @@ def _of_files(source: Source, channels: int) -> Iterator[_Picture]:
             yield from waiting.popleft().result()
 
 
-def _read_all(source: Source, files: list[SourceFile], channels: int) -> list[_Picture]:
+def _read_all(source: InputFiles, files: list[SourceFile], channels: int) -> list[_Picture]:
     return [_read(source, file, channels) for file in files]
 
 
-def _read(source: Source, file: SourceFile, channels: int) -> _Picture:
+def _read(source: InputFiles, file: SourceFile, channels: int) -> _Picture:
     if file.reason:
         return Rejected(file.name, file.reason, file.detail)
     if file.bytes > _MAX_BYTES:
@@ -130,7 +130,7 @@ def _read(source: Source, file: SourceFile, channels: int) -> _Picture:
     return checked(file.name, encoded, channels)
 
 
-def _of_records(source: Source, channels: int) -> Iterator[_Picture]:
+def _of_records(source: InputFiles, channels: int) -> Iterator[_Picture]:
     for file in source.files:
         for item in numbered_records(source, file):
             if isinstance(item, Rejected):
@@ -161,8 +161,8 @@ def _image_of(record: bytes) -> bytes | str:
 
 
 def _is_plain(image: Image.Image) -> bool:
-    kept = image.mode in KEPT_MODES.get(image.format or "", ()) and getattr(image, "n_frames", 1) == 1
-    return kept and (image.format == "PNG" or image.getexif().get(ORIENTATION, 1) == 1)
+    as_stored = image.mode in KEPT_MODES.get(image.format or "", ()) and getattr(image, "n_frames", 1) == 1
+    return as_stored and (image.format == "PNG" or image.getexif().get(ORIENTATION, 1) == 1)
 
 
 def _as_png(image: Image.Image, channels: int) -> bytes:

@@ -26,7 +26,7 @@ _PARQUET = b"PAR1"
 
 
 @dataclass(frozen=True)
-class Source:
+class InputFiles:
     """The files of an input, all of one kind and below `root`, in order; left_out are the names of others."""
 
     path: str
@@ -48,7 +48,7 @@ class Source:
         return f"{self.root.rstrip('/')}/{name}"
 
 
-def find_source(path: str, *, pictures: bool) -> Source:
+def find_source(path: str, *, pictures: bool) -> InputFiles:
     """Return the files of `path` (a folder, a file or a glob, local, gs:// or s3://) for a model of `pictures` or rows.
 
     Of a folder of pictures every file is tried, whatever its name. Raises `DataError` if there are no such files.
@@ -69,7 +69,7 @@ def find_source(path: str, *, pictures: bool) -> Source:
     kind = counts.most_common(1)[0][0]
     files = listed.files if kind == "pictures" else [file for file in listed.files if kinds[file.name] == kind]
     chosen = {file.name for file in files}
-    return Source(path, kind, listed.root, files, [name for name in kinds if name not in chosen])
+    return InputFiles(path, kind, listed.root, files, [name for name in kinds if name not in chosen])
 
 
 def _kind(listed: listing.Listing, file: SourceFile) -> Kind | None:

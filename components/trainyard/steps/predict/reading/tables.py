@@ -17,10 +17,10 @@ from trainyard.quality.tables.table import Ragged, read_table
 from trainyard.steps.predict.pushed_model import PushedModel, RawInput
 from trainyard.steps.predict.reading.batches import Items, Rejected
 from trainyard.steps.predict.reading.columns import ROWS, require_columns, table_items
-from trainyard.steps.predict.reading.source import Source
+from trainyard.steps.predict.reading.source import InputFiles
 from trainyard.storage import tfrecord
 from trainyard.storage.listing import SourceFile
-from trainyard.storage.source_stream import local_file
+from trainyard.storage.source_stream import seekable_file
 
 _MOST_BYTES = 64 << 20  # of a record; chosen
 _GROUP_BYTES = 4 << 20  # of records that are parsed at once; chosen
@@ -29,7 +29,7 @@ _Block = tuple[pa.RecordBatch, pa.Array]
 _Form = Literal["text", "number", "list"]
 
 
-def read_rows(source: Source, model: PushedModel, key: str | None) -> Items:
+def read_rows(source: InputFiles, model: PushedModel, key: str | None) -> Items:
     """Yield the rows of all files in order. A file that cannot be read on is set aside from there.
 
     Raises `DataError` if the first file lacks a column.
@@ -69,7 +69,7 @@ class _Unreadable(Exception):
     """A file cannot be read, or not any further: why."""
 
 
-def _csv(source: Source, file: SourceFile, model: PushedModel, _key: str | None) -> Iterator[_Block | Rejected]:
+def _csv(source: InputFiles, file: SourceFile, model: PushedModel, _key: str | None) -> Iterator[_Block | Rejected]:
     table = read_table(SourceFiles(source.path, "csv", source.root, [file], [], model.quote))
     while True:
         try:
@@ -85,30 +85,30 @@ def _csv(source: Source, file: SourceFile, model: PushedModel, _key: str | None)
             yield item.columns, _names(file, pa.array(item.rows))
 
 
-def _parquet(source: Source, file: SourceFile, model: PushedModel, key: str | None) -> Iterator[_Block | Rejected]:
-    wanted = {key, *(each.name for each in model.inputs)}
+def _parquet(source: InputFiles, file: SourceFile, model: PushedModel, key: str | None) -> Iterator[_Block | Rejected]:
+    required = {key, *(feature.name for feature in model.inputs)}
     done = 0
     try:
-        with local_file(source.name(file)) as path, parquet.ParquetFile(path) as opened:
-            there = opened.schema_arrow.names
-            require_columns(there, model, key, file.name)  # before the others are left out
-            for columns in opened.iter_batches(ROWS, columns=[name for name in there if name in wanted]):
+        with seekable_file(source.name(file)) as path, parquet.ParquetFile(path) as opened:
+            names = opened.schema_arrow.names
+            require_columns(names, model, key, file.name)  # before the others are left out
+            for columns in opened.iter_batches(ROWS, columns=[name for name in names if name in required]):
                 yield columns, _names(file, pa.array(np.arange(done + 1, done + 1 + columns.num_rows)))
                 done += columns.num_rows
     except (OSError, pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise _Unreadable(f"is no whole Parquet file ({error})") from error
 
 
-def _tfrecord(source: Source, file: SourceFile, model: PushedModel, key: str | None) -> Iterator[_Block | Rejected]:
+def _tfrecord(source: InputFiles, file: SourceFile, model: PushedModel, key: str | None) -> Iterator[_Block | Rejected]:
     from tfx_bsl.coders.example_coder import ExamplesToRecordBatchDecoder
 
     decoder = ExamplesToRecordBatchDecoder()
-    wanted = {each.name: _form(each) for each in model.inputs} | ({key: "text"} if key else {})
+    forms = {feature.name: _form(feature) for feature in model.inputs} | ({key: "text"} if key else {})
     for group in _groups(numbered_records(source, file)):
         rejected = [item for item in group if isinstance(item, Rejected)]
         yield from rejected
         records = [item for item in group if not isinstance(item, Rejected)]
-        yield from _decoded(decoder, records, file, wanted)
+        yield from _decoded(decoder, records, file, forms)
 
 
 def _form(of: RawInput) -> _Form:
@@ -117,7 +117,7 @@ def _form(of: RawInput) -> _Form:
     return "text" if of.dtype == "string" else "number"
 
 
-def numbered_records(source: Source, file: SourceFile) -> Iterator[tuple[int, bytes] | Rejected]:
+def numbered_records(source: InputFiles, file: SourceFile) -> Iterator[tuple[int, bytes] | Rejected]:
     """Yield the records of a TFRecord file with their numbers, from 1 on; the last is what it cannot be read on for."""
     number = 0
     try:
@@ -147,33 +147,33 @@ def _groups(records: Iterator[tuple[int, bytes] | Rejected]) -> Iterator[list[tu
 
 
 def _decoded(
-    decoder: Any, records: list[tuple[int, bytes]], file: SourceFile, wanted: dict[str, _Form]
+    decoder: Any, records: list[tuple[int, bytes]], file: SourceFile, forms: dict[str, _Form]
 ) -> Iterator[_Block | Rejected]:
     """Yield the records as columns; one that is no tf.Example, or has several values that may not, is set aside."""
     if not records:
         return
     try:
         decoded = decoder.DecodeBatch([record for _, record in records])
-        columns = {name: _column(decoded, name, form) for name, form in wanted.items()}
+        columns = {name: _column(decoded, name, form) for name, form in forms.items()}
     except (RuntimeError, ValueError, pa.ArrowInvalid) as error:
         if len(records) == 1:
             yield Rejected(f"{file.name}:{records[0][0]}", "not_an_example", str(error).splitlines()[0][:200])
             return
         middle = len(records) // 2
-        yield from _decoded(decoder, records[:middle], file, wanted)
-        yield from _decoded(decoder, records[middle:], file, wanted)
+        yield from _decoded(decoder, records[:middle], file, forms)
+        yield from _decoded(decoder, records[middle:], file, forms)
         return
-    if not set(decoded.schema.names) & set(wanted):
-        columns = {name: decoded.column(place) for place, name in enumerate(decoded.schema.names)}
+    if not set(decoded.schema.names) & set(forms):
+        columns = {name: decoded.column(index) for index, name in enumerate(decoded.schema.names)}
     yield pa.RecordBatch.from_pydict(columns), _names(file, pa.array([number for number, _ in records]))
 
 
 def _column(decoded: pa.RecordBatch, name: str, form: _Form) -> pa.Array:
     """Return the one value, or the list, of each example. Raises `ValueError` if one has several that may not."""
-    rows, place = decoded.num_rows, decoded.schema.get_field_index(name)
-    if place < 0 or decoded.column(place).null_count == rows:
+    rows, index = decoded.num_rows, decoded.schema.get_field_index(name)
+    if index < 0 or decoded.column(index).null_count == rows:
         return pa.array([None] * rows, pa.string())
-    lists = decoded.column(place)
+    lists = decoded.column(index)
     if form == "list":
         is_text = pa.types.is_binary(lists.values.type)
         return pa.ListArray.from_arrays(lists.offsets, lists.values.cast(pa.string()) if is_text else lists.values)

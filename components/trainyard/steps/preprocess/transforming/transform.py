@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,7 +18,7 @@ import tensorflow as tf
 import tensorflow_transform.beam as tft_beam
 from numpy.typing import NDArray
 from tensorflow_transform.tf_metadata import schema_utils
-from tfx_bsl.public.tfxio import RecordBatchToExamplesEncoder, TFExampleBeamRecord
+from tfx_bsl.public.tfxio import TFExampleBeamRecord
 
 from trainyard import events
 from trainyard.beam import progress
@@ -32,6 +32,7 @@ from trainyard.spec.gates import Task
 from trainyard.steps.preprocess.facts.summary import labels_apart
 from trainyard.steps.preprocess.parts import PartFile
 from trainyard.steps.preprocess.shards import Layout, read_shard, shard_name, write_shard
+from trainyard.steps.preprocess.transforming.encode import Column, as_column, encode_examples
 from trainyard.steps.preprocess.transforming.reproducible import make_reproducible
 from trainyard.steps.preprocess.work import Work, remove_unfinished
 from trainyard.storage import storage
@@ -235,20 +236,17 @@ class _WriteShard:
             name: values.cast(pa.float32(), safe=False) if pa.types.is_floating(values.type) else values
             for name, values in raw.items()
         }
-        columns = (
-            _features(self._transform({name: _tensor(values) for name, values in raw.items()}))
-            if self._transform
-            else {}
-        )
-        columns |= {f"raw/{name}": _single(values) for name, values in raw.items()}
-        columns["label"] = _rows(self._labels(batch["label"]))
+        columns: dict[str, Column] = {}
+        if self._transform:
+            transformed = self._transform({name: _tensor(values) for name, values in raw.items()})
+            columns |= {name: tensor.numpy() for name, tensor in transformed.items()}
+        columns |= {f"raw/{name}": as_column(values) for name, values in raw.items()}
+        columns["label"] = self._labels(batch["label"])
         if self._weight:
-            columns[WEIGHT] = _single(batch[f"measure/{self._weight}"].cast(pa.float32()))
-        columns["key"] = _single(batch["source"])
+            columns[WEIGHT] = as_column(batch[f"measure/{self._weight}"])
+        columns["key"] = as_column(batch["source"])
         progress.count("examples", len(batch))
-        for serialized in RecordBatchToExamplesEncoder().encode(pa.RecordBatch.from_pydict(columns)):
-            # The encoder writes the features in an order of its own, another one each time.
-            yield tf.train.Example.FromString(serialized).SerializeToString(deterministic=True)
+        yield from encode_examples(columns)
 
     def _labels(self, labels: pa.Array) -> NDArray[Any]:
         """Return class ids (n,), targets (n,) or (n, targets), or 1 where an example has a class (n, classes)."""
@@ -265,20 +263,3 @@ class _WriteShard:
 
 def _tensor(values: pa.Array) -> tf.Tensor:
     return tf.constant(values.to_numpy(zero_copy_only=False))
-
-
-def _features(tensors: Mapping[str, tf.Tensor]) -> dict[str, pa.Array]:
-    columns: dict[str, pa.Array] = {}
-    for name, tensor in tensors.items():
-        columns[name] = _rows(tensor.numpy())
-    return columns
-
-
-def _rows(values: NDArray[Any]) -> pa.ListArray:
-    offsets = np.arange(len(values) + 1, dtype=np.int32) * (values.size // max(1, len(values)))
-    return pa.ListArray.from_arrays(offsets, pa.array(values.reshape(-1)))
-
-
-def _single(values: pa.Array) -> pa.ListArray:
-    texts = values.cast(pa.binary()) if pa.types.is_string(values.type) else values
-    return pa.ListArray.from_arrays(np.arange(len(values) + 1, dtype=np.int32), texts)

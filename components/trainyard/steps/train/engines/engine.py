@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import keras
 
     from trainyard.steps.train.engines.objective import Objective
-    from trainyard.steps.train.engines.teacher import Teacher
+    from trainyard.steps.train.engines.teacher import TeacherModel
 
 
 class Steps(Protocol):
@@ -37,7 +37,7 @@ class Steps(Protocol):
     """
 
     model: keras.Model
-    teacher: Teacher | None
+    teacher: TeacherModel | None
     loss_sum: float
     scale: float
 
@@ -127,7 +127,7 @@ class Engine(Protocol):
         steps_per_epoch: int,
         objective: Objective,
         precision: str,
-        load_teacher: Callable[[], Teacher | None],
+        load_teacher: Callable[[], TeacherModel | None],
     ) -> Steps:
         """Return the steps of the model that `build` returns, with its first weights, nothing traced yet."""
 

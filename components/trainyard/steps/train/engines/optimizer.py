@@ -12,7 +12,7 @@ from trainyard.spec.training.train import Train
 from trainyard.steps.train.engines.lars import LARS
 
 
-class Schedule(keras.optimizers.schedules.LearningRateSchedule):
+class RateSchedule(keras.optimizers.schedules.LearningRateSchedule):
     """Linear warm-up from nothing to the peak, then half a cosine to zero or the constant peak, times `scale`.
 
     Source of the cosine: I. Loshchilov, F. Hutter, SGDR, 2017, arXiv:1608.03983, equation 5 with one period; of the
@@ -58,7 +58,7 @@ def peak_learning_rate(train: Train) -> float:
 
 
 def optimizer(
-    train: Train, schedule: Schedule, float16: bool, gradients_summed: bool = False
+    train: Train, schedule: RateSchedule, float16: bool, gradients_summed: bool = False
 ) -> keras.optimizers.Optimizer:
     """Return the recipe's optimizer, not built; with `float16` it scales the loss and skips overflowing steps.
 

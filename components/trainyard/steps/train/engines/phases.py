@@ -18,7 +18,7 @@ from trainyard.errors import ConfigurationError, did_you_mean
 from trainyard.models.weights import HEAD
 from trainyard.spec.recipe import Recipe
 from trainyard.spec.training.model import UNTIL
-from trainyard.steps.train.engines.optimizer import Schedule
+from trainyard.steps.train.engines.optimizer import RateSchedule
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Phase:
 
     first_step: int
     frozen: frozenset[str]
-    schedule: Schedule
+    schedule: RateSchedule
     optimizer: keras.optimizers.Optimizer
     variables: list[keras.Variable]
 
@@ -67,7 +67,7 @@ def phases(
     model: keras.Model,
     recipe: Recipe,
     steps_per_epoch: int,
-    make: Callable[[Schedule], keras.optimizers.Optimizer],
+    make: Callable[[RateSchedule], keras.optimizers.Optimizer],
 ) -> Phases:
     """Return the phases of `recipe`, with optimizers that `make` returns, built for the variables that they change.
 
@@ -79,15 +79,15 @@ def phases(
     train, fine_tune = recipe.train, recipe.train.fine_tune
     head = fine_tune.head_epochs if fine_tune else 0
     factor = fine_tune.learning_rate_factor if fine_tune else 1.0
-    last = Schedule(train, steps_per_epoch, train.epochs - head, factor)
+    last = RateSchedule(train, steps_per_epoch, train.epochs - head, factor)
     parts = [(head * steps_per_epoch, _frozen(model, recipe.model.freeze), last)]
     if head:
-        parts.insert(0, (0, _frozen(model, "backbone"), Schedule(train, steps_per_epoch, head, scale=last.scale)))
+        parts.insert(0, (0, _frozen(model, "backbone"), RateSchedule(train, steps_per_epoch, head, scale=last.scale)))
     made = []
     for first_step, frozen, schedule in parts:
         optimizer = make(schedule)
-        kept = {variable.path for layer in model.layers if layer.name in frozen for variable in layer.weights}
-        variables = [variable for variable in model.trainable_variables if variable.path not in kept]
+        frozen_paths = {variable.path for layer in model.layers if layer.name in frozen for variable in layer.weights}
+        variables = [variable for variable in model.trainable_variables if variable.path not in frozen_paths]
         optimizer.build(variables)
         made.append(Phase(first_step, frozen, schedule, optimizer, variables))
     result = Phases(made, last.scale)
@@ -104,19 +104,19 @@ def _frozen(model: keras.Model, freeze: str) -> frozenset[str]:
     if freeze == "backbone":
         return frozenset(names) - {HEAD}
     block = freeze.removeprefix(UNTIL)
-    exact = [place for place, name in enumerate(names) if name == block != HEAD]
+    exact = [index for index, name in enumerate(names) if name == block != HEAD]
     # expanded_conv_1 is no beginning of expanded_conv_10, and block4 is one of block4a.
-    parts = [place for place, name in enumerate(names) if name.startswith(f"{block}_")]
-    begun = [place for place, name in enumerate(names) if name.startswith(block) and name != HEAD]
-    places = exact or parts or begun
-    if not places:
+    parts = [index for index, name in enumerate(names) if name.startswith(f"{block}_")]
+    begun = [index for index, name in enumerate(names) if name.startswith(block) and name != HEAD]
+    indices = exact or parts or begun
+    if not indices:
         known = [layer.name for layer in model.layers if layer.weights and layer.name != HEAD]
         some = ", ".join(known[:: max(1, len(known) // 8)])
         raise ConfigurationError(
             f"model.freeze: {freeze}: no layer of '{model.name}' has a name that begins so."
             f"{did_you_mean(block, known)} Some of its layers are {some}."
         )
-    return frozenset(names[: places[-1] + 1])
+    return frozenset(names[: indices[-1] + 1])
 
 
 def _keep_statistics(model: keras.Model, phases: Phases) -> None:

@@ -61,10 +61,10 @@ def _at_size(model: keras.Model, side: int) -> keras.Model:
 
     Raises `ConfigurationError` if it takes one size alone.
     """
-    taken: dict[str, keras.KerasTensor] = cast(Any, model.input)
+    tensors: dict[str, keras.KerasTensor] = cast(Any, model.input)
     inputs = {
         name: keras.Input(_shape(tensor.shape[1:], side), name=name, dtype=tensor.dtype)
-        for name, tensor in taken.items()
+        for name, tensor in tensors.items()
     }
     try:
         return keras.models.clone_model(model, input_tensors=inputs, clone_function=lambda layer: layer)

@@ -16,7 +16,7 @@ from trainyard.contract.training.weights import TEACHER
 from trainyard.data import trained
 from trainyard.errors import ConfigurationError
 from trainyard.spec.recipe import Recipe
-from trainyard.spec.training.train import Teacher as Settings
+from trainyard.spec.training.train import Teacher
 from trainyard.steps.train import warm_start
 from trainyard.steps.train.engines.objective import Objective, Tensor
 
@@ -24,11 +24,11 @@ _ADVICE = "Name a version that was pushed from the same data, or leave train.tea
 
 
 @dataclass(frozen=True)
-class Teacher:
+class TeacherModel:
     """The trained model, which stays as it is, and how much of it is learned."""
 
     model: keras.Model
-    settings: Settings
+    settings: Teacher
 
     def loss(self, objective: Objective, outputs: Tensor, labels: Tensor, answers: Tensor) -> Tensor:
         """Return float32 (batch,): the share of the distance to the teacher's `answers`, and the rest of `objective`'s.
@@ -40,7 +40,7 @@ class Teacher:
         return share * distance + (1 - share) * objective.train_loss(outputs, labels)
 
 
-def load(recipe: Recipe, examples: str, document: Examples) -> Teacher | None:
+def load(recipe: Recipe, examples: str, document: Examples) -> TeacherModel | None:
     """Return the recipe's teacher, None if it has none.
 
     examples: the folder that `document` is of. Raises `ConfigurationError` if its features, classes or vocabularies are
@@ -53,13 +53,13 @@ def load(recipe: Recipe, examples: str, document: Examples) -> Teacher | None:
     model.trainable = False
     warm_start.require_same_ids(settings.model, examples, document.labels, TEACHER, _ADVICE)
     inputs: Any = model.input
-    taken = {name: tuple(tensor.shape[1:]) for name, tensor in inputs.items()}
+    expected = {name: tuple(tensor.shape[1:]) for name, tensor in inputs.items()}
     own = {feature.name: feature.shape for feature in document.features}
-    if taken != own:
+    if expected != own:
         raise ConfigurationError(
-            f"{TEACHER}: {settings.model} takes {_shown(taken)}, and these examples are {_shown(own)}. {_ADVICE}"
+            f"{TEACHER}: {settings.model} takes {_shown(expected)}, and these examples are {_shown(own)}. {_ADVICE}"
         )
-    return Teacher(model, settings)
+    return TeacherModel(model, settings)
 
 
 def _shown(shapes: dict[str, tuple[int, ...]]) -> str:

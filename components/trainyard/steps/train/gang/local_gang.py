@@ -20,7 +20,7 @@ from trainyard.errors import ExitCode, Preempted, TrainyardError, TransientError
 from trainyard.signals import on_sigterm
 from trainyard.spec import plain_yaml
 from trainyard.spec.recipe import Recipe
-from trainyard.steps.train.gang import handshake, settings
+from trainyard.steps.train.peers import handshake, settings
 from trainyard.storage import storage
 
 _GRACE_SECONDS = 15  # chosen: more than a supervisor takes to save and to end

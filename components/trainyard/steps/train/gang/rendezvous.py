@@ -20,7 +20,7 @@ from typing import Any
 
 from trainyard import events
 from trainyard.errors import CommandFailed, ExitCode
-from trainyard.steps.train.gang import handshake
+from trainyard.steps.train.peers import handshake
 
 HEARTBEAT_SECONDS = 1.0
 """Chosen: how often each side sends `beat`."""

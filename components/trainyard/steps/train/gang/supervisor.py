@@ -23,12 +23,13 @@ from trainyard import child_process, events
 from trainyard.errors import ConfigurationError, ExitCode, TrainyardError
 from trainyard.spec import recipe as recipes
 from trainyard.steps.train.engines import engine
-from trainyard.steps.train.gang import handshake, rendezvous, settings
-from trainyard.steps.train.gang.launcher_heartbeat import LauncherMonitor
+from trainyard.steps.train.gang import rendezvous
 from trainyard.steps.train.gang.rendezvous import HEARTBEAT_SECONDS, Message, MessageStream, Rendezvous, StallGuard
 from trainyard.steps.train.gang.training_process import TrainingProcess
 from trainyard.steps.train.gang.worker import WorkerStart
 from trainyard.steps.train.loop.watchdog import call_seconds
+from trainyard.steps.train.peers import handshake, settings
+from trainyard.steps.train.peers.launcher_heartbeat import LauncherMonitor
 from trainyard.storage import storage
 
 _GRACE_SECONDS = 10.0  # chosen: what a checkpoint may take after SIGTERM; a Spot node gives 15

@@ -42,7 +42,7 @@ def main(start: WorkerStart) -> None:
 
     from trainyard.runtime import step
     from trainyard.spec import recipe
-    from trainyard.steps.train.run import train_in_process
+    from trainyard.steps.train.process import train_in_process
 
     options = {**start.options, "past": start.past}
     if start.worker == 0:

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from trainyard.data.examples import ExampleFolder
 from trainyard.spec.recipe import Recipe
-from trainyard.steps.train.gang.rank import Rank
 from trainyard.steps.train.input.input import Input, LocalReplicas
+from trainyard.steps.train.peers.rank import Rank
 from trainyard.storage import storage
 
 

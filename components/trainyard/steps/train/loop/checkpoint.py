@@ -50,7 +50,7 @@ class Checkpoint:
     arrays: dict[str, np.ndarray]
 
 
-class Checkpoints:
+class CheckpointFolder:
     """The checkpoints of one run below the folder `uri`: the last `keep` of them and the best one."""
 
     def __init__(self, uri: str, identity: str, keep: int, writes: bool = True) -> None:
@@ -70,9 +70,9 @@ class Checkpoints:
             progress.write(folder)
         steps = self.steps()
         best = best_epoch([epoch for epoch in progress.history if epoch.step in steps])
-        kept = {*steps[-self.keep :], best.step if best else step}
+        retained = {*steps[-self.keep :], best.step if best else step}
         for other in steps:
-            if other not in kept:
+            if other not in retained:
                 storage.remove(self._path(other))
 
     def steps(self) -> list[int]:

@@ -6,7 +6,7 @@ import math
 import threading
 import time
 
-from trainyard.steps.train.loop.checkpoint import Arrays, Checkpoints, Progress
+from trainyard.steps.train.loop.checkpoint import Arrays, CheckpointFolder, Progress
 
 # Chosen: what checkpoints may cost of the training if the recipe does not say when to save: 1 %, of which 0.4 % is for
 # what is not counted (measured: ResNet-50's next steps lose 1.22 to 1.43 times of it, for their part of the processor's
@@ -25,7 +25,7 @@ class CheckpointWriter:
     from the training; threads of a bucket's client are left out.
     """
 
-    def __init__(self, checkpoints: Checkpoints) -> None:
+    def __init__(self, checkpoints: CheckpointFolder) -> None:
         self.checkpoints = checkpoints
         self.seconds = 0.0
         self.min_interval_seconds = 0.0

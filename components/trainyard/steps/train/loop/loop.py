@@ -18,15 +18,15 @@ from trainyard.signals import on_sigterm
 from trainyard.spec.training.train import Train
 from trainyard.steps.train.engines.engine import Steps
 from trainyard.steps.train.engines.objective import has_top5
-from trainyard.steps.train.gang.rank import Rank
 from trainyard.steps.train.input.input import Input
-from trainyard.steps.train.loop.checkpoint import Checkpoint, Checkpoints, Progress, best_epoch, lost_best_message
+from trainyard.steps.train.loop.checkpoint import Checkpoint, CheckpointFolder, Progress, best_epoch, lost_best_message
 from trainyard.steps.train.loop.checkpoint_writer import CheckpointWriter
 from trainyard.steps.train.loop.goodput import Past
 from trainyard.steps.train.loop.progress import ProgressReporter
 from trainyard.steps.train.loop.save_schedule import SaveSchedule
-from trainyard.steps.train.loop.speed import Speed
+from trainyard.steps.train.loop.speed import SpeedMeter
 from trainyard.steps.train.loop.watchdog import Watchdog
+from trainyard.steps.train.peers.rank import Rank
 
 # Chosen: seconds of work a compiled call, after which the loss and signals are checked.
 CALL_SECONDS = 0.25
@@ -54,7 +54,7 @@ class Loop:
         train: Train,
         steps: Steps,
         data: Input,
-        checkpoints: Checkpoints,
+        checkpoints: CheckpointFolder,
         on_epoch: Callable[[Epoch], None],
         rank: Rank,
         past: Past,
@@ -80,7 +80,7 @@ class Loop:
         self._evaluation: Any = None
         self._saves = SaveSchedule(train.checkpoints, data.steps_per_epoch)
         self._call_steps = 1
-        self._speed = Speed(data.batch_size)
+        self._speed = SpeedMeter(data.batch_size)
         self._reporter = ProgressReporter(steps, data, self._speed, self.total, self.seconds)
         self._started = False
         self._stop_requested = False
@@ -295,13 +295,13 @@ class Loop:
         with self._clock("eval"):
             if self._evaluation is None:
                 self._evaluation = self.steps.distributed(self.data.evaluation())
-            batches, left = iter(self._evaluation), self.data.evaluation_steps
+            batches, remaining = iter(self._evaluation), self.data.evaluation_steps
             totals = np.zeros(4, np.float32)
-            while left:
-                count = min(left, self._call_steps)
+            while remaining:
+                count = min(remaining, self._call_steps)
                 with self.watchdog.call("evaluate"):
                     totals = self.steps.evaluate(batches, count, totals)
-                left -= count
+                remaining -= count
                 self._report_progress(step)
             loss, metric, top5, weight = (float(value) for value in totals)
         return loss / weight, metric / weight, top5 / weight if has_top5(self.data.folder.document) else None

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from trainyard import events
 from trainyard.steps.train.engines.engine import Steps
 from trainyard.steps.train.input.input import Input
-from trainyard.steps.train.loop.speed import Speed
+from trainyard.steps.train.loop.speed import SpeedMeter
 
 # Chosen: how often `progress` and `pace` are emitted.
 PROGRESS_SECONDS, PACE_SECONDS = 0.25, 10.0
@@ -23,7 +23,7 @@ class ProgressReporter:
     alone. Both are 0 until they were measured. seconds: what the loop's time went into, which the loop adds to.
     """
 
-    def __init__(self, steps: Steps, data: Input, speed: Speed, total: int, seconds: Mapping[str, float]) -> None:
+    def __init__(self, steps: Steps, data: Input, speed: SpeedMeter, total: int, seconds: Mapping[str, float]) -> None:
         self.prefetched_step_seconds = self.all_reduce_seconds = 0.0
         self._steps = steps
         self._data = data

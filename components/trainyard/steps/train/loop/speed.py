@@ -11,7 +11,7 @@ from typing import Literal
 INPUT_BOUND = 1.2
 
 
-class Speed:
+class SpeedMeter:
     """Examples a second, without a process's first call in each phase, which compiles."""
 
     def __init__(self, batch_size: int) -> None:

@@ -22,10 +22,10 @@ def checked(path: Path, examples: Examples) -> keras.Model:
     """
     model = _with_names(load_file(path), path, examples)
     outputs = examples.outputs
-    wanted = {feature.name: (None, *feature.shape) for feature in examples.features}
+    expected = {feature.name: (None, *feature.shape) for feature in examples.features}
     inputs = {name: tuple(tensor.shape) for name, tensor in _inputs(model).items()}
-    if inputs.keys() != wanted.keys() or not all(_fits(inputs[name], wanted[name]) for name in wanted):
-        raise _wrong(f"takes {_listed(inputs)}. It must take {_listed(wanted)}")
+    if inputs.keys() != expected.keys() or not all(_fits(inputs[name], expected[name]) for name in expected):
+        raise _wrong(f"takes {_listed(inputs)}. It must take {_listed(expected)}")
     shape = tuple(getattr(model.output, "shape", ()))
     if shape != (None, outputs):
         raise _wrong(f"gives {shape}. It must give (None, {outputs}), {_what(examples)}")
@@ -40,10 +40,10 @@ def checked(path: Path, examples: Examples) -> keras.Model:
 
 def _with_names(model: keras.Model, path: Path, examples: Examples) -> keras.Model:
     """Return `model` with a dict of inputs. Raises `ConfigurationError` if it has others, and not just one."""
-    taken: Any = getattr(model, "input", None)
-    if isinstance(taken, dict):
+    tensors: Any = getattr(model, "input", None)
+    if isinstance(tensors, dict):
         return model
-    if len(examples.features) > 1 or not hasattr(taken, "shape") or not _fits(tuple(taken.shape), _shape(examples)):
+    if len(examples.features) > 1 or not hasattr(tensors, "shape") or not _fits(tuple(tensors.shape), _shape(examples)):
         names = ", ".join(feature.name for feature in examples.features)
         raise _wrong(f"takes inputs without names. It must be a functional model that takes a dict of {names}")
     feature = examples.features[0]
@@ -54,17 +54,17 @@ def _with_names(model: keras.Model, path: Path, examples: Examples) -> keras.Mod
 
 
 def _inputs(model: keras.Model) -> dict[str, Any]:
-    taken: Any = model.input
-    return dict(taken)
+    inputs: Any = model.input
+    return dict(inputs)
 
 
 def _shape(examples: Examples) -> tuple[int | None, ...]:
     return (None, *examples.features[0].shape)
 
 
-def _fits(shape: tuple[int | None, ...], wanted: tuple[int | None, ...]) -> bool:
-    """Whether batches of shape `wanted` can be put in where `shape` is taken; None is any size."""
-    return len(shape) == len(wanted) and all(a in (None, b) for a, b in zip(shape, wanted, strict=True))
+def _fits(shape: tuple[int | None, ...], expected: tuple[int | None, ...]) -> bool:
+    """Whether batches of shape `expected` can be put in where `shape` is taken; None is any size."""
+    return len(shape) == len(expected) and all(a in (None, b) for a, b in zip(shape, expected, strict=True))
 
 
 def _wrong(what: str) -> ConfigurationError:

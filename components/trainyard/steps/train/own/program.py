@@ -16,9 +16,9 @@ from trainyard.errors import CommandFailed, ExitCode, PeerLost, Preempted
 from trainyard.signals import on_sigterm
 from trainyard.spec.recipe import Recipe
 from trainyard.spec.training import command as commands
-from trainyard.steps.train.gang import settings
-from trainyard.steps.train.gang.rank import Rank
 from trainyard.steps.train.own.program_record import ProgramRecord
+from trainyard.steps.train.peers import settings
+from trainyard.steps.train.peers.rank import Rank
 
 _LAST_LINES = 3  # chosen: shown where no line names an error as Python does
 _ERROR = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Interrupt|Exit)\b.*")
@@ -42,15 +42,15 @@ def variables(rank: Rank, addresses: list[str], facts: dict[str, str]) -> dict[s
     JAX_COORDINATOR_ADDRESS that of jax.distributed.initialize.
     """
     host, _, port = addresses[0].rpartition(":")
-    kept = {name: value for name, value in os.environ.items() if name not in (settings.GANG_TOKEN, settings.RECIPE)}
+    env = {name: value for name, value in os.environ.items() if name not in (settings.GANG_TOKEN, settings.RECIPE)}
     if rank.workers == 1:
-        kept.pop("TF_CONFIG", None)
-    threads = {"OMP_NUM_THREADS": kept["TF_NUM_INTRAOP_THREADS"]} if "TF_NUM_INTRAOP_THREADS" in kept else {}
+        env.pop("TF_CONFIG", None)
+    threads = {"OMP_NUM_THREADS": env["TF_NUM_INTRAOP_THREADS"]} if "TF_NUM_INTRAOP_THREADS" in env else {}
     return {
         **threads,
-        **kept,
+        **env,
         # `python` is the one that Trainyard runs on.
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{kept.get('PATH', os.defpath)}",
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{env.get('PATH', os.defpath)}",
         "PYTHONUNBUFFERED": "1",
         "RANK": str(rank.index),
         "WORLD_SIZE": str(rank.workers),

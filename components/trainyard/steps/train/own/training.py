@@ -20,12 +20,12 @@ from trainyard.contract.artifacts.train import Training
 from trainyard.contract.champion import EXTRA
 from trainyard.errors import ConfigurationError, Preempted
 from trainyard.spec.recipe import Recipe
-from trainyard.steps.train.gang import launcher_heartbeat
-from trainyard.steps.train.gang.rank import Rank, current_rank, gang_addresses
 from trainyard.steps.train.loop import goodput
 from trainyard.steps.train.loop.goodput import Past
 from trainyard.steps.train.own import program
 from trainyard.steps.train.own.program_record import ProgramRecord
+from trainyard.steps.train.peers import launcher_heartbeat
+from trainyard.steps.train.peers.rank import Rank, current_rank, gang_addresses
 from trainyard.storage import storage
 from trainyard.storage.manifest import MANIFEST
 
@@ -55,21 +55,21 @@ def train_by_command(recipe: Recipe, examples: str, checkpoints: str, output: Pa
         gang_past, recipe.train.epochs, storage.join(checkpoints, "epochs.json") if rank.chief else ""
     )
     local = str(storage.local(examples, made_by="preprocess"))
-    kept = storage.join(checkpoints, "program")
-    if not storage.is_bucket(kept):
-        Path(kept).mkdir(parents=True, exist_ok=True)
+    program_checkpoints = storage.join(checkpoints, "program")
+    if not storage.is_bucket(program_checkpoints):
+        Path(program_checkpoints).mkdir(parents=True, exist_ok=True)
     with (
         storage.lease(checkpoints) if rank.chief else nullcontext(),
         tempfile.TemporaryDirectory(prefix="trainyard-", ignore_cleanup_errors=True) as scratch,
     ):
-        folder, left = Path(scratch) / "program", Path(scratch) / "output"
+        folder, program_output = Path(scratch) / "program", Path(scratch) / "output"
         folder.mkdir()
-        left.mkdir()
+        program_output.mkdir()
         program.prepare(recipe, folder)
         facts = {
             "TRAINYARD_RECIPE_FILE": str(folder / "recipe.json"),
-            "TRAINYARD_CHECKPOINTS": kept,
-            "TRAINYARD_OUTPUT": str(left),
+            "TRAINYARD_CHECKPOINTS": program_checkpoints,
+            "TRAINYARD_OUTPUT": str(program_output),
             "TRAINYARD_RESTARTS": str(len(gang_past.restarts) + bool(gang_past.last_break)),
         }
         if recipe.data.format != "none":
@@ -78,11 +78,11 @@ def train_by_command(recipe: Recipe, examples: str, checkpoints: str, output: Pa
         environment = program.variables(rank, gang_addresses(), facts)
         stopped = program.run(recipe.train.command or [], folder, environment, record)
         ran = time.monotonic() - fetched
-        if stopped and not (rank.chief and (left / _MODEL[recipe.train.result]).exists()):
+        if stopped and not (rank.chief and (program_output / _MODEL[recipe.train.result]).exists()):
             raise Preempted
         if rank.chief:
-            metrics = _metrics(left) if recipe.train.result == "folder" else {}
-            _take(left, output, recipe)
+            metrics = _metrics(program_output) if recipe.train.result == "folder" else {}
+            _take(program_output, output, recipe)
     if rank.chief:
         name, parameters = _model(recipe, local, output)
         training = _training(recipe, name, parameters, record, rank)
@@ -102,12 +102,12 @@ def train_by_command(recipe: Recipe, examples: str, checkpoints: str, output: Pa
         )
 
 
-def _take(left: Path, output: Path, recipe: Recipe) -> None:
+def _take(program_output: Path, output: Path, recipe: Recipe) -> None:
     """Move what the program left to where the train step has it. Raises `ConfigurationError` without a model."""
     result = recipe.train.result
-    model = left / _MODEL[result]
+    model = program_output / _MODEL[result]
     if not (model.is_file() if result == "keras" else model.is_dir() and any(model.iterdir())):
-        names = ", ".join(sorted(path.name for path in left.iterdir())[:5]) or "nothing"
+        names = ", ".join(sorted(path.name for path in program_output.iterdir())[:5]) or "nothing"
         save = (
             f'Save the trained Keras model there: model.save(os.environ["TRAINYARD_OUTPUT"] + "/{model.name}")'
             if result == "keras"
@@ -120,26 +120,26 @@ def _take(left: Path, output: Path, recipe: Recipe) -> None:
     if result == "folder":
         _require_servable(model)
     shutil.move(model, output / model.name)
-    if (left / _TENSORBOARD).is_dir():
-        shutil.move(left / _TENSORBOARD, output / _TENSORBOARD)
-    if any(left.iterdir()):
-        shutil.move(left, output / _REST)
+    if (program_output / _TENSORBOARD).is_dir():
+        shutil.move(program_output / _TENSORBOARD, output / _TENSORBOARD)
+    if any(program_output.iterdir()):
+        shutil.move(program_output, output / _REST)
 
 
 def _require_servable(folder: Path) -> None:
     """Raise `ConfigurationError` if the version of the model cannot be made of `folder`."""
-    taken = next((name for name in (MANIFEST, EXTRA) if (folder / name).exists()), None)
-    if taken:
-        raise ConfigurationError(f"train.command: {folder.name}/{taken} is a name of Trainyard's own. Rename it.")
+    reserved = next((name for name in (MANIFEST, EXTRA) if (folder / name).exists()), None)
+    if reserved:
+        raise ConfigurationError(f"train.command: {folder.name}/{reserved} is a name of Trainyard's own. Rename it.")
     if link := next((path for path in folder.rglob("*") if path.is_symlink()), None):
         where = link.relative_to(folder.parent)
         raise ConfigurationError(f"train.command: {where} is a link. Leave the file itself there.")
 
 
-def _metrics(left: Path) -> dict[str, float]:
+def _metrics(program_output: Path) -> dict[str, float]:
     """Return what the program says of its model; nothing if it left no metrics. Raises `ConfigurationError`."""
     try:
-        return _NUMBERS.validate_json((left / version.METRICS).read_bytes())
+        return _NUMBERS.validate_json((program_output / version.METRICS).read_bytes())
     except FileNotFoundError:
         return {}
     except (OSError, ValidationError) as error:

@@ -11,7 +11,7 @@ from trainyard_control.cli.options import LOCAL, EnvironmentName, Output, Output
 
 if TYPE_CHECKING:
     from trainyard.spec.environment import Environment
-    from trainyard_control.kubeflow.kubeflow_api import Kubeflow
+    from trainyard_control.kubeflow.kubeflow_api import KubeflowServer
 
 _MARKS = {"good": "✓", "bad": "✗", "unknown": "–"}
 
@@ -43,7 +43,7 @@ def doctor(
         raise typer.Exit(code)
 
 
-def _connect(environment: Environment) -> Kubeflow:
-    from trainyard_control.kubeflow.kubeflow_api import Kubeflow
+def _connect(environment: Environment) -> KubeflowServer:
+    from trainyard_control.kubeflow.kubeflow_api import KubeflowServer
 
-    return Kubeflow(environment)
+    return KubeflowServer(environment)

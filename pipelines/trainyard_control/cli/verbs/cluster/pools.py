@@ -85,11 +85,11 @@ def _count_nodes(rows: list[dict[str, Any]], environment: Environment, cluster: 
     """Fill in what the cluster has for each pool."""
     from dataclasses import asdict
 
-    from trainyard_control.cluster.node_pools import count
+    from trainyard_control.cluster.scheduling import count_nodes
 
     nodes, pods = _all(cluster, "nodes"), _all(cluster, "pods")
     for row in rows:
-        row["nodes"] = asdict(count(environment.pools[row["pool"]], environment.platform, nodes, pods))
+        row["nodes"] = asdict(count_nodes(environment.pools[row["pool"]], environment.platform, nodes, pods))
 
 
 def _cluster(context: str) -> Cluster:
@@ -132,7 +132,7 @@ def _show(rows: list[dict[str, Any]]) -> None:
     for row in rows:
         if row["price_date"]:
             days.setdefault(row["price_region"], set()).add(row["price_date"])
-    lists = [f"{region} as of {' and '.join(sorted(found))}" for region, found in sorted(days.items())]
+    lists = [f"{region} as of {' and '.join(sorted(dates))}" for region, dates in sorted(days.items())]
     notes = [
         f"List prices of {', '.join(lists)}." if lists else "",
         "" if counted else "No nodes counted: no cluster at hand.",

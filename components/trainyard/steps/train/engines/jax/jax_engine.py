@@ -27,10 +27,10 @@ from trainyard.steps.train.engines.objective import Objective
 from trainyard.steps.train.engines.optimizer import optimizer
 from trainyard.steps.train.engines.phases import phases
 from trainyard.steps.train.engines.resizing import Resizing
-from trainyard.steps.train.engines.teacher import Teacher
+from trainyard.steps.train.engines.teacher import TeacherModel
 from trainyard.steps.train.expected_devices import devices_error, expected_devices
-from trainyard.steps.train.gang import handshake
-from trainyard.steps.train.gang.rank import current_rank
+from trainyard.steps.train.peers import handshake
+from trainyard.steps.train.peers.rank import current_rank
 
 # How the errors begin that a lost worker causes: the statuses that TensorFlow gives then, and with gloo UNKNOWN.
 _PEER_ERRORS = (
@@ -141,7 +141,7 @@ class JaxEngine:
         steps_per_epoch: int,
         objective: Objective,
         precision: str,
-        load_teacher: Callable[[], Teacher | None],
+        load_teacher: Callable[[], TeacherModel | None],
     ) -> JaxSteps:
         """Return the steps of the model that `build` returns, every device with all of its variables."""
         del precision  # float16, which alone would change the optimizer, is refused

@@ -17,7 +17,7 @@ from trainyard.spec.training.augment import Augment
 from trainyard.steps.train.engines.objective import Objective, top5
 from trainyard.steps.train.engines.phases import Phases
 from trainyard.steps.train.engines.resizing import Resizing
-from trainyard.steps.train.engines.teacher import Teacher
+from trainyard.steps.train.engines.teacher import TeacherModel
 from trainyard.steps.train.engines.variable_names import LOSS_SUM, SCALE, STEP, named_variables
 from trainyard.steps.train.input import on_device
 
@@ -45,7 +45,7 @@ class JaxSteps:
         phases: Phases,
         resizing: Resizing,
         objective: Objective,
-        teacher: Teacher | None,
+        teacher: TeacherModel | None,
         augment: Augment,
         micro_batches: int,
     ) -> None:

@@ -11,8 +11,8 @@ import numpy as np
 import tensorflow as tf
 
 from trainyard.steps.train.engines.tensorflow.ring import Ring
-from trainyard.steps.train.gang import settings
-from trainyard.steps.train.gang.rank import current_rank
+from trainyard.steps.train.peers import settings
+from trainyard.steps.train.peers.rank import current_rank
 
 _PORTS = settings.PORT_RANGE - 1  # the ring's is one of those behind TensorFlow's own
 

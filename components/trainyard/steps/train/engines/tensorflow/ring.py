@@ -21,7 +21,7 @@ import numpy as np
 
 from trainyard.errors import ConfigurationError, PeerLost
 from trainyard.retry import retry
-from trainyard.steps.train.gang import handshake
+from trainyard.steps.train.peers import handshake
 
 _SMALL_BYTES = 32 << 10  # chosen: below it the number of messages counts, above it their size
 _CHUNK_NUMBERS = 64 << 10  # chosen: a quarter of a MB stays in a core's cache

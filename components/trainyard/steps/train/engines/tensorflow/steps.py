@@ -15,7 +15,7 @@ from trainyard.spec.training.augment import Augment
 from trainyard.steps.train.engines.objective import Objective, top5
 from trainyard.steps.train.engines.phases import Phases
 from trainyard.steps.train.engines.resizing import Resizing
-from trainyard.steps.train.engines.teacher import Teacher
+from trainyard.steps.train.engines.teacher import TeacherModel
 from trainyard.steps.train.engines.tensorflow.all_reduce import AllReduce
 from trainyard.steps.train.engines.variable_names import LOSS_SUM, SCALE, STEP, named_variables
 from trainyard.steps.train.input import on_device
@@ -47,7 +47,7 @@ class TensorFlowSteps:
         phases: Phases,
         resizing: Resizing,
         objective: Objective,
-        teacher: Teacher | None,
+        teacher: TeacherModel | None,
         all_reduce: AllReduce,
         augment: Augment,
         micro_batches: int,

@@ -14,7 +14,7 @@ from trainyard.steps.train.engines.objective import Objective
 from trainyard.steps.train.engines.optimizer import optimizer
 from trainyard.steps.train.engines.phases import phases
 from trainyard.steps.train.engines.resizing import Resizing
-from trainyard.steps.train.engines.teacher import Teacher
+from trainyard.steps.train.engines.teacher import TeacherModel
 from trainyard.steps.train.engines.tensorflow import strategy, tensorflow_probe
 from trainyard.steps.train.engines.tensorflow.all_reduce import AllReduce
 from trainyard.steps.train.engines.tensorflow.replica_layers import synchronize_layers
@@ -57,7 +57,7 @@ class TensorFlowEngine:
         steps_per_epoch: int,
         objective: Objective,
         precision: str,
-        load_teacher: Callable[[], Teacher | None],
+        load_teacher: Callable[[], TeacherModel | None],
     ) -> TensorFlowSteps:
         """Return the steps of the model that `build` returns; its variables are the strategy's."""
         all_reduce, train = AllReduce(self.strategy), recipe.train

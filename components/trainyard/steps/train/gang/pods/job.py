@@ -18,7 +18,7 @@ from trainyard.kubernetes.pod_spec import pod_spec, variables
 from trainyard.spec.environment import SecretKey, Volume
 from trainyard.spec.hardware.catalog import Platform
 from trainyard.spec.hardware.pools import Pool, placement
-from trainyard.steps.train.gang import settings
+from trainyard.steps.train.peers import settings
 
 PORT = 2222  # a worker's barrier; TensorFlow's gRPC listens on the next one
 _SLICE_PORT = 8471  # the runtimes of a TPU slice's hosts

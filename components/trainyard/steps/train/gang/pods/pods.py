@@ -8,6 +8,7 @@ import socket
 from functools import partial
 
 from trainyard import events
+from trainyard.contract import keys
 from trainyard.contract.training.gang import GangSpec
 from trainyard.kubernetes import labels
 from trainyard.kubernetes.client import Cluster, connect
@@ -15,9 +16,9 @@ from trainyard.signals import handle_sigterm
 from trainyard.spec import documents, plain_yaml
 from trainyard.spec.hardware.pools import device_variables
 from trainyard.spec.recipe import Recipe
-from trainyard.steps.train.gang import launcher_heartbeat, settings
 from trainyard.steps.train.gang.pods.job import Gang
 from trainyard.steps.train.gang.pods.launch import launch
+from trainyard.steps.train.peers import launcher_heartbeat, settings
 
 _PATIENCE_SECONDS = 120  # chosen: an API server that is restarted or replaced is back by then
 _REMEDY = "Bind the Role of k8s/base/gang-rbac.yaml to the service account that the step runs as."
@@ -37,7 +38,7 @@ def run_in_pods(
     own = os.environ.get("KFP_POD_NAME") or socket.gethostname()
     options = {"code": code, "examples": examples, "checkpoints": checkpoints, "start": start, "output": output}
     heartbeat = launcher_heartbeat.heartbeat_uri(checkpoints)
-    planned = gang(parsed, recipe, f"{run_name(cluster, own)}-{output.rpartition('/')[2]}", options)
+    planned = gang(parsed, recipe, f"{run_name(cluster, own)}-{keys.split(output)[1]}", options)
     with launcher_heartbeat.beating(heartbeat):
         launch(planned, cluster, own, partial(launcher_heartbeat.write_queue_seconds, heartbeat))
     launcher_heartbeat.remove(heartbeat)

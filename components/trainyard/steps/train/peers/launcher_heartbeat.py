@@ -19,7 +19,7 @@ from contextlib import contextmanager
 
 from trainyard import events
 from trainyard.heartbeat import Heartbeat
-from trainyard.steps.train.gang import settings
+from trainyard.steps.train.peers import settings
 from trainyard.storage import storage
 
 _BEAT_SECONDS = 60.0  # chosen: a small write a minute

@@ -1,0 +1,79 @@
+"""Trains in this process, and counts what it takes to load what trains."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from contextlib import nullcontext
+from pathlib import Path
+
+from trainyard import events
+from trainyard.contract.training import weights
+from trainyard.graph import STEPS
+from trainyard.spec.recipe import Recipe
+from trainyard.steps.train.engines import engine
+from trainyard.steps.train.peers.rank import current_rank
+from trainyard.storage import storage
+
+
+def train_in_process(
+    recipe: Recipe, examples: str, checkpoints: str, output: Path, past: str = "", start: str = ""
+) -> None:
+    """Train in this process, alone or as the worker that TF_CONFIG names, and leave what `run` does.
+
+    examples: if they are in a bucket, a worker fetches the shards that it reads. past: the gang's restarts before this
+    start, as JSON of `goodput.Past`. start: as `run`.
+    """
+    if recipe.train.command is not None:
+        from trainyard.steps.train.own.training import train_by_command
+
+        train_by_command(recipe, examples, checkpoints, output, past)
+        return
+    os.environ.setdefault("TF_USE_LEGACY_KERAS", "0")
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    start_of_import, started = time.perf_counter(), time.monotonic()
+    # Here and not above: --help and compilation must not load TensorFlow, and its seconds are counted.
+    engine.prepare()
+    from trainyard.steps.train import session
+    from trainyard.steps.train.input import files
+    from trainyard.steps.train.input.feed import Feed
+    from trainyard.steps.train.loop.goodput import Past
+
+    import_seconds = time.perf_counter() - start_of_import
+    gang_past = Past.model_validate_json(past) if past else Past(started=started)
+    gang_past.spent["import"] = import_seconds
+    gang_past.reads_since = time.time()
+    manifest = storage.require(examples, made_by="preprocess")
+    streamed = files.streamed_files(recipe, examples, current_rank())
+    stream = storage.stream(examples, "preprocess", streamed) if streamed else None
+    needed_files = files.needed_files(recipe, examples, current_rank(), streamed=stream is not None)
+    examples = str(storage.local(examples, made_by="preprocess", only=needed_files))
+    feed = Feed(stream, examples) if stream else None
+    champion = str(storage.local(start, made_by="push")) if start else ""
+    with storage.lease(checkpoints) if current_rank().chief else nullcontext(), stream or nullcontext():
+        document = session.train(
+            recipe, examples, checkpoints, _identity(recipe, manifest), output, gang_past, champion, feed
+        )
+    seconds = {"import": round(import_seconds, 3), **document.seconds}
+    teacher = recipe.train.teacher.model if recipe.train.teacher else ""
+    begun = {"warm_start": start, "weights": recipe.model.weights or "", "teacher": teacher}
+    document.model_copy(update={"seconds": seconds, **begun}).write(output)
+    events.emit(
+        "trained",
+        model=document.model,
+        steps=document.steps,
+        best_epoch=document.best_epoch,
+        examples_per_second=round(document.examples_per_second),
+        bottleneck=document.bottleneck,
+        seconds=round(sum(seconds.values()), 1),
+    )
+
+
+def _identity(recipe: Recipe, examples: storage.Manifest) -> str:
+    """Return what a checkpoint must have been made with to be resumed: the same recipe, examples and weights.
+
+    The number of workers is left out: it changes no batch.
+    """
+    sections = recipe.model_dump_json(include=set(STEPS["train"].sections), exclude={"train": {"workers"}})
+    return hashlib.sha256("\0".join([sections, examples.digest, weights.digest(recipe)]).encode()).hexdigest()
