@@ -51,7 +51,7 @@ STEPS = {
         sections=("seed", "task", "model", "train"),
         reads=("preprocess",),
         argument="model",
-        inputs=("checkpoints", "start"),
+        inputs=("checkpoints", "start", "input_workers"),
     ),
     "evaluate": StepSpec(
         6 * _HOUR,

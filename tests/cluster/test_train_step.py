@@ -149,6 +149,18 @@ def test_a_pod_deleted_by_force_costs_at_most_one_checkpoint_interval(
     assert resumed and resumed[-1] >= told - INTERVAL
 
 
+def test_a_gang_fed_by_input_workers_survives_the_death_of_one_with_the_weights_of_an_unfed_one(
+    desk: Desk, calm: Run, run: Run
+) -> None:
+    run.input_workers = 2
+    run.start().reaches(40)
+    told = run.step()
+    run.namespace.kubectl("delete", "pod", run.worker(1, "-input"), "--grace-period=0", "--force")
+    found = assert_survived(desk, run, calm)
+    (restart,) = found["restarts"]
+    assert "input worker 1 of 2" in restart["reason"] and restart["resumed_at"] >= told - INTERVAL
+
+
 def test_a_worker_with_ten_seconds_of_grace_saves_the_step_it_is_at(desk: Desk, calm: Run, run: Run) -> None:
     run.start().reaches(40)
     run.namespace.kubectl("delete", "pod", run.worker(1), "--grace-period=10", "--wait=false")

@@ -42,6 +42,7 @@ pools:
     resources: {{requests: {{cpu: 250m, memory: 1Gi}}, limits: {{memory: 1Gi}}}}
   train: {pool}
 placement: {{default: cpu, train: train}}
+{feeding}
 """
 POOL: dict[str, Any] = {
     "kind": "cpu",
@@ -83,6 +84,7 @@ class Run:
     epochs: int = 12
     file: str = ""  # of another recipe than digits
     label: str = ""  # as that of a benchmark
+    input_workers: int = 0
 
     @property
     def pod(self) -> str:
@@ -144,9 +146,10 @@ class Run:
         lines = [line for line in self.log.splitlines() if line.startswith('{"event"')]
         return [event for event in map(json.loads, lines) if event["event"] == kind]
 
-    def worker(self, index: int) -> str:
-        """The name of the newest pod of a worker."""
-        pods = [pod for pod in self.namespace.pods(self.gang) if f"{self.gang}-{index}-" in pod["metadata"]["name"]]
+    def worker(self, index: int, of: str = "") -> str:
+        """The name of the newest pod of a worker. of: '-input' for an input worker."""
+        job = self.gang + of
+        pods = [pod for pod in self.namespace.pods(job) if f"{job}-{index}-" in pod["metadata"]["name"]]
         return str(max(pods, key=lambda pod: pod["metadata"]["creationTimestamp"])["metadata"]["name"])
 
     def _spec(self) -> dict[str, Any]:
@@ -221,6 +224,7 @@ class Run:
             image=IMAGE,
             reached=yaml.safe_dump(self.place.reached),
             pool=json.dumps(POOL | self.pool),
+            feeding=f"input_workers: {{count: {self.input_workers}, pool: train}}" if self.input_workers else "",
         )
 
     @property

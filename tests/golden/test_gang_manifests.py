@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -37,10 +38,17 @@ def gang(kind: str) -> Gang:
     )
 
 
-@pytest.mark.parametrize("kind", POOLS)
+def input_gang() -> Gang:
+    module = "trainyard.steps.train.input.service.worker"
+    token = {"TRAINYARD_GANG_TOKEN": "33333333-training"}
+    return replace(gang("cpu"), command=("python", "-m", module), environment=token, feeds=gang("gpu").name)
+
+
+@pytest.mark.parametrize("kind", [*POOLS, "input"])
 def test_a_gang_is_the_committed_job_service_and_network_policy(kind: str) -> None:
     job = "22222222-job"
-    objects = [worker_job(gang(kind), RUN), headless_service(gang(kind), job), network_policy(gang(kind), job)]
+    made = input_gang() if kind == "input" else gang(kind)
+    objects = [worker_job(made, RUN), headless_service(made, job), network_policy(made, job)]
     text = yaml.safe_dump_all(objects, sort_keys=False)
     golden = GOLDENS / f"gang-{kind}.yaml"
     if os.environ.get("TRAINYARD_GOLDENS") == "write":

@@ -123,19 +123,22 @@ def examples(folder: Path) -> str:
 
 
 def start(folder: Path, examples: str, workers: int, **options: Any) -> Gang:
-    """Start the train step; `options` are those of `write_recipe`, `root`, or environment variables in capitals."""
-    kept = {name: options.pop(name) for name in list(options) if name.isupper() or name == "root"}
+    """Start the train step; `options`: those of `write_recipe` and `resume`, or environment variables in capitals."""
+    kept = {name: options.pop(name) for name in list(options) if name.isupper() or name in ("root", "input_workers")}
     write_recipe(folder, workers, **options)
     return resume(folder, examples, **kept)
 
 
-def resume(folder: Path, examples: str, cgroup: Path | None = None, root: str = "", **environment: str) -> Gang:
+def resume(
+    folder: Path, examples: str, cgroup: Path | None = None, root: str = "", input_workers: int = 0, **environment: str
+) -> Gang:
     """Start the train step with the recipe that is there; it writes below `root`, by default `folder`.
 
-    cgroup: the control group that it runs in, if one is given.
+    input_workers: how many prepare the batches. cgroup: the control group that it runs in, if one is given.
     """
     root = root or str(folder)
-    process = _step(folder, root, examples, ["trainyard.steps", "train"], environment, cgroup)
+    module = ["trainyard.steps", "train", *([f"--input-workers={input_workers}"] if input_workers else [])]
+    process = _step(folder, root, examples, module, environment, cgroup)
     return Gang(folder, root, process=process)
 
 
@@ -189,6 +192,21 @@ def supervisor(folder: Path, examples: str, worker: int, ports: list[int], **env
     variables |= environment
     process = _step(folder, str(folder), examples, ["trainyard.steps.train.gang.supervisor"], variables)
     return Gang(folder, process=process)
+
+
+def input_worker(examples: str, output: str, number: int, addresses: str, **environment: str) -> subprocess.Popen[str]:
+    """Start one of the input workers of a gang whose token is `known`, as a pod would."""
+    variables = {"TRAINYARD_INPUT_WORKERS": addresses, "TRAINYARD_WORKER_INDEX": str(number)}
+    return subprocess.Popen(
+        [
+            *(sys.executable, "-m", "trainyard.steps.train.input.service.worker"),
+            *("--examples", examples, "--output", output),
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, "TRAINYARD_GANG_TOKEN": "known", **variables, **environment},
+    )
 
 
 def free_port() -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 import threading
 import time
@@ -61,6 +62,25 @@ def test_pods_fetch_the_examples_that_they_train_on(store: Store, tmp_path: Path
         pod.finish(seconds=SECONDS)
     # Small splits are held whole in each worker's memory: the document and two shards of both, none of the test split.
     assert [event["files"] for event in pods[0].events("fetched") if event["uri"] == examples] == [5, 5]
+
+
+@pytest.mark.parametrize("served", ["gs"], indirect=True)
+def test_an_input_worker_fetches_the_training_split_and_what_trains_the_rest(store: Store, tmp_path: Path) -> None:
+    examples = train_folders.digits(f"{store.uri}/{secrets.token_hex(4)}/examples", limit=120, shards=2)
+    gang_processes.write_recipe(tmp_path, workers=1, epochs=1)
+    address, output = f"127.0.0.1:{gang_processes.free_port()}", f"{tmp_path}/output"
+    worker = gang_processes.input_worker(examples, output, 0, address, TRAINYARD_CACHE=str(tmp_path / "worker"))
+    own = {"TRAINYARD_CACHE": str(tmp_path / "trains"), "TRAINYARD_INPUT_WORKERS": address}
+    trains = gang_processes.supervisor(tmp_path, examples, 0, [gang_processes.free_port()], **own)
+    trains.finish(seconds=SECONDS)
+    # It ends by itself, for the output is committed.
+    said, _ = worker.communicate(timeout=SECONDS)
+    assert worker.returncode == 0
+    fetched = [json.loads(line) for line in said.splitlines() if '"fetched"' in line]
+    # The document, and two shards of a split.
+    assert [event["files"] for event in fetched] == [3]
+    assert [event["files"] for event in trains.events("fetched") if event["uri"] == examples] == [3]
+    assert trains.training.input_workers == 1
 
 
 def begin(folder: Path, examples: str, root: str) -> Gang:

@@ -83,6 +83,13 @@ def test_two_workers_end_with_the_losses_and_weights_of_one(examples: str, alone
     assert not gang_processes.processes_of(tmp_path)
 
 
+def test_an_input_worker_feeds_jax_the_batches_that_it_makes_itself(examples: str, alone: Gang, tmp_path: Path) -> None:
+    fed = start(tmp_path, examples, 1, normalization=True, clip_norm=0.05, input_workers=1, **JAX)
+    fed.finish()
+    assert (fed.training.engine, fed.training.input_workers) == ("jax", 1)
+    np.testing.assert_array_equal(fed.weights(), alone.weights())
+
+
 def test_a_batch_computed_in_parts_takes_the_steps_of_the_whole(examples: str, tmp_path: Path) -> None:
     gangs = [
         start(tmp_path / str(parts), examples, 1, clip_norm=0.05, accumulation_steps=parts, dropout=0, **JAX)

@@ -122,6 +122,7 @@ KUBEFLOW = {
         }
     },
     "placement": {"default": "cpu"},
+    "input_workers": {"count": 2, "pool": "cpu"},
     "timeout_seconds": {"train": 60},
     "retries": {"train": 1},
 }

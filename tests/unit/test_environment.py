@@ -201,6 +201,37 @@ def test_a_pool_that_cannot_be_is_refused(tmp_path: Path, change: tuple[str, str
 
 
 @pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        ("{count: 2}", "input_workers.pool: is required for target kubeflow: name a pool. Of kind cpu: cpu, small"),
+        (
+            "{count: 2, pool: smal}",
+            "input_workers.pool: no pool 'smal'. Of kind cpu: cpu, small. Did you mean 'small'?",
+        ),
+        ("{count: 2, pool: v5e-8}", "input_workers.pool: 'v5e-8' is a tpu pool, and they use its cores alone."),
+        ("{count: 65, pool: cpu}", "input_workers.count: Input should be less than or equal to 64"),
+        ("{pool: cpu}", "input_workers.count: "),
+    ],
+)
+def test_input_workers_that_cannot_be_are_refused(tmp_path: Path, line: str, sentence: str) -> None:
+    gke = (environments.BUNDLED / "gke.yaml").read_text()
+    assert load(tmp_path, f"{gke}input_workers: {{count: 2, pool: small}}\n").input_count == 2
+    assert sentence in refusal(tmp_path, f"{gke}input_workers: {line}\n")
+
+
+def test_input_workers_of_this_machine_have_no_pool_and_vertex_and_tensorflow_on_tpus_have_none(tmp_path: Path) -> None:
+    local = "target: local\nstorage: runs\ninput_workers: "
+    gke = (environments.BUNDLED / "gke.yaml").read_text().replace("train: gpu-l4", "train: v5e-8")
+    message = refusal(tmp_path, f"{gke}input_workers: {{count: 2, pool: cpu}}\n")
+    assert "input_workers: the tpu image has an older TensorFlow than the cpu image" in message
+    assert load(tmp_path, local + "{count: 2}\n").input_count == 2
+    assert "'cpu', and target local has no pools. Leave it out" in refusal(tmp_path, local + "{count: 2, pool: cpu}\n")
+    vertex = (environments.BUNDLED / "vertex.yaml").read_text()
+    message = refusal(tmp_path, f"{vertex}input_workers: {{count: 2, pool: cpu}}\n")
+    assert "input_workers: a step of Vertex AI Pipelines is one machine. Leave it out" in message
+
+
+@pytest.mark.parametrize(
     ("topology", "count", "sentence"),
     [
         ("2x3", 4, "topology: no slice '2x3'. Known: 1x1, 2x2, 2x4, 4x4, 4x8, 8x8, 8x16, 16x16. Did you mean '2x4'?"),

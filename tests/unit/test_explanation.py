@@ -231,8 +231,12 @@ PACE = {
             {"rested_step_ms": 30.0},
             "input-bound",
             "it waits for its input 40% of each step (50.0 ms; 30.0 after a pause). With its input there it would take "
-            "2,000 examples/s: give it 1.7 times the cores",
+            "2,000 examples/s: 2 input workers, each with the cores of one that prepares its batches now "
+            "(input_workers.count), would feed it, or give it 1.7 times the cores",
         ),
+        ({"rested_step_ms": 30.0, "workers": 3}, "input-bound", "2,000 examples/s: 5 input workers, each"),
+        ({"rested_step_ms": 25.0, "workers": 3, "input_workers": 4}, "input-bound", ": 8 input workers instead of 4, "),
+        ({"rested_step_ms": 0.5}, "input-bound", "120,000 examples/s: give it 100.0 times the cores (resources"),
         (
             {"all_reduce_ms": 25.0},
             "all-reduce-bound",

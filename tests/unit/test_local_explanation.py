@@ -34,6 +34,7 @@ def test_a_training_that_goes_on_says_how_fast(tmp_path: Path) -> None:
     assert (
         sentence.startswith("20260101-1 is in train (step 3 of 9, 5 examples/s")
         and "waits for its input 67%" in sentence
+        and "15 examples/s: give it 3.0 times the cores, or lower" in sentence  # no other machine
     )
 
 

@@ -12,7 +12,7 @@ import pytest
 from trainyard.contract.artifacts.evaluate import Evaluation
 from trainyard.contract.artifacts.gate import Verdict
 from trainyard.contract.champion import Champion, set_champion
-from trainyard.errors import InfrastructureError
+from trainyard.errors import ConfigurationError, InfrastructureError
 from trainyard.spec import environment
 from trainyard.spec import recipe as recipes
 from trainyard.storage import storage
@@ -50,6 +50,26 @@ class Run(LocalRun):
         with storage.stage(output, producer=f"trainyard.{step}") as folder:
             if step == "evaluate":
                 REFUSED.write(folder)
+
+
+def test_input_workers_of_the_environment_reach_the_training_unless_a_program_of_its_own_trains(
+    tmp_path: Path,
+) -> None:
+    workers = environment.InputWorkers(count=3)
+    place = environment.load("local").model_copy(update={"storage": str(tmp_path), "input_workers": workers})
+    given: dict[str, dict[str, str]] = {}
+
+    class Noted(Run):
+        def _process(self, step: str, output: str, arguments: dict[str, str]) -> None:
+            given[step] = arguments
+            super()._process(step, output, arguments)
+
+    Noted(recipes.load("digits"), place, "run", None, Quiet()).execute()
+    assert given["train"]["input_workers"] == "3" and "input_workers" not in given["evaluate"]
+    digits = recipes.load("digits")
+    own = digits.model_copy(update={"train": digits.train.model_copy(update={"command": ["python", "own.py"]})})
+    with pytest.raises(ConfigurationError, match="reads the examples itself, and the environment has 3 input workers"):
+        Run(own, place, "own", None, Quiet()).execute()
 
 
 def judged(root: Path, destination: Path) -> str:

@@ -13,7 +13,7 @@ from trainyard.spec import recipe as recipes
 from trainyard.spec.documents import parse
 from trainyard.spec.environment import Environment
 from trainyard.steps.train.gang.pods import pods
-from trainyard.steps.train.gang.pods.job import worker_job
+from trainyard.steps.train.gang.pods.job import Gang, worker_job
 
 OPTIONS = {"code": "c0de", "examples": "/runs/examples", "checkpoints": "/runs/m.checkpoints", "output": "/runs/m"}
 
@@ -25,7 +25,10 @@ def environment(name: str = "gke", **changes: Any) -> Environment:
 
 
 def container(plan: GangSpec) -> dict[str, Any]:
-    gang = pods.gang(plan, recipes.load("digits"), "run-1", OPTIONS)
+    return made_container(pods.gang(plan, recipes.load("digits"), "run-1", OPTIONS))
+
+
+def made_container(gang: Gang) -> dict[str, Any]:
     return worker_job(gang)["spec"]["template"]["spec"]["containers"][0]
 
 
@@ -40,6 +43,32 @@ def test_a_plan_comes_through_the_pipelines_parameter_unchanged() -> None:
 def test_only_kubernetes_has_gangs(name: str) -> None:
     assert gang_spec(environments.load(name)) is None
     assert to_parameter(None) == ""
+
+
+def test_one_worker_with_input_workers_is_a_gang_too_and_they_are_told_of_each_other() -> None:
+    workers = environments.InputWorkers(count=3, pool="small")
+    plan = gang_spec(environments.load("gke").model_copy(update={"input_workers": workers}))
+    assert plan is not None and plan.workers == 1
+    assert parse(to_parameter(plan), GangSpec, name="gang") == plan
+    training = pods.gang(plan, recipes.load("digits"), "run-1", OPTIONS)
+    feeding = training.input
+    assert feeding is not None
+    assert (feeding.name, feeding.workers) == (f"{training.name}-input", 3)
+    assert feeding.image == "registry.example.com/trainyard/cpu:0.1.0"
+    assert feeding.command[-2:] == ("--examples=/runs/examples", "--output=/runs/m")
+    variables = [{each["name"]: each for each in made_container(gang)["env"]} for gang in (training, feeding)]
+    addresses = [variable["TRAINYARD_INPUT_WORKERS"]["value"] for variable in variables]
+    assert addresses == [",".join(feeding.addresses)] * 2
+    assert "TRAINYARD_WORKERS" in variables[0] and "TRAINYARD_WORKERS" not in variables[1]
+    assert "TRAINYARD_DEVICES" in variables[0] and "TRAINYARD_DEVICES" not in variables[1]
+
+
+def test_the_longest_name_of_an_input_workers_pod_is_a_host_name() -> None:
+    workers = environments.InputWorkers(count=64, pool="small")
+    plan = gang_spec(environments.load("gke").model_copy(update={"input_workers": workers}))
+    assert plan is not None
+    feeding = pods.gang(plan, recipes.load("digits"), "r" * 80, OPTIONS).input
+    assert feeding is not None and len(f"{feeding.name}-63") <= 63
 
 
 def test_a_pool_of_one_worker_trains_in_the_steps_own_pod() -> None:

@@ -16,8 +16,9 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from trainyard.steps.train.gang.rendezvous import SILENCE_SECONDS, MessageStream, Rendezvous, StallGuard, rendezvous_key
+from trainyard.steps.train.gang.rendezvous import Rendezvous, rendezvous_key
 from trainyard.steps.train.peers import handshake
+from trainyard.steps.train.peers.messages import SILENCE_SECONDS, MessageStream, StallGuard
 
 TOKEN = "of this gang"
 INFINITE = b'{"type": "ready", "worker": Infinity, "address": "a:1", "generation": 0, "token": ""}\n'

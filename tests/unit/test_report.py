@@ -138,6 +138,7 @@ def test_the_policy_lets_only_our_own_scripts_run_and_forbids_every_request(tmp_
 def test_a_training_tells_what_a_step_and_the_whole_went_into_and_what_it_survived(tmp_path):
     text = " ".join(" ".join(rendered(whole_run(tmp_path)).text).split())
     assert "Of its 12 ms 9 are compute, 3 are waiting for input. Saving the state adds 0.0200 ms a step." in text
+    assert "2 input workers, each with the cores of one that prepares its batches now, would feed it" in text
     assert "50 % of the wall time, restarts included, went into steps that count." in text
     assert "Time: step 4.0 s Time: restart 4.0 s" in text
     assert "seven: went on from step 15, 5 steps done again, 4.5 s lost" in text

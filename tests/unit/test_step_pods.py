@@ -37,6 +37,14 @@ def test_the_pod_of_a_pool_says_what_place_writes_and_what_kubeflow_adds() -> No
     }
 
 
+def test_the_pod_of_a_pool_of_input_workers_alone_is_theirs() -> None:
+    workers = environments.InputWorkers(count=3, pool="feed")
+    pools = gke().pools | {"feed": gke().pools["small"]}
+    pod = pool_pod(gke().model_copy(update={"pools": pools, "input_workers": workers}), "feed")
+    assert main(pod)["command"][2] == "trainyard.steps.train.input.service.worker"
+    assert main(pod)["securityContext"]["readOnlyRootFilesystem"] is True
+
+
 def test_place_writes_that_pod_into_the_package() -> None:
     volume = Volume(claim="runs", path="/mnt/runs")
     place_of = gke(count=2, shared_memory="8Gi").model_copy(update={"volume": volume})

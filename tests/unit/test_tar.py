@@ -283,6 +283,8 @@ def test_members_are_found_again_by_their_place(tmp_path):
         ("img_train/dog/2.jpg", "dog"),
     ]
     assert [found.bytes(file).getvalue() for file in reversed(found.files)] == [b"yy", b"x"]
+    (tmp_path / "rows.csv").write_text("a,b\n1,2\n")
+    assert find_source(str(tmp_path)).kind == "csv", "an archive beside a table may hold anything"
     alone = find_source(str(tmp_path / "img_train.tar.gz"), "image_folder")
     assert [file.name for file in alone.files] == ["cat/1.jpg", "dog/2.jpg"]
     with pytest.raises(OSError, match="at most 268435456 are read"):

@@ -13,6 +13,7 @@ from tensorflow import bitwise as bitwise
 from tensorflow import compat as compat
 from tensorflow import config as config
 from tensorflow import data as data
+from tensorflow import debugging as debugging
 from tensorflow import distribute as distribute
 from tensorflow import errors as errors
 from tensorflow import image as image

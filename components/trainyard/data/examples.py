@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -76,6 +77,12 @@ class ExampleFolder:
             f"raw/{feature.name}": tf.io.FixedLenFeature((), _DTYPES[feature.dtype])
             for feature in self.document.raw_features
         }
+
+    def at(self, uri: str) -> ExampleFolder:
+        """Return the same examples with their shards in the folder `uri`, perhaps of another machine."""
+        moved = copy.copy(self)
+        moved.uri = uri
+        return moved
 
     def files(self, split: Split) -> list[str]:
         """Return the paths of the shards of `split`, in order."""

@@ -32,6 +32,8 @@ LONGEST_SECONDS = (1 << 31) - 1  # what Kubeflow's field of a run's deadline hol
 # the retry of its launcher (steps/train/peers/launcher_heartbeat.py).
 PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 30, 600
 
+MOST_INPUT_WORKERS = 64  # chosen: each reads the serialized records of all
+
 Step = Annotated[str, Field(min_length=1, max_length=128)]
 
 
@@ -58,6 +60,17 @@ class SecretKey(Strict):
 
     secret: Name = Field(description="Name of the Secret.")
     key: Annotated[str, Field(pattern=r"^[-._a-zA-Z0-9]{1,253}$")] = Field(description="Key in it.")
+
+
+class InputWorkers(Strict):
+    """Processes beside a training that read, decode and change its batches, where its own cores are too few."""
+
+    count: Annotated[int, Field(ge=1, le=MOST_INPUT_WORKERS)] = Field(
+        description="How many, over all workers of a gang."
+    )
+    pool: Step | Literal[""] = Field(
+        "", description="A cpu pool, for a pod each; target local has none: they are processes of this machine."
+    )
 
 
 class ServiceAccounts(Strict):
@@ -138,6 +151,9 @@ class Environment(Strict):
     placement: dict[Step, Step] = Field(
         {}, max_length=1000, description="Pool of each step; default is for those that are not named."
     )
+    input_workers: InputWorkers | None = Field(
+        None, description="Prepare the batches of train beside it; without them those that train do."
+    )
     timeout_seconds: dict[Step, Annotated[int, Field(gt=0, le=LONGEST_SECONDS)]] = Field(
         {},
         max_length=1000,
@@ -198,6 +214,11 @@ class Environment(Strict):
         """Return how often a failed `step` is started again."""
         return self.retries.get(step, self.retries.get(DEFAULT, STEPS[step].retries if step in STEPS else 0))
 
+    @property
+    def input_count(self) -> int:
+        """How many input workers a training has."""
+        return self.input_workers.count if self.input_workers else 0
+
     def pool_of(self, step: str) -> Pool:
         """Return the pool that `step` is placed on."""
         return self.pools[self.placement.get(step, self.placement[DEFAULT])]
@@ -237,6 +258,7 @@ def with_training_on(environment: Environment, pool: str) -> Environment:
 def _contradictions(environment: Environment) -> Iterator[tuple[Location, str]]:
     """Yield the place of each value that others contradict, and why."""
     yield from _placement_faults(environment)
+    yield from _input_faults(environment)
     yield from _storage_faults(environment)
     yield from _target_faults(environment)
     yield from _secret_faults(environment)
@@ -265,6 +287,35 @@ def _placement_faults(environment: Environment) -> Iterator[tuple[Location, str]
     for pool, variant in dict.fromkeys(used):
         if variant not in environment.images:
             yield ("images", variant), f"is required, for steps are placed on the {variant} pool '{pool}'"
+
+
+def _input_faults(environment: Environment) -> Iterator[tuple[Location, str]]:
+    """Yield what is wrong about the pool of the input workers."""
+    if environment.input_workers is None:
+        return
+    at, name = ("input_workers", "pool"), environment.input_workers.pool
+    pools = {each: pool for each, pool in environment.pools.items() if pool.kind == "cpu"}
+    defined = f"Of kind cpu: {', '.join(pools) or 'none'}"
+    if environment.target == "vertex":
+        yield at[:1], "a step of Vertex AI Pipelines is one machine. Leave it out"
+    elif environment.target == "local":
+        if name:
+            yield at, f"'{name}', and target local has no pools. Leave it out: they are processes of this machine"
+    elif not name:
+        yield at, f"is required for target kubeflow: name a pool. {defined}"
+    elif name not in environment.pools:
+        yield at, f"no pool '{name}'. {defined}.{did_you_mean(name, pools)}"
+    elif name not in pools:
+        yield at, f"'{name}' is a {environment.pools[name].kind} pool, and they use its cores alone. {defined}"
+    elif "cpu" not in environment.images:
+        yield ("images", "cpu"), f"is required, for input workers are placed on the cpu pool '{name}'"
+    trains = environment.pools.get(environment.placement.get(TRAIN, environment.placement.get(DEFAULT, "")))
+    if trains and trains.variant == "tpu":
+        yield (
+            at[:1],
+            "the tpu image has an older TensorFlow than the cpu image, and both exchange graphs. "
+            "Leave it out, or have JAX train (engine: jax of the pool)",
+        )
 
 
 def _training_faults(environment: Environment) -> Iterator[tuple[Location, str]]:

@@ -222,13 +222,16 @@ def _defaults(config: Manifest) -> Manifest:
 
 
 def used_pools(environment: Environment) -> list[str]:
-    """Return the pools that steps are placed on."""
-    return list(dict.fromkeys(environment.placement.values()))
+    """Return the pools that steps are placed on, and the input workers."""
+    workers = environment.input_workers
+    return list(dict.fromkeys([*environment.placement.values(), *([workers.pool] if workers else [])]))
 
 
 def _workers(environment: Environment, name: str, pool: Pool) -> int:
     trains = environment.placement.get("train", environment.placement[DEFAULT]) == name
-    return pool.workers if trains else 1
+    workers = environment.input_workers
+    feeding = workers.count if workers and workers.pool == name else 0
+    return (pool.workers if trains else 1) + feeding
 
 
 def _numbers(text: str) -> tuple[int, ...]:

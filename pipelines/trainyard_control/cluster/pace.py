@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trainyard import events
+from trainyard.contract.training.feeding import input_workers_needed
 from trainyard_control.cluster.durations import duration_text
 from trainyard_control.planning.expectation import Expectation
 
@@ -31,19 +32,23 @@ class Bottleneck:
     against_plan: str = ""
 
 
-def verdict(log: str, expected: Expectation | None = None) -> Bottleneck:
-    """Return what the newest pace in the log says, and how it stands to what the plan `expected`."""
+def verdict(log: str, expected: Expectation | None = None, *, one_machine: bool = False) -> Bottleneck:
+    """Return what the newest pace in the log says, and how it stands to what the plan `expected`.
+
+    one_machine: there is no other one that could help.
+    """
     pace = events.last(log, "pace", *_FIELDS, *_TIMES)
     try:
-        return _verdict({name: float(value) for name, value in pace.items()}, expected) if pace else Bottleneck()
+        numbers = {name: float(value) for name, value in pace.items()} if pace else {}
+        return _verdict(numbers, expected, one_machine) if pace else Bottleneck()
     except ValueError:  # somebody else's line
         return Bottleneck()
 
 
-def _verdict(pace: dict[str, float], expected: Expectation | None) -> Bottleneck:
+def _verdict(pace: dict[str, float], expected: Expectation | None, one_machine: bool) -> Bottleneck:
     speed, left = pace["examples_per_second"], pace["steps"] - pace["step"]
     outside = expected.against(speed) if expected else ""
-    cause, why = _bound(pace, outside == "slower")
+    cause, why = _bound(pace, outside == "slower", one_machine)
     progress = (
         f"step {pace['step']:,.0f} of {pace['steps']:,.0f}, {speed:,.0f} examples/s, "
         f"about {duration_text(left * pace['step_ms'] / 1000)} of steps left"
@@ -53,7 +58,7 @@ def _verdict(pace: dict[str, float], expected: Expectation | None) -> Bottleneck
     return Bottleneck(cause, f"{progress}; {why}", outside)
 
 
-def _bound(pace: dict[str, float], slower: bool) -> tuple[str, str]:
+def _bound(pace: dict[str, float], slower: bool, one_machine: bool) -> tuple[str, str]:
     """Return what takes the time, and the end of a sentence about it. slower: than the plan expected."""
     step = pace["step_ms"]
     waited = 1 - pace["rested_step_ms"] / step
@@ -64,8 +69,9 @@ def _bound(pace: dict[str, float], slower: bool) -> tuple[str, str]:
         return "input-bound", (
             f"it waits for its input {waited:.0%} of each step "
             f"({step:,.1f} ms; {pace['rested_step_ms']:,.1f} after a pause). "
-            f"With its input there it would take {pace['examples_per_second'] / (1 - waited):,.0f} examples/s: give it "
-            f"{1 / (1 - waited):.1f} times the cores (resources.requests.cpu of the pool), or lower data.image_size or "
+            f"With its input there it would take {pace['examples_per_second'] / (1 - waited):,.0f} examples/s: "
+            f"{'' if one_machine else _feeding(pace)}give it {1 / (1 - waited):.1f} times the cores"
+            f"{'' if one_machine else ' (resources.requests.cpu of the pool)'}, or lower data.image_size or "
             "train.augment as much"
         )
     if summed > _ALL_REDUCE:
@@ -93,3 +99,14 @@ def _bound(pace: dict[str, float], slower: bool) -> tuple[str, str]:
         "it computes most of the time. What is faster is a larger train.batch_size if devices have room, or "
         "another pool: trainyard plan"
     )
+
+
+def _feeding(pace: dict[str, float]) -> str:
+    """Return how many input workers would feed it, as the beginning of what to do."""
+    feeding = int(pace.get("input_workers", 0))
+    hosts = feeding or int(pace.get("workers", 1))
+    needed = input_workers_needed(hosts, pace["step_ms"], pace["rested_step_ms"])
+    if needed is None:
+        return ""
+    who = f"{needed} input workers instead of {feeding}" if feeding else f"{needed} input workers"
+    return f"{who}, each with the cores of one that prepares its batches now (input_workers.count), would feed it, or "

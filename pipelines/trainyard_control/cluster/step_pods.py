@@ -15,16 +15,18 @@ from trainyard.steps.train.gang.pods.pods import gang
 
 
 def pool_pod(environment: Environment, name: str) -> Manifest:
-    """Return a pod of a run on the pool `name`, which must be one that steps are placed on.
+    """Return a pod of a run on the pool `name`, which must be one that steps or input workers are placed on.
 
     A step's is without Argo's own containers, which Kubeflow gives rights of their own. Source: Kubeflow Pipelines
     2.17.0, backend/src/v2/compiler/argocompiler/security_context.go (applySecurityContextToExecutorTemplate).
     """
-    step = next(step for step in _steps(environment) if _pool_of(environment, step) == name)
+    step = next((step for step in _steps(environment) if _pool_of(environment, step) == name), "")
     plan = gang_spec(environment)
-    if plan and _pool_of(environment, TRAIN) == name:
+    if plan and (_pool_of(environment, TRAIN) == name or not step):
         options = dict.fromkeys(("code", "examples", "checkpoints", "output"), "doctor")
-        template = worker_job(gang(plan, recipes.load("digits"), "doctor", options))["spec"]["template"]
+        training = gang(plan, recipes.load("digits"), "doctor", options)
+        job = worker_job(training if step or training.input is None else training.input)
+        template = job["spec"]["template"]
         return _pod(template["metadata"]["labels"], template["spec"])
     pool = environment.pools[name]
     spec = pod_spec(pool, environment.platform, environment.volume) | {"restartPolicy": "Never"}

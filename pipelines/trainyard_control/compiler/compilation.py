@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from trainyard.contract import keys
-from trainyard.contract.training.gang import gang_spec
+from trainyard.contract.training.gang import check_input_workers, gang_spec
 from trainyard.contract.window import day_of
 from trainyard.errors import ConfigurationError
 from trainyard.graph import PREDICT
@@ -175,10 +175,11 @@ def reachable(path: str, environment: Environment) -> bool:
 
 
 def _check_gang(recipe: Recipe, environment: Environment) -> None:
+    check_input_workers(recipe, environment.input_count)
     plan = gang_spec(environment)
     if plan is None:
         return
-    pods = f"{environment.name} trains in {plan.workers} pods"
+    pods = f"{environment.name} trains in {plan.workers} pod{'s' if plan.workers > 1 else ''}"
     if recipe.train.workers > 1:
         raise ConfigurationError(
             f"{recipe.name}: train.workers: {recipe.train.workers} processes were asked for, and {pods}. "

@@ -52,7 +52,7 @@ def _failure(name: str, folder: str, sentence: str, number: int | None) -> tuple
         if event:
             number, sentence = event.code, event.message
         if not sentence:
-            pace = verdict(storage.read_text(log) or "").sentence
+            pace = verdict(storage.read_text(log) or "", one_machine=True).sentence
             pace_note = f" ({pace})" if pace else ""
             return f"{name} is in {steps[-1]}{pace_note}, or was killed there; log: {log}", ExitCode.TRANSIENT
     code = known_code(number, ExitCode.BUG)

@@ -17,6 +17,7 @@ from trainyard.contract.artifacts.evaluate import Evaluation
 from trainyard.contract.artifacts.export import Exports
 from trainyard.contract.champion import Champion, champion
 from trainyard.contract.training import warm_start, weights
+from trainyard.contract.training.gang import check_input_workers
 from trainyard.contract.window import day_of
 from trainyard.errors import ExitCode, TrainyardError
 from trainyard.graph import OUTPUTS, STEPS, is_from
@@ -87,6 +88,7 @@ class LocalRun:
 
         Raises the error class of the step that failed, with its sentence.
         """
+        check_input_workers(self.recipe, self.environment.input_count)
         summary.reserve(self.root, self.recipe, self.run_id)
         if self.recipe.train.image:
             message = "train.image is for clusters; the program runs in this machine's Python"
@@ -136,8 +138,13 @@ class LocalRun:
     def _leave(self, step: str, output: str, **arguments: str) -> str:
         """Have `output` committed by `step` from the outputs that it reads and `arguments`, and return it."""
         arguments |= {STEPS[name].argument: self.folders[name] for name in STEPS[step].reads}
-        own = {"checkpoints": keys.checkpoints(output), "beam_options": self.environment.beam_options, "day": self.day}
-        arguments |= {name: own[name] for name in STEPS[step].inputs if name in own}
+        known = {
+            "checkpoints": keys.checkpoints(output),
+            "input_workers": str(self.environment.input_count),
+            "beam_options": self.environment.beam_options,
+            "day": self.day,
+        }
+        arguments |= {name: known[name] for name in STEPS[step].inputs if name in known}
         self.unfinished = {step: output}
         if is_from(step, self.from_step):
             with storage.lease(output):

@@ -98,6 +98,8 @@ class Training(Document):
     Of a gang: worker_examples_per_second is one worker's share; all_reduce_ms the time of a step's sum of
     gradient_bytes over all replicas, on its own; restarts the breaks that it survived.
 
+    input_workers is how many processes beside the training prepared its batches, 0 if it did so itself.
+
     engine is what trained; measured are the devices of the chief, versions those of the engine and of what drives them.
 
     For the planner: hardware is what one device is (GPU: its product name), cores those of this worker; of one example,
@@ -132,6 +134,7 @@ class Training(Document):
     history: list[Epoch]
     seconds: dict[str, float]
     replicas: int = 1
+    input_workers: int = 0
     worker_examples_per_second: float | None = None
     all_reduce_ms: float = 0.0
     gradient_bytes: int = 0

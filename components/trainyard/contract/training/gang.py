@@ -16,15 +16,24 @@ from trainyard.spec.documents import Strict
 from trainyard.spec.environment import DEFAULT, TRAIN, Environment, SecretKey, Volume
 from trainyard.spec.hardware.catalog import Platform
 from trainyard.spec.hardware.pools import Pool
+from trainyard.spec.recipe import Recipe
 
 STEP = TRAIN
 
 
-class GangSpec(Strict):
-    """Pods that train together: what they run as, where, and for how long at most."""
+class InputPods(Strict):
+    """Pods that prepare the batches of a gang."""
 
     image: str
-    workers: Annotated[int, Field(ge=2)]
+    count: Annotated[int, Field(ge=1)]
+    pool: Pool
+
+
+class GangSpec(Strict):
+    """Pods that train together, or one with input workers: what they run as, where, and for how long at most."""
+
+    image: str
+    workers: Annotated[int, Field(ge=1)]
     pool: Pool
     platform: Platform
     service_account: str
@@ -32,6 +41,7 @@ class GangSpec(Strict):
     volume: Volume | None = None
     variables: dict[str, str] = {}
     secrets: dict[str, SecretKey] = {}
+    input_workers: InputPods | None = None
 
 
 def gang_spec(environment: Environment) -> GangSpec | None:
@@ -40,7 +50,7 @@ def gang_spec(environment: Environment) -> GangSpec | None:
     Raises `ConfigurationError` if the launcher would wait on accelerators.
     """
     name = environment.placement.get(STEP, environment.placement.get(DEFAULT, ""))
-    if environment.target != "kubeflow" or environment.pools[name].workers == 1:
+    if environment.target != "kubeflow" or (environment.pools[name].workers == 1 and not environment.input_workers):
         return None
     launcher = environment.placement[DEFAULT]
     if environment.pools[launcher].kind != "cpu":
@@ -52,15 +62,37 @@ def gang_spec(environment: Environment) -> GangSpec | None:
     return GangSpec(
         image=environment.images[pool.variant],
         workers=pool.workers,
-        # What does not change the gang must not change the parameter: KFP would train again.
-        pool=pool.model_copy(update={"nodes": None, "machine": None, "price_per_hour": None}),
+        pool=_bare(pool),
         platform=environment.platform,
         service_account=environment.service_accounts.worker,
         timeout_seconds=environment.timeout_of(STEP) or STEPS[STEP].timeout_seconds,
         volume=environment.volume,
         variables=environment.variables,
         secrets=environment.secrets,
+        input_workers=_input_pods(environment),
     )
+
+
+def _input_pods(environment: Environment) -> InputPods | None:
+    workers = environment.input_workers
+    if workers is None:
+        return None
+    pool = environment.pools[workers.pool]
+    return InputPods(image=environment.images[pool.variant], count=workers.count, pool=_bare(pool))
+
+
+def _bare(pool: Pool) -> Pool:
+    """What does not change the gang must not change the parameter: KFP would train again."""
+    return pool.model_copy(update={"nodes": None, "machine": None, "price_per_hour": None})
+
+
+def check_input_workers(recipe: Recipe, count: int) -> None:
+    """Raise `ConfigurationError` if `count` input workers have nothing to do for `recipe`."""
+    if count and recipe.train.command is not None:
+        raise ConfigurationError(
+            f"{recipe.name}: train.command: a program of its own reads the examples itself, and the environment has "
+            f"{count} input workers. Leave input_workers out of it."
+        )
 
 
 def to_parameter(plan: GangSpec | None) -> str:

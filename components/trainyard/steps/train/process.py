@@ -7,14 +7,19 @@ import os
 import time
 from contextlib import nullcontext
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from trainyard import events
 from trainyard.contract.training import weights
 from trainyard.graph import STEPS
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.train.engines import engine
+from trainyard.steps.train.peers import settings
 from trainyard.steps.train.peers.rank import current_rank
 from trainyard.storage import storage
+
+if TYPE_CHECKING:
+    from trainyard.steps.train.input.service.client import InputService
 
 
 def train_in_process(
@@ -45,15 +50,16 @@ def train_in_process(
     gang_past.spent["import"] = import_seconds
     gang_past.reads_since = time.time()
     manifest = storage.require(examples, made_by="preprocess")
-    streamed = files.streamed_files(recipe, examples, current_rank())
+    service = _input_service()
+    streamed = set() if service else files.streamed_files(recipe, examples, current_rank())
     stream = storage.stream(examples, "preprocess", streamed) if streamed else None
-    needed_files = files.needed_files(recipe, examples, current_rank(), streamed=stream is not None)
+    needed_files = files.needed_files(recipe, examples, current_rank(), stream is not None, service is not None)
     examples = str(storage.local(examples, made_by="preprocess", only=needed_files))
     feed = Feed(stream, examples) if stream else None
     champion = str(storage.local(start, made_by="push")) if start else ""
     with storage.lease(checkpoints) if current_rank().chief else nullcontext(), stream or nullcontext():
         document = session.train(
-            recipe, examples, checkpoints, _identity(recipe, manifest), output, gang_past, champion, feed
+            recipe, examples, checkpoints, _identity(recipe, manifest), output, gang_past, champion, feed, service
         )
     seconds = {"import": round(import_seconds, 3), **document.seconds}
     teacher = recipe.train.teacher.model if recipe.train.teacher else ""
@@ -68,6 +74,17 @@ def train_in_process(
         bottleneck=document.bottleneck,
         seconds=round(sum(seconds.values()), 1),
     )
+
+
+def _input_service() -> InputService | None:
+    """Return the input workers that the environment names, once they serve; None if it names none."""
+    from trainyard.steps.train.input.service.client import InputService
+
+    addresses = os.environ.get(settings.INPUT_WORKERS)
+    if not addresses:
+        return None
+    token = os.environ.get(settings.GANG_TOKEN, "")
+    return InputService.connect(addresses.split(","), token, settings.start_deadline_seconds())
 
 
 def _identity(recipe: Recipe, examples: storage.Manifest) -> str:

@@ -35,6 +35,7 @@ from trainyard.steps.train.engines.objective import objective
 from trainyard.steps.train.input.class_weights import class_weights
 from trainyard.steps.train.input.feed import Feed
 from trainyard.steps.train.input.input import Input, LocalReplicas
+from trainyard.steps.train.input.service.client import InputService
 from trainyard.steps.train.loop import goodput, speed
 from trainyard.steps.train.loop.checkpoint import CheckpointFolder
 from trainyard.steps.train.loop.goodput import Past
@@ -54,25 +55,27 @@ def train(
     past: Past | None = None,
     champion: str = "",
     feed: Feed | None = None,
+    service: InputService | None = None,
 ) -> Training:
     """Write model.keras and tensorboard/ into `output` and return the evidence, without the import's seconds.
 
     Resumes from the newest checkpoint below `checkpoints` that was made with the same `identity`. Without one it begins
     with the weights in the folder `champion` of a pushed version, if there is one. If TF_CONFIG describes a gang, all
     its workers must call this; the chief alone leaves a model. feed: brings the shards that are not in `examples`.
-    Raises `PeerLost` if one of the workers is gone.
+    service: the input workers that prepare the batches. Raises `PeerLost` if one of the workers is gone.
     """
     rank, engine = current_rank(), engines.create_engine()
     watchdog, past = training_watchdog(rank), past or Past()
     fetching = feed.errors(watchdog.note_progress) if feed else nullcontext()
-    with _peer_losses(engine, rank), watchdog.watching(), reading(examples), fetching:
+    serving = service.errors() if service else nullcontext()
+    with _peer_losses(engine, rank), watchdog.watching(), reading(examples), fetching, serving:
         measured, seconds = _start(engine)
         start = time.perf_counter()
         folder = open_examples(examples)
         document = folder.document
         targets = target_moments(folder.labels("train")) if document.task == "regression" else (0.0, 1.0)
         precision = engine.precision(recipe.train)
-        data, steps = prepare(recipe, folder, engine, targets, precision, feed)
+        data, steps = prepare(recipe, folder, engine, targets, precision, feed, service)
         if recipe.model.weights is not None:
             # A pod's own disk ends with it, and a machine's does not.
             durable = storage.is_bucket(checkpoints) or "KUBERNETES_SERVICE_HOST" in os.environ
@@ -171,6 +174,7 @@ def prepare(
     targets: Moments,
     precision: str,
     feed: Feed | None = None,
+    service: InputService | None = None,
 ) -> tuple[Input, Steps]:
     """Return the batches of a run and its steps with their first weights, nothing traced yet.
 
@@ -178,7 +182,8 @@ def prepare(
     """
     document = folder.document
     weights = class_weights(recipe, document.labels, document.splits["train"].class_counts)
-    data = Input(recipe, folder, weights, _local_replicas(recipe, engine.replicas, current_rank()), feed)
+    replicas = _local_replicas(recipe, engine.replicas, current_rank())
+    data = Input(recipe, folder, weights, replicas, feed, service=service)
     minimized = objective(document, recipe.train.label_smoothing, targets[1])
     # Layers count from one again, so that their names do not depend on what the process built before.
     keras.utils.clear_session(free_memory=False)
@@ -225,6 +230,7 @@ def _finish(
         step_range_ms=[round(1000 * end, 3) for end in (min(epochs), max(epochs))],
         cached_step_range_ms=[round(1000 * end, 3) for end in (min(calls), max(calls))],
         replicas=replicas,
+        input_workers=loop.data.input_workers,
         worker_examples_per_second=loop.data.batch_size / real / rank.workers,
         all_reduce_ms=1000 * all_reduce,
         gradient_bytes=loop.steps.gradient_bytes if replicas > 1 else 0,

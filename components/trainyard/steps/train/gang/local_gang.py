@@ -10,12 +10,13 @@ import sys
 import tempfile
 import threading
 import time
+from collections import Counter
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from trainyard import events
-from trainyard.child_process import end_programs, start_program
+from trainyard.child_process import describe_exit, end_programs, end_with_parent, start_program
 from trainyard.errors import ExitCode, Preempted, TrainyardError, TransientError, from_code
 from trainyard.signals import on_sigterm
 from trainyard.spec import plain_yaml
@@ -24,12 +25,12 @@ from trainyard.steps.train.peers import handshake, settings
 from trainyard.storage import storage
 
 _GRACE_SECONDS = 15  # chosen: more than a supervisor takes to save and to end
-_SUPERVISOR_STARTS = 3  # chosen: starts of a killed supervisor before the run fails
+_STARTS = 3  # chosen: starts of a killed supervisor, or input worker, before the run fails
 _LAST_SECONDS = 20.0  # chosen: the others learn much sooner that a supervisor has failed for good
 
 
-def run(recipe: Recipe, examples: str, checkpoints: str, output: Path, start: str = "") -> None:
-    """Leave in `output` what `recipe.train.workers` processes have trained together.
+def run(recipe: Recipe, examples: str, checkpoints: str, output: Path, start: str = "", input_workers: int = 0) -> None:
+    """Leave in `output` what `recipe.train.workers` processes have trained together, with so many `input_workers`.
 
     The gang commits its own output below `checkpoints`, so a run that is killed here finds it done the next time.
     Raises the error class of the worker that failed, with its sentence.
@@ -41,27 +42,32 @@ def run(recipe: Recipe, examples: str, checkpoints: str, output: Path, start: st
             path.write_text(plain_yaml.dump(recipe.model_dump(mode="json")), encoding="utf-8")
             uris = {"examples": examples, "checkpoints": checkpoints, "start": start}
             options = {"recipe": str(path), **uris, "output": trained}
-            _LocalGang(recipe.train.workers, options).train()
+            _LocalGang(recipe.train.workers, options, input_workers).train()
     committed = storage.local(trained, made_by="train")
     shutil.copytree(committed, output, dirs_exist_ok=True, ignore=shutil.ignore_patterns(storage.MANIFEST))
 
 
 @dataclass
 class _LocalGang:
-    """The supervisors of one gang, and the failure that one of them reported."""
+    """The supervisors of one gang and its input workers, and the failure that one of them reported."""
 
     workers: int
     options: dict[str, str]
+    input_workers: int = 0
     failure: events.Failure | None = None
     stopping: bool = False
     _processes: dict[int, subprocess.Popen[str]] = field(default_factory=dict)
-    _starts: dict[int, int] = field(default_factory=dict)
+    _input_processes: dict[int, subprocess.Popen[str]] = field(default_factory=dict)
+    _starts: Counter[str] = field(default_factory=Counter)
 
     def train(self) -> None:
         environment = self._environment()
         with ExitStack() as stack:
+            stack.callback(lambda: end_programs(self._input_processes.values(), _GRACE_SECONDS))
             stack.callback(lambda: end_programs(self._processes.values(), _GRACE_SECONDS))
             stack.enter_context(on_sigterm(self._stop))
+            for number in range(self.input_workers):
+                self._start_input(number, environment)
             for worker in range(self.workers):
                 self._start(worker, environment)
             codes = self._wait(environment)
@@ -71,11 +77,13 @@ class _LocalGang:
             raise self._error(codes)
 
     def _environment(self) -> dict[str, str]:
-        addresses = ",".join(f"127.0.0.1:{port}" for port in _free_ports(self.workers))
+        addresses = [f"127.0.0.1:{port}" for port in _free_ports(self.workers + self.input_workers)]
         # Without this each worker would start a thread for every core.
         threads = str(max(1, len(os.sched_getaffinity(0)) // self.workers))
         token = secrets.token_hex(16)
-        ours = {settings.WORKERS: addresses, settings.GANG_TOKEN: token}
+        ours = {settings.WORKERS: ",".join(addresses[: self.workers]), settings.GANG_TOKEN: token}
+        if self.input_workers:
+            ours[settings.INPUT_WORKERS] = ",".join(addresses[self.workers :])
         return {"TF_NUM_INTRAOP_THREADS": threads, **os.environ, **ours}
 
     def _start(self, worker: int, environment: dict[str, str]) -> None:
@@ -83,21 +91,32 @@ class _LocalGang:
         command += [f"--{name}={value}" for name, value in self.options.items()]
         process = start_program(command, {**environment, settings.WORKER_INDEX: str(worker)})
         self._processes[worker] = process
-        self._starts[worker] = self._starts.get(worker, 0) + 1
+        self._starts[f"worker {worker}"] += 1
         events.emit("supervisor", worker=worker, process=process.pid)
         threading.Thread(target=self._read, args=(worker, process), daemon=True).start()
+
+    def _start_input(self, number: int, environment: dict[str, str]) -> None:
+        command = [sys.executable, "-m", "trainyard.steps.train.input.service.worker"]
+        command += [f"--{name}={self.options[name]}" for name in ("examples", "output")]
+        index = {settings.WORKER_INDEX: str(number)}
+        process = start_program(command, {**environment, **index}, first=end_with_parent())
+        self._input_processes[number] = process
+        self._starts[f"input worker {number}"] += 1
+        events.emit("input_process", number=number, process=process.pid)
+        threading.Thread(target=self._read_input, args=(number, process), daemon=True).start()
 
     def _wait(self, environment: dict[str, str]) -> dict[int, int]:
         """Wait for all supervisors, starting a killed one again as a cluster would; return their exit codes."""
         codes: dict[int, int] = {}
         failed = 0.0
         while len(codes) < self.workers and not (failed and time.monotonic() - failed > _LAST_SECONDS):
+            self._keep_input(environment)
             for worker, process in list(self._processes.items()):
                 code = process.poll()
                 if code is None or worker in codes:
                     continue
                 crashed = code < 0 or code == ExitCode.PEER_LOST
-                if crashed and not self.stopping and self._starts[worker] < _SUPERVISOR_STARTS:
+                if crashed and not self.stopping and self._starts[f"worker {worker}"] < _STARTS:
                     events.emit("warning", message=f"worker {worker}: its supervisor was killed; it is started again.")
                     self._start(worker, environment)
                 else:
@@ -105,6 +124,29 @@ class _LocalGang:
                     failed = failed or (time.monotonic() if code else 0.0)
             time.sleep(0.05)
         return codes
+
+    def _keep_input(self, environment: dict[str, str]) -> None:
+        """Start input workers again that were killed, as a cluster would; end the training if one fails for good."""
+        for number, process in list(self._input_processes.items()):
+            code = process.poll()
+            if code is None or code == ExitCode.DONE or self.stopping:
+                continue
+            if code < 0 and self._starts[f"input worker {number}"] < _STARTS:
+                events.emit("warning", message=f"input worker {number}: it was killed; it is started again.")
+                self._start_input(number, environment)
+                continue
+            del self._input_processes[number]
+            text = f"train: input worker {number} {describe_exit(code)}. Run the same command again."
+            self.failure = self.failure or events.Failure(int(ExitCode.TRANSIENT), text, TransientError.__name__)
+            for supervisor in self._processes.values():
+                supervisor.terminate()
+
+    def _read_input(self, number: int, process: subprocess.Popen[str]) -> None:
+        for line in process.stdout or ():
+            if failure := events.failure(line):
+                self.failure = self.failure or failure
+            elif not events.parse(line):
+                print(f"input worker {number}: {line}", end="", file=sys.stderr, flush=True)
 
     def _read(self, worker: int, process: subprocess.Popen[str]) -> None:
         """Pass on what a worker writes: the chief's events, all warnings, other lines with the worker's number."""
@@ -138,6 +180,11 @@ def _free_ports(workers: int) -> list[int]:
     ports: list[int] = []
     while len(ports) < workers:
         port = 20_000 + 10 * secrets.randbelow(1_000)
-        if handshake.is_free(port) and handshake.is_free(port + 1) and port not in ports:
+        if (
+            handshake.is_free(port)
+            and handshake.is_free(port + 1)
+            and handshake.is_free(port + 2)
+            and port not in ports
+        ):
             ports.append(port)
     return ports

@@ -8,105 +8,22 @@ TensorFlow will listen on), `beat`, `began`, `broke`, `recovered` and `done`; it
 
 from __future__ import annotations
 
-import json
-import socket
 import threading
 import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from multiprocessing import connection
-from typing import Any
 
 from trainyard import events
 from trainyard.errors import CommandFailed, ExitCode
 from trainyard.steps.train.peers import handshake
+from trainyard.steps.train.peers.messages import HEARTBEAT_SECONDS, SILENCE_SECONDS, Message, MessageStream, StallGuard
 
-HEARTBEAT_SECONDS = 1.0
-"""Chosen: how often each side sends `beat`."""
-SILENCE_SECONDS = 10.0
-"""Chosen: a side that sends nothing for so long is taken for dead, frozen or cut off."""
 _MAX_STARTS_WITHOUT_STEP = 3  # chosen: starts in a row without one new step before the gang gives up
 _MAX_OOM_KILLS = 2  # chosen: an unchanged gang that is started again would be killed again
 _FINAL_CODES = {int(code) for code in ExitCode} - {0, ExitCode.TRANSIENT, ExitCode.PEER_LOST, ExitCode.PREEMPTED}
-_MAX_LINE = 1 << 20
 _MAX_NUMBER = 1 << 53  # of the whole numbers in a message
-_STALL_SECONDS = 1.0  # chosen: a turn of this side's own loop that took longer is this side's fault
-
-Message = dict[str, Any]
-
-
-class MessageStream:
-    """One side of a connection: whole messages in, whole messages out."""
-
-    def __init__(self, connection: socket.socket) -> None:
-        # The same connection twice, because to send may take a moment and to receive may not.
-        self._out = connection.dup()
-        self._out.settimeout(2)
-        connection.setblocking(False)
-        self.socket = connection
-        self._sending = threading.Lock()
-        self.last_received = time.monotonic()
-        self._partial = b""
-
-    def fileno(self) -> int:
-        """Return the descriptor to wait on."""
-        return self.socket.fileno()
-
-    def send(self, kind: str, **fields: Any) -> bool:
-        """Send a message; return False if the other side is gone or no longer reads."""
-        try:
-            with self._sending:
-                self._out.sendall(json.dumps({"type": kind, **fields}).encode() + b"\n")
-        except OSError:
-            return False
-        return True
-
-    def receive(self) -> list[Message] | None:
-        """Return what has come since the last call, or None if the other side has closed or sends no messages."""
-        try:
-            data = self.socket.recv(1 << 16)
-        except BlockingIOError:
-            return []
-        except OSError:
-            return None
-        *lines, self._partial = (self._partial + data).split(b"\n")
-        if not data or len(self._partial) > _MAX_LINE:
-            return None
-        self.last_received = time.monotonic()
-        try:
-            messages = [json.loads(line) for line in lines]
-        except (ValueError, RecursionError):
-            return None
-        return messages if all(isinstance(message, dict) and "type" in message for message in messages) else None
-
-    def is_silent(self) -> bool:
-        """Whether the other side has sent nothing for too long."""
-        return time.monotonic() - self.last_received > SILENCE_SECONDS
-
-    def excuse(self, seconds: float) -> None:
-        """Take `seconds` in which this side did not read (a paused machine, a stalled process) off the silence."""
-        self.last_received += seconds
-
-    def close(self) -> None:
-        """Close the connection."""
-        self._out.close()
-        self.socket.close()
-
-
-class StallGuard:
-    """Knows when this side itself stood still: the others' silence counts only while this side read."""
-
-    def __init__(self) -> None:
-        self._last = time.monotonic()
-
-    def excuse(self, streams: list[MessageStream]) -> None:
-        """Take the time since the last call off the silence of `streams` if it was a stall; call it once a turn."""
-        now = time.monotonic()
-        if now - self._last > _STALL_SECONDS:
-            for stream in streams:
-                stream.excuse(now - self._last)
-        self._last = now
 
 
 def rendezvous_key(token: str) -> bytes:

@@ -24,12 +24,13 @@ from trainyard.errors import ConfigurationError, ExitCode, TrainyardError
 from trainyard.spec import recipe as recipes
 from trainyard.steps.train.engines import engine
 from trainyard.steps.train.gang import rendezvous
-from trainyard.steps.train.gang.rendezvous import HEARTBEAT_SECONDS, Message, MessageStream, Rendezvous, StallGuard
+from trainyard.steps.train.gang.rendezvous import Rendezvous
 from trainyard.steps.train.gang.training_process import TrainingProcess
 from trainyard.steps.train.gang.worker import WorkerStart
 from trainyard.steps.train.loop.watchdog import call_seconds
 from trainyard.steps.train.peers import handshake, settings
 from trainyard.steps.train.peers.launcher_heartbeat import LauncherMonitor
+from trainyard.steps.train.peers.messages import HEARTBEAT_SECONDS, Message, MessageStream, StallGuard
 from trainyard.storage import storage
 
 _GRACE_SECONDS = 10.0  # chosen: what a checkpoint may take after SIGTERM; a Spot node gives 15
@@ -61,14 +62,13 @@ class Membership:
                 f"TRAINYARD_WORKERS, TRAINYARD_WORKER_INDEX: {','.join(addresses)!r} has no worker {index!r}. "
                 "Give host:port for each worker, with commas between, and the index of this one, from 0."
             )
-        deadline = float(os.environ.get(settings.START_DEADLINE_SECONDS, "300"))
         token = os.environ.get(settings.GANG_TOKEN, "")
         if not token:
             raise ConfigurationError(
                 "TRAINYARD_GANG_TOKEN: is not set. Give all workers of the gang the same random text: "
                 "they know each other by it."
             )
-        return cls(int(index), addresses, token, deadline, call_seconds())
+        return cls(int(index), addresses, token, settings.start_deadline_seconds(), call_seconds())
 
     @property
     def rendezvous(self) -> tuple[str, int]:

@@ -12,9 +12,9 @@ import time
 from trainyard import child_process, events, memory
 from trainyard.child_process import ChildProcess
 from trainyard.errors import ExitCode, known_code
-from trainyard.steps.train.gang.rendezvous import Message
 from trainyard.steps.train.gang.worker import WorkerStart
 from trainyard.steps.train.gang.worker import main as train
+from trainyard.steps.train.peers.messages import Message
 
 
 class TrainingProcess:

@@ -23,15 +23,20 @@ def streamed_files(recipe: Recipe, examples: str, rank: Rank) -> set[str]:
     return {path.removeprefix(storage.join(examples, "")) for path in data.streamed_shards()}
 
 
-def needed_files(recipe: Recipe, examples: str, rank: Rank, streamed: bool = False) -> Callable[[str], bool] | None:
+def needed_files(
+    recipe: Recipe, examples: str, rank: Rank, streamed: bool = False, served: bool = False
+) -> Callable[[str], bool] | None:
     """Return which files of the preprocess output `examples` the worker `rank` reads; None if it reads all of them.
 
-    streamed: without those of `streamed_files`.
+    streamed: without those of `streamed_files`. served: without those that its input workers read.
     """
     folder = ExampleFolder(examples)
-    if not streamed and (rank.workers == 1 or folder.document.task == "regression"):  # its targets' mean is that of all
+    alone = rank.workers == 1 and not served
+    if not streamed and (alone or folder.document.task == "regression"):  # its targets' mean is that of all
         return None
     data = Input(recipe, folder, None, LocalReplicas(rank.workers, rank.index))
     shards = {storage.join(examples, file) for split in folder.document.splits.values() for file in split.files}
-    read = {*data.shards("train"), *data.shards("eval")}.difference(data.streamed_shards() if streamed else ())
+    read = {*(() if served else data.shards("train")), *data.shards("eval")}.difference(
+        data.streamed_shards() if streamed else ()
+    )
     return lambda name: storage.join(examples, name) not in shards - read

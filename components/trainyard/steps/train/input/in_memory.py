@@ -9,6 +9,8 @@ import tensorflow as tf
 from trainyard.contract.document import Split
 from trainyard.data.examples import ExampleFolder, Tensors
 
+_Batches = tf.data.Dataset[tuple[Tensors, tf.Tensor]]
+
 
 @dataclass(frozen=True)
 class InMemory:
@@ -20,12 +22,21 @@ class InMemory:
     @classmethod
     def read(cls, folder: ExampleFolder, split: Split, encoded: bool) -> InMemory:
         """Return the `split` of `folder`, its images still encoded if asked."""
-        batches = list(folder.parsed_batches(split, 1024) if encoded else folder.pixel_batches(split, 1024))
+        batches = list(cls._batches(folder, split, encoded, 1024))
         names = batches[0][0]
         return cls(
             features={name: tf.concat([features[name] for features, _ in batches], axis=0) for name in names},
             labels=tf.concat([labels for _, labels in batches], axis=0),
         )
+
+    @classmethod
+    def whole(cls, folder: ExampleFolder, split: Split, encoded: bool) -> _Batches:
+        """Return a data set whose only element, (features, labels), is what `read` reads."""
+        return cls._batches(folder, split, encoded, folder.document.splits[split].examples)
+
+    @staticmethod
+    def _batches(folder: ExampleFolder, split: Split, encoded: bool, size: int) -> _Batches:
+        return folder.parsed_batches(split, size) if encoded else folder.pixel_batches(split, size)
 
     def rows(self, indices: tf.Tensor) -> tuple[Tensors, tf.Tensor]:
         """Return features and labels of the examples `indices`, a vector or a scalar."""

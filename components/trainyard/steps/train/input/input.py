@@ -6,14 +6,14 @@ classes). The last batch of an epoch is padded with examples of weight zero, so 
 an epoch, by its weight if the data have weights. If gradients are accumulated, a global batch comes in micro-batches;
 else it is the only one. Each replica of a gang takes its own rows of every micro-batch, so the global batches are the
 same for any number of replicas. A split that does not fit in memory is read in lanes; each replica reads those that its
-rows come from.
+rows come from. With input workers each of them prepares the micro-batches of its turn, which are the same again.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import tensorflow as tf
@@ -30,6 +30,8 @@ from trainyard.steps.train.input.feed import Feed
 from trainyard.steps.train.input.in_memory import InMemory
 from trainyard.steps.train.input.lanes import PARALLEL, Lanes, count_lanes, no_autograph
 from trainyard.steps.train.input.pictures import Pictures
+from trainyard.steps.train.input.service.client import InputService, InputWorker
+from trainyard.steps.train.input.service.turns import Turn, in_turn
 
 # Chosen: of the memory limit of the container, what is prepared ahead may take so much.
 _PREPARED_SHARE = 1 / 4
@@ -56,6 +58,7 @@ class Input:
     class_weights: (classes,) float32, or None if all examples count the same.
     replicas: a micro-batch takes `replicas.count` elements of a data set, one a replica.
     feed: brings the shards of a split that does not fit in memory; None if they are there.
+    service: the input workers that prepare the training split's batches; None if this process does.
     memory_bytes: what a split that is held in memory may take; None: MEMORY_BYTES.
     """
 
@@ -65,6 +68,12 @@ class Input:
     replicas: LocalReplicas = LocalReplicas()
     feed: Feed | None = None
     memory_bytes: int | None = None
+    service: InputService | None = None
+
+    @property
+    def input_workers(self) -> int:
+        """How many input workers prepare the training split's batches."""
+        return len(self.service.workers) if self.service else 0
 
     @property
     def batch_size(self) -> int:
@@ -96,9 +105,46 @@ class Input:
         A global batch's weights add up to 1; with weights of rows or classes their mean over the examples does.
         """
         first = start * self._micro_batches
-        keys = self._keys(first, self.recipe.train.epochs * self._micro_batches_per_epoch)
-        batches = self._shuffled_batches(keys) if self._fits("train") else self._streamed_batches(keys, first)
-        return _prepared(batches.map(no_autograph(self._augment_and_weigh), **PARALLEL))
+        if self.service is None:
+            return _prepared(
+                self._training_batches(first, Turn()).map(no_autograph(self._augment_and_weigh), **PARALLEL)
+            )
+        parts = [self._served(worker, first) for worker in self.service.workers]
+        return _prepared(in_turn(parts, first, self._end, self.replicas.count))
+
+    def _served(self, worker: InputWorker, first: int) -> tf.data.Dataset[tuple[tf.Tensor, Batch]]:
+        """Return (number, batch) of the micro-batches from `first` on that `worker` prepares."""
+
+        @no_autograph
+        def numbered(
+            number: tf.Tensor, replica: tf.Tensor, features: Tensors, labels: tf.Tensor, example_mask: tf.Tensor
+        ) -> tuple[tf.Tensor, Batch]:
+            return number, self._augment_and_weigh(number, replica, features, labels, example_mask)
+
+        theirs = replace(self, folder=self.folder.at(worker.examples), feed=None)
+        batches = theirs._training_batches(first, worker.turn).map(no_autograph(numbered), **PARALLEL)
+        return worker.prepare(batches)
+
+    def _training_batches(self, first: int, turn: Turn) -> tf.data.Dataset[_KeyedBatch]:
+        """Return (number, replica, features, labels, example_mask) of the micro-batches of `turn` from `first` on."""
+        if not self._fits("train"):
+            return self._streamed_batches(first, turn)
+        encoded = self._pictures.cut_encoded
+        if self.service is None:
+            return self._shuffled_batches(InMemory.read(self.folder, "train", encoded), first, turn)
+        # As an element and no constant, the split is read by the input worker and not sent there.
+        split = InMemory.whole(self.folder, "train", encoded)
+
+        @no_autograph
+        def shuffled(features: Tensors, labels: tf.Tensor) -> tf.data.Dataset[_KeyedBatch]:
+            return self._shuffled_batches(InMemory(features, labels), first, turn)
+
+        return split.flat_map(shuffled)
+
+    @property
+    def _end(self) -> int:
+        """The number of micro-batches of the whole training."""
+        return self.recipe.train.epochs * self._micro_batches_per_epoch
 
     @property
     def evaluation_steps(self) -> int:
@@ -108,7 +154,7 @@ class Input:
     def evaluation(self) -> tf.data.Dataset[Batch]:
         """Return this process's rows of the eval split in stored order; weights are 1 or the rows', 0 for padding."""
         size = self._replica_batch_size("eval")
-        keys = self._keys(0, self.evaluation_steps)
+        keys = self._keys(0, self.evaluation_steps, Turn())
         if self._fits("eval"):
             examples = InMemory.read(self.folder, "eval", encoded=False)
 
@@ -141,16 +187,16 @@ class Input:
         splits: tuple[Split, ...] = ("train", "eval")
         return [path for split in splits if not self._fits(split) for path in self.shards(split)]
 
-    def _keys(self, start: int, end: int) -> tf.data.Dataset[_Key]:
-        """Return (number, replica) of each micro-batch from `start` to `end` and local replica, both int64."""
-        local = self.replicas.count
-        return tf.data.Dataset.range(start * local, end * local).map(
-            no_autograph(lambda key: (key // local, self.replicas.first + key % local))
+    def _keys(self, start: int, end: int, turn: Turn) -> tf.data.Dataset[_Key]:
+        """Return (number, replica) of the micro-batches of `turn` from `start` to `end`, for each local replica."""
+        local, first = self.replicas.count, turn.first(start)
+        return tf.data.Dataset.range(len(range(first, end, turn.of)) * local).map(
+            no_autograph(lambda key: (first + key // local * turn.of, self.replicas.first + key % local))
         )
 
-    def _shuffled_batches(self, keys: tf.data.Dataset[_Key]) -> tf.data.Dataset[_KeyedBatch]:
-        """Return (number, replica, features, labels, example_mask) of `keys`, of a split that is held in memory."""
-        examples = InMemory.read(self.folder, "train", encoded=self._pictures.cut_encoded)
+    def _shuffled_batches(self, examples: InMemory, first: int, turn: Turn) -> tf.data.Dataset[_KeyedBatch]:
+        """Return what `_training_batches` does, of a split that is held in memory."""
+        keys = self._keys(first, self._end, turn)
 
         @no_autograph
         def shuffled(number: tf.Tensor, replica: tf.Tensor) -> _KeyedBatch:
@@ -185,8 +231,9 @@ class Input:
         count = self._count("eval")
         return *examples.rows(positions % count), tf.cast(positions < count, tf.float32)
 
-    def _streamed_batches(self, keys: tf.data.Dataset[_Key], start: int) -> tf.data.Dataset[_KeyedBatch]:
-        """Return (number, replica, features, labels, example_mask) of `keys`, which begin with micro-batch `start`."""
+    def _streamed_batches(self, start: int, turn: Turn) -> tf.data.Dataset[_KeyedBatch]:
+        """Return what `_training_batches` does, of a split that is read bit by bit."""
+        keys = self._keys(start, self._end, turn)
         lanes, rows, size = self._lanes("train"), self._rows("train"), self._replica_batch_size("train")
         files = lanes.files_of_rows(*rows)
         events.emit("streaming", split="train", lanes=lanes.count, files=len(files), of=len(lanes.files))
@@ -201,6 +248,9 @@ class Input:
         records = tf.data.Dataset.range(first, self.recipe.train.epochs).flat_map(no_autograph(epoch))
         if self.feed is not None:
             records = self.feed.with_threads(records, lanes.count)
+        if turn.of > 1:
+            batches = records.batch(size * self.replicas.count)
+            records = batches.shard(turn.of, turn.first(start) - start).unbatch()
 
         return tf.data.Dataset.zip(keys, self._training_rows(records, keys, size)).map(
             no_autograph(

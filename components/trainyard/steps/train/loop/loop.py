@@ -81,7 +81,7 @@ class Loop:
         self._saves = SaveSchedule(train.checkpoints, data.steps_per_epoch)
         self._call_steps = 1
         self._speed = SpeedMeter(data.batch_size)
-        self._reporter = ProgressReporter(steps, data, self._speed, self.total, self.seconds)
+        self._reporter = ProgressReporter(steps, data, rank, self._speed, self.total, self.seconds)
         self._started = False
         self._stop_requested = False
 

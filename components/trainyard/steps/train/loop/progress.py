@@ -9,6 +9,7 @@ from trainyard import events
 from trainyard.steps.train.engines.engine import Steps
 from trainyard.steps.train.input.input import Input
 from trainyard.steps.train.loop.speed import SpeedMeter
+from trainyard.steps.train.peers.rank import Rank
 
 # Chosen: how often `progress` and `pace` are emitted.
 PROGRESS_SECONDS, PACE_SECONDS = 0.25, 10.0
@@ -23,10 +24,13 @@ class ProgressReporter:
     alone. Both are 0 until they were measured. seconds: what the loop's time went into, which the loop adds to.
     """
 
-    def __init__(self, steps: Steps, data: Input, speed: SpeedMeter, total: int, seconds: Mapping[str, float]) -> None:
+    def __init__(
+        self, steps: Steps, data: Input, rank: Rank, speed: SpeedMeter, total: int, seconds: Mapping[str, float]
+    ) -> None:
         self.prefetched_step_seconds = self.all_reduce_seconds = 0.0
         self._steps = steps
         self._data = data
+        self._rank = rank
         self._speed = speed
         self._total = total
         self._seconds = seconds
@@ -67,6 +71,8 @@ class ProgressReporter:
             step_ms=round(1000 * step_seconds, 3),
             rested_step_ms=round(1000 * self.prefetched_step_seconds, 3),
             all_reduce_ms=round(1000 * self.all_reduce_seconds, 3),
+            workers=self._rank.workers,
+            input_workers=self._data.input_workers,
             **{
                 f"{name}_seconds": round(self._seconds.get(name, 0.0), 1)
                 for name in ("step", "compile", "input", "eval", "save")

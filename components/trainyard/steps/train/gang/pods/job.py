@@ -1,5 +1,7 @@
 """The Kubernetes objects of a training gang: an Indexed Job of equal workers, their Service and their NetworkPolicy.
 
+Its input workers are a gang of their own, which the training's Job owns.
+
 They are pure functions of a `Gang`, so that what a cluster is asked for can be read and tested without one.
 """
 
@@ -47,7 +49,11 @@ class Owner:
 
 @dataclass(frozen=True, kw_only=True)
 class Gang:
-    """What one gang is: `workers` pods that run `command` in `image`, one on each node of `pool`."""
+    """What one gang is: `workers` pods that run `command` in `image`, one on each node of `pool`.
+
+    input: the gang that prepares its batches, None if it does so itself. feeds: the name of the gang whose batches this
+    one prepares, '' if it trains.
+    """
 
     run: str
     image: str
@@ -61,10 +67,14 @@ class Gang:
     volume: Volume | None = None
     service_account: str = "default"
     timeout_seconds: int = 86400
+    input: Gang | None = None
+    feeds: str = ""
 
     @property
     def name(self) -> str:
         """The name of its Job and Service: one for one run and step, so that there are never two gangs of them."""
+        if self.feeds:
+            return f"{self.feeds}-input"
         digest = hashlib.sha256(f"{self.run}\0{self.step}".encode()).hexdigest()[:8]
         slug = re.sub(r"[^a-z0-9]+", "-", f"{self.run}-{self.step}".lower()).strip("-")
         return f"ty-{slug[:_SLUG].rstrip('-')}-{digest}"
@@ -118,10 +128,13 @@ def headless_service(gang: Gang, job_uid: str) -> Manifest:
 def network_policy(gang: Gang, job_uid: str) -> Manifest:
     """Return what lets a gang's workers reach each other, and nobody else reach them, another gang's neither.
 
+    Input workers are reached by those that train alone.
+
     The gRPC of TensorFlow and of JAX asks nobody who they are. The policy goes when the Job with `job_uid` goes.
     """
     owner = Owner(api_version="batch/v1", kind="Job", name=gang.name, uid=job_uid)
     workers = {"podSelector": {"matchLabels": _labels(gang)}}
+    clients = {"podSelector": {"matchLabels": {**_labels(gang), labels.INSTANCE: gang.feeds or gang.name}}}
     ports: list[Manifest] = [{"protocol": "TCP", "port": PORT, "endPort": PORT + settings.PORT_RANGE}]
     if placement(gang.pool, gang.platform).slice_label:
         ports.append({"protocol": "TCP", "port": _SLICE_PORT})
@@ -129,7 +142,7 @@ def network_policy(gang: Gang, job_uid: str) -> Manifest:
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
         "metadata": {"name": gang.name, "labels": _labels(gang), "ownerReferences": [_reference(owner)]},
-        "spec": {**workers, "policyTypes": ["Ingress"], "ingress": [{"from": [workers], "ports": ports}]},
+        "spec": {**workers, "policyTypes": ["Ingress"], "ingress": [{"from": [clients], "ports": ports}]},
     }
 
 
@@ -217,11 +230,13 @@ def _container(gang: Gang, base: Manifest) -> Manifest:
 def _environment(gang: Gang) -> list[Manifest]:
     values = {
         **gang.environment,
-        settings.WORKERS: ",".join(gang.addresses),
+        settings.INPUT_WORKERS if gang.feeds else settings.WORKERS: ",".join(gang.addresses),
+        **({settings.INPUT_WORKERS: ",".join(gang.input.addresses)} if gang.input else {}),
         settings.START_DEADLINE_SECONDS: str(gang.pool.start_deadline_seconds),
     }
     # The Job's uid: random, the same in all pods of this very Job, and known to those alone who may read it.
-    from_labels = {settings.WORKER_INDEX: labels.INDEX, settings.GANG_TOKEN: labels.JOB_UID}
+    token = {} if settings.GANG_TOKEN in gang.environment else {settings.GANG_TOKEN: labels.JOB_UID}
+    from_labels = {settings.WORKER_INDEX: labels.INDEX, **token}
     return variables(values, gang.secrets) + [
         {"name": name, "valueFrom": {"fieldRef": {"fieldPath": f"metadata.labels['{label}']"}}}
         for name, label in from_labels.items()

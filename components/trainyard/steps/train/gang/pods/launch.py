@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from trainyard import events
 from trainyard.errors import ConfigurationError, InfrastructureError, TransientError
@@ -21,6 +22,7 @@ from trainyard.steps.train.gang.pods.job import (
 )
 from trainyard.steps.train.gang.pods.outcome import Worker
 from trainyard.steps.train.gang.pods.worker_log import WorkerLog
+from trainyard.steps.train.peers import settings
 
 _POLL_SECONDS = 0.5  # chosen: lists of a few pods, answered from the API server's memory
 _BROKEN_SECONDS = 60  # chosen: a registry that hiccups answers by then; FAULTS.md asks for at most 2 minutes
@@ -62,6 +64,8 @@ def launch(gang: Gang, cluster: Cluster, launcher: str = "", on_start: Callable[
             events.emit("gang_left", job=gang.name, reason=detached)
         elif job is not None:
             _remove(gang, cluster, job["metadata"]["uid"])
+            if gang.input and (left_over := _job(gang.input, cluster)):
+                _remove(gang.input, cluster, left_over["metadata"]["uid"])
         log.close()
 
 
@@ -72,6 +76,7 @@ class _Watch:
         self._gang = gang
         self._cluster = cluster
         self._on_start = on_start
+        self._input = _Watch(gang.input, cluster, None) if gang.input else None
         self._start = time.monotonic()
         self._missing_since: dict[int, float] = {}
         self._reported: dict[str, object] = {}
@@ -88,6 +93,25 @@ class _Watch:
         if self._on_start and (waited := outcome.queue_seconds(job, pods)) is not None:
             self._on_start(waited)
             self._on_start = None
+        if self._ended(job, workers, pods):
+            return True
+        if self._input and not outcome.suspended(job):
+            self._input.keep_input(uid)
+        return False
+
+    def keep_input(self, uid: str) -> None:
+        """Have these input workers of the training whose Job has the `uid`. Raises as `launch`."""
+        job = _job(self._gang, self._cluster)
+        if job is None:
+            _create_input(self._gang, self._cluster, uid)
+        elif all(owner["uid"] != uid for owner in job["metadata"].get("ownerReferences", [])):
+            # Of an earlier Job of the training, and about to go with it.
+            self._cluster.delete(self._cluster.path("jobs", self._gang.name, JOBS), job["metadata"]["uid"])
+        else:
+            pods = self._cluster.items("pods", f"{labels.JOB}={self._gang.name}")
+            self._ended(job, outcome.workers(self._gang.workers, pods), pods)
+
+    def _ended(self, job: Manifest, workers: list[Worker], pods: list[Manifest]) -> bool:
         self._report(job, workers)
         if outcome.complete(job):
             return True
@@ -160,10 +184,22 @@ def _create_or_attach(gang: Gang, cluster: Cluster, owner: Owner | None) -> Mani
             f"{gang.name}: a Job of this run and step exists that was made by another plan. "
             f"Delete it (kubectl delete job {gang.name}) or give the run a name of its own."
         )
+    _complete(gang, cluster, job, how)
+    return job
+
+
+def _create_input(gang: Gang, cluster: Cluster, training: str) -> None:
+    """Create the Job of the input workers `gang`, owned by that of the `training` (its uid), whose token they have."""
+    owner = Owner(api_version="batch/v1", kind="Job", name=gang.feeds, uid=training)
+    known = replace(gang, environment={**gang.environment, settings.GANG_TOKEN: training})
+    if job := cluster.create("jobs", worker_job(known, owner)):
+        _complete(gang, cluster, job, "created")
+
+
+def _complete(gang: Gang, cluster: Cluster, job: Manifest, how: str) -> None:
     cluster.create("networkpolicies", network_policy(gang, job["metadata"]["uid"]))
     cluster.create("services", headless_service(gang, job["metadata"]["uid"]))
     events.emit("launched", job=gang.name, how=how, workers=gang.workers)
-    return job
 
 
 def _job(gang: Gang, cluster: Cluster) -> Manifest | None:

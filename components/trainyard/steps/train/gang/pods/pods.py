@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import socket
+from dataclasses import replace
 from functools import partial
 
 from trainyard import events
 from trainyard.contract import keys
-from trainyard.contract.training.gang import GangSpec
+from trainyard.contract.training.gang import GangSpec, InputPods
 from trainyard.kubernetes import labels
 from trainyard.kubernetes.client import Cluster, connect
 from trainyard.signals import handle_sigterm
@@ -66,7 +67,7 @@ def gang(plan: GangSpec, recipe: Recipe, run: str, options: dict[str, str]) -> G
     """Return the gang of `plan` for one output of one run; `options` are those of the program `pod`."""
     heartbeat = {settings.LAUNCHER_HEARTBEAT: launcher_heartbeat.heartbeat_uri(options["checkpoints"])}
     text = plain_yaml.dump(recipe.model_dump(mode="json"))
-    return Gang(
+    planned = Gang(
         run=f"{recipe.name}-{run}",
         image=recipe.train.image or plan.image,
         command=(
@@ -83,4 +84,22 @@ def gang(plan: GangSpec, recipe: Recipe, run: str, options: dict[str, str]) -> G
         volume=plan.volume,
         service_account=plan.service_account,
         timeout_seconds=plan.timeout_seconds,
+    )
+    return (
+        replace(planned, input=_input_gang(plan.input_workers, planned, plan, options))
+        if plan.input_workers
+        else planned
+    )
+
+
+def _input_gang(workers: InputPods, planned: Gang, plan: GangSpec, options: dict[str, str]) -> Gang:
+    module = "trainyard.steps.train.input.service.worker"
+    return replace(
+        planned,
+        image=workers.image,
+        command=("python", "-m", module, *(f"--{name}={options[name]}" for name in ("examples", "output"))),
+        workers=workers.count,
+        pool=workers.pool,
+        environment=plan.variables,
+        feeds=planned.name,
     )

@@ -1,0 +1,149 @@
+"""A training's side of its input workers: meets them, hands out their turns, and notices when one is lost."""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing import connection
+from typing import TypeVar
+
+import tensorflow as tf
+
+from trainyard import events
+from trainyard.errors import ConfigurationError, PeerLost, TransientError
+from trainyard.runtime.step import end_with
+from trainyard.steps.train.input.service.turns import Turn
+from trainyard.steps.train.peers import handshake
+from trainyard.steps.train.peers.messages import Message, MessageStream, StallGuard
+
+_CALL_SECONDS = 2.0  # chosen: for one call of an input worker, which is tried again
+# Chosen: of the memory limit of an input worker, what is prepared ahead may take so much.
+_PREPARED_SHARE = 1 / 4
+
+_Element = TypeVar("_Element")
+
+
+def service_key(token: str) -> bytes:
+    """Return the key of the handshake between a training and its input workers in the gang with `token`."""
+    return handshake.derive_key(token, b"input")
+
+
+@dataclass(frozen=True)
+class InputWorker:
+    """One input worker that serves.
+
+    target: of its dispatcher. examples: the folder in which it has the examples. memory_mib: its limit, 0 if none.
+    """
+
+    turn: Turn
+    address: str
+    target: str
+    examples: str
+    memory_mib: int
+    stream: MessageStream
+
+    def __str__(self) -> str:
+        return f"input worker {self.turn.number} of {self.turn.of} ({self.address})"
+
+    def prepare(self, elements: tf.data.Dataset[_Element]) -> tf.data.Dataset[_Element]:
+        """Return `elements` in their order, computed by this worker from now on for nobody else."""
+        options = tf.data.Options()
+        if self.memory_mib:
+            options.autotune.ram_budget = int(_PREPARED_SHARE * (self.memory_mib << 20))
+        service = tf.data.experimental.service
+        # A job that is found by its name would be shared, and half of it would go elsewhere.
+        return elements.with_options(options).apply(
+            service.distribute(service.ShardingPolicy.OFF, self.target, job_name=uuid.uuid4().hex, compression=None)
+        )
+
+
+@dataclass(frozen=True)
+class InputService:
+    """The input workers of a training, in the order of their turns."""
+
+    workers: list[InputWorker]
+
+    @classmethod
+    def connect(cls, addresses: Sequence[str], token: str, deadline_seconds: float) -> InputService:
+        """Return the workers at `addresses` (host:port) once all of them serve.
+
+        Raises `TransientError` if one does not answer by the deadline, `ConfigurationError` if it has another
+        TensorFlow.
+        """
+        end = time.monotonic() + deadline_seconds
+        turns = [Turn(number, len(addresses)) for number in range(len(addresses))]
+        workers = [_met(turn, address, token, end) for turn, address in zip(turns, addresses, strict=True)]
+        events.emit("input_workers", count=len(workers))
+        return cls(workers)
+
+    @contextmanager
+    def errors(self) -> Iterator[None]:
+        """Raise `PeerLost` if a worker is lost in the block, or end the process with it: a read may wait for ever."""
+        done = threading.Event()
+        threading.Thread(target=self._watch, args=(done,), daemon=True, name="input-workers").start()
+        try:
+            yield
+        except tf.errors.NotFoundError as error:
+            # A worker that was started again knows none of the data sets.
+            raise PeerLost(f"train: an input worker began anew ({error.message.splitlines()[0]}).") from error
+        finally:
+            done.set()
+
+    def _watch(self, done: threading.Event) -> None:
+        guard = StallGuard()
+        streams = [worker.stream for worker in self.workers]
+        while not done.is_set():
+            readable = connection.wait([stream.socket for stream in streams], timeout=0.5)
+            guard.excuse(streams)
+            for worker in self.workers:
+                closed = worker.stream.socket in readable and worker.stream.receive() is None
+                if (closed or worker.stream.is_silent()) and not done.is_set():
+                    why = "the connection to it is closed" if closed else "it gives no sign of life"
+                    end_with(PeerLost(f"train: {worker} is lost: {why}. The training goes on when it is back."))
+
+
+def _met(turn: Turn, address: str, token: str, end: float) -> InputWorker:
+    host, _, port = address.rpartition(":")
+    start, problem = time.monotonic(), "no answer"
+    while time.monotonic() < end:
+        try:
+            stream = MessageStream(handshake.connect(host, int(port), service_key(token), _CALL_SECONDS))
+        except OSError as error:
+            problem = str(error)
+            time.sleep(0.2)
+            continue
+        if (hello := _hello(stream)) is not None:
+            _check_version(f"input worker {turn.number} of {turn.of} ({address})", str(hello["tensorflow"]))
+            target = f"grpc://{host}:{int(hello['port'])}"
+            return InputWorker(turn, address, target, str(hello["examples"]), int(hello["memory_mib"]), stream)
+        problem = "it ended while it fetched the examples"
+    raise TransientError(
+        f"train: is waiting for input worker {turn.number} of {turn.of} ({address}: {problem}) for "
+        f"{time.monotonic() - start:.0f} s, the deadline. Look why it does not start, or run the same command again."
+    )
+
+
+def _hello(stream: MessageStream) -> Message | None:
+    """Return what a worker says once it serves, None if it ends before; as long as it lives there is no deadline."""
+    while not stream.is_silent():
+        connection.wait([stream.socket], timeout=0.5)
+        messages = stream.receive()
+        if messages is None:
+            return None
+        for message in messages:
+            if message["type"] == "serving":
+                return message
+    return None
+
+
+def _check_version(who: str, version: str) -> None:
+    ours = tf.version.VERSION
+    if version.split(".")[:2] != ours.split(".")[:2]:
+        raise ConfigurationError(
+            f"train: {who} has TensorFlow {version}, and what trains has {ours}: they exchange graphs. Give both "
+            "images the same TensorFlow, or leave input_workers out of the environment."
+        )

@@ -1,0 +1,116 @@
+"""An input worker's servers: one TensorFlow dispatcher, its only worker, and what shows that they live.
+
+All are in one process, so that they end together: a dispatcher that is started again knows no data set, and the
+training notices instead of reading some batches twice.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import connection
+
+import trainyard.data  # noqa: F401 - first: sets what TensorFlow reads while it is imported
+
+# isort: split
+import tensorflow as tf
+
+from trainyard import events, memory
+from trainyard.data.examples import ExampleFolder
+from trainyard.errors import TransientError
+from trainyard.steps.train.input.service.client import service_key
+from trainyard.steps.train.peers import handshake
+from trainyard.steps.train.peers.messages import HEARTBEAT_SECONDS, Message, MessageStream
+from trainyard.storage import storage
+
+_LOOK_SECONDS = 5.0  # chosen: how often it looks whether the training has ended
+# Chosen: a training that was killed leaves a job behind, whose buffers go after so long.
+_GC_CHECK_MS, _GC_TIMEOUT_MS = 10_000, 60_000
+
+
+@dataclass(frozen=True)
+class _Servers:
+    """TensorFlow's servers, which serve as long as this object lives. port: the dispatcher's."""
+
+    port: int
+    dispatcher: tf.data.experimental.service.DispatchServer
+    worker: tf.data.experimental.service.WorkerServer
+
+    @classmethod
+    def start(cls, host: str, port: int) -> _Servers:
+        """Return the servers on the two ports behind `port`. Raises `TransientError` if somebody else listens there."""
+        service, first = tf.data.experimental.service, port + 1
+        kept = {"job_gc_check_interval_ms": _GC_CHECK_MS, "job_gc_timeout_ms": _GC_TIMEOUT_MS}
+        try:
+            dispatcher = service.DispatchServer(service.DispatcherConfig(first, **kept))
+            worker = service.WorkerServer(
+                service.WorkerConfig(f"localhost:{first}", worker_address=f"{host}:{first + 1}", port=first + 1)
+            )
+        except tf.errors.OpError as error:
+            raise TransientError(
+                f"train: TensorFlow's data service could not listen on the ports {first} and {first + 1} "
+                f"({error.message.splitlines()[0]}). Run the same command again."
+            ) from error
+        return cls(first, dispatcher, worker)
+
+
+def serve(address: str, token: str, examples: str, ended: Callable[[], bool]) -> None:
+    """Serve who knows the `token` at host:port and the two ports behind it, until `ended()`.
+
+    The training split of `examples` is fetched first if it is in a bucket; who comes meanwhile is told to wait.
+    """
+    host, _, port = address.rpartition(":")
+    acceptor = handshake.Acceptor(handshake.listen(host, int(port)), service_key(token))
+    servers = _Servers.start(host, int(port))
+    with ThreadPoolExecutor(1) as pool:
+        prepared = pool.submit(_prepared, examples, servers)
+        _meet(acceptor, prepared, lambda: pool.submit(ended))
+
+
+def _meet(acceptor: handshake.Acceptor, prepared: Future[Message], look: Callable[[], Future[bool]]) -> None:
+    """Tell every client what was `prepared`, and that this process lives, until a `look` says that it need not.
+
+    Raises what the preparation raises. No look at a storage that does not answer holds up a sign of life.
+    """
+    beat_at, looked_at = 0.0, time.monotonic()
+    ended: Future[bool] | None = None
+    waiting: list[MessageStream] = []
+    clients: list[MessageStream] = []
+    while True:
+        readable = connection.wait(
+            [*acceptor.sockets(), *(stream.socket for stream in (*waiting, *clients))], timeout=0.2
+        )
+        gone = [s for s in (*waiting, *clients) if s.socket in readable and s.receive() is None]
+        waiting += [MessageStream(client) for client in acceptor.accept(readable)]
+        if prepared.done():
+            hello = prepared.result()
+            gone += [stream for stream in waiting if not stream.send("serving", **hello)]
+            clients, waiting = [*clients, *waiting], []
+        if time.monotonic() - beat_at > HEARTBEAT_SECONDS:
+            beat_at = time.monotonic()
+            gone += [stream for stream in (*waiting, *clients) if not stream.send("beat")]
+        for stream in {*gone}:
+            stream.close()
+        waiting, clients = [[s for s in streams if s not in gone] for streams in (waiting, clients)]
+        if ended is None and time.monotonic() - looked_at > _LOOK_SECONDS:
+            ended = look()
+        if ended is not None and ended.done():
+            if ended.result():
+                return
+            looked_at, ended = time.monotonic(), None
+
+
+def _prepared(examples: str, servers: _Servers) -> Message:
+    """Fetch what a training reads through this worker; return what it must know of it."""
+    splits = ExampleFolder(examples).document.splits
+    others = {file for name, split in splits.items() if name != "train" for file in split.files}
+    folder = storage.local(examples, "preprocess", lambda name: name not in others)
+    events.emit("input_worker", examples=str(folder), port=servers.port)
+    return {
+        "examples": str(folder),
+        "port": servers.port,
+        "tensorflow": tf.version.VERSION,
+        "memory_mib": memory.limit_mib() or 0,
+    }

@@ -1,0 +1,1 @@
+from tensorflow.data.experimental import service as service

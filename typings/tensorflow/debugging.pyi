@@ -1,0 +1,3 @@
+from tensorflow import Tensor
+
+def assert_equal(x: Tensor, y: Tensor, message: str | None = None) -> None: ...
