@@ -203,7 +203,7 @@ def test_a_runs_pods_are_those_with_its_label_and_those_of_the_gang_they_started
 
     def running() -> bool:
         found = findings(cluster, pods_of_run(cluster, "1234"), [])
-        return {each.step for each in found if each.cause == "running"} == {"train", "train worker 0", "train worker 1"}
+        return {each.name for each in found if each.cause == "running"} == {"train", "train worker 0", "train worker 1"}
 
     until(running)
     namespace.kubectl("delete", "pod", "launching", "--grace-period=1")
