@@ -10,14 +10,18 @@ RECIPE ?= digits
 VARIANT ?= cpu
 IMAGE ?= trainyard/$(VARIANT):0.1.0
 COMPILE := $(UV) pip compile --quiet --upgrade --universal --generate-hashes --no-emit-index-url --python-version 3.11
-# Named by Beam's and TensorFlow's lists, and run by no step: clients of other services, TensorBoard's server, and Clang.
-UNUSED := google-cloud-aiplatform google-genai libclang $(addprefix google-cloud-,bigquery bigquery-storage bigtable build \
-  datastore dlp kms language monitoring pubsub recommendations-ai resource-manager secret-manager spanner sql \
+# Named by Beam's and TensorFlow's lists, and run by no step: clients of other services, TensorBoard's server,
+# and Clang.
+UNUSED := google-cloud-aiplatform google-genai libclang $(addprefix google-cloud-,bigquery bigquery-storage \
+  bigtable build datastore dlp kms language monitoring pubsub recommendations-ai resource-manager secret-manager \
+  spanner sql \
   videointelligence vision) cloud-sql-python-connector pg8000 pymysql python-tds tensorboard-data-server
 IMAGE_LOCK := $(foreach name,$(UNUSED),--no-emit-package $(name))
-# Two processes of tests: many wait for what they started. A module's tests share what it prepares, so they stay together.
+# Two processes of tests: many wait for what they started. A module's tests share what it
+# prepares, so they stay together.
 PROCESSES ?= -n 2 --dist loadscope
-# Chosen: of a step's expressions at most so many in a hundred may be of unknown type; typings/ has those of the libraries.
+# Chosen: of a step's expressions at most so many in a hundred may be of unknown type; typings/ has those of
+# the libraries.
 ANY := 15
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 
@@ -49,7 +53,8 @@ verify: setup ## Check formatting, lint, types and import contracts
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy --any-exprs-report .mypy_cache/any
-	@awk '$$1 ~ /^trainyard\.steps/ { n++; if (100 * $$2 > $(ANY) * $$3) { print $$1 ": " $$2 " of " $$3 " expressions are Any"; bad = 1 } } \
+	@awk '$$1 ~ /^trainyard\.steps/ { n++; if (100 * $$2 > $(ANY) * $$3) { \
+	    print $$1 ": " $$2 " of " $$3 " expressions are Any"; bad = 1 } } \
 	  END { exit bad || !n }' .mypy_cache/any/any-exprs.txt
 	$(BIN)/lint-imports
 

@@ -29,7 +29,7 @@ class StepSpec:
 
     timeout_seconds: int
     retries: int
-    sections: frozenset[str] = frozenset()
+    sections: tuple[str, ...] = ()
     reads: tuple[str, ...] = ()
     argument: str = ""
     inputs: tuple[str, ...] = ()
@@ -43,16 +43,12 @@ CHECK, SUMMARY, PREDICT = "check", "summary", "predict"
 STEPS = {
     CHECK: StepSpec(_HOUR // 4, retries=1, optional=True, again_after="preprocess"),
     "preprocess": StepSpec(
-        _DAY,
-        retries=1,
-        sections=frozenset({"seed", "task", "data"}),
-        argument="examples",
-        inputs=("beam_options", "day"),
+        _DAY, retries=1, sections=("seed", "task", "data"), argument="examples", inputs=("beam_options", "day")
     ),
     "train": StepSpec(
         7 * _DAY,
         retries=3,
-        sections=frozenset({"seed", "task", "model", "train"}),
+        sections=("seed", "task", "model", "train"),
         reads=("preprocess",),
         argument="model",
         inputs=("checkpoints", "start", "input_workers"),
@@ -60,7 +56,7 @@ STEPS = {
     "evaluate": StepSpec(
         6 * _HOUR,
         retries=1,
-        sections=frozenset({"seed", "task", "evaluate", "drift"}),
+        sections=("seed", "task", "evaluate", "drift"),
         reads=("preprocess", "train"),
         argument="evaluation",
         inputs=("champion",),
@@ -68,7 +64,7 @@ STEPS = {
     "export": StepSpec(
         6 * _HOUR,
         retries=1,
-        sections=frozenset({"seed", "task", "export"}),
+        sections=("seed", "task", "export"),
         reads=("preprocess", "train"),
         argument="exported",
         optional=True,
@@ -76,7 +72,7 @@ STEPS = {
     "push": StepSpec(
         _HOUR,
         retries=1,
-        sections=frozenset({"push"}),
+        sections=("push",),
         reads=("evaluate", "export"),
         inputs=("destination",),
         optional=True,
@@ -96,7 +92,7 @@ ARGUMENTS = {step.argument: name for name, step in STEPS.items() if step.argumen
 
 def model_sections() -> frozenset[str]:
     """Return the parts of the recipe that a trained model depends on: those of train and of what it reads."""
-    return STEPS["train"].sections.union(*(STEPS[step].sections for step in STEPS["train"].reads))
+    return frozenset().union(*(STEPS[step].sections for step in ("train", *STEPS["train"].reads)))
 
 
 def producer(step: str) -> str:

@@ -67,7 +67,7 @@ def test_a_label_that_no_node_has_is_named_with_the_nearest_there_is(namespace: 
         "no node takes it: no node has the label cloud.google.com/gke-accelerator=nvidia-l40; there is nvidia-l4. "
         "Did you mean 'nvidia-l4'? Correct the pool's accelerator, topology or nodeSelector, or add such nodes"
     )
-    assert (finding.state, finding.permanent, finding.step) == ("waiting", True, "train")
+    assert (finding.state, finding.permanent, finding.name) == ("waiting", True, "train")
 
 
 def test_a_taint_is_named_with_the_nodes_that_would_do(namespace: Namespace) -> None:
@@ -231,7 +231,7 @@ def test_a_quota_is_named_for_the_gang_that_gets_no_pods(namespace: Namespace) -
 
         finding = until(waiting)
         print(finding.sentence)
-        assert (finding.step, finding.cause) == ("train", "quota")
+        assert (finding.name, finding.cause) == ("train", "quota")
         assert "it would exceed the ResourceQuota 'none' (requested: pods=1, used: pods=" in finding.sentence
     finally:
         namespace.kubectl("delete", "resourcequota", "none")

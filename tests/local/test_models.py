@@ -20,7 +20,7 @@ from trainyard.spec import recipe as recipes
 from trainyard.spec.networks import COLUMN_NETWORKS, MINIMUM_SIDE, WIDER, Network
 from trainyard.spec.training.model import Model
 from trainyard.steps.train.engines.network import limit_batch_norm_momentum
-from trainyard.steps.train.engines.optimizer import Schedule, optimizer
+from trainyard.steps.train.engines.optimizer import RateSchedule, optimizer
 from trainyard.steps.train.engines.tensorflow.strategy import precision_policy
 
 CODE = [Path(__file__).parents[2] / folder for folder in ("components", "pipelines")]
@@ -149,7 +149,7 @@ def test_a_networks_name_stands_in_three_files_or_fewer(name: str) -> None:
 def test_resnet50_v1_5_learns_by_the_optimizer_of_its_recipe() -> None:
     recipe = recipes.load("imagenet-resnet50", ["train.epochs=1", "train.batch_size=8"])
     model = build(recipe.model, [image(32, 32, 3)], 2, seed=1)
-    trainer = optimizer(recipe.train, Schedule(recipe.train, steps_per_epoch=8), float16=False)
+    trainer = optimizer(recipe.train, RateSchedule(recipe.train, steps_per_epoch=8), float16=False)
     labels = np.arange(8) % 2
     noise = np.random.default_rng(1).uniform(0, 80, (8, 32, 32, 3))
     features = {"image": (noise + 170 * labels[:, None, None, None]).astype(np.float32)}

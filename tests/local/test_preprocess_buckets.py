@@ -5,19 +5,22 @@ import json
 import time
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
 import pytest
 from benchmarks.data import made_imagenet
 from botocore.exceptions import ClientError, NoCredentialsError
 from google.api_core import exceptions
 from google.auth.exceptions import RefreshError
 from preprocess_sources import preprocess, write_images, write_rows
+from pyarrow import parquet
 
 from trainyard.contract import keys
 from trainyard.contract.artifacts.preprocess import Examples
 from trainyard.errors import DataError, TransientError
 from trainyard.spec.recipe import Recipe
-from trainyard.storage import storage
-from trainyard.storage.buckets import bucket_source, stores
+from trainyard.storage import source_stream, storage
+from trainyard.storage.buckets import bucket_source, objects, stores
 
 IMAGES = {"format": "image_folder", "max_bad_fraction": 0.1, "shard_examples": 16}
 TABLE = {"format": "csv", "label": "bought", "features": {"visits": {"type": "numeric"}}}
@@ -89,6 +92,40 @@ def test_a_large_table_in_a_bucket_is_read_in_pieces(bucket, folder, tmp_path, m
         return [row for batch in batches for row in batch.to_pylist()]
 
     assert rows(f"{bucket}/rows.csv", pieces) == rows(str(tmp_path / "rows.csv"), [csv_rows.WHOLE])
+
+
+def test_a_parquet_file_in_a_bucket_is_read_by_row_groups_and_no_more_of_it_than_its_columns(
+    bucket, tmp_path, monkeypatch
+):
+    from trainyard.steps.preprocess.readers.tables import parquet_rows
+
+    draw = np.random.default_rng(1)
+    rows, group = 4000, 500
+    unread = [draw.bytes(2000).hex() for _ in range(rows)]
+    table = pa.table({"visits": draw.integers(0, 9, rows), "unread": unread, "bought": ["no", "yes"] * (rows // 2)})
+    parquet.write_table(table, tmp_path / "a.parquet", row_group_size=group, write_statistics=False)
+    content = (tmp_path / "a.parquet").read_bytes()
+    put(bucket, "a.parquet", content)
+    monkeypatch.setattr(parquet_rows, "PIECE_BYTES", 5000)
+    monkeypatch.setattr(source_stream, "_SEEKING_CHUNK", 10_000)
+    fetched, read_up_to = [], objects.ObjectStore.read_up_to
+
+    def counted(*arguments):
+        content = read_up_to(*arguments)
+        fetched.append(len(content))
+        return content
+
+    monkeypatch.setattr(objects.ObjectStore, "read_up_to", counted)
+    source, uri = recipe({**TABLE, "format": "parquet"}, f"{bucket}/a.parquet"), f"{bucket}/a.parquet"
+    pieces = parquet_rows.parquet_pieces(uri, len(content))
+    assert len(pieces) == rows // group and sum(fetched) < 80_000  # 64 KiB at the end, which tell of the rest
+
+    def read(path, pieces):
+        batches = (each for piece in pieces for each in parquet_rows.read_parquet_batches(path, "a", source, piece))
+        return [row for batch in batches for row in batch.to_pylist()]
+
+    assert read(uri, pieces) == read(str(tmp_path / "a.parquet"), [parquet_rows.WHOLE])
+    assert sum(fetched) < len(content) / 4  # the end again for each piece
 
 
 def test_a_folder_of_a_bucket_and_a_glob_name_the_same_files_as_a_local_one(filled, folder):

@@ -12,8 +12,7 @@ from trainyard_control import api
 from trainyard_control.cli.main import app
 from trainyard_control.search.speed import input_ceiling, measuring
 from trainyard_control.search.speed.certificate import Certificate
-from trainyard_control.search.speed.measuring import Setting, over_rounds
-from trainyard_control.search.speed.peak import published_tflops
+from trainyard_control.search.speed.measuring import Setting, over_rounds, published_tflops
 from trainyard_control.search.speed.rounds import interval, quotient
 
 

@@ -20,6 +20,7 @@ from typer.testing import CliRunner
 
 from trainyard.contract.artifacts.train import Epoch, Training
 from trainyard.errors import ConfigurationError, DataError
+from trainyard.kubernetes.client import Cluster
 from trainyard.spec import environment as environments
 from trainyard.storage import storage
 from trainyard_control.api.progress import SweepScreen
@@ -63,7 +64,7 @@ class Server:
     """Runs that end after three looks: preprocess is done at the second. `ends` says how, by the number of a trial.
 
     most: how many went on at a time; before: the runs that were made while no examples were there. meet: none ends
-    alone before so many are made.
+    alone before so many are made. terminated: the runs that were; one that ends as ENDLESS goes on until it is.
     """
 
     root: str
@@ -72,6 +73,7 @@ class Server:
     meet: int = 0
     most: int = 0
     before: list[str] = field(default_factory=list)
+    terminated: list[str] = field(default_factory=list)
     _looks: Counter[str] = field(default_factory=Counter)
     _lock: Any = field(default_factory=threading.RLock)
     host = "http://127.0.0.1:1"
@@ -108,8 +110,12 @@ class Server:
                     trained(0.5 + int(number) / 100).write(folder)
             return self._now(run)
 
+    def terminate(self, run_id: str) -> None:
+        self.terminated.append(run_id)
+
     def _end(self, run: Any) -> str:
-        return self.ends.get(run.display_name.rpartition("-")[2], "SUCCEEDED")
+        end = self.ends.get(run.display_name.rpartition("-")[2], "SUCCEEDED")
+        return end if end != "ENDLESS" else "CANCELED" if run.run_id in self.terminated else "RUNNING"
 
     def _now(self, run: Any) -> Any:
         looks = self._looks[run.run_id]
@@ -125,6 +131,42 @@ class Server:
             ]
         )
         return run
+
+
+class Pods(Cluster):
+    """The cluster of the server's runs, as far as a sweep looks: a pod that trains, and what its log tells."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+
+    def get(self, path: str, *_: Any, **__: Any) -> None:
+        return None
+
+    def items(self, kind: str, selector: str = "", *_: Any, **__: Any) -> list[Any]:
+        run_id = selector.rpartition("=")[2]
+        if kind != "pods" or run_id in self._server.terminated:
+            return []
+        main = {"name": "main", "state": {"running": {"startedAt": "2026-01-01T12:00:00Z"}}}
+        return [
+            {
+                "metadata": {
+                    "name": run_id,
+                    "namespace": "n",
+                    "uid": run_id,
+                    "labels": {"app.kubernetes.io/component": "train"},
+                    "creationTimestamp": "2026-01-01T12:00:00Z",
+                },
+                "spec": {"nodeName": "a", "containers": [{"name": "main", "image": "i"}]},
+                "status": {"phase": "Running", "containerStatuses": [main]},
+            }
+        ]
+
+    def log(self, pod: str, *_: Any, **__: Any) -> str:
+        number = int(pod.rpartition("-")[2])
+        metric = 0.1 if self._server.ends.get(str(number)) == "ENDLESS" else 0.5 + number / 100
+        epochs = [trained(metric).history[0].model_copy(update={"epoch": epoch}) for epoch in (1, 2, 3)]
+        events = [json.dumps({"event": "epoch", "of": 4, **epoch.model_dump()}) for epoch in epochs]
+        return "\n".join(['{"event": "epoch", "epoch": "somebody else\'s"}', *events, '{"event": "epoch", "ep'])
 
 
 @pytest.fixture
@@ -145,10 +187,12 @@ def no_pods() -> None:
     raise ConfigurationError("pods may not be read")
 
 
-def swept(environment: str, root: Path, server: Server, values: int = 6, name: str = "night") -> Any:
+def swept(
+    environment: str, root: Path, server: Server, values: int = 6, name: str = "night", prune: bool = True
+) -> Any:
     where = environments.load(environment).model_copy(update={"storage": str(root)})
     dimensions = [Dimension("model.dropout", values=tuple(number / 10 for number in range(values)))]
-    sweep = Sweep("digits", [], [*dimensions], where, max_parallel=2, run=name)
+    sweep = Sweep("digits", ["train.epochs=4"], [*dimensions], where, prune=prune, max_parallel=2, run=name)
     runs = KubeflowRuns(where)
     runs.server = server  # type: ignore[assignment]
     return cluster_trials.run(sweep, SweepScreen(sweep.count, "accuracy"), 60, runs)
@@ -179,6 +223,35 @@ def test_the_same_name_goes_on_and_sends_nothing_twice(environment: str, tmp_pat
     storage.write_text(f"{result.folder}/trials.json", json.dumps(trials))
     again = swept(environment, tmp_path, server)
     assert again.trials == result.trials and len(server.made) == 6
+
+
+def test_a_trial_that_is_worse_than_the_median_of_those_before_it_is_ended_and_costs_what_it_ran(
+    environment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = Server(str(tmp_path), {"6": "ENDLESS"})
+    monkeypatch.setattr(KubeflowRuns, "cluster", property(lambda _: Pods(server)))
+    result = swept(environment, tmp_path, server)
+    assert server.terminated == ["id-night-6"]
+    left = result.trials[5]
+    assert (left.state, left.epochs, left.seconds, left.dollars) == ("pruned", [0.1], 90.0, 0.1)
+    assert left.why == "worse after epoch 1 than the median of the trials before it"
+    assert [trial.state for trial in result.trials[:5]] == ["complete"] * 5
+    again = Server(str(tmp_path))
+    kept = swept(environment, tmp_path, again)
+    assert kept.trials == result.trials and not again.made, "a pruned trial is not sent again"
+
+
+def test_nothing_is_pruned_where_logs_may_not_be_read_or_nobody_wants_it(
+    environment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unread = swept(environment, tmp_path / "unread", Server(str(tmp_path / "unread")))
+    assert [trial.state for trial in unread.trials] == ["complete"] * 6
+    server = Server(str(tmp_path / "kept"))
+    monkeypatch.setattr(KubeflowRuns, "cluster", property(lambda _: Pods(server)))
+    monkeypatch.setattr(Pods, "log", lambda *_, **__: pytest.fail("it is looked at for nothing"))
+    monkeypatch.setattr(KubeflowRuns, "_findings", lambda *_: [])
+    kept = swept(environment, tmp_path / "kept", server, prune=False)
+    assert [trial.state for trial in kept.trials] == ["complete"] * 6
 
 
 def test_a_name_that_no_run_can_have_is_refused_before_anything_is_sent(environment: str, tmp_path: Path) -> None:

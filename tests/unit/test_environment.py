@@ -17,7 +17,7 @@ from trainyard.spec import environment as environments
 from trainyard.spec.hardware.catalog import Toleration, hosts
 from trainyard.spec.hardware.pools import Placement, Pool, device_variables, placement
 from trainyard.steps.train.peers import launcher_heartbeat
-from trainyard_control.cluster.node_pools import count
+from trainyard_control.cluster.scheduling import count_nodes
 
 ROOT = Path(__file__).parents[2]
 CPU = """
@@ -138,12 +138,12 @@ def nodes_of_kind() -> list[dict[str, Any]]:
 
 def test_every_pool_of_kind_has_its_nodes_and_every_node_its_pool() -> None:
     kind, nodes = environments.load("kind"), nodes_of_kind()
-    reached = {name: count(pool, kind.platform, nodes, []).room for name, pool in kind.pools.items()}
+    reached = {name: count_nodes(pool, kind.platform, nodes, []).room for name, pool in kind.pools.items()}
     assert reached == {"cpu": 1, "small": 1, "training": 2, "gang": 2}
     assert all(reached[name] >= (pool.nodes or pool.workers) for name, pool in kind.pools.items())
     serving = {
         node["metadata"]["name"]: [
-            name for name, pool in kind.pools.items() if count(pool, "kubernetes", [node], []).room
+            name for name, pool in kind.pools.items() if count_nodes(pool, "kubernetes", [node], []).room
         ]
         for node in nodes
     }

@@ -6,7 +6,7 @@ import pytest
 
 from trainyard.contract.artifacts.gate import Interval
 from trainyard.spec.gates import Gate
-from trainyard.steps.evaluate.gate import ChampionState, RivalComparison, Subject, judge
+from trainyard.steps.evaluate.gate import ChampionState, MetricPair, Subject, judge
 
 NONE = ChampionState(present=False)
 THERE = ChampionState(present=True)
@@ -33,7 +33,7 @@ def one(gate, measured=None, champion=NONE, slices=()):
     ],
 )
 def test_a_bound_is_named_and_held_at_equality(gate, value, name, passed):
-    threshold = one(gate, RivalComparison(value, BOUNDS))
+    threshold = one(gate, MetricPair(value, BOUNDS))
     assert (threshold.name, threshold.value, threshold.passed) == (name, value, passed)
     assert threshold.interval == BOUNDS
 
@@ -49,7 +49,7 @@ def test_a_bound_is_named_and_held_at_equality(gate, value, name, passed):
 )
 def test_a_difference_is_ours_less_the_champions(gate, ours, theirs, name, passed):
     paired = Interval(low=-0.02, high=0.01)
-    threshold = one(gate, RivalComparison(ours, BOUNDS, theirs, paired), THERE)
+    threshold = one(gate, MetricPair(ours, BOUNDS, theirs, paired), THERE)
     assert (threshold.name, threshold.champion, threshold.passed) == (name, theirs, passed)
     assert threshold.value == pytest.approx(ours - theirs)
     assert threshold.interval == paired
@@ -57,14 +57,14 @@ def test_a_difference_is_ours_less_the_champions(gate, ours, theirs, name, passe
 
 def test_boosted_trees_are_a_rival_without_a_champion_and_refuse_if_they_cannot_answer():
     gate = {"metric": "roc_auc", "min_difference": -0.01, "against": "boosted"}
-    threshold = one(gate, RivalComparison(0.90, BOUNDS, 0.92, Interval(low=-0.03, high=-0.01)))
+    threshold = one(gate, MetricPair(0.90, BOUNDS, 0.92, Interval(low=-0.03, high=-0.01)))
     assert (threshold.name, threshold.passed) == ("roc_auc - boosted >= -0.01", False)
-    assert one(gate, RivalComparison(0.92, BOUNDS, 0.92, BOUNDS)).passed
-    assert "not grown" in one(gate, RivalComparison(0.92, BOUNDS)).note
+    assert one(gate, MetricPair(0.92, BOUNDS, 0.92, BOUNDS)).passed
+    assert "not grown" in one(gate, MetricPair(0.92, BOUNDS)).note
 
 
 def test_a_difference_holds_where_there_is_no_champion_and_says_so():
-    threshold = one({"metric": "accuracy", "min_difference": -0.01}, RivalComparison(0.9, BOUNDS))
+    threshold = one({"metric": "accuracy", "min_difference": -0.01}, MetricPair(0.9, BOUNDS))
     assert threshold.passed
     assert threshold.champion is None and threshold.value is None
     assert "There is no champion yet" in threshold.note
@@ -73,7 +73,7 @@ def test_a_difference_holds_where_there_is_no_champion_and_says_so():
 def test_a_champion_that_could_not_answer_refuses_and_says_why():
     threshold = one(
         {"metric": "accuracy", "min_difference": -0.01},
-        RivalComparison(0.9, BOUNDS),
+        MetricPair(0.9, BOUNDS),
         ChampionState(present=True, fault="models/3: its input 'age' is no raw feature."),
     )
     assert not threshold.passed
@@ -89,18 +89,18 @@ def test_a_metric_that_was_not_measured_refuses():
 @pytest.mark.parametrize("gate", [{"min": 0.0}, {"max": 1.0}, {"min_difference": -1.0}])
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_what_is_no_number_refuses_whatever_the_bound(gate, value):
-    threshold = one({"metric": "accuracy", **gate}, RivalComparison(value, None, 0.5, None), THERE)
+    threshold = one({"metric": "accuracy", **gate}, MetricPair(value, None, 0.5, None), THERE)
     assert not threshold.passed
     assert "not a number" in threshold.note
 
 
 def test_a_champion_whose_metric_is_no_number_refuses():
-    assert not one({"metric": "accuracy", "min_difference": -1}, RivalComparison(0.9, None, math.nan), THERE).passed
+    assert not one({"metric": "accuracy", "min_difference": -1}, MetricPair(0.9, None, math.nan), THERE).passed
 
 
 def test_a_slice_is_judged_alone_and_named():
     gate = {"metric": "accuracy", "min": 0.9, "slice": "sex=female"}
-    threshold = one(gate, RivalComparison(0.8, None), slices=["sex=female", "sex=male"])
+    threshold = one(gate, MetricPair(0.8, None), slices=["sex=female", "sex=male"])
     assert threshold.name == "accuracy [sex=female] >= 0.9"
     assert not threshold.passed
 
@@ -114,7 +114,7 @@ def test_a_slice_without_examples_refuses_with_the_nearest_name():
 
 def test_one_failed_condition_refuses_the_model_and_all_are_listed():
     gates = [Gate(metric="accuracy", min=0.9), Gate(metric="log_loss", max=0.1)]
-    measured = {Subject("accuracy"): RivalComparison(0.95, None), Subject("log_loss"): RivalComparison(0.2, None)}
+    measured = {Subject("accuracy"): MetricPair(0.95, None), Subject("log_loss"): MetricPair(0.2, None)}
     verdict = judge(gates, measured, [], NONE)
     assert verdict.verdict == "refused"
     assert [threshold.passed for threshold in verdict.thresholds] == [True, False]

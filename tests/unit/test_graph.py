@@ -40,6 +40,7 @@ def test_the_pipelines_are_made_of_the_steps_of_the_table(name: str) -> None:
     executors = next(yaml.safe_load_all((GOLDENS / name).read_text()))["deploymentSpec"]["executors"]
     steps = {executor.removeprefix("exec-").removesuffix("-2") for executor in executors}
     assert steps == set(STEPS) - {PREDICT} - ({CHECK} if name.startswith("digits") else set())
+    assert {name for name, step in STEPS.items() if step.optional} == {CHECK, "export", "push"}
 
 
 @pytest.mark.parametrize("step", OUTPUTS)

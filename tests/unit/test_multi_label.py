@@ -15,7 +15,7 @@ from trainyard.contract.artifacts.gate import Interval, Verdict
 from trainyard.spec.gates import ALL_METRICS, MAIN_METRIC, Gate
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.evaluate import gate
-from trainyard.steps.evaluate.gate import ChampionState, RivalComparison, Subject
+from trainyard.steps.evaluate.gate import ChampionState, MetricPair, Subject
 from trainyard.steps.evaluate.metrics.bootstrap import intervals
 from trainyard.steps.evaluate.metrics.measure import measure, statistics
 from trainyard.steps.evaluate.metrics.predictions import SplitPredictions
@@ -167,8 +167,8 @@ def test_several_targets_are_judged_by_the_mean_over_them_and_each_alone() -> No
 def test_a_gate_may_be_about_one_target() -> None:
     both = [Gate(metric="mae", max=11), Gate(metric="mae", max=11, target="cooling")]
     measured = {
-        Subject("mae"): RivalComparison(10.25, None),
-        Subject("mae", target="cooling"): RivalComparison(20, None),
+        Subject("mae"): MetricPair(10.25, None),
+        Subject("mae", target="cooling"): MetricPair(20, None),
     }
     verdict = gate.judge(both, measured, [], ChampionState(present=False))
     assert [(each.name, each.passed) for each in verdict.thresholds] == [

@@ -14,7 +14,7 @@ from trainyard.spec import environment as environments
 from trainyard.spec.hardware.pools import Pool, placement
 from trainyard_control.cli.main import app
 from trainyard_control.cluster.drafting import draft
-from trainyard_control.cluster.node_pools import Nodes, count
+from trainyard_control.cluster.scheduling import Nodes, count_nodes
 
 TYPE = "node.kubernetes.io/instance-type"
 
@@ -160,7 +160,7 @@ def test_every_drafted_pool_reaches_its_own_nodes_and_has_room_there(
     drafted = load(tmp_path, nodes)
     assert drafted.placement["train"] in drafted.pools and drafted.pools[drafted.placement["default"]].kind == "cpu"
     for pool in drafted.pools.values():
-        found = count(pool, drafted.platform, nodes, [])
+        found = count_nodes(pool, drafted.platform, nodes, [])
         assert found.room == found.ready == found.matching >= pool.nodes  # type: ignore[operator]
 
 
@@ -214,7 +214,7 @@ def test_nodes_that_are_not_ready_or_full_are_told_apart() -> None:
         "spec": {"nodeName": "full", "containers": [{"resources": {"limits": {"nvidia.com/gpu": "1"}}}]},
         "status": {"phase": "Running"},
     }
-    assert count(pool, "gke", nodes, [holder]) == Nodes(matching=3, ready=2, room=1)
+    assert count_nodes(pool, "gke", nodes, [holder]) == Nodes(matching=3, ready=2, room=1)
 
 
 def test_pools_are_listed_with_prices_and_without_a_cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

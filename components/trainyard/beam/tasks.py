@@ -32,11 +32,7 @@ _Task = TypeVar("_Task")
 
 
 def do_tasks(
-    do: Callable[[_Task], None],
-    todo: Callable[[], Sequence[_Task]],
-    beam_options: str,
-    data_bytes: int,
-    module: str,
+    do: Callable[[_Task], None], todo: Callable[[], Sequence[_Task]], beam_options: str, data_bytes: int, module: str
 ) -> None:
     """Call `do` for each task that is `todo`, in any order and wherever the workers are; doing one twice is no harm.
 

@@ -15,11 +15,6 @@ _BARS = 32
 _HEIGHT = 640  # pixels of a page in a notebook; chosen: a screen shows it and the cell
 
 
-def write_page(profile: Profile, file: Path) -> None:
-    """Write the page. Raises `ConfigurationError` if the file cannot be written."""
-    write_html(page(profile), file)
-
-
 def page(profile: Profile) -> str:
     """Return the page as HTML. It has no script; what comes from the data is escaped, and nothing is requested."""
     template = template_of(Path(__file__).parent / "page.html.j2")

@@ -261,7 +261,11 @@ Format = Literal["saved_model", "keras", "litert_float32", "litert_float16", "li
 
 
 class Export(Strict):
-    """Which files leave, and how far each may be from the trained model."""
+    """Which files leave, and how far each may be from the trained model.
+
+    max_accuracy_drop is of the task's main metric, `gates.MAIN_METRIC`: for a regression the share by which the mean
+    absolute error may rise.
+    """
 
     formats: list[Format] = Field(
         ["saved_model", "keras", "litert_float32", "litert_float16", "litert_int8"],

@@ -5,15 +5,15 @@ from __future__ import annotations
 import gzip
 import io
 import os
-import shutil
 import stat
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import IO, cast
 
 from trainyard.storage.buckets import bucket_source
 from trainyard.uris import is_bucket
+
+_SEEKING_CHUNK = 4 << 20  # chosen: at most so much is fetched for nothing after each column of a row group
 
 
 def open_file(path: str, chunk: int | None = None) -> IO[bytes]:
@@ -27,16 +27,13 @@ def open_file(path: str, chunk: int | None = None) -> IO[bytes]:
 
 
 @contextmanager
-def local_file(path: str) -> Iterator[str]:
-    """Yield a local path of what is at `path`, for what is not read from its beginning on; of a bucket, a copy."""
+def seekable_file(path: str) -> Iterator[str | IO[bytes]]:
+    """Yield what is at `path` for those who read it in any order: its path, or the stream of a bucket's object."""
     if not is_bucket(path):
         yield path
         return
-    with tempfile.NamedTemporaryFile(prefix="trainyard-") as copy:
-        with open_file(path) as stream:
-            shutil.copyfileobj(stream, copy)
-        copy.flush()
-        yield copy.name
+    with open_file(path, _SEEKING_CHUNK) as stream:
+        yield stream
 
 
 def _open_regular(path: str) -> IO[bytes]:

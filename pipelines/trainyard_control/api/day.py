@@ -56,13 +56,24 @@ def help_for(
     """Return what brings a training of more than a day below one; '' if it takes less."""
     if candidate.hours is None or candidate.hours.expected < _DAY:
         return ""
+
+    def hours_with(name: Network) -> float | None:
+        model = recipe.model.model_copy(update={"name": name, "width": 1.0, "depth": 1.0, "freeze": "none"})
+        other = recipe.model_copy(update={"model": model})
+        try:
+            forecasts = candidates(other, environment, data, cost.of_recipe(other, data), observations)
+        except TrainyardError:
+            return None
+        pools = (row for row in forecasts if row.pool == candidate.pool and row.hours and row.feasible)
+        return next(map(_hours, pools), None)
+
     times = candidate.hours.expected / _DAY
     advice = [f"The training on {candidate.pool} would have to be {times:,.1f} times as fast to take less than a day."]
     faster = min((other for other in others if other.feasible and other.hours), key=_hours, default=candidate)
     if _hours(faster) < _DAY:
         advice.append(f"{faster.pool} takes {_hours(faster):.2g} h.")
     for name in reversed(_smaller(recipe)):
-        hours = _hours_with(name, candidate.pool, recipe, environment, data, observations)
+        hours = hours_with(name)
         if hours is not None and hours < _DAY:
             advice.append(
                 f"On {candidate.pool} {name} would take {hours:.2g} h; `trainyard sweep --ladder` compares networks."
@@ -83,24 +94,3 @@ def _smaller(recipe: Recipe) -> tuple[Network, ...]:
     if not recipe.data.is_image or recipe.model.name is None:
         return ()
     return tuple(name for name in LADDERS["efficient"] if name != recipe.model.name)
-
-
-def _hours_with(
-    name: Network,
-    pool: str,
-    recipe: Recipe,
-    environment: Environment,
-    data: DataSummary,
-    observations: list[Observation],
-) -> float | None:
-    model = recipe.model.model_copy(update={"name": name, "width": 1.0, "depth": 1.0, "freeze": "none"})
-    other = recipe.model_copy(update={"model": model})
-    try:
-        work = cost.of_recipe(other, data)
-    except TrainyardError:
-        return None
-    forecasts = candidates(other, environment, data, work, observations)
-    return next(
-        (row.hours.expected for row in forecasts if row.pool == pool and row.hours and row.feasible),
-        None,
-    )

@@ -56,7 +56,7 @@ def sweep(
     one core, such as "2ms"; slower networks are left out before they train.
     trials: how many; by default all combinations of values, else 12. max_parallel: how many train at a time, each on
     its share of the cores, or as a run of its own on the environment's cluster. name: what those runs' names begin
-    with; the same call with the same name goes on. prune: leave a trial of this machine that is worse than the median
+    with; the same call with the same name goes on. prune: leave a trial that is worse than the median
     of those before it. settings, set_: of every trial, as `run` has them.
 
     Raises `ConfigurationError` for what no recipe takes, and what a trial raises if all of them fail.

@@ -91,7 +91,7 @@ class Finding:
     facts: dict[str, str] = field(default_factory=dict)
 
     @property
-    def step(self) -> str:
+    def name(self) -> str:
         """What the pod works for, such as `train worker 1`."""
         return self.task.name
 

@@ -12,7 +12,10 @@ from typing import Literal
 
 from trainyard.errors import did_you_mean
 from trainyard.kubernetes.client import Manifest
+from trainyard.kubernetes.pod_spec import pod_spec
 from trainyard.quantity import in_bytes
+from trainyard.spec.hardware.catalog import Platform
+from trainyard.spec.hardware.pools import Pool
 
 _SHOWN = 3  # names in a sentence
 
@@ -247,3 +250,21 @@ def _name(node: Manifest) -> str:
 def _some(names: list[str]) -> str:
     shown = ", ".join(names[:_SHOWN])
     return f"{shown} and {len(names) - _SHOWN} more" if len(names) > _SHOWN else shown
+
+
+@dataclass(frozen=True)
+class Nodes:
+    """How many nodes a pool's selector and tolerations reach, how many of them are ready, and have room for one pod."""
+
+    matching: int
+    ready: int
+    room: int
+
+
+def count_nodes(pool: Pool, platform: Platform, nodes: list[Manifest], pods: list[Manifest]) -> Nodes:
+    """Return how many of the cluster's `nodes` serve the pool, beside all `pods` that are there."""
+    spec = pod_spec(pool, platform)
+    matching = [node for node in nodes if takes(node, spec)]
+    ready = [node for node in matching if is_open(node)]
+    room = sum(capacity(spec, node, pods) > 0 for node in ready)
+    return Nodes(len(matching), len(ready), room)

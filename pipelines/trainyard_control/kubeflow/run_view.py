@@ -10,13 +10,19 @@ from typing import Any
 from trainyard.contract import refusal
 from trainyard.errors import ExitCode, known_code
 from trainyard.graph import STEPS
-from trainyard.kubernetes.diagnosis import PodTask
+from trainyard.kubernetes.diagnosis import PodTask, State
 from trainyard_control.cluster.durations import seconds_between
 from trainyard_control.cluster.explanation import Finding
 
 OVER = frozenset({"SUCCEEDED", "FAILED", "CANCELED", "SKIPPED"})
 _ROUTINE = ("done", "running", "starting", "pulling", "scheduling", "ending")
-_STATES = {"RUNNING": "running", "SUCCEEDED": "done", "SKIPPED": "done", "FAILED": "failed", "CANCELED": "failed"}
+_STATES: dict[str, State] = {
+    "RUNNING": "running",
+    "SUCCEEDED": "done",
+    "SKIPPED": "done",
+    "FAILED": "failed",
+    "CANCELED": "failed",
+}
 _TASKS = tuple(
     task
     for name in STEPS
@@ -25,35 +31,18 @@ _TASKS = tuple(
 
 
 @dataclass(frozen=True)
-class StepView:
-    """One step (or worker of a gang) by its newest pod; attempts counts its pods."""
+class StepView(Finding):
+    """One step (or worker of a gang) by what its newest pod shows; attempts counts its pods."""
 
-    task: PodTask
-    state: str
-    sentence: str
-    cause: str
-    pod: str
-    node: str
-    pool: str
-    since: str
-    seconds: float | None
-    attempts: int
-    code: ExitCode | None
-    permanent: bool
+    seconds: float | None = None
+    attempts: int = 1
     earlier: tuple[str, ...] = ()
     output: str = ""
-    against_plan: str = ""
-
-    @property
-    def name(self) -> str:
-        """What it is called, such as `train` or `train worker 1`."""
-        return self.task.name
 
     def document(self) -> dict[str, Any]:
         """Return the step as JSON has it."""
         fields = asdict(self)
-        del fields["task"]
-        return {"name": self.name} | fields
+        return {"name": self.name} | {name: fields[name] for name in fields if name not in ("task", "until", "facts")}
 
 
 @dataclass(frozen=True)
@@ -93,7 +82,7 @@ class RunView:
         if (code := known_code((self.record or {}).get("exit_code"), None)) is not None:
             return code
         failed = [step for step in self.steps if step.state == "failed" and step.code is not None]
-        return min(failed, key=_began).code or ExitCode.BUG if failed else ExitCode.TRANSIENT
+        return min(failed, key=lambda step: step.since).code or ExitCode.BUG if failed else ExitCode.TRANSIENT
 
     @property
     def refused(self) -> str:
@@ -126,7 +115,7 @@ class RunView:
             return f"{self.name}: {str(self.record['failure']).rstrip('.')}"
         troubled = [step for step in self.steps if step.state in ("failed", "waiting")]
         if troubled:
-            first = min(troubled, key=_began)
+            first = min(troubled, key=lambda step: step.since)
             return f"{first.name} {first.sentence}"
         running = [step for step in self.steps if step.state == "running"]
         if running:
@@ -158,7 +147,7 @@ def steps(findings: Iterable[Finding], now: datetime) -> tuple[StepView, ...]:
     for finding in sorted(findings, key=lambda finding: finding.since):
         if finding.task.step != "driver" or finding.state == "failed" or finding.cause not in _ROUTINE:
             by_task.setdefault(finding.task, []).append(finding)
-    views = [_step(task, task_findings, now) for task, task_findings in by_task.items()]
+    views = [_step(task_findings, now) for task_findings in by_task.values()]
     return tuple(sorted(views, key=_order))
 
 
@@ -168,24 +157,18 @@ def steps_of_tasks(tasks: Iterable[Any], now: datetime) -> tuple[StepView, ...]:
     for task in tasks:
         name, _, use = str(task.display_name).partition("-")  # as KFP calls the second task of one component
         known = PodTask(name, use)
-        state = _STATES.get(str(task.state), "waiting")
         if known not in _TASKS:
             continue
         start, end = _text(task.start_time), _text(task.end_time)
         message = " ".join(str(task.error.message).split()) if task.error and task.error.message else ""
         views[known] = StepView(
             task=known,
-            state=state,
-            sentence=message or f"is {str(task.state).lower()} by Kubeflow, which says no more",
-            cause=str(task.state).lower(),
             pod="",
-            node="",
-            pool="",
+            state=_STATES.get(str(task.state), "waiting"),
+            cause=str(task.state).lower(),
+            sentence=message or f"is {str(task.state).lower()} by Kubeflow, which says no more",
             since=start,
             seconds=seconds_between(start, end or now.isoformat()),
-            attempts=1,
-            code=None,
-            permanent=False,
         )
     return tuple(views[known] for known in sorted(views, key=_TASKS.index))
 
@@ -205,22 +188,12 @@ def with_podless(by_pod: tuple[StepView, ...], by_task: tuple[StepView, ...]) ->
     return tuple(sorted([*by_pod, *rest], key=_order))
 
 
-def _step(task: PodTask, findings: list[Finding], now: datetime) -> StepView:
+def _step(findings: list[Finding], now: datetime) -> StepView:
     newest = findings[-1]
     return StepView(
-        task=task,
-        state=newest.state,
-        sentence=newest.sentence,
-        cause=newest.cause,
-        pod=newest.pod,
-        node=newest.node,
-        pool=newest.pool,
-        since=newest.since,
+        **vars(newest),
         seconds=seconds_between(newest.since, newest.until or now.isoformat()),
         attempts=len(findings),
-        code=newest.code,
-        permanent=newest.permanent,
-        against_plan=newest.against_plan,
         earlier=tuple(f"{finding.pod} {finding.sentence}" for finding in findings[:-1] if finding.state == "failed"),
     )
 
@@ -233,10 +206,6 @@ def with_outputs(views: tuple[StepView, ...], folders: dict[str, str]) -> tuple[
 def _order(step: StepView) -> tuple[int, str]:
     task = replace(step.task, worker="")
     return _TASKS.index(task) if task in _TASKS else len(_TASKS), step.name
-
-
-def _began(step: StepView) -> str:
-    return step.since
 
 
 def _text(moment: datetime | None) -> str:

@@ -181,7 +181,7 @@ class KubeflowRuns:
 
     def _bare(self, run: Any) -> RunView:
         purpose = _about(run)
-        created = _iso_time(run.created_at)
+        created = run.created_at.astimezone(UTC).isoformat(timespec="seconds") if run.created_at else ""
         end = run.finished_at if run.finished_at and run.finished_at.year > 1970 else None
         last = end or datetime.now(UTC)
         return RunView(
@@ -267,7 +267,3 @@ def longest_wait(view: RunView, now: datetime) -> tuple[float, StepView] | None:
 
 def _name(thing: Manifest) -> str:
     return str(thing["metadata"]["name"])
-
-
-def _iso_time(time_of: datetime | None) -> str:
-    return time_of.astimezone(UTC).isoformat(timespec="seconds") if time_of else ""

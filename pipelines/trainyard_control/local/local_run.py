@@ -127,7 +127,7 @@ class LocalRun:
 
     def _skip_rest(self, why: str) -> None:
         for step in OUTPUTS:
-            if step not in self.folders:
+            if STEPS[step].optional and step not in self.folders:
                 self.listener.step_skipped(step, why)
 
     def _step(self, step: str, keyed_by: str | None = None, **arguments: str) -> str:
@@ -138,13 +138,13 @@ class LocalRun:
     def _leave(self, step: str, output: str, **arguments: str) -> str:
         """Have `output` committed by `step` from the outputs that it reads and `arguments`, and return it."""
         arguments |= {STEPS[name].argument: self.folders[name] for name in STEPS[step].reads}
-        known = {
+        own = {
             "checkpoints": keys.checkpoints(output),
             "input_workers": str(self.environment.input_count),
             "beam_options": self.environment.beam_options,
             "day": self.day,
         }
-        arguments |= {name: known[name] for name in STEPS[step].inputs if name in known}
+        arguments |= {name: own[name] for name in STEPS[step].inputs if name in own}
         self.unfinished = {step: output}
         if is_from(step, self.from_step):
             with storage.lease(output):

@@ -29,25 +29,18 @@ def choose(candidates: list[Candidate], deadline: float | None, budget: float | 
     if best and best.cost_usd is None:
         why = _of("fastest", within_limits) + ("" if best.pool == HERE else "; it has no price")
     unpriced = sorted((candidate for candidate in feasible if candidate.cost_usd is None), key=_hours)
-    return [_judged(candidate, best, why, deadline, budget, unpriced) for candidate in candidates]
 
+    def judged(candidate: Candidate) -> Candidate:
+        if not candidate.feasible:
+            return candidate
+        if candidate is best:
+            late = deadline is not None and candidate.hours is not None and candidate.hours.high > deadline
+            reasons = [why, "may miss the deadline" if late else "", candidate.why]
+            return replace(candidate, chosen=True, why="; ".join(filter(None, reasons)))
+        against = _objection(candidate, deadline, budget) or _against(candidate, best, unpriced)
+        return replace(candidate, why="; ".join(filter(None, [against, candidate.why])))
 
-def _judged(
-    candidate: Candidate,
-    best: Candidate | None,
-    why: str,
-    deadline: float | None,
-    budget: float | None,
-    unpriced: list[Candidate],
-) -> Candidate:
-    if not candidate.feasible:
-        return candidate
-    if candidate is best:
-        late = deadline is not None and candidate.hours is not None and candidate.hours.high > deadline
-        reasons = [why, "may miss the deadline" if late else "", candidate.why]
-        return replace(candidate, chosen=True, why="; ".join(filter(None, reasons)))
-    against = _objection(candidate, deadline, budget) or _against(candidate, best, unpriced)
-    return replace(candidate, why="; ".join(filter(None, [against, candidate.why])))
+    return [judged(candidate) for candidate in candidates]
 
 
 def _objection(candidate: Candidate, deadline: float | None, budget: float | None) -> str:

@@ -44,11 +44,7 @@ def _observed(training: Training, one_machine: bool) -> Iterator[Observation]:
     # A training of an earlier version did not count what is kept; then about what all layers put out is.
     saved = training.kept_per_example or activations
     work = ExampleCost(
-        training.parameters,
-        training.flops_per_example,
-        activations,
-        saved,
-        backbone_share=training.backbone_share,
+        training.parameters, training.flops_per_example, activations, saved, backbone_share=training.backbone_share
     )
     batch = round(training.examples_per_second * training.step_ms / 1000)
     predicted = step_seconds(work, batch, site) - communication_seconds(work, site)

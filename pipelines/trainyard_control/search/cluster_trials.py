@@ -6,14 +6,17 @@ Kubeflow starts no run twice that has a name, so a sweep that was ended goes on:
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Protocol
 
 import optuna
 
-from trainyard import errors
-from trainyard.errors import ConfigurationError, InfrastructureError, TransientError
+from trainyard import errors, events
+from trainyard.contract.artifacts.train import Epoch
+from trainyard.contract.training.gang import STEP as TRAIN
+from trainyard.errors import ConfigurationError, InfrastructureError, TrainyardError, TransientError
 from trainyard.graph import OUTPUTS
 from trainyard.spec.environment import DEFAULT
 from trainyard.storage import storage
@@ -28,10 +31,11 @@ from trainyard_control.search.result import Result
 from trainyard_control.search.speed.pools import training_of
 from trainyard_control.search.study import Study, Sweep
 from trainyard_control.search.sweep import SweepListener, in_lanes, require_possible, result, write_winner
-from trainyard_control.search.trials import Trial, with_training
+from trainyard_control.search.trials import Pruned, Trial, as_pruned, epoch_of, with_training
 
 PREPROCESS = OUTPUTS[0]
 _POLL_SECONDS = 1.0
+_LOG_LINES = 2_000  # chosen: minutes of a training's lines, of which a look every few seconds needs the last ones
 
 
 class ClusterListener(SweepListener, Protocol):
@@ -104,7 +108,7 @@ class _ClusterTrials:
     examples: threading.Event = field(default_factory=threading.Event)
     _first: threading.Lock = field(default_factory=threading.Lock)
 
-    def train(self, trial: Trial, _: optuna.Trial, lane: Lane) -> Trial:
+    def train(self, trial: Trial, drawn: optuna.Trial, lane: Lane) -> Trial:
         """Return the trial as it ended."""
         try:
             what = _submission(self.study.sweep, trial)
@@ -113,7 +117,15 @@ class _ClusterTrials:
         self._wait_for_examples(lane)
         run_id, attached = submit(what, self.runs.server)
         self.listener.trial_sent(trial, what.run, run_id, attached)
-        trial = self._ended(trial, what.run, self._followed(trial, run_id, lane))
+        epochs: list[Epoch] = []
+        try:
+            view = self._followed(trial, run_id, lane, lambda: self._judge(drawn, run_id, epochs))
+        except Pruned as pruned:
+            self.runs.cancel(run_id)
+            seconds = sum(epoch.seconds for epoch in epochs)
+            trial = as_pruned(trial, [epoch.metric for epoch in epochs], seconds, pruned)
+        else:
+            trial = self._ended(trial, what.run, view)
         self.examples.set()
         return trial
 
@@ -123,13 +135,32 @@ class _ClusterTrials:
         while not (first or self.examples.wait(_POLL_SECONDS)):
             _require_going_on(lane)
 
-    def _followed(self, trial: Trial, run_id: str, lane: Lane) -> RunView:
-        """Return the trial's run as it ended. Raises `TransientError` if it waits too long for a node."""
+    def _judge(self, drawn: optuna.Trial, run_id: str, epochs: list[Epoch]) -> None:
+        """Add to `epochs` what the log of the run's training tells of new ones. Raises `Pruned` as the study does.
+
+        Whoever may not read it, or too late, has the trial trained to its end.
+        """
+        try:
+            log = self.runs.log(run_id, TRAIN, _LOG_LINES)
+        except TrainyardError:
+            return
+        for epoch in filter(None, (epoch_of(events.parse(line)) for line in log.splitlines())):
+            if not epochs or epoch.epoch > epochs[-1].epoch:
+                epochs.append(epoch)
+                self.study.require_promising(drawn, epoch)
+
+    def _followed(self, trial: Trial, run_id: str, lane: Lane, judge: Callable[[], None]) -> RunView:
+        """Return the trial's run as it ended; `judge` is called while it trains.
+
+        Raises `TransientError` if it waits too long for a node.
+        """
         views = changes(self.runs.watch(run_id), lambda step: self.listener.trial_step(trial, step))
         for view in views:
             _require_going_on(lane)
             if any(step.name == PREPROCESS and step.state == "done" for step in view.steps):
                 self.examples.set()
+            if self.study.sweep.prune and any(step.name == TRAIN and step.state == "running" for step in view.steps):
+                judge()
             waiting = longest_wait(view, datetime.now(UTC))
             if waiting and waiting[0] > self.pending_limit and not view.over:
                 self.runs.cancel(run_id)

@@ -147,14 +147,4 @@ def _row(trial: Trial) -> list[str]:
     took = f"{trial.seconds:.1f}"
     dollars = "" if trial.dollars is None else f"{trial.dollars:.3g}"
     answer = "" if trial.milliseconds is None else f"{trial.milliseconds:.3g}"
-    return [
-        str(trial.number + 1),
-        trial.state,
-        metric,
-        epoch,
-        took,
-        dollars,
-        f"{trial.parameters:,}",
-        answer,
-        *values,
-    ]
+    return [str(trial.number + 1), trial.state, metric, epoch, took, dollars, f"{trial.parameters:,}", answer, *values]

@@ -25,7 +25,7 @@ from trainyard.spec.recipe import Recipe
 from trainyard.storage import storage
 from trainyard_control.search.grammar import Grammar
 from trainyard_control.search.space import Dimension, override
-from trainyard_control.search.trials import Trial
+from trainyard_control.search.trials import Pruned, Trial
 
 if TYPE_CHECKING:
     from optuna.study import Study as OptunaStudy
@@ -148,11 +148,12 @@ class Study:
             self.trials[trial.number] = trial.model_copy(update={"values": {}, "draws": trial.draws + 1})
             return self._begin(trial.number)
 
-    def should_prune(self, drawn: optuna.Trial, epoch: Epoch) -> bool:
-        """Note the epoch, and return whether the trial would hardly become the best."""
+    def require_promising(self, drawn: optuna.Trial, epoch: Epoch) -> None:
+        """Note the epoch. Raises `Pruned` if the trial would hardly become the best."""
         with self._lock:
             drawn.report(epoch.metric, epoch.epoch)
-            return self.sweep.prune and drawn.should_prune()
+            if self.sweep.prune and drawn.should_prune():
+                raise Pruned(f"worse after epoch {epoch.epoch} than the median of the trials before it")
 
     def end(self, trial: Trial, drawn: optuna.Trial) -> Trial | None:
         """The trial is kept as it ended; returns the best of all so far."""

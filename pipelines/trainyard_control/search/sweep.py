@@ -34,7 +34,7 @@ from trainyard_control.search import latencies, trials
 from trainyard_control.search.grammar import Grammar
 from trainyard_control.search.result import Result
 from trainyard_control.search.study import Study, Sweep
-from trainyard_control.search.trials import Pruned, Trial
+from trainyard_control.search.trials import Trial
 
 _DRAWS = 50  # chosen: so many networks are timed for one trial before it is left out
 _MADE_WRONGLY = (ExitCode.CONFIGURATION, ExitCode.DATA, ExitCode.BUG)  # by the variant, and not by the machine
@@ -110,8 +110,7 @@ class _Local:
         def on_epoch(epoch: Epoch) -> None:
             if epoch.epoch not in reported:  # a training that goes on tells of its first epochs again
                 reported.add(epoch.epoch)
-                if self.study.should_prune(drawn, epoch):
-                    raise Pruned(f"worse after epoch {epoch.epoch} than the median of the trials before it")
+                self.study.require_promising(drawn, epoch)
 
         sweep = self.study.sweep
         folder, listener = storage.join(sweep.folder, "trials", str(trial.number)), self.listener.of(trial)

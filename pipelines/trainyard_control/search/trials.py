@@ -50,6 +50,16 @@ class Pruned(Exception):
     """The trial is left: it would hardly become the best."""
 
 
+def epoch_of(event: dict[str, Any]) -> Epoch | None:
+    """Return the epoch that an event of a training tells of; None if it is another one."""
+    if event.get("event") != "epoch":
+        return None
+    try:
+        return Epoch.model_validate({name: value for name, value in event.items() if name not in ("event", "of")})
+    except ValidationError:  # a recipe's module may print what it likes
+        return None
+
+
 @dataclass
 class TrialListener:
     """Passes on what a trial's run tells; on_epoch may raise `Pruned`."""
@@ -64,10 +74,7 @@ class TrialListener:
     def step_event(self, step: str, event: dict[str, Any]) -> None:
         """The step wrote an event."""
         if step == "train" and event["event"] == "epoch":
-            fields = {name: value for name, value in event.items() if name not in ("event", "of")}
-            try:
-                epoch = Epoch.model_validate(fields)
-            except ValidationError:  # a recipe's module may print what it likes
+            if (epoch := epoch_of(event)) is None:
                 return
             self.on_epoch(epoch)
         self.listener.step_event(step, event)
@@ -104,11 +111,15 @@ def train(trial: Trial, run: LocalRun, preprocessing: threading.Lock, on_epoch: 
         model = run.train(champion(keys.models_folder(run.root, run.recipe)))
     except Pruned as pruned:
         _forget(run.unfinished.get("train", ""))
-        seconds = time.monotonic() - start
-        return trial.model_copy(
-            update={"state": "pruned", "epochs": epochs, "seconds": round(seconds, 2), "why": str(pruned)}
-        )
+        return as_pruned(trial, epochs, time.monotonic() - start, pruned)
     return with_training(trial, run.recipe.name, model, Training.read(model))
+
+
+def as_pruned(trial: Trial, epochs: list[float], seconds: float, pruned: Pruned) -> Trial:
+    """Return `trial` as it was left after the metrics `epochs`."""
+    return trial.model_copy(
+        update={"state": "pruned", "epochs": epochs, "seconds": round(seconds, 2), "why": str(pruned)}
+    )
 
 
 def with_training(trial: Trial, recipe: str, model: str, trained: Training) -> Trial:

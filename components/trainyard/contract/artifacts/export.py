@@ -28,8 +28,9 @@ class Answer(Latency):
 class ExportedFile(Part):
     """One exported file or folder and how it compares with the trained model on the whole eval split.
 
-    accuracy is the main metric of the task, `spec.gates.MAIN_METRIC`; accuracy_difference is the export's minus the
-    trained model's; max_abs_difference is over the probabilities (or predictions).
+    accuracy is the main metric of the task, `spec.gates.MAIN_METRIC`: for a regression it is the mean absolute error.
+    accuracy_difference is the export's minus the trained model's, so a rise is the worse for a regression.
+    max_abs_difference is over the probabilities (or predictions).
     """
 
     format: str

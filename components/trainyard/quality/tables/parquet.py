@@ -12,7 +12,7 @@ from pyarrow import parquet
 
 from trainyard.errors import DataError, did_you_mean
 from trainyard.quality.tables.cells import as_texts, is_list, joined
-from trainyard.storage.source_stream import local_file
+from trainyard.storage.source_stream import seekable_file
 
 _PARTITION = re.compile(r"([^/=]+)=([^/]*)/")
 _NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
@@ -25,7 +25,7 @@ def column_names(path: str, name: str) -> list[str]:
     Raises as `read_parquet`.
     """
     try:
-        with local_file(path) as local, parquet.ParquetFile(local) as opened:
+        with seekable_file(path) as local, parquet.ParquetFile(local) as opened:
             schema = opened.schema_arrow
             plain = [column for column in schema.names if _is_plain(schema.field(column).type)]
             return list(dict.fromkeys([*plain, *_partitions(name)]))
@@ -50,7 +50,7 @@ def read_parquet(
     column that is missing or not of one value a row.
     """
     parts = _partitions(name)
-    with local_file(path) as local:
+    with seekable_file(path) as local:
         try:
             opened = parquet.ParquetFile(local)
         except _UNREADABLE as error:

@@ -28,7 +28,7 @@ class Subject:
 
 
 @dataclass(frozen=True)
-class RivalComparison:
+class MetricPair:
     """This model's value and the rival's on the same examples; difference is the interval of value - rival."""
 
     value: float
@@ -46,7 +46,7 @@ class ChampionState:
 
 
 def judge(
-    gates: Sequence[Gate], measured: Mapping[Subject, RivalComparison], slices: Sequence[str], champion: ChampionState
+    gates: Sequence[Gate], measured: Mapping[Subject, MetricPair], slices: Sequence[str], champion: ChampionState
 ) -> Verdict:
     """Return the verdict: blessed if every condition holds.
 
@@ -61,7 +61,7 @@ def judge(
     return Verdict(verdict="blessed" if passed else "refused", thresholds=thresholds)
 
 
-def _judge(gate: Gate, measured: RivalComparison | None, slices: Sequence[str], champion: ChampionState) -> Threshold:
+def _judge(gate: Gate, measured: MetricPair | None, slices: Sequence[str], champion: ChampionState) -> Threshold:
     if gate.slice is not None and gate.slice not in slices:
         known = f" Slices: {', '.join(slices[:20])}." if slices else " Name its feature in evaluate.slices."
         return _failed(

@@ -12,7 +12,7 @@ from trainyard.contract.artifacts.evaluate import Evaluation
 from trainyard.contract.artifacts.train import Training
 from trainyard.contract.champion import EXTRA
 from trainyard.spec.recipe import Recipe
-from trainyard.steps.evaluate.gate import ChampionState, RivalComparison, Subject, judge
+from trainyard.steps.evaluate.gate import ChampionState, MetricPair, Subject, judge
 from trainyard.storage import storage
 
 _NUMBERS = TypeAdapter(dict[str, float])
@@ -27,7 +27,7 @@ def judge_reported(recipe: Recipe, model: str, output: Path, champion: str) -> N
     text = storage.read(champion, f"{EXTRA}/{version.METRICS}") if champion else None
     before = _NUMBERS.validate_json(text) if text else {}
     measured = {
-        Subject(gate.metric): RivalComparison(metrics[gate.metric], None, before.get(gate.metric))
+        Subject(gate.metric): MetricPair(metrics[gate.metric], None, before.get(gate.metric))
         for gate in recipe.evaluate.gates
         if gate.metric in metrics
     }

@@ -20,7 +20,7 @@ from trainyard.spec.gates import MAIN_METRIC
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.evaluate import curves
 from trainyard.steps.evaluate.drifted import drifted, judge_drift
-from trainyard.steps.evaluate.gate import ChampionState, RivalComparison, Subject, judge
+from trainyard.steps.evaluate.gate import ChampionState, MetricPair, Subject, judge
 from trainyard.steps.evaluate.metrics import custom as custom_metrics
 from trainyard.steps.evaluate.metrics.bootstrap import difference, intervals
 from trainyard.steps.evaluate.metrics.measure import measure
@@ -148,9 +148,9 @@ def _measured(
     champion: SplitPredictions | None,
     trees: SplitPredictions | None,
     masks: Masks,
-) -> dict[Subject, RivalComparison]:
+) -> dict[Subject, MetricPair]:
     """Return what the recipe's gates are about, as far as it is defined."""
-    measured: dict[Subject, RivalComparison] = {}
+    measured: dict[Subject, MetricPair] = {}
     for gate in recipe.evaluate.gates:
         subject = Subject(gate.metric, gate.slice, gate.against, gate.target)
         rival = champion if gate.against == "champion" else trees
@@ -170,18 +170,16 @@ def _measured(
 
 def _measure(
     recipe: Recipe, metric: str, candidate: SplitPredictions, rival: SplitPredictions | None
-) -> RivalComparison | None:
+) -> MetricPair | None:
     resamples, seed = recipe.evaluate.bootstrap, recipe.seed
     value = measure(recipe.task, candidate).get(metric)
     if value is None:
         return None
     interval = intervals(recipe.task, candidate, {metric: value}, resamples, seed).get(metric)
     if rival is None:
-        return RivalComparison(value, interval)
+        return MetricPair(value, interval)
     rival_value = measure(recipe.task, rival).get(metric)
-    return RivalComparison(
-        value, interval, rival_value, difference(recipe.task, metric, candidate, rival, resamples, seed)
-    )
+    return MetricPair(value, interval, rival_value, difference(recipe.task, metric, candidate, rival, resamples, seed))
 
 
 def _columns(recipe: Recipe, examples: ExampleFolder, candidate: SplitPredictions) -> tuple[Columns, Columns]:

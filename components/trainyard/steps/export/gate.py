@@ -16,9 +16,12 @@ Measured: 2e-7 to 1e-6 on the probabilities of small networks. An error of the t
 _EXACT = ("saved_model", "keras")
 
 
-def judge(measured: Sequence[ParityFigures], task: Task, max_accuracy_drop: float) -> Verdict:
-    """Return the verdict over all files; each must hold every threshold that applies to its format."""
-    thresholds = [_metric_threshold(file, task, max_accuracy_drop) for file in measured]
+def judge(measured: Sequence[ParityFigures], task: Task, max_metric_drop: float) -> Verdict:
+    """Return the verdict over all files; each must hold every threshold that applies to its format.
+
+    max_metric_drop: by how much the main metric may be worse; of a regression's error the share by which it may rise.
+    """
+    thresholds = [_metric_threshold(file, task, max_metric_drop) for file in measured]
     thresholds += [_skew_threshold(file, task) for file in measured if file.export.format in _EXACT]
     passed = all(threshold.passed for threshold in thresholds)
     return Verdict(verdict="blessed" if passed else "refused", thresholds=thresholds)

@@ -7,7 +7,9 @@ import json
 import os
 import tempfile
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from itertools import compress
 from pathlib import Path
 from types import TracebackType
@@ -32,7 +34,6 @@ MOST_CLASSES = 50
 TOP = 5
 
 _ENDINGS = (".parquet", ".csv", ".jsonl")
-_JSON_ROWS = 4096
 
 
 def rejected_file(out: Path) -> Path:
@@ -161,7 +162,7 @@ class Results:
         """Write the answers `outputs`, probabilities (n, classes) or predictions (n,), for the inputs `keys` (n,)."""
         batch = self._form.batch(keys, outputs)
         with disk.os_errors(self._out):
-            self._writer.write(batch)
+            self._writer.write_batch(batch)
         self.predicted += batch.num_rows
         if "score" in batch.schema.names:
             counts = pc.value_counts(batch.column("prediction")).to_pylist()
@@ -232,38 +233,11 @@ class _Text:
         return self._stream.write(text.encode("utf-8", "backslashreplace"))
 
 
-class _Writer(Protocol):
-    def write(self, batch: pa.RecordBatch) -> None: ...
-    def close(self) -> None: ...
-
-
-class _Parquet:
-    def __init__(self, stream: IO[bytes], schema: pa.Schema) -> None:
-        self._writer = parquet.ParquetWriter(stream, schema, compression="zstd")
-
-    def write(self, batch: pa.RecordBatch) -> None:
-        self._writer.write_batch(batch)
-
-    def close(self) -> None:
-        self._writer.close()
-
-
-class _Csv:
-    def __init__(self, stream: IO[bytes], schema: pa.Schema) -> None:
-        self._writer = pa_csv.CSVWriter(stream, schema)
-
-    def write(self, batch: pa.RecordBatch) -> None:
-        self._writer.write_batch(batch)
-
-    def close(self) -> None:
-        self._writer.close()
-
-
 class _JsonLines:
     def __init__(self, stream: IO[bytes], _schema: pa.Schema) -> None:
         self._stream = stream
 
-    def write(self, batch: pa.RecordBatch) -> None:
+    def write_batch(self, batch: pa.RecordBatch) -> None:
         rows = batch.to_pylist()
         self._stream.write("".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows).encode())
 
@@ -271,4 +245,8 @@ class _JsonLines:
         self._stream.flush()
 
 
-_WRITERS: dict[str, Any] = {".parquet": _Parquet, ".csv": _Csv, ".jsonl": _JsonLines}
+_WRITERS: dict[str, Callable[[IO[bytes], pa.Schema], Any]] = {
+    ".parquet": partial(parquet.ParquetWriter, compression="zstd"),
+    ".csv": pa_csv.CSVWriter,
+    ".jsonl": _JsonLines,
+}

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import statistics
 import time
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -39,7 +40,7 @@ from trainyard.steps.train.loop import goodput, speed
 from trainyard.steps.train.loop.checkpoint import CheckpointFolder
 from trainyard.steps.train.loop.goodput import Past
 from trainyard.steps.train.loop.loop import Loop
-from trainyard.steps.train.loop.watchdog import Watchdog, training_watchdog
+from trainyard.steps.train.loop.watchdog import training_watchdog
 from trainyard.steps.train.peers import launcher_heartbeat
 from trainyard.steps.train.peers.rank import Rank, current_rank
 from trainyard.storage import storage
@@ -63,19 +64,56 @@ def train(
     its workers must call this; the chief alone leaves a model. feed: brings the shards that are not in `examples`.
     service: the input workers that prepare the batches. Raises `PeerLost` if one of the workers is gone.
     """
-    start, rank, engine = time.perf_counter(), current_rank(), engines.create_engine()
-    watchdog = training_watchdog(rank)
+    rank, engine = current_rank(), engines.create_engine()
+    watchdog, past = training_watchdog(rank), past or Past()
+    fetching = feed.errors(watchdog.note_progress) if feed else nullcontext()
+    feeding = service.errors() if service else nullcontext()
+    with _peer_losses(engine, rank), watchdog.watching(), reading(examples), fetching, feeding:
+        measured, seconds = _start(engine)
+        start = time.perf_counter()
+        folder = open_examples(examples)
+        document = folder.document
+        targets = target_moments(folder.labels("train")) if document.task == "regression" else (0.0, 1.0)
+        precision = engine.precision(recipe.train)
+        data, steps = prepare(recipe, folder, engine, targets, precision, feed, service)
+        if recipe.model.weights is not None:
+            # A pod's own disk ends with it, and a machine's does not.
+            durable = storage.is_bucket(checkpoints) or "KUBERNETES_SERVICE_HOST" in os.environ
+            published = keys.published_weights(checkpoints) if durable else ""
+            load_weights(recipe.model, steps.model, document.labels, published)
+        if champion:
+            warm_start.load_champion(champion, steps.model, examples, document.labels)
+        seconds["build"] = time.perf_counter() - start
+        _emit_training(steps, data, engine, rank, precision, sum(seconds.values()))
+        writer = tf.summary.create_file_writer(str(output / "tensorboard"))
+        saved = CheckpointFolder(checkpoints, identity, recipe.train.checkpoints.keep, writes=rank.chief)
+        loop = Loop(recipe.train, steps, data, saved, partial(_write_summary, writer), rank, past, watchdog)
+        try:
+            loop.run()
+        finally:
+            writer.close()
+        training = _finish(recipe, loop, engine, output, seconds, targets, precision)
+        engine.leave()
+        queue = launcher_heartbeat.read_queue_seconds()
+        split = past.split(training.steps, training.step_ms / 1000, training.seconds, queue)
+        return training.model_copy(
+            update={
+                "engine": engines.engine_name(),
+                "measured": measured,
+                "versions": engine.versions(),
+                "restarts": past.restarts,
+                "goodput": goodput.share(split),
+                "goodput_seconds": split,
+            }
+        )
+
+
+@contextmanager
+def _peer_losses(engine: Engine, rank: Rank) -> Iterator[None]:
+    """Raise `PeerLost` if the block fails because one of the other workers is gone."""
+    start = time.perf_counter()
     try:
-        with (
-            watchdog.watching(),
-            reading(examples),
-            feed.errors(watchdog.note_progress) if feed else nullcontext(),
-            service.errors() if service else nullcontext(),
-        ):
-            return _train(
-                *(engine, watchdog, recipe, examples, checkpoints, identity, output, past or Past()),
-                *(champion, feed, service),
-            )
+        yield
     except Exception as error:
         if rank.workers == 1 or not engine.is_peer_loss(error):
             raise
@@ -83,59 +121,6 @@ def train(
             f"worker {rank.index} of {rank.workers}: lost another worker after {time.perf_counter() - start:.1f} s "
             f"({type(error).__name__}). Start all of them again."
         ) from error
-
-
-def _train(
-    engine: Engine,
-    watchdog: Watchdog,
-    recipe: Recipe,
-    examples: str,
-    checkpoints: str,
-    identity: str,
-    output: Path,
-    past: Past,
-    champion: str,
-    feed: Feed | None,
-    service: InputService | None,
-) -> Training:
-    rank = current_rank()
-    measured, seconds = _start(engine)
-    start = time.perf_counter()
-    folder = open_examples(examples)
-    document = folder.document
-    targets = target_moments(folder.labels("train")) if document.task == "regression" else (0.0, 1.0)
-    precision = engine.precision(recipe.train)
-    data, steps = prepare(recipe, folder, engine, targets, precision, feed, service)
-    if recipe.model.weights is not None:
-        # A pod's own disk ends with it, and a machine's does not.
-        durable = storage.is_bucket(checkpoints) or "KUBERNETES_SERVICE_HOST" in os.environ
-        load_weights(recipe.model, steps.model, document.labels, keys.published_weights(checkpoints) if durable else "")
-    if champion:
-        warm_start.load_champion(champion, steps.model, examples, document.labels)
-    seconds["build"] = time.perf_counter() - start
-    _emit_training(steps, data, engine, rank, precision, sum(seconds.values()))
-    writer = tf.summary.create_file_writer(str(output / "tensorboard"))
-    saved = CheckpointFolder(checkpoints, identity, recipe.train.checkpoints.keep, writes=rank.chief)
-    on_epoch = partial(_write_summary, writer)
-    loop = Loop(recipe.train, steps, data, saved, on_epoch, rank, past, watchdog)
-    try:
-        loop.run()
-    finally:
-        writer.close()
-    training = _finish(recipe, loop, engine, output, seconds, targets, precision)
-    engine.leave()
-    queue = launcher_heartbeat.read_queue_seconds()
-    split = past.split(training.steps, training.step_ms / 1000, training.seconds, queue)
-    return training.model_copy(
-        update={
-            "engine": engines.engine_name(),
-            "measured": measured,
-            "versions": engine.versions(),
-            "restarts": past.restarts,
-            "goodput": goodput.share(split),
-            "goodput_seconds": split,
-        }
-    )
 
 
 def _start(engine: Engine) -> tuple[list[Device], dict[str, float]]:

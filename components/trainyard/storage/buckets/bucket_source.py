@@ -6,6 +6,7 @@ import io
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import IO, cast
 
 from trainyard import globs
@@ -118,9 +119,9 @@ class _Stream(io.RawIOBase):
         return self._at - len(self._chunk)
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Go on at `offset`; where the object ends is not known."""
+        """Go on at `offset`; the store is asked once where the object ends."""
         if whence == io.SEEK_END:
-            raise io.UnsupportedOperation("seek from the end")
+            offset += self._size
         offset += self.tell() if whence == io.SEEK_CUR else 0
         ahead = offset - self.tell()
         if 0 <= ahead <= len(self._chunk):
@@ -128,6 +129,13 @@ class _Stream(io.RawIOBase):
         else:
             self._chunk, self._at, self._ended = memoryview(b""), offset, False
         return offset
+
+    @cached_property
+    def _size(self) -> int:
+        for listed in self._store.list(self._name).objects:
+            if listed.name == self._name:
+                return listed.bytes
+        raise Missing
 
     def readinto(self, buffer: bytearray) -> int:  # type: ignore[override]
         """Fill `buffer` and return how many bytes there were; 0 at the end."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from trainyard.errors import InfrastructureError
 from trainyard.storage.buckets import objects
-from trainyard.storage.buckets.objects import Kind, Object, ObjectListing, ObjectStore, RequestFault, one_line
+from trainyard.storage.buckets.objects import Kind, Object, ObjectStore, Page, StoreFault, one_line
 from trainyard.storage.manifest import File
 
 _RETRIED = (408, 429, 500, 502, 503, 504)
@@ -33,7 +33,7 @@ class CloudStorage(ObjectStore):
 
         return (GoogleAPIError, GoogleAuthError, DataCorruption, InvalidResponse, RequestException, HTTPError)
 
-    def _fault(self, error: Exception) -> RequestFault:
+    def _fault(self, error: Exception) -> StoreFault:
         from google.api_core.exceptions import RetryError
         from google.auth.exceptions import GoogleAuthError, TransportError
 
@@ -51,7 +51,7 @@ class CloudStorage(ObjectStore):
             kind = Kind.REFUSED
         else:
             kind = Kind.TRANSIENT  # no answer, a broken one, one to try again, or damage on the way
-        return RequestFault(kind, reason)
+        return StoreFault(kind, reason)
 
     def _read(self, name: str) -> tuple[bytes, str]:
         blob = self._blob(name)
@@ -102,7 +102,7 @@ class CloudStorage(ObjectStore):
         if blob.crc32c != file.base64:
             raise InfrastructureError(f"{path}: was changed while it was uploaded. Run the same command again.")
 
-    def _page(self, prefix: str, deep: bool, token: str) -> ObjectListing:
+    def _page(self, prefix: str, deep: bool, token: str) -> Page:
         blobs = _client().list_blobs(
             self.bucket,
             prefix=prefix or None,
@@ -114,7 +114,7 @@ class CloudStorage(ObjectStore):
             timeout=objects.TIMEOUT_SECONDS,
         )
         listed = [Object(blob.name, blob.size, blob.crc32c) for blob in next(blobs.pages)]
-        return ObjectListing(listed, sorted(blobs.prefixes), blobs.next_page_token or "")
+        return Page(listed, sorted(blobs.prefixes), blobs.next_page_token or "")
 
     def _delete(self, name: str) -> None:
         self._blob(name).delete(retry=None, timeout=objects.TIMEOUT_SECONDS)

@@ -48,7 +48,7 @@ class Kind(Enum):
 
 
 @dataclass(frozen=True)
-class RequestFault:
+class StoreFault:
     """What went wrong with one request, and the store's message."""
 
     kind: Kind
@@ -58,7 +58,7 @@ class RequestFault:
 class StoreError(Exception):
     """The cause of an error of ours: the fault that the store reported."""
 
-    def __init__(self, fault: RequestFault) -> None:
+    def __init__(self, fault: StoreFault) -> None:
         super().__init__(fault.reason)
         self.fault = fault
 
@@ -85,7 +85,7 @@ class Object:
 
 
 @dataclass(frozen=True)
-class ObjectListing:
+class Page:
     """The objects below a prefix, and, of a listing of one level, the folders, whose names end in a slash.
 
     next: the token of the next page, '' after the last one.
@@ -163,17 +163,17 @@ class ObjectStore(ABC):
         """
         self._retried_write(name, lambda: self._upload(name, path, file))
 
-    def list(self, prefix: str, deep: bool = True) -> ObjectListing:
+    def list(self, prefix: str, deep: bool = True) -> Page:
         """Return all objects whose names begin with `prefix`, or only those of one level, and its folders.
 
         Every page is tried again by itself, with a deadline of its own.
         """
-        listing, token = ObjectListing([], []), ""
+        listing, token = Page([], []), ""
         while True:
             try:
                 page = self.retried(prefix, "list", partial(self._page, prefix, deep, token))
             except Missing as error:
-                raise self._no_bucket(str(error)) from StoreError(RequestFault(Kind.NO_BUCKET, str(error)))
+                raise self._no_bucket(str(error)) from StoreError(StoreFault(Kind.NO_BUCKET, str(error)))
             listing.objects.extend(page.objects)
             listing.folders.extend(page.folders)
             token = page.next
@@ -218,7 +218,7 @@ class ObjectStore(ABC):
         except Missing as error:
             raise self._no_bucket(str(error)) from error
 
-    def _error(self, fault: RequestFault, name: str, verb: str, seconds: float) -> Exception:
+    def _error(self, fault: StoreFault, name: str, verb: str, seconds: float) -> Exception:
         where = f"{self.root}/{name}"
         if fault.kind is Kind.MISSING:
             return Missing(fault.reason)
@@ -251,7 +251,7 @@ class ObjectStore(ABC):
         """Return the errors of the client that `_fault` classifies; all others are ours and not tried again."""
 
     @abstractmethod
-    def _fault(self, error: Exception) -> RequestFault:
+    def _fault(self, error: Exception) -> StoreFault:
         """Return what the client's `error` means; a ConnectionError of Python is transient."""
 
     @abstractmethod
@@ -267,7 +267,7 @@ class ObjectStore(ABC):
     def _upload(self, name: str, path: Path, file: File) -> None: ...
 
     @abstractmethod
-    def _page(self, prefix: str, deep: bool, token: str) -> ObjectListing: ...
+    def _page(self, prefix: str, deep: bool, token: str) -> Page: ...
 
     @abstractmethod
     def _delete(self, name: str) -> None: ...

@@ -18,16 +18,7 @@ import google_crc32c
 
 from trainyard.errors import InfrastructureError
 from trainyard.storage.buckets import objects
-from trainyard.storage.buckets.objects import (
-    ABSENT,
-    Changed,
-    Kind,
-    Object,
-    ObjectListing,
-    ObjectStore,
-    RequestFault,
-    one_line,
-)
+from trainyard.storage.buckets.objects import ABSENT, Changed, Kind, Object, ObjectStore, Page, StoreFault, one_line
 from trainyard.storage.manifest import File
 
 PART_BYTES = 16 << 20  # chosen: of a file that is uploaded in parts
@@ -57,7 +48,7 @@ class S3(ObjectStore):
 
         return (ClientError, BotoCoreError, HTTPError)
 
-    def _fault(self, error: Exception) -> RequestFault:
+    def _fault(self, error: Exception) -> StoreFault:
         from botocore.exceptions import (
             BotoCoreError,
             ClientError,
@@ -69,12 +60,12 @@ class S3(ObjectStore):
 
         if isinstance(error, ClientError):
             detail = error.response.get("Error", {})
-            return RequestFault(_kind(error.response), f"{detail.get('Code', '')}: {detail.get('Message', '')}"[:300])
+            return StoreFault(_kind(error.response), f"{detail.get('Code', '')}: {detail.get('Message', '')}"[:300])
         reason = one_line(error)
         broken = (ConnectionError, HTTPClientError, IncompleteReadError, ResponseStreamingError)
         if isinstance(error, BotoCoreError) and not isinstance(error, broken):
-            return RequestFault(Kind.REFUSED, reason)  # no credentials, an endpoint that is no URL …
-        return RequestFault(Kind.TRANSIENT, reason)
+            return StoreFault(Kind.REFUSED, reason)  # no credentials, an endpoint that is no URL …
+        return StoreFault(Kind.TRANSIENT, reason)
 
     def _read(self, name: str) -> tuple[bytes, str]:
         answer = _client().get_object(Bucket=self.bucket, Key=name)
@@ -171,12 +162,12 @@ class S3(ObjectStore):
         if self._read(name)[0] != content:
             raise ConnectionError("what was stored differs from what was sent")
 
-    def _page(self, prefix: str, deep: bool, token: str) -> ObjectListing:
+    def _page(self, prefix: str, deep: bool, token: str) -> Page:
         options = ({} if deep else {"Delimiter": "/"}) | ({"ContinuationToken": token} if token else {})
         page = _client().list_objects_v2(Bucket=self.bucket, Prefix=prefix, MaxKeys=objects.PAGE_OBJECTS, **options)
         listed = [Object(item["Key"], item["Size"], item["ETag"]) for item in page.get("Contents", [])]
         folders = [item["Prefix"] for item in page.get("CommonPrefixes", [])]
-        return ObjectListing(listed, folders, page.get("NextContinuationToken", ""))
+        return Page(listed, folders, page.get("NextContinuationToken", ""))
 
     def _delete(self, name: str) -> None:
         _client().delete_object(Bucket=self.bucket, Key=name)

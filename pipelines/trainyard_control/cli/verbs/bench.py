@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from trainyard_control.cli.answers import give, give_page
 from trainyard_control.cli.options import (
     LOCAL,
     DryRun,
@@ -85,15 +86,8 @@ def bench(
 
 
 def _give(measured: Certificate, html: Path | None, output: Output) -> None:
-    if html is not None:
-        from trainyard.quality.page import write_html
-
-        write_html(measured.page(), html)
-        typer.echo(f"✓ wrote {html}", err=True)
-    if output is Output.JSON:
-        typer.echo(measured.model_dump_json())
-    else:
-        _show(measured)
+    give_page(html, measured.page)
+    give(output, measured, lambda: _show(measured))
 
 
 def _on_pools(benchmarks: Benchmarks, dry_run: bool, wait: bool, pending_limit: int) -> Certificate | None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from trainyard_control.cli.answers import give, give_page
 from trainyard_control.cli.options import HtmlPage, Label, Output, OutputFormat
 
 if TYPE_CHECKING:
@@ -32,16 +33,11 @@ def inspect(
     output: OutputFormat = Output.TEXT,
 ) -> None:
     """Say what data are like: types, statistics, histograms, repeats, and what looks suspicious."""
-    from trainyard.quality.page import write_page
+    from trainyard.quality.page import page
 
     profile = _profile(source, label, recipe)
-    if html is not None:
-        write_page(profile, html)
-        typer.echo(f"✓ wrote {html}", err=True)
-    if output is Output.JSON:
-        typer.echo(profile.model_dump_json())
-    else:
-        _show(profile)
+    give_page(html, lambda: page(profile))
+    give(output, profile, lambda: _show(profile))
 
 
 @app.command("schema")
@@ -102,10 +98,7 @@ def compare(
 
     bounds = recipes.load(recipe).drift if recipe else Bounds()
     movements = drift.compare(statistics_of(before, label), statistics_of(now, label), bounds)
-    if output is Output.JSON:
-        typer.echo(json.dumps([movement.model_dump() for movement in movements]))
-    else:
-        _show_movements(movements)
+    give(output, [movement.model_dump() for movement in movements], lambda: _show_movements(movements))
     sentences = [sentence for movement in movements for sentence in movement.sentences]
     if sentences:
         raise DataError("\n".join([f"{now} left the bounds around {before}:", *(f"{line}." for line in sentences)]))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-import json
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from trainyard_control.cli.answers import give, give_page
 from trainyard_control.cli.options import LOCAL, EnvironmentName, HtmlPage, Output, OutputFormat, Overrides, RecipeName
+
+if TYPE_CHECKING:
+    from trainyard_control.search.learning_curve import CurvePoint, PowerLaw
 
 
 def learn_curve(
@@ -25,37 +28,27 @@ def learn_curve(
     A smaller part is within each larger one, all are judged on the same test split, and each trains about as many
     steps. What was trained is used again.
     """
-    from trainyard.errors import ConfigurationError
-    from trainyard.spec import environment as environments
     from trainyard.spec import recipe as recipes
     from trainyard.spec.gates import LARGER_MAIN_IS_BETTER, MAIN_METRIC, METRIC_TITLES
+    from trainyard_control.api.arguments import of_this_machine
     from trainyard_control.api.progress import CurveScreen
     from trainyard_control.search import learning_curve
 
     loaded = recipes.load(recipe, set_)
     shares = learning_curve.fractions(fractions)
-    where = environments.load(environment)
-    if where.target != "local":
-        raise ConfigurationError(
-            f"--environment {environment}: its target is {where.target}. A learning curve is measured on this machine."
-        )
+    where = of_this_machine(environment, "A learning curve is measured on this machine.")
     metric, is_share = MAIN_METRIC[loaded.task], LARGER_MAIN_IS_BETTER[loaded.task]
     with CurveScreen() as screen:
         points = learning_curve.measure(recipe, set_ or [], shares, where, screen)
     law = learning_curve.fit(points)
     text = learning_curve.sentence(points, law, is_percentage=is_share)
     name = f"test error (1 - {METRIC_TITLES[metric]})" if is_share else f"test {METRIC_TITLES[metric]}"
-    if html is not None:
-        from trainyard.quality.page import write_html
-        from trainyard_control.search.learning_curve import curve_page
+    give_page(html, lambda: learning_curve.curve_page(loaded.name, points, law, text, name))
+    document = {"points": [vars(point) for point in points], "exponent": law.exponent, "sentence": text}
+    give(output, document, lambda: _show(points, law, text, name))
 
-        write_html(curve_page(loaded.name, points, law, text, name), html)
-        typer.echo(f"✓ wrote {html}", err=True)
-    if output is Output.JSON:
-        typer.echo(
-            json.dumps({"points": [vars(point) for point in points], "exponent": law.exponent, "sentence": text})
-        )
-        return
+
+def _show(points: list[CurvePoint], law: PowerLaw, text: str, name: str) -> None:
     from trainyard_control.api.drawing import plain_table, table_console
 
     table = plain_table("share", "examples", name, "95 % interval")

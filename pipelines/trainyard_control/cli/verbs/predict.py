@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
@@ -11,6 +10,7 @@ import typer
 
 from trainyard import events
 from trainyard.graph import PREDICT
+from trainyard_control.cli.answers import give
 from trainyard_control.cli.options import (
     LOCAL,
     DryRun,
@@ -44,8 +44,7 @@ _Out = Annotated[
     ),
 ]
 _Key = Annotated[
-    str | None,
-    typer.Option("--key", metavar="COLUMN", help="Name each row by this column, not by file and number."),
+    str | None, typer.Option("--key", metavar="COLUMN", help="Name each row by this column, not by file and number.")
 ]
 _Submit = Annotated[
     bool, typer.Option("--submit", help="Predict on a pool of the environment. Nothing may be on this machine.")
@@ -81,10 +80,7 @@ def predict(
             "--name, --dry-run and --wait are of a run on a cluster. Add --submit, or leave it out."
         )
     summary = _predict_here(model, environment, input_, out, key, force)
-    if output is Output.JSON:
-        print(json.dumps(asdict(summary)))
-    else:
-        _show(summary)
+    give(output, asdict(summary), lambda: _show(summary))
 
 
 def _predict_here(

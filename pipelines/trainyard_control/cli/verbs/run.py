@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from typing import Annotated
 
 import typer
 
+from trainyard_control.cli.answers import give
 from trainyard_control.cli.options import LOCAL, Day, EnvironmentName, Output, OutputFormat, Overrides, RecipeName, Step
 
 
@@ -43,9 +43,6 @@ def run(
     except KeyboardInterrupt:
         print(f"✗ {INTERRUPTED}", file=sys.stderr)
         raise typer.Exit(ExitCode.INTERRUPTED) from None
-    if output is Output.JSON:
-        print(json.dumps(done.summary))
-    else:
-        show(done)
+    give(output, done.summary, lambda: show(done))
     if require_blessed and done.verdict == "refused":
         raise GateRefused(f"{done.recipe}: {refusal.SENTENCE} ({done.reason}).")

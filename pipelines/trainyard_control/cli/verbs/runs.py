@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from trainyard.errors import ConfigurationError
+from trainyard_control.cli.answers import give, give_page
 from trainyard_control.cli.options import LOCAL, DryRun, EnvironmentName, HtmlPage, Output, OutputFormat
 from trainyard_control.cluster.durations import duration_text
 
@@ -33,23 +34,17 @@ def list_(
         from trainyard_control import api
 
         runs = api.runs(environment, count=count)
-        if output is Output.JSON:
-            typer.echo(json.dumps([run.document() for run in runs]))
-            return
         rows = [("NAME", "STATE", "RECIPE", "METRIC", "DURATION")]
         rows += [(run.name, run.state, run.recipe, run.metric or "–", duration_text(run.seconds)) for run in runs]
-        _table(rows)
+        give(output, [run.document() for run in runs], lambda: _table(rows))
         return
     views = _runs(environment).newest(count, everything)
-    if output is Output.JSON:
-        typer.echo(json.dumps([run.summary() for run in views]))
-        return
     columns = [("NAME", "STATE", "RECIPE", "ENVIRONMENT", "CREATED", "DURATION")]
     columns += [
         (view.name, view.state, view.recipe, view.environment, view.created, duration_text(view.seconds))
         for view in views
     ]
-    _table(columns)
+    give(output, [run.summary() for run in views], lambda: _table(columns))
 
 
 @app.command("show")
@@ -129,15 +124,8 @@ def compare(
     from trainyard_control.api.runs import ELSEWHERE, Runs
 
     compared = Runs(of_this_machine(environment, ELSEWHERE).storage).compare(*names)
-    if html is not None:
-        from trainyard.quality.page import write_html
-
-        write_html(compared.page(), html)
-        typer.echo(f"✓ wrote {html}", err=True)
-    if output is Output.JSON:
-        typer.echo(json.dumps(compared.document()))
-    else:
-        _show_comparison(compared)
+    give_page(html, compared.page)
+    give(output, compared.document(), lambda: _show_comparison(compared))
 
 
 @app.command("cancel")

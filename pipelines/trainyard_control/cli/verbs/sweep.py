@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from trainyard.spec.networks import LADDERS
+from trainyard_control.cli.answers import give, give_page
 from trainyard_control.cli.options import (
     LOCAL,
     DryRun,
@@ -112,15 +112,8 @@ def sweep(
         show_all(packages(what))
         return
     result = run_sweep(what, pending_limit)
-    if html is not None:
-        from trainyard.quality.page import write_html
-
-        write_html(result.page(), html)
-        typer.echo(f"✓ wrote {html}", err=True)
-    if output is Output.JSON:
-        typer.echo(json.dumps(_document(result)))
-    else:
-        _show(result)
+    give_page(html, result.page)
+    give(output, _document(result), lambda: _show(result))
 
 
 def _document(result: Result) -> dict[str, Any]:

@@ -22,13 +22,12 @@ from trainyard.contract.artifacts.train import Device, InputSpeed, Training
 from trainyard.errors import ConfigurationError, DataError, InfrastructureError
 from trainyard.spec import recipe as recipes
 from trainyard.spec.environment import Environment
-from trainyard.spec.hardware.catalog import named
+from trainyard.spec.hardware.catalog import catalog, named
 from trainyard.storage import storage
 from trainyard_control.local.local_run import Listener, LocalRun
 from trainyard_control.search.space import override
 from trainyard_control.search.speed import fit, input_ceiling
 from trainyard_control.search.speed.certificate import Certificate, signed
-from trainyard_control.search.speed.peak import published_tflops
 from trainyard_control.search.speed.rounds import interval, quotient
 from trainyard_control.search.speed.speed import Speed
 
@@ -374,3 +373,14 @@ def _machine_name() -> str:
         name = next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
         return f"{name}, {platform.machine()}"
     return platform.machine()
+
+
+def published_tflops(hardware: str, precision: str) -> float | None:
+    """Return the TFLOP/s of one chip in `precision` (as in `Training`), None if the catalog has no figure.
+
+    hardware: the catalog's name, or the product's as its driver tells it.
+    """
+    known = catalog().accelerators.get(hardware) or catalog().accelerators.get(named(hardware) or "")
+    if known is None:
+        return None
+    return known.float32_tflops if precision == "float32" else known.mixed_tflops

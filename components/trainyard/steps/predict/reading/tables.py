@@ -20,7 +20,7 @@ from trainyard.steps.predict.reading.columns import ROWS, require_columns, table
 from trainyard.steps.predict.reading.source import InputFiles
 from trainyard.storage import tfrecord
 from trainyard.storage.listing import SourceFile
-from trainyard.storage.source_stream import local_file
+from trainyard.storage.source_stream import seekable_file
 
 _MOST_BYTES = 64 << 20  # of a record; chosen
 _GROUP_BYTES = 4 << 20  # of records that are parsed at once; chosen
@@ -89,7 +89,7 @@ def _parquet(source: InputFiles, file: SourceFile, model: PushedModel, key: str 
     required = {key, *(feature.name for feature in model.inputs)}
     done = 0
     try:
-        with local_file(source.name(file)) as path, parquet.ParquetFile(path) as opened:
+        with seekable_file(source.name(file)) as path, parquet.ParquetFile(path) as opened:
             names = opened.schema_arrow.names
             require_columns(names, model, key, file.name)  # before the others are left out
             for columns in opened.iter_batches(ROWS, columns=[name for name in names if name in required]):

@@ -149,10 +149,10 @@ def pieces(path: str, size: int, data: Data) -> list[Piece]:
     """Return the pieces of the file of `size` bytes at `path` that can be read apart."""
     if data.format == "csv":
         return csv_pieces(path, size, Dialect.of(data))
-    if data.format == "image_folder":
-        with bucket_source.source_errors(path):
+    with bucket_source.source_errors(path):
+        if data.format == "image_folder":
             return tar_pieces(path, path)
-    return parquet_pieces(path) if data.format == "parquet" else [WHOLE]
+        return parquet_pieces(path, size) if data.format == "parquet" else [WHOLE]
 
 
 def _encoded(path: str, recipe: Recipe) -> bytes:

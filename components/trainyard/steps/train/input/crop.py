@@ -46,10 +46,10 @@ def decode_window(encoded: tf.Tensor, shape: ImageShape, options: Crop, draws: t
 
     def jpeg() -> tf.Tensor:
         size = tf.io.extract_jpeg_shape(encoded)
-        place = window(size[0], size[1], options, draws)
-        least = tf.minimum(place[2] // shape.height, place[3] // shape.width)
+        box = window(size[0], size[1], options, draws)
+        least = tf.minimum(box[2] // shape.height, box[3] // shape.width)
         number = tf.reduce_sum(tf.cast(least >= tf.constant(_RATIOS[1:]), tf.int32))
-        return tf.switch_case(number, [partial(_decoded, encoded, shape, place, ratio) for ratio in _RATIOS])
+        return tf.switch_case(number, [partial(_decoded, encoded, shape, box, ratio) for ratio in _RATIOS])
 
     def other() -> tf.Tensor:
         image = tf.io.decode_image(encoded, channels=shape.channels, expand_animations=False)
@@ -69,9 +69,9 @@ def cut_window(image: tf.Tensor, height: int, width: int, options: Crop, draws: 
     return as_pixels(resized) if image.dtype == tf.uint8 else resized
 
 
-def _decoded(encoded: tf.Tensor, shape: ImageShape, place: tf.Tensor, ratio: int) -> tf.Tensor:
-    """Return the window `place` of a JPEG decoded at 1 / `ratio` of its size, less than twice the model's."""
-    scaled = tf.maximum(place // ratio, [0, 0, 1, 1])
+def _decoded(encoded: tf.Tensor, shape: ImageShape, box: tf.Tensor, ratio: int) -> tf.Tensor:
+    """Return the window `box` of a JPEG decoded at 1 / `ratio` of its size, less than twice the model's."""
+    scaled = tf.maximum(box // ratio, [0, 0, 1, 1])
     decoded = tf.io.decode_and_crop_jpeg(encoded, scaled, channels=shape.channels, ratio=ratio)
     return resize_quickly(decoded, (shape.height, shape.width))
 

@@ -366,8 +366,8 @@ class Input:
         mean = self.folder.document.mean_weight
         if mean is None:
             return features, labels, weights
-        left = {name: values for name, values in features.items() if name != WEIGHT}
-        return left, labels, weights * features[WEIGHT] / mean
+        inputs = {name: values for name, values in features.items() if name != WEIGHT}
+        return inputs, labels, weights * features[WEIGHT] / mean
 
     @property
     def _pictures(self) -> Pictures:
@@ -389,7 +389,8 @@ class Input:
         most = MEMORY_BYTES if self.memory_bytes is None else self.memory_bytes
         features = self.folder.document.features
         example_bytes: int = sum(
-            math.prod(each.shape) * (1 if each.encoded else tf.as_dtype(each.dtype).size) for each in features
+            math.prod(feature.shape) * (1 if feature.encoded else tf.as_dtype(feature.dtype).size)
+            for feature in features
         )
         return self._count(split) * example_bytes <= most
 

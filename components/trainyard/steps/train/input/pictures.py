@@ -21,11 +21,11 @@ class Pictures:
     @property
     def shapes(self) -> dict[str, tuple[int, int, int]]:
         """The shapes of the images, by the names of their features; empty if there are none."""
-        found = {}
+        by_name = {}
         for feature in self.folder.document.features:
             if len(feature.shape) == 3:
-                found[feature.name] = (feature.shape[0], feature.shape[1], feature.shape[2])
-        return found
+                by_name[feature.name] = (feature.shape[0], feature.shape[1], feature.shape[2])
+        return by_name
 
     @property
     def change_each(self) -> bool:

@@ -85,11 +85,11 @@ def _count_nodes(rows: list[dict[str, Any]], environment: Environment, cluster: 
     """Fill in what the cluster has for each pool."""
     from dataclasses import asdict
 
-    from trainyard_control.cluster.node_pools import count
+    from trainyard_control.cluster.scheduling import count_nodes
 
     nodes, pods = _all(cluster, "nodes"), _all(cluster, "pods")
     for row in rows:
-        row["nodes"] = asdict(count(environment.pools[row["pool"]], environment.platform, nodes, pods))
+        row["nodes"] = asdict(count_nodes(environment.pools[row["pool"]], environment.platform, nodes, pods))
 
 
 def _cluster(context: str) -> Cluster:

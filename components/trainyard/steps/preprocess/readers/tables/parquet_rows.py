@@ -15,23 +15,27 @@ from trainyard.spec.recipe import Recipe
 from trainyard.steps.preprocess.readers.files import PIECE_BYTES, WHOLE, Piece
 from trainyard.steps.preprocess.readers.records import MOST_ROWS
 from trainyard.steps.preprocess.readers.tables.columns import ColumnJudge
+from trainyard.storage.source_stream import seekable_file
 from trainyard.uris import is_bucket
 
+_PACKED = 8  # chosen: a column is seldom packed closer
 
-def parquet_pieces(path: str) -> list[Piece]:
-    """Return the pieces of the file at `path`: row groups of about 64 MiB; a file in a bucket is one piece."""
-    if is_bucket(path):
+
+def parquet_pieces(path: str, size: int) -> list[Piece]:
+    """Return the pieces of the file of `size` bytes at `path`: row groups of about 64 MiB, unpacked."""
+    if is_bucket(path) and size < PIECE_BYTES // _PACKED:  # not worth two requests
         return [WHOLE]
     try:
-        about = parquet.read_metadata(path)
+        with seekable_file(path) as file:
+            about = parquet.read_metadata(file)
     except (OSError, pa.ArrowInvalid):  # whoever reads it says why
         return [WHOLE]
-    starts, size, row = [(0, 1)], 0, 1
+    starts, unpacked, row = [(0, 1)], 0, 1
     for group in range(about.num_row_groups):
-        if size >= PIECE_BYTES:
+        if unpacked >= PIECE_BYTES:
             starts.append((group, row))
-            size = 0
-        size += about.row_group(group).total_byte_size
+            unpacked = 0
+        unpacked += about.row_group(group).total_byte_size
         row += about.row_group(group).num_rows
     ends = [*(start for start, _ in starts[1:]), None]
     return [Piece(start, end, row) for (start, row), end in zip(starts, ends, strict=True)]

@@ -46,22 +46,22 @@ def launch(gang: Gang, cluster: Cluster, launcher: str = "", on_start: Callable[
     """
     own = cluster.get(cluster.path("pods", launcher)) if launcher else None
     log = WorkerLog(cluster)
-    left, job = "", None
+    detached, job = "", None
     try:
         job = _create_or_attach(gang, cluster, _owner(own) if own else None)
         watch = _Watch(gang, cluster, on_start)
         while not watch.finished(job["metadata"]["uid"], log):
             time.sleep(_POLL_SECONDS)
     except TransientError:
-        left = _NO_ANSWER if cluster.unreachable else ""
+        detached = _NO_ANSWER if cluster.unreachable else ""
         raise
     except Terminated:
-        left = _why_left(cluster, own) if own else ""
+        detached = _why_left(cluster, own) if own else ""
         job = job or _job(gang, cluster)  # it may have been created just before the signal came
         raise
     finally:
-        if left:
-            events.emit("gang_left", job=gang.name, reason=left)
+        if detached:
+            events.emit("gang_left", job=gang.name, reason=detached)
         elif job is not None:
             _remove(gang, cluster, job["metadata"]["uid"])
             if gang.input and (left_over := _job(gang.input, cluster)):
@@ -168,10 +168,10 @@ class _Watch:
 
 def _create_or_attach(gang: Gang, cluster: Cluster, owner: Owner | None) -> Manifest:
     """Return the gang's only Job, with its Service, made now unless it is there. One on its way out is waited for."""
-    wanted = worker_job(gang, owner)
+    planned = worker_job(gang, owner)
     deadline = time.monotonic() + gang.pool.grace_seconds + _GONE_SECONDS
     while True:
-        job = cluster.create("jobs", wanted)
+        job = cluster.create("jobs", planned)
         how = "created" if job else "attached"
         job = job or _job(gang, cluster)
         if job is not None and not job["metadata"].get("deletionTimestamp"):
@@ -179,7 +179,7 @@ def _create_or_attach(gang: Gang, cluster: Cluster, owner: Owner | None) -> Mani
         if time.monotonic() > deadline:
             raise TransientError(f"{gang.name}: an earlier gang of this run does not end. Run the same command again.")
         time.sleep(_POLL_SECONDS)
-    if job["metadata"].get("annotations", {}).get(labels.PLAN) != wanted["metadata"]["annotations"][labels.PLAN]:
+    if job["metadata"].get("annotations", {}).get(labels.PLAN) != planned["metadata"]["annotations"][labels.PLAN]:
         raise ConfigurationError(
             f"{gang.name}: a Job of this run and step exists that was made by another plan. "
             f"Delete it (kubectl delete job {gang.name}) or give the run a name of its own."

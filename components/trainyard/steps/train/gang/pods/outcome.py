@@ -117,21 +117,22 @@ class _End:
 def _worker(index: int, pod: Manifest | None) -> Worker:
     if pod is None:
         return Worker(index, "absent", reason="no pod")
-    name, found = pod["metadata"]["name"], diagnose(pod)
-    if found.state == "done":
+    name, diagnosis = pod["metadata"]["name"], diagnose(pod)
+    if diagnosis.state == "done":
         return Worker(index, "done", name)
-    if found.state == "failed":
-        why = f"exit code {found.exit.code}" if found.exit and found.exit.code else found.reason or "no reason given"
+    if diagnosis.state == "failed":
+        code = diagnosis.exit and diagnosis.exit.code
+        why = f"exit code {code}" if code else diagnosis.reason or "no reason given"
         return Worker(index, "failed", name, f"pod failed: {why}")
-    if found.ending:
+    if diagnosis.ending:
         return Worker(index, "pending", name, "pod is ending")
-    if found.state == "running":
+    if diagnosis.state == "running":
         return Worker(index, "running", name)
-    if found.blocked:
-        reason = f"pod pending: {found.reason}: {found.message}"[:_LONGEST]
+    if diagnosis.blocked:
+        reason = f"pod pending: {diagnosis.reason}: {diagnosis.message}"[:_LONGEST]
         return Worker(index, "pending", name, reason, broken=True)
-    if found.cause in ("unscheduled", "gated"):
-        return Worker(index, "pending", name, f"pod pending: {found.message or 'not scheduled'}")
+    if diagnosis.cause in ("unscheduled", "gated"):
+        return Worker(index, "pending", name, f"pod pending: {diagnosis.message or 'not scheduled'}")
     return Worker(index, "pending", name, f"pod is starting on {pod['spec'].get('nodeName', 'a node')}")
 
 

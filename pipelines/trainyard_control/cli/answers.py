@@ -1,0 +1,30 @@
+"""The answer of a verb: on stdout for people or machines, and as a page if one is asked for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from trainyard_control.cli.options import Output
+
+
+def give(output: Output, document: Any, show: Callable[[], None]) -> None:
+    """Print `document` as JSON, or have `show` print what people read."""
+    if output is Output.TEXT:
+        show()
+    else:
+        of_model = getattr(document, "model_dump_json", None)
+        print(of_model() if of_model else json.dumps(document))
+
+
+def give_page(html: Path | None, page: Callable[[], str]) -> None:
+    """Write `page` into the file `html`, if there is one. Raises `ConfigurationError` if it cannot be written."""
+    if html is not None:
+        from trainyard.quality.page import write_html
+
+        write_html(page(), html)
+        typer.echo(f"✓ wrote {html}", err=True)
