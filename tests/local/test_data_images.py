@@ -11,7 +11,7 @@ from PIL import Image, UnidentifiedImageError
 
 from trainyard.contract.artifacts.preprocess import ImageShape
 from trainyard.data.images import decode_image, encode_pixels
-from trainyard.steps.preprocess.readers.pictures.check import Limits, check_image
+from trainyard.steps.preprocess.readers.pictures.check import PictureLimits, check_image
 from trainyard.steps.preprocess.readers.pictures.store import Store
 from trainyard.steps.preprocess.readers.records import BadRecord
 
@@ -44,19 +44,19 @@ def bomb() -> bytes:
 @pytest.mark.parametrize("mode", ["L", "RGB", "RGBA", "LA", "P", "1"])
 def test_png_bytes_are_kept_whatever_the_mode(mode):
     encoded = picture(mode)
-    assert check_image(encoded, Limits(1000, 3)).encoded == encoded
+    assert check_image(encoded, PictureLimits(1000, 3)).encoded == encoded
 
 
 @pytest.mark.parametrize("mode", ["L", "RGB"])
 def test_jpeg_bytes_are_kept(mode):
     encoded = picture(mode, "JPEG")
-    assert check_image(encoded, Limits(1000, 1)).encoded == encoded
+    assert check_image(encoded, PictureLimits(1000, 1)).encoded == encoded
 
 
 def test_cmyk_bmp_webp_and_gif_become_png_with_the_same_pixels():
     for mode, file_format in [("CMYK", "JPEG"), ("RGB", "BMP"), ("RGB", "WEBP"), ("P", "GIF"), ("CMYK", "TIFF")]:
         encoded = picture(mode, file_format)
-        checked = check_image(encoded, Limits(1000, 3))
+        checked = check_image(encoded, PictureLimits(1000, 3))
         assert checked.encoded.startswith(b"\x89PNG"), file_format
         expected = np.asarray(Image.open(io.BytesIO(encoded)).convert("RGB"), np.float32)
         np.testing.assert_array_equal(decode_image(checked.encoded, SHAPE).numpy(), expected)
@@ -67,13 +67,13 @@ def test_sixteen_bits_are_scaled_and_not_cut_off():
     for file_format in ("PNG", "TIFF"):
         stream = io.BytesIO()
         Image.fromarray(values).save(stream, file_format)
-        checked = check_image(stream.getvalue(), Limits(1000, 1))
+        checked = check_image(stream.getvalue(), PictureLimits(1000, 1))
         decoded = decode_image(checked.encoded, ImageShape(height=12, width=16, channels=1)).numpy()[..., 0]
         np.testing.assert_allclose(decoded, values / 257, atol=1.01)
 
 
 def test_an_exif_orientation_is_applied():
-    checked = check_image(TURNED, Limits(1000, 3))
+    checked = check_image(TURNED, PictureLimits(1000, 3))
     assert (checked.height, checked.width) == (16, 12)
     assert tf.io.decode_png(checked.encoded).shape == (16, 12, 3)
 
@@ -82,7 +82,7 @@ def test_an_animation_gives_its_first_frame():
     frames = [Image.new("RGB", (16, 12), colour) for colour in ("red", "blue")]
     stream = io.BytesIO()
     frames[0].save(stream, "GIF", save_all=True, append_images=frames[1:])
-    decoded = decode_image(check_image(stream.getvalue(), Limits(1000, 3)).encoded, SHAPE).numpy()
+    decoded = decode_image(check_image(stream.getvalue(), PictureLimits(1000, 3)).encoded, SHAPE).numpy()
     np.testing.assert_array_equal(decoded[0, 0], [255, 0, 0])
 
 
@@ -102,14 +102,14 @@ def test_an_animation_gives_its_first_frame():
 )
 def test_a_bad_image_is_named(encoded, reason):
     with pytest.raises(BadRecord) as caught:
-        check_image(encoded, Limits(1_000_000, 3))
+        check_image(encoded, PictureLimits(1_000_000, 3))
     assert caught.value.reason == reason
 
 
 def test_the_limit_of_pixels_is_the_recipes():
     with pytest.raises(BadRecord, match="16 x 12 pixels, at most 191"):
-        check_image(picture(), Limits(191, 3))
-    assert check_image(picture(), Limits(192, 3)).width == 16
+        check_image(picture(), PictureLimits(191, 3))
+    assert check_image(picture(), PictureLimits(192, 3)).width == 16
 
 
 def pillow_says(encoded: bytes) -> str | None:
@@ -136,7 +136,7 @@ def test_cut_and_flipped_pictures_keep_pillows_verdict_and_what_is_let_through_d
                 broken[position] = random.integers(0, 256)
             reason = pillow_says(bytes(broken))
             try:
-                checked = check_image(bytes(broken), Limits(10**9, 3, store))
+                checked = check_image(bytes(broken), PictureLimits(10**9, 3, store))
             except BadRecord as error:
                 assert error.reason == reason
                 continue
@@ -171,12 +171,12 @@ def test_a_larger_picture_is_stored_small_and_trains_as_it_would_have(encoded, s
     """Compared are the pixels that training sees, once of the picture and once of what is kept of it."""
     shape = ImageShape(height=24, width=30, channels=3)
     expected = decode_image(saved(photograph(), "PNG"), shape).numpy()
-    small = check_image(encoded, Limits(10**6, 3, Store("training_size", (24, 30))))
+    small = check_image(encoded, PictureLimits(10**6, 3, Store("training_size", (24, 30))))
     assert (small.height, small.width) == (96, 120)
     assert small.encoded.startswith(start)
     assert tf.io.decode_image(small.encoded).shape == (28, 35, 3)
     assert np.abs(decode_image(small.encoded, shape).numpy() - expected).mean() < 3
-    raw = check_image(encoded, Limits(10**6, 3, Store("raw", (24, 30))))
+    raw = check_image(encoded, PictureLimits(10**6, 3, Store("raw", (24, 30))))
     assert len(raw.encoded) == 24 * 30 * 3
     pixels = decode_image(raw.encoded, shape, pixels=True).numpy()
     assert np.abs(pixels - expected).mean() < 3

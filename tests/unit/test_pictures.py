@@ -26,10 +26,10 @@ def orientation(value: int) -> Image.Exif:
 @pytest.mark.parametrize(
     ("encoded", "header"),
     [
-        (picture(), jpeg.Header(24, 32, 3, True)),
-        (picture("L", progressive=True), jpeg.Header(24, 32, 1, True)),
-        (picture(icc_profile=bytes(99)), jpeg.Header(24, 32, 3, True)),
-        (picture(exif=orientation(1)), jpeg.Header(24, 32, 3, False)),
+        (picture(), jpeg.JpegHeader(24, 32, 3, True)),
+        (picture("L", progressive=True), jpeg.JpegHeader(24, 32, 1, True)),
+        (picture(icc_profile=bytes(99)), jpeg.JpegHeader(24, 32, 3, True)),
+        (picture(exif=orientation(1)), jpeg.JpegHeader(24, 32, 3, False)),
         (picture(file_format="MPO", save_all=True, append_images=[Image.new("RGB", (9, 9))]), None),
         (picture("CMYK"), None),
         (picture()[:100], None),
@@ -66,7 +66,7 @@ def test_a_png_with_any_byte_changed_is_not_whole(mode):
 def test_a_png_of_more_or_fewer_rows_than_it_promises_is_not_whole():
     encoded = picture(file_format="PNG")
     for height in (23, 25):
-        assert not png.is_whole(encoded, png.Header(height, 32, 8, 2))
+        assert not png.is_whole(encoded, png.PngHeader(height, 32, 8, 2))
 
 
 def test_training_size_leaves_a_seventh_for_crops_keeps_the_shape_and_never_enlarges():

@@ -14,7 +14,7 @@ from trainyard.errors import ConfigurationError, DataError
 from trainyard.quality.source import find_source
 from trainyard.spec import documents
 from trainyard.spec.recipe import Data, Recipe
-from trainyard.steps.preprocess.readers.files import WHOLE, Piece, find_files
+from trainyard.steps.preprocess.readers.files import WHOLE, FilePiece, find_files
 from trainyard.steps.preprocess.readers.official import with_official
 from trainyard.steps.preprocess.readers.tar import names, tar_pieces
 from trainyard.storage import tar
@@ -132,7 +132,7 @@ def test_pieces_begin_at_whole_members(tmp_path, monkeypatch):
     assert [piece.start for piece in pieces] == [0, 10752, 21504] and pieces[-1].end is None
     with path.open("rb") as stream:
         assert [next(tar.members(stream, piece.start)).name for piece in pieces] == ["n0.tar", "n1.tar", "n2.tar"]
-    assert all(isinstance(piece, Piece) for piece in pieces)
+    assert all(isinstance(piece, FilePiece) for piece in pieces)
 
 
 @pytest.mark.parametrize("content", [b"", b"<html>404</html>" * 99])
@@ -283,6 +283,8 @@ def test_members_are_found_again_by_their_place(tmp_path):
         ("img_train/dog/2.jpg", "dog"),
     ]
     assert [found.bytes(file).getvalue() for file in reversed(found.files)] == [b"yy", b"x"]
+    (tmp_path / "rows.csv").write_text("a,b\n1,2\n")
+    assert find_source(str(tmp_path)).kind == "csv", "an archive beside a table may hold anything"
     alone = find_source(str(tmp_path / "img_train.tar.gz"), "image_folder")
     assert [file.name for file in alone.files] == ["cat/1.jpg", "dog/2.jpg"]
     with pytest.raises(OSError, match="at most 268435456 are read"):

@@ -94,7 +94,8 @@ def find_source(
             others.append(file.name)
         else:
             by_kind[of].append(file)
-    commonest: Kind = max(by_kind, key=lambda candidate: len(by_kind[candidate]))
+    loose = {name: sum(not tar.is_archive(file.name) for file in several) for name, several in by_kind.items()}
+    commonest: Kind = max(by_kind, key=lambda name: (loose[name], len(by_kind[name])))  # an archive may hold anything
     chosen = kind or commonest
     files = by_kind[chosen]
     if not files:

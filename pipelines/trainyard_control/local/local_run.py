@@ -138,13 +138,13 @@ class LocalRun:
     def _leave(self, step: str, output: str, **arguments: str) -> str:
         """Have `output` committed by `step` from the outputs that it reads and `arguments`, and return it."""
         arguments |= {STEPS[name].argument: self.folders[name] for name in STEPS[step].reads}
-        own = {
+        known = {
             "checkpoints": keys.checkpoints(output),
             "input_workers": str(self.environment.input_count),
             "beam_options": self.environment.beam_options,
             "day": self.day,
         }
-        arguments |= {name: own[name] for name in STEPS[step].inputs if name in own}
+        arguments |= {name: known[name] for name in STEPS[step].inputs if name in known}
         self.unfinished = {step: output}
         if is_from(step, self.from_step):
             with storage.lease(output):

@@ -100,7 +100,8 @@ def _from_source(recipe: Recipe, examples: int | None) -> DataSummary:
 def _counted(recipe: Recipe, examples: int | None) -> tuple[int, int, str]:
     """Return the records of a local source, its classes (two if they are not told), and how they were counted."""
     path = recipe.data.path or ""
-    if recipe.data.format == "image_folder" and "://" not in path and (counted := _pictures(recipe, Path(path))):
+    is_here = "://" not in path and Path(path).exists()
+    if recipe.data.format == "image_folder" and is_here and (counted := _pictures(recipe, Path(path))):
         return counted
     if recipe.data.format == "csv" and "://" not in path:
         names = [name for name in glob.glob(path, recursive=True) if not name.endswith(".gz")]  # noqa: PTH207

@@ -92,47 +92,38 @@ def candidates(
     if environment.target == "local":
         site = sites.here(recipe)
         return [_predicted(Candidate(sites.HERE, site.workers, site.replicas), site, recipe, data, work, observations)]
-    return [
-        _on_pool(name, pool, recipe, environment, data, work, observations) for name, pool in environment.pools.items()
-    ]
+    vertex = environment.target == "vertex"  # which knows machines alone
 
+    def on_pool(name: str, pool: Pool) -> Candidate:
+        needs = placement(pool, environment.platform)
+        machine = machines.machine_of(pool, environment.platform)
+        candidate = Candidate(
+            pool=name,
+            workers=pool.workers,
+            devices=pool.workers * (pool.count or 1),
+            machine=pool.machine or (f"{machine[0]} (assumed)" if machine else "node"),
+            price=machines.price(pool, environment.platform),
+            selector=() if vertex else tuple(f"{key}={value}" for key, value in needs.node_selector.items()),
+            tolerations=()
+            if vertex
+            else tuple(dict.fromkeys(_written(taint.key, taint.value, taint.effect) for taint in needs.tolerations)),
+        )
+        if why := pool.why_no_training:
+            return replace(candidate, why=f"cannot train: {why}. {nearest_that_trains(environment.pools)}")
+        if pool.variant not in environment.images:
+            return replace(candidate, why=f"images.{pool.variant} is not in {environment.name}")
+        try:
+            site = sites.of_pool(recipe, environment, pool)
+        except ConfigurationError as error:
+            return replace(candidate, why=str(error))
+        predicted = _predicted(candidate, site, recipe, data, work, observations, pods=True)
+        if not pool.why_no_nodes:
+            return predicted
+        # Shown for comparison, and never chosen: there is no node to place a step on.
+        why = "; ".join(filter(None, [pool.why_no_nodes, predicted.why]))
+        return replace(predicted, feasible=False, why=why, selector=(), tolerations=())
 
-def _on_pool(
-    name: str,
-    pool: Pool,
-    recipe: Recipe,
-    environment: Environment,
-    data: DataSummary,
-    work: ExampleCost,
-    observations: list[Observation],
-) -> Candidate:
-    needs, vertex = placement(pool, environment.platform), environment.target == "vertex"  # which knows machines alone
-    machine = machines.machine_of(pool, environment.platform)
-    candidate = Candidate(
-        pool=name,
-        workers=pool.workers,
-        devices=pool.workers * (pool.count or 1),
-        machine=pool.machine or (f"{machine[0]} (assumed)" if machine else "node"),
-        price=machines.price(pool, environment.platform),
-        selector=() if vertex else tuple(f"{key}={value}" for key, value in needs.node_selector.items()),
-        tolerations=()
-        if vertex
-        else tuple(dict.fromkeys(_written(taint.key, taint.value, taint.effect) for taint in needs.tolerations)),
-    )
-    if why := pool.why_no_training:
-        return replace(candidate, why=f"cannot train: {why}. {nearest_that_trains(environment.pools)}")
-    if pool.variant not in environment.images:
-        return replace(candidate, why=f"images.{pool.variant} is not in {environment.name}")
-    try:
-        site = sites.of_pool(recipe, environment, pool)
-    except ConfigurationError as error:
-        return replace(candidate, why=str(error))
-    predicted = _predicted(candidate, site, recipe, data, work, observations, pods=True)
-    if not pool.why_no_nodes:
-        return predicted
-    # Shown for comparison, and never chosen: there is no node to place a step on.
-    why = "; ".join(filter(None, [pool.why_no_nodes, predicted.why]))
-    return replace(predicted, feasible=False, why=why, selector=(), tolerations=())
+    return [on_pool(name, pool) for name, pool in environment.pools.items()]
 
 
 def _predicted(

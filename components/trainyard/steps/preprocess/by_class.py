@@ -81,14 +81,14 @@ def share(rows: int, split: SplitRows) -> tuple[int, int, int]:
     fractions = [Fraction(str(fraction)) for fraction in (split.train, split.eval, split.test)]
     exact = [rows * fraction / sum(fractions) for fraction in fractions]
     counts = [floor(quota) for quota in exact]
-    remainders = sorted(range(3), key=lambda place: counts[place] - exact[place])
-    for place in remainders[: rows - sum(counts)]:
-        counts[place] += 1
+    remainders = sorted(range(3), key=lambda index: counts[index] - exact[index])
+    for index in remainders[: rows - sum(counts)]:
+        counts[index] += 1
     if rows >= 3:
-        for place in range(3):
-            if not counts[place]:
+        for index in range(3):
+            if not counts[index]:
                 counts[counts.index(max(counts))] -= 1
-                counts[place] = 1
+                counts[index] = 1
     return counts[0], counts[1], counts[2]
 
 

@@ -35,13 +35,13 @@ from trainyard.steps.preprocess.facts import near_duplicates
 from trainyard.steps.preprocess.facts.expectation import conformity
 from trainyard.steps.preprocess.facts.near_duplicates import with_looks
 from trainyard.steps.preprocess.facts.summary import SplitSummary, Summary
-from trainyard.steps.preprocess.kept import Kept, digests
 from trainyard.steps.preprocess.parts import BUCKETS, PartFile, PartWriter, buckets, fixed_bytes
-from trainyard.steps.preprocess.readers.files import WHOLE, Files, Piece
+from trainyard.steps.preprocess.readers.files import WHOLE, FilePiece, Files
 from trainyard.steps.preprocess.readers.sources import Fatal, Reader, pieces
 from trainyard.steps.preprocess.readers.tfds import Dataset
 from trainyard.steps.preprocess.split import assign, assign_rows, draw
 from trainyard.steps.preprocess.work import Work
+from trainyard.steps.preprocess.workspace import Workspace, digests
 from trainyard.storage.tar import is_archive
 
 _EXAMPLES_SHOWN = 5
@@ -103,7 +103,7 @@ class _Task:
     """What one task reads: files; of a table a piece."""
 
     paths: list[str]
-    piece: Piece = WHOLE
+    piece: FilePiece = WHOLE
 
     @property
     def files(self) -> int:
@@ -111,25 +111,25 @@ class _Task:
         return len(self.paths) if self.piece.end is None else 0
 
 
-def collect(recipe: Recipe, files: Files, dataset: Dataset | None, kept: Kept, beam_options: str) -> Collected:
-    """Leave every good record where `kept` says, but for what was kept of them, and return what was counted.
+def collect(recipe: Recipe, files: Files, dataset: Dataset | None, space: Workspace, beam_options: str) -> Collected:
+    """Leave every good record where `space` says, but for what was kept of them, and return what was counted.
 
     Raises `DataError` that names the file if one is wrong as a whole, `ConfigurationError` if the workers do not
     see the folder.
     """
-    work = kept.work
+    work = space.work
     tasks = _tasks(recipe, files, dataset)
     name = digests(recipe, [list(tasks)])[0]
     with progress.reported(len(files.paths), "files", lambda: _finished(tasks, work)):
         read = _Collect(recipe, Reader(recipe, files, dataset), work)
-        results = _results(read, tasks, kept, beam_options, files.bytes)
+        results = _results(read, tasks, space, beam_options, files.bytes)
     fatal = sorted({sentence for result in results for sentence in result.fatal})
     if fatal:
         raise DataError("\n".join(fatal[:_EXAMPLES_SHOWN]))
     bad = (*files.bad, *(item for result in results for item in result.bad))
     split_results = results
     if recipe.data.split.by == "class":
-        split_results = _split_by_class(recipe, results, name, kept, beam_options, files.bytes)
+        split_results = _split_by_class(recipe, results, name, space, beam_options, files.bytes)
     parts = [part for result in split_results for part in result.parts]
     return Collected(
         work=work,
@@ -147,13 +147,13 @@ def collect(recipe: Recipe, files: Files, dataset: Dataset | None, kept: Kept, b
 
 
 def _split_by_class(
-    recipe: Recipe, read: list[_Result], name: str, kept: Kept, beam_options: str, data_bytes: int
+    recipe: Recipe, read: list[_Result], name: str, space: Workspace, beam_options: str, data_bytes: int
 ) -> list[_Result]:
     """Return what there is in each split after the parts that were `read` are written again with their splits.
 
     name: a digest of all that was read, for a class is cut by all its rows.
     """
-    work = kept.work
+    work = space.work
     parts = [part for result in read for part in result.parts]
     tasks = dict(zip(digests(recipe, ([name, part.name] for part in parts)), parts, strict=True))
     limits = class_limits(parts, work, recipe.data.split)
@@ -165,20 +165,22 @@ def _split_by_class(
         return sum(rows for name, rows in examples.items() if name in done)
 
     with progress.reported(sum(examples.values()), "examples", assigned):
-        return _results(_SplitByClass(recipe, limits, work), tasks, kept, beam_options, data_bytes)
+        return _results(_SplitByClass(recipe, limits, work), tasks, space, beam_options, data_bytes)
 
 
-def _results(do: _Do[_Work], tasks: dict[str, _Work], kept: Kept, beam_options: str, data_bytes: int) -> list[_Result]:
-    """Return what each of `tasks` found, done now if it is not `kept`."""
-    work = kept.work
+def _results(
+    do: _Do[_Work], tasks: dict[str, _Work], space: Workspace, beam_options: str, data_bytes: int
+) -> list[_Result]:
+    """Return what each of `tasks` found, done now if it is not there."""
+    work = space.work
     before = _done(work)
-    done = {name: its for name in tasks if (its := _kept(name, kept, name in before))}
+    done = {name: its for name in tasks if (its := _reused(name, space, name in before))}
     if done:
         events.emit("kept", done=len(done), total=len(tasks), unit="tasks")
 
     def left() -> list[tuple[str, _Work]]:
-        there = _done(work)
-        return [task for task in tasks.items() if task[0] not in there]
+        finished = _done(work)
+        return [task for task in tasks.items() if task[0] not in finished]
 
     do_tasks(
         do,
@@ -298,19 +300,19 @@ def _finished(tasks: dict[str, _Task], work: Work) -> int:
     return sum(task.files for task in done if task)
 
 
-def _kept(name: str, kept: Kept, is_there: bool) -> _Result | None:
+def _reused(name: str, space: Workspace, has_document: bool) -> _Result | None:
     """Return what an earlier attempt found in the task `name`, or a run before, if its rows are there.
 
-    is_there: whether it left a document, which of a bucket's is known for all tasks by one listing.
+    has_document: whether it left a document, which of a bucket's is known for all tasks by one listing.
     """
-    if is_there and (result := _whole(name, kept.work)):
+    if has_document and (result := _whole(name, space.work)):
         return result
-    for other in kept.others:
+    for other in space.others:
         result = _whole(name, Work(str(other)))
-        if result and kept.take_over(other, [*(part.name for part in result.parts), _document(name)]):
+        if result and space.take_over(other, [*(part.name for part in result.parts), _document(name)]):
             return result
-    if is_there:
-        kept.work.remove(_document(name))
+    if has_document:
+        space.work.remove(_document(name))
     return None
 
 

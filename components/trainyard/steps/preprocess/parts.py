@@ -28,7 +28,7 @@ _LIGHT = ".light"
 _HEAVY_COLUMNS = ("raw/", "measure/")
 
 
-class Piece(Part):
+class StreamPiece(Part):
     """Rows that stand together in a part's file, as a stream of Arrow's own: from `start` on so many `bytes`.
 
     bucket: that of the first row.
@@ -48,7 +48,7 @@ class PartFile(Part):
 
     name: str
     rows: dict[Split, int]
-    pieces: dict[Split, list[Piece]]
+    pieces: dict[Split, list[StreamPiece]]
     light: dict[Split, int] = {}
 
     def is_whole(self, work: Work) -> bool:
@@ -82,13 +82,13 @@ class PartFile(Part):
                     yield ipc.open_stream(stream.read_buffer(self.light[name])).read_next_batch()
             start += self.light[name]
 
-    def pieces_between(self, split: Split, low: int, high: int) -> list[Piece]:
+    def pieces_between(self, split: Split, low: int, high: int) -> list[StreamPiece]:
         """Return the pieces that may hold rows of `split` in buckets from `low` on and below `high`."""
         pieces = self.pieces[split]
         first = [piece.bucket for piece in pieces]
         return pieces[max(0, bisect_left(first, low) - 1) : bisect_left(first, high)]
 
-    def _read(self, work: Work, pieces: list[Piece]) -> Iterator[pa.RecordBatch]:
+    def _read(self, work: Work, pieces: list[StreamPiece]) -> Iterator[pa.RecordBatch]:
         yield from opened(work.buffers([_range(self.name, pieces)])[0], pieces)
 
 
@@ -108,7 +108,7 @@ class PartWriter:
         if not len(batch):  # as data.fraction may leave a small file
             return
         self._batches.append(batch)
-        if sum(each.nbytes for each in self._batches) >= _BYTES or sum(map(len, self._batches)) >= _ROWS:
+        if sum(other.nbytes for other in self._batches) >= _BYTES or sum(map(len, self._batches)) >= _ROWS:
             yield from self.flush()
 
     def flush(self) -> Iterator[tuple[Split, pa.RecordBatch]]:
@@ -143,7 +143,7 @@ class PartWriter:
                         start = stream.tell()
                         _write_stream(stream, piece)
                         size = stream.tell() - start
-                        part.pieces[split].append(Piece(start=start, bytes=size, bucket=_Buckets(piece)[0]))
+                        part.pieces[split].append(StreamPiece(start=start, bytes=size, bucket=_Buckets(piece)[0]))
 
         def fill_light(path: Path) -> None:
             with pa.OSFile(str(path), "wb") as stream:
@@ -171,12 +171,12 @@ def _write_stream(stream: pa.NativeFile, batch: pa.RecordBatch) -> None:
         writer.write_batch(batch)
 
 
-def _range(name: str, pieces: list[Piece]) -> Range:
+def _range(name: str, pieces: list[StreamPiece]) -> Range:
     start = pieces[0].start
     return Range(name, start, pieces[-1].start + pieces[-1].bytes - start)
 
 
-def opened(content: pa.Buffer, pieces: list[Piece]) -> Iterator[pa.RecordBatch]:
+def opened(content: pa.Buffer, pieces: list[StreamPiece]) -> Iterator[pa.RecordBatch]:
     """Yield the rows of `pieces`, whose bytes are `content`."""
     for piece in pieces:
         start = piece.start - pieces[0].start

@@ -16,7 +16,6 @@ from trainyard.steps.preprocess.collect import Collected, collect
 from trainyard.steps.preprocess.describe import write_description, write_empty
 from trainyard.steps.preprocess.facts import quality
 from trainyard.steps.preprocess.facts.expectation import require_fitting
-from trainyard.steps.preprocess.kept import Kept, kept
 from trainyard.steps.preprocess.readers.files import find_files
 from trainyard.steps.preprocess.readers.official import with_official
 from trainyard.steps.preprocess.readers.tfds import read_dataset
@@ -31,6 +30,7 @@ from trainyard.steps.preprocess.transforming.features import (
 from trainyard.steps.preprocess.transforming.label import of_label
 from trainyard.steps.preprocess.transforming.module import Preprocessing, load_preprocessing
 from trainyard.steps.preprocess.transforming.transform import TransformSettings, transform
+from trainyard.steps.preprocess.workspace import Workspace, workspace
 
 _BATCH_ROWS, _BATCH_IMAGES = 1000, 64  # chosen: a batch of decoded images stays below 100 MB at 224 x 224
 
@@ -50,12 +50,12 @@ def run(recipe: Recipe, output: Path, beam_options: str = "", day: str = "") -> 
         raise ConfigurationError(
             "data.store: raw leaves the module's preprocessing_fn no encoded images. Use original or training_size."
         )
-    with kept(recipe, output, beam_options) as work:
+    with workspace(recipe, output, beam_options) as work:
         _preprocess(recipe, custom, output, work, beam_options, day_of(day))
 
 
 def _preprocess(
-    recipe: Recipe, custom: Preprocessing | None, output: Path, work: Kept, beam_options: str, day: str
+    recipe: Recipe, custom: Preprocessing | None, output: Path, work: Workspace, beam_options: str, day: str
 ) -> None:
     start = time.monotonic()
     collected = _collect(recipe, work, beam_options, day)
@@ -104,7 +104,7 @@ def _require_literal(output: Path) -> None:
         )
 
 
-def _collect(recipe: Recipe, work: Kept, beam_options: str, day: str) -> Collected:
+def _collect(recipe: Recipe, work: Workspace, beam_options: str, day: str) -> Collected:
     path = recipe.data.path or _write_bundled(recipe, work)
     files = find_files(recipe.data, path, day)
     if recipe.data.split.by == "folder":
@@ -117,7 +117,7 @@ def _collect(recipe: Recipe, work: Kept, beam_options: str, day: str) -> Collect
     return collected
 
 
-def _write_bundled(recipe: Recipe, work: Kept) -> str:
+def _write_bundled(recipe: Recipe, work: Workspace) -> str:
     from trainyard.steps.preprocess.readers.bundled import write_breast_cancer, write_digits  # a second: scikit-learn
 
     folder = work.folder / "bundled"

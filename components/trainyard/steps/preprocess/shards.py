@@ -77,11 +77,11 @@ def read_shard(
     if not slices:
         return
     names = [name for name in slices[0].schema.names if name != _IMAGE]
-    rows = pa.Table.from_batches([each.select(names) for each in slices]).combine_chunks()
-    keys = np.concatenate([fixed_bytes(each["order"]) for each in slices]).copy().view(">u8")
+    rows = pa.Table.from_batches([item.select(names) for item in slices]).combine_chunks()
+    keys = np.concatenate([fixed_bytes(item["order"]) for item in slices]).copy().view(">u8")
     order = np.lexsort((keys[:, 1], keys[:, 0]))
-    of_slice = np.repeat(np.arange(len(slices)), [len(each) for each in slices])
-    of_row = np.concatenate([np.arange(len(each)) for each in slices])
+    of_slice = np.repeat(np.arange(len(slices)), [len(item) for item in slices])
+    of_row = np.concatenate([np.arange(len(item)) for item in slices])
     for start in range(0, len(order), batch_size):
         chosen = order[start : start + batch_size]
         batch = rows.take(pa.array(chosen)).combine_chunks().to_batches()[0]

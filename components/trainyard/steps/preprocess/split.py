@@ -44,9 +44,9 @@ def assign_rows(
     if data.fraction < 1:
         contents = batch["content"].to_pylist()
         draws = _uniform(b"fraction", seed, contents).tolist()
-        left = [split != "train" or drawn < data.fraction for split, drawn in zip(splits, draws, strict=True)]
-        batch = batch.filter(pa.array(left, pa.bool_()))
-        splits = [split for split, used in zip(splits, left, strict=True) if used]
+        remaining = [split != "train" or drawn < data.fraction for split, drawn in zip(splits, draws, strict=True)]
+        batch = batch.filter(pa.array(remaining, pa.bool_()))
+        splits = [split for split, used in zip(splits, remaining, strict=True) if used]
     contents, sources, labels = (batch[name].to_pylist() for name in ("content", "source", "label"))
     orders = order_keys(contents, sources, seed)
     if data.weight:
@@ -63,7 +63,7 @@ def assign_rows(
 def _sum_of(words: NDArray[np.uint32]) -> int:
     """Return the sum of numbers of 256 bits modulo 2^256, their `words` (numbers, 8) from the highest on."""
     sums = words.sum(axis=0, dtype=np.uint64).tolist()
-    return int(sum(total << 32 * place for place, total in enumerate(reversed(sums)))) % 2**256
+    return int(sum(total << 32 * index for index, total in enumerate(reversed(sums)))) % 2**256
 
 
 def _splits(batch: pa.RecordBatch, seed: int, split: SplitRows) -> list[Split]:

@@ -203,9 +203,9 @@ def _requests(ranges: Iterable[tuple[Range, int]]) -> Iterator[tuple[Range, int]
             yield Range(item.name, item.start + passed, size), at + passed
 
 
-def _gone(place: str, name: str) -> ConfigurationError:
+def _gone(folder: str, name: str) -> ConfigurationError:
     return ConfigurationError(
-        f"{place}/{name}: was removed while preprocess was using it. Run the same command again, and see which rule "
+        f"{folder}/{name}: was removed while preprocess was using it. Run the same command again, and see which rule "
         "of the bucket removes what is new."
     )
 

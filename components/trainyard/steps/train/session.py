@@ -67,8 +67,8 @@ def train(
     rank, engine = current_rank(), engines.create_engine()
     watchdog, past = training_watchdog(rank), past or Past()
     fetching = feed.errors(watchdog.note_progress) if feed else nullcontext()
-    feeding = service.errors() if service else nullcontext()
-    with _peer_losses(engine, rank), watchdog.watching(), reading(examples), fetching, feeding:
+    serving = service.errors() if service else nullcontext()
+    with _peer_losses(engine, rank), watchdog.watching(), reading(examples), fetching, serving:
         measured, seconds = _start(engine)
         start = time.perf_counter()
         folder = open_examples(examples)

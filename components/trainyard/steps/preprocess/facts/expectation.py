@@ -30,15 +30,15 @@ def conformity(rows: pa.RecordBatch, data: Data) -> Conformity:
     return check_rows(schema, Rows(rows.num_rows, columns, lambda index: sources[index].as_py()))
 
 
-def require_fitting(found: Conformity, data: Data) -> None:
+def require_fitting(conformity: Conformity, data: Data) -> None:
     """Raise `DataError` with every anomaly if what was found does not fit the recipe's schema."""
     schema = data.expected
     if schema is None:
         return
-    listed: list[Anomaly] = anomalies(schema, found)
+    listed: list[Anomaly] = anomalies(schema, conformity)
     if listed:
         count = f"{len(listed)} {'anomaly' if len(listed) == 1 else 'anomalies'}"
-        lines = [f"data.schema: the data do not fit, {count}:", *(f"{each.sentence}." for each in listed[:_SHOWN])]
+        lines = [f"data.schema: the data do not fit, {count}:", *(f"{entry.sentence}." for entry in listed[:_SHOWN])]
         raise DataError("\n".join(lines))
 
 

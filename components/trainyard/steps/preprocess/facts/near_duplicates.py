@@ -31,8 +31,8 @@ def warnings(parts: list[PartFile], work: Work) -> list[str]:
     splits = np.concatenate(
         [np.repeat(np.arange(len(SPLITS)), [part.rows[split] for split in SPLITS]) for part in parts]
     )
-    found = near(looks)
-    pairs = sorted((apart, pair) for pair, apart in found.items() if splits[pair[0]] != splits[pair[1]])
+    distances = near(looks)
+    pairs = sorted((apart, pair) for pair, apart in distances.items() if splits[pair[0]] != splits[pair[1]])
     if not pairs:
         return []
     shown = [" ≈ ".join(sorted(_name(parts, work, splits, row) for row in pair)) for _, pair in pairs[:_SHOWN]]

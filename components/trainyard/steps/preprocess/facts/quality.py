@@ -67,8 +67,8 @@ def warnings(collected: Collected) -> list[str]:
     if repeats:
         first = collected.repeated[0]
         apart = [group for group in collected.repeated if len(group.splits) > 1]
-        kept = "kept" if apart else "kept, and in the same split"
-        warnings.append(f"{repeats} examples repeat another one ({kept}), such as {' = '.join(first.sources)}.")
+        fate = "kept" if apart else "kept, and in the same split"
+        warnings.append(f"{repeats} examples repeat another one ({fate}), such as {' = '.join(first.sources)}.")
         if apart:
             warnings.append(
                 f"{len(apart)} groups of equal examples lie in different splits, so a model is judged by what it has "

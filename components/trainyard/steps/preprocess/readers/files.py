@@ -38,7 +38,7 @@ _BYTES_PER_PIXEL = 4  # chosen: 8 bits a channel and an alpha channel, not compr
 
 
 @dataclass(frozen=True)
-class Piece:
+class FilePiece:
     """Some rows of a file: from `start` on, which has the row number `row`, up to `end`; None for the file's end.
 
     start, end: bytes of a CSV file, whose first piece has the header too, and row groups of a Parquet file.
@@ -49,7 +49,7 @@ class Piece:
     row: int = 1
 
 
-WHOLE = Piece()
+WHOLE = FilePiece()
 
 
 @dataclass(frozen=True)
@@ -136,8 +136,8 @@ def find_files(data: Data, path: str, day: str = "") -> Files:
         return _in_window(data, day)
     files = _listed(data, path)
     if not files.paths and not files.bad:
-        wanted = " or ".join(_PATTERNS[data.format])
-        raise DataError(f"data.path: {path}: no files found. Looked for {wanted}. Correct data.path in the recipe.")
+        patterns = " or ".join(_PATTERNS[data.format])
+        raise DataError(f"data.path: {path}: no files found. Looked for {patterns}. Correct data.path in the recipe.")
     return files
 
 
@@ -170,13 +170,13 @@ def _from(root: str, files: Files, name: str) -> str:
 
 def _listed(data: Data, path: str) -> Files:
     listed = listing.list_files(path)
-    wanted = [file for file in listed.files if not listed.is_folder or _is_wanted(file.name, data)]
-    bad = [file for file in (_limited(file, data) for file in wanted) if file.reason]
+    chosen = [file for file in listed.files if not listed.is_folder or _is_wanted(file.name, data)]
+    bad = [file for file in (_limited(file, data) for file in chosen) if file.reason]
     if bad and data.format != "image_folder":
         raise DataError(_refusal(path, bad))
     names = {file.name for file in bad}
-    left_out = {file.name for file in listed.files} - {file.name for file in wanted}
-    good = [file for file in wanted if file.name not in names]
+    left_out = {file.name for file in listed.files} - {file.name for file in chosen}
+    good = [file for file in chosen if file.name not in names]
     return Files(
         listed.root,
         [f"{listed.root.rstrip('/')}/{file.name}" for file in good],

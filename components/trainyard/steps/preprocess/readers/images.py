@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trainyard.spec.recipe import Data
 from trainyard.steps.preprocess.readers.files import image_limit, too_many_bytes
-from trainyard.steps.preprocess.readers.pictures.check import Limits, check_image
+from trainyard.steps.preprocess.readers.pictures.check import PictureLimits, check_image
 from trainyard.steps.preprocess.readers.pictures.store import Store
 from trainyard.steps.preprocess.readers.records import Record, content_digest
 
@@ -17,6 +17,6 @@ def image_record(encoded: bytes, label: str, source: str, data: Data) -> Record:
     if len(encoded) > image_limit(data):
         raise too_many_bytes(len(encoded), image_limit(data))
     store = Store(data.stored, data.image_size)
-    image = check_image(encoded, Limits(data.max_image_pixels, data.channels, store))
+    image = check_image(encoded, PictureLimits(data.max_image_pixels, data.channels, store))
     measures = {"height": float(image.height), "width": float(image.width), "bytes": float(len(encoded))}
     return Record(source, label, {"image": image.encoded}, content_digest({"image": encoded}), measures)

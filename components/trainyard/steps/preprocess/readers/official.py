@@ -41,14 +41,14 @@ def with_official(files: Files, data: Data) -> Files:
     """
     official, others = _splits(files, data)
     names = {path: files.name(path) for path in files.paths}
-    kept = [place for place, path in enumerate(files.paths) if official.split(names[path])]
+    indices = [index for index, path in enumerate(files.paths) if official.split(names[path])]
     bad = tuple(item for item in files.bad if official.split(item.source))
     left_out = {name for name in others if name not in (_LIST, _KAGGLE, _KIT)}
     files = replace(
         files,
-        paths=[files.paths[place] for place in kept],
-        states=[files.states[place] for place in kept],
-        sizes=[files.sizes[place] for place in kept],
+        paths=[files.paths[index] for index in indices],
+        states=[files.states[index] for index in indices],
+        sizes=[files.sizes[index] for index in indices],
         bad=bad,
         left_out=tuple(sorted({*files.left_out, *left_out})),
         official=official,
@@ -80,10 +80,10 @@ def _splits(files: Files, data: Data) -> tuple[Official, list[str]]:
     what = "split" if data.format == "tfds" else "folder or archive"
     if "train" not in called or judge is None:
         missing = "trains (train)" if "train" not in called else f"judges ({', '.join(pictures.JUDGES)})"
-        there = sorted({name.partition("/")[0] for name in names})
+        folders = sorted({name.partition("/")[0] for name in names})
         raise DataError(
             f"data.split: by: folder finds no {what} that {missing} in {files.root}. There are: "
-            f"{', '.join(there[:_SHOWN])}{' …' if len(there) > _SHOWN else ''}. Name the folder that holds both as "
+            f"{', '.join(folders[:_SHOWN])}{' …' if len(folders) > _SHOWN else ''}. Name the folder that holds both as "
             "data.path, or split by content."
         )
     for name in ("train", judge):
@@ -125,19 +125,19 @@ def _from_kit(path: str) -> dict[str, str]:
     import numpy as np
     from scipy.io import loadmat  # a second
 
-    wanted = dict.fromkeys((_TRUTH, _META), b"")
+    members = dict.fromkeys((_TRUTH, _META), b"")
     with open_file(path) as stream:
         for member in tar.members(stream):
-            if (name := member.name.rpartition("/")[2]) in wanted and not member.reason:
+            if (name := member.name.rpartition("/")[2]) in members and not member.reason:
                 stream.seek(member.at)
-                wanted[name] = stream.read(min(member.size, _MOST_BYTES))
-    if not all(wanted.values()):
+                members[name] = stream.read(min(member.size, _MOST_BYTES))
+    if not all(members.values()):
         raise DataError(f"data.path: {path}: lacks {_TRUTH} or {_META}. Download ImageNet's development kit again.")
     try:
-        synsets = np.ravel(loadmat(io.BytesIO(wanted[_META]), squeeze_me=True)["synsets"])
+        synsets = np.ravel(loadmat(io.BytesIO(members[_META]), squeeze_me=True)["synsets"])
         classes = {int(row[0]): str(row[1]) for row in synsets if not int(row[4])}
-        numbers = [int(line) for line in wanted[_TRUTH].split()]
-        return {str(place): classes[number] for place, number in enumerate(numbers, 1)}
+        numbers = [int(line) for line in members[_TRUTH].split()]
+        return {str(row): classes[number] for row, number in enumerate(numbers, 1)}
     except (ValueError, KeyError, TypeError, IndexError, NotImplementedError) as error:
         raise DataError(
             f"data.path: {path}: {_META} and {_TRUTH} are not what ImageNet's development kit has ({error!r}). "
@@ -168,8 +168,8 @@ def _check(files: Files) -> None:
     if unseen or not classes["train"]:
         return
     train = next(part for part, split in official.parts.items() if split == "train")
-    for here, other, there in ((judge, train, "test"), (train, judge, "train")):
-        alone = sorted(str(name) for name in classes[there] - classes["train" if there == "test" else "test"])
+    for here, other, where in ((judge, train, "test"), (train, judge, "train")):
+        alone = sorted(str(name) for name in classes[where] - classes["train" if where == "test" else "test"])
         if alone:
             raise DataError(
                 f"data.path: {files.root}: {len(alone)} classes are in {here} and not in {other}, such as "

@@ -111,17 +111,17 @@ def record_batch(records: Sequence[Record], data: Data) -> pa.RecordBatch:
 
 def in_batches(items: Iterable[Record | _Other], data: Data) -> Iterator[pa.RecordBatch | _Other]:
     """Yield the records of `items` in batches, and what is no record as it comes."""
-    held: list[Record] = []
-    held_bytes = 0
+    pending: list[Record] = []
+    pending_bytes = 0
     for item in items:
         if not isinstance(item, Record):
             yield item
             continue
         size = sum(len(value) if isinstance(value, str | bytes) else 8 for value in item.raw.values())
-        if held and (len(held) == MOST_ROWS or held_bytes + size > MOST_BYTES):
-            yield record_batch(held, data)
-            held, held_bytes = [], 0
-        held.append(item)
-        held_bytes += size
-    if held:
-        yield record_batch(held, data)
+        if pending and (len(pending) == MOST_ROWS or pending_bytes + size > MOST_BYTES):
+            yield record_batch(pending, data)
+            pending, pending_bytes = [], 0
+        pending.append(item)
+        pending_bytes += size
+    if pending:
+        yield record_batch(pending, data)

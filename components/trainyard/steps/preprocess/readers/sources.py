@@ -18,8 +18,8 @@ from trainyard.quality.tables.dialect import Dialect
 from trainyard.spec.recipe import Data, Recipe
 from trainyard.steps.preprocess.readers.files import (
     WHOLE,
+    FilePiece,
     Files,
-    Piece,
     image_limit,
     open_file,
     read_at_most,
@@ -55,7 +55,7 @@ class Reader:
         self._root = replace(files, paths=[], states=[], sizes=[], bad=(), left_out=())
         self._dataset = dataset
 
-    def read(self, paths: Sequence[str], piece: Piece = WHOLE) -> Iterator[pa.RecordBatch | Quarantined | Fatal]:
+    def read(self, paths: Sequence[str], piece: FilePiece = WHOLE) -> Iterator[pa.RecordBatch | Quarantined | Fatal]:
         """Yield what the files at `paths` hold; of a table its `piece`.
 
         Raises `TransientError` if a bucket does not answer any more.
@@ -65,12 +65,12 @@ class Reader:
             progress.count("records", len(item) if isinstance(item, pa.RecordBatch) else 1)
             yield item
 
-    def _images(self, paths: Sequence[str], piece: Piece) -> Iterator[pa.RecordBatch | Quarantined | Fatal]:
+    def _images(self, paths: Sequence[str], piece: FilePiece) -> Iterator[pa.RecordBatch | Quarantined | Fatal]:
         read = {path: partial(self._archive, piece) if is_archive(path) else self._image for path in paths}
         items = (item for path in paths for item in self._guarded(path, read[path], counts=piece.end is None))
         return in_batches(items, self._recipe.data)
 
-    def _files(self, paths: Sequence[str], piece: Piece) -> Iterator[pa.RecordBatch | Quarantined | Fatal]:
+    def _files(self, paths: Sequence[str], piece: FilePiece) -> Iterator[pa.RecordBatch | Quarantined | Fatal]:
         for path in paths:
             yield from self._guarded(path, partial(self._rows, piece), counts=piece.end is None)
 
@@ -91,7 +91,7 @@ class Reader:
     def _image(self, path: str, name: str) -> Iterator[Record | Quarantined]:
         yield self._judged(name, self._root.name_in_day(path), lambda: _encoded(path, self._recipe))
 
-    def _archive(self, piece: Piece, path: str, name: str) -> Iterator[Record | Quarantined]:
+    def _archive(self, piece: FilePiece, path: str, name: str) -> Iterator[Record | Quarantined]:
         """Yield the pictures of the archive at `path`, which is read as a folder; one that is the source, as its root.
 
         An archive in it is read likewise.
@@ -108,20 +108,20 @@ class Reader:
                     source = f"{name}/{member.name}/{inner.name}"
                     yield self._member(stream, inner, source, f"{folder}{as_folder(member.name)}/{inner.name}")
 
-    def _member(self, stream: IO[bytes], member: tar.Member, source: str, place: str) -> Record | Quarantined:
+    def _member(self, stream: IO[bytes], member: tar.Member, source: str, name: str) -> Record | Quarantined:
         if member.reason:
             return Quarantined(source=source, reason=member.reason, detail=member.detail)
-        return self._judged(source, place, lambda: _member_bytes(stream, member, self._recipe))
+        return self._judged(source, name, lambda: _member_bytes(stream, member, self._recipe))
 
-    def _judged(self, source: str, place: str, read: Callable[[], bytes]) -> Record | Quarantined:
-        """Return the picture that `read` reads; place: its name, with archives as folders, which says its class."""
+    def _judged(self, source: str, name: str, read: Callable[[], bytes]) -> Record | Quarantined:
+        """Return the picture that `read` reads; name: its own, with archives as folders, which says its class."""
         official, recipe = self._root.official, self._recipe
         try:
             if official is None:
-                folder, slash, _ = place.partition("/")
+                folder, slash, _ = name.partition("/")
                 label, split = folder if slash else None, ""
             else:
-                label, split = official.folder(place) or official.label(place), official.split(place) or ""
+                label, split = official.folder(name) or official.label(name), official.split(name) or ""
             if label is None:
                 raise BadRecord("missing_label", "the file lies in no class folder")
             label = typed_label(label, "the folder", recipe.data, "classification")
@@ -129,7 +129,7 @@ class Reader:
         except BadRecord as error:
             return Quarantined(source=source, reason=error.reason, detail=error.detail)
 
-    def _rows(self, piece: Piece, path: str, name: str) -> Iterator[pa.RecordBatch | Quarantined]:
+    def _rows(self, piece: FilePiece, path: str, name: str) -> Iterator[pa.RecordBatch | Quarantined]:
         if self._recipe.data.format == "csv":
             return read_csv_batches(path, name, self._recipe, piece)
         if self._recipe.data.format == "parquet":
@@ -145,7 +145,7 @@ def _of_split(item: pa.RecordBatch | Quarantined, split: str) -> pa.RecordBatch 
     return item.drop_columns("split_by").append_column("split_by", pa.array([split] * len(item), pa.string()))
 
 
-def pieces(path: str, size: int, data: Data) -> list[Piece]:
+def pieces(path: str, size: int, data: Data) -> list[FilePiece]:
     """Return the pieces of the file of `size` bytes at `path` that can be read apart."""
     if data.format == "csv":
         return csv_pieces(path, size, Dialect.of(data))

@@ -104,16 +104,16 @@ class _Judge:
             yield from self.items(group[len(group) // 2 :])
             return
         plain = np.flatnonzero(~odd)
-        taken = pa.array(plain)
-        sources = pa.array([example.source for example in group], pa.string()).take(taken)
-        batch, found = self._columns.check({name: column.take(taken) for name, column in texts.items()}, sources)
-        bad = {int(plain[place]): item for place, item in found.items()}
-        for place in np.flatnonzero(odd).tolist():
-            item = _item(group[place], self._recipe, self._dataset)
+        indices = pa.array(plain)
+        sources = pa.array([example.source for example in group], pa.string()).take(indices)
+        batch, bad_rows = self._columns.check({name: column.take(indices) for name, column in texts.items()}, sources)
+        bad = {int(plain[index]): item for index, item in bad_rows.items()}
+        for index in np.flatnonzero(odd).tolist():
+            item = _item(group[index], self._recipe, self._dataset)
             if isinstance(item, Record):
                 raise AssertionError(f"{item.source}: a column of it is odd, the example is not")
             if item is not None:
-                bad[place] = item
+                bad[index] = item
         if batch.num_rows:
             yield batch
         yield from (item for _, item in sorted(bad.items()))
@@ -153,10 +153,10 @@ def _serialized(example: _Example) -> bytes:
 def _column_texts(decoded: pa.RecordBatch, name: str, separator: str | None) -> tuple[pa.Array, Mask]:
     """Return the value of each example as `_text` does, and which examples have several though they may not."""
     rows = decoded.num_rows
-    place = decoded.schema.get_field_index(name)
-    if place < 0 or decoded.column(place).null_count == rows:
+    index = decoded.schema.get_field_index(name)
+    if index < 0 or decoded.column(index).null_count == rows:
         return pa.array([""] * rows, pa.string()), np.zeros(rows, np.bool_)
-    lists = decoded.column(place)
+    lists = decoded.column(index)
     if separator is not None:
         values = pa.ListArray.from_arrays(lists.offsets, _value_texts(lists.values))
         joined = pc.if_else(lists.is_valid(), pc.binary_join(values, separator), "")

@@ -95,10 +95,10 @@ def _rows(values: NDArray[np.uint8]) -> list[bytes]:
 
 def _varints(values: NDArray[np.int64]) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
     """Return uint8 (rows, values, 10), the numbers as varints, and which of these bytes they have."""
-    left: NDArray[np.uint64] = values.view(np.uint64)[:, :, None] >> np.arange(0, 7 * _VARINT_BYTES, 7, dtype=np.uint64)
-    groups = np.bitwise_and(left, _LARGEST_OF_A_BYTE).astype(np.uint8)
+    bits: NDArray[np.uint64] = values.view(np.uint64)[:, :, None] >> np.arange(0, 7 * _VARINT_BYTES, 7, dtype=np.uint64)
+    groups = np.bitwise_and(bits, _LARGEST_OF_A_BYTE).astype(np.uint8)
     used = np.ones(groups.shape, np.bool_)
-    used[:, :, 1:] = left[:, :, 1:] > 0
+    used[:, :, 1:] = bits[:, :, 1:] > 0
     groups[:, :, :-1] += np.uint8(0x80) * used[:, :, 1:]
     return groups, used
 

@@ -59,7 +59,7 @@ def _round_learned(model: SavedModel) -> None:
 
 def _renumbered(model: SavedModel) -> SavedModel:
     libraries = [meta_graph.graph_def.library for meta_graph in model.meta_graphs]
-    matches = [_NUMBERED.fullmatch(function.signature.name) for each in libraries for function in each.function]
+    matches = [_NUMBERED.fullmatch(function.signature.name) for item in libraries for function in item.function]
     ordered = sorted({match[0]: match for match in matches if match}.values(), key=lambda match: int(match[2]))
     names = {f'"{match[0]}"': f'"{match[1]}{rank}"' for rank, match in enumerate(ordered)}
     text = text_format.MessageToString(model)
@@ -68,7 +68,7 @@ def _renumbered(model: SavedModel) -> SavedModel:
         library.function.sort(key=lambda function: function.signature.name)
         for function in library.function:
             function.node_def.sort(key=lambda node: node.name)
-        for attributes in (argument.attr for each in library.function for argument in each.arg_attr.values()):
+        for attributes in (argument.attr for item in library.function for argument in item.arg_attr.values()):
             if "_user_specified_name" in attributes and attributes["_user_specified_name"].s.isdigit():
                 del attributes["_user_specified_name"]
     return renumbered

@@ -41,7 +41,7 @@ class CheckedImage:
 
 
 @dataclass(frozen=True)
-class Limits:
+class PictureLimits:
     """max_pixels: of a picture, by its header. channels: 1 or 3, as the model takes them."""
 
     max_pixels: int
@@ -49,7 +49,7 @@ class Limits:
     store: Store = field(default_factory=Store)
 
 
-def check_image(encoded: bytes, limits: Limits) -> CheckedImage:
+def check_image(encoded: bytes, limits: PictureLimits) -> CheckedImage:
     """Return the picture as it is stored: its bytes as they came unless they would not come out the same in training.
 
     At its own size it is re-encoded, as PNG, only for an EXIF orientation other than upright, CMYK, an animation (its
@@ -72,12 +72,12 @@ def check_image(encoded: bytes, limits: Limits) -> CheckedImage:
         raise BadRecord("truncated_image", str(error)) from error
 
 
-def _check_size(height: int, width: int, limits: Limits) -> None:
+def _check_size(height: int, width: int, limits: PictureLimits) -> None:
     if width * height > limits.max_pixels:
         raise BadRecord("too_many_pixels", f"{width} x {height} pixels, at most {limits.max_pixels} are taken")
 
 
-def _plain_jpeg(encoded: bytes, limits: Limits) -> CheckedImage | None:
+def _plain_jpeg(encoded: bytes, limits: PictureLimits) -> CheckedImage | None:
     header = jpeg.read_header(encoded) if encoded.startswith(jpeg.MAGIC) else None
     if header is None or not header.plain:
         return None
@@ -85,7 +85,7 @@ def _plain_jpeg(encoded: bytes, limits: Limits) -> CheckedImage | None:
     return _by_libjpeg(encoded, header, 1, limits)
 
 
-def _turned_jpeg(encoded: bytes, image: Image.Image, limits: Limits) -> CheckedImage | None:
+def _turned_jpeg(encoded: bytes, image: Image.Image, limits: PictureLimits) -> CheckedImage | None:
     """Judge a JPEG whose header holds more, such as EXIF, by what Pillow read in it."""
     header = jpeg.read_header(encoded) if image.format == "JPEG" else None
     if header is None or image.mode not in KEPT_MODES["JPEG"] or getattr(image, "n_frames", 1) != 1:
@@ -93,13 +93,15 @@ def _turned_jpeg(encoded: bytes, image: Image.Image, limits: Limits) -> CheckedI
     return _by_libjpeg(encoded, header, image.getexif().get(ORIENTATION, 1), limits)
 
 
-def _by_libjpeg(encoded: bytes, header: jpeg.Header, orientation: int, limits: Limits) -> CheckedImage | None:
+def _by_libjpeg(
+    encoded: bytes, header: jpeg.JpegHeader, orientation: int, limits: PictureLimits
+) -> CheckedImage | None:
     on_its_side = orientation in _ON_ITS_SIDE
     height, width = (header.width, header.height) if on_its_side else (header.height, header.width)
     size = limits.store.size(height, width)
     if size is None:
-        kept = orientation == 1 and jpeg.is_whole(encoded)
-        return CheckedImage(encoded, height, width) if kept else None
+        as_stored = orientation == 1 and jpeg.is_whole(encoded)
+        return CheckedImage(encoded, height, width) if as_stored else None
     smallest = size[::-1] if on_its_side else size
     pixels = jpeg.decode(encoded, header, smallest=smallest, channels=limits.channels)
     if pixels is None:
@@ -109,7 +111,7 @@ def _by_libjpeg(encoded: bytes, header: jpeg.Header, orientation: int, limits: L
     return CheckedImage(limits.store.encoded(upright, "JPEG", limits.channels), height, width)
 
 
-def _plain_png(encoded: bytes, limits: Limits) -> CheckedImage | None:
+def _plain_png(encoded: bytes, limits: PictureLimits) -> CheckedImage | None:
     header = png.read_header(encoded) if encoded.startswith(png.MAGIC) else None
     if header is None or header.height * header.width > limits.max_pixels:
         return None
@@ -117,7 +119,7 @@ def _plain_png(encoded: bytes, limits: Limits) -> CheckedImage | None:
     return CheckedImage(encoded, header.height, header.width) if stays and png.is_whole(encoded, header) else None
 
 
-def _by_pillow(encoded: bytes, image: Image.Image, limits: Limits) -> CheckedImage:
+def _by_pillow(encoded: bytes, image: Image.Image, limits: PictureLimits) -> CheckedImage:
     image.load()
     plain = _is_plain(image)
     upright = image if plain else ImageOps.exif_transpose(image)

@@ -24,7 +24,7 @@ _OVER = 1.25  # measured: 41 to 42 dB from here on against a resize of the whole
 
 
 @dataclass(frozen=True)
-class Header:
+class JpegHeader:
     """Size in pixels as stored, channels (1 or 3), and whether the picture is upright and alone beyond doubt."""
 
     height: int
@@ -33,7 +33,7 @@ class Header:
     plain: bool
 
 
-def read_header(encoded: bytes) -> Header | None:
+def read_header(encoded: bytes) -> JpegHeader | None:
     """Return the header of a Huffman-coded JPEG of 8 bits, grey or in colours; None if it is, or may be, another kind.
 
     Source: ITU-T T.81, annex B.
@@ -45,7 +45,7 @@ def read_header(encoded: bytes) -> Header | None:
         if length < 2 or end > len(encoded):
             return None
         if marker == _SOS:
-            return Header(*size, plain) if size and tables == {_DHT, _DQT} else None
+            return JpegHeader(*size, plain) if size and tables == {_DHT, _DQT} else None
         if marker in _SOF:
             if size is not None or (size := _frame(encoded[body:end])) is None:
                 return None
@@ -88,7 +88,7 @@ def is_whole(encoded: bytes) -> bool:
     return _decode(encoded, colorspace="GRAY", min_height=1, min_width=1, min_factor=8) is not None
 
 
-def decode(encoded: bytes, header: Header, *, smallest: tuple[int, int], channels: int) -> NDArray[np.uint8] | None:
+def decode(encoded: bytes, header: JpegHeader, *, smallest: tuple[int, int], channels: int) -> NDArray[np.uint8] | None:
     """Return the pixels (height, width, 1 or 3), None if libjpeg warns of anything.
 
     It is shrunk by 2, 4 or 8 while it is decoded if it stays larger than (height, width) `smallest` by a quarter.

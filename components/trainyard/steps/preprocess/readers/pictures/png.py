@@ -19,7 +19,7 @@ _KEYWORDS = frozenset(
 
 
 @dataclass(frozen=True)
-class Header:
+class PngHeader:
     """What the first chunk says."""
 
     height: int
@@ -33,7 +33,7 @@ class Header:
         return 1 + (self.width * self.bits * _CHANNELS[self.colour] + 7) // 8
 
 
-def read_header(encoded: bytes) -> Header | None:
+def read_header(encoded: bytes) -> PngHeader | None:
     """Return the header of a PNG that is not interlaced; None if it is another kind, or broken.
 
     Source: https://www.w3.org/TR/png-3/.
@@ -44,10 +44,10 @@ def read_header(encoded: bytes) -> Header | None:
     known = bits in _DEPTHS.get(colour, ()) and not (compression or filters or interlace)
     if not known or not (0 < width <= _MAX_SIDE and 0 < height <= _MAX_SIDE and width * height * 4 < _MAX_BYTES):
         return None
-    return Header(height, width, bits, colour)
+    return PngHeader(height, width, bits, colour)
 
 
-def is_whole(encoded: bytes, header: Header) -> bool:
+def is_whole(encoded: bytes, header: PngHeader) -> bool:
     """Whether its chunks are of the usual kinds, unharmed, and hold exactly the rows that the header promises."""
     data = _image_data(encoded, header)
     if data is None:
@@ -60,7 +60,7 @@ def is_whole(encoded: bytes, header: Header) -> bool:
     return stream.eof and not stream.unused_data and len(rows) == expected and max(rows[:: header.row_bytes]) <= 4
 
 
-def _image_data(encoded: bytes, header: Header) -> bytes | None:
+def _image_data(encoded: bytes, header: PngHeader) -> bytes | None:
     """Return the compressed rows, None if a chunk is broken or of a kind that needs a decoder's opinion."""
     position, last = 33, b"IHDR"
     data: list[bytes] = []
@@ -90,7 +90,7 @@ def _is_chunk_whole(encoded: bytes, position: int, length: int) -> bool:
     )
 
 
-def _is_plain(name: bytes, body: bytes, header: Header, seen: set[bytes]) -> bool:
+def _is_plain(name: bytes, body: bytes, header: PngHeader, seen: set[bytes]) -> bool:
     """Whether no decoder here makes anything of the chunk, or all of them the same."""
     if name == b"PLTE":
         return header.colour == _PALETTE and len(body) % 3 == 0 and 0 < len(body) // 3 <= 1 << header.bits

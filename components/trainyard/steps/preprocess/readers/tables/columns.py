@@ -74,12 +74,12 @@ class ColumnJudge:
         judged = [*labels, *columns.values(), *computed, *weight, *split]
         bad = np.logical_or.reduce([*(column.bad for column in judged), *derived.mistyped.values()]) & derived.left
         quarantined = {}
-        for place in np.flatnonzero(bad).tolist():
-            row = {name: column[place].as_py() for name, column in texts.items()}
-            quarantined[place] = self._quarantined(row, sources[place].as_py())
+        for row_index in np.flatnonzero(bad).tolist():
+            row = {name: column[row_index].as_py() for name, column in texts.items()}
+            quarantined[row_index] = self._quarantined(row, sources[row_index].as_py())
         content = _digests([part for _, column in sorted(columns.items()) for part in column.digest_parts], len(bad))
         values = [column.values for column in (*columns.values(), *computed, *weight, *split)]
-        label = pc.binary_join_element_wise(*(each.values for each in labels), LABELS_APART)
+        label = pc.binary_join_element_wise(*(arrays.values for arrays in labels), LABELS_APART)
         batch = pa.RecordBatch.from_arrays([sources, label, content, *values], schema=batch_schema(self._data))
         good = derived.left & ~bad
         return batch if good.all() else batch.filter(pa.array(good)), quarantined

@@ -62,15 +62,15 @@ class Ahead:
         return line
 
     def _read(self, size: int) -> bool:
-        wanted = max(size, _CHUNK)
-        more = self._stream.read(wanted if self._left is None else min(wanted, self._left))
+        least = max(size, _CHUNK)
+        more = self._stream.read(least if self._left is None else min(least, self._left))
         self._left = None if self._left is None else self._left - len(more)
         self._held, self._at = self._held[self._at :] + more, 0
         return bool(more)
 
 
 @dataclass(frozen=True)
-class Block:
+class RowBlock:
     """Whole rows of a file.
 
     content: those that have as many cells as the header, each with its line end. rows: how many rows of the file it
@@ -88,7 +88,7 @@ class Block:
 
 def plain_block(
     content: bytes, *, dialect: Dialect, columns: int, most_rows: int, most_row_bytes: int, ends: bool
-) -> Block:
+) -> RowBlock:
     """Return the rows that `content` begins with, up to the first odd one.
 
     Odd are a quote inside a cell that does not begin with one, CR as a line end, NUL, what is not UTF-8, and a row of
@@ -109,7 +109,7 @@ def plain_block(
     blank = (lengths == 1) | ((lengths == 2) & (data[row_ends - 1] == _CR))
     good = (cells == columns) & ~blank
     ragged = np.flatnonzero((cells != columns) & ~blank)
-    return Block(
+    return RowBlock(
         content=content[:size] if good.all() else _selected(content, row_ends, good),
         rows=len(row_ends),
         size=min(size, in_file),

@@ -20,10 +20,10 @@ from trainyard.errors import did_you_mean
 from trainyard.quality.tables.dialect import Dialect
 from trainyard.quality.tables.table import likely_delimiter
 from trainyard.spec.recipe import Recipe
-from trainyard.steps.preprocess.readers.files import PIECE_BYTES, WHOLE, Piece, open_file
+from trainyard.steps.preprocess.readers.files import PIECE_BYTES, WHOLE, FilePiece, open_file
 from trainyard.steps.preprocess.readers.records import MOST_ROWS, BadRecord, BadSource, Record, in_batches
 from trainyard.steps.preprocess.readers.tables.columns import ColumnJudge
-from trainyard.steps.preprocess.readers.tables.csv_blocks import Ahead, Block, plain_block, row_starts
+from trainyard.steps.preprocess.readers.tables.csv_blocks import Ahead, RowBlock, plain_block, row_starts
 from trainyard.steps.preprocess.readers.tables.rows import check_row
 from trainyard.storage.buckets import bucket_source
 
@@ -36,7 +36,7 @@ _FEW_ROWS = 96  # measured: fewer are judged sooner row by row
 _NOT_TEXT = re.compile("[\0\udc80-\udcff]")
 
 
-def csv_pieces(path: str, size: int, dialect: Dialect) -> list[Piece]:
+def csv_pieces(path: str, size: int, dialect: Dialect) -> list[FilePiece]:
     """Return the pieces of the file of `size` bytes at `path`, which can be read apart: of about 64 MiB.
 
     They end where every parser would begin a row, so all of the file is looked through. What follows on the first row
@@ -51,11 +51,11 @@ def csv_pieces(path: str, size: int, dialect: Dialect) -> list[Piece]:
     except OSError:
         return [WHOLE]
     ends = [*(start for start, _ in starts[1:]), None]
-    return [Piece(start, end, row) for (start, row), end in zip(starts, ends, strict=True)]
+    return [FilePiece(start, end, row) for (start, row), end in zip(starts, ends, strict=True)]
 
 
 def read_csv_batches(
-    path: str, name: str, recipe: Recipe, piece: Piece = WHOLE
+    path: str, name: str, recipe: Recipe, piece: FilePiece = WHOLE
 ) -> Iterator[pa.RecordBatch | Quarantined]:
     """Yield the rows of the file at `path` in batches, and why one is bad; `name` stands for the file in messages.
 
@@ -90,7 +90,7 @@ def read_csv(path: str, name: str, recipe: Recipe) -> Iterator[Record | Quaranti
 class _Table:
     """A file behind its header: `ahead` are its bytes."""
 
-    def __init__(self, stream: IO[bytes], name: str, recipe: Recipe, piece: Piece = WHOLE) -> None:
+    def __init__(self, stream: IO[bytes], name: str, recipe: Recipe, piece: FilePiece = WHOLE) -> None:
         csv.field_size_limit(_MAX_CELL)
         self._dialect = Dialect.of(recipe.data)
         self._begin(Ahead(stream, None if piece.start else piece.end), row=1)
@@ -113,7 +113,7 @@ class _Table:
         self._reader = csv.reader(self._lines, strict=True, **self._dialect.python_options)
         self._number = row - 1
 
-    def plain_block(self, content: bytes, *, ends: bool) -> Block:
+    def plain_block(self, content: bytes, *, ends: bool) -> RowBlock:
         """Return the plain rows that `content`, the next bytes, begins with."""
         return plain_block(
             content,
@@ -124,18 +124,18 @@ class _Table:
             ends=ends,
         )
 
-    def by_column(self, block: Block) -> Iterator[pa.RecordBatch | Quarantined]:
+    def by_column(self, block: RowBlock) -> Iterator[pa.RecordBatch | Quarantined]:
         """Yield the rows of `block`, the next ones."""
         first = self._number + 1
         self._number += block.rows
         self.ahead.skip(block.size)
-        bad = {place: self._ragged(first + place, cells) for place, cells in block.ragged}
+        bad = {index: self._ragged(first + index, cells) for index, cells in block.ragged}
         if block.good.size:
             sources = pc.binary_join_element_wise(
                 f"{self._name}:", pc.cast(pa.array(first + block.good), pa.string()), ""
             )
             batch, quarantined = self._judge.check(self._columns(block), sources)
-            bad |= {int(block.good[place]): item for place, item in quarantined.items()}
+            bad |= {int(block.good[index]): item for index, item in quarantined.items()}
             if batch.num_rows:
                 yield batch
         yield from (item for _, item in sorted(bad.items()))
@@ -175,10 +175,10 @@ class _Table:
         detail = f"{cells} cells, the header has {len(self._header)}"
         return Quarantined(source=f"{self._name}:{number}", reason="ragged_row", detail=detail)
 
-    def _columns(self, block: Block) -> dict[str, pa.Array]:
+    def _columns(self, block: RowBlock) -> dict[str, pa.Array]:
         """Return the cells of the recipe's columns."""
-        places = {name: self._header.index(name) for name in self._data.columns}
-        wanted = [str(place) for place in places.values()]
+        indices = {name: self._header.index(name) for name in self._data.columns}
+        columns = [str(index) for index in indices.values()]
         # A mark that is no first character of the file is one of a cell, but Arrow leaves it out of any first row.
         content = b"\n" + block.content if block.content.startswith(codecs.BOM_UTF8) else block.content
         table = pa_csv.read_csv(
@@ -188,10 +188,10 @@ class _Table:
             ),
             pa_csv.ParseOptions(newlines_in_values=True, **self._dialect.arrow_options),
             pa_csv.ConvertOptions(
-                check_utf8=False, column_types=dict.fromkeys(wanted, pa.string()), include_columns=wanted
+                check_utf8=False, column_types=dict.fromkeys(columns, pa.string()), include_columns=columns
             ),
         ).combine_chunks()
-        return {name: table.column(str(place)).chunk(0) for name, place in places.items()}
+        return {name: table.column(str(index)).chunk(0) for name, index in indices.items()}
 
 
 class _Lines:

@@ -12,7 +12,7 @@ from pyarrow import parquet
 from trainyard.contract.artifacts.preprocess import Quarantined
 from trainyard.quality.tables.parquet import read_parquet
 from trainyard.spec.recipe import Recipe
-from trainyard.steps.preprocess.readers.files import PIECE_BYTES, WHOLE, Piece
+from trainyard.steps.preprocess.readers.files import PIECE_BYTES, WHOLE, FilePiece
 from trainyard.steps.preprocess.readers.records import MOST_ROWS
 from trainyard.steps.preprocess.readers.tables.columns import ColumnJudge
 from trainyard.storage.source_stream import seekable_file
@@ -21,7 +21,7 @@ from trainyard.uris import is_bucket
 _PACKED = 8  # chosen: a column is seldom packed closer
 
 
-def parquet_pieces(path: str, size: int) -> list[Piece]:
+def parquet_pieces(path: str, size: int) -> list[FilePiece]:
     """Return the pieces of the file of `size` bytes at `path`: row groups of about 64 MiB, unpacked."""
     if is_bucket(path) and size < PIECE_BYTES // _PACKED:  # not worth two requests
         return [WHOLE]
@@ -38,11 +38,11 @@ def parquet_pieces(path: str, size: int) -> list[Piece]:
         unpacked += about.row_group(group).total_byte_size
         row += about.row_group(group).num_rows
     ends = [*(start for start, _ in starts[1:]), None]
-    return [Piece(start, end, row) for (start, row), end in zip(starts, ends, strict=True)]
+    return [FilePiece(start, end, row) for (start, row), end in zip(starts, ends, strict=True)]
 
 
 def read_parquet_batches(
-    path: str, name: str, recipe: Recipe, piece: Piece = WHOLE
+    path: str, name: str, recipe: Recipe, piece: FilePiece = WHOLE
 ) -> Iterator[pa.RecordBatch | Quarantined]:
     """Yield the rows of the file at `path` in batches, and why one is bad; `name` stands for the file in messages.
 

@@ -28,7 +28,7 @@ from trainyard.uris import is_bucket
 
 
 @dataclass
-class Kept:
+class Workspace:
     """Where an attempt works, and the folders beside it of other outputs of the same recipe.
 
     uri: as in `Work`.
@@ -64,7 +64,7 @@ class Kept:
 
 
 @contextmanager
-def kept(recipe: Recipe, output: Path, beam_options: str) -> Iterator[Kept]:
+def workspace(recipe: Recipe, output: Path, beam_options: str) -> Iterator[Workspace]:
     """Yield where the step that writes `output` keeps its work; `recipe` says whether it stays after a success.
 
     It stays if the process is ended or a source did not answer, as the step will be tried again; it goes after any
@@ -76,7 +76,7 @@ def kept(recipe: Recipe, output: Path, beam_options: str) -> Iterator[Kept]:
         folder = Path(keys.parts(final))
         folder.mkdir(exist_ok=True)
         with _removed(str(folder), stays=recipe.data.keeps_parts):
-            this = Kept(folder, sorted(other for other in folder.parent.glob(keys.parts("*")) if other != folder))
+            this = Workspace(folder, sorted(other for other in folder.parent.glob(keys.parts("*")) if other != folder))
             yield this
             if recipe.data.keeps_parts:
                 this.remove_superseded()
@@ -85,9 +85,9 @@ def kept(recipe: Recipe, output: Path, beam_options: str) -> Iterator[Kept]:
     folder.mkdir()
     if final and not is_in_process(beam_options):
         with _removed(keys.parts(final)):
-            yield Kept(folder, uri=keys.parts(final))
+            yield Workspace(folder, uri=keys.parts(final))
     else:
-        yield Kept(folder)
+        yield Workspace(folder)
     shutil.rmtree(folder)
 
 
