@@ -53,7 +53,8 @@ class Row:
 
 
 def measure(images: int = 512) -> list[Row]:
-    """Return the rows, all measured in this process one after another."""
+    """Return the rows, all measured in this process one after another, on one core as the bare loops have it."""
+    os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
     with tempfile.TemporaryDirectory() as folder:
         small, large = (
             open_examples(random_images.write_photographs(f"{folder}/{side}", side, SIZE, images))
@@ -88,7 +89,8 @@ def section(rows: list[Row]) -> str:
         f"| {row.work} | {row.ours:.0f} | {row.against} | {row.bare:.0f} | {row.ours / row.bare:.2f} |" for row in rows
     )
     return f"""Images of {SIZE} x {SIZE} a CPU-second, from the shards (or the memory) to uint8 batches of {BATCH};
-windows are cut out of pictures of {STORED} x {STORED}. The bare loops: simplejpeg (libjpeg-turbo) and NumPy.
+windows are cut out of pictures of {STORED} x {STORED}. The bare loops: simplejpeg (libjpeg-turbo) and NumPy. All
+of it is bound to one core.
 The input worker is a process on the same machine, reached over its loopback interface.
 
 | work | Trainyard | against | bare | ratio |

@@ -6,6 +6,7 @@ python -m benchmarks.data.data prints the rows; this module is run for one side 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import tempfile
 from pathlib import Path
@@ -89,6 +90,7 @@ def main() -> None:
     parser.add_argument("--store", choices=tuple(SIZES), required=True)
     parser.add_argument("--in", dest="folder", type=Path, required=True)
     given = parser.parse_args()
+    os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
     side = preprocess if given.side == "preprocess" else bare
     side(given.folder / "in", given.folder / "out", given.store)
 

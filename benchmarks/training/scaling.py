@@ -28,6 +28,8 @@ CASES = [
     ("cnn_small", 32, 1, 8, "global"),
     ("resnet50", 8, 1, 5, "global"),
     ("resnet50", 8, 1, 5, "worker"),
+    ("resnet50", 32, 1, 2, "global"),
+    ("resnet50", 32, 1, 2, "worker"),
     ("resnet50", 8, 4, 2, "global"),
     ("resnet50", 8, 4, 2, "worker"),
     ("resnet50", 8, 16, 1, "global"),
