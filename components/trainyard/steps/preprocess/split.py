@@ -75,14 +75,16 @@ def _splits(batch: pa.RecordBatch, seed: int, split: SplitRows) -> list[Split]:
         rows = zip(batch["split_by"].to_pylist(), draws, strict=True)
         return ["test" if folder == "test" else "eval" if drawn < split.eval else "train" for folder, drawn in rows]
     encoded = batch["split_by"].dictionary_encode()
-    of_value = [_split_of(value, seed, split) for value in encoded.dictionary.to_pylist()]
+    values = encoded.dictionary.to_pylist()
+    if split.by == "group":
+        of_value = assign_splits([value.encode() for value in values], seed, split)
+    else:
+        of_value = [_split_of(value, split) for value in values]
     return [of_value[index] for index in encoded.indices.to_pylist()]
 
 
-def _split_of(value: str, seed: int, split: SplitRows) -> Split:
-    """Return the split of the rows with `value` in the column that `split` goes by."""
-    if split.by == "group":
-        return assign_splits([value.encode()], seed, split)[0]
+def _split_of(value: str, split: SplitRows) -> Split:
+    """Return the split of the rows with `value` in the column that `split` goes by: a name of one, or a time."""
     if split.by == "column":
         return SPLIT_NAMES[value.lower()]
     if value >= (split.test_from or ""):

@@ -8,6 +8,8 @@ from typing import TypeVar
 
 import tensorflow as tf
 
+from trainyard.steps.train.input.lanes import no_autograph
+
 _Batch = TypeVar("_Batch")
 
 
@@ -31,7 +33,6 @@ def in_turn(
     A part gives (number, batch). One that gives another number than expected, because it began anew or left some out,
     raises InvalidArgumentError: no batch is trained on twice or left out in silence.
     """
-    no_autograph = tf.autograph.experimental.do_not_convert
     numbers = tf.data.Dataset.range(first * local, end * local).map(no_autograph(lambda key: key // local))
     batches = tf.data.Dataset.choose_from_datasets(parts, numbers.map(no_autograph(lambda number: number % len(parts))))
 
