@@ -18,6 +18,7 @@ from trainyard.contract.artifacts.train import Training
 from trainyard.errors import ConfigurationError
 from trainyard.spec import environment as environments
 from trainyard.spec import recipe as recipes
+from trainyard.spec.hardware.pools import Limits
 from trainyard_control.api.forecast import hours
 from trainyard_control.cli.main import app
 from trainyard_control.planning import cost, data, learning, records, sites
@@ -270,6 +271,39 @@ def test_every_pool_is_judged_and_what_cannot_train_says_why(tmp_path: Path) -> 
     assert found["l4"].tolerations == ("nvidia.com/gpu:NoSchedule",)
 
 
+def test_input_workers_cost_as_long_as_the_training_and_decode_in_its_place(tmp_path: Path) -> None:
+    environment, recipe = load(tmp_path)
+    known = data.DataSummary(1_281_167, 50_000, 1000, (224, 224, 3))
+
+    def planned(known: data.DataSummary, **pool: object) -> Candidate:
+        fed = environment.model_copy(update={"input_workers": environments.InputWorkers(count=2, pool="feed")})
+        cpu = environment.pools["cpu"].model_copy(update=pool)
+        fed = fed.model_copy(update={"pools": {**environment.pools, "feed": cpu}})
+        return next(each for each in candidates(recipe, fed, known, RESNET, []) if each.pool == "a100")
+
+    (alone,) = (each for each in candidates(recipe, environment, known, RESNET, []) if each.pool == "a100")
+    assert alone.hours and alone.input_cost_usd is None
+    # Two n1-standard-8 of 0.38 USD, of which a pod can have 7.91 cores: 1,680 images a core.
+    fed = planned(known)
+    assert fed.hours and fed.examples_per_second == alone.examples_per_second
+    assert fed.input_cost_usd == pytest.approx(2 * 0.38 * fed.hours.expected, rel=1e-3)
+    assert fed.cost_usd == pytest.approx((3.6734 + 2 * 0.38) * fed.hours.expected, rel=1e-3)
+    assert fed.why == (
+        "its input workers decode 26,578 examples/s at most; what else they do, and the network to them, is not counted"
+    )
+    half = environment.pools["cpu"].resources.model_copy(update={"limits": Limits(cpu="500m", memory="16Gi")})
+    slow = planned(known, machine="own", resources=half)
+    assert slow.examples_per_second and slow.examples_per_second.expected == pytest.approx(2 * 0.5 * 1680)
+    assert slow.why == (
+        "bound by decoding on its input workers; its input workers have no price: set price_per_hour of pool 'feed'"
+    )
+    assert (slow.cost_usd, slow.input_cost_usd) == (None, None)
+    held = planned(replace(known, train=1000))
+    assert held.why == (
+        "whether its input workers keep up is not known: nothing of this split is decoded in every epoch"
+    )
+
+
 def test_a_batch_that_is_too_large_is_told_which_parts_would_fit(tmp_path: Path) -> None:
     environment, _ = load(tmp_path)
     known = data.DataSummary(1_281_167, 50_000, 1000, (224, 224, 3))
@@ -353,7 +387,8 @@ def test_the_json_of_a_plan_has_exactly_the_agreed_keys(tmp_path: Path) -> None:
     assert result.exit_code == 0, result
     (entry,) = json.loads(result.stdout)
     assert [*entry] == [
-        "pool", "workers", "devices", "examples_per_second", "hours", "class", "cost_usd", "feasible", "chosen", "why",
+        "pool", "workers", "devices", "examples_per_second", "hours", "class", "cost_usd", "input_cost_usd", "feasible",
+        "chosen", "why",
     ]  # fmt: skip
     assert [*entry["hours"]] == ["low", "expected", "high"] and entry["chosen"]
 

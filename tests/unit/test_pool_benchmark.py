@@ -99,6 +99,12 @@ def test_what_pools_have_measured_is_held_against_the_first_of_them(environment:
         "l4 (4 x NVIDIA L4) trains 24.00 times as fast as cpu, and 3.00 times as many examples a dollar."
     ]
     assert certificate.digest == digest(certificate)
+    fed = where.model_copy(update={"input_workers": environments.InputWorkers(count=2, pool="cpu")})
+    with_input = pools.collect(recipe, fed, runs).certificate
+    assert with_input and [speed.dollars_per_hour for speed in with_input.speeds] == [
+        1.5,
+        5,
+    ]  # two more of half a dollar
     page = certificate.page()
     assert page.count('class="bar"') == 2 and "2,160,000" in page
 

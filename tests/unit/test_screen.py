@@ -97,7 +97,9 @@ def test_a_long_path_is_told_whole_in_80_columns_and_curves_only_if_there_are_so
     assert "bound unclear" in "".join(lines) and "tensorboard" not in "".join(lines)
     (tmp_path / "tensorboard").mkdir()
     (tmp_path / "tensorboard" / "events.out.tfevents.1").touch()
+    record["train"] |= {"input_workers": 2}
     lines = printed(screen._facts_of(record, "cnn_small"), 400)
+    assert "CPU:0 · 2 input workers" in "".join(lines)
     assert f"tensorboard --logdir {tmp_path}/tensorboard" in "".join(lines)
 
 

@@ -23,6 +23,7 @@ _TRAINING = {
     "steps",
     "epochs",
     "workers",
+    "input_workers",
     "devices",
     "examples_per_second",
     "bottleneck",

@@ -177,6 +177,10 @@ def _reason(candidate: Candidate) -> str:
         spot = " on Spot" if candidate.price.spot else ""
         dated = f", list price of {candidate.price.region} as of {candidate.price.date}" if candidate.price.date else ""
         sentences.append(f"{candidate.price.usd_per_hour:g} USD an hour for one {candidate.machine}{spot}{dated}.")
+    if candidate.cost_usd is not None and candidate.input_cost_usd is not None:
+        sentences.append(
+            f"Its input workers take {usd(candidate.input_cost_usd)} of its {usd(candidate.cost_usd)} USD."
+        )
     if last := candidate.errors[-3:]:
         runs = "run" if len(last) == 1 else f"{len(last)} runs"
         sentences.append(

@@ -88,7 +88,7 @@ def show_scaling(scaling: ScalingForecast) -> None:
     network = scaling.site.network
     links = f"a network of {network * 8 / 1e9:g} Gbit/s, half of which a ring gets" if network else "the slice's links"
     console.print(
-        f"[dim]Simulated: each worker keeps its batch; a step waits for the slowest, then sums the gradients over "
-        f"{links}. Nothing larger than one worker is measured by it.[/]",
+        f"[dim]Simulated: each worker keeps its batch, and prepares it without input workers; a step waits for the "
+        f"slowest, then sums the gradients over {links}. Nothing larger than one worker is measured by it.[/]",
         soft_wrap=True,
     )

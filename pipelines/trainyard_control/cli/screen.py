@@ -55,7 +55,8 @@ def _facts_of(record: dict[str, Any], network: str | None) -> Table:
     if train.get("command"):
         facts.add_row("by", escape(" ".join(train["command"])))
     else:
-        facts.add_row("devices", escape(", ".join(train["devices"])))
+        feeding = f" · {train['input_workers']} input workers" if train.get("input_workers") else ""
+        facts.add_row("devices", escape(", ".join(train["devices"])) + feeding)
     if reached := record.get("time_to"):
         facts.add_row("time to", escape(_reached(reached)))
         if published := reached.get("published"):

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from trainyard.contract.training.feeding import input_usd_per_hour, usd_per_hour
 from trainyard.contract.training.passes import backbone_share, operations
 from trainyard.errors import ConfigurationError
 from trainyard.spec.environment import Environment
@@ -46,7 +47,10 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Candidate:
-    """What the training would take on one pool; None if it cannot run there, or if no price is known."""
+    """What the training would take on one pool; None if it cannot run there, or if no price is known.
+
+    input_cost_usd: the part of cost_usd that its input workers take; None without nodes of theirs too.
+    """
 
     pool: str
     workers: int
@@ -62,6 +66,7 @@ class Candidate:
     price: machines.Price | None = None
     selector: tuple[str, ...] = ()
     tolerations: tuple[str, ...] = ()
+    input_cost_usd: float | None = None
 
     @property
     def duration(self) -> Class | None:
@@ -79,6 +84,7 @@ class Candidate:
             "hours": _rounded(self.hours, 4),
             "class": self.duration,
             "cost_usd": None if self.cost_usd is None else round(self.cost_usd, 4),
+            "input_cost_usd": None if self.input_cost_usd is None else round(self.input_cost_usd, 4),
             "feasible": self.feasible,
             "chosen": self.chosen,
             "why": self.why,
@@ -116,7 +122,7 @@ def candidates(
             site = sites.of_pool(recipe, environment, pool)
         except ConfigurationError as error:
             return replace(candidate, why=str(error))
-        predicted = _predicted(candidate, site, recipe, data, work, observations, pods=True)
+        predicted = _priced(_predicted(candidate, site, recipe, data, work, observations, pods=True), environment, pool)
         if not pool.why_no_nodes:
             return predicted
         # Shown for comparison, and never chosen: there is no node to place a step on.
@@ -162,9 +168,41 @@ def _predicted(
         feasible=True,
         examples_per_second=speed,
         hours=hours,
-        cost_usd=hours.expected * candidate.workers * candidate.price.usd_per_hour if candidate.price else None,
         errors=tuple(learning.past_errors(model, site.hardware, observations)),
-        why="; ".join(["bound by decoding on the CPU", *notes] if speed.expected == ceiling else notes),
+        why="; ".join(filter(None, [_input_note(site, speed.expected, ceiling), *notes])),
+    )
+
+
+def _input_note(site: Site, speed: float, ceiling: float) -> str:
+    """Return whether the input keeps up with `speed`, as far as that is known; '' if it does without input workers."""
+    if speed == ceiling:
+        return f"bound by decoding on {'the CPU' if site.input_cores is None else 'its input workers'}"
+    if site.input_cores is None:
+        return ""
+    if ceiling == math.inf:
+        return "whether its input workers keep up is not known: nothing of this split is decoded in every epoch"
+    return (
+        f"its input workers decode {ceiling:,.0f} examples/s at most; what else they do, and the network to them, is "
+        "not counted"
+    )
+
+
+def _priced(candidate: Candidate, environment: Environment, pool: Pool) -> Candidate:
+    """Return `candidate` with its cost, if it can train and all its nodes have a price."""
+    if candidate.hours is None:
+        return candidate
+    total, feeding, workers = (
+        usd_per_hour(environment, pool),
+        input_usd_per_hour(environment),
+        environment.input_workers,
+    )
+    if workers and feeding is None:
+        unpriced = f"its input workers have no price: set price_per_hour of pool '{workers.pool}'"
+        return replace(candidate, why="; ".join(filter(None, [candidate.why, unpriced])))
+    return replace(
+        candidate,
+        cost_usd=None if total is None else candidate.hours.expected * total,
+        input_cost_usd=candidate.hours.expected * feeding if workers and feeding and total is not None else None,
     )
 
 
@@ -181,10 +219,11 @@ def _gib(size: float) -> str:
 
 
 def decoded_per_second(data: DataSummary, site: Site) -> float:
-    """Return the examples a second that the site's cores can decode; without a limit if they are decoded but once."""
+    """Return the examples a second that who prepares them can decode; without a limit if they are decoded but once."""
     if not data.streamed or data.image is None:
         return math.inf
-    return site.workers * site.cores * DECODED_PIXELS / (data.image[0] * data.image[1])
+    cores = site.workers * site.cores if site.input_cores is None else site.input_cores
+    return cores * DECODED_PIXELS / (data.image[0] * data.image[1])
 
 
 def _hours(recipe: Recipe, data: DataSummary, speed: float, pods: bool) -> float:

@@ -58,7 +58,7 @@ class Site:
     sends to others, None if there is none between workers. memory_bytes: of one device, None if it does not limit.
     fused: XLA computes normalisations, activations and sums within the products before and after them, as it does on
     TPUs, so that what is written to memory is what the backward pass reads. A GPU's products are calls of a library,
-    which read and write whole tensors.
+    which read and write whole tensors. input_cores: those of all input workers, None if `cores` prepare the input.
     """
 
     hardware: str
@@ -72,6 +72,7 @@ class Site:
     link: float | None = None
     network: float | None = None
     fused: bool = False
+    input_cores: float | None = None
 
     @property
     def replicas(self) -> int:

@@ -1,7 +1,7 @@
 """How a training's speed grows with its workers: a simulation of steps from the parts of one worker's step.
 
-Each worker keeps its batch, so n of them do n times the examples. A step waits for its input, computes, for the slowest
-of all workers, and sums the gradients over them in a ring.
+Each worker keeps its batch, so n of them do n times the examples, and prepares it itself, without input workers. A step
+waits for its input, computes, for the slowest of all workers, and sums the gradients over them in a ring.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def plan(
         parts = measured_parts(max(trainings, key=lambda training: training.finished))
     else:
         factor = learning.factor(site.hardware, model, observations).expected
-        decoding = decoded_per_second(data, replace(site, workers=1))
+        decoding = decoded_per_second(data, replace(site, workers=1, input_cores=None))
         parts = predicted_parts(work, batch, recipe.train.accumulation_steps, site, factor, decoding)
     known = catalog().accelerators.get(site.hardware)
     slices = [chips(topology) for topology in known.slices] if known else []
@@ -149,7 +149,8 @@ def _alike(training: Training, site: Site) -> bool:
     hardware = training.hardware if training.hardware == "CPU" else named(training.hardware)
     devices = training.replicas // training.workers
     same_cores = not site.cpu or abs(training.cores - site.cores) < 0.5
-    return bool(training.finished) and hardware == site.hardware and devices == site.devices and same_cores
+    alone = training.finished and not training.input_workers
+    return bool(alone) and hardware == site.hardware and devices == site.devices and same_cores
 
 
 def curve(parts: Parts, work: ExampleCost, site: Site, most: int) -> list[StepTimes]:

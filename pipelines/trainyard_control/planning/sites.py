@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 from trainyard import quantity
+from trainyard.contract.training.feeding import input_pool
 from trainyard.errors import ConfigurationError
 from trainyard.spec.environment import Environment
 from trainyard.spec.hardware import machines
-from trainyard.spec.hardware.catalog import catalog, named
+from trainyard.spec.hardware.catalog import Platform, catalog, named
 from trainyard.spec.hardware.pools import Pool
 from trainyard.spec.recipe import Recipe
 from trainyard_control.planning.roofline import Site
@@ -21,14 +23,17 @@ _DRIVER = Path("/proc/driver/nvidia/gpus")
 
 
 def of_pool(recipe: Recipe, environment: Environment, pool: Pool) -> Site:
-    """Return what the pool's workers deliver. Raises `ConfigurationError` if the catalog does not say."""
-    machine = machines.machine_of(pool, environment.platform)
-    cores_wanted = quantity.in_cores(pool.resources.limits.cpu or pool.resources.requests.cpu)
-    cores = (
-        cores_wanted
-        if pool.resources.limits.cpu or machine is None
-        else machines.allocatable(machine[1], environment.platform)[0]
-    )
+    """Return what the pool's workers deliver, and the environment's input workers beside them.
+
+    Raises `ConfigurationError` if the catalog does not say.
+    """
+    feeding = input_pool(environment)
+    input_cores = environment.input_count * _cores(feeding, environment.platform) if feeding else None
+    return replace(_of_pool(recipe, environment, pool), input_cores=input_cores)
+
+
+def _of_pool(recipe: Recipe, environment: Environment, pool: Pool) -> Site:
+    machine, cores = machines.machine_of(pool, environment.platform), _cores(pool, environment.platform)
     gbit = machine[1].network_gbit if machine else None
     network = (gbit * 1e9 / 8 if gbit else UNKNOWN_NETWORK) if pool.workers > 1 else None
     if pool.accelerator is None:
@@ -37,6 +42,14 @@ def of_pool(recipe: Recipe, environment: Environment, pool: Pool) -> Site:
     return device(
         recipe.train.precision, pool.accelerator, pool.count, pool.workers, cores, None if slice_ else network
     )
+
+
+def _cores(pool: Pool, platform: Platform) -> float:
+    """Return the cores that one pod of `pool` has."""
+    machine = machines.machine_of(pool, platform)
+    if pool.resources.limits.cpu or machine is None:
+        return quantity.in_cores(pool.resources.limits.cpu or pool.resources.requests.cpu)
+    return machines.allocatable(machine[1], platform)[0]
 
 
 def here(recipe: Recipe) -> Site:

@@ -16,11 +16,11 @@ from optuna.trial import TrialState, create_trial
 from pydantic import TypeAdapter, ValidationError
 
 from trainyard.contract.artifacts.train import Epoch
+from trainyard.contract.training.feeding import usd_per_hour
 from trainyard.errors import DataError
 from trainyard.spec import recipe as recipes
 from trainyard.spec.environment import Environment
 from trainyard.spec.gates import LARGER_MAIN_IS_BETTER
-from trainyard.spec.hardware import machines
 from trainyard.spec.recipe import Recipe
 from trainyard.storage import storage
 from trainyard_control.search.grammar import Grammar
@@ -103,7 +103,8 @@ class Sweep:
 
     @property
     def dollars_per_hour(self) -> float | None:
-        """What an hour of a trial costs, None if no price is known: of a cluster's nodes, of its part of this machine.
+        """What an hour of a trial costs, None if no price is known: of a cluster's nodes (its input
+        workers' too), of its part of this machine.
 
         This machine costs what the environment says of the pool that train is placed on, and nothing else.
         """
@@ -113,8 +114,7 @@ class Sweep:
             return None
         if where.target == "local":
             return None if pool.price_per_hour is None else pool.price_per_hour / self.max_parallel
-        price = machines.price(pool, where.platform)
-        return None if price is None else price.usd_per_hour * pool.workers
+        return usd_per_hour(where, pool)
 
 
 class Study:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from trainyard.contract import keys
 from trainyard.contract.artifacts.train import Training
+from trainyard.contract.training.feeding import usd_per_hour
 from trainyard.spec.environment import Environment
-from trainyard.spec.hardware import machines
 from trainyard.spec.recipe import Recipe
 from trainyard.storage import storage
 from trainyard_control.search.speed.certificate import Certificate
@@ -50,13 +50,13 @@ def training_of(environment: Environment, recipe: str, run: str) -> tuple[str, T
 
 
 def _speed(recipe: Recipe, environment: Environment, pool: str, training: Training) -> Speed:
-    node, price = environment.pools[pool], machines.price(environment.pools[pool], environment.platform)
+    node, price = environment.pools[pool], usd_per_hour(environment, environment.pools[pool])
     hardware = training.hardware if training.replicas == 1 else f"{training.replicas} x {training.hardware}"
     chips = node.workers * (node.count or 1)
     return speed_of(Setting(pool, {}), recipe.train.batch_size, training, chips).model_copy(
         update={
             "pool": pool,
             "hardware": hardware,
-            "dollars_per_hour": None if price is None else round(node.workers * price.usd_per_hour, 4),
+            "dollars_per_hour": None if price is None else round(price, 4),
         }
     )
