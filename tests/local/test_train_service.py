@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import queue
+import signal
 import socket
 import time
 from collections.abc import Iterator
@@ -14,10 +16,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import train_folders
+from processes import descendants
 
+from trainyard import events
+from trainyard.child_process import start_time
 from trainyard.contract.training import passes
 from trainyard.data.examples import ExampleFolder
-from trainyard.errors import TransientError
+from trainyard.errors import ExitCode, TransientError
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.train.input.input import Input, LocalReplicas
 from trainyard.steps.train.input.service import client
@@ -81,21 +86,43 @@ def test_a_micro_batch_out_of_its_turn_ends_the_training() -> None:
         list(in_turn([part, other.skip(1)], 0, 8, 1))
 
 
-def test_a_killed_input_worker_costs_at_most_one_checkpoint_interval_and_no_batch(
+def test_a_frozen_or_killed_input_worker_costs_at_most_one_checkpoint_interval_and_no_batch(
     examples: str, tmp_path: Path
 ) -> None:
     alone = gang_processes.train_here(tmp_path / "alone", examples, epochs=EPOCHS)
     served = gang_processes.start(tmp_path / "served", examples, 1, epochs=EPOCHS, input_workers=WORKERS)
-    served.wait_for(lambda: served.step() >= 20)
+    served.wait_for(lambda: served.step() >= 8)
+    os.kill(served.events("input_process")[0]["process"], signal.SIGSTOP)
+    served.wait_for(lambda: bool(served.events("recovered")), 120)  # of the 300 s that it waits for input workers
     gang_processes.kill(served.events("input_process")[1]["process"])
     served.finish()
     training = served.training
-    (restart,) = training.restarts
-    assert "train: input worker 1 of 2 (127.0.0.1:" in restart.reason and "is lost" in restart.reason
-    assert restart.lost_steps <= INTERVAL and training.steps == alone.training.steps
+    for number, restart in enumerate(training.restarts):
+        assert f"train: input worker {number} of 2 (127.0.0.1:" in restart.reason and "is lost" in restart.reason
+        assert restart.lost_steps <= INTERVAL
+    warnings = [event["message"] for event in served.events("warning")]
+    assert warnings == [
+        "input worker 0 gave no sign of life for 10 s, and was killed; it is started again.",
+        "input worker 1 was killed (SIGKILL); it is started again.",
+    ]
+    assert len(training.restarts) == 2 and training.steps == alone.training.steps
     assert (training.input_workers, alone.training.input_workers) == (WORKERS, 0)
     np.testing.assert_array_equal(served.weights(), alone.weights())
     assert not gang_processes.processes_of(tmp_path / "served")
+
+
+def test_the_pod_of_a_frozen_input_worker_ends_with_a_code_that_the_job_replaces_it_for(
+    examples: str, tmp_path: Path
+) -> None:
+    address = f"127.0.0.1:{gang_processes.free_port()}"
+    program = gang_processes.input_worker(examples, str(tmp_path / "trained"), 0, address)
+    InputService.connect([address], TOKEN, 120)
+    (process,) = descendants(program.pid)
+    os.kill(process, signal.SIGSTOP)
+    said, _ = program.communicate(timeout=60)
+    assert program.returncode == ExitCode.TRANSIENT and not start_time(process)
+    assert (failure := events.failure(said)) is not None
+    assert failure.message == "train: input worker 0 gave no sign of life for 10 s, and was killed."
 
 
 def test_an_input_worker_that_never_comes_is_named_at_the_deadline() -> None:

@@ -13,14 +13,16 @@ import time
 from collections import Counter
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from trainyard import events
-from trainyard.child_process import describe_exit, end_programs, end_with_parent, start_program
+from trainyard.child_process import end_programs, start_program
 from trainyard.errors import ExitCode, Preempted, TrainyardError, TransientError, from_code
 from trainyard.signals import on_sigterm
 from trainyard.spec import plain_yaml
 from trainyard.spec.recipe import Recipe
+from trainyard.steps.train.input.service.input_process import InputProcess
 from trainyard.steps.train.peers import handshake, settings
 from trainyard.storage import storage
 
@@ -57,13 +59,13 @@ class _LocalGang:
     failure: events.Failure | None = None
     stopping: bool = False
     _processes: dict[int, subprocess.Popen[str]] = field(default_factory=dict)
-    _input_processes: dict[int, subprocess.Popen[str]] = field(default_factory=dict)
+    _input_processes: dict[int, InputProcess] = field(default_factory=dict)
     _starts: Counter[str] = field(default_factory=Counter)
 
     def train(self) -> None:
         environment = self._environment()
         with ExitStack() as stack:
-            stack.callback(lambda: end_programs(self._input_processes.values(), _GRACE_SECONDS))
+            stack.callback(self._end_input)
             stack.callback(lambda: end_programs(self._processes.values(), _GRACE_SECONDS))
             stack.enter_context(on_sigterm(self._stop))
             for number in range(self.input_workers):
@@ -96,14 +98,11 @@ class _LocalGang:
         threading.Thread(target=self._read, args=(worker, process), daemon=True).start()
 
     def _start_input(self, number: int, environment: dict[str, str]) -> None:
-        command = [sys.executable, "-m", "trainyard.steps.train.input.service.worker"]
-        command += [f"--{name}={self.options[name]}" for name in ("examples", "output")]
-        index = {settings.WORKER_INDEX: str(number)}
-        process = start_program(command, {**environment, **index}, first=end_with_parent())
+        own = {**environment, settings.WORKER_INDEX: str(number)}
+        process = InputProcess(self.options, own, partial(self._read_input, number))
         self._input_processes[number] = process
         self._starts[f"input worker {number}"] += 1
-        events.emit("input_process", number=number, process=process.pid)
-        threading.Thread(target=self._read_input, args=(number, process), daemon=True).start()
+        events.emit("input_process", number=number, process=process.program.pid)
 
     def _wait(self, environment: dict[str, str]) -> dict[int, int]:
         """Wait for all supervisors, starting a killed one again as a cluster would; return their exit codes."""
@@ -125,28 +124,31 @@ class _LocalGang:
             time.sleep(0.05)
         return codes
 
+    def _end_input(self) -> None:
+        end_programs([process.program for process in self._input_processes.values()], _GRACE_SECONDS)
+
     def _keep_input(self, environment: dict[str, str]) -> None:
-        """Start input workers again that were killed, as a cluster would; end the training if one fails for good."""
+        """Start input workers again that were killed or frozen; end the training if one fails for good."""
         for number, process in list(self._input_processes.items()):
             code = process.poll()
             if code is None or code == ExitCode.DONE or self.stopping:
                 continue
             if code < 0 and self._starts[f"input worker {number}"] < _STARTS:
-                events.emit("warning", message=f"input worker {number}: it was killed; it is started again.")
+                text = f"input worker {number} {process.describe_end()}; it is started again."
+                events.emit("warning", message=text)
                 self._start_input(number, environment)
                 continue
             del self._input_processes[number]
-            text = f"train: input worker {number} {describe_exit(code)}. Run the same command again."
+            text = f"train: input worker {number} {process.describe_end()}. Run the same command again."
             self.failure = self.failure or events.Failure(int(ExitCode.TRANSIENT), text, TransientError.__name__)
             for supervisor in self._processes.values():
                 supervisor.terminate()
 
-    def _read_input(self, number: int, process: subprocess.Popen[str]) -> None:
-        for line in process.stdout or ():
-            if failure := events.failure(line):
-                self.failure = self.failure or failure
-            elif not events.parse(line):
-                print(f"input worker {number}: {line}", end="", file=sys.stderr, flush=True)
+    def _read_input(self, number: int, line: str) -> None:
+        if failure := events.failure(line):
+            self.failure = self.failure or failure
+        elif not events.parse(line):
+            print(f"input worker {number}: {line}", end="", file=sys.stderr, flush=True)
 
     def _read(self, worker: int, process: subprocess.Popen[str]) -> None:
         """Pass on what a worker writes: the chief's events, all warnings, other lines with the worker's number."""

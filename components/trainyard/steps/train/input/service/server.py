@@ -70,7 +70,7 @@ def serve(address: str, token: str, examples: str, ended: Callable[[], bool]) ->
 
 
 def _meet(acceptor: handshake.Acceptor, prepared: Future[Message], look: Callable[[], Future[bool]]) -> None:
-    """Tell every client what was `prepared`, and that this process lives, until a `look` says that it need not.
+    """Tell every client what was `prepared`, and all that this process lives, until a `look` says that it need not.
 
     Raises what the preparation raises. No look at a storage that does not answer holds up a sign of life.
     """
@@ -90,6 +90,7 @@ def _meet(acceptor: handshake.Acceptor, prepared: Future[Message], look: Callabl
             clients, waiting = [*clients, *waiting], []
         if time.monotonic() - beat_at > HEARTBEAT_SECONDS:
             beat_at = time.monotonic()
+            events.emit_alive()
             gone += [stream for stream in (*waiting, *clients) if not stream.send("beat")]
         for stream in {*gone}:
             stream.close()

@@ -1,4 +1,7 @@
-"""Prepares batches for a training elsewhere, as a program. It ends when the training has committed its output."""
+"""An input worker as a program, as a pod runs it: its process, which is ended if it is frozen.
+
+It ends as that process does, and then who started it starts another one.
+"""
 
 from __future__ import annotations
 
@@ -6,45 +9,33 @@ import argparse
 import os
 import signal
 import sys
+import time
 
 from trainyard import events
-from trainyard.errors import ConfigurationError, ExitCode, TrainyardError
+from trainyard.errors import ExitCode, TransientError
+from trainyard.steps.train.input.service.input_process import LOOK_SECONDS, InputProcess
 from trainyard.steps.train.peers import settings
-from trainyard.storage import storage
 
 
 def main() -> None:
-    """Serve at this worker's address until the training has ended; ends the process with the table's exit code."""
+    """Prepare batches until the training has ended; ends the process with the table's exit code."""
     parser = argparse.ArgumentParser(prog="python -m trainyard.steps.train.input.service.worker", description=__doc__)
     for name in ("examples", "output"):
         parser.add_argument(f"--{name}", required=True)
-    options = parser.parse_args()
-    # Process 1 of a pod has no default for it.
+    options = vars(parser.parse_args())
+    # Process 1 of a pod has no default for it. What it started ends with it.
     signal.signal(signal.SIGTERM, lambda *_: os._exit(ExitCode.PREEMPTED))
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    code = ExitCode.DONE
-    try:
-        _serve(options.examples, options.output)
-    except TrainyardError as error:
-        code = error.exit_code
-        events.emit("failed", step="train", code=int(code), error=type(error).__name__, message=str(error))
+    process = InputProcess(options, {**os.environ}, lambda line: events.write(line.rstrip("\n")))
+    while (code := process.poll()) is None:
+        time.sleep(LOOK_SECONDS)
+    process.join()
+    if process.frozen:
+        code = ExitCode.TRANSIENT
+        number = os.environ.get(settings.WORKER_INDEX, "")
+        message = f"train: input worker {number} {process.describe_end()}."
+        events.emit("failed", step="train", code=int(code), error=TransientError.__name__, message=message)
     sys.stderr.flush()
-    os._exit(int(code))
-
-
-def _serve(examples: str, output: str) -> None:
-    addresses = os.environ.get(settings.INPUT_WORKERS, "").split(",")
-    index, token = os.environ.get(settings.WORKER_INDEX, ""), os.environ.get(settings.GANG_TOKEN, "")
-    if not index.isdigit() or int(index) >= len(addresses) or not token:
-        raise ConfigurationError(
-            f"{settings.INPUT_WORKERS}, {settings.WORKER_INDEX}, {settings.GANG_TOKEN}: {','.join(addresses)!r} has no "
-            f"input worker {index!r}, or the token is missing. Trainyard sets all three: start it by an environment "
-            "with input_workers."
-        )
-    # Here and not above: its seconds of import must not hold up a usage error.
-    from trainyard.steps.train.input.service import server
-
-    server.serve(addresses[int(index)], token, examples, lambda: storage.committed(output) is not None)
+    os._exit(code if code >= 0 else 128 - code)
 
 
 if __name__ == "__main__":
