@@ -17,6 +17,7 @@ import train_folders
 from gang_processes import Gang, start
 from object_stores import Request, Store
 
+from trainyard import events
 from trainyard.steps.train.loop.checkpoint import CheckpointFolder
 
 EPOCHS = 3  # the chief is killed before the last checkpoint of them, also by a slow test
@@ -65,20 +66,30 @@ def test_pods_fetch_the_examples_that_they_train_on(store: Store, tmp_path: Path
 
 
 @pytest.mark.parametrize("served", ["gs"], indirect=True)
-def test_an_input_worker_fetches_the_training_split_and_what_trains_the_rest(store: Store, tmp_path: Path) -> None:
+def test_an_input_worker_fetches_the_training_split_anew_if_its_copy_is_damaged_and_what_trains_the_rest(
+    store: Store, tmp_path: Path
+) -> None:
     examples = train_folders.digits(f"{store.uri}/{secrets.token_hex(4)}/examples", limit=120, shards=2)
     gang_processes.write_recipe(tmp_path, workers=1, epochs=1)
     address, output = f"127.0.0.1:{gang_processes.free_port()}", f"{tmp_path}/output"
     worker = gang_processes.input_worker(examples, output, 0, address, TRAINYARD_CACHE=str(tmp_path / "worker"))
+    assert worker.stdout
+    begun = ""
+    while not (serving := events.last(begun, "input_worker")):
+        begun += worker.stdout.readline()
+    shard = next(Path(serving["examples"]).rglob("*train-00001*"))
+    shard.write_bytes(bytes(shard.stat().st_size))
     own = {"TRAINYARD_CACHE": str(tmp_path / "trains"), "TRAINYARD_INPUT_WORKERS": address}
     trains = gang_processes.supervisor(tmp_path, examples, 0, [gang_processes.free_port()], **own)
     trains.finish(seconds=SECONDS)
     # It ends by itself, for the output is committed.
     said, _ = worker.communicate(timeout=SECONDS)
     assert worker.returncode == 0
-    fetched = [json.loads(line) for line in said.splitlines() if '"fetched"' in line]
-    # The document, and two shards of a split.
-    assert [event["files"] for event in fetched] == [3]
+    fetched = [json.loads(line) for line in (begun + said).splitlines() if '"fetched"' in line]
+    # The document, and two shards of a split; again, as soon as the training has read the damaged one.
+    assert [event["files"] for event in fetched] == [3, 3]
+    (restart,) = trains.training.restarts
+    assert restart.reason.startswith(f"train: input worker 0 of 1 ({address}): its copy of the examples is damaged (")
     assert [event["files"] for event in trains.events("fetched") if event["uri"] == examples] == [3]
     assert trains.training.input_workers == 1
 

@@ -136,7 +136,7 @@ def test_an_input_worker_that_gives_no_sign_of_life_is_taken_for_lost(monkeypatc
     stream = MessageStream(ours)
     said: queue.Queue[str] = queue.Queue()
     monkeypatch.setattr(client, "end_with", lambda error: said.put(str(error)))
-    with theirs, InputService([InputWorker(Turn(1, 3), "feed-1:2222", "", "", 0, stream)]).errors():
+    with theirs, InputService([InputWorker(Turn(1, 3), "feed-1:2222", "", "", "", False, 0, stream)]).errors():
         theirs.sendall(b'{"type": "beat"}\n')
         time.sleep(1)  # twice what a turn takes
         assert said.empty()

@@ -36,13 +36,16 @@ def service_key(token: str) -> bytes:
 class InputWorker:
     """One input worker that serves.
 
-    target: of its dispatcher. examples: the folder in which it has the examples. memory_mib: its limit, 0 if none.
+    target: of its dispatcher. source: host:port that its batches come from. examples: the folder in which it has the
+    examples. fetched: whether that is its own copy of a bucket's. memory_mib: its limit, 0 if none.
     """
 
     turn: Turn
     address: str
     target: str
+    source: str
     examples: str
+    fetched: bool
     memory_mib: int
     stream: MessageStream
 
@@ -82,7 +85,10 @@ class InputService:
 
     @contextmanager
     def errors(self) -> Iterator[None]:
-        """Raise `PeerLost` if a worker is lost in the block, or end the process with it: a read may wait for ever."""
+        """Raise `PeerLost` if a worker is lost in the block, or end the process with it: a read may wait for ever.
+
+        One whose own copy of the examples is damaged is lost until it has fetched another one.
+        """
         done = threading.Event()
         threading.Thread(target=self._watch, args=(done,), daemon=True, name="input-workers").start()
         try:
@@ -90,6 +96,16 @@ class InputService:
         except tf.errors.NotFoundError as error:
             # A worker that was started again knows none of the data sets.
             raise PeerLost(f"train: an input worker began anew ({error.message.splitlines()[0]}).") from error
+        except tf.errors.DataLossError as error:
+            # TensorFlow says in its text alone whose batch it was: "from worker feed-1:2224: …".
+            for worker in self.workers:
+                if worker.fetched and f" {worker.source}: " in error.message:
+                    worker.stream.send("damaged")
+                    raise PeerLost(
+                        f"train: {worker}: its copy of the examples is damaged ({worker.examples} there). "
+                        "It fetches them anew, and the training goes on then."
+                    ) from error
+            raise
         finally:
             done.set()
 
@@ -118,8 +134,16 @@ def _met(turn: Turn, address: str, token: str, end: float) -> InputWorker:
             continue
         if (hello := _hello(stream)) is not None:
             _check_version(f"input worker {turn.number} of {turn.of} ({address})", str(hello["tensorflow"]))
-            target = f"grpc://{host}:{int(hello['port'])}"
-            return InputWorker(turn, address, target, str(hello["examples"]), int(hello["memory_mib"]), stream)
+            return InputWorker(
+                turn=turn,
+                address=address,
+                target=f"grpc://{host}:{int(hello['port'])}",
+                source=str(hello["source"]),
+                examples=str(hello["examples"]),
+                fetched=bool(hello["fetched"]),
+                memory_mib=int(hello["memory_mib"]),
+                stream=stream,
+            )
         problem = "it ended while it fetched the examples"
     raise TransientError(
         f"train: is waiting for input worker {turn.number} of {turn.of} ({address}: {problem}) for "

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import connection
+from pathlib import Path
 
 import trainyard.data  # noqa: F401 - first: sets what TensorFlow reads while it is imported
 
@@ -23,7 +24,8 @@ from trainyard.errors import TransientError
 from trainyard.steps.train.input.service.client import service_key
 from trainyard.steps.train.peers import handshake
 from trainyard.steps.train.peers.messages import HEARTBEAT_SECONDS, Message, MessageStream
-from trainyard.storage import storage
+from trainyard.storage import cache, storage
+from trainyard.uris import is_bucket
 
 _LOOK_SECONDS = 5.0  # chosen: how often it looks whether the training has ended
 # Chosen: a training that was killed leaves a job behind, whose buffers go after so long.
@@ -32,28 +34,32 @@ _GC_CHECK_MS, _GC_TIMEOUT_MS = 10_000, 60_000
 
 @dataclass(frozen=True)
 class _Servers:
-    """TensorFlow's servers, which serve as long as this object lives. port: the dispatcher's."""
+    """TensorFlow's servers, which serve as long as this object lives.
+
+    port: the dispatcher's. source: host:port that the batches come from.
+    """
 
     port: int
+    source: str
     dispatcher: tf.data.experimental.service.DispatchServer
     worker: tf.data.experimental.service.WorkerServer
 
     @classmethod
     def start(cls, host: str, port: int) -> _Servers:
         """Return the servers on the two ports behind `port`. Raises `TransientError` if somebody else listens there."""
-        service, first = tf.data.experimental.service, port + 1
+        service, first, source = tf.data.experimental.service, port + 1, f"{host}:{port + 2}"
         kept = {"job_gc_check_interval_ms": _GC_CHECK_MS, "job_gc_timeout_ms": _GC_TIMEOUT_MS}
         try:
             dispatcher = service.DispatchServer(service.DispatcherConfig(first, **kept))
             worker = service.WorkerServer(
-                service.WorkerConfig(f"localhost:{first}", worker_address=f"{host}:{first + 1}", port=first + 1)
+                service.WorkerConfig(f"localhost:{first}", worker_address=source, port=first + 1)
             )
         except tf.errors.OpError as error:
             raise TransientError(
                 f"train: TensorFlow's data service could not listen on the ports {first} and {first + 1} "
                 f"({error.message.splitlines()[0]}). Run the same command again."
             ) from error
-        return cls(first, dispatcher, worker)
+        return cls(first, source, dispatcher, worker)
 
 
 def serve(address: str, token: str, examples: str, ended: Callable[[], bool]) -> None:
@@ -65,24 +71,33 @@ def serve(address: str, token: str, examples: str, ended: Callable[[], bool]) ->
     acceptor = handshake.Acceptor(handshake.listen(host, int(port)), service_key(token))
     servers = _Servers.start(host, int(port))
     with ThreadPoolExecutor(1) as pool:
-        prepared = pool.submit(_prepared, examples, servers)
-        _meet(acceptor, prepared, lambda: pool.submit(ended))
+        _meet(acceptor, lambda: pool.submit(_prepared, examples, servers), lambda: pool.submit(ended))
 
 
-def _meet(acceptor: handshake.Acceptor, prepared: Future[Message], look: Callable[[], Future[bool]]) -> None:
-    """Tell every client what was `prepared`, and all that this process lives, until a `look` says that it need not.
+def _meet(
+    acceptor: handshake.Acceptor, prepare: Callable[[], Future[Message]], look: Callable[[], Future[bool]]
+) -> None:
+    """Tell every client what was prepared, and all that this process lives, until a `look` says that it need not.
 
-    Raises what the preparation raises. No look at a storage that does not answer holds up a sign of life.
+    A client that found the copy of the examples damaged has it prepared anew, before any other is told of it. Raises
+    what the preparation raises. No look at a storage that does not answer holds up a sign of life.
     """
     beat_at, looked_at = 0.0, time.monotonic()
     ended: Future[bool] | None = None
+    prepared = prepare()
     waiting: list[MessageStream] = []
     clients: list[MessageStream] = []
     while True:
         readable = connection.wait(
             [*acceptor.sockets(), *(stream.socket for stream in (*waiting, *clients))], timeout=0.2
         )
-        gone = [s for s in (*waiting, *clients) if s.socket in readable and s.receive() is None]
+        received = {s: s.receive() for s in (*waiting, *clients) if s.socket in readable}
+        gone = [stream for stream, messages in received.items() if messages is None]
+        if prepared.done() and any(
+            each["type"] == "damaged" for messages in received.values() for each in messages or ()
+        ):
+            cache.discard(Path(prepared.result()["examples"]))
+            prepared = prepare()
         waiting += [MessageStream(client) for client in acceptor.accept(readable)]
         if prepared.done():
             hello = prepared.result()
@@ -111,7 +126,9 @@ def _prepared(examples: str, servers: _Servers) -> Message:
     events.emit("input_worker", examples=str(folder), port=servers.port)
     return {
         "examples": str(folder),
+        "fetched": is_bucket(examples),
         "port": servers.port,
+        "source": servers.source,
         "tensorflow": tf.version.VERSION,
         "memory_mib": memory.limit_mib() or 0,
     }
