@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import secrets
 import socket
-import subprocess
 import sys
 import tempfile
 import time
@@ -36,6 +35,7 @@ from trainyard.spec.recipe import Recipe
 from trainyard.steps.train.input import input as training_input
 from trainyard.steps.train.input.input import Input
 from trainyard.steps.train.input.service.client import InputService
+from trainyard.steps.train.input.service.input_process import InputProcess
 from trainyard.steps.train.peers import settings
 
 SIZE, STORED, BATCH, EPOCHS, ROUNDS = 224, 256, 64, 12, 2
@@ -117,13 +117,13 @@ def _input_worker(examples: str) -> Iterator[tuple[InputService, int]]:
         address = f"127.0.0.1:{probe.getsockname()[1]}"
     token = secrets.token_hex(16)
     own = {settings.INPUT_WORKERS: address, settings.WORKER_INDEX: "0", settings.GANG_TOKEN: token}
-    command = [sys.executable, "-m", "trainyard.steps.train.input.service.worker"]
-    command += ["--examples", examples, "--output", f"{examples}-never"]
-    with subprocess.Popen(command, env={**os.environ, **own}) as process:
-        try:
-            yield InputService.connect([address], token, 60), process.pid
-        finally:
-            process.kill()
+    options = {"examples": examples, "output": f"{examples}-never"}
+    process = InputProcess(options, {**os.environ, **own}, lambda line: print(line, end="", file=sys.stderr))
+    try:
+        yield InputService.connect([address], token, 60), process.program.pid
+    finally:
+        process.program.kill()
+        process.program.wait()
 
 
 def _ours(
