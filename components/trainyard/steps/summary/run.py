@@ -7,7 +7,7 @@ from typing import Any
 
 from trainyard.contract import keys
 from trainyard.contract.artifacts.evaluate import Evaluation
-from trainyard.graph import CHECK, OUTPUTS
+from trainyard.graph import BEFORE_SUMMARY, CHECK, OUTPUTS
 from trainyard.report.summary import write
 from trainyard.spec.recipe import Recipe
 from trainyard.storage import storage
@@ -24,7 +24,7 @@ def run(recipe: Recipe, root: str, run_id: str, state: str, message: str) -> str
     done = {name: uri for name, uri in outputs.items() if storage.committed(uri)}
     ended = _failure([uri for name, uri in outputs.items() if name not in done], folder, message, state)
     seconds = {name: note["seconds"] for name, note in notes.items() if name in done and note["seconds"] is not None}
-    checked = _read(f"{folder}/check.json")
+    checked = _read(f"{folder}/{CHECK}.json")
     if checked and not checked["due"]:
         ended["not_due"] = checked["why"]
     _, page = write(root, recipe, run_id, done, seconds, ended)
@@ -49,7 +49,7 @@ def _failure(missing: list[str], folder: str, message: str, state: str) -> dict[
     failure: dict[str, Any] = {"failure": None, "failed_step": None, "exit_code": 0}
     if state == "SUCCEEDED":
         return failure
-    for uri in [*missing, *(f"{folder}/{name}" for name in (CHECK, *OUTPUTS))]:
+    for uri in [*missing, *(f"{folder}/{name}" for name in BEFORE_SUMMARY)]:
         if record := _read(keys.failure_record(uri)):
             return {"failure": record["message"], "failed_step": record["step"], "exit_code": record["exit_code"]}
     return failure | {"failure": message or f"the run ended as {state}", "exit_code": None}

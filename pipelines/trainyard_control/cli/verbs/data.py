@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trainyard_control.cli.answers import give, give_page
+from trainyard_control.cli.answers import print_answer, write_page
 from trainyard_control.cli.options import HtmlPage, Label, Output, OutputFormat
 
 if TYPE_CHECKING:
@@ -36,8 +36,8 @@ def inspect(
     from trainyard.quality.page import page
 
     profile = _profile(source, label, recipe)
-    give_page(html, lambda: page(profile))
-    give(output, profile, lambda: _show(profile))
+    write_page(html, lambda: page(profile))
+    print_answer(output, profile, lambda: _show(profile))
 
 
 @app.command("schema")
@@ -98,7 +98,7 @@ def compare(
 
     bounds = recipes.load(recipe).drift if recipe else Bounds()
     movements = drift.compare(statistics_of(before, label), statistics_of(now, label), bounds)
-    give(output, [movement.model_dump() for movement in movements], lambda: _show_movements(movements))
+    print_answer(output, [movement.model_dump() for movement in movements], lambda: _show_movements(movements))
     sentences = [sentence for movement in movements for sentence in movement.sentences]
     if sentences:
         raise DataError("\n".join([f"{now} left the bounds around {before}:", *(f"{line}." for line in sentences)]))

@@ -10,7 +10,7 @@ import typer
 
 from trainyard import events
 from trainyard.graph import PREDICT
-from trainyard_control.cli.answers import give
+from trainyard_control.cli.answers import print_answer
 from trainyard_control.cli.options import (
     LOCAL,
     DryRun,
@@ -80,7 +80,7 @@ def predict(
             "--name, --dry-run and --wait are of a run on a cluster. Add --submit, or leave it out."
         )
     summary = _predict_here(model, environment, input_, out, key, force)
-    give(output, asdict(summary), lambda: _show(summary))
+    print_answer(output, asdict(summary), lambda: _show(summary))
 
 
 def _predict_here(
