@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -80,7 +79,7 @@ def predict(
             "--name, --dry-run and --wait are of a run on a cluster. Add --submit, or leave it out."
         )
     summary = _predict_here(model, environment, input_, out, key, force)
-    print_answer(output, asdict(summary), lambda: _show(summary))
+    print_answer(output, summary, lambda: _show(summary))
 
 
 def _predict_here(
