@@ -169,13 +169,7 @@ def simulated(parts: Parts, all_reduce: float, workers: int) -> StepTimes:
     shown = max(0.0, all_reduce - parts.overlap * parts.compute)
     seconds = parts.compute + stragglers + shown + parts.input
     return StepTimes(
-        workers,
-        seconds,
-        workers * parts.examples / seconds,
-        parts.compute / seconds,
-        shown,
-        stragglers,
-        parts.input,
+        workers, seconds, workers * parts.examples / seconds, parts.compute / seconds, shown, stragglers, parts.input
     )
 
 

@@ -118,11 +118,7 @@ def compare(
 
 
 @app.command("cancel")
-def cancel(
-    run: _Run,
-    environment: EnvironmentName = LOCAL,
-    dry_run: DryRun = False,
-) -> None:
+def cancel(run: _Run, environment: EnvironmentName = LOCAL, dry_run: DryRun = False) -> None:
     """End a run and all that it started, and wait until it is gone."""
     runs = _runs(environment)
     run_id = runs.find(run)

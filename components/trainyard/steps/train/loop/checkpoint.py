@@ -98,8 +98,7 @@ class CheckpointFolder:
                 self._check_best(checkpoint.progress.history)
                 return checkpoint
             events.emit(
-                "warning",
-                message=f"{self._path(step)}: skipped, it was made with another recipe or other examples.",
+                "warning", message=f"{self._path(step)}: skipped, it was made with another recipe or other examples."
             )
         return None
 

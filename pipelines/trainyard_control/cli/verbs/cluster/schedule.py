@@ -22,10 +22,7 @@ _File = Annotated[Path, typer.Argument(help="YAML file of one schedule.")]
 
 
 @app.command("apply")
-def apply(
-    file: _File,
-    dry_run: DryRun = False,
-) -> None:
+def apply(file: _File, dry_run: DryRun = False) -> None:
     """Make the server do what a schedule's file says."""
     schedules, schedule, what, actions = _planned(file)
     for action in actions:
@@ -47,10 +44,7 @@ def diff(file: _File) -> None:
 
 
 @app.command("list")
-def list_(
-    environment: EnvironmentName = LOCAL,
-    output: OutputFormat = Output.TEXT,
-) -> None:
+def list_(environment: EnvironmentName = LOCAL, output: OutputFormat = Output.TEXT) -> None:
     """List the schedules that the server holds."""
     from trainyard.spec import environment as environments
     from trainyard_control.kubeflow.recurring import Schedules
@@ -69,10 +63,7 @@ def list_(
 
 
 @app.command("remove")
-def remove(
-    file: _File,
-    dry_run: DryRun = False,
-) -> None:
+def remove(file: _File, dry_run: DryRun = False) -> None:
     """Take a file's schedule off the server; its runs stay listed."""
     from trainyard.spec import environment as environments
     from trainyard_control.kubeflow.recurring import Schedules
