@@ -18,7 +18,7 @@ from trainyard.contract.champion import EXTRA
 from trainyard.contract.training import weights as source
 from trainyard.contract.training.weights import FIELD
 from trainyard.data import trained
-from trainyard.errors import ConfigurationError, DataError
+from trainyard.errors import ConfigurationError, DataError, listed
 from trainyard.models.published import first_line, published
 from trainyard.spec.networks import IMAGENET
 from trainyard.spec.training.model import Model
@@ -49,10 +49,9 @@ def load_weights(model: Model, network: keras.Model, labels: list[str] | None, p
     body = {name for name in own.keys() | arrays.keys() if name not in head}
     shapes = {name: tuple(variable.shape) for name, variable in own.items()}
     if differences := _differences(shapes, arrays, body):
-        listed = "; ".join(differences[:_LISTED])
-        more = f"; and {len(differences) - _LISTED} more" if len(differences) > _LISTED else ""
         raise ConfigurationError(
-            f"{FIELD}: {weights}: of another network than '{model.name}' is for these images: {listed}{more}. "
+            f"{FIELD}: {weights}: of another network than '{model.name}' is for these images: "
+            f"{listed(differences, _LISTED, '; ')}. "
             "Give model.name, data.image_size and data.channels that they were trained with, or other weights."
         )
     same_head = _labels(weights) == (labels or []) and not _differences(shapes, arrays, head)

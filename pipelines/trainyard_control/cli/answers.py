@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import typer
 
+from trainyard.errors import ConfigurationError
 from trainyard_control.cli.options import Output
 
 _T = TypeVar("_T")
@@ -36,7 +37,15 @@ def print_lines(output: Output, items: Iterable[_T], line: Callable[[_T], str]) 
 def write_page(html: Path | None, page: Callable[[], str]) -> None:
     """Write `page` into the file `html`, if there is one. Raises `ConfigurationError` if it cannot be written."""
     if html is not None:
-        from trainyard.quality.page import write_html
+        write_file(page(), html, "--html")
 
-        write_html(page(), html)
-        typer.echo(f"✓ wrote {html}", err=True)
+
+def write_file(text: str, file: Path, option: str) -> None:
+    """Write `text` into the file that `option` names. Raises `ConfigurationError` if it cannot be written."""
+    try:
+        file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigurationError(
+            f"{option} {str(file)[:200]}: cannot be written ({error.strerror}). Name a file in a folder that is there."
+        ) from error
+    typer.echo(f"✓ wrote {file}", err=True)

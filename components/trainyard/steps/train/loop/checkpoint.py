@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from trainyard import events
 from trainyard.contract.artifacts.train import Epoch, Rollback
 from trainyard.contract.document import Document
-from trainyard.errors import ConfigurationError, DataError
+from trainyard.errors import ConfigurationError, DataError, listed
 from trainyard.graph import producer
 from trainyard.storage import storage
 
@@ -161,8 +161,7 @@ def _check_variables(path: str, arrays: Arrays, expected: Arrays) -> None:
         if name in arrays and arrays[name].shape != value.shape
     ]
     if faults:
-        more = f" and {len(faults) - 5} more" if len(faults) > 5 else ""
         raise ConfigurationError(
-            f"{path}: holds another model: {'; '.join(faults[:5])}{more}. "
+            f"{path}: holds another model: {listed(faults, 5, '; ')}. "
             "Name another checkpoints folder, or remove this one."
         )
