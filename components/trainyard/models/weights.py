@@ -21,7 +21,7 @@ from trainyard.data import trained
 from trainyard.errors import ConfigurationError, DataError, listed
 from trainyard.models.published import first_line, published
 from trainyard.spec.networks import IMAGENET
-from trainyard.spec.training.model import Model
+from trainyard.spec.training.model import ModelConfig
 
 HEAD = "logits"
 """The layer of every named network of images that gives one number a class; all others are its backbone."""
@@ -31,7 +31,7 @@ _LISTED = 3  # differences in a sentence
 Arrays = Mapping[str, np.ndarray]
 
 
-def load_weights(model: Model, network: keras.Model, labels: list[str] | None, published_at: str = "") -> None:
+def load_weights(model: ModelConfig, network: keras.Model, labels: list[str] | None, published_at: str = "") -> None:
     """Give `network`, that of `model`, the weights that model.weights names.
 
     published_at: the folder of a storage in which those that Keras publishes are kept, '' for none.

@@ -22,7 +22,7 @@ UNTIL = "until "
 _FREEZE = rf"^(none|backbone|{UNTIL}\S+)$"
 
 
-class Model(Strict):
+class ModelConfig(Strict):
     """Which network. Sizes of images and number of classes come from the data."""
 
     name: Network | None = Field(
