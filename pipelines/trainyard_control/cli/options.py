@@ -18,7 +18,7 @@ class Output(StrEnum):
     JSON = "json"
 
 
-Step = StrEnum("Step", {name.upper(): name for name in OUTPUTS})  # type: ignore[misc]  # python/mypy#2401: names of a table
+Step = StrEnum("Step", {name.upper(): name for name in OUTPUTS})  # type: ignore[misc]  # python/mypy#2401
 
 RecipeName = Annotated[str, typer.Argument(help="Name of a bundled recipe, or a YAML file.")]
 Overrides = Annotated[
