@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Builds the image VARIANT (cpu, gpu, tpu, jax or flink) as NAME, with docker, podman or buildah, whichever there is, and prints
-# its size. BASE_IMAGE names another one to build on than the Dockerfile does.
+# Builds the image VARIANT (cpu, gpu, tpu, jax or flink) as NAME, with docker, podman or buildah, whichever there is,
+# and prints its size. BASE_IMAGE names another one to build on than the Dockerfile does.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 variant=$1 name=$2

@@ -21,7 +21,7 @@ rm -rf "$site/tensorflow/compiler/tf2xla/ops/_xla_ops.so" \
 [ ! -d "$site/botocore/data" ] || find "$site/botocore/data" -mindepth 1 -maxdepth 1 -type d \
   ! -name s3 ! -name sts ! -name sso ! -name sso-oidc ! -name signin -exec rm -rf {} +
 
-# Symbols that only a debugger reads (350). The libraries in *.libs were changed after they were linked, and those of the
-# makers of GPUs and TPUs come without: left as they are.
+# Symbols that only a debugger reads (350). The libraries in *.libs were changed after they were linked, and those of
+# the makers of GPUs and TPUs come without: left as they are.
 find "$site" -name '*.so*' -type f -size +300k ! -path '*.libs/*' ! -path '*/nvidia/*' ! -path '*/libtpu/*' \
   -exec strip --strip-unneeded {} +

@@ -6,7 +6,7 @@ its class wherever it is seen.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from difflib import get_close_matches
 from enum import IntEnum
 from typing import TypeVar
@@ -112,6 +112,16 @@ def _below(kind: type[TrainyardError]) -> Iterator[type[TrainyardError]]:
     for child in kind.__subclasses__():
         yield child
         yield from _below(child)
+
+
+def listed(items: Sequence[str], most: int, separator: str = ", ") -> str:
+    """Return the first `most` of `items` for a sentence, and how many more there are.
+
+    >>> listed(["a", "b", "c"], 2)
+    'a, b and 1 more'
+    """
+    more = f"{separator.strip(', ')} and {len(items) - most} more" if len(items) > most else ""
+    return separator.join(items[:most]) + more
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -7,6 +7,7 @@ more, beside its folder in `steps/`.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import takewhile
 
 _HOUR, _DAY = 3600, 86400
 
@@ -86,6 +87,9 @@ STEPS = {
 OUTPUTS = tuple(name for name, step in STEPS.items() if step.sections)
 """The steps that have an output, in their order."""
 
+BEFORE_SUMMARY = tuple(takewhile(lambda name: name != SUMMARY, STEPS))
+"""The steps of a run that its summary tells of."""
+
 ARGUMENTS = {step.argument: name for name, step in STEPS.items() if step.argument}
 """The arguments that name the committed output of another step, with that step."""
 
@@ -93,6 +97,11 @@ ARGUMENTS = {step.argument: name for name, step in STEPS.items() if step.argumen
 def model_sections() -> frozenset[str]:
     """Return the parts of the recipe that a trained model depends on: those of train and of what it reads."""
     return frozenset().union(*(STEPS[step].sections for step in ("train", *STEPS["train"].reads)))
+
+
+def readers(step: str) -> frozenset[str]:
+    """Return the steps that read the output of `step`."""
+    return frozenset(name for name, spec in STEPS.items() if step in spec.reads)
 
 
 def producer(step: str) -> str:

@@ -16,24 +16,24 @@ from trainyard.models.build import build
 from trainyard.models.costs import profiles, step_speed
 from trainyard.models.costs.cost import TRAINING_PASSES, cost
 from trainyard.spec import recipe as recipes
-from trainyard.spec.training.model import Model
+from trainyard.spec.training.model import ModelConfig
 from trainyard_control.planning import cost as planned
 from trainyard_control.planning import data
 
-BLOCKS = Model(name="cnn_small", blocks=["conv:32", "pool", "separable:64:2", "residual:64", "residual:96"])
+BLOCKS = ModelConfig(name="cnn_small", blocks=["conv:32", "pool", "separable:64:2", "residual:64", "residual:96"])
 
 
 @pytest.mark.parametrize(
     ("described", "side"),
     [
-        (Model(name="cnn_small"), 8),
+        (ModelConfig(name="cnn_small"), 8),
         (BLOCKS, 16),
-        (Model(name="mobilenet_v3_small"), 96),
-        (Model(name="resnet50"), 64),
-        (Model(name="alexnet"), 64),
+        (ModelConfig(name="mobilenet_v3_small"), 96),
+        (ModelConfig(name="resnet50"), 64),
+        (ModelConfig(name="alexnet"), 64),
     ],
 )
-def test_the_counted_operations_are_those_of_tensorflows_profiler(described: Model, side: int) -> None:
+def test_the_counted_operations_are_those_of_tensorflows_profiler(described: ModelConfig, side: int) -> None:
     model = build(described, [Feature(name="image", dtype="float32", shape=(side, side, 3))], 10, seed=1)
     forward = tf.function(lambda image: model({"image": image}, training=False))
     graph = forward.get_concrete_function(tf.TensorSpec((1, side, side, 3))).graph
@@ -43,14 +43,14 @@ def test_the_counted_operations_are_those_of_tensorflows_profiler(described: Mod
 
 
 def test_blocks_whose_pools_leave_nothing_are_refused_when_the_network_is_built() -> None:
-    deep = Model(name="cnn_small", blocks=["conv:4", *["pool"] * 4])
+    deep = ModelConfig(name="cnn_small", blocks=["conv:4", *["pool"] * 4])
     with pytest.raises(ConfigurationError, match=r"leave nothing of 8 x 8 pixels\..* \[16, 16\]"):
         build(deep, [Feature(name="image", dtype="float32", shape=(8, 8, 1))], 10, seed=1)
 
 
 def test_a_perceptron_costs_what_its_matrices_say() -> None:
     features = [Feature(name=name, dtype="float32", shape=()) for name in "abcd"]
-    found = cost(build(Model(name="mlp", hidden=[8]), features, 2, seed=1))
+    found = cost(build(ModelConfig(name="mlp", hidden=[8]), features, 2, seed=1))
     assert found.parameters == 4 * 8 + 8 + 8 * 2 + 2
     # The matrices, the joined inputs, and one operation a number where there is no kernel (casts, dropout, reshapes).
     assert found.flops_per_example / TRAINING_PASSES == pytest.approx(2 * (4 * 8 + 8 * 2), abs=40)

@@ -18,7 +18,7 @@ from trainyard.errors import ConfigurationError
 from trainyard.models.build import build
 from trainyard.spec import recipe as recipes
 from trainyard.spec.networks import COLUMN_NETWORKS, MINIMUM_SIDE, WIDER, Network
-from trainyard.spec.training.model import Model
+from trainyard.spec.training.model import ModelConfig
 from trainyard.steps.train.engines.network import limit_batch_norm_momentum
 from trainyard.steps.train.engines.optimizer import RateSchedule, optimizer
 from trainyard.steps.train.engines.tensorflow.strategy import precision_policy
@@ -36,7 +36,7 @@ COLUMNS = [
 @pytest.mark.parametrize("name", [name for name in WIDER if name in MINIMUM_SIDE])
 def test_a_narrower_image_network_has_fewer_weights(name: str) -> None:
     side = max(32, MINIMUM_SIDE[name])
-    sizes = [build(Model(name=name, width=width), [image(side, side, 3)], 7, seed=1) for width in (0.5, 1, 1.5)]
+    sizes = [build(ModelConfig(name=name, width=width), [image(side, side, 3)], 7, seed=1) for width in (0.5, 1, 1.5)]
     counts = [model.count_params() for model in sizes]
     assert counts[0] < 0.5 * counts[1] < counts[1] < 0.7 * counts[2]
     assert sizes[0]({"image": np.zeros((2, side, side, 3), np.float32)}).shape == (2, 7)
@@ -45,16 +45,16 @@ def test_a_narrower_image_network_has_fewer_weights(name: str) -> None:
 @pytest.mark.parametrize("name", sorted(MINIMUM_SIDE))
 def test_an_image_network_takes_its_minimum_size_and_no_smaller(name: str) -> None:
     side = MINIMUM_SIDE[name]
-    model = build(Model(name=name), [image(side, side + 3, 1)], 7, seed=1)
+    model = build(ModelConfig(name=name), [image(side, side + 3, 1)], 7, seed=1)
     logits = model({"image": np.full((2, side, side + 3, 1), 255, np.float32)})
     assert logits.shape == (2, 7) and logits.dtype == "float32"
     with pytest.raises(ConfigurationError, match=rf"at least {side} x {side} pixels, the data has {side} x {side - 1}"):
-        build(Model(name=name), [image(side, side - 1, 1)], 7, seed=1)
+        build(ModelConfig(name=name), [image(side, side - 1, 1)], 7, seed=1)
 
 
 @pytest.mark.parametrize("side", [8, 9, 28, 96])
 def test_cnn_small_halves_the_image_to_four_to_seven_pixels(side: int) -> None:
-    model = build(Model(name="cnn_small"), [image(side, side, 3)], 2, seed=1)
+    model = build(ModelConfig(name="cnn_small"), [image(side, side, 3)], 2, seed=1)
     flat = next(layer for layer in model.layers if isinstance(layer, keras.layers.Flatten))
     assert 4 <= flat.input.shape[1] <= 7
     assert model.output.shape == (None, 2)
@@ -62,13 +62,15 @@ def test_cnn_small_halves_the_image_to_four_to_seven_pixels(side: int) -> None:
 
 @pytest.mark.parametrize(("side", "patch", "tokens"), [(8, 2, 16), (31, 2, 256), (32, 4, 64), (128, 16, 64)])
 def test_vit_small_cuts_the_shorter_side_into_eight_patches_or_more(side: int, patch: int, tokens: int) -> None:
-    model = build(Model(name="vit_small"), [image(side, side, 3)], 2, seed=1)
+    model = build(ModelConfig(name="vit_small"), [image(side, side, 3)], 2, seed=1)
     assert model.get_layer("patches").kernel.shape == (patch, patch, 3, 384)
     assert model.get_layer("positions").embeddings.shape == (tokens, 384)
 
 
 def test_vit_small_opens_in_safe_mode_tells_places_apart_and_answers_alike_in_16_bits(tmp_path: Path) -> None:
-    model = build(Model(name="vit_small"), [image(31, 33, 1)], 7, seed=1)  # 272 patches: bfloat16 cannot count them
+    model = build(
+        ModelConfig(name="vit_small"), [image(31, 33, 1)], 7, seed=1
+    )  # 272 patches: bfloat16 cannot count them
     pixels = np.random.default_rng(1).uniform(0, 255, (1, 31, 33, 1)).astype(np.float32)
     expected = model({"image": pixels}).numpy()
     model.save(tmp_path / "model.keras")
@@ -80,7 +82,7 @@ def test_vit_small_opens_in_safe_mode_tells_places_apart_and_answers_alike_in_16
     kernels = [weight.numpy() for weight in model.weights if "attention" in weight.path and "kernel" in weight.path]
     assert len({kernel.tobytes() for kernel in kernels}) == len(kernels) == 12 * 4
     with precision_policy("bfloat16"):
-        narrow = build(Model(name="vit_small"), [image(31, 33, 1)], 7, seed=1)
+        narrow = build(ModelConfig(name="vit_small"), [image(31, 33, 1)], 7, seed=1)
     assert narrow.get_layer("block1_attention").compute_dtype == "bfloat16"
     assert np.abs(narrow({"image": pixels}).numpy() - expected).max() < 0.05 * np.abs(expected).max()
 
@@ -89,7 +91,7 @@ def test_vit_small_opens_in_safe_mode_tells_places_apart_and_answers_alike_in_16
 def test_columns_may_be_called_what_no_layer_may_or_what_others_are(name: str) -> None:
     called = ["km/h", "logits", "a", "b_c", "a_b", "c", "numbers", "速度", "dense"]
     ids = [Feature(name=each, dtype="int64", shape=(), vocabulary_size=3) for each in called]
-    model = build(Model(name=name, hidden=[4]), [*ids, Feature(name="m/s", dtype="float32", shape=())], 2, seed=1)
+    model = build(ModelConfig(name=name, hidden=[4]), [*ids, Feature(name="m/s", dtype="float32", shape=())], 2, seed=1)
     batch = {"m/s": np.zeros(2, np.float32), **{each: np.asarray([0, 2]) for each in called}}
     assert model(batch).shape == (2, 2)
 
@@ -97,12 +99,12 @@ def test_columns_may_be_called_what_no_layer_may_or_what_others_are(name: str) -
 def test_features_whose_names_would_meet_are_refused() -> None:
     pair = [Feature(name=each, dtype="float32", shape=()) for each in ("a b", "a_b")]
     with pytest.raises(ConfigurationError, match="'a b' and 'a_b' would both be the input 'a_b' of the model"):
-        build(Model(name="mlp"), pair, 2, seed=1)
+        build(ModelConfig(name="mlp"), pair, 2, seed=1)
 
 
 @pytest.mark.parametrize("name", COLUMN_NETWORKS)
 def test_a_column_network_takes_numbers_and_ids(name: str, tmp_path) -> None:
-    model = build(Model(name=name, hidden=[4]), COLUMNS, 3, seed=1)
+    model = build(ModelConfig(name=name, hidden=[4]), COLUMNS, 3, seed=1)
     batch = {
         "age": np.zeros(4, np.float32),
         "pair": np.zeros((4, 2), np.float32),
@@ -118,7 +120,7 @@ def test_a_column_network_takes_numbers_and_ids(name: str, tmp_path) -> None:
 
 
 def test_wide_deep_gives_each_pair_of_ids_a_weight_of_its_own() -> None:
-    model = build(Model(name="wide_deep", hidden=[4]), COLUMNS[3:], 2, seed=1)
+    model = build(ModelConfig(name="wide_deep", hidden=[4]), COLUMNS[3:], 2, seed=1)
     cross = (
         model.get_layer("wide_size_color") if "wide_size_color" in names(model) else model.get_layer("wide_color-size")
     )
@@ -133,7 +135,7 @@ def test_wide_deep_gives_each_pair_of_ids_a_weight_of_its_own() -> None:
 
 
 def test_the_seed_alone_decides_the_first_weights() -> None:
-    one, same, other = (build(Model(name="cnn_small"), [image(8, 8, 1)], 10, seed=seed) for seed in (1, 1, 2))
+    one, same, other = (build(ModelConfig(name="cnn_small"), [image(8, 8, 1)], 10, seed=seed) for seed in (1, 1, 2))
     for left, right in zip(one.get_weights(), same.get_weights(), strict=True):
         np.testing.assert_array_equal(left, right)
     assert any((left != right).any() for left, right in zip(one.get_weights(), other.get_weights(), strict=True))
@@ -167,7 +169,7 @@ def test_resnet50_v1_5_learns_by_the_optimizer_of_its_recipe() -> None:
 
 def test_an_image_network_refuses_columns() -> None:
     with pytest.raises(ConfigurationError, match="takes one image, the data has age"):
-        build(Model(name="resnet50"), COLUMNS, 2, seed=1)
+        build(ModelConfig(name="resnet50"), COLUMNS, 2, seed=1)
 
 
 def image(height: int, width: int, channels: int) -> Feature:

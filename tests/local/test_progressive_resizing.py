@@ -19,7 +19,7 @@ from trainyard.errors import ConfigurationError
 from trainyard.models.build import build
 from trainyard.runtime import step
 from trainyard.spec.recipe import Recipe
-from trainyard.spec.training.model import Model
+from trainyard.spec.training.model import ModelConfig
 from trainyard.spec.training.train import Stage
 from trainyard.steps.train import run as train
 from trainyard.steps.train.engines.resizing import Resizing, triangle
@@ -29,7 +29,7 @@ IMAGE = Feature(name="image", dtype="float32", shape=(48, 64, 3), vocabulary_siz
 
 def test_images_are_shrunk_as_tensorflow_does_without_aliasing() -> None:
     images = np.random.default_rng(1).uniform(0, 255, (2, 48, 64, 3)).astype(np.float32)
-    resizing = Resizing(build(Model(name="mobilenet_v3_small"), [IMAGE], 5, 1), [Stage(epochs=2, size=36)], 10)
+    resizing = Resizing(build(ModelConfig(name="mobilenet_v3_small"), [IMAGE], 5, 1), [Stage(epochs=2, size=36)], 10)
     resizing.enter(19)
     small = resizing.shrunk({"image": tf.constant(images)})["image"]
     expected = tf.image.resize(images, (36, 48), antialias=True)
@@ -41,7 +41,7 @@ def test_images_are_shrunk_as_tensorflow_does_without_aliasing() -> None:
 
 
 def test_the_small_model_has_the_layers_of_the_large_one() -> None:
-    model = build(Model(name="resnet50_v1_5"), [IMAGE], 5, 1)
+    model = build(ModelConfig(name="resnet50_v1_5"), [IMAGE], 5, 1)
     resizing = Resizing(model, [Stage(epochs=1, size=32), Stage(epochs=1, size=40)], 10)
     assert [resizing.number(step) for step in (0, 9, 10, 19, 20, 99)] == [0, 0, 1, 1, 2, 2]
     small = resizing.model()

@@ -29,7 +29,7 @@ from trainyard.errors import ConfigurationError, DataError, TransientError
 from trainyard.models.build import build
 from trainyard.models.weights import load_weights
 from trainyard.spec import recipe as recipes
-from trainyard.spec.training.model import Model
+from trainyard.spec.training.model import ModelConfig
 from trainyard.storage import storage
 from trainyard.storage.buckets import stores
 
@@ -39,12 +39,14 @@ COLD = recipes.load("digits")
 
 def network(side: int = 8, channels: int = 1, name: str = "cnn_small", seed: int = 1) -> keras.Model:
     keras.utils.clear_session(free_memory=False)
-    return build(Model(name=name), [Feature(name="image", dtype="float32", shape=(side, side, channels))], 3, seed)
+    return build(
+        ModelConfig(name=name), [Feature(name="image", dtype="float32", shape=(side, side, channels))], 3, seed
+    )
 
 
 def begin(weights: Path | str, labels: list[str] | None = None, side: int = 8, channels: int = 1) -> keras.Model:
     begun = network(side, channels, seed=2)
-    load_weights(Model(name="cnn_small", weights=str(weights)), begun, labels or LABELS)
+    load_weights(ModelConfig(name="cnn_small", weights=str(weights)), begun, labels or LABELS)
     return begun
 
 
@@ -72,7 +74,7 @@ def test_the_layers_inside_of_attention_take_their_weights_from_either_file(tmp_
     for name in ("model.keras", "model.weights.h5"):
         begun = transformer()
         assert "attention" not in equal(begun, trained)
-        load_weights(Model(name="vit_small", weights=str(tmp_path / name)), begun, LABELS)
+        load_weights(ModelConfig(name="vit_small", weights=str(tmp_path / name)), begun, LABELS)
         assert equal(begun, trained) == {"attention"}
 
 
@@ -170,16 +172,16 @@ def test_weights_come_from_a_bucket_too_and_count_with_their_content(store: Stor
         uri = f"{store.uri}/{tmp_path.name}/{name}"
         root, path = stores.split(uri)
         stores.store(root).write(path, (tmp_path / name).read_bytes())
-        recipe = COLD.model_copy(update={"model": Model(name="cnn_small", weights=uri)})
+        recipe = COLD.model_copy(update={"model": ModelConfig(name="cnn_small", weights=uri)})
         first = contract.digest(recipe)
         assert equal(begin(uri), trained) == {"conv2d", "conv2d_1", "conv2d_2", "dense"}
         stores.store(root).write(path, b"other")
         assert contract.digest(recipe) != first
-    recipe = COLD.model_copy(update={"model": Model(name="cnn_small", weights=f"{store.uri}/gone.keras")})
+    recipe = COLD.model_copy(update={"model": ModelConfig(name="cnn_small", weights=f"{store.uri}/gone.keras")})
     with pytest.raises(ConfigurationError, match=r"model\.weights: .*/gone\.keras: there is no such file\. Name a"):
         contract.digest(recipe)
     recipe = COLD.model_copy(
-        update={"model": Model(name="cnn_small", weights=f"{store.scheme}://no-bucket-here/w.keras")}
+        update={"model": ModelConfig(name="cnn_small", weights=f"{store.scheme}://no-bucket-here/w.keras")}
     )
     with pytest.raises(DataError, match=r"model\.weights: .*no such bucket or object\. Correct model\.weights in the"):
         contract.digest(recipe)
@@ -231,7 +233,7 @@ def test_published_weights_are_fetched_once_and_verified(
     monkeypatch.setattr(config, "_KERAS_DIR", str(tmp_path / "keras"))
     monkeypatch.setattr(mobilenet_v3, "BASE_WEIGHT_PATH", server.url)
     monkeypatch.setitem(mobilenet_v3.WEIGHTS_HASHES, "small_224_1.0_float", ("", digest))
-    model = Model(name="mobilenet_v3_small", weights="imagenet")
+    model = ModelConfig(name="mobilenet_v3_small", weights="imagenet")
     grey = network(32, 1, "mobilenet_v3_small", seed=2)
     load_weights(model, grey, LABELS)
     theirs = {variable.path: variable.numpy() for variable in body.weights}

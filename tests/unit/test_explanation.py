@@ -128,7 +128,8 @@ def test_a_cancelled_run_that_kubeflow_calls_failed_is_told_from_one_that_failed
     kind = environments.load("kind").model_copy(update={"storage": str(tmp_path), "secrets": {}, "variables": {}})
     runs = KubeflowRuns(kind.model_copy(update={"kubeflow": environments.Kubeflow(endpoint="http://127.0.0.1:1")}))
     runs._cluster = Silent()
-    runs._cluster.items = lambda *_, **__: [{"spec": {"activeDeadlineSeconds": deadline}}]  # type: ignore[method-assign]
+    workflows = [{"spec": {"activeDeadlineSeconds": deadline}}]
+    runs._cluster.items = lambda *_, **__: workflows  # type: ignore[method-assign]
     if noted:
         note = tmp_path / "digits/runs/r/cancelled"
         note.parent.mkdir(parents=True)

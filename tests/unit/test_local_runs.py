@@ -13,10 +13,10 @@ from typer.testing import CliRunner
 from trainyard.contract.artifacts.evaluate import Evaluation
 from trainyard.contract.artifacts.gate import Interval
 from trainyard.errors import ConfigurationError
-from trainyard.quality.page import write_html
 from trainyard.report import summary
 from trainyard.spec import plain_yaml
 from trainyard.storage import storage
+from trainyard_control.cli.answers import write_file
 from trainyard_control.cli.main import app
 from trainyard_control.local import local_runs
 from trainyard_control.search import comparison
@@ -91,7 +91,7 @@ def test_a_comparison_names_what_differs_and_what_may_be_noise(root: Path) -> No
     rows = {row.name: row.cells for row in compared.training}
     assert rows["best epoch"] == ["3 of 3"] * 3 and rows["train, s"] == ["20.4"] * 3
     assert [len(curve) for curve in compared.curves] == [3, 3, 3]
-    write_html(compared.page(), root / "a.html")
+    write_file(compared.page(), root / "a.html", "--html")
     page = (root / "a.html").read_text()
     assert page.count("<polyline") == 9 and "these differ from the first run: accuracy" in page
 

@@ -482,7 +482,8 @@ def test_the_last_preprocessing_says_how_many_examples_there_are(tmp_path: Path)
     folder = tmp_path / "digits" / "preprocess" / "key"
     folder.mkdir(parents=True)
     Examples(
-        task="classification", label="label", labels=[*"0123456789"], splits=splits, features=[], raw_features=[],  # type: ignore[arg-type]
+        task="classification", label="label", labels=[*"0123456789"],
+        splits=splits, features=[], raw_features=[],  # type: ignore[arg-type]
         image=ImageShape(height=8, width=8, channels=1), quarantined=0, quarantine={}, warnings=[], fingerprint="x",
     ).write(folder)  # fmt: skip
     found = data.find(recipe, read_history(here(tmp_path), recipe).examples, None)

@@ -14,7 +14,6 @@ import pytest
 from trainyard.contract.artifacts.train import Device
 from trainyard.contract.document import SPLITS
 from trainyard.errors import ConfigurationError
-from trainyard.quality.page import write_html
 from trainyard.spec import environment as environments
 from trainyard.spec import recipe as recipes
 from trainyard.spec.environment import Environment
@@ -23,6 +22,7 @@ from trainyard.spec.recipe import Recipe
 from trainyard.steps.preprocess.split import assign
 from trainyard_control import api
 from trainyard_control.api.progress import SweepScreen
+from trainyard_control.cli.answers import write_file
 from trainyard_control.local import lanes
 from trainyard_control.local.lanes import Lane
 from trainyard_control.planning import cost
@@ -346,12 +346,12 @@ def test_a_power_law_of_too_few_or_wrong_shares_is_refused(text: str) -> None:
 def test_the_page_of_a_curve_is_whole_and_holds_no_script(tmp_path: Path) -> None:
     drawn = points(0.35, 0.05)
     law = learning_curve.fit(drawn)
-    write_html(curve_page("<b>", drawn, law, "twice & more", "test error"), tmp_path / "a.html")
+    write_file(curve_page("<b>", drawn, law, "twice & more", "test error"), tmp_path / "a.html", "--html")
     page = (tmp_path / "a.html").read_text()
     assert page.count("<circle") == 5 and page.count("<polyline") == 1 and page.count("<polygon") == 1
     assert "<script" not in page and "&lt;b&gt;" in page and "twice &amp; more" in page
     with pytest.raises(ConfigurationError, match="cannot be written"):
-        write_html(curve_page("a", drawn, law, "", "test error"), tmp_path / "nowhere" / "a.html")
+        write_file(curve_page("a", drawn, law, "", "test error"), tmp_path / "nowhere" / "a.html", "--html")
 
 
 def test_a_chart_places_its_marks_within_its_axes() -> None:

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ValidationError
 
 from trainyard.contract import keys
 from trainyard.contract.provenance import Provenance, provenance
-from trainyard.errors import TrainyardError
+from trainyard.errors import TrainyardError, listed
 from trainyard.graph import ARGUMENTS
 from trainyard.spec.recipe import Recipe
 from trainyard.storage import storage
@@ -64,6 +64,4 @@ def why_again(output: str, now: Origin) -> str:
     earlier = [before for name in names if (before := recorded(f"{folder}/{name}")) and before.recipe == now.recipe]
     if not earlier:
         return ""
-    changes = now.changes(max(earlier, key=lambda origin: origin.time))
-    more = f" and {len(changes) - _SHOWN} more" if len(changes) > _SHOWN else ""
-    return ", ".join(changes[:_SHOWN]) + more
+    return listed(now.changes(max(earlier, key=lambda origin: origin.time)), _SHOWN)

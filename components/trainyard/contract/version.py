@@ -50,7 +50,5 @@ def layout(exported: Manifest) -> dict[str, str]:
 def content(exported: Manifest) -> Manifest:
     """Return the manifest that a version made of `exported` has: equal models have equal digests."""
     return replace(
-        exported,
-        producer=PRODUCER,
-        files={path: exported.files[name] for path, name in layout(exported).items()},
+        exported, producer=PRODUCER, files={path: exported.files[name] for path, name in layout(exported).items()}
     )

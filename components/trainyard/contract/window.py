@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from datetime import UTC, date, datetime, timedelta
 
 from trainyard.contract.artifacts.preprocess import Window
-from trainyard.errors import ConfigurationError, DataError
+from trainyard.errors import ConfigurationError, DataError, listed
 from trainyard.spec.recipe import Data
 
 _LISTED = 5
@@ -57,10 +57,9 @@ def require(data: Data, files: Iterable[tuple[str, int]]) -> Window:
             "Correct data.path in the recipe."
         )
     if len(missing) > data.max_missing_days:
-        more = f" and {len(missing) - _LISTED} more" if len(missing) > _LISTED else ""
         raise DataError(
             f"data.path: {data.path}: no files found on {len(missing)} of the {len(counts)} days "
-            f"from {first} to {last}: {', '.join(missing[:_LISTED])}{more}. "
+            f"from {first} to {last}: {listed(missing, _LISTED)}. "
             f"data.max_missing_days allows {data.max_missing_days}. "
             "Wait for their data, or allow more."
         )

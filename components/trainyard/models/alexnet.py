@@ -8,10 +8,10 @@ from __future__ import annotations
 import keras
 from keras import layers
 
-from trainyard.spec.training.model import Model
+from trainyard.spec.training.model import ModelConfig
 
 
-def network(model: Model, image: keras.KerasTensor, outputs: int) -> keras.KerasTensor:
+def network(model: ModelConfig, image: keras.KerasTensor, outputs: int) -> keras.KerasTensor:
     """Return logits (batch, outputs). Convolutions pad, so that 57 pixels are enough."""
     x = layers.Rescaling(1 / 127.5, offset=-1)(image)
     x = _convolution(x, 64, 11, strides=4)

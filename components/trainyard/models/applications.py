@@ -8,10 +8,10 @@ from typing import Any
 import keras
 from keras import layers
 
-from trainyard.spec.training.model import Model
+from trainyard.spec.training.model import ModelConfig
 
 
-def network(model: Model, image: keras.KerasTensor, outputs: int) -> keras.KerasTensor:
+def network(model: ModelConfig, image: keras.KerasTensor, outputs: int) -> keras.KerasTensor:
     """Return logits (batch, outputs) of the named network over `image` in 0..255.
 
     Pixels are scaled as keras.applications does for the network's published weights, whatever weights it begins with:
@@ -25,7 +25,7 @@ def network(model: Model, image: keras.KerasTensor, outputs: int) -> keras.Keras
     return layers.Dense(outputs, dtype="float32", name="logits")(x)
 
 
-def published(model: Model) -> keras.Model:
+def published(model: ModelConfig) -> keras.Model:
     """Return the body of the named network with the weights that Keras publishes, which Keras fetches and verifies.
 
     They are in Keras' own cache, below KERAS_HOME, from then on. Raises what keras.utils.get_file does.
@@ -33,7 +33,7 @@ def published(model: Model) -> keras.Model:
     return _BODIES[model.name or ""](weights="imagenet", input_shape=(224, 224, 3), **_alpha(model))
 
 
-def _alpha(model: Model) -> dict[str, float]:
+def _alpha(model: ModelConfig) -> dict[str, float]:
     """Return the width as Keras takes it; the networks without one take no such argument."""
     return {} if model.width == 1 else {"alpha": model.width}
 

@@ -11,10 +11,10 @@ from trainyard.contract.artifacts.preprocess import Feature
 from trainyard.errors import ConfigurationError
 from trainyard.spec.feature_names import input_name
 from trainyard.spec.networks import MINIMUM_SIDE
-from trainyard.spec.training.model import Model
+from trainyard.spec.training.model import ModelConfig
 
 
-def build(model: Model, features: Sequence[Feature], outputs: int, seed: int) -> keras.Model:
+def build(model: ModelConfig, features: Sequence[Feature], outputs: int, seed: int) -> keras.Model:
     """Return the named network with weights drawn from `seed`.
 
     It takes a dict by feature name, images float32 (batch, height, width, channels) in 0..255, and gives float32

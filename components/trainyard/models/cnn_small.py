@@ -7,10 +7,10 @@ from keras import layers
 
 from trainyard.errors import ConfigurationError
 from trainyard.spec.training.blocks import parse, smallest_side
-from trainyard.spec.training.model import Model
+from trainyard.spec.training.model import ModelConfig
 
 
-def network(model: Model, image: keras.KerasTensor, outputs: int) -> keras.KerasTensor:
+def network(model: ModelConfig, image: keras.KerasTensor, outputs: int) -> keras.KerasTensor:
     """Return logits (batch, outputs) of model.blocks, or by default of pairs of convolutions.
 
     Each pair halves the image, down to 4 to 7 pixels. model.width times the channels, model.depth times the
@@ -24,7 +24,7 @@ def network(model: Model, image: keras.KerasTensor, outputs: int) -> keras.Keras
     return layers.Dense(outputs, dtype="float32", name="logits")(x)
 
 
-def _pairs(model: Model, x: keras.KerasTensor) -> keras.KerasTensor:
+def _pairs(model: ModelConfig, x: keras.KerasTensor) -> keras.KerasTensor:
     side, filters = min(x.shape[1:3]), 32
     while side >= 8:
         for _ in range(model.repeats(2)):
@@ -36,7 +36,7 @@ def _pairs(model: Model, x: keras.KerasTensor) -> keras.KerasTensor:
     return x
 
 
-def _blocks(model: Model, texts: list[str], x: keras.KerasTensor) -> keras.KerasTensor:
+def _blocks(model: ModelConfig, texts: list[str], x: keras.KerasTensor) -> keras.KerasTensor:
     height, width = x.shape[1:3]
     if min(height, width) < (side := smallest_side(texts)):
         raise ConfigurationError(

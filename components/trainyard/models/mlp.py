@@ -9,11 +9,11 @@ from keras import layers
 
 from trainyard.contract.artifacts.preprocess import Feature
 from trainyard.models import columns
-from trainyard.spec.training.model import Model
+from trainyard.spec.training.model import ModelConfig
 
 
 def network(
-    model: Model, features: Sequence[Feature], inputs: Mapping[str, keras.KerasTensor], outputs: int
+    model: ModelConfig, features: Sequence[Feature], inputs: Mapping[str, keras.KerasTensor], outputs: int
 ) -> keras.KerasTensor:
     """Return (batch, outputs) of dense layers of model.hidden_units."""
     x = columns.dense_vector(features, inputs)

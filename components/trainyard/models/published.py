@@ -19,14 +19,14 @@ from trainyard.contract.training.weights import FIELD
 from trainyard.errors import DataError, TrainyardError, TransientError
 from trainyard.models import applications
 from trainyard.spec.networks import IMAGENET
-from trainyard.spec.training.model import Model
+from trainyard.spec.training.model import ModelConfig
 from trainyard.storage import storage
 from trainyard.storage.disk import os_errors
 
 _PRODUCER = "trainyard.weights"
 
 
-def published(model: Model, storage_folder: str) -> keras.Model:
+def published(model: ModelConfig, storage_folder: str) -> keras.Model:
     """Return the body of the named network with its published weights, whose digest Keras verifies.
 
     They come from Keras' own cache, else from `storage_folder` ('' for none), else from their server, and are in both

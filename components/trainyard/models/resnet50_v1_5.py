@@ -10,14 +10,14 @@ from __future__ import annotations
 import keras
 from keras import layers
 
-from trainyard.spec.training.model import Model
+from trainyard.spec.training.model import ModelConfig
 
 _STAGES = ((64, 3), (128, 4), (256, 6), (512, 3))
 _EXPANSION = 4
 _EPSILON = 1.001e-5  # as the ResNet of Keras
 
 
-def network(model: Model, image: keras.KerasTensor, outputs: int) -> keras.KerasTensor:
+def network(model: ModelConfig, image: keras.KerasTensor, outputs: int) -> keras.KerasTensor:
     """Return logits (batch, outputs) of 16 blocks, conv2_block1 to conv5_block3."""
     x = layers.Rescaling(1 / 127.5, offset=-1)(image)
     x = _convolution(x, 64, 7, 2, "conv1")

@@ -12,13 +12,13 @@ import keras
 import numpy as np
 from keras import layers
 
-from trainyard.spec.training.model import Model
+from trainyard.spec.training.model import ModelConfig
 
 _BLOCKS, _WIDTH, _HEADS, _HIDDEN = 12, 384, 6, 1536
 _PATCHES, _PATCHES_A_SIDE = (16, 8, 4, 2), 8  # chosen: 64 tokens and more, as 14 x 14 of 224 pixels have 196
 
 
-def network(model: Model, image: keras.KerasTensor, outputs: int) -> keras.KerasTensor:
+def network(model: ModelConfig, image: keras.KerasTensor, outputs: int) -> keras.KerasTensor:
     """Return logits (batch, outputs) of 12 blocks of attention, block1 to block12, over the patches of the image.
 
     A patch is the largest of 16, 8, 4 and 2 pixels that cuts the shorter side into 8 or more, or else 2. Patches at the

@@ -18,10 +18,10 @@ from trainyard.contract.champion import EXTRA
 from trainyard.contract.training import weights as source
 from trainyard.contract.training.weights import FIELD
 from trainyard.data import trained
-from trainyard.errors import ConfigurationError, DataError
+from trainyard.errors import ConfigurationError, DataError, listed
 from trainyard.models.published import first_line, published
 from trainyard.spec.networks import IMAGENET
-from trainyard.spec.training.model import Model
+from trainyard.spec.training.model import ModelConfig
 
 HEAD = "logits"
 """The layer of every named network of images that gives one number a class; all others are its backbone."""
@@ -31,7 +31,7 @@ _LISTED = 3  # differences in a sentence
 Arrays = Mapping[str, np.ndarray]
 
 
-def load_weights(model: Model, network: keras.Model, labels: list[str] | None, published_at: str = "") -> None:
+def load_weights(model: ModelConfig, network: keras.Model, labels: list[str] | None, published_at: str = "") -> None:
     """Give `network`, that of `model`, the weights that model.weights names.
 
     published_at: the folder of a storage in which those that Keras publishes are kept, '' for none.
@@ -49,10 +49,9 @@ def load_weights(model: Model, network: keras.Model, labels: list[str] | None, p
     body = {name for name in own.keys() | arrays.keys() if name not in head}
     shapes = {name: tuple(variable.shape) for name, variable in own.items()}
     if differences := _differences(shapes, arrays, body):
-        listed = "; ".join(differences[:_LISTED])
-        more = f"; and {len(differences) - _LISTED} more" if len(differences) > _LISTED else ""
         raise ConfigurationError(
-            f"{FIELD}: {weights}: of another network than '{model.name}' is for these images: {listed}{more}. "
+            f"{FIELD}: {weights}: of another network than '{model.name}' is for these images: "
+            f"{listed(differences, _LISTED, '; ')}. "
             "Give model.name, data.image_size and data.channels that they were trained with, or other weights."
         )
     same_head = _labels(weights) == (labels or []) and not _differences(shapes, arrays, head)

@@ -14,7 +14,7 @@ from keras import layers
 
 from trainyard.contract.artifacts.preprocess import Feature
 from trainyard.models import columns, mlp
-from trainyard.spec.training.model import Model
+from trainyard.spec.training.model import ModelConfig
 
 # Chosen: crosses are kept while their table of weights stays small.
 _LARGEST_CROSS = 10_000
@@ -22,7 +22,7 @@ _MOST_CROSSES = 10
 
 
 def network(
-    model: Model, features: Sequence[Feature], inputs: Mapping[str, keras.KerasTensor], outputs: int
+    model: ModelConfig, features: Sequence[Feature], inputs: Mapping[str, keras.KerasTensor], outputs: int
 ) -> keras.KerasTensor:
     """Return (batch, outputs), the sum of the wide and the deep side."""
     return layers.Add(dtype="float32")(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from trainyard.errors import listed
 from trainyard.quality.profile import ColumnProfile, Profile
 
 _SHOWN = 5
@@ -99,18 +100,18 @@ def _classes(profile: Profile) -> Iterator[str]:
     single = [name for name, count in profile.classes.items() if count == 1]
     if single:
         yield (
-            f"{_count(len(single), 'class has', 'classes have')} one example: {_list(single)}. A class needs examples "
-            "in every split."
+            f"{_count(len(single), 'class has', 'classes have')} one example: {listed(single, _SHOWN)}. "
+            "A class needs examples in every split."
         )
     few = [f"{name} {count}" for name, count in profile.classes.items() if 1 < count < _FEW]
     if few:
-        yield f"{_count(len(few), 'class has', 'classes have')} fewer than {_FEW} examples: {_list(few)}."
+        yield f"{_count(len(few), 'class has', 'classes have')} fewer than {_FEW} examples: {listed(few, _SHOWN)}."
     total = sum(profile.classes.values())
     rare = [
         f"{name} {count / total:.2%}" for name, count in profile.classes.items() if _FEW <= count < _IMBALANCE * total
     ]
     if rare:
-        yield f"Rare classes: {_list(rare)}. See train.class_weights."
+        yield f"Rare classes: {listed(rare, _SHOWN)}. See train.class_weights."
 
 
 def _column(column: ColumnProfile, profile: Profile) -> Iterator[str]:
@@ -147,7 +148,7 @@ def _others(profile: Profile) -> list[str]:
     if not profile.others:
         return []
     number = len(profile.others)
-    return [f"{_count(number, 'other file is', 'other files are')} not looked into: {_list(profile.others)}."]
+    return [f"{_count(number, 'other file is', 'other files are')} not looked into: {listed(profile.others, _SHOWN)}."]
 
 
 def _article(kind: str) -> str:
@@ -156,8 +157,3 @@ def _article(kind: str) -> str:
 
 def _count(number: int, one: str, several: str) -> str:
     return f"{number:,} {one if number == 1 else several}"
-
-
-def _list(names: list[str]) -> str:
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + more

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import jinja2
 
-from trainyard.errors import ConfigurationError
 from trainyard.quality.figures import bars, written
 from trainyard.quality.profile import ColumnProfile, Profile
 
@@ -22,7 +21,7 @@ def page(profile: Profile) -> str:
 
 
 def template_of(file: Path) -> jinja2.Template:
-    """Return the template in `file`, which escapes what it is given and knows the filter `written`."""
+    """Return the template in `file`, which escapes its values and knows the filter `written`."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(file.parent),
         autoescape=True,
@@ -32,16 +31,6 @@ def template_of(file: Path) -> jinja2.Template:
     )
     environment.filters["written"] = written
     return environment.get_template(file.name)
-
-
-def write_html(text: str, file: Path) -> None:
-    """Write a page. Raises `ConfigurationError` if the file cannot be written."""
-    try:
-        file.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ConfigurationError(
-            f"--html {str(file)[:200]}: cannot be written ({error.strerror}). Name a file in a folder that is there."
-        ) from error
 
 
 def framed(page: str) -> str:

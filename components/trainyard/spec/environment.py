@@ -221,7 +221,11 @@ class Environment(Strict):
 
     def pool_of(self, step: str) -> Pool:
         """Return the pool that `step` is placed on."""
-        return self.pools[self.placement.get(step, self.placement[DEFAULT])]
+        return self.pools[self.pool_name(step)]
+
+    def pool_name(self, step: str) -> str:
+        """Return the name of the pool that `step` is placed on, '' if the environment places it nowhere."""
+        return self.placement.get(step, self.placement.get(DEFAULT, ""))
 
 
 def pauses(retries: int) -> list[int]:
@@ -309,7 +313,7 @@ def _input_faults(environment: Environment) -> Iterator[tuple[Location, str]]:
         yield at, f"'{name}' is a {environment.pools[name].kind} pool, and they use its cores alone. {defined}"
     elif "cpu" not in environment.images:
         yield ("images", "cpu"), f"is required, for input workers are placed on the cpu pool '{name}'"
-    trains = environment.pools.get(environment.placement.get(TRAIN, environment.placement.get(DEFAULT, "")))
+    trains = environment.pools.get(environment.pool_name(TRAIN))
     if trains and trains.variant == "tpu":
         yield (
             at[:1],
@@ -324,8 +328,7 @@ def _training_faults(environment: Environment) -> Iterator[tuple[Location, str]]
         pool = environment.pools.get(name)
         if pool and pool.why_no_nodes:
             yield ("placement", step), f"'{name}': {pool.why_no_nodes}. {nearest_that_trains(environment.pools)}"
-    step = TRAIN if TRAIN in environment.placement else DEFAULT
-    name = environment.placement.get(step, "")
+    step, name = TRAIN if TRAIN in environment.placement else DEFAULT, environment.pool_name(TRAIN)
     pool = environment.pools.get(name)
     if pool and pool.why_no_training:
         why = f"'{name}' cannot train: {pool.why_no_training}. {nearest_that_trains(environment.pools)}"

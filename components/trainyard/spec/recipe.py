@@ -33,7 +33,7 @@ from trainyard.spec.tables.columns import (
 )
 from trainyard.spec.tables.formula import Condition, Formula
 from trainyard.spec.training import command
-from trainyard.spec.training.model import Model
+from trainyard.spec.training.model import ModelConfig
 from trainyard.spec.training.train import Train
 from trainyard.uris import Output, Source
 
@@ -302,7 +302,7 @@ class Recipe(Strict):
         description="classification: the label is a class. multi_label: any number of classes. regression: a number.",
     )
     data: Data = Field(Data(format="none"), description="Required unless train.command reads data of its own.")
-    model: Model = Model()
+    model: ModelConfig = ModelConfig()
     train: Train = Train()
     evaluate: Evaluate = Evaluate()
     export: Export = Export()

@@ -30,8 +30,7 @@ class Bounds(Strict):
         0.25, description="Numbers: absolute difference of the means, in standard deviations before."
     )
     max_frequency_change: Change = Field(
-        0.1,
-        description="Categories and classes: largest change of any one value's share of the examples (L-infinity).",
+        0.1, description="Categories and classes: largest change of any one value's share of the examples (L-infinity)."
     )
     max_missing_change: Change = Field(0.05, description="Change of the share of examples without a value.")
     max_jensen_shannon: Change | None = Field(

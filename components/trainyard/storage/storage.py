@@ -7,6 +7,7 @@ opens an output only through its manifest, so it never sees half a result.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -168,6 +169,12 @@ def reserve(uri: str, size: int) -> None:
 def read_text(uri: str) -> str | None:
     """Return the text of the file at `uri`, or None if there is none."""
     return _backend(uri).read_text(uri)
+
+
+def read_json(uri: str) -> dict[str, Any]:
+    """Return the JSON object in the file at `uri`, empty if there is none. Raises `ValueError` if it is damaged."""
+    text = read_text(uri)
+    return dict(json.loads(text)) if text else {}
 
 
 def remove(uri: str) -> None:

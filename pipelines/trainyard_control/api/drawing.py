@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from rich.console import Console
 from rich.table import Table
+
+from trainyard.errors import listed
 
 _PLAIN_WIDTH = 120  # columns; chosen, for files and pipes
 
@@ -24,6 +26,11 @@ def plain_table(first: str, *others: str) -> Table:
     for name in others:
         table.add_column(name, justify="right")
     return table
+
+
+def counts_text(counts: Mapping[str, int]) -> str:
+    """Return the counts as a person reads them, the first ten of them."""
+    return listed([f"{name} {count:,}" for name, count in counts.items()], 10)
 
 
 def as_html(draw: Callable[[Console], None]) -> str:

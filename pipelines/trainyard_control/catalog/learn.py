@@ -18,8 +18,5 @@ def learn(shared: dict[str, str], data: dsl.PipelineTask, gang: str, again: str 
         files = export(**shared, examples=examples, model=model, maker=judged.outputs["maker"])
         with dsl.If(files.outputs["Output"] == "blessed", name="export-blessed"):
             push(
-                **shared,
-                run_id=run_id,
-                evaluation=judged.outputs["evaluation"],
-                exported=files.outputs["exported"],
+                **shared, run_id=run_id, evaluation=judged.outputs["evaluation"], exported=files.outputs["exported"]
             ).set_caching_options(False)

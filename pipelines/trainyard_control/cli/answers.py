@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import typer
 
+from trainyard.errors import ConfigurationError
 from trainyard_control.cli.options import Output
 
+_T = TypeVar("_T")
 
-def give(output: Output, document: Any, show: Callable[[], None]) -> None:
+
+def print_answer(output: Output, document: Any, show: Callable[[], None]) -> None:
     """Print `document` as JSON, or have `show` print what people read."""
     if output is Output.TEXT:
         show()
@@ -21,10 +24,28 @@ def give(output: Output, document: Any, show: Callable[[], None]) -> None:
         print(of_model() if of_model else json.dumps(document))
 
 
-def give_page(html: Path | None, page: Callable[[], str]) -> None:
+def print_lines(output: Output, items: Iterable[_T], line: Callable[[_T], str]) -> list[_T]:
+    """Return `items`; people read the line of one as soon as it is known."""
+    known = []
+    for item in items:
+        known.append(item)
+        if output is Output.TEXT:
+            typer.echo(line(item))
+    return known
+
+
+def write_page(html: Path | None, page: Callable[[], str]) -> None:
     """Write `page` into the file `html`, if there is one. Raises `ConfigurationError` if it cannot be written."""
     if html is not None:
-        from trainyard.quality.page import write_html
+        write_file(page(), html, "--html")
 
-        write_html(page(), html)
-        typer.echo(f"✓ wrote {html}", err=True)
+
+def write_file(text: str, file: Path, option: str) -> None:
+    """Write `text` into the file that `option` names. Raises `ConfigurationError` if it cannot be written."""
+    try:
+        file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigurationError(
+            f"{option} {str(file)[:200]}: cannot be written ({error.strerror}). Name a file in a folder that is there."
+        ) from error
+    typer.echo(f"✓ wrote {file}", err=True)

@@ -18,7 +18,7 @@ class Output(StrEnum):
     JSON = "json"
 
 
-Step = StrEnum("Step", {name.upper(): name for name in OUTPUTS})  # type: ignore[misc]  # python/mypy#2401: names of a table
+Step = StrEnum("Step", {name.upper(): name for name in OUTPUTS})  # type: ignore[misc]  # python/mypy#2401
 
 RecipeName = Annotated[str, typer.Argument(help="Name of a bundled recipe, or a YAML file.")]
 Overrides = Annotated[
@@ -37,8 +37,7 @@ Day = Annotated[
     str, typer.Option("--day", help="Day of the run, YYYY-MM-DD, if the recipe reads a window of days; else today.")
 ]
 RunName = Annotated[
-    str | None,
-    typer.Option("--name", help="The run's name: given twice, there is one run, and the second follows it."),
+    str | None, typer.Option("--name", help="The run's name: given twice, there is one run, and the second follows it.")
 ]
 Wait = Annotated[bool, typer.Option("--wait", help="Follow the run, and exit with its exit code.")]
 PendingLimit = Annotated[

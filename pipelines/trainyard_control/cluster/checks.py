@@ -11,7 +11,7 @@ import yaml
 from trainyard.errors import ExitCode
 from trainyard.kubernetes import labels
 from trainyard.kubernetes.client import Manifest
-from trainyard.spec.environment import DEFAULT, Environment
+from trainyard.spec.environment import Environment
 from trainyard.spec.hardware.pools import Pool
 from trainyard_control.cluster.scheduling import capacity, find_obstacle
 from trainyard_control.cluster.step_pods import pool_pod
@@ -228,7 +228,7 @@ def used_pools(environment: Environment) -> list[str]:
 
 
 def _workers(environment: Environment, name: str, pool: Pool) -> int:
-    trains = environment.placement.get("train", environment.placement[DEFAULT]) == name
+    trains = environment.pool_name("train") == name
     workers = environment.input_workers
     feeding = workers.count if workers and workers.pool == name else 0
     return (pool.workers if trains else 1) + feeding

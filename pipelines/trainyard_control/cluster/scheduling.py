@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from trainyard.errors import did_you_mean
+from trainyard.errors import did_you_mean, listed
 from trainyard.kubernetes.client import Manifest
 from trainyard.kubernetes.pod_spec import pod_spec
 from trainyard.quantity import in_bytes
@@ -144,7 +144,7 @@ def _label_obstacle(term: Term, nodes: list[Manifest]) -> Obstacle:
     values_there = sorted({label[key] for label in labels if key in label})
     if values_there:
         near = did_you_mean(values[0], values_there) if values else ""
-        sentence = f"no node has the label {selector}; there is {_some(values_there)}"
+        sentence = f"no node has the label {selector}; there is {listed(values_there, _SHOWN)}"
     else:
         near = did_you_mean(key, {name for label in labels for name in label})
         sentence = f"no node has a label {key}, and {selector} is asked for"
@@ -154,10 +154,10 @@ def _label_obstacle(term: Term, nodes: list[Manifest]) -> Obstacle:
 
 def _taint_obstacle(nodes: list[Manifest], spec: Manifest) -> Obstacle:
     taints = sorted({_taint(taint) for node in nodes for taint in _untolerated(node, spec)})
-    node_names = _some([_name(node) for node in nodes])
+    node_names = listed([_name(node) for node in nodes], _SHOWN)
     return Obstacle(
         "taint",
-        f"{node_names} would do, but the pod does not tolerate the taint {_some(taints)}",
+        f"{node_names} would do, but the pod does not tolerate the taint {listed(taints, _SHOWN)}",
         "Add the toleration to the pool in the environment, or take the taint off the nodes",
     )
 
@@ -190,7 +190,7 @@ def _resource_obstacle(
         f"it needs {amount(name, requested.get(name, 1))} and the most that is free is {amount(name, lacking[name])}"
     )
     holders = _holders(name, nodes, everything)
-    by = f" (used by {_some(holders)})" if holders else ""
+    by = f" (used by {listed(holders, _SHOWN)})" if holders else ""
     return Obstacle(
         "full",
         f"the {len(nodes)} nodes that it may use are full: {shortage}{by}",
@@ -245,11 +245,6 @@ def _requested(container: Manifest) -> dict[str, float]:
 
 def _name(node: Manifest) -> str:
     return str(node["metadata"]["name"])
-
-
-def _some(names: list[str]) -> str:
-    shown = ", ".join(names[:_SHOWN])
-    return f"{shown} and {len(names) - _SHOWN} more" if len(names) > _SHOWN else shown
 
 
 @dataclass(frozen=True)

@@ -20,9 +20,9 @@ def pool_pod(environment: Environment, name: str) -> Manifest:
     A step's is without Argo's own containers, which Kubeflow gives rights of their own. Source: Kubeflow Pipelines
     2.17.0, backend/src/v2/compiler/argocompiler/security_context.go (applySecurityContextToExecutorTemplate).
     """
-    step = next((step for step in _steps(environment) if _pool_of(environment, step) == name), "")
+    step = next((step for step in _steps(environment) if environment.pool_name(step) == name), "")
     plan = gang_spec(environment)
-    if plan and (_pool_of(environment, TRAIN) == name or not step):
+    if plan and (environment.pool_name(TRAIN) == name or not step):
         options = dict.fromkeys(("code", "examples", "checkpoints", "output"), "doctor")
         training = gang(plan, recipes.load("digits"), "doctor", options)
         job = worker_job(training if step or training.input is None else training.input)
@@ -46,10 +46,6 @@ def _steps(environment: Environment) -> list[str]:
     """Return Trainyard's steps, and those of other pipelines that the environment names."""
     others = {*environment.placement, *environment.timeout_seconds, *environment.retries} - {DEFAULT}
     return list(dict.fromkeys([*OUTPUTS, *STEPS, *sorted(others)]))
-
-
-def _pool_of(environment: Environment, step: str) -> str:
-    return environment.placement.get(step, environment.placement[DEFAULT])
 
 
 def _pod(own_labels: dict[str, str], spec: Manifest) -> Manifest:

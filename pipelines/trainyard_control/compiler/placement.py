@@ -124,7 +124,7 @@ def _step_placement(spec: Spec, executor: str, step: str, environment: Environme
     ours = image in (IMAGE, own, *environment.images.values())
     plan = gang_spec(environment) if step == TRAIN and _takes_gang(spec, executor) else None
     if plan is None:
-        name = environment.placement.get(step, environment.placement[DEFAULT])
+        name = environment.pool_name(step)
         return _StepPlacement(step, name, environment.pools[name], seconds, ours, use, image=own)
     name = environment.placement[DEFAULT]
     pool = environment.pools[name].model_copy(update={"resources": LAUNCHER})
@@ -200,7 +200,7 @@ def _place_container(container: Spec, placement: _StepPlacement, environment: En
         container["image"] = placement.image or environment.images[placement.pool.variant]
     container["resources"] = _completed(container.get("resources", {}), _resources(placement.pool, environment))
     added = device_variables(placement.pool) if placement.step == TRAIN else {}
-    trainer = environment.pools[environment.placement.get(TRAIN, environment.placement[DEFAULT])].variant
+    trainer = environment.pool_of(TRAIN).variant
     if placement.ours and trainer in ("tpu", "jax"):
         added = added | {TRAINER_VARIABLE: trainer}
     if environment.target == "vertex" and placement.seconds:

@@ -12,12 +12,7 @@ from trainyard.kubernetes.diagnosis import PodTask, conditions, main_container, 
 from trainyard.kubernetes.pod_spec import variable
 from trainyard.steps.train.peers import settings
 from trainyard_control.cluster import argo
-from trainyard_control.cluster.explanation import (
-    Evidence,
-    Finding,
-    explain,
-    refused,
-)
+from trainyard_control.cluster.explanation import Evidence, Finding, explain, refused
 from trainyard_control.planning.expectation import Expectation
 
 _LOG_LINES = 200  # chosen: a Python traceback and the lines around it

@@ -8,8 +8,9 @@ from datetime import datetime
 from typing import Any
 
 from trainyard.contract import refusal
+from trainyard.contract.artifacts.evaluate import Evaluation
 from trainyard.errors import ExitCode, known_code
-from trainyard.graph import STEPS
+from trainyard.graph import STEPS, readers
 from trainyard.kubernetes.diagnosis import PodTask, State
 from trainyard_control.cluster.durations import seconds_between
 from trainyard_control.cluster.explanation import Finding
@@ -92,7 +93,7 @@ class RunView:
         if self.record:
             return refusal.of_record(self.record)
         ran = {step.name for step in self.steps}
-        if "evaluate" in ran and "push" not in ran:
+        if Evaluation.made_by in ran and not ran & readers(Evaluation.made_by):
             return "its record cannot be read from here; the log of evaluate and the report say why"
         return ""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -222,8 +221,7 @@ class KubeflowRuns:
         """Return the run's run.json and its folder; None if the storage cannot be read from here."""
         folder = storage.join(self.environment.storage, view.recipe, "runs", run_id)
         try:
-            text = storage.read_text(storage.join(folder, "run.json"))
-            return (json.loads(text) if text else None), folder
+            return storage.read_json(storage.join(folder, "run.json")) or None, folder
         except (TrainyardError, OSError, ValueError):
             return None, folder
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 from trainyard import events
 from trainyard.contract import refusal
 from trainyard.errors import ConfigurationError, ExitCode, did_you_mean, known_code
@@ -23,8 +21,7 @@ def explain_folder(root: str, run: str) -> tuple[str, ExitCode]:
         newest = ", ".join(list(folders)[-5:]) or "none"
         raise ConfigurationError(f"no run '{run or 'at all'}' in {root}. There: {newest}.{did_you_mean(run, folders)}")
     name = run or list(folders)[-1]
-    text = storage.read_text(storage.join(folders[name], "run.json"))
-    record = json.loads(text) if text else {}
+    record = storage.read_json(storage.join(folders[name], "run.json"))
     if record and not record.get("failure") and not record.get("exit_code"):
         refused = refusal.of_record(record)
         ended = f"has ended: {refusal.SENTENCE} ({refused})" if refused else "has succeeded"

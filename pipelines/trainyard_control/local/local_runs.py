@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import json
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -106,9 +105,8 @@ def find(root: str, text: str) -> LocalRunView:
 def view(root: str, recipe: str, name: str) -> LocalRunView:
     """Return the run `name` of a recipe below the storage `root`, as far as it is recorded."""
     folder = storage.join(_runs(root, recipe), name)
-    text = storage.read_text(storage.join(folder, "run.json"))
     try:
-        record = json.loads(text) if text else {}
+        record = storage.read_json(storage.join(folder, "run.json"))
     except ValueError:  # damaged by hand or by a disk: the run is listed all the same
         record = {"failure": f"{folder}/run.json is damaged"}
     state = _state(record) if record else "running" if _goes_on(folder) else "unfinished"

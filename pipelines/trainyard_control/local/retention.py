@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 from trainyard.contract import keys, origin
 from trainyard.contract.artifacts.push import Pushed
@@ -163,8 +161,8 @@ class _Store:
 
     def _run(self, name: str) -> _Run:
         folder = storage.join(self.root, self.recipe, "runs", name)
-        record = self._json(storage.join(folder, "run.json"))
-        notes = [note for step in OUTPUTS if (note := self._json(storage.join(folder, f"{step}.json")))]
+        record = storage.read_json(storage.join(folder, "run.json"))
+        notes = [note for step in OUTPUTS if (note := storage.read_json(storage.join(folder, f"{step}.json")))]
         uris = [note["folder"] for note in notes]
         uris += [uri for part in ("folders", "unfinished") for uri in record.get(part, {}).values()]
         times = [text for part in (record, *notes) if (text := part.get("ended") or part.get("time"))]
@@ -205,10 +203,6 @@ class _Store:
     def _inputs(self, output: Output) -> Iterator[Output]:
         if made_from := origin.recorded(storage.join(self.root, self.recipe, *output)):
             yield from map(_output, made_from.inputs.values())
-
-    def _json(self, uri: str) -> dict[str, Any]:
-        text = storage.read_text(uri)
-        return json.loads(text) if text else {}
 
 
 def _output(uri: str) -> Output:

@@ -9,7 +9,7 @@ from trainyard.contract.artifacts.train import Training
 from trainyard.contract.training.gang import STEP as TRAIN
 from trainyard.contract.training.prediction import Prediction
 from trainyard.errors import TrainyardError
-from trainyard.spec.environment import DEFAULT, Environment
+from trainyard.spec.environment import Environment
 from trainyard.spec.recipe import Recipe
 from trainyard_control.planning import cost, data
 from trainyard_control.planning.history import read_history
@@ -34,7 +34,7 @@ class Expectation:
 
 def expect(recipe: Recipe, environment: Environment) -> Expectation | None:
     """Return what `trainyard plan` says of the pool that train is placed on, None if it cannot tell."""
-    pool = environment.placement.get(TRAIN, environment.placement.get(DEFAULT))
+    pool = environment.pool_name(TRAIN)
     past = read_history(environment, recipe)
     try:
         known = data.find(recipe, past.examples, None)

@@ -13,7 +13,7 @@ from typing import Any
 
 from trainyard.contract.artifacts.train import Training
 from trainyard.errors import ConfigurationError
-from trainyard.spec.environment import DEFAULT, TRAIN, Environment
+from trainyard.spec.environment import TRAIN, Environment
 from trainyard.spec.hardware.catalog import catalog, chips, named
 from trainyard.spec.recipe import Recipe
 from trainyard_control.planning import learning, records, sites
@@ -138,7 +138,7 @@ def _place(recipe: Recipe, environment: Environment) -> tuple[str, Site, int]:
         cores = here.cores * (here.workers if here.cpu else 1)
         name = "machines like this"
         return name, replace(here, cores=cores, network=sites.UNKNOWN_NETWORK, workers=2), recipe.train.workers
-    name = environment.placement.get(TRAIN, environment.placement[DEFAULT])
+    name = environment.pool_name(TRAIN)
     pool = environment.pools[name]
     several = pool.model_copy(update={"workers": max(2, pool.workers)})
     return name, sites.of_pool(recipe, environment, several), pool.workers
@@ -170,13 +170,7 @@ def simulated(parts: Parts, all_reduce: float, workers: int) -> StepTimes:
     shown = max(0.0, all_reduce - parts.overlap * parts.compute)
     seconds = parts.compute + stragglers + shown + parts.input
     return StepTimes(
-        workers,
-        seconds,
-        workers * parts.examples / seconds,
-        parts.compute / seconds,
-        shown,
-        stragglers,
-        parts.input,
+        workers, seconds, workers * parts.examples / seconds, parts.compute / seconds, shown, stragglers, parts.input
     )
 
 

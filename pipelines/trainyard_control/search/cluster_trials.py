@@ -18,7 +18,6 @@ from trainyard.contract.artifacts.train import Epoch
 from trainyard.contract.training.gang import STEP as TRAIN
 from trainyard.errors import ConfigurationError, InfrastructureError, TrainyardError, TransientError
 from trainyard.graph import OUTPUTS
-from trainyard.spec.environment import DEFAULT
 from trainyard.storage import storage
 from trainyard_control.cluster.durations import duration_text
 from trainyard_control.compiler.compilation import compiled_benchmark
@@ -67,7 +66,7 @@ def run(sweep: Sweep, listener: ClusterListener, pending_limit: float, runs: Kub
 def require_room(sweep: Sweep) -> None:
     """Raise `ConfigurationError` if the pool of train cannot have nodes for so many trials at a time."""
     where, max_parallel = sweep.environment, sweep.max_parallel
-    name = where.placement.get("train", where.placement.get(DEFAULT, ""))
+    name = where.pool_name("train")
     pool = where.pools[name]
     room = max_parallel if pool.nodes is None else pool.nodes // pool.workers
     if not 1 <= max_parallel <= room:

@@ -61,10 +61,7 @@ class Result:
         keys = [dimension.key for dimension in self.dimensions]
         head = ["trial", "state", metric, "best epoch", "seconds", "dollars", "parameters", "ms an answer", *keys]
         return page(
-            f"{self.recipe.name}: {len(self.trials)} trials",
-            notes,
-            charts,
-            [(head, list(map(_row, self.trials)))],
+            f"{self.recipe.name}: {len(self.trials)} trials", notes, charts, [(head, list(map(_row, self.trials)))]
         )
 
     @property

@@ -109,7 +109,7 @@ class Sweep:
         This machine costs what the environment says of the pool that train is placed on, and nothing else.
         """
         where = self.environment
-        pool = where.pools.get(where.placement.get("train", where.placement.get("default", "")))
+        pool = where.pools.get(where.pool_name("train"))
         if pool is None:
             return None
         if where.target == "local":

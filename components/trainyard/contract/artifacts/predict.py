@@ -1,26 +1,20 @@
-"""What the folder of predict holds."""
+"""What was predicted, and what the folder of predict holds."""
 
 from __future__ import annotations
 
 from typing import ClassVar
 
-from trainyard.contract.document import Document
+from trainyard.contract.document import Document, Part
 
 
-class Predicted(Document):
-    """Output of predict: what was predicted. The folder holds, beside this document:
-
-    part-00000-of-00004.parquet   a part for each file of rows, or for 1,024 pictures: key, prediction, scores
-    rejected.csv                  key, reason and detail of each input without an answer; not there if there is none
+class PredictionCounts(Part):
+    """What was predicted of the input.
 
     reasons: how many inputs were rejected, by reason. classes: how many of each were predicted. left_out: files of the
     input that are of no kind that is read.
     """
 
-    file: ClassVar[str] = "predicted.json"
-
     model: str
-    inputs: str
     kind: str
     files: int
     left_out: list[str]
@@ -28,4 +22,16 @@ class Predicted(Document):
     rejected: int
     reasons: dict[str, int]
     classes: dict[str, int]
+
+
+class Predicted(PredictionCounts, Document):
+    """Output of predict: what was predicted. The folder holds, beside this document:
+
+    part-00000-of-00004.parquet   a part for each file of rows, or for 1,024 pictures: key, prediction, scores
+    rejected.csv                  key, reason and detail of each input without an answer; not there if there is none
+    """
+
+    file: ClassVar[str] = "predicted.json"
+
+    inputs: str
     parts: list[str]

@@ -8,6 +8,7 @@ from typing import ClassVar
 from trainyard.contract.document import Document, Part, Split
 from trainyard.contract.statistics.divergence import Distance, distance
 from trainyard.contract.statistics.histogram import Histogram, aligned
+from trainyard.errors import listed
 from trainyard.spec.schedule import Bounds
 
 LABEL = "label"
@@ -190,6 +191,5 @@ def _frequencies(name: str, old: _Shares, new: _Shares, bound: float) -> list[st
     moved = sorted(value for value in {**old.counts, **new.counts} if abs(new.of(value) - old.of(value)) > bound)
     if not moved:
         return []
-    listed = ", ".join(f"'{value}' {old.of(value):.1%} → {new.of(value):.1%}" for value in moved[:_LISTED])
-    more = f" and {len(moved) - _LISTED} more" if len(moved) > _LISTED else ""
-    return [f"{name}: {listed}{more}"]
+    moves = [f"'{value}' {old.of(value):.1%} → {new.of(value):.1%}" for value in moved]
+    return [f"{name}: {listed(moves, _LISTED)}"]

@@ -49,7 +49,7 @@ def gang_spec(environment: Environment) -> GangSpec | None:
 
     Raises `ConfigurationError` if the launcher would wait on accelerators.
     """
-    name = environment.placement.get(STEP, environment.placement.get(DEFAULT, ""))
+    name = environment.pool_name(STEP)
     if environment.target != "kubeflow" or (environment.pools[name].workers == 1 and not environment.input_workers):
         return None
     launcher = environment.placement[DEFAULT]

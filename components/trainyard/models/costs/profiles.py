@@ -16,7 +16,7 @@ from trainyard.contract.artifacts.preprocess import Feature
 from trainyard.models.build import build
 from trainyard.models.costs.cost import cost
 from trainyard.spec.networks import MINIMUM_SIDE
-from trainyard.spec.training.model import Model
+from trainyard.spec.training.model import ModelConfig
 
 FILE = Path(__file__).with_name("profiles.json")
 CLASSES = 10
@@ -53,7 +53,7 @@ def measure(name: str, side: int, channels: int) -> list[float]:
 
 def _build(name: str, side: int, channels: int) -> keras.Model:
     image = Feature(name="image", dtype="float32", shape=(side, side, channels))
-    return build(Model.model_validate({"name": name}), [image], CLASSES, seed=1)
+    return build(ModelConfig.model_validate({"name": name}), [image], CLASSES, seed=1)
 
 
 if __name__ == "__main__":

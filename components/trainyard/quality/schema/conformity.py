@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from trainyard.contract.artifacts.anomaly import Anomaly
 from trainyard.contract.cells import MISSING
+from trainyard.errors import listed
 from trainyard.quality.tables.cells import Cells, cells
 from trainyard.spec.data_schema import (
     CategoryColumn,
@@ -239,22 +240,17 @@ def _missing(schema: TableSchema, conformity: Conformity) -> list[Anomaly]:
 def _expected(schema: TableSchema | PictureSchema, name: str, reason: str) -> str:
     if isinstance(schema, PictureSchema):
         if name == "class":
-            return f"one of {_list(schema.classes)}"
+            return f"one of {listed(list(map(repr, schema.classes)), SUCH_AS)}"
         return f"at least {schema.min_side} pixels" if reason == "min" else f"at most {schema.max_side} pixels"
     column = schema.columns[name]
     if reason in ("min", "max") and isinstance(column, NumberColumn | DateColumn):
         bound = column.min if reason == "min" else column.max
         return f"{'at least' if reason == 'min' else 'at most'} {bound if isinstance(bound, str) else f'{bound:g}'}"
     if isinstance(column, CategoryColumn):
-        return f"one of {_list(column.values)}"
+        return f"one of {listed(list(map(repr, column.values)), SUCH_AS)}"
     if isinstance(column, TextColumn):
         return f"a text of at most {column.max_length} characters"
     return {"date": "a day YYYY-MM-DD", "integer": "a whole number"}.get(column.type, "a number")
-
-
-def _list(values: Sequence[str]) -> str:
-    more = f" and {len(values) - SUCH_AS} more" if len(values) > SUCH_AS else ""
-    return ", ".join(map(repr, values[:SUCH_AS])) + more
 
 
 def _sorted(schema: TableSchema | PictureSchema, conformity: Conformity) -> list[tuple[str, str, Misfit]]:

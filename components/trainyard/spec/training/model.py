@@ -22,7 +22,7 @@ UNTIL = "until "
 _FREEZE = rf"^(none|backbone|{UNTIL}\S+)$"
 
 
-class Model(Strict):
+class ModelConfig(Strict):
     """Which network. Sizes of images and number of classes come from the data."""
 
     name: Network | None = Field(
@@ -40,8 +40,7 @@ class Model(Strict):
     )
     hidden: list[Units] = Field([64, 32], max_length=100, description="Units a layer, for mlp and wide_deep.")
     dropout: Annotated[float, Field(ge=0, lt=1)] = Field(
-        0.2,
-        description="Share of the units that a step leaves out, before the last layer or after each hidden one.",
+        0.2, description="Share of the units that a step leaves out, before the last layer or after each hidden one."
     )
     width: Annotated[float, Field(ge=0.05, le=16)] = Field(
         1.0,

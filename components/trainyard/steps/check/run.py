@@ -12,6 +12,7 @@ from trainyard.contract.champion import Champion, champion, statistics
 from trainyard.contract.statistics.drift import Statistics, drift
 from trainyard.contract.training import warm_start
 from trainyard.contract.version import content
+from trainyard.errors import listed
 from trainyard.spec.recipe import Recipe
 from trainyard.spec.schedule import When
 from trainyard.storage import storage
@@ -63,8 +64,7 @@ def _new(best: Champion, recipe: Recipe, examples: str, when: When) -> str:
     moved = drift(before, Statistics.read(examples), recipe.drift)
     if not moved:
         return ""
-    more = f"; and {len(moved) - _LISTED} more" if len(moved) > _LISTED else ""
-    return f"the data have drifted from those of version {best.version}: {'; '.join(moved[:_LISTED])}{more}"
+    return f"the data have drifted from those of version {best.version}: {listed(moved, _LISTED, '; ')}"
 
 
 def _left(root: str, recipe: Recipe, examples: str, model: str, best: Champion) -> str:

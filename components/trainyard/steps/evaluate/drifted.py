@@ -6,7 +6,7 @@ from trainyard import events
 from trainyard.contract.artifacts.gate import Threshold, Verdict
 from trainyard.contract.champion import version_statistics
 from trainyard.contract.statistics.drift import Movement, Statistics, compare
-from trainyard.errors import DataError
+from trainyard.errors import DataError, listed
 from trainyard.spec.recipe import Recipe
 from trainyard.spec.schedule import Bounds
 
@@ -42,7 +42,7 @@ def judge_drift(verdict: Verdict, movements: list[Movement], bounds: Bounds) -> 
         bound=0.0,
         interval=None,
         passed=not sentences,
-        note="; ".join(sentences[:_LISTED]) + (f"; and {len(sentences) - _LISTED} more" * (len(sentences) > _LISTED)),
+        note=listed(sentences, _LISTED, "; "),
     )
     blessed = verdict.verdict == "blessed" and threshold.passed
     return Verdict(verdict="blessed" if blessed else "refused", thresholds=[*verdict.thresholds, threshold])

@@ -7,10 +7,10 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trainyard.contract.artifacts.predict import PredictionCounts
 from trainyard.errors import DataError
 from trainyard.events import stderr_hidden
 from trainyard.quality.arrow import forgo_pandas
@@ -29,22 +29,10 @@ _PROGRESS_SECONDS = 0.5
 Progress = Callable[[int, int, str], None]
 
 
-@dataclass(frozen=True)
-class PredictionSummary:
-    """What was predicted. reasons: how many inputs were rejected, by reason. classes: how many of each were predicted.
+class PredictionSummary(PredictionCounts):
+    """What was predicted of one input, and where to. seconds: all of it, loading TensorFlow included."""
 
-    left_out: files of the input that are of no kind that is read. seconds: all of it, loading TensorFlow included.
-    """
-
-    model: str
     input: str
-    kind: str
-    files: int
-    left_out: list[str]
-    predicted: int
-    rejected: int
-    reasons: dict[str, int]
-    classes: dict[str, int]
     out: str
     rejected_file: str | None
     seconds: float

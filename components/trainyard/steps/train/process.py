@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainyard import events
+from trainyard.contract.artifacts.train import Training
 from trainyard.contract.training import weights
 from trainyard.graph import STEPS
 from trainyard.spec.recipe import Recipe
@@ -33,7 +34,8 @@ def train_in_process(
     if recipe.train.command is not None:
         from trainyard.steps.train.own.training import train_by_command
 
-        train_by_command(recipe, examples, checkpoints, output, past)
+        if by_command := train_by_command(recipe, examples, checkpoints, output, past):
+            _finish(by_command, output)
         return
     os.environ.setdefault("TF_USE_LEGACY_KERAS", "0")
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -64,7 +66,12 @@ def train_in_process(
     seconds = {"import": round(import_seconds, 3), **document.seconds}
     teacher = recipe.train.teacher.model if recipe.train.teacher else ""
     begun = {"warm_start": start, "weights": recipe.model.weights or "", "teacher": teacher}
-    document.model_copy(update={"seconds": seconds, **begun}).write(output)
+    _finish(document.model_copy(update={"seconds": seconds, **begun}), output)
+
+
+def _finish(document: Training, output: Path) -> None:
+    """Write what is known of the training."""
+    document.write(output)
     events.emit(
         "trained",
         model=document.model,
@@ -72,7 +79,7 @@ def train_in_process(
         best_epoch=document.best_epoch,
         examples_per_second=round(document.examples_per_second),
         bottleneck=document.bottleneck,
-        seconds=round(sum(seconds.values()), 1),
+        seconds=round(sum(document.seconds.values()), 1),
     )
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trainyard_control.cli.answers import give, give_page
+from trainyard_control.cli.answers import print_answer, write_page
 from trainyard_control.cli.options import (
     LOCAL,
     DryRun,
@@ -86,8 +86,8 @@ def bench(
 
 
 def _give(measured: Certificate, html: Path | None, output: Output) -> None:
-    give_page(html, measured.page)
-    give(output, measured, lambda: _show(measured))
+    write_page(html, measured.page)
+    print_answer(output, measured, lambda: _show(measured))
 
 
 def _on_pools(benchmarks: Benchmarks, dry_run: bool, wait: bool, pending_limit: int) -> Certificate | None:

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trainyard_control.cli.answers import give, give_page
+from trainyard_control.cli.answers import print_answer, write_file, write_page
 from trainyard_control.cli.options import HtmlPage, Label, Output, OutputFormat
 
 if TYPE_CHECKING:
     from trainyard.contract.statistics.drift import Movement
     from trainyard.quality.profile import ColumnProfile, Profile
-    from trainyard.quality.source import SourceFiles
+    from trainyard.spec.recipe import Recipe
 
 app = typer.Typer(no_args_is_help=True, help="Look into data, check them and compare them, before any training.")
 
@@ -36,8 +36,8 @@ def inspect(
     from trainyard.quality.page import page
 
     profile = _profile(source, label, recipe)
-    give_page(html, lambda: page(profile))
-    give(output, profile, lambda: _show(profile))
+    write_page(html, lambda: page(profile))
+    print_answer(output, profile, lambda: _show(profile))
 
 
 @app.command("schema")
@@ -69,7 +69,7 @@ def schema(
 
     text = draft(profile, datetime.datetime.now(datetime.UTC).date())
     if write is not None:
-        _write(text, write)
+        write_file(text, write, "--write")
     elif output is Output.JSON:
         typer.echo(json.dumps(plain_yaml.YamlText(text, "schema").content))
     else:
@@ -98,7 +98,7 @@ def compare(
 
     bounds = recipes.load(recipe).drift if recipe else Bounds()
     movements = drift.compare(statistics_of(before, label), statistics_of(now, label), bounds)
-    give(output, [movement.model_dump() for movement in movements], lambda: _show_movements(movements))
+    print_answer(output, [movement.model_dump() for movement in movements], lambda: _show_movements(movements))
     sentences = [sentence for movement in movements for sentence in movement.sentences]
     if sentences:
         raise DataError("\n".join([f"{now} left the bounds around {before}:", *(f"{line}." for line in sentences)]))
@@ -128,68 +128,52 @@ def _check(source: str, recipe: str | None, file: Path, output: Output) -> None:
     from trainyard.spec.data_schema import load_schema
 
     expected = load_schema(file)
-    found_in = _source(source, recipe)
+    loaded = _recipe(source, recipe)
+    from trainyard.quality.inspect import recipe_source
     from trainyard.quality.schema.check import check_source
+    from trainyard.quality.source import find_source
 
-    anomalies = check_source(expected, found_in)
+    files = recipe_source(loaded) if loaded else find_source(source)
+    anomalies = check_source(expected, files)
     if output is Output.JSON:
         typer.echo(json.dumps([anomaly.model_dump() for anomaly in anomalies]))
     if anomalies:
         count = f"{len(anomalies)} {'anomaly' if len(anomalies) == 1 else 'anomalies'}"
-        lines = [f"{found_in.path}: {count} by {file}:", *(f"{anomaly.sentence}." for anomaly in anomalies)]
+        lines = [f"{files.path}: {count} by {file}:", *(f"{anomaly.sentence}." for anomaly in anomalies)]
         raise DataError("\n".join(lines))
-    typer.echo(f"✓ {found_in.path} fits {file}", err=True)
+    typer.echo(f"✓ {files.path} fits {file}", err=True)
 
 
-def _write(text: str, file: Path) -> None:
-    from trainyard.errors import ConfigurationError
-
-    try:
-        file.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ConfigurationError(
-            f"--write {str(file)[:200]}: cannot be written ({error.strerror}). Name a file in a folder that is there."
-        ) from error
-    typer.echo(f"✓ wrote {file}", err=True)
-
-
-def _source(source: str, recipe: str | None) -> SourceFiles:
-    """Return the files of the source or of the recipe's. Raises `ConfigurationError` if both or none are given."""
+def _recipe(source: str, recipe: str | None) -> Recipe | None:
+    """Return the recipe whose data are meant, None for the source's. Raises `ConfigurationError` for both or none."""
     from trainyard.errors import ConfigurationError
     from trainyard.quality.source import require_libraries
     from trainyard.spec import recipe as recipes
 
     require_libraries()
-    from trainyard.quality.inspect import recipe_source
-    from trainyard.quality.source import find_source
-
     if bool(source) == bool(recipe):
         raise ConfigurationError("name either a SOURCE or --recipe RECIPE.")
-    return find_source(source) if recipe is None else recipe_source(recipes.load(recipe))
+    return recipes.load(recipe) if recipe else None
 
 
 def _profile(source: str, label: str | None, recipe: str | None) -> Profile:
-    """Return the profile of the source or of the recipe's. Raises `ConfigurationError` if both or none are given."""
+    """Return the profile of the source or of the recipe's. Raises as `_recipe`."""
     from trainyard.errors import ConfigurationError
-    from trainyard.quality.source import require_libraries
-    from trainyard.spec import recipe as recipes
 
-    require_libraries()
+    loaded = _recipe(source, recipe)
     from trainyard.quality.inspect import inspect, inspect_recipe
 
-    if bool(source) == bool(recipe):
-        raise ConfigurationError("name either a SOURCE or --recipe RECIPE.")
-    if recipe is None:
+    if loaded is None:
         return inspect(source, label)
     if label is not None:
         raise ConfigurationError("--label: the recipe names the label. Leave --label or --recipe out.")
-    return inspect_recipe(recipes.load(recipe))
+    return inspect_recipe(loaded)
 
 
 def _show(profile: Profile) -> None:
     from rich.markup import escape
 
-    from trainyard_control.api.drawing import plain_table, table_console
+    from trainyard_control.api.drawing import counts_text, plain_table, table_console
     from trainyard_control.cli.screen import size
 
     console = table_console()
@@ -207,7 +191,7 @@ def _show(profile: Profile) -> None:
     console.print(table)
     if profile.label and profile.classes:
         guess = " (a guess; --label names another)" if profile.label_is_guessed else ""
-        console.print(f"\nlabel [bold]{escape(profile.label)}[/]{guess}: {escape(_classes(profile))}")
+        console.print(f"\nlabel [bold]{escape(profile.label)}[/]{guess}: {escape(counts_text(profile.classes))}")
     if profile.pictures:
         formats = ", ".join(f"{name} {count:,}" for name, count in profile.pictures.formats.items())
         console.print(f"formats: {escape(formats)}; {profile.pictures.hashed:,} pictures compared by their looks")
@@ -237,9 +221,3 @@ def _cells(column: ColumnProfile, profile: Profile) -> list[str]:
         return [*start, *(written(value, column.type) for value in values), spark(statistics.histogram)]
     top = ", ".join(f"{entry.value[:16]} {entry.count / rows:.0%}" for entry in column.top[:3])
     return [*start, "", "", "", top]
-
-
-def _classes(profile: Profile) -> str:
-    shown = [f"{name} {count:,}" for name, count in list(profile.classes.items())[:10]]
-    more = len(profile.classes) - len(shown)
-    return ", ".join(shown) + (f" and {more} more" if more > 0 else "")

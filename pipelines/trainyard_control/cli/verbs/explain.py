@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated
 
 import typer
 
+from trainyard_control.cli.answers import print_answer
 from trainyard_control.cli.options import LOCAL, EnvironmentName, Output, OutputFormat
 
 
@@ -25,7 +25,7 @@ def explain(
 
         sentence, code = explain_folder(loaded.storage, run)
         answer = {"reason": sentence, "exit_code": int(code)}
-        typer.echo(json.dumps(answer) if output is Output.JSON else f"{sentence.rstrip('.')}.")
+        print_answer(output, answer, lambda: typer.echo(f"{sentence.rstrip('.')}."))
         return
     if not run:
         raise ConfigurationError("name a run, or its id. `trainyard runs list` shows them.")
@@ -34,8 +34,9 @@ def explain(
 
     runs = KubeflowRuns(loaded)
     view = runs.view(runs.find(run))
-    if output is Output.JSON:
-        typer.echo(json.dumps(view.document()))
-        return
-    typer.echo(f"{view.reason.rstrip('.')}.")
-    show_steps(view, troubled_only=True)
+
+    def show() -> None:
+        typer.echo(f"{view.reason.rstrip('.')}.")
+        show_steps(view, troubled_only=True)
+
+    print_answer(output, view.document(), show)

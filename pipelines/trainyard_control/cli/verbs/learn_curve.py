@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trainyard_control.cli.answers import give, give_page
+from trainyard_control.cli.answers import print_answer, write_page
 from trainyard_control.cli.options import LOCAL, EnvironmentName, HtmlPage, Output, OutputFormat, Overrides, RecipeName
 
 if TYPE_CHECKING:
@@ -43,9 +43,9 @@ def learn_curve(
     law = learning_curve.fit(points)
     text = learning_curve.sentence(points, law, is_percentage=is_share)
     name = f"test error (1 - {METRIC_TITLES[metric]})" if is_share else f"test {METRIC_TITLES[metric]}"
-    give_page(html, lambda: learning_curve.curve_page(loaded.name, points, law, text, name))
+    write_page(html, lambda: learning_curve.curve_page(loaded.name, points, law, text, name))
     document = {"points": [vars(point) for point in points], "exponent": law.exponent, "sentence": text}
-    give(output, document, lambda: _show(points, law, text, name))
+    print_answer(output, document, lambda: _show(points, law, text, name))
 
 
 def _show(points: list[CurvePoint], law: PowerLaw, text: str, name: str) -> None:

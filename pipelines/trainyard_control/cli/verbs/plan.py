@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trainyard_control.cli.answers import give
+from trainyard_control.cli.answers import print_answer
 from trainyard_control.cli.options import LOCAL, EnvironmentName, Output, OutputFormat, Overrides, RecipeName
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def plan(
         recipe, environment=environment, set_=set_ or [], deadline=deadline, budget=budget, examples=examples
     )
     document = [candidate.as_dict() for candidate in forecast.candidates]
-    give(output, document, lambda: forecast.print_to(table_console()))
+    print_answer(output, document, lambda: forecast.print_to(table_console()))
     if place and forecast.environment.target == "local":
         raise ConfigurationError("--place: a local environment has no pools. Name one of a cluster with -e.")
     if place and forecast.chosen is None:
@@ -89,7 +89,7 @@ def _scale(scaling: ScalingForecast, output: Output) -> None:
     """Show the simulated speeds."""
     from trainyard_control.cli.plan_tables import show_scaling
 
-    give(output, scaling.as_dict(), lambda: show_scaling(scaling))
+    print_answer(output, scaling.as_dict(), lambda: show_scaling(scaling))
 
 
 def _serve(recipe: str, set_: list[str], environment: str, load: str, output: Output) -> None:
@@ -104,4 +104,4 @@ def _serve(recipe: str, set_: list[str], environment: str, load: str, output: Ou
     exports = serving.last_exports(loaded, where.storage)
     folder = serving.answers_folder(loaded, where.storage)
     rows = serving.plan(where, exports, demand, serving.answers(loaded, where.storage), folder)
-    give(output, [row.as_dict() for row in rows], lambda: show_serving(loaded, exports, demand, rows))
+    print_answer(output, [row.as_dict() for row in rows], lambda: show_serving(loaded, exports, demand, rows))

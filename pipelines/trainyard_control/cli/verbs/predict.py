@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from trainyard import events
 from trainyard.graph import PREDICT
-from trainyard_control.cli.answers import give
+from trainyard_control.cli.answers import print_answer
 from trainyard_control.cli.options import (
     LOCAL,
     DryRun,
@@ -80,7 +79,7 @@ def predict(
             "--name, --dry-run and --wait are of a run on a cluster. Add --submit, or leave it out."
         )
     summary = _predict_here(model, environment, input_, out, key, force)
-    give(output, asdict(summary), lambda: _show(summary))
+    print_answer(output, summary, lambda: _show(summary))
 
 
 def _predict_here(
@@ -117,7 +116,7 @@ def _show(summary: PredictionSummary) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    from trainyard_control.api.drawing import table_console
+    from trainyard_control.api.drawing import counts_text, table_console
 
     facts = Table.grid(padding=(0, 2))
     facts.add_column(no_wrap=True)
@@ -127,15 +126,12 @@ def _show(summary: PredictionSummary) -> None:
     facts.add_row("model", escape(summary.model))
     facts.add_row("predicted", f"{summary.predicted:,} {unit}, {speed:,.0f} a second")
     if summary.classes:
-        facts.add_row("classes", escape(_counts(summary.classes)))
+        facts.add_row("classes", escape(counts_text(summary.classes)))
     if summary.rejected and summary.rejected_file:
-        facts.add_row("rejected", escape(f"{summary.rejected:,}: {_counts(summary.reasons)} → {summary.rejected_file}"))
+        facts.add_row(
+            "rejected", escape(f"{summary.rejected:,}: {counts_text(summary.reasons)} → {summary.rejected_file}")
+        )
     if summary.left_out:
         facts.add_row("left out", escape(f"{len(summary.left_out):,} other files, such as {summary.left_out[0]}"))
     facts.add_row("written", escape(summary.out))
     table_console().print(facts)
-
-
-def _counts(counts: dict[str, int]) -> str:
-    shown = [f"{name} {count:,}" for name, count in list(counts.items())[:10]]
-    return ", ".join(shown) + (f" and {len(counts) - 10} more" if len(counts) > 10 else "")

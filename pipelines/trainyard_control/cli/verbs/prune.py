@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Iterator
 from dataclasses import asdict
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from trainyard_control.cli.answers import print_answer, print_lines
 from trainyard_control.cli.options import LOCAL, DryRun, EnvironmentName, Output, OutputFormat
+
+if TYPE_CHECKING:
+    from trainyard_control.local.retention import Removal
 
 
 def prune(
@@ -28,20 +32,29 @@ def prune(
 
     root = environments.load(environment).storage
     plan = retention.plan(root, keep, recipe)
-    removed, notes = [], list(plan.notes)
-    for removal in plan.removals:
-        if not dry_run and (reason := retention.remove(root, removal)):
-            notes.append(reason)
-            continue
-        removed.append(removal)
-        if output is Output.TEXT:
-            more = " (abandoned attempts)" if removal.kind == "attempt" else ""
-            typer.echo(f"{size(removal.bytes):>10}  {removal.recipe}/{removal.name}{more}")
+    notes = list(plan.notes)
+
+    def removals() -> Iterator[Removal]:
+        for removal in plan.removals:
+            if not dry_run and (reason := retention.remove(root, removal)):
+                notes.append(reason)
+            else:
+                yield removal
+
+    removed = print_lines(output, removals(), _line)
     total = sum(removal.bytes for removal in removed)
-    if output is Output.JSON:
-        answer = {"removed": list(map(asdict, removed)), "bytes": total, "dry_run": dry_run, "notes": notes}
-        typer.echo(json.dumps(answer))
-        return
-    typer.echo(f"{size(total):>10}  {'would go' if dry_run else 'removed'}, {len(removed)} folders of {root}")
-    for note in notes:
-        typer.echo(f"! {note}", err=True)
+
+    def show() -> None:
+        typer.echo(f"{size(total):>10}  {'would go' if dry_run else 'removed'}, {len(removed)} folders of {root}")
+        for note in notes:
+            typer.echo(f"! {note}", err=True)
+
+    answer = {"removed": list(map(asdict, removed)), "bytes": total, "dry_run": dry_run, "notes": notes}
+    print_answer(output, answer, show)
+
+
+def _line(removal: Removal) -> str:
+    from trainyard_control.cli.screen import size
+
+    more = " (abandoned attempts)" if removal.kind == "attempt" else ""
+    return f"{size(removal.bytes):>10}  {removal.recipe}/{removal.name}{more}"

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from trainyard_control.cli.answers import give
+from trainyard_control.cli.answers import print_answer
 from trainyard_control.cli.options import LOCAL, Day, EnvironmentName, Output, OutputFormat, Overrides, RecipeName, Step
 
 
@@ -43,6 +43,6 @@ def run(
     except KeyboardInterrupt:
         print(f"✗ {INTERRUPTED}", file=sys.stderr)
         raise typer.Exit(ExitCode.INTERRUPTED) from None
-    give(output, done.summary, lambda: show(done))
+    print_answer(output, done.summary, lambda: show(done))
     if require_blessed and done.verdict == "refused":
         raise GateRefused(f"{done.recipe}: {refusal.SENTENCE} ({done.reason}).")

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from trainyard.errors import ConfigurationError
-from trainyard_control.cli.answers import give, give_page
+from trainyard_control.cli.answers import print_answer, write_page
 from trainyard_control.cli.options import LOCAL, DryRun, EnvironmentName, HtmlPage, Output, OutputFormat
 from trainyard_control.cluster.durations import duration_text
 
 if TYPE_CHECKING:
+    from trainyard_control.kubeflow.run_view import RunView
     from trainyard_control.kubeflow.runs import KubeflowRuns
+    from trainyard_control.local.local_runs import LocalRunView
     from trainyard_control.search.comparison import Comparison, Row
 
 app = typer.Typer(no_args_is_help=True, help="Look after runs, of this machine or of a cluster.")
@@ -36,7 +37,7 @@ def list_(
         runs = api.runs(environment, count=count)
         rows = [("NAME", "STATE", "RECIPE", "METRIC", "DURATION")]
         rows += [(run.name, run.state, run.recipe, run.metric or "–", duration_text(run.seconds)) for run in runs]
-        give(output, [run.document() for run in runs], lambda: _table(rows))
+        print_answer(output, [run.document() for run in runs], lambda: _table(rows))
         return
     views = _runs(environment).newest(count, everything)
     columns = [("NAME", "STATE", "RECIPE", "ENVIRONMENT", "CREATED", "DURATION")]
@@ -44,33 +45,21 @@ def list_(
         (view.name, view.state, view.recipe, view.environment, view.created, duration_text(view.seconds))
         for view in views
     ]
-    give(output, [run.summary() for run in views], lambda: _table(columns))
+    print_answer(output, [run.summary() for run in views], lambda: _table(columns))
 
 
 @app.command("show")
 def show(run: _Run, environment: EnvironmentName = LOCAL, output: OutputFormat = Output.TEXT) -> None:
     """Show a run's steps with states, pods, pools, durations and outputs."""
     if root := _local(environment):
-        _show_local(root, run, output)
+        from trainyard_control.local import local_runs
+
+        found = local_runs.find(root, run)
+        print_answer(output, found.document(), lambda: _show_local(found))
         return
     runs = _runs(environment)
     view = runs.view(runs.find(run))
-    if output is Output.JSON:
-        typer.echo(json.dumps(view.document()))
-        return
-    typer.echo(
-        f"{view.name}  {view.state}  {duration_text(view.seconds)}  "
-        f"({view.recipe} on {view.environment}, {view.run_id})"
-    )
-    rows = [("STEP", "STATE", "POOL", "NODE", "POD", "DURATION", "OUTPUT")]
-    for step in view.steps:
-        state = f"{step.state} ({step.attempts} pods)" if step.attempts > 1 else step.state
-        rows.append((step.name, state, step.pool, step.node, step.pod, duration_text(step.seconds), step.output))
-    _table(rows)
-    if view.record:
-        typer.echo(f"report  {view.record['report']}")
-    if view.state != "SUCCEEDED" or view.refused or (view.record and view.record.get("not_due")):
-        typer.echo(f"{view.reason.rstrip('.')}.")
+    print_answer(output, view.document(), lambda: _show_view(view))
 
 
 @app.command("watch")
@@ -124,16 +113,12 @@ def compare(
     from trainyard_control.api.runs import ELSEWHERE, Runs
 
     compared = Runs(of_this_machine(environment, ELSEWHERE).storage).compare(*names)
-    give_page(html, compared.page)
-    give(output, compared.document(), lambda: _show_comparison(compared))
+    write_page(html, compared.page)
+    print_answer(output, compared.document(), lambda: _show_comparison(compared))
 
 
 @app.command("cancel")
-def cancel(
-    run: _Run,
-    environment: EnvironmentName = LOCAL,
-    dry_run: DryRun = False,
-) -> None:
+def cancel(run: _Run, environment: EnvironmentName = LOCAL, dry_run: DryRun = False) -> None:
     """End a run and all that it started, and wait until it is gone."""
     runs = _runs(environment)
     run_id = runs.find(run)
@@ -176,13 +161,23 @@ def _watch_local(root: str, name: str) -> int:
     return int(run.record.get("exit_code", 0))
 
 
-def _show_local(root: str, name: str, output: Output) -> None:
-    from trainyard_control.local import local_runs
+def _show_view(view: RunView) -> None:
+    typer.echo(
+        f"{view.name}  {view.state}  {duration_text(view.seconds)}  "
+        f"({view.recipe} on {view.environment}, {view.run_id})"
+    )
+    rows = [("STEP", "STATE", "POOL", "NODE", "POD", "DURATION", "OUTPUT")]
+    for step in view.steps:
+        state = f"{step.state} ({step.attempts} pods)" if step.attempts > 1 else step.state
+        rows.append((step.name, state, step.pool, step.node, step.pod, duration_text(step.seconds), step.output))
+    _table(rows)
+    if view.record:
+        typer.echo(f"report  {view.record['report']}")
+    if view.state != "SUCCEEDED" or view.refused or (view.record and view.record.get("not_due")):
+        typer.echo(f"{view.reason.rstrip('.')}.")
 
-    run = local_runs.find(root, name)
-    if output is Output.JSON:
-        typer.echo(json.dumps(run.document()))
-        return
+
+def _show_local(run: LocalRunView) -> None:
     typer.echo(f"{run.name}  {run.state}  {duration_text(run.seconds)}  ({run.recipe})")
     folders, seconds = run.record.get("folders", {}), run.record.get("seconds", {})
     rows = [("STEP", "DURATION", "OUTPUT")]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from trainyard.spec.networks import LADDERS
-from trainyard_control.cli.answers import give, give_page
+from trainyard_control.cli.answers import print_answer, write_page
 from trainyard_control.cli.options import (
     LOCAL,
     DryRun,
@@ -112,8 +112,8 @@ def sweep(
         show_all(packages(what))
         return
     result = run_sweep(what, pending_limit)
-    give_page(html, result.page)
-    give(output, _document(result), lambda: _show(result))
+    write_page(html, result.page)
+    print_answer(output, _document(result), lambda: _show(result))
 
 
 def _document(result: Result) -> dict[str, Any]:

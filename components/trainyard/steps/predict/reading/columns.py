@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from trainyard.contract.cells import MAX_FLOAT32
-from trainyard.errors import DataError, did_you_mean
+from trainyard.errors import DataError, did_you_mean, listed
 from trainyard.quality.tables.cells import as_texts, cells, is_list, joined
 from trainyard.spec.feature_names import input_name
 from trainyard.steps.predict.pushed_model import PushedModel, RawInput
@@ -31,15 +31,10 @@ def require_columns(names: list[str], model: PushedModel, key: str | None, where
     required = [*(feature.name for feature in model.inputs), *([key] if key else [])]
     missing = [name for name in required if name not in names]
     if missing:
-        more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
         raise DataError(
-            f"{where}: no column {', '.join(map(repr, missing[:5]))}{more}.{did_you_mean(missing[0], names[:1000])} "
-            f"It has: {_listed(names)}. The model takes: {_listed(required)}. Rename or add the columns."
+            f"{where}: no column {listed(list(map(repr, missing)), 5)}.{did_you_mean(missing[0], names[:1000])} "
+            f"It has: {listed(names, _NAMES)}. The model takes: {listed(required, _NAMES)}. Rename or add the columns."
         )
-
-
-def _listed(names: list[str]) -> str:
-    return ", ".join(names[:_NAMES]) + (f" and {len(names) - _NAMES} more" if len(names) > _NAMES else "")
 
 
 def table_items(columns: pa.RecordBatch, names: pa.Array, model: PushedModel, key: str | None) -> Items:

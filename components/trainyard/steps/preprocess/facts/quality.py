@@ -10,7 +10,7 @@ from pathlib import Path
 
 from trainyard.contract.document import SPLITS, Split
 from trainyard.contract.statistics.drift import FeatureStatistics, Statistics
-from trainyard.errors import DataError
+from trainyard.errors import DataError, listed
 from trainyard.quality.tables.cells import too_many_classes
 from trainyard.spec.recipe import Data, Recipe
 from trainyard.spec.tables.columns import SplitRows
@@ -76,17 +76,13 @@ def warnings(collected: Collected) -> list[str]:
             )
     if collected.window and collected.window.missing:
         missing = collected.window.missing
-        more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
         warnings.append(
             f"{len(missing)} days from {collected.window.first} to {collected.window.last} hold no files: "
-            f"{', '.join(missing[:_SHOWN])}{more}."
+            f"{listed(missing, _SHOWN)}."
         )
     if collected.left_out:
         names = collected.left_out
-        more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-        warnings.append(
-            f"{len(names)} files are not of the data's format, and not read: {', '.join(names[:_SHOWN])}{more}."
-        )
+        warnings.append(f"{len(names)} files are not of the data's format, and not read: {listed(names, _SHOWN)}.")
     warnings += collected.near
     conflicts = [group for group in collected.repeated if len(group.labels) > 1]
     for group in conflicts[:_SHOWN]:

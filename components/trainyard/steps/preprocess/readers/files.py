@@ -10,7 +10,7 @@ from typing import IO, Literal
 
 from trainyard.contract import window
 from trainyard.contract.artifacts.preprocess import Quarantined, Window
-from trainyard.errors import DataError
+from trainyard.errors import DataError, listed
 from trainyard.spec.recipe import Data
 from trainyard.steps.preprocess.readers.records import BadRecord
 from trainyard.storage import listing
@@ -213,11 +213,8 @@ def _limited(file: SourceFile, data: Data) -> SourceFile:
 
 
 def _refusal(path: str, bad: list[SourceFile]) -> str:
-    shown = "; ".join(f"{file.name} ({file.detail})" for file in bad[:_SHOWN])
-    more = f"; and {len(bad) - _SHOWN} more" if len(bad) > _SHOWN else ""
-    return (
-        f"data.path: {path}: files cannot be read: {shown}{more}. Each may hold many examples. Repair or remove them."
-    )
+    shown = listed([f"{file.name} ({file.detail})" for file in bad], _SHOWN, "; ")
+    return f"data.path: {path}: files cannot be read: {shown}. Each may hold many examples. Repair or remove them."
 
 
 def image_limit(data: Data) -> int:

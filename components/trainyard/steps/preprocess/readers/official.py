@@ -14,13 +14,7 @@ from typing import Literal
 from trainyard.contract import pictures
 from trainyard.errors import DataError
 from trainyard.spec.recipe import Data
-from trainyard.steps.preprocess.readers.files import (
-    Files,
-    Official,
-    open_file,
-    picture_stem,
-    read_text,
-)
+from trainyard.steps.preprocess.readers.files import Files, Official, open_file, picture_stem, read_text
 from trainyard.steps.preprocess.readers.tar import names as names_in
 from trainyard.steps.preprocess.readers.tfds import SHARD
 from trainyard.storage import tar

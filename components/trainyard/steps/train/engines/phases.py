@@ -64,10 +64,7 @@ class Phases:
 
 
 def phases(
-    model: keras.Model,
-    recipe: Recipe,
-    steps_per_epoch: int,
-    make: Callable[[RateSchedule], keras.optimizers.Optimizer],
+    model: keras.Model, recipe: Recipe, steps_per_epoch: int, make: Callable[[RateSchedule], keras.optimizers.Optimizer]
 ) -> Phases:
     """Return the phases of `recipe`, with optimizers that `make` returns, built for the variables that they change.
 

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from trainyard import events
 from trainyard.contract.artifacts.train import Epoch, Rollback
 from trainyard.contract.document import Document
-from trainyard.errors import ConfigurationError, DataError
+from trainyard.errors import ConfigurationError, DataError, listed
 from trainyard.graph import producer
 from trainyard.storage import storage
 
@@ -98,8 +98,7 @@ class CheckpointFolder:
                 self._check_best(checkpoint.progress.history)
                 return checkpoint
             events.emit(
-                "warning",
-                message=f"{self._path(step)}: skipped, it was made with another recipe or other examples.",
+                "warning", message=f"{self._path(step)}: skipped, it was made with another recipe or other examples."
             )
         return None
 
@@ -162,8 +161,7 @@ def _check_variables(path: str, arrays: Arrays, expected: Arrays) -> None:
         if name in arrays and arrays[name].shape != value.shape
     ]
     if faults:
-        more = f" and {len(faults) - 5} more" if len(faults) > 5 else ""
         raise ConfigurationError(
-            f"{path}: holds another model: {'; '.join(faults[:5])}{more}. "
+            f"{path}: holds another model: {listed(faults, 5, '; ')}. "
             "Name another checkpoints folder, or remove this one."
         )

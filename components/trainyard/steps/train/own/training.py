@@ -13,7 +13,6 @@ from typing import Annotated, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from trainyard import events
 from trainyard.contract import version
 from trainyard.contract.artifacts.preprocess import Examples
 from trainyard.contract.artifacts.train import Training
@@ -43,11 +42,12 @@ _REST = "files"
 """Where the rest of what the program left is, in the output of train."""
 
 
-def train_by_command(recipe: Recipe, examples: str, checkpoints: str, output: Path, past: str) -> None:
-    """Run the recipe's program as the worker that TF_CONFIG names; the chief's leaves what `train.run.run` does.
+def train_by_command(recipe: Recipe, examples: str, checkpoints: str, output: Path, past: str) -> Training | None:
+    """Run the recipe's program as the worker that TF_CONFIG names; the chief's leaves the model in `output`.
 
-    past: the gang's restarts before this start, as JSON of `goodput.Past`. Raises as `program.run`, and
-    `ConfigurationError` if the chief's program left no model, or one that later steps cannot use.
+    Returns what is known of the chief's training, None for another worker. past: the gang's restarts before this start,
+    as JSON of `goodput.Past`. Raises as `program.run`, and `ConfigurationError` if the chief's program left no model,
+    or one that later steps cannot use.
     """
     start, rank = time.monotonic(), current_rank()
     gang_past = Past.model_validate_json(past) if past else Past(started=start)
@@ -88,18 +88,10 @@ def train_by_command(recipe: Recipe, examples: str, checkpoints: str, output: Pa
         training = _training(recipe, name, parameters, record, rank)
         seconds = {"fetch": round(fetched - start, 3), "program": round(ran, 3)}
         split = _goodput(gang_past, record, seconds)
-        document = training.model_copy(
+        return training.model_copy(
             update={"seconds": seconds, "restarts": gang_past.restarts, "metrics": metrics, **split}
         )
-        document.write(output)
-        events.emit(
-            "trained",
-            model=document.model,
-            steps=document.steps,
-            best_epoch=document.best_epoch,
-            examples_per_second=round(document.examples_per_second),
-            seconds=round(sum(seconds.values()), 1),
-        )
+    return None
 
 
 def _take(program_output: Path, output: Path, recipe: Recipe) -> None:

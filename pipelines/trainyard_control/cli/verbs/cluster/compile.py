@@ -11,10 +11,7 @@ from trainyard_control.cli.options import LOCAL, EnvironmentName, Overrides, Pac
 
 
 def compile(
-    recipe: RecipeName = "digits",
-    environment: EnvironmentName = LOCAL,
-    set_: Overrides = None,
-    to: PackageFile = "-",
+    recipe: RecipeName = "digits", environment: EnvironmentName = LOCAL, set_: Overrides = None, to: PackageFile = "-"
 ) -> None:
     """Compile a recipe into a pipeline package, placed on the pools of an environment."""
     from trainyard_control import api

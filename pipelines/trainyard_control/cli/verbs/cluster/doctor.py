@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from trainyard_control.cli.answers import print_answer, print_lines
 from trainyard_control.cli.options import LOCAL, EnvironmentName, Output, OutputFormat
 
 if TYPE_CHECKING:
@@ -28,17 +28,11 @@ def doctor(
     from trainyard_control.cluster.doctor import examine
 
     loaded = environments.load(environment)
-    checks = []
-    for check in examine(loaded, recipes.load(recipe) if recipe else None, _connect):
-        checks.append(check)
-        if output is Output.TEXT:
-            typer.echo(f"{_MARKS[check.verdict]} {check.name}: {check.sentence}")
+    found = examine(loaded, recipes.load(recipe) if recipe else None, _connect)
+    checks = print_lines(output, found, lambda check: f"{_MARKS[check.verdict]} {check.name}: {check.sentence}")
     code = worst(checks)
-    if output is Output.JSON:
-        listed = [
-            {"name": c.name, "verdict": c.verdict, "sentence": c.sentence, "exit_code": int(c.code)} for c in checks
-        ]
-        typer.echo(json.dumps({"exit_code": int(code), "checks": listed}))
+    listed = [{"name": c.name, "verdict": c.verdict, "sentence": c.sentence, "exit_code": int(c.code)} for c in checks]
+    print_answer(output, {"exit_code": int(code), "checks": listed}, lambda: None)
     if code:
         raise typer.Exit(code)
 

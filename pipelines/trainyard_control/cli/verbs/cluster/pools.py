@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from trainyard_control.cli.answers import print_answer
 from trainyard_control.cli.options import LOCAL, EnvironmentName, Output, OutputFormat
 
 if TYPE_CHECKING:
@@ -45,15 +45,7 @@ def pools(
             if context:
                 raise
             print(f"! nodes are not counted: {error}", file=sys.stderr)
-    if output is Output.JSON:
-        print(json.dumps(rows))
-    elif not rows:
-        print(
-            f"{loaded.name} has no pools{': it trains on this machine' if loaded.target == 'local' else ''}. "
-            "Name another with -e."
-        )
-    else:
-        _show(rows)
+    print_answer(output, rows, lambda: _show(rows, loaded))
 
 
 def _rows(environment: Environment) -> list[dict[str, Any]]:
@@ -112,9 +104,13 @@ def _at_hand(context: str) -> bool:
     )
 
 
-def _show(rows: list[dict[str, Any]]) -> None:
+def _show(rows: list[dict[str, Any]], environment: Environment) -> None:
     from trainyard_control.api.drawing import plain_table, table_console
 
+    if not rows:
+        why = ": it trains on this machine" if environment.target == "local" else ""
+        print(f"{environment.name} has no pools{why}. Name another with -e.")
+        return
     console = table_console()
     counted = any(row["nodes"] for row in rows)
     columns = ("kind", "machine", "accelerators", "workers", "USD/h a node")

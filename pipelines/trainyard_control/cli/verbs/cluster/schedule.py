@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from trainyard_control.cli.answers import print_answer
 from trainyard_control.cli.options import LOCAL, DryRun, EnvironmentName, Output, OutputFormat
 
 if TYPE_CHECKING:
     from trainyard_control.compiler.submission import Submission
     from trainyard_control.kubeflow.recurring import Schedules
-    from trainyard_control.kubeflow.schedules import Action, Schedule
+    from trainyard_control.kubeflow.schedules import Action, Recurring, Schedule
 
 app = typer.Typer(no_args_is_help=True, help="Run recipes on a schedule, written in a file.")
 
@@ -21,10 +22,7 @@ _File = Annotated[Path, typer.Argument(help="YAML file of one schedule.")]
 
 
 @app.command("apply")
-def apply(
-    file: _File,
-    dry_run: DryRun = False,
-) -> None:
+def apply(file: _File, dry_run: DryRun = False) -> None:
     """Make the server do what a schedule's file says."""
     schedules, schedule, what, actions = _planned(file)
     for action in actions:
@@ -46,40 +44,26 @@ def diff(file: _File) -> None:
 
 
 @app.command("list")
-def list_(
-    environment: EnvironmentName = LOCAL,
-    output: OutputFormat = Output.TEXT,
-) -> None:
+def list_(environment: EnvironmentName = LOCAL, output: OutputFormat = Output.TEXT) -> None:
     """List the schedules that the server holds."""
     from trainyard.spec import environment as environments
     from trainyard_control.kubeflow.recurring import Schedules
 
     recurring = Schedules(environments.load(environment)).existing()
-    if output is Output.JSON:
-        rows = [
-            {
-                "name": schedule.name,
-                "enabled": schedule.enabled,
-                "cron": schedule.cron,
-                "last": schedule.last and schedule.last.isoformat(),
-            }
-            for schedule in recurring
-        ]
-        typer.echo(json.dumps(rows))
-        return
-    for schedule in recurring:
-        last = schedule.last.isoformat(timespec="minutes") if schedule.last else "never"
-        state = "enabled" if schedule.enabled else "disabled"
-        typer.echo(
-            f"{schedule.name}  {state}  {schedule.cron}  last run {last}{', going on' if schedule.running else ''}"
-        )
+    rows = [
+        {
+            "name": schedule.name,
+            "enabled": schedule.enabled,
+            "cron": schedule.cron,
+            "last": schedule.last and schedule.last.isoformat(),
+        }
+        for schedule in recurring
+    ]
+    print_answer(output, rows, lambda: _show(recurring))
 
 
 @app.command("remove")
-def remove(
-    file: _File,
-    dry_run: DryRun = False,
-) -> None:
+def remove(file: _File, dry_run: DryRun = False) -> None:
     """Take a file's schedule off the server; its runs stay listed."""
     from trainyard.spec import environment as environments
     from trainyard_control.kubeflow.recurring import Schedules
@@ -99,6 +83,14 @@ def schema() -> None:
     from trainyard_control.kubeflow.schedules import Schedule
 
     typer.echo(json.dumps(Schedule.model_json_schema(by_alias=True), indent=2))
+
+
+def _show(recurring: list[Recurring]) -> None:
+    for schedule in recurring:
+        last = schedule.last.isoformat(timespec="minutes") if schedule.last else "never"
+        state = "enabled" if schedule.enabled else "disabled"
+        going_on = ", going on" if schedule.running else ""
+        typer.echo(f"{schedule.name}  {state}  {schedule.cron}  last run {last}{going_on}")
 
 
 def _planned(file: Path) -> tuple[Schedules, Schedule, Submission, list[Action]]:

@@ -30,11 +30,7 @@ def submit(
     day: Day = "",
     no_cache: Annotated[
         Step | None,
-        typer.Option(
-            "--no-cache",
-            "--from",
-            help="Do this step and the later ones again, whatever is there.",
-        ),
+        typer.Option("--no-cache", "--from", help="Do this step and the later ones again, whatever is there."),
     ] = None,
     dry_run: DryRun = False,
     wait: Wait = False,

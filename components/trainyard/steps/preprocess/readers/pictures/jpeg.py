@@ -98,11 +98,7 @@ def decode(encoded: bytes, header: JpegHeader, *, smallest: tuple[int, int], cha
     scale = next(fits, 1)
     colorspace = "GRAY" if 1 in (channels, header.channels) else "RGB"
     return _decode(
-        encoded,
-        colorspace=colorspace,
-        min_height=-(-height // scale),
-        min_width=-(-width // scale),
-        min_factor=scale,
+        encoded, colorspace=colorspace, min_height=-(-height // scale), min_width=-(-width // scale), min_factor=scale
     )
 
 

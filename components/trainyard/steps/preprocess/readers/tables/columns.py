@@ -26,13 +26,7 @@ from trainyard.spec.gates import Task
 from trainyard.spec.recipe import Data
 from trainyard.spec.tables.columns import Numeric
 from trainyard.steps.preprocess.readers.records import LABELS_APART, BadRecord, batch_schema, digest_part
-from trainyard.steps.preprocess.readers.tables.rows import (
-    check_row,
-    split_by,
-    typed_label,
-    typed_number,
-    typed_text,
-)
+from trainyard.steps.preprocess.readers.tables.rows import check_row, split_by, typed_label, typed_number, typed_text
 
 Mask = npt.NDArray[np.bool_]
 

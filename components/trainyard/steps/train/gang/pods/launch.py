@@ -13,13 +13,7 @@ from trainyard.kubernetes.client import JOBS, Cluster, Manifest
 from trainyard.kubernetes.diagnosis import conditions
 from trainyard.signals import Terminated
 from trainyard.steps.train.gang.pods import outcome
-from trainyard.steps.train.gang.pods.job import (
-    Gang,
-    Owner,
-    headless_service,
-    network_policy,
-    worker_job,
-)
+from trainyard.steps.train.gang.pods.job import Gang, Owner, headless_service, network_policy, worker_job
 from trainyard.steps.train.gang.pods.outcome import Worker
 from trainyard.steps.train.gang.pods.worker_log import WorkerLog
 from trainyard.steps.train.peers import settings
