@@ -8,16 +8,17 @@ import shutil
 import signal
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import gang_processes
 import numpy as np
 import pytest
-from gang_processes import Gang, relative_difference, start, supervisor, train_here
+from gang_processes import Gang, parent, relative_difference, start, supervisor, train_here
 
 from trainyard.storage import storage
 
-EPOCHS = 15  # 8 steps each
+EPOCHS = 30  # 8 steps each
 INTERVAL = 5  # steps that may be lost; a checkpoint is begun every second step
 RECOVERY_SECONDS = 30.0  # the bound stated for a restart in place on this test's two shared cores
 
@@ -35,29 +36,26 @@ def unkilled(tmp_path_factory: pytest.TempPathFactory, examples: str) -> Gang:
     return gang
 
 
-@pytest.mark.parametrize("worker", [0, 1], ids=["chief", "worker"])
-def test_a_training_process_killed_mid_epoch_costs_at_most_one_checkpoint_interval(
-    worker: int, tmp_path: Path, examples: str, unkilled: Gang
+def test_each_killed_process_of_a_gang_costs_at_most_one_checkpoint_interval(
+    tmp_path: Path, examples: str, unkilled: Gang
 ) -> None:
+    """One gang loses one process after the other, each by SIGKILL."""
     gang = start(tmp_path, examples, 2, epochs=EPOCHS)
-    gang.wait_for(lambda: gang.step() >= 24)
-    gang_processes.kill(gang.training_process(worker))
+    training = r"worker {}'s training process was killed"
+    server = training.format(0) + ", or the fork server that had started it"
+    faults: list[tuple[str, Callable[[], list[int]]]] = [
+        (training.format(1) + " by SIGKILL", lambda: [gang.training_process(1)]),
+        (training.format(0) + " by SIGKILL", lambda: [gang.training_process(0)]),
+        (server, lambda: [parent(gang.training_process(0))]),
+        (server, lambda: [parent(gang.training_process(0)), gang.training_process(0)]),
+        (r"worker 1 is lost|lost another worker", lambda: [gang.events("supervisor")[1]["process"]]),
+    ]
+    for number, (_, processes) in enumerate(faults):
+        gang.wait_for(lambda number=number: gang.step() >= 24 + 40 * number)  # type: ignore[misc]
+        for process in processes():
+            gang_processes.kill(process)
     gang.finish()
-    assert_survived(gang, unkilled, rf"worker {worker}'s training process was killed by SIGKILL")
-
-
-@pytest.mark.parametrize("together", [False, True], ids=["alone", "with-its-training-process"])
-def test_a_killed_fork_server_of_a_worker_costs_at_most_one_checkpoint_interval(
-    together: bool, tmp_path: Path, examples: str, unkilled: Gang
-) -> None:
-    gang = start(tmp_path, examples, 2, epochs=EPOCHS)
-    gang.wait_for(lambda: gang.step() >= 24)
-    training = gang.training_process(0)
-    gang_processes.kill(gang_processes.parent(training))
-    if together:
-        gang_processes.kill(training)
-    gang.finish()
-    assert_survived(gang, unkilled, r"worker 0's training process was killed, or the fork server that had started it")
+    assert_survived(gang, unkilled, *(reason for reason, _ in faults))
 
 
 def test_a_local_gang_listens_on_the_loopback_interface_but_for_tensorflows_grpc(tmp_path: Path, examples: str) -> None:
@@ -80,16 +78,6 @@ def test_a_frozen_worker_is_found_and_replaced(tmp_path: Path, examples: str, un
     gang.finish()
     assert time.monotonic() - frozen < 60
     assert_survived(gang, unkilled, r"made no progress for 8 s|lost another worker")
-
-
-def test_a_killed_supervisor_takes_its_training_process_along_and_is_started_again(
-    tmp_path: Path, examples: str, unkilled: Gang
-) -> None:
-    gang = start(tmp_path, examples, 2, epochs=EPOCHS)
-    gang.wait_for(lambda: gang.step() >= 24)
-    gang_processes.kill(gang.events("supervisor")[1]["process"])
-    gang.finish()
-    assert_survived(gang, unkilled, r"worker 1 is lost|lost another worker")
 
 
 def test_a_run_told_to_stop_saves_its_last_step_and_goes_on_with_one_worker(
@@ -172,13 +160,13 @@ def test_a_wrong_model_ends_the_whole_gang_at_once(tmp_path: Path, examples: str
     assert "build_model's model maps image to (None, 11)" in gang.events("failed")[-1]["message"]
 
 
-def assert_survived(gang: Gang, unkilled: Gang, reason: str) -> None:
+def assert_survived(gang: Gang, unkilled: Gang, *reasons: str) -> None:
     training = gang.training
-    assert len(training.restarts) == 1, gang.log[-3000:]
-    restart = training.restarts[0]
-    assert re.search(reason, restart.reason), restart.reason
-    assert restart.lost_steps <= INTERVAL and restart.resumed_at % 2 == 0
-    assert restart.seconds < RECOVERY_SECONDS
+    assert len(training.restarts) == len(reasons), gang.log[-3000:]
+    for restart, reason in zip(training.restarts, reasons, strict=True):
+        assert re.search(reason, restart.reason), restart.reason
+        assert restart.lost_steps <= INTERVAL and restart.resumed_at % 2 == 0
+        assert restart.seconds < RECOVERY_SECONDS
     assert training.steps == unkilled.training.steps
     np.testing.assert_array_equal(gang.weights(), unkilled.weights())
     assert storage.committed(str(gang.folder / "output")) is not None

@@ -42,9 +42,21 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def record(here: Path) -> dict[str, Any]:
-    ended = trainyard("run", "digits", "-e", str(here), "-o", "json", "--require-blessed")
+def temporary(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("temporary")
+
+
+@pytest.fixture(scope="module")
+def record(here: Path, temporary: Path) -> dict[str, Any]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TMPDIR", str(temporary))
+        ended = trainyard("run", "digits", "-e", str(here), "-o", "json", "--require-blessed")
     return json.loads(ended.stdout)
+
+
+def test_a_run_leaves_no_temporary_file(record: dict[str, Any], temporary: Path) -> None:
+    assert [path.name for path in temporary.iterdir()] == [f"trainyard-cache-{os.geteuid()}"]
+    assert not [*temporary.glob("*/*")]
 
 
 def test_the_default_recipe_reaches_its_accuracy_and_tells_all_of_the_run(record: dict[str, Any]) -> None:

@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -16,11 +17,32 @@ import pytest
 import yaml
 
 from trainyard_control.local import local_runs
+from trainyard_control.local.step_process import Stop, forked
 
 TRAINYARD = str(Path(sys.executable).parent / "trainyard")
 CHECKPOINT = "train/*.checkpoints/ckpt-[1-9]*"  # of a training that is past its first steps
 OPTIONS = ["--set", "train.epochs=12", "--set", "train.early_stopping=null"]  # still seconds after that checkpoint
 OPTIONS += ["--set", "export.formats=[saved_model]", "--set", "evaluate.bootstrap=20"]
+
+
+def write_down() -> None:
+    """Say what a step would find, and leave a temporary file as a step that ends at once does."""
+    tempfile.mkstemp()
+    print(os.environ["A_VARIABLE"], tempfile.gettempdir(), flush=True)
+    os._exit(0)
+
+
+def test_a_step_has_the_variables_of_now_and_its_temporary_files_go_with_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("TRAINYARD_CACHE", str(tmp_path))
+    for value in ("before the fork server", "in a later cell"):
+        monkeypatch.setenv("A_VARIABLE", value)
+        with forked(write_down, (), "step", Stop()) as running:
+            variable, _, folder = running.child.lines.readline().strip().rpartition(" ")
+            running.wait()
+            assert variable == value and [*Path(folder).iterdir()]
+        assert not [*tmp_path.iterdir()]
 
 
 @pytest.fixture

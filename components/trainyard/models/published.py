@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import io
 import os
 import shutil
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import keras
@@ -21,6 +18,7 @@ from trainyard.models import applications
 from trainyard.spec.networks import IMAGENET
 from trainyard.spec.training.model import ModelConfig
 from trainyard.storage import storage
+from trainyard.storage.cache import locked
 from trainyard.storage.disk import os_errors
 
 _PRODUCER = "trainyard.weights"
@@ -35,9 +33,11 @@ def published(model: ModelConfig, storage_folder: str) -> keras.Model:
     name = model.name or ""
     uri = storage.join(storage_folder, f"{name}-{model.width:g}") if storage_folder else ""
     cache = Path(keras_home()) / "models"
+    with os_errors(cache):
+        cache.mkdir(parents=True, exist_ok=True)
     try:
         # Keras writes its progress onto stdout, where events go; a process that fetches has the others wait.
-        with _one_at_a_time(), contextlib.redirect_stdout(io.StringIO()):
+        with locked(cache), contextlib.redirect_stdout(io.StringIO()):
             if uri:
                 _fetch(uri, cache)
             before = _files(cache)
@@ -101,16 +101,3 @@ def _unreachable(name: str, reason: str) -> TransientError:
         f"{FIELD}: {IMAGENET}: the weights of {name} could not be fetched ({reason}). Check the network and run the "
         "same command again, or copy the file into Keras' cache (KERAS_HOME), or name a file of weights."
     )
-
-
-@contextlib.contextmanager
-def _one_at_a_time() -> Iterator[None]:
-    """Wait until no other process of this user is in such a block: Keras writes into its cache in place."""
-    path = Path(tempfile.gettempdir()) / f"trainyard-{os.getuid()}-keras.lock"
-    with os_errors(path):
-        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)  # the folder is everybody's
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(lock)

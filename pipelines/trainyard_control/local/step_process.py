@@ -10,17 +10,20 @@ import importlib
 import os
 import signal
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from trainyard.child_process import ChildProcess, prepare_fork_server
 from trainyard.events import stderr_hidden
 from trainyard.signals import on_sigterm
+from trainyard.storage import cache
 
 _GRACE_SECONDS = 15  # chosen: what a Spot node on GKE gives
 _STARTING = threading.Lock()  # two threads that hid stderr and the main module at once would mix them up
@@ -98,10 +101,15 @@ def step_process(
 
 @contextmanager
 def forked(target: Callable[..., None], arguments: tuple[Any, ...], name: str, stop: Stop) -> Iterator[Running]:
-    """Run `target` as `step_process` runs a step, in a process that has TensorFlow imported."""
+    """Run `target` as `step_process` runs a step, in a process that has TensorFlow imported.
+
+    Its temporary files are gone when the block ends: the process ends without Python's clean-up, or is killed, and
+    TensorFlow and Beam would leave theirs.
+    """
     children: list[ChildProcess] = []
     # Around the start of the process: else a signal in between would leave it running.
-    with on_sigterm(stop.terminate):
+    with cache.temporary_folder() as temporary, on_sigterm(stop.terminate):
+        arguments = (target, arguments, dict(os.environ), temporary)
         try:
             with _STARTING:
                 if stop.interrupted.is_set():
@@ -109,7 +117,7 @@ def forked(target: Callable[..., None], arguments: tuple[Any, ...], name: str, s
                 with stderr_hidden():
                     prepare_fork_server(_IMPORTED_ONCE)
                 with _main_hidden():
-                    children.append(ChildProcess(target, arguments, name, signal.SIGTERM))
+                    children.append(ChildProcess(_run, arguments, name, signal.SIGTERM))
                 stop.add(children[0])
             with children[0].lines:
                 yield Running(children[0], stop.preempted)
@@ -135,6 +143,14 @@ def _main_hidden() -> Iterator[None]:
         yield
     finally:
         sys.modules["__main__"] = main
+
+
+def _run(target: Callable[..., None], arguments: tuple[Any, ...], environment: dict[str, str], temporary: Path) -> None:
+    """Call `target` with the variables of `environment`: a notebook may have set them since the fork server started."""
+    os.environ.update(environment)
+    os.environ["TMPDIR"] = tempfile.tempdir = str(temporary)
+    os.environ[cache.CACHE] = str(temporary.parent)  # else it would be in `temporary`
+    target(*arguments)
 
 
 def _step(step: str, command_line: list[str], cores: frozenset[int] | None) -> None:
