@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -143,45 +144,46 @@ def test_a_refused_model_is_not_exported_and_the_exit_code_says_so_where_asked(h
     assert "log_loss <= 0" in ended.stderr
 
 
-def test_ctrl_c_in_training_loses_nothing_and_a_re_run_goes_on(tmp_path: Path) -> None:
-    file = environment(tmp_path)
-    arguments = [*TRAINYARD, "run", "digits", "-e", str(file), "--set", "train.epochs=12", *FEW, "-o", "json"]
+@pytest.fixture(scope="module")
+def training(here: Path) -> Iterator[tuple[subprocess.Popen[str], list[str]]]:
+    """A run that has begun to train, and its command."""
+    arguments = ["run", "digits", "-e", str(here), "--set", "train.epochs=12", *FEW, "-o", "json"]
     # A shell starts what runs in the background with SIGINT ignored, and processes inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    storage = here.parent / "storage" / "digits"
+    known = {*storage.glob("train/*.checkpoints/ckpt-*")}
+    process = subprocess.Popen([*TRAINYARD, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 120
-    while not any(int(path.name.split("-")[1]) for path in tmp_path.glob("storage/digits/train/*.checkpoints/ckpt-*")):
+    while not {path for path in storage.glob("train/*.checkpoints/ckpt-[1-9]*")} - known:
         assert time.monotonic() < deadline and process.poll() is None
-        time.sleep(0.05)
+        time.sleep(0.02)
+    yield process, arguments
+    process.kill()
+
+
+def test_a_second_run_into_the_same_place_meets_a_clear_refusal(
+    training: tuple[subprocess.Popen[str], list[str]],
+) -> None:
+    first, arguments = training
+    processes = descendants(first.pid)
+    for process in processes:  # it trains until the second has come
+        os.kill(process, signal.SIGSTOP)
+    second = trainyard(*arguments, code=30)
+    for process in processes:
+        os.kill(process, signal.SIGCONT)
+    assert "is writing it" in second.stderr
+
+
+def test_ctrl_c_in_training_loses_nothing_and_a_re_run_goes_on(
+    training: tuple[subprocess.Popen[str], list[str]],
+) -> None:
+    process, arguments = training
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "Run the same command again" in said
-    record = json.loads(trainyard(*arguments[1:]).stdout)
+    record = json.loads(trainyard(*arguments).stdout)
     assert record["train"]["resumed_from"] > 0
-
-
-def test_two_runs_into_the_same_place_meet_a_clear_refusal(tmp_path: Path) -> None:
-    file = environment(tmp_path)
-    first = subprocess.Popen(
-        [*TRAINYARD, "run", "digits", "-e", str(file), *SHORT],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    deadline = time.monotonic() + 120
-    while not list(tmp_path.glob("storage/digits/train/.*.lock")):
-        assert time.monotonic() < deadline and first.poll() is None
-        time.sleep(0.05)
-    held = descendants(first.pid)
-    for process in held:  # it trains until the second has come
-        os.kill(process, signal.SIGSTOP)
-    second = trainyard("run", "digits", "-e", str(file), *SHORT, code=30)
-    for process in held:
-        os.kill(process, signal.SIGCONT)
-    assert "is writing it" in second.stderr
-    first.communicate(timeout=120)
-    assert first.returncode == 0
 
 
 @pytest.mark.parametrize(
