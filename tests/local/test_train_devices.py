@@ -41,7 +41,7 @@ def test_devices_that_tensorflow_does_not_find_end_the_step_with_40(expected: di
     assert done.returncode == 1
     message = done.stderr.splitlines()[-1]
     assert message.startswith(
-        f"40 devices: the pool promised {expected['count']} {expected['accelerator']}, TensorFlow"
+        f"40 devices: the pool should have {expected['count']} {expected['accelerator']}, TensorFlow"
     )
     assert fault in message
 

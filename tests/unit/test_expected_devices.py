@@ -147,5 +147,5 @@ def test_a_step_without_its_gpu_ends_with_40_before_it_loads_tensorflow(tmp_path
     assert done.returncode == 40, done.stderr[-2000:]
     after = resource.getrusage(resource.RUSAGE_CHILDREN)  # of the processor: a busy machine takes longer
     assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 5
-    assert "the pool promised 1 nvidia-l4, no /dev/nvidia* is there" in done.stderr
+    assert "the pool should have 1 nvidia-l4, no /dev/nvidia* is there" in done.stderr
     assert " tensorflow\n" not in done.stderr

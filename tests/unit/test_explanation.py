@@ -104,11 +104,11 @@ def test_a_step_that_argo_did_not_try_again_for_the_time_it_took_says_so() -> No
         "m": {"type": "Retry", "phase": "Failed", "message": "No more retries left", "children": ["m-0"]},
         "n-1": {"type": "Pod", "phase": "Failed", "message": "Error (exit code 1)"},
     }
-    given_up = argo.given_up([{"spec": {}, "status": {"nodes": nodes}}])
-    assert given_up == {"n-1": "Max duration limit exceeded", "m-0": "No more retries left"}
+    stop_reasons = argo.stop_reasons([{"spec": {}, "status": {"nodes": nodes}}])
+    assert stop_reasons == {"n-1": "Max duration limit exceeded", "m-0": "No more retries left"}
     end = {"exitCode": 30, "reason": "Error"}
     failed = pod(phase="Failed", containerStatuses=[{"name": "main", "state": {"terminated": end}}])
-    bound, limit = (explain(Evidence(failed, given_up=said)).sentence for said in given_up.values())
+    bound, limit = (explain(Evidence(failed, stop_reason=said)).sentence for said in stop_reasons.values())
     assert "ended with exit code 30" in bound and "It was not tried again: all attempts of a step must" in bound
     assert "ended with exit code 30" in limit and "not tried again" not in limit
 

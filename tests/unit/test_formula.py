@@ -63,9 +63,9 @@ def test_a_text_where_a_number_is_expected_is_a_fault_of_its_row():
 
 
 def test_rows_stay_for_which_the_condition_is_true():
-    assert derived("tip > 1", "tip < 3").left.tolist() == [False, True, True, True, True, True]
+    assert derived("tip > 1", "tip < 3").selected.tolist() == [False, True, True, True, True, True]
     # Of the fifth it is not known.
-    assert derived("tip > 1", "fare > 0").left.tolist() == [True, False, False, False, True, False]
+    assert derived("tip > 1", "fare > 0").selected.tolist() == [True, False, False, False, True, False]
 
 
 @pytest.mark.parametrize(

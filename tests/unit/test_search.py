@@ -213,7 +213,7 @@ def test_a_combination_over_the_budget_is_left_out_and_none_is_trained_in_its_pl
     few, many = ["conv:8"], ["conv:8", "conv:8", "conv:8"]
     study = Study(Sweep("digits", [], [Dimension("model.blocks", values=(few, many))], here, latency_budget=2.0))
     sweeps.in_lanes(study, [None], lambda trial, *_: ended(trial, 0.5), SweepScreen(2, "accuracy"))
-    left = next(trial for trial in study.trials if trial.state == "left_out")
+    left = next(trial for trial in study.trials if trial.state == "skipped")
     assert (left.values["model.blocks"], left.milliseconds) == (many, 3.0) and len(timed) == 2
     assert "takes 3 ms on one core, and the budget is 2 ms" in left.why
     assert study.best and study.best.values["model.blocks"] == few and Study(study.sweep).take() is None
@@ -420,7 +420,7 @@ def test_a_certificate_says_what_is_faster_by_more_than_noise(
         versions={},
         measured="",
         speeds=speeds,
-        left_out={},
+        skipped={},
     )
     assert len(certificate.sentences) == len(sentences)
     assert all(part in said for part, said in zip(sentences, certificate.sentences, strict=True))

@@ -106,7 +106,7 @@ def _gates(gate: dict[str, Any]) -> list[Table]:
 
 
 def _on(split: str | None) -> str:
-    return f"{split} split" if split else "as told"
+    return f"{split} split" if split else "as reported"
 
 
 def _gate(split: str | None, thresholds: list[dict[str, Any]]) -> Table:

@@ -98,7 +98,7 @@ def _from_source(recipe: Recipe, examples: int | None) -> DataSummary:
 
 
 def _counted(recipe: Recipe, examples: int | None) -> tuple[int, int, str]:
-    """Return the records of a local source, its classes (two if they are not told), and how they were counted."""
+    """Return the records of a local source, its classes (two if they are unknown), and how they were counted."""
     path = recipe.data.path or ""
     is_here = "://" not in path and Path(path).exists()
     if recipe.data.format == "image_folder" and is_here and (counted := _pictures(recipe, Path(path))):
@@ -121,7 +121,7 @@ def _pictures(recipe: Recipe, path: Path) -> tuple[int, int, str] | None:
     """Return as `_counted` what lies in folders and archives, by the first headers of these; None if nothing does."""
     roots = [path]
     if recipe.data.split.by == "folder" and path.is_dir():
-        roots = [each for each in path.iterdir() if pictures.split_of(tar.as_folder(each.name)) == "train"]
+        roots = [folder for folder in path.iterdir() if pictures.split_of(tar.as_folder(folder.name)) == "train"]
     total, classes, origin = 0, set[str](), "files counted"
     files = [(root, file) for root in roots for file in (root.rglob("*") if root.is_dir() else [root])]
     archives = sum(tar.is_archive(file.name) for _, file in files)

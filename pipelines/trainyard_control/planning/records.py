@@ -42,7 +42,7 @@ def _observed(training: Training, one_machine: bool) -> Iterator[Observation]:
         return
     activations = training.activations_per_example
     # A training of an earlier version did not count what is kept; then about what all layers put out is.
-    saved = training.kept_per_example or activations
+    saved = training.saved_activations_per_example or activations
     work = ExampleCost(
         training.parameters, training.flops_per_example, activations, saved, backbone_share=training.backbone_share
     )

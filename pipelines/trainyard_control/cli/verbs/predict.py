@@ -131,7 +131,7 @@ def _show(summary: PredictionSummary) -> None:
         facts.add_row(
             "rejected", escape(f"{summary.rejected:,}: {counts_text(summary.reasons)} → {summary.rejected_file}")
         )
-    if summary.left_out:
-        facts.add_row("left out", escape(f"{len(summary.left_out):,} other files, such as {summary.left_out[0]}"))
+    if summary.ignored:
+        facts.add_row("ignored", escape(f"{len(summary.ignored):,} other files, such as {summary.ignored[0]}"))
     facts.add_row("written", escape(summary.out))
     table_console().print(facts)

@@ -185,14 +185,14 @@ def _on_accelerator(
 
 def _how(pool: Pool) -> str:
     """Return what to run on the accelerator, as far as the folder of the result."""
-    by_hand = f'leave {{"answers": [{{"accelerator": "{pool.accelerator}", "p50": ms, "p95": ms}}]}} in'
+    leave_answers = f'leave {{"answers": [{{"accelerator": "{pool.accelerator}", "p50": ms, "p95": ms}}]}} in'
     if pool.kind == "gpu":
         return "run `trainyard bench mine.keras -o json` there with the pushed .keras file, and leave what it prints in"
     if pool.accelerator == "edge-tpu":
-        return f"compile litert_int8 with edgetpu_compiler, time single answers on the device, and {by_hand}"
+        return f"compile litert_int8 with edgetpu_compiler, time single answers on the device, and {leave_answers}"
     if pool.accelerator == "inferentia2":
-        return f"compile the SavedModel with AWS Neuron, time single answers on the machine, and {by_hand}"
-    return f"time single answers of the SavedModel there, and {by_hand}"
+        return f"compile the SavedModel with AWS Neuron, time single answers on the machine, and {leave_answers}"
+    return f"time single answers of the SavedModel there, and {leave_answers}"
 
 
 def _priced(row: Serving, pool: Pool, environment: Environment, pods_a_node: int) -> Serving:
