@@ -154,9 +154,9 @@ def test_ctrl_c_in_training_loses_nothing_and_a_re_run_goes_on(tmp_path: Path) -
         assert time.monotonic() < deadline and process.poll() is None
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=60)
+    _, output = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "Run the same command again" in said
+    assert "Run the same command again" in output
     record = json.loads(trainyard(*arguments[1:]).stdout)
     assert record["train"]["resumed_from"] > 0
 
@@ -173,11 +173,11 @@ def test_two_runs_into_the_same_place_meet_a_clear_refusal(tmp_path: Path) -> No
     while not list(tmp_path.glob("storage/digits/train/.*.lock")):
         assert time.monotonic() < deadline and first.poll() is None
         time.sleep(0.05)
-    held = descendants(first.pid)
-    for process in held:  # it trains until the second has come
+    processes = descendants(first.pid)
+    for process in processes:  # it trains until the second has come
         os.kill(process, signal.SIGSTOP)
     second = trainyard("run", "digits", "-e", str(file), *SHORT, code=30)
-    for process in held:
+    for process in processes:
         os.kill(process, signal.SIGCONT)
     assert "is writing it" in second.stderr
     first.communicate(timeout=120)
@@ -185,7 +185,7 @@ def test_two_runs_into_the_same_place_meet_a_clear_refusal(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "said"),
+    ("arguments", "code", "expected"),
     [
         (["run", "digist"], 20, "Did you mean 'digits'?"),
         (["run", "digits", "--set", "train.epoch=3"], 20, "unknown key. Did you mean 'epochs'?"),
@@ -194,9 +194,9 @@ def test_two_runs_into_the_same_place_meet_a_clear_refusal(tmp_path: Path) -> No
         (["run", "digits", "--from", "training"], 2, "training"),
     ],
 )
-def test_a_wrong_command_is_one_sentence_and_no_traceback(arguments: list[str], code: int, said: str) -> None:
+def test_a_wrong_command_is_one_sentence_and_no_traceback(arguments: list[str], code: int, expected: str) -> None:
     ended = trainyard(*arguments, code=code)
-    assert said in ended.stderr and "Traceback" not in ended.stderr
+    assert expected in ended.stderr and "Traceback" not in ended.stderr
 
 
 def test_data_that_are_not_there_or_cannot_be_read_are_named(tmp_path: Path) -> None:
@@ -207,8 +207,8 @@ def test_data_that_are_not_there_or_cannot_be_read_are_named(tmp_path: Path) -> 
     assert str(tmp_path / "pets") in trainyard(*arguments, code=10).stderr
     (report,) = tmp_path.glob("storage/pets/runs/*/report.html")
     assert "no files found" in report.read_text()
-    said = trainyard("explain", "-e", str(environment(tmp_path))).stdout
-    assert said.rstrip().endswith(f"Report: {report}.")
+    output = trainyard("explain", "-e", str(environment(tmp_path))).stdout
+    assert output.rstrip().endswith(f"Report: {report}.")
 
 
 def test_storage_that_cannot_be_written_is_named(tmp_path: Path) -> None:

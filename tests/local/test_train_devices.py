@@ -24,8 +24,8 @@ for device in probe.probe():
 
 
 def run(expected: dict[str, object] | None) -> subprocess.CompletedProcess[str]:
-    told = {"TRAINYARD_DEVICES": json.dumps(expected)} if expected else {}
-    environment = {name: value for name, value in os.environ.items() if name != "TRAINYARD_DEVICES"} | told
+    variables = {"TRAINYARD_DEVICES": json.dumps(expected)} if expected else {}
+    environment = {name: value for name, value in os.environ.items() if name != "TRAINYARD_DEVICES"} | variables
     return subprocess.run([sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True)
 
 

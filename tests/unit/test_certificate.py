@@ -89,8 +89,8 @@ def test_the_verdict_follows_from_the_source_that_the_recipe_reads(model: float,
         InputSpeed(source=source, examples_per_second=rate, low=0.9 * rate, high=1.1 * rate, used=used)
         for source, rate, used in (("JPEG shards", 100, True), ("raw shards", 150, False), ("memory", 500, False))
     ]
-    said = input_ceiling.sentence(inputs, model, cpu=False)
-    assert said.startswith(verdict) and ("from memory come 500" in said) == (model == 200)
+    sentence = input_ceiling.sentence(inputs, model, cpu=False)
+    assert sentence.startswith(verdict) and ("from memory come 500" in sentence) == (model == 200)
     page = certificate({"as it is": [1000, 900]}, inputs=inputs).page()
     assert "Input alone" in page and "as this recipe does" in page
 

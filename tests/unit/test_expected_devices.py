@@ -135,12 +135,12 @@ def test_gpus_and_driver_are_those_that_nvml_gives_but_for_what_it_does_not_open
 
 @pytest.mark.skipif(Path("/dev/nvidia0").exists(), reason="this machine has a GPU")
 def test_a_step_without_its_gpu_ends_with_40_before_it_loads_tensorflow(tmp_path: Path) -> None:
-    told = json.dumps({"kind": "gpu", "accelerator": "nvidia-l4", "count": 1})
+    expected = json.dumps({"kind": "gpu", "accelerator": "nvidia-l4", "count": 1})
     arguments = ["--recipe=digits", "--examples=none", f"--checkpoints={tmp_path}/c", f"--output={tmp_path}/model"]
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run(
         [sys.executable, "-X", "importtime", "-m", "trainyard.steps", "train", *arguments],
-        env=os.environ | {"TRAINYARD_DEVICES": told},
+        env=os.environ | {"TRAINYARD_DEVICES": expected},
         capture_output=True,
         text=True,
     )

@@ -69,7 +69,7 @@ def test_rows_stay_for_which_the_condition_is_true():
 
 
 @pytest.mark.parametrize(
-    ("formula", "said"),
+    ("formula", "expected"),
     [
         ("", "at least 1 character"),
         ("tip >", "is no expression (invalid syntax). Allowed: numbers"),
@@ -93,10 +93,10 @@ def test_rows_stay_for_which_the_condition_is_true():
         ("+".join(["tip"] * 400), "at most 1000 characters"),
     ],
 )
-def test_what_is_no_formula_is_refused(formula, said):
+def test_what_is_no_formula_is_refused(formula, expected):
     with pytest.raises(ValueError) as refused:
         derived(formula)
-    assert said in str(refused.value)
+    assert expected in str(refused.value)
 
 
 def test_a_condition_is_no_number():

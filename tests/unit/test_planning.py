@@ -302,8 +302,8 @@ def test_input_workers_cost_as_long_as_the_training_and_decode_in_its_place(tmp_
         "bound by decoding on its input workers; its input workers have no price: set price_per_hour of pool 'feed'"
     )
     assert (slow.cost_usd, slow.input_cost_usd) == (None, None)
-    held = planned(replace(known, train=1000))
-    assert held.why == (
+    limited = planned(replace(known, train=1000))
+    assert limited.why == (
         "whether its input workers keep up is not known: nothing of this split is decoded in every epoch"
     )
 
@@ -524,7 +524,7 @@ def test_a_plan_for_a_cluster_takes_no_tensorflow_and_less_than_two_seconds_of_c
         "print(json.dumps({'seconds': time.process_time(), 'modules': [*sys.modules]}))\n"
     )
     done = subprocess.run([sys.executable, "-c", script, str(file)], capture_output=True, text=True, check=True)
-    plan, told = (json.loads(line) for line in done.stdout.splitlines())
+    plan, event = (json.loads(line) for line in done.stdout.splitlines())
     assert [entry["pool"] for entry in plan] == ["cpu", "l4", "a100", "b200", "v7"]
-    assert not {"tensorflow", "keras", "apache_beam", "kfp", "numpy"} & set(told["modules"])
-    assert told["seconds"] < 2
+    assert not {"tensorflow", "keras", "apache_beam", "kfp", "numpy"} & set(event["modules"])
+    assert event["seconds"] < 2

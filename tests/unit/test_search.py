@@ -423,4 +423,4 @@ def test_a_certificate_says_what_is_faster_by_more_than_noise(
         skipped={},
     )
     assert len(certificate.sentences) == len(sentences)
-    assert all(part in said for part, said in zip(sentences, certificate.sentences, strict=True))
+    assert all(part in expected for part, expected in zip(sentences, certificate.sentences, strict=True))
