@@ -114,13 +114,10 @@ def _predict_here(
 
 def _show(summary: PredictionSummary) -> None:
     from rich.markup import escape
-    from rich.table import Table
 
-    from trainyard_control.api.drawing import counts_text, table_console
+    from trainyard_control.api.drawing import counts_text, facts_table, table_console
 
-    facts = Table.grid(padding=(0, 2))
-    facts.add_column(no_wrap=True)
-    facts.add_column(overflow="fold")
+    facts = facts_table()
     unit = "pictures" if summary.kind == "pictures" else "rows"
     speed = summary.predicted / max(summary.predict_seconds, 0.01)
     facts.add_row("model", escape(summary.model))
