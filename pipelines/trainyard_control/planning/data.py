@@ -13,7 +13,8 @@ from trainyard.contract.training.passes import MEMORY_BYTES
 from trainyard.errors import ConfigurationError, TrainyardError
 from trainyard.spec.recipe import Recipe
 from trainyard.spec.tables.columns import Date, Numeric, Text
-from trainyard.storage import storage, tar
+from trainyard.storage import tar
+from trainyard_control.planning import records
 
 # Source: the data sets that scikit-learn carries, load_digits and load_breast_cancer.
 _BUNDLED = {"digits": (1797, 10), "breast_cancer": (569, 2)}
@@ -60,23 +61,13 @@ def find(recipe: Recipe, document: Examples | None, examples: int | None) -> Dat
 
 def last_preprocessed(recipe: Recipe, root: str) -> Examples | None:
     """Return the manifest that this very source gave, else the newest that any gave, None if there is none."""
-    folder = storage.join(root, recipe.name, "preprocess")
-    uris = [storage.join(folder, key) for key in storage.children(folder)]
-    if not uris:
-        return None
+    uris = records.outputs(root, recipe.name, "preprocess")
     exact = ""
     if len(uris) > 1 and "://" not in (recipe.data.path or ""):  # a bucket's objects take too long to list
         with suppress(TrainyardError):
             exact = keys.output_uri(root, recipe, "preprocess", keys.fingerprint(recipe))
-    if "://" not in root:
-        uris.sort(key=lambda uri: Path(uri).stat().st_mtime)
-    for uri in [exact, *reversed(uris)]:
-        if uri in uris:
-            try:
-                return Examples.read(uri)
-            except TrainyardError:
-                continue
-    return None
+    by_preference = (uri for uri in [exact, *reversed(uris)] if uri in uris)
+    return next(records.readable(Examples, by_preference), None)
 
 
 def _from_source(recipe: Recipe, examples: int | None) -> DataSummary:
