@@ -89,10 +89,10 @@ def main() -> None:
     parser.add_argument("--side", choices=("preprocess", "bare"), required=True)
     parser.add_argument("--store", choices=tuple(SIZES), required=True)
     parser.add_argument("--in", dest="folder", type=Path, required=True)
-    given = parser.parse_args()
+    options = parser.parse_args()
     os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
-    side = preprocess if given.side == "preprocess" else bare
-    side(given.folder / "in", given.folder / "out", given.store)
+    side = preprocess if options.side == "preprocess" else bare
+    side(options.folder / "in", options.folder / "out", options.store)
 
 
 if __name__ == "__main__":

@@ -123,7 +123,7 @@ def test_the_gang_outlives_a_launcher_that_is_moved_and_goes_with_the_run(namesp
     namespace.evict("moved")
     launcher.process.send_signal(signal.SIGTERM)
     assert launcher.code() == 143
-    assert "gang_left" in launcher.said, launcher.said
+    assert "gang_detached" in launcher.said, launcher.said
     successor = namespace.launch(plan)
     successor.says('"how": "attached"')
     successor.says('"running": 2')
@@ -144,7 +144,7 @@ def test_the_gang_outlives_a_launcher_whose_pod_is_deleted_by_force_as_with_a_lo
     namespace.kubectl("delete", "pod", "forced", "--grace-period=0", "--force")
     launcher.process.send_signal(signal.SIGTERM)
     assert launcher.code() == 143
-    assert "gang_left" in launcher.said, launcher.said
+    assert "gang_detached" in launcher.said, launcher.said
     successor = namespace.launch(plan)
     successor.says('"how": "attached"')
     assert {pod["metadata"]["uid"] for pod in namespace.pods(gang(plan).name)} == before

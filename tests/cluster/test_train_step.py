@@ -121,7 +121,7 @@ def test_what_a_pool_has_measured_becomes_a_certificate(desk: Desk, calm: Run) -
     (speed,) = said["speeds"]
     assert (speed["pool"], speed["hardware"], speed["workers"], speed["batch_size"]) == ("train", "2 x CPU", 2, 64)
     assert 0 < speed["low"] <= speed["high"] and speed["examples_per_second"] > 0
-    assert said["left_out"] == {"cpu": "It has not been measured yet."}
+    assert said["skipped"] == {"cpu": "It has not been measured yet."}
 
 
 @pytest.mark.parametrize("index", [0, 1], ids=["chief", "worker"])
@@ -214,7 +214,7 @@ def test_a_gpu_pod_that_sees_no_gpu_stops_within_ten_seconds(calm: Run, run: Run
     run.pool = {"kind": "gpu", "accelerator": "nvidia-l4", "count": 1, "nodeSelector": {}}
     with run.namespace.ends_of_containers() as ends:
         run.start().ends(code=40)
-    assert "the pool promised 1 nvidia-l4, no /dev/nvidia* is there" in run.log
+    assert "the pool should have 1 nvidia-l4, no /dev/nvidia* is there" in run.log
     seconds = [end.seconds for end in ends() if end.code == 40]
     assert seconds and max(seconds) <= 10, seconds
     print("seconds from start to exit:", seconds)

@@ -83,9 +83,9 @@ def test_an_input_worker_fetches_the_training_split_anew_if_its_copy_is_damaged_
     trains = gang_processes.supervisor(tmp_path, examples, 0, [gang_processes.free_port()], **own)
     trains.finish(seconds=SECONDS)
     # It ends by itself, for the output is committed.
-    said, _ = worker.communicate(timeout=SECONDS)
+    printed, _ = worker.communicate(timeout=SECONDS)
     assert worker.returncode == 0
-    fetched = [json.loads(line) for line in (begun + said).splitlines() if '"fetched"' in line]
+    fetched = [json.loads(line) for line in (begun + printed).splitlines() if '"fetched"' in line]
     # The document, and two shards of a split; again, as soon as the training has read the damaged one.
     assert [event["files"] for event in fetched] == [3, 3]
     (restart,) = trains.training.restarts

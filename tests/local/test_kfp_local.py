@@ -134,8 +134,8 @@ def test_a_second_run_uses_the_committed_outputs_again(folder: Path, first: Ende
     second = run(folder, "second", gate=0.1)
     for task, name in (("preprocess", "examples"), ("train", "model"), ("export", "exported")):
         assert second.parameter(task, name) == first.parameter(task, name)
-    said = capfd.readouterr().out
-    assert all(f'"reused", "step": "{step}"' in said for step in ("preprocess", "train", "export"))
+    output = capfd.readouterr().out
+    assert all(f'"reused", "step": "{step}"' in output for step in ("preprocess", "train", "export"))
 
 
 def test_a_scheduled_run_trains_new_data_and_ends_at_its_first_step_when_there_are_none(

@@ -67,7 +67,7 @@ def test_attention_costs_its_projections_and_its_two_products() -> None:
     inside = 5 * 2 * 4 + 3 * 2 * 4 + 3 * 2 * 7 + 5 * 2 * 7  # queries, keys, values, and these weighted
     scores = 2 * 5 * 3
     assert found.activations_per_example == inside + 2 * scores + 5 * 8
-    assert found.kept_per_example == 5 * 8 + 3 * 6 + inside + scores
+    assert found.saved_activations_per_example == 5 * 8 + 3 * 6 + inside + scores
 
 
 def test_vit_small_costs_what_its_paper_says() -> None:
@@ -90,7 +90,7 @@ def test_what_the_backward_pass_reads_is_kept_once_and_nothing_else() -> None:
     )  # 8 · 8 · 4 for the norm's mean, as many for the sign
     doubled = layers.Add()([active, active])  # nothing
     logits = layers.Dense(2)(layers.GlobalAveragePooling2D()(doubled))  # 4
-    assert cost(keras.Model(image, logits)).kept_per_example == 64 + 256 + 256 + 4
+    assert cost(keras.Model(image, logits)).saved_activations_per_example == 64 + 256 + 256 + 4
 
 
 @pytest.mark.parametrize(

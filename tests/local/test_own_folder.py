@@ -60,8 +60,8 @@ def test_a_folder_is_judged_by_what_its_program_says_and_pushed_as_it_is(tmp_pat
 
     worse = run(tmp_path, 0.13)
     assert worse.verdict == "refused" and [each.name for each in models.iterdir() if each.name.isdigit()] == ["1"]
-    held = {threshold["name"]: threshold["passed"] for threshold in worse.record["gate"]["thresholds"]}
-    assert held == {"word_error_rate <= 0.2": True, "word_error_rate - champion <= 0.01": False}
+    passed = {threshold["name"]: threshold["passed"] for threshold in worse.record["gate"]["thresholds"]}
+    assert passed == {"word_error_rate <= 0.2": True, "word_error_rate - champion <= 0.01": False}
 
     assert run(tmp_path, 0.115, layers="3").verdict == "blessed"
     best = champion(str(models))
@@ -71,7 +71,7 @@ def test_a_folder_is_judged_by_what_its_program_says_and_pushed_as_it_is(tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("left", "said"),
+    ("left", "expected"),
     [
         ('(output / "metrics.json").write_text("[1]")', "the metrics.json of the program is no JSON object of finite"),
         ('(output / "metrics.json").write_text("""{"a": "b"}""")', r"finite numbers by name \(a Input should be a"),
@@ -81,7 +81,7 @@ def test_a_folder_is_judged_by_what_its_program_says_and_pushed_as_it_is(tmp_pat
         ('(output / "model").rename(output / "m")', r"left no model/ with files in it .* but m, metrics\.json"),
     ],
 )
-def test_a_folder_that_cannot_be_a_version_is_refused(tmp_path: Path, left: str, said: str) -> None:
-    with pytest.raises(ConfigurationError, match=said):
+def test_a_folder_that_cannot_be_a_version_is_refused(tmp_path: Path, left: str, expected: str) -> None:
+    with pytest.raises(ConfigurationError, match=expected):
         run(tmp_path, 0.1, left=left)
     assert not (tmp_path / "storage" / "speech" / "models").exists()

@@ -140,7 +140,7 @@ def test_a_program_told_to_stop_saves_and_the_next_start_finds_it(tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("program", "code", "said"),
+    ("program", "code", "expected"),
     [
         (AGAIN, 30, r"gave up after 3 starts without a new step. train.command: 'python' asked to be started again"),
         (NO_MODEL, 20, r"left no model.keras in \$TRAINYARD_OUTPUT, but model.pt. Save the trained Keras model there"),
@@ -148,17 +148,17 @@ def test_a_program_told_to_stop_saves_and_the_next_start_finds_it(tmp_path: Path
     ids=["again-and-again", "no-model"],
 )
 def test_a_program_that_leaves_no_model_ends_with_a_sentence(
-    program: str, code: int, said: str, tmp_path: Path, examples: str
+    program: str, code: int, expected: str, tmp_path: Path, examples: str
 ) -> None:
     gang = start(tmp_path, examples, program)
     gang.finish(code=code)
     failure = gang.events("failed")[-1]
-    assert re.search(said, failure["message"]) and failure["code"] == code
+    assert re.search(expected, failure["message"]) and failure["code"] == code
     assert not (tmp_path / "output").exists()
 
 
 @pytest.mark.parametrize(
-    ("model", "said"),
+    ("model", "expected"),
     [
         (network(activation="softmax"), r"ends in softmax \(layer 'last'\). It must give logits"),
         (network(outputs=9), r"gives \(None, 9\). It must give \(None, 10\), the logits"),
@@ -168,10 +168,10 @@ def test_a_program_that_leaves_no_model_ends_with_a_sentence(
     ids=["softmax", "classes", "size", "size-without-name"],
 )
 def test_a_model_that_later_steps_cannot_use_is_refused(
-    model: keras.Model, said: str, tmp_path: Path, examples: str
+    model: keras.Model, expected: str, tmp_path: Path, examples: str
 ) -> None:
     model.save(tmp_path / "model.keras")
-    with pytest.raises(ConfigurationError, match=said):
+    with pytest.raises(ConfigurationError, match=expected):
         checked(tmp_path / "model.keras", Examples.read(examples))
 
 

@@ -181,9 +181,9 @@ def test_hostile_names_and_sizes_of_a_bucket_are_set_aside_or_read_as_in_a_folde
     }
     put(f"{bucket}/tables", "a[1].csv", b"x")
     put(f"{bucket}/tables", "notes.txt", b"x")
-    for path, left_out in (("tables/a[1].csv", ()), ("tables", ("notes.txt",)), ("tables/*.csv", ())):
+    for path, ignored in (("tables/a[1].csv", ()), ("tables", ("notes.txt",)), ("tables/*.csv", ())):
         files = find_files(recipe(TABLE, f"{bucket}/{path}").data, f"{bucket}/{path}")
-        assert (files.paths, files.left_out) == ([f"{bucket}/tables/a[1].csv"], left_out)
+        assert (files.paths, files.ignored) == ([f"{bucket}/tables/a[1].csv"], ignored)
 
 
 def test_the_fingerprint_follows_the_objects_and_nothing_else(filled):

@@ -57,9 +57,9 @@ def test_the_document_says_how_many_examples_each_shard_holds(source, tmp_path):
 
     made = open_examples(preprocess(recipe(source, shard_examples=40), tmp_path / "out"))
     for split, files in made.document.splits.items():
-        held = [sum(1 for _ in tf.data.TFRecordDataset(file)) for file in made.files(split)]
-        assert files.shard_examples == held
-        assert sum(held) == files.examples
+        counts = [sum(1 for _ in tf.data.TFRecordDataset(file)) for file in made.files(split)]
+        assert files.shard_examples == counts
+        assert sum(counts) == files.examples
     assert len(made.files("train")) == 3
 
 

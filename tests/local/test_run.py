@@ -154,7 +154,7 @@ def training(here: Path) -> Iterator[tuple[subprocess.Popen[str], list[str]]]:
     known = {*storage.glob("train/*.checkpoints/ckpt-*")}
     process = subprocess.Popen([*TRAINYARD, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 120
-    while not {path for path in storage.glob("train/*.checkpoints/ckpt-[1-9]*")} - known:
+    while not {*storage.glob("train/*.checkpoints/ckpt-[1-9]*")} - known:
         assert time.monotonic() < deadline and process.poll() is None
         time.sleep(0.02)
     yield process, arguments
@@ -168,9 +168,11 @@ def test_a_second_run_into_the_same_place_meets_a_clear_refusal(
     processes = descendants(first.pid)
     for process in processes:  # it trains until the second has come
         os.kill(process, signal.SIGSTOP)
-    second = trainyard(*arguments, code=30)
-    for process in processes:
-        os.kill(process, signal.SIGCONT)
+    try:
+        second = trainyard(*arguments, code=30)
+    finally:
+        for process in processes:
+            os.kill(process, signal.SIGCONT)
     assert "is writing it" in second.stderr
 
 
@@ -179,15 +181,15 @@ def test_ctrl_c_in_training_loses_nothing_and_a_re_run_goes_on(
 ) -> None:
     process, arguments = training
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=60)
+    _, output = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "Run the same command again" in said
+    assert "Run the same command again" in output
     record = json.loads(trainyard(*arguments).stdout)
     assert record["train"]["resumed_from"] > 0
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "said"),
+    ("arguments", "code", "expected"),
     [
         (["run", "digist"], 20, "Did you mean 'digits'?"),
         (["run", "digits", "--set", "train.epoch=3"], 20, "unknown key. Did you mean 'epochs'?"),
@@ -196,9 +198,9 @@ def test_ctrl_c_in_training_loses_nothing_and_a_re_run_goes_on(
         (["run", "digits", "--from", "training"], 2, "training"),
     ],
 )
-def test_a_wrong_command_is_one_sentence_and_no_traceback(arguments: list[str], code: int, said: str) -> None:
+def test_a_wrong_command_is_one_sentence_and_no_traceback(arguments: list[str], code: int, expected: str) -> None:
     ended = trainyard(*arguments, code=code)
-    assert said in ended.stderr and "Traceback" not in ended.stderr
+    assert expected in ended.stderr and "Traceback" not in ended.stderr
 
 
 def test_data_that_are_not_there_or_cannot_be_read_are_named(tmp_path: Path) -> None:
@@ -209,8 +211,8 @@ def test_data_that_are_not_there_or_cannot_be_read_are_named(tmp_path: Path) -> 
     assert str(tmp_path / "pets") in trainyard(*arguments, code=10).stderr
     (report,) = tmp_path.glob("storage/pets/runs/*/report.html")
     assert "no files found" in report.read_text()
-    said = trainyard("explain", "-e", str(environment(tmp_path))).stdout
-    assert said.rstrip().endswith(f"Report: {report}.")
+    output = trainyard("explain", "-e", str(environment(tmp_path))).stdout
+    assert output.rstrip().endswith(f"Report: {report}.")
 
 
 def test_storage_that_cannot_be_written_is_named(tmp_path: Path) -> None:

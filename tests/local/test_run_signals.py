@@ -53,9 +53,9 @@ def here(tmp_path: Path) -> Path:
 
 
 def start(here: Path) -> subprocess.Popen[str]:
-    with (here.parent / "said").open("a") as said:
+    with (here.parent / "output.log").open("a") as log:
         command = [TRAINYARD, "run", "digits", "-e", str(here), *OPTIONS]
-        return subprocess.Popen(command, stderr=said, stdout=said, text=True, start_new_session=True)
+        return subprocess.Popen(command, stderr=log, stdout=log, text=True, start_new_session=True)
 
 
 def watch(here: Path) -> subprocess.Popen[str]:
@@ -68,7 +68,7 @@ def wait_for(run: subprocess.Popen[str], here: Path, what: str) -> None:
     """Return once something new below the storage matches `what`."""
     known, latest = set(here.parent.glob(f"storage/digits/{what}")), time.monotonic() + 240
     while not set(here.parent.glob(f"storage/digits/{what}")) - known:
-        assert run.poll() is None and time.monotonic() < latest, (here.parent / "said").read_text()
+        assert run.poll() is None and time.monotonic() < latest, (here.parent / "output.log").read_text()
         time.sleep(0.01)
 
 
@@ -76,9 +76,9 @@ def end(run: subprocess.Popen[str], here: Path, seconds: float) -> tuple[int, st
     """Return the exit code of `run`, which ends in time, and all that the runs have written."""
     with suppress(subprocess.TimeoutExpired):
         run.wait(seconds)
-    said = (here.parent / "said").read_text()
-    assert run.poll() is not None, f"It runs on, of {[*_commands(run.pid)]}:\n{said}"
-    return run.returncode, said
+    output = (here.parent / "output.log").read_text()
+    assert run.poll() is not None, f"It runs on, of {[*_commands(run.pid)]}:\n{output}"
+    return run.returncode, output
 
 
 def forkserver(run: subprocess.Popen[str]) -> int:
@@ -113,8 +113,8 @@ def test_sigterm_to_every_process_of_a_run_is_exit_code_143_whenever_it_comes(he
         wait_for(run, here, what)
         run.send_signal(signal.SIGTERM)
         os.killpg(run.pid, signal.SIGTERM)
-        code, said = end(run, here, 60)
-        assert code == 143 and "told to stop (SIGTERM)" in said, (what, said)
+        code, output = end(run, here, 60)
+        assert code == 143 and "told to stop (SIGTERM)" in output, (what, output)
         latest = time.monotonic() + 10
         while list(_group(run.pid)):
             assert time.monotonic() < latest, [*_commands(run.pid)]
@@ -127,18 +127,18 @@ def test_a_killed_fork_server_is_exit_code_30_and_the_next_start_has_a_fresh_one
     os.kill(forkserver(run), signal.SIGKILL)  # while it imports: the first step has another one
     wait_for(run, here, CHECKPOINT)
     os.kill(forkserver(run), signal.SIGKILL)
-    code, said = end(run, here, 60)
-    assert code == 30, said
-    assert "train: was killed, or the fork server that had started it." in " ".join(said.split())
+    code, output = end(run, here, 60)
+    assert code == 30, output
+    assert "train: was killed, or the fork server that had started it." in " ".join(output.split())
     run = start(here)
     wait_for(run, here, "runs/*/journal.jsonl")
     watched = watch(here)
-    code, said = end(run, here, 240)
-    assert code == 0, said
+    code, output = end(run, here, 240)
+    assert code == 0, output
     _, shown = watched.communicate(timeout=60)
     assert watched.returncode == 0, shown
-    said = r"preprocess +used again\n(.*\n)*✓ train .*\n(.*\n)*✓ push .*\n✓ pushed, accuracy 0\.\d{4} \("
-    assert re.search(said, shown), shown
+    output = r"preprocess +used again\n(.*\n)*✓ train .*\n(.*\n)*✓ push .*\n✓ pushed, accuracy 0\.\d{4} \("
+    assert re.search(output, shown), shown
 
 
 def test_who_watches_a_run_is_told_that_it_was_killed_and_by_a_watcher_that_ends_nothing(here: Path) -> None:

@@ -169,7 +169,7 @@ def test_a_certificate_is_of_what_was_measured_and_of_nothing_else(environment: 
         assert len(speed.rounds) in (0, 2)  # XLA may be so slow here that it is trained once
         assert (speed.times_low or 0) <= (speed.times or 0) <= (speed.times_high or 0)
     assert len(certificate.speeds[0].rounds) == 2
-    assert certificate.inputs == [] and "no pictures" in certificate.left_out["input"]
+    assert certificate.inputs == [] and "no pictures" in certificate.skipped["input"]
     assert 0 < certificate.seconds["trainings"] < certificate.seconds["all"]
     assert certificate.digest == digest(certificate)
     assert digest(certificate.model_copy(update={"parameters": 1})) != certificate.digest

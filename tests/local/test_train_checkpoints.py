@@ -33,10 +33,10 @@ def test_a_checkpoint_halfway_is_left_out_where_it_costs_too_much_and_both_worke
 ) -> None:
     ends = [EPOCH * epoch for epoch in range(EPOCHS + 1)]
     for cost in (0, 3):
-        told, other = saved(tmp_path / str(cost), examples, cost)
-        assert told == other
-        halfway = [step for step in told if step not in ends]
-        assert [step for step in told if step in ends] == ends
+        message, other = saved(tmp_path / str(cost), examples, cost)
+        assert message == other
+        halfway = [step for step in message if step not in ends]
+        assert [step for step in message if step in ends] == ends
         assert {*halfway} <= {HALF, EPOCH + HALF} and bool(halfway) == (cost == 0)
 
 

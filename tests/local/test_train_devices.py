@@ -24,8 +24,8 @@ for device in probe.probe():
 
 
 def run(expected: dict[str, object] | None) -> subprocess.CompletedProcess[str]:
-    told = {"TRAINYARD_DEVICES": json.dumps(expected)} if expected else {}
-    environment = {name: value for name, value in os.environ.items() if name != "TRAINYARD_DEVICES"} | told
+    variables = {"TRAINYARD_DEVICES": json.dumps(expected)} if expected else {}
+    environment = {name: value for name, value in os.environ.items() if name != "TRAINYARD_DEVICES"} | variables
     return subprocess.run([sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True)
 
 
@@ -41,7 +41,7 @@ def test_devices_that_tensorflow_does_not_find_end_the_step_with_40(expected: di
     assert done.returncode == 1
     message = done.stderr.splitlines()[-1]
     assert message.startswith(
-        f"40 devices: the pool promised {expected['count']} {expected['accelerator']}, TensorFlow"
+        f"40 devices: the pool should have {expected['count']} {expected['accelerator']}, TensorFlow"
     )
     assert fault in message
 

@@ -113,8 +113,8 @@ def test_the_evaluation_holds_each_example_with_weight_one(data: Input) -> None:
 
 def test_class_weights_multiply_the_share_of_each_example(folder: ExampleFolder) -> None:
     weights = np.arange(1, 11, dtype=np.float32)
-    _, labels, given = next(iter(Input(recipe(), folder, weights).train(0)))
-    np.testing.assert_allclose(given, weights[labels.numpy()] / 16, rtol=1e-6)
+    _, labels, received = next(iter(Input(recipe(), folder, weights).train(0)))
+    np.testing.assert_allclose(received, weights[labels.numpy()] / 16, rtol=1e-6)
 
 
 def recipe(augment: dict[str, float] | None = None) -> Recipe:

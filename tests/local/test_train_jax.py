@@ -187,9 +187,11 @@ def test_tpus_that_jax_does_not_find_end_the_step_with_40() -> None:
         "try:\n    made.join()\nexcept InfrastructureError as error:\n    sys.exit(f'{int(error.exit_code)} {error}')\n"
     )
     expected = json.dumps({"kind": "tpu", "accelerator": "tpu-v6e-slice", "count": 4})
-    told = {**os.environ, **JAX, "TRAINYARD_DEVICES": expected}
-    done = subprocess.run([sys.executable, "-c", program], env=told, capture_output=True, text=True, timeout=120)
-    assert "40 devices: the pool promised 4 tpu-v6e-slice, JAX" in done.stderr and "could not start them" in done.stderr
+    variables = {**os.environ, **JAX, "TRAINYARD_DEVICES": expected}
+    done = subprocess.run([sys.executable, "-c", program], env=variables, capture_output=True, text=True, timeout=120)
+    assert (
+        "40 devices: the pool should have 4 tpu-v6e-slice, JAX" in done.stderr and "could not start them" in done.stderr
+    )
 
 
 def test_tensorflow_trains_without_jax_and_imports_nothing_else_that_no_step_calls() -> None:

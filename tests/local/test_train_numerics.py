@@ -174,9 +174,9 @@ def augmented(images: np.ndarray, options: Augment, seed: int, step: int) -> np.
     """Return `images` as the input and then the device change them."""
     _, height, width, _ = images.shape
     draws = Draws(seed, tf.constant(step, tf.int64), len(images), 0, len(images))
-    if augment.changes_each(options):
-        rows = augment.each_draws(options, draws)
-        changed = [augment.augment_each(each, options, row) for each, row in zip(images, rows, strict=True)]
+    if augment.changes_examples(options):
+        rows = augment.example_draws(options, draws)
+        changed = [augment.augment_example(each, options, row) for each, row in zip(images, rows, strict=True)]
         images = tf.stack(changed)
     if options.resamples:
         images = augment.resample(images, options, draws.uniform(6))

@@ -73,8 +73,8 @@ def test_a_training_tells_what_its_time_goes_into_while_it_goes_on(
     monkeypatch.setattr(progress, "PACE_SECONDS", 0.0)
     train(recipe(epochs=3), digits, tmp_path)
     log = capfd.readouterr().err
-    told, done = events.last(log, "pace"), events.last(log, "progress")
-    assert told is not None and float(told["rested_step_ms"]) > 0 and float(told["step_seconds"]) > 0
+    pace, done = events.last(log, "pace"), events.last(log, "progress")
+    assert pace is not None and float(pace["rested_step_ms"]) > 0 and float(pace["step_seconds"]) > 0
     assert done is not None and int(done["peak_mib"]) > 100
     assert verdict(log).sentence.startswith("step ")
 

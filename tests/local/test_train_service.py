@@ -119,9 +119,9 @@ def test_the_pod_of_a_frozen_input_worker_ends_with_a_code_that_the_job_replaces
     InputService.connect([address], TOKEN, 120)
     (process,) = descendants(program.pid)
     os.kill(process, signal.SIGSTOP)
-    said, _ = program.communicate(timeout=60)
+    lines, _ = program.communicate(timeout=60)
     assert program.returncode == ExitCode.TRANSIENT and not start_time(process)
-    assert (failure := events.failure(said)) is not None
+    assert (failure := events.failure(lines)) is not None
     assert failure.message == "train: input worker 0 gave no sign of life for 10 s, and was killed."
 
 
@@ -134,14 +134,14 @@ def test_an_input_worker_that_never_comes_is_named_at_the_deadline() -> None:
 def test_an_input_worker_that_gives_no_sign_of_life_is_taken_for_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     ours, theirs = socket.socketpair()
     stream = MessageStream(ours)
-    said: queue.Queue[str] = queue.Queue()
-    monkeypatch.setattr(client, "end_with", lambda error: said.put(str(error)))
+    lines: queue.Queue[str] = queue.Queue()
+    monkeypatch.setattr(client, "end_with", lambda error: lines.put(str(error)))
     with theirs, InputService([InputWorker(Turn(1, 3), "feed-1:2222", "", "", "", False, 0, stream)]).errors():
         theirs.sendall(b'{"type": "beat"}\n')
         time.sleep(1)  # twice what a turn takes
-        assert said.empty()
+        assert lines.empty()
         stream.last_received -= SILENCE_SECONDS
-        assert said.get(timeout=5).startswith("train: input worker 1 of 3 (feed-1:2222) is lost: it gives no sign of")
+        assert lines.get(timeout=5).startswith("train: input worker 1 of 3 (feed-1:2222) is lost: it gives no sign of")
     stream.close()
 
 

@@ -73,10 +73,10 @@ def numbers(uri: Path | str, shards: list[int]) -> str:
     rows = [
         {"number": _floats(number), "label": _ints(number), "key": _bytes(b"number")} for number in range(sum(shards))
     ]
-    held = [rows[sum(shards[:index]) :][:count] for index, count in enumerate(shards)]
+    shard_rows = [rows[sum(shards[:index]) :][:count] for index, count in enumerate(shards)]
     labels = [str(number) for number in range(len(rows))]
     feature = Feature(name="number", dtype="float32", shape=())
-    return _commit(uri, dict.fromkeys(SPLITS, held), [feature], labels, None)
+    return _commit(uri, dict.fromkeys(SPLITS, shard_rows), [feature], labels, None)
 
 
 def _dealt(rows: dict, shards: int) -> dict:
@@ -95,12 +95,14 @@ def _commit(uri: Path | str, shards: dict, features: list, labels: list | None, 
                 with tf.io.TFRecordWriter(str(folder / name)) as writer:
                     for row in rows:
                         writer.write(tf.train.Example(features=tf.train.Features(feature=row)).SerializeToString())
-            held = [len(rows) for rows in shards[split]]
+            shard_rows = [len(rows) for rows in shards[split]]
             counts = None
             if labels:
                 ids = [row["label"].int64_list.value[0] for rows in shards[split] for row in rows]
                 counts = [int(count) for count in np.bincount(ids, minlength=len(labels))]
-            splits[split] = SplitFiles(examples=sum(held), files=names, shard_examples=held, class_counts=counts)
+            splits[split] = SplitFiles(
+                examples=sum(shard_rows), files=names, shard_examples=shard_rows, class_counts=counts
+            )
         Examples(
             task="classification" if labels else "regression",
             label="label",

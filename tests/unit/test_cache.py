@@ -61,30 +61,30 @@ def process(*keys: str) -> subprocess.Popen[str]:
     pipe = subprocess.PIPE
     started = subprocess.Popen([sys.executable, "-c", PROGRAM, *keys], stdin=pipe, stdout=pipe, text=True)
     assert started.stdout
-    started.told = [started.stdout.readline().split() for _ in keys]  # type: ignore[attr-defined]
+    started.printed = [started.stdout.readline().split() for _ in keys]  # type: ignore[attr-defined]
     return started
 
 
-def told(*keys: str) -> list[str]:
+def open_all(*keys: str) -> list[str]:
     started = process(*keys)
     started.communicate()
-    return [how for how, _ in started.told]  # type: ignore[attr-defined]
+    return [how for how, _ in started.printed]  # type: ignore[attr-defined]
 
 
 def test_the_copy_used_longest_ago_goes_first(place: Path) -> None:
-    assert told("a", "b") == ["fetched", "fetched"]
-    assert told("a") == ["there"]
-    assert told("c") == ["fetched"]
+    assert open_all("a", "b") == ["fetched", "fetched"]
+    assert open_all("a") == ["there"]
+    assert open_all("c") == ["fetched"]
     assert sorted(path.name for path in place.iterdir()) == ["a", "c"]
 
 
 def test_a_copy_stays_while_a_process_that_opened_it_lives_and_goes_when_that_was_killed(place: Path) -> None:
     reader = process("a")
-    assert told("b", "c") == ["fetched", "fetched"]
+    assert open_all("b", "c") == ["fetched", "fetched"]
     assert (place / "a").is_dir()
     reader.kill()
     reader.communicate()
-    assert told("d") == ["fetched"] and not (place / "a").is_dir()
+    assert open_all("d") == ["fetched"] and not (place / "a").is_dir()
 
 
 def test_what_a_killed_fetch_left_is_removed_and_one_under_way_is_not(place: Path) -> None:
@@ -93,7 +93,7 @@ def test_what_a_killed_fetch_left_is_removed_and_one_under_way_is_not(place: Pat
 
     def fetch(folder: Path) -> None:
         (folder / "a").write_bytes(bytes(1000))
-        assert told("b") == ["fetched"]
+        assert open_all("b") == ["fetched"]
 
     cache.entry("a", CONTENT, fetch)
     assert sorted(path.name for path in place.iterdir()) == ["a", "b"]
@@ -103,7 +103,7 @@ def test_a_copy_that_another_process_was_faster_to_fetch_is_not_replaced(place: 
     faster: list[os.stat_result] = []
 
     def fetch(folder: Path) -> None:
-        assert told("a") == ["fetched"]
+        assert open_all("a") == ["fetched"]
         faster.append((place / "a").stat())
         (folder / "a").write_bytes(bytes(1000))
 

@@ -6,7 +6,7 @@ import pytest
 from tests.unit.test_pool_benchmark import trained
 from typer.testing import CliRunner
 
-from trainyard.contract.artifacts.train import InputSpeed, Training
+from trainyard.contract.artifacts.train import Device, InputSpeed, Training
 from trainyard.errors import ConfigurationError
 from trainyard_control import api
 from trainyard_control.cli.main import app
@@ -14,6 +14,7 @@ from trainyard_control.search.speed import input_ceiling, measuring
 from trainyard_control.search.speed.certificate import Certificate
 from trainyard_control.search.speed.measuring import Setting, over_rounds, published_tflops
 from trainyard_control.search.speed.rounds import interval, quotient
+from trainyard_control.search.speed.speed import Speed
 
 
 def certificate(rates: dict[str, list[float]], hardware: str = "CPU", **more: object) -> Certificate:
@@ -89,8 +90,8 @@ def test_the_verdict_follows_from_the_source_that_the_recipe_reads(model: float,
         InputSpeed(source=source, examples_per_second=rate, low=0.9 * rate, high=1.1 * rate, used=used)
         for source, rate, used in (("JPEG shards", 100, True), ("raw shards", 150, False), ("memory", 500, False))
     ]
-    said = input_ceiling.sentence(inputs, model, cpu=False)
-    assert said.startswith(verdict) and ("from memory come 500" in said) == (model == 200)
+    sentence = input_ceiling.sentence(inputs, model, cpu=False)
+    assert sentence.startswith(verdict) and ("from memory come 500" in sentence) == (model == 200)
     page = certificate({"as it is": [1000, 900]}, inputs=inputs).page()
     assert "Input alone" in page and "as this recipe does" in page
 
@@ -120,3 +121,59 @@ def test_what_cannot_be_measured_here_is_refused_before_anything_starts(options:
 def test_a_model_without_a_recipe_has_no_rounds() -> None:
     with pytest.raises(ConfigurationError, match="workers and rounds are for recipes"):
         api.bench("mine.keras", rounds=2)
+
+
+def speed(setting: str, mean: float, ceiling: float = 0, **values: int) -> Speed:
+    """One whose epochs differ by a tenth of the mean."""
+    return Speed(
+        setting=setting,
+        values=dict(values),
+        batch_size=64,
+        examples_per_second=mean,
+        low=0.95 * mean,
+        high=1.05 * mean,
+        input_examples_per_second=max(mean, ceiling),
+        tflops=0.1,
+        peak_share=0.5,
+        first_step_seconds=1.0,
+    )
+
+
+@pytest.mark.parametrize(
+    ("speeds", "device", "sentences"),
+    [
+        (
+            [speed("as it is", 100), speed("XLA", 104)],
+            "CPU:0",
+            ["on the CPU", "No published peak for this CPU", "No setting is faster"],
+        ),
+        (
+            [speed("as it is", 100, ceiling=200), speed("batch 128", 150, batch=128)],
+            "GPU:0",
+            [
+                "It trains on GPU.",
+                "no published peak",
+                "batch 128 is 1.50 times as fast (batch: 128)",
+                "waits for its input in 50%",
+            ],
+        ),
+    ],
+)
+def test_a_certificate_says_what_is_faster_by_more_than_noise(
+    speeds: list[Speed], device: str, sentences: list[str]
+) -> None:
+    certificate = Certificate(
+        recipe="a",
+        model="mlp",
+        parameters=1,
+        flops_per_example=1.0,
+        machine="",
+        cores=2,
+        devices=[Device(name=device, product="", memory_bytes=0, tflops=1.0, gb_per_second=1.0)],
+        versions={},
+        measured="",
+        speeds=speeds,
+        skipped={},
+    )
+    assert len(certificate.sentences) == len(sentences)
+    assert all(part in sentence for part, sentence in zip(sentences, certificate.sentences, strict=True))

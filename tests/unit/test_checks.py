@@ -129,16 +129,16 @@ def test_a_condition_on_the_controllers_retries_is_a_doubt() -> None:
 
 
 @pytest.mark.parametrize(
-    ("spec", "told"),
+    ("spec", "sentence"),
     [
         ("{templateDefaults: {timeout: 600s}}", "templateDefaults.timeout of 600s"),
         ("{templateDefaults: {activeDeadlineSeconds: 600}}", "templateDefaults.activeDeadlineSeconds of 600"),
         ("{activeDeadlineSeconds: 7200}", "have activeDeadlineSeconds of 7200"),
     ],
 )
-def test_a_deadline_of_the_controllers_own_is_a_doubt(spec: str, told: str) -> None:
+def test_a_deadline_of_the_controllers_own_is_a_doubt(spec: str, sentence: str) -> None:
     found = checks.deadlines({"data": {"workflowDefaults": f"spec: {spec}"}}, "kubeflow")
-    assert found.verdict == "unknown" and told in found.sentence
+    assert found.verdict == "unknown" and sentence in found.sentence
 
 
 def test_our_own_defaults_of_the_controller_have_no_deadline_and_mean_retries() -> None:

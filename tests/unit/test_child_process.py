@@ -32,7 +32,7 @@ def speak(text: str) -> None:
 
 
 def leave_a_child(path: str) -> None:
-    held(Path(path))
+    blocked(Path(path))
     os._exit(0)  # without the end of an interpreter, which would end it
 
 
@@ -40,7 +40,7 @@ def server() -> int:
     return int(forkserver._forkserver._forkserver_pid)  # type: ignore[attr-defined]
 
 
-def held(path: Path) -> ChildProcess:
+def blocked(path: Path) -> ChildProcess:
     path.unlink(missing_ok=True)
     child = ChildProcess(hold, (str(path),), "held")
     while not path.exists() or path.read_text() != str(child.pid):
@@ -50,7 +50,7 @@ def held(path: Path) -> ChildProcess:
 
 def test_a_child_does_not_outlive_a_killed_server_and_the_next_one_has_a_fresh_server(tmp_path: Path) -> None:
     child_process.prepare_fork_server([])
-    child, before = held(tmp_path / "pid"), server()
+    child, before = blocked(tmp_path / "pid"), server()
     os.kill(before, signal.SIGKILL)
     child.join(10)
     assert child.code == child_process.LOST and not child.is_alive()
@@ -62,7 +62,7 @@ def test_a_child_does_not_outlive_a_killed_server_and_the_next_one_has_a_fresh_s
 
 def test_a_server_gets_no_sigterm_and_its_children_do(tmp_path: Path) -> None:
     child_process.prepare_fork_server([])
-    child, before = held(tmp_path / "pid"), server()
+    child, before = blocked(tmp_path / "pid"), server()
     os.kill(before, signal.SIGTERM)
     child.terminate()
     child.join(10)
@@ -94,7 +94,7 @@ def test_what_a_child_and_a_program_write_is_read_and_how_they_ended_is_describe
 
 
 def test_a_child_ends_with_its_parent_and_one_that_does_not_end_in_time_is_killed(tmp_path: Path) -> None:
-    child = held(tmp_path / "pid")
+    child = blocked(tmp_path / "pid")
     child.kill(0.1)
     assert child.code == -signal.SIGKILL
     code = "import sys; sys.path[0] = sys.argv[1]; import test_child_process as t; t.leave_a_child(sys.argv[2])"

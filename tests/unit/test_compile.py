@@ -60,8 +60,8 @@ def test_what_kfp_reuses_is_told_whether_it_is_still_there() -> None:
         for dag in [spec["root"]["dag"], *(part["dag"] for part in spec["components"].values() if "dag" in part)]
         for name, task in dag["tasks"].items()
     }
-    told = {"producerTask": "preprocess", "outputParameterKey": "plan"}
-    assert tasks["train"]["plan"] == {"taskOutputParameter": told}
+    reference = {"producerTask": "preprocess", "outputParameterKey": "plan"}
+    assert tasks["train"]["plan"] == {"taskOutputParameter": reference}
     assert tasks["export"]["maker"] == {"componentInputParameter": "pipelinechannel--evaluate-maker"}
 
 
@@ -104,8 +104,8 @@ def test_a_run_for_another_day_carries_it_and_only_a_window_of_days_takes_one() 
 
     def scheduled(day: str) -> Any:
         spec = compiled(recipe, gke, day=day).pipeline
-        given = spec["root"]["dag"]["tasks"]["exit-handler-1"]["inputs"]["parameters"]
-        return given["pipelinechannel--scheduled"]["runtimeValue"]["constant"]
+        parameters = spec["root"]["dag"]["tasks"]["exit-handler-1"]["inputs"]["parameters"]
+        return parameters["pipelinechannel--scheduled"]["runtimeValue"]["constant"]
 
     assert scheduled("2026-11-21") == "2026-11-21"
     assert scheduled("") == "{{$.pipeline_job_schedule_time_utc}}"

@@ -75,6 +75,6 @@ def test_what_xla_did_teaches_no_plan_without_it(tmp_path: Path) -> None:
 
 
 def test_a_speed_outside_of_the_interval_is_named_so() -> None:
-    said = Prediction(low=80, expected=100, high=125)
-    assert said.beside(100).endswith("1.00 times, within the interval")
-    assert said.beside(70).endswith("0.70 times, slower than the interval")
+    prediction = Prediction(low=80, expected=100, high=125)
+    assert prediction.beside(100).endswith("1.00 times, within the interval")
+    assert prediction.beside(70).endswith("0.70 times, slower than the interval")

@@ -90,11 +90,11 @@ PLAIN = {
 @pytest.mark.parametrize("section", ["variables", "beam: {options"])
 def test_a_secret_is_refused_where_packages_would_show_it_and_is_not_repeated(section: str, tmp_path: Path) -> None:
     end = "}" if ":" in section else ""
-    said = refusal(tmp_path, f"{KUBEFLOW}\n{section}: {json.dumps(SECRETS | PLAIN)}{end}\n").splitlines()
+    message = refusal(tmp_path, f"{KUBEFLOW}\n{section}: {json.dumps(SECRETS | PLAIN)}{end}\n").splitlines()
     name = "beam.options" if end else section
-    assert [line.split(": ")[1] for line in said] == [f"{name}.{each}" for each in SECRETS]
-    assert not any(value in line for line in said for value in SECRETS.values() if len(value) > 5)
-    assert said[0].endswith("name that under secrets: AWS_SECRET_ACCESS_KEY: {secret: …, key: …}.")
+    assert [line.split(": ")[1] for line in message] == [f"{name}.{each}" for each in SECRETS]
+    assert not any(value in line for line in message for value in SECRETS.values() if len(value) > 5)
+    assert message[0].endswith("name that under secrets: AWS_SECRET_ACCESS_KEY: {secret: …, key: …}.")
 
 
 def overlay(name: str) -> tuple[str, dict[str, dict[str, Any]]]:
@@ -455,8 +455,8 @@ def test_a_step_has_a_deadline_and_few_retries_where_nothing_is_said_of_them(tmp
     assert (silent.timeout_of("train"), silent.retries_of("train")) == (7 * 86400, 3)
     assert (silent.timeout_of("push"), silent.retries_of("summary")) == (3600, 0)
     assert (silent.timeout_of("somebody-elses"), silent.retries_of("somebody-elses")) == (None, 0)
-    said = load(tmp_path, KUBEFLOW + "timeout_seconds: {default: 60, train: 90}\nretries: {default: 0}\n")
-    assert (said.timeout_of("train"), said.timeout_of("push"), said.retries_of("train")) == (90, 60, 0)
+    loaded = load(tmp_path, KUBEFLOW + "timeout_seconds: {default: 60, train: 90}\nretries: {default: 0}\n")
+    assert (loaded.timeout_of("train"), loaded.timeout_of("push"), loaded.retries_of("train")) == (90, 60, 0)
 
 
 @pytest.mark.parametrize("retries", range(11))

@@ -104,14 +104,14 @@ def test_the_resampled_form_of_regression_metrics_agrees_with_their_plain_form()
 def test_a_95_percent_interval_holds_the_true_value_about_95_times_in_100():
     names = ("accuracy", "roc_auc", "log_loss")
     truth = measure("classification", random_answers(100_000, 2, seed=999))
-    held = dict.fromkeys(names, 0)
+    covered = dict.fromkeys(names, 0)
     for seed in range(150):
         found = statistics("classification", random_answers(200, 2, seed))
         for name, draws in resample({name: found[name] for name in names}, 200, 200, seed).items():
             bound = percentiles(draws)
-            held[name] += bound.low <= truth[name] <= bound.high
+            covered[name] += bound.low <= truth[name] <= bound.high
     # 142.5 of 150 are expected, standard deviation 2.7; percentile intervals of 200 examples fall a little short.
-    assert all(134 <= count <= 149 for count in held.values()), held
+    assert all(134 <= count <= 149 for count in covered.values()), covered
 
 
 def test_equal_seeds_give_equal_intervals_and_other_seeds_others():

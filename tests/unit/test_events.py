@@ -24,10 +24,10 @@ for thread in threads: thread.join()
 
 def test_lines_of_two_threads_never_become_one() -> None:
     environment = os.environ | {"PYTHONUNBUFFERED": "1"}
-    said = subprocess.run(
+    ended = subprocess.run(
         [sys.executable, "-c", TWO_THREADS], env=environment, stderr=subprocess.PIPE, text=True
     ).stderr
-    numbers = [json.loads(line)["number"] for line in said.splitlines()]
+    numbers = [json.loads(line)["number"] for line in ended.splitlines()]
     assert sorted(numbers) == sorted([*range(2000)] * 2)
 
 

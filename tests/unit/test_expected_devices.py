@@ -135,17 +135,17 @@ def test_gpus_and_driver_are_those_that_nvml_gives_but_for_what_it_does_not_open
 
 @pytest.mark.skipif(Path("/dev/nvidia0").exists(), reason="this machine has a GPU")
 def test_a_step_without_its_gpu_ends_with_40_before_it_loads_tensorflow(tmp_path: Path) -> None:
-    told = json.dumps({"kind": "gpu", "accelerator": "nvidia-l4", "count": 1})
+    expected = json.dumps({"kind": "gpu", "accelerator": "nvidia-l4", "count": 1})
     arguments = ["--recipe=digits", "--examples=none", f"--checkpoints={tmp_path}/c", f"--output={tmp_path}/model"]
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run(
         [sys.executable, "-X", "importtime", "-m", "trainyard.steps", "train", *arguments],
-        env=os.environ | {"TRAINYARD_DEVICES": told},
+        env=os.environ | {"TRAINYARD_DEVICES": expected},
         capture_output=True,
         text=True,
     )
     assert done.returncode == 40, done.stderr[-2000:]
     after = resource.getrusage(resource.RUSAGE_CHILDREN)  # of the processor: a busy machine takes longer
     assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 5
-    assert "the pool promised 1 nvidia-l4, no /dev/nvidia* is there" in done.stderr
+    assert "the pool should have 1 nvidia-l4, no /dev/nvidia* is there" in done.stderr
     assert " tensorflow\n" not in done.stderr

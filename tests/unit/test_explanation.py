@@ -104,11 +104,11 @@ def test_a_step_that_argo_did_not_try_again_for_the_time_it_took_says_so() -> No
         "m": {"type": "Retry", "phase": "Failed", "message": "No more retries left", "children": ["m-0"]},
         "n-1": {"type": "Pod", "phase": "Failed", "message": "Error (exit code 1)"},
     }
-    given_up = argo.given_up([{"spec": {}, "status": {"nodes": nodes}}])
-    assert given_up == {"n-1": "Max duration limit exceeded", "m-0": "No more retries left"}
+    stop_reasons = argo.stop_reasons([{"spec": {}, "status": {"nodes": nodes}}])
+    assert stop_reasons == {"n-1": "Max duration limit exceeded", "m-0": "No more retries left"}
     end = {"exitCode": 30, "reason": "Error"}
     failed = pod(phase="Failed", containerStatuses=[{"name": "main", "state": {"terminated": end}}])
-    bound, limit = (explain(Evidence(failed, given_up=said)).sentence for said in given_up.values())
+    bound, limit = (explain(Evidence(failed, stop_reason=message)).sentence for message in stop_reasons.values())
     assert "ended with exit code 30" in bound and "It was not tried again: all attempts of a step must" in bound
     assert "ended with exit code 30" in limit and "not tried again" not in limit
 
@@ -202,8 +202,8 @@ def test_a_pod_on_a_node_that_is_silent_or_gone_says_so() -> None:
 
 
 def test_a_pod_that_wrote_more_than_its_disk_share_is_not_worth_another_try() -> None:
-    said = "Pod ephemeral local storage usage exceeds the total limit of containers 2Gi."
-    finding = explain(Evidence(pod(phase="Failed", reason="Evicted", message=said)))
+    text = "Pod ephemeral local storage usage exceeds the total limit of containers 2Gi."
+    finding = explain(Evidence(pod(phase="Failed", reason="Evicted", message=text)))
     assert (finding.cause, finding.code) == ("evicted", ExitCode.INFRASTRUCTURE)
     assert "raise its ephemeral-storage limit" in finding.sentence
 
@@ -283,9 +283,9 @@ def test_who_waits_hears_that_a_training_has_fallen_behind_the_plan_once() -> No
         log = json.dumps({"event": "pace", **PACE, "examples_per_second": speed})
         found = steps([explain(Evidence(pod(), log=log, expected=plan))], now)
         views.append(RunView("id", "nightly", "RUNNING", "digits", "kind", "", 180.0, found))
-    said: list[str] = []
-    assert list(changes(iter(views), lambda step: said.append(step.sentence))) == views
-    assert [each.partition("; ")[2][:17] for each in said] == ["it computes most ", "the plan expected"]
+    message: list[str] = []
+    assert list(changes(iter(views), lambda step: message.append(step.sentence))) == views
+    assert [each.partition("; ")[2][:17] for each in message] == ["it computes most ", "the plan expected"]
 
 
 def test_a_pod_killed_for_memory_says_what_it_last_told_of() -> None:
@@ -300,9 +300,9 @@ def test_a_preprocess_killed_for_memory_says_so_too_and_names_the_runner() -> No
     end = {"exitCode": 137, "reason": "OOMKilled", "finishedAt": "2026-01-01T00:01:00Z"}
     killed = pod(step="preprocess", phase="Failed", containerStatuses=[{"name": "main", "state": {"terminated": end}}])
     killed["spec"]["containers"][1]["resources"] = {"limits": {"memory": "3Gi"}}
-    said = explain(Evidence(killed, log=log)).sentence
-    assert "its limit is 3Gi, and it last told of 2811 MiB (1 of 2 files). Raise pools.gpu-l4" in said
-    assert said.endswith("or have a Beam runner with workers of its own preprocess (beam.runner)")
+    message = explain(Evidence(killed, log=log)).sentence
+    assert "its limit is 3Gi, and it last told of 2811 MiB (1 of 2 files). Raise pools.gpu-l4" in message
+    assert message.endswith("or have a Beam runner with workers of its own preprocess (beam.runner)")
 
 
 def test_a_kill_without_a_word_is_worth_another_try() -> None:
@@ -351,10 +351,10 @@ def test_the_two_checks_of_a_run_for_drift_are_told_apart_and_in_their_order() -
     expected = [("check", "p"), ("preprocess", "r"), ("check 2", "q"), ("train", "s")]
     assert [(view.name, view.pod) for view in found] == expected
     assert all(view.attempts == 1 for view in found)
-    told = [
+    views = [
         kfp_server_api.V2beta1PipelineTaskDetail(display_name=name, state="SUCCEEDED") for name in ("check-2", "check")
     ]
-    assert [view.name for view in run_view.with_podless((), steps_of_tasks(told, now))] == ["check", "check 2"]
+    assert [view.name for view in run_view.with_podless((), steps_of_tasks(views, now))] == ["check", "check 2"]
 
 
 def run(state: str, *findings: Finding, record: dict[str, Any] | None = None) -> RunView:
@@ -461,7 +461,7 @@ def test_who_may_not_read_pods_sees_the_states_of_kubeflow() -> None:
 def test_a_step_that_kubeflows_cache_answered_is_done_though_it_has_no_pod() -> None:
     start, now = datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 1, 0, 3, tzinfo=UTC)
     states = {"preprocess": "SUCCEEDED", "train": "SUCCEEDED", "evaluate": "RUNNING", "push": "SKIPPED"}
-    told = steps_of_tasks(
+    message = steps_of_tasks(
         [
             kfp_server_api.V2beta1PipelineTaskDetail(display_name=name, state=state, start_time=start)
             for name, state in states.items()
@@ -469,10 +469,10 @@ def test_a_step_that_kubeflows_cache_answered_is_done_though_it_has_no_pod() -> 
         now,
     )
     found = steps([explain(Evidence(pod(step=step))) for step in ("preprocess", "evaluate")], now)
-    views = run_view.with_podless(found, told)
+    views = run_view.with_podless(found, message)
     assert [(view.name, view.pod, view.state) for view in views] == [
         ("preprocess", "p", "running"),
         ("train", "", "done"),
         ("evaluate", "p", "running"),
     ]
-    assert run_view.with_podless((), told) == told
+    assert run_view.with_podless((), message) == message

@@ -63,13 +63,13 @@ def test_a_text_where_a_number_is_expected_is_a_fault_of_its_row():
 
 
 def test_rows_stay_for_which_the_condition_is_true():
-    assert derived("tip > 1", "tip < 3").left.tolist() == [False, True, True, True, True, True]
+    assert derived("tip > 1", "tip < 3").selected.tolist() == [False, True, True, True, True, True]
     # Of the fifth it is not known.
-    assert derived("tip > 1", "fare > 0").left.tolist() == [True, False, False, False, True, False]
+    assert derived("tip > 1", "fare > 0").selected.tolist() == [True, False, False, False, True, False]
 
 
 @pytest.mark.parametrize(
-    ("formula", "said"),
+    ("formula", "expected"),
     [
         ("", "at least 1 character"),
         ("tip >", "is no expression (invalid syntax). Allowed: numbers"),
@@ -93,10 +93,10 @@ def test_rows_stay_for_which_the_condition_is_true():
         ("+".join(["tip"] * 400), "at most 1000 characters"),
     ],
 )
-def test_what_is_no_formula_is_refused(formula, said):
+def test_what_is_no_formula_is_refused(formula, expected):
     with pytest.raises(ValueError) as refused:
         derived(formula)
-    assert said in str(refused.value)
+    assert expected in str(refused.value)
 
 
 def test_a_condition_is_no_number():

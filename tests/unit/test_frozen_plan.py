@@ -54,9 +54,9 @@ def test_steps_sums_and_memory_shrink_with_what_learns() -> None:
     assert steps[0] > steps[1] > steps[2]
     sums = [communication_seconds(each, GPUS) for each in (whole, frozen)]
     assert sums[1] / sums[0] == pytest.approx(HEAD / whole.parameters)
-    held = [needed_bytes(each, 64, GPUS) for each in (whole, tuned, frozen)]
-    assert held[0] == held[1], "the last epochs need the most"
-    assert held[2] == 4 * whole.parameters + 12 * HEAD
+    needed = [needed_bytes(each, 64, GPUS) for each in (whole, tuned, frozen)]
+    assert needed[0] == needed[1], "the last epochs need the most"
+    assert needed[2] == 4 * whole.parameters + 12 * HEAD
 
 
 def test_the_hours_are_those_of_both_phases() -> None:

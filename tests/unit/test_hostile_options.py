@@ -86,9 +86,11 @@ def line(verb: str, name: str, value: str) -> list[str]:
     """Return the command line that gives `value` for one parameter, and what is required for the others."""
     words = [*verb.split(), *SAFE.get(verb, [])]
     for parameter in COMMANDS[verb].params:
-        given = value if parameter.name == name else REQUIRED.get(parameter.name) if parameter.required else None
-        if given is not None:
-            words += [parameter.opts[0], given] if parameter.param_type_name == "option" else []
+        value_or_default = (
+            value if parameter.name == name else REQUIRED.get(parameter.name) if parameter.required else None
+        )
+        if value_or_default is not None:
+            words += [parameter.opts[0], value_or_default] if parameter.param_type_name == "option" else []
     # Behind --, so that an argument may begin with a dash.
     arguments = [each for each in COMMANDS[verb].params if each.param_type_name == "argument"]
     words += ["--", *(value if each.name == name else REQUIRED.get(each.name, "x") for each in arguments)]

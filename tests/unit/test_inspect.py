@@ -68,12 +68,12 @@ def test_a_row_keeps_its_number_behind_ragged_and_empty_ones(tmp_path: Path) -> 
 def test_what_is_suspicious_is_said(tmp_path: Path) -> None:
     rows = [f"c{i},{i % 2},{'left' if i % 3 else 'stays'},x,{0 if i % 3 else 1}" for i in range(1500)]
     text = "\n".join(["customer,coin,state,unit,churned", *rows, "c9,1,left,x,7", "c10,0,left,x,1"])
-    said = " ".join(inspect(written(tmp_path, text), "churned").findings)
-    assert "'state' alone gives the label away" in said and "'coin'" not in said
-    assert "1 class has one example: 7." in said
-    assert "'unit' is constant: 'x'" in said
-    assert "1 row is equal to another one in all but the label 'churned'" in said
-    assert "'customer' looks like an id" not in said  # two repeat
+    sentence = " ".join(inspect(written(tmp_path, text), "churned").findings)
+    assert "'state' alone gives the label away" in sentence and "'coin'" not in sentence
+    assert "1 class has one example: 7." in sentence
+    assert "'unit' is constant: 'x'" in sentence
+    assert "1 row is equal to another one in all but the label 'churned'" in sentence
+    assert "'customer' looks like an id" not in sentence  # two repeat
     assert "'customer' looks like an id" in " ".join(
         inspect(written(tmp_path, "\n".join(["customer,churned", *(f"c{i},{i % 2}" for i in range(50))]))).findings
     )
@@ -99,7 +99,7 @@ def test_rows_with_another_ones_label_are_named_and_labels_at_random_are_not(tmp
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "expected"),
     [
         (b"", "a.csv: row 1: is empty"),
         (b"a,b\n", "there are no rows"),
@@ -110,9 +110,9 @@ def test_rows_with_another_ones_label_are_named_and_labels_at_random_are_not(tmp
         (b'a,b\n1,"' + b"x\n" * (6 << 20), "longer than 4 MiB"),
     ],
 )
-def test_a_file_that_is_no_table_is_refused_in_a_sentence(content: bytes, said: str, tmp_path: Path) -> None:
+def test_a_file_that_is_no_table_is_refused_in_a_sentence(content: bytes, expected: str, tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_bytes(content)
-    with pytest.raises(TrainyardError, match=said.replace("(", r"\(").replace(")", r"\)")):
+    with pytest.raises(TrainyardError, match=expected.replace("(", r"\(").replace(")", r"\)")):
         inspect(str(tmp_path / "a.csv"))
 
 
@@ -174,9 +174,9 @@ def test_a_folder_of_pictures_has_classes_broken_files_and_copies(tmp_path: Path
     assert profile.classes == {"dog": 6, "cat": 4} and profile.pictures is not None
     assert sum(profile.pictures.broken.values()) == 2
     assert ["cat/2.jpg", "dog/small.jpg"] in profile.pictures.near and profile.pictures.near_count == 2
-    said = " ".join(profile.findings)
-    assert "1 picture lies in several classes, such as cat/0.jpg = dog/same.jpg" in said
-    assert "cat/2.jpg ≈ dog/small.jpg" in said and "notes.txt" in said
+    sentence = " ".join(profile.findings)
+    assert "1 picture lies in several classes, such as cat/0.jpg = dog/same.jpg" in sentence
+    assert "cat/2.jpg ≈ dog/small.jpg" in sentence and "notes.txt" in sentence
     html = page(profile)
     assert html.count("<img ") == 10 and "http:" not in html and "<script" not in html
 

@@ -140,7 +140,7 @@ def test_a_table_that_is_no_file_is_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("read me")
     source = recipe(tmp_path, format="csv")
     files = find_files(source.data, str(tmp_path))
-    assert (len(files.paths), files.left_out) == (1, ("notes.txt",))
+    assert (len(files.paths), files.ignored) == (1, ("notes.txt",))
     os.mkfifo(tmp_path / "pipe.csv")
     (tmp_path / "gone.csv").symlink_to("nowhere")
     with pytest.raises(DataError) as error:

@@ -29,8 +29,8 @@ def test_a_heartbeat_goes_on_after_a_fault_that_nobody_thought_of(capfd: pytest.
     assert again.wait(5)
     heartbeat.stop()
     heartbeat.join(5)
-    said = capfd.readouterr().err
-    assert "the sign: no more threads" in said and "the sign: RecursionError" in said
+    output = capfd.readouterr().err
+    assert "the sign: no more threads" in output and "the sign: RecursionError" in output
 
 
 def test_the_launchers_heartbeat_goes_on_after_such_a_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

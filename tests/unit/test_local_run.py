@@ -57,15 +57,15 @@ def test_input_workers_of_the_environment_reach_the_training_unless_a_program_of
 ) -> None:
     workers = environment.InputWorkers(count=3)
     place = environment.load("local").model_copy(update={"storage": str(tmp_path), "input_workers": workers})
-    given: dict[str, dict[str, str]] = {}
+    options: dict[str, dict[str, str]] = {}
 
     class Noted(Run):
         def _process(self, step: str, output: str, arguments: dict[str, str]) -> None:
-            given[step] = arguments
+            options[step] = arguments
             super()._process(step, output, arguments)
 
     Noted(recipes.load("digits"), place, "run", None, Quiet()).execute()
-    assert given["train"]["input_workers"] == "3" and "input_workers" not in given["evaluate"]
+    assert options["train"]["input_workers"] == "3" and "input_workers" not in options["evaluate"]
     digits = recipes.load("digits")
     own = digits.model_copy(update={"train": digits.train.model_copy(update={"command": ["python", "own.py"]})})
     with pytest.raises(ConfigurationError, match="reads the examples itself, and the environment has 3 input workers"):

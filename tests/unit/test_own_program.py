@@ -48,7 +48,7 @@ def test_a_recipe_carries_the_files_that_its_command_names_and_those_it_lists(re
 
 
 @pytest.mark.parametrize(
-    ("override", "said"),
+    ("override", "expected"),
     [
         ("train.xla=true", "train.xla: is done by Trainyard's own training"),
         ("train.warm_start=champion", "train.warm_start: is done by Trainyard's own training"),
@@ -65,8 +65,8 @@ def test_a_recipe_carries_the_files_that_its_command_names_and_those_it_lists(re
         ("train.image=example/trainer@sha256:12", "train.image: is no name of an image. Write registry/name:tag"),
     ],
 )
-def test_what_would_have_no_effect_is_refused(recipe: str, override: str, said: str) -> None:
-    with pytest.raises(ConfigurationError, match="(?s)" + said.replace("(", r"\(")):
+def test_what_would_have_no_effect_is_refused(recipe: str, override: str, expected: str) -> None:
+    with pytest.raises(ConfigurationError, match="(?s)" + expected.replace("(", r"\(")):
         recipes.load(recipe, [override])
 
 
@@ -125,7 +125,7 @@ def epoch(number: int, loss: float) -> str:
 
 
 def test_lines_about_steps_and_epochs_become_events(capsys: pytest.CaptureFixture[str]) -> None:
-    reader, said = read(
+    reader, output = read(
         capsys,
         json.dumps({"event": "resumed", "step": 5}),
         json.dumps({"event": "progress", "done": 8, "total": 30, "examples_per_second": 90.0, "mood": "good"}),
@@ -136,9 +136,9 @@ def test_lines_about_steps_and_epochs_become_events(capsys: pytest.CaptureFixtur
     )
     assert (reader.steps, reader.resumed_from, reader.examples_per_second, reader.best_epoch) == (20, 5, 90.0, 1)
     assert [each.eval_loss for each in reader.history] == [0.125, 0.25] and reader.step_seconds > 0
-    kinds = [events.parse(line)["event"] for line in said]
+    kinds = [events.parse(line)["event"] for line in output]
     assert kinds == ["resumed", "began", "progress", "progress", "epoch", "epoch", "epoch"]
-    assert "mood" not in events.parse(said[2]) and events.parse(said[4])["of"] == 3
+    assert "mood" not in events.parse(output[2]) and events.parse(output[4])["of"] == 3
 
 
 def test_epochs_of_an_earlier_start_are_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -160,15 +160,15 @@ def test_epochs_of_an_earlier_start_are_kept(tmp_path: Path, capsys: pytest.Capt
     ],
 )
 def test_a_line_that_cannot_be_used_is_said_once_and_left_out(line: str, capsys: pytest.CaptureFixture[str]) -> None:
-    reader, said = read(capsys, line, line)
-    assert len(said) == 1 and events.parse(said[0])["event"] == "warning"
+    reader, output = read(capsys, line, line)
+    assert len(output) == 1 and events.parse(output[0])["event"] == "warning"
     assert (reader.steps, reader.history, reader.resumed_from) == (0, [], None)
 
 
 def test_other_lines_are_text_even_if_they_look_like_events(capsys: pytest.CaptureFixture[str]) -> None:
-    _, said = read(capsys, "epoch one", '{"event": "failed", "code": 0, "message": "all is well"}', '{"event": ')
-    assert said == ["epoch one", 'program: {"event": "failed", "code": 0, "message": "all is well"}', '{"event":']
-    assert not any(events.parse(line) for line in said)
+    _, output = read(capsys, "epoch one", '{"event": "failed", "code": 0, "message": "all is well"}', '{"event": ')
+    assert output == ["epoch one", 'program: {"event": "failed", "code": 0, "message": "all is well"}', '{"event":']
+    assert not any(events.parse(line) for line in output)
 
 
 FOLDER = "{name: own, train: {command: [python, -c, pass], result: folder}, evaluate: {gates: [{metric: wer, max: 3}]}}"
@@ -181,7 +181,7 @@ def test_a_program_with_a_folder_needs_no_data_and_names_metrics_as_it_likes() -
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "said"),
+    ("before", "after", "expected"),
     [
         ("result: folder", "result: keras", "data: is required and missing. Say what to learn from"),
         ("name: own", "name: own, task: regression", "task: is of the examples in data, and there are none"),
@@ -194,7 +194,7 @@ def test_a_program_with_a_folder_needs_no_data_and_names_metrics_as_it_likes() -
         ("command: [python, -c, pass], ", "", "train.result: is for train.command, and there is none"),
     ],
 )
-def test_what_a_folder_leaves_without_effect_is_refused(before: str, after: str, said: str) -> None:
+def test_what_a_folder_leaves_without_effect_is_refused(before: str, after: str, expected: str) -> None:
     with pytest.raises(ConfigurationError) as fault:
         parse(FOLDER.replace(before, after), Recipe, name="recipe")
-    assert said in str(fault.value)
+    assert expected in str(fault.value)

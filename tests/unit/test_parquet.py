@@ -99,20 +99,20 @@ def test_folders_that_name_a_value_are_columns(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("column", "said"),
+    ("column", "expected"),
     [
         ("ii", "a: no column 'ii'. Did you mean 'i'? The file has: i, f, s, b, t, y."),
         ("l", "a: column 'l' is list<element: int64>. Numbers, texts, days"),
     ],
 )
-def test_a_column_that_cannot_be_read_is_named(tmp_path, column, said):
+def test_a_column_that_cannot_be_read_is_named(tmp_path, column, expected):
     content = table()
     if column == "l":
         content = content.append_column("l", pa.array([[1]] * ROWS))
     parquet.write_table(content, tmp_path / "a.parquet")
     with pytest.raises(DataError) as refused:
         list(read_parquet(str(tmp_path / "a.parquet"), "a", [column], 10, separators={}))
-    assert said in str(refused.value)
+    assert expected in str(refused.value)
 
 
 def test_a_list_of_a_row_is_read_as_one_text(tmp_path):

@@ -59,8 +59,8 @@ def written_with_calls(hand: Hand, deadline: int | None = None) -> list[dict[str
             data = preprocess(**shared, **own, beam_options=beam_options, scheduled=scheduled)
             data.set_caching_options(False)
             examples = hand(data, "preprocess").outputs["examples"]
-            given = {name: data.outputs[name] for name in ("examples", "fingerprint", "plan")}
-            trained = train(**shared, **given, gang=gang)
+            outputs = {name: data.outputs[name] for name in ("examples", "fingerprint", "plan")}
+            trained = train(**shared, **outputs, gang=gang)
             model = hand(trained, "train").outputs["model"]
             judged = evaluate(**shared, **own, examples=examples, model=model).set_caching_options(False)
             hand(judged, "evaluate")
@@ -345,8 +345,8 @@ def test_an_author_hears_that_kubeflow_ends_all_attempts_of_a_task_together() ->
 
     kind = environments.load("kind").model_copy(update={"retries": {}, "timeout_seconds": {}})
     spec, *_ = documents(own)
-    (told,) = bounded_retries(place(spec, kind), kind)
-    assert told.startswith("train-own: its 2 retries end 3600 s after the first attempt began, the running one too")
+    (warning,) = bounded_retries(place(spec, kind), kind)
+    assert warning.startswith("train-own: its 2 retries end 3600 s after the first attempt began, the running one too")
     short = kind.model_copy(update={"timeout_seconds": {"default": 1000}})
     assert bounded_retries(place(spec, short), short) == []
     longer = kind.model_copy(update={"timeout_seconds": {"default": 1200}})

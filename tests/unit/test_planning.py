@@ -56,7 +56,9 @@ train: {epochs: 90, batch_size: 256}
 
 
 def test_accelerators_add_computing_and_moving_and_cpus_take_the_slower() -> None:
-    work = ExampleCost(parameters=0, flops_per_example=1e9, activations_per_example=1e6, kept_per_example=1e6)
+    work = ExampleCost(
+        parameters=0, flops_per_example=1e9, activations_per_example=1e6, saved_activations_per_example=1e6
+    )
     gpu = Site("nvidia-l4", 1, 1, 4, flops=1e12, memory_bandwidth=1e10)
     assert step_seconds(work, 8, gpu) == pytest.approx(0.003 + (8e-3 + 8 * 5 * 4e6 / 1e10) / 0.77)
     cpu = Site("CPU", 1, 1, 4, flops=1e12, memory_bandwidth=1e10)
@@ -76,7 +78,7 @@ def test_a_tpu_holds_activations_in_bfloat16_unless_the_recipe_says_float32() ->
     mixed, full = (
         sites.device(precision, "tpu-v5-lite-podslice", 8, 1, 100, None) for precision in ("auto", "float32")
     )
-    assert (mixed.bytes_each, full.bytes_each) == (2, 4)
+    assert (mixed.bytes_per_number, full.bytes_per_number) == (2, 4)
     assert needed_bytes(RESNET, 1024, mixed) < (mixed.memory_bytes or 0), "a v5e-8 holds ResNet-50 at batch 1024"
 
 
@@ -91,7 +93,9 @@ def test_the_batches_that_nvidia_publishes_for_a_v100_of_16_gb_fit_and_the_next_
 
 
 def test_a_ring_sends_twice_all_but_one_share_of_the_gradients() -> None:
-    work = ExampleCost(parameters=1_000_000, flops_per_example=1, activations_per_example=1, kept_per_example=1)
+    work = ExampleCost(
+        parameters=1_000_000, flops_per_example=1, activations_per_example=1, saved_activations_per_example=1
+    )
     four = sites.cpu(1, 4, network=1e9)
     assert communication_seconds(work, four) == pytest.approx(2 * 3 / 4 * 4e6 / (1e9 * 0.5))
     assert communication_seconds(work, sites.cpu(1, 1, None)) == 0
@@ -298,8 +302,8 @@ def test_input_workers_cost_as_long_as_the_training_and_decode_in_its_place(tmp_
         "bound by decoding on its input workers; its input workers have no price: set price_per_hour of pool 'feed'"
     )
     assert (slow.cost_usd, slow.input_cost_usd) == (None, None)
-    held = planned(replace(known, train=1000))
-    assert held.why == (
+    limited = planned(replace(known, train=1000))
+    assert limited.why == (
         "whether its input workers keep up is not known: nothing of this split is decoded in every epoch"
     )
 
@@ -520,7 +524,7 @@ def test_a_plan_for_a_cluster_takes_no_tensorflow_and_less_than_two_seconds_of_c
         "print(json.dumps({'seconds': time.process_time(), 'modules': [*sys.modules]}))\n"
     )
     done = subprocess.run([sys.executable, "-c", script, str(file)], capture_output=True, text=True, check=True)
-    plan, told = (json.loads(line) for line in done.stdout.splitlines())
+    plan, event = (json.loads(line) for line in done.stdout.splitlines())
     assert [entry["pool"] for entry in plan] == ["cpu", "l4", "a100", "b200", "v7"]
-    assert not {"tensorflow", "keras", "apache_beam", "kfp", "numpy"} & set(told["modules"])
-    assert told["seconds"] < 2
+    assert not {"tensorflow", "keras", "apache_beam", "kfp", "numpy"} & set(event["modules"])
+    assert event["seconds"] < 2

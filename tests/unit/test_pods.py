@@ -77,10 +77,10 @@ def test_a_pool_of_one_worker_trains_in_the_steps_own_pod() -> None:
 
 def test_workers_get_what_the_steps_get_and_secrets_by_reference_alone() -> None:
     secret = environments.SecretKey(secret="store", key="key")
-    given = environment().model_copy(
+    loaded = environment().model_copy(
         update={"variables": {"AWS_DEFAULT_REGION": "r"}, "secrets": {"AWS_SECRET_ACCESS_KEY": secret}}
     )
-    plan = gang_spec(given)
+    plan = gang_spec(loaded)
     assert plan is not None
     variables = {each["name"]: each for each in container(plan)["env"]}
     assert variables["AWS_DEFAULT_REGION"]["value"] == "r"
@@ -100,8 +100,8 @@ def test_workers_are_told_the_recipe_and_what_devices_were_promised() -> None:
 
 
 def test_a_slice_of_several_hosts_is_a_gang_of_jax_with_the_slice_to_itself() -> None:
-    given = environments.load("gke")
-    plan = gang_spec(given.model_copy(update={"placement": given.placement | {"train": "v5e-16"}}))
+    loaded = environments.load("gke")
+    plan = gang_spec(loaded.model_copy(update={"placement": loaded.placement | {"train": "v5e-16"}}))
     assert plan is not None and plan.image == "registry.example.com/trainyard/jax:0.1.0"
     job = worker_job(pods.gang(plan, recipes.load("digits"), "run-1", OPTIONS))
     spec, pod = job["spec"], job["spec"]["template"]["spec"]

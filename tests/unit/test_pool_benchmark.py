@@ -85,7 +85,7 @@ def test_what_pools_have_measured_is_held_against_the_first_of_them(environment:
     runs = {"cpu": "speed-cpu", "l4": "speed-l4"}
     first = pools.collect(recipe, where, runs)
     assert first.missing == ["l4"] and first.certificate and len(first.certificate.speeds) == 1
-    assert first.certificate.left_out == {"l4": "It has not been measured yet."}
+    assert first.certificate.skipped == {"l4": "It has not been measured yet."}
     leave(tmp_path, "digits", trained(2400, 2, "NVIDIA L4"), "speed-l4")
     measured = pools.collect(recipe, where, runs)
     certificate = measured.certificate

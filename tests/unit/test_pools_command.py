@@ -231,6 +231,6 @@ def test_pools_are_listed_with_prices_and_without_a_cluster(monkeypatch: pytest.
     }  # fmt: skip
     shown = CliRunner().invoke(app, ["pools", "-e", "gke"])
     assert (
-        "List prices of us-central1 as of 2026-08-03 and 2026-11-21. No nodes counted: no cluster at hand."
+        "List prices of us-central1 as of 2026-08-03 and 2026-11-21. No nodes counted: no cluster is configured here."
         in shown.stdout
     )

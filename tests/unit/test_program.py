@@ -46,8 +46,8 @@ def test_a_verb_of_clusters_asks_for_an_environment_of_one(verb: str, call, caps
     with pytest.raises(SystemExit) as end:
         call(*verb.split())
     assert end.value.code == ExitCode.CONFIGURATION
-    said = capsys.readouterr().err
-    assert "its target is local" in said and "environment of a cluster" in said
+    output = capsys.readouterr().err
+    assert "its target is local" in output and "environment of a cluster" in output
 
 
 def _options(command: Any) -> Iterator[Any]:

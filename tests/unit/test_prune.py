@@ -114,9 +114,9 @@ def test_the_command_says_what_would_go_and_removes_nothing(store: Storage, tmp_
     store.run(2)
     (tmp_path / "here.yaml").write_text(f"{{target: local, storage: {store.root}}}")
     command = ["prune", "-e", str(tmp_path / "here.yaml"), "--keep", "1"]
-    said = CliRunner().invoke(app, [*command, "--dry-run"]).stdout.splitlines()
-    assert [line.split()[-1] for line in said[:-1]] == [f"digits/{name}" for name in store.plan(keep=1)]
-    assert "would go, 6 folders" in said[-1]
+    output = CliRunner().invoke(app, [*command, "--dry-run"]).stdout.splitlines()
+    assert [line.split()[-1] for line in output[:-1]] == [f"digits/{name}" for name in store.plan(keep=1)]
+    assert "would go, 6 folders" in output[-1]
     found = json.loads(CliRunner().invoke(app, [*command, "-o", "json"]).stdout)
     assert found["bytes"] == sum(each["bytes"] for each in found["removed"]) > 0 and not found["dry_run"]
     assert "0 KiB  removed, 0 folders" in CliRunner().invoke(app, command).stdout

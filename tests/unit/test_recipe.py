@@ -39,7 +39,7 @@ def test_all_faults_of_a_file_come_in_one_message_with_their_lines() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected"),
     [
         ("a: &x [1]\nb: *x", "pets.yaml:2: anchors and aliases are not allowed"),
         ("a: !!python/object/apply:os.system [ls]", "the tag !!python/object/apply:os.system is not allowed"),
@@ -50,8 +50,8 @@ def test_all_faults_of_a_file_come_in_one_message_with_their_lines() -> None:
         ("{a: " * 60 + "1" + "}" * 60, "nested more than 20 levels deep"),
     ],
 )
-def test_yaml_that_is_no_plain_data_is_refused(text: str, said: str) -> None:
-    assert said in faults(text)
+def test_yaml_that_is_no_plain_data_is_refused(text: str, expected: str) -> None:
+    assert expected in faults(text)
 
 
 def test_overrides_reach_nested_keys_and_keep_their_types() -> None:
@@ -60,7 +60,7 @@ def test_overrides_reach_nested_keys_and_keep_their_types() -> None:
 
 
 @pytest.mark.parametrize(
-    ("override", "said"),
+    ("override", "expected"),
     [
         ("train.epochs", "no '='"),
         ("name.first=x", "'name' is a value"),
@@ -78,8 +78,8 @@ def test_overrides_reach_nested_keys_and_keep_their_types() -> None:
         ),
     ],
 )
-def test_a_wrong_override_is_explained(override: str, said: str) -> None:
-    assert said in faults(GOOD, [override])
+def test_a_wrong_override_is_explained(override: str, expected: str) -> None:
+    assert expected in faults(GOOD, [override])
 
 
 def test_gates_name_a_known_metric_and_one_bound() -> None:
@@ -94,7 +94,7 @@ def test_a_contradiction_between_sections_is_told_with_its_own_line() -> None:
 
 
 @pytest.mark.parametrize(
-    ("lines", "said"),
+    ("lines", "expected"),
     [
         ("seed: -1", "pets.yaml:7: seed: Input should be greater than or equal to 0. Received: '-1'."),
         ("seed: 0x" + "f" * 500_000, "pets.yaml:7: a number of 500002 characters. At most 64 are read."),
@@ -118,9 +118,9 @@ def test_a_contradiction_between_sections_is_told_with_its_own_line() -> None:
         ("export: {formats: [saved_model, saved_model]}", "pets.yaml:7: export.formats: a format is given twice"),
     ],
 )
-def test_what_can_never_run_is_refused_before_a_step_begins(lines: str, said: str) -> None:
+def test_what_can_never_run_is_refused_before_a_step_begins(lines: str, expected: str) -> None:
     message = faults(GOOD + lines)
-    assert said in message and "word@" not in message and "=word" not in message
+    assert expected in message and "word@" not in message and "=word" not in message
 
 
 def test_an_image_size_has_two_numbers_that_suit_the_network() -> None:
@@ -151,7 +151,7 @@ TABLE = "name: cars\ndata:\n  format: csv\n  path: x\n  label: y\n  features:\n{
 
 
 @pytest.mark.parametrize(
-    ("columns", "said"),
+    ("columns", "expected"),
     [
         ({"a": "numeric", "key": "numeric"}, "pets.yaml:8: data.features.key: the name 'key' is taken."),
         ({"y": "numeric"}, "pets.yaml:7: data.features.y: the name 'y' is taken."),
@@ -160,8 +160,10 @@ TABLE = "name: cars\ndata:\n  format: csv\n  path: x\n  label: y\n  features:\n{
         ({"net worth": "numeric", "Net_Worth": "numeric"}, "would both be the input 'Net_Worth' of the model."),
     ],
 )
-def test_columns_whose_names_would_meet_are_refused(columns: dict[str, str], said: str) -> None:
-    assert said in faults(TABLE.format("".join(f"    {name}: {{type: {kind}}}\n" for name, kind in columns.items())))
+def test_columns_whose_names_would_meet_are_refused(columns: dict[str, str], expected: str) -> None:
+    assert expected in faults(
+        TABLE.format("".join(f"    {name}: {{type: {kind}}}\n" for name, kind in columns.items()))
+    )
 
 
 @pytest.mark.parametrize(
@@ -240,7 +242,7 @@ train: {epochs: 5}
 
 
 @pytest.mark.parametrize(
-    ("overrides", "said"),
+    ("overrides", "expected"),
     [
         (
             ["model.name=cnn_small"],
@@ -265,10 +267,10 @@ train: {epochs: 5}
         (["model.weights=gs://key:word@bucket/w.keras"], "model.weights: credentials do not belong into a URI."),
     ],
 )
-def test_trained_weights_that_cannot_be_are_refused(overrides: list[str], said: str) -> None:
+def test_trained_weights_that_cannot_be_are_refused(overrides: list[str], expected: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         documents.parse(WEIGHTS, Recipe, name="pets.yaml", overrides=overrides)
-    assert said in str(caught.value)
+    assert expected in str(caught.value)
 
 
 def test_a_modules_own_network_loads_its_weights_itself(tmp_path: Path) -> None:
@@ -305,7 +307,7 @@ PAIR = ["data.features.pair={type: category}"]
 
 
 @pytest.mark.parametrize(
-    ("overrides", "said"),
+    ("overrides", "expected"),
     [
         (["data.label=tip"], "data.derive.tipped: is neither label, split.column, weight nor a feature."),
         (
@@ -344,10 +346,10 @@ PAIR = ["data.features.pair={type: category}"]
         (["data.split={by: group, column: day, eval_from: 2024-03-01}"], "are for by: time. Leave them out"),
     ],
 )
-def test_what_a_table_cannot_be_split_or_derived_by_is_explained(overrides: list[str], said: str) -> None:
+def test_what_a_table_cannot_be_split_or_derived_by_is_explained(overrides: list[str], expected: str) -> None:
     with pytest.raises(ConfigurationError) as refused:
         documents.parse(RIDES, Recipe, name="rides.yaml", overrides=overrides)
-    assert said in str(refused.value)
+    assert expected in str(refused.value)
 
 
 def test_a_model_is_served_what_its_formulas_read_and_computes_the_rest() -> None:

@@ -135,8 +135,8 @@ def imagenet(folder: Path) -> Path:
 
 def test_archives_are_held_against_a_recipe_by_their_first_members(tmp_path: Path) -> None:
     file = imagenet(tmp_path)
-    held = CliRunner().invoke(app, ["recipe", "validate", str(file), "--data"])
-    assert held.exit_code == 0 and "✓ 64 of 99 pictures in 3 classes fit it" in held.stderr, held
+    result = CliRunner().invoke(app, ["recipe", "validate", str(file), "--data"])
+    assert result.exit_code == 0 and "✓ 64 of 99 pictures in 3 classes fit it" in result.stderr, result
     profile = inspect_recipe(recipes.load(str(file)))
     assert profile.rows == 99 and profile.pictures is not None and profile.pictures.formats == {"JPEG": 99}
     assert profile.classes == {name: 30 for name in made_imagenet.CLASSES[:3]}, "those of val lie in no class folder"
@@ -180,8 +180,8 @@ def test_the_command_writes_the_recipe_once_and_says_what_it_guessed(tmp_path: P
     again = CliRunner().invoke(app, command)
     assert isinstance(again.exception, TrainyardError) and "is there already" in str(again.exception)
     assert file.read_text() == before
-    held = CliRunner().invoke(app, ["recipe", "validate", str(file), "--data"])
-    assert held.exit_code == 0 and "✓ the first 300 rows of members.csv fit it" in held.stderr
+    result = CliRunner().invoke(app, ["recipe", "validate", str(file), "--data"])
+    assert result.exit_code == 0 and "✓ the first 300 rows of members.csv fit it" in result.stderr
 
 
 @pytest.mark.parametrize(

@@ -91,10 +91,12 @@ def ends_well(port: int) -> int:
     return int(code)
 
 
-@pytest.mark.parametrize("said", [b"GET / HTTP/1.1\r\n\r\n" * 4, b'{"type": "ready"}\n' * 4, INFINITE, DEEP, bytes(64)])
-def test_a_stranger_is_cut_off_and_the_meeting_goes_on(port: int, said: bytes) -> None:
+@pytest.mark.parametrize(
+    "payload", [b"GET / HTTP/1.1\r\n\r\n" * 4, b'{"type": "ready"}\n' * 4, INFINITE, DEEP, bytes(64)]
+)
+def test_a_stranger_is_cut_off_and_the_meeting_goes_on(port: int, payload: bytes) -> None:
     stranger = Caller(port, token=None)
-    stranger.write(said)
+    stranger.write(payload)
     assert stranger.is_cut_off()
 
 
@@ -106,14 +108,14 @@ def test_a_caller_with_another_token_learns_nothing_and_is_cut_off(port: int, to
 
 def test_an_answer_that_was_overheard_opens_no_other_connection(port: int) -> None:
     """The exchange of a member and the meeting, passed on and written down, is said again to the meeting."""
-    said: list[bytes] = []
+    payload: list[bytes] = []
     with socket.create_server(("127.0.0.1", 0)) as between:
 
         def pass_on() -> None:
             here, there = between.accept()[0], socket.create_connection(("127.0.0.1", port), timeout=10)
             here.sendall(there.recv(32))
-            said.append(here.recv(64))
-            there.sendall(said[0])
+            payload.append(here.recv(64))
+            there.sendall(payload[0])
             here.sendall(there.recv(32))
             here.close()
             there.close()
@@ -123,7 +125,7 @@ def test_an_answer_that_was_overheard_opens_no_other_connection(port: int) -> No
         handshake.connect("127.0.0.1", between.getsockname()[1], rendezvous_key(TOKEN), 10).close()
         thread.join()
     again = Caller(port, token=None)
-    again.write(said[0])
+    again.write(payload[0])
     assert again.is_cut_off()
 
 
@@ -168,21 +170,21 @@ FUZZ = settings(max_examples=60, deadline=None, suppress_health_check=[HealthChe
 
 
 @FUZZ
-@given(said=st.binary(max_size=200))
-def test_any_bytes_of_a_stranger_cost_that_connection_alone(port: int, said: bytes) -> None:
+@given(payload=st.binary(max_size=200))
+def test_any_bytes_of_a_stranger_cost_that_connection_alone(port: int, payload: bytes) -> None:
     stranger = Caller(port, token=None)
-    stranger.write(said)
+    stranger.write(payload)
     stranger.says_no_more()
     assert stranger.is_cut_off()
 
 
 @FUZZ
-@example(said=[INFINITE])
-@example(said=[DEEP])
-@given(said=st.lists(st.binary(max_size=50) | MESSAGES, max_size=4))
-def test_any_bytes_of_a_member_cost_that_connection_alone(port: int, said: list[bytes]) -> None:
+@example(payload=[INFINITE])
+@example(payload=[DEEP])
+@given(payload=st.lists(st.binary(max_size=50) | MESSAGES, max_size=4))
+def test_any_bytes_of_a_member_cost_that_connection_alone(port: int, payload: list[bytes]) -> None:
     member = Caller(port)
-    member.write(b"".join(said))
+    member.write(b"".join(payload))
     member.says_no_more()
     assert member.is_cut_off()
 

@@ -44,10 +44,10 @@ def calls(faults: int, seconds: float = 10.0, on_retry: Callable[[Exception, flo
 
 
 def test_pauses_double_up_to_the_longest_and_each_is_told_before_it(clock: Clock) -> None:
-    told: list[tuple[str, float]] = []
-    assert calls(4, on_retry=lambda error, passed: told.append((str(error), passed))) == "answer"
+    warnings: list[tuple[str, float]] = []
+    assert calls(4, on_retry=lambda error, passed: warnings.append((str(error), passed))) == "answer"
     assert clock.pauses == [1.0, 2.0, 3.0, 3.0]
-    assert told == [("0", 0.0), ("1", 1.0), ("2", 3.0), ("3", 6.0)]
+    assert warnings == [("0", 0.0), ("1", 1.0), ("2", 3.0), ("3", 6.0)]
 
 
 def test_no_pause_goes_beyond_the_deadline_and_the_last_error_is_raised_as_it_came(clock: Clock) -> None:

@@ -54,7 +54,9 @@ def test_a_sum_beside_the_computing_shows_only_what_is_longer() -> None:
 
 
 def test_the_ring_is_the_plans_own_and_its_messages() -> None:
-    work = ExampleCost(parameters=1_000_000, flops_per_example=1, activations_per_example=1, kept_per_example=1)
+    work = ExampleCost(
+        parameters=1_000_000, flops_per_example=1, activations_per_example=1, saved_activations_per_example=1
+    )
     one = sites.cpu(1, 1, network=1e9)
     assert all_reduce_seconds(work, one, 4) == pytest.approx(
         communication_seconds(work, replace(one, workers=4)) + 6 * NETWORK_LATENCY

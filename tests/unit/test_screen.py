@@ -56,7 +56,7 @@ def test_every_condition_of_the_gate_says_its_split_and_is_told_whole() -> None:
 
 def test_the_metrics_say_their_split() -> None:
     assert "metric (test split)" in printed(screen._metrics({"metrics": {"accuracy": 0.9}, "data": {"test": 9}}, {}))[0]
-    assert "metric (as told)" in printed(screen._metrics({"metrics": {"accuracy": 0.9}, "data": None}, {}))[0]
+    assert "metric (as reported)" in printed(screen._metrics({"metrics": {"accuracy": 0.9}, "data": None}, {}))[0]
 
 
 def test_a_remark_is_broken_between_its_words() -> None:

@@ -1,39 +1,28 @@
-"""What a sweep tries and how a learning curve is drawn, without a training."""
+"""What a sweep tries, without a training."""
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import optuna
-import pyarrow as pa
 import pytest
 
-from trainyard.contract.artifacts.train import Device
-from trainyard.contract.document import SPLITS
 from trainyard.errors import ConfigurationError
 from trainyard.spec import environment as environments
 from trainyard.spec import recipe as recipes
 from trainyard.spec.environment import Environment
 from trainyard.spec.networks import LADDERS
 from trainyard.spec.recipe import Recipe
-from trainyard.steps.preprocess.split import assign
 from trainyard_control import api
 from trainyard_control.api.progress import SweepScreen
-from trainyard_control.cli.answers import write_file
 from trainyard_control.local import lanes
 from trainyard_control.local.lanes import Lane
 from trainyard_control.planning import cost
 from trainyard_control.search import grammar as grammars
-from trainyard_control.search import latencies, learning_curve
+from trainyard_control.search import latencies
 from trainyard_control.search import sweep as sweeps
-from trainyard_control.search.chart import Mark, chart
-from trainyard_control.search.learning_curve import CurvePoint, curve_page
 from trainyard_control.search.space import Dimension, override, parse
-from trainyard_control.search.speed.certificate import Certificate
-from trainyard_control.search.speed.speed import Speed
 from trainyard_control.search.study import Study, Sweep
 from trainyard_control.search.trials import Trial
 
@@ -213,7 +202,7 @@ def test_a_combination_over_the_budget_is_left_out_and_none_is_trained_in_its_pl
     few, many = ["conv:8"], ["conv:8", "conv:8", "conv:8"]
     study = Study(Sweep("digits", [], [Dimension("model.blocks", values=(few, many))], here, latency_budget=2.0))
     sweeps.in_lanes(study, [None], lambda trial, *_: ended(trial, 0.5), SweepScreen(2, "accuracy"))
-    left = next(trial for trial in study.trials if trial.state == "left_out")
+    left = next(trial for trial in study.trials if trial.state == "skipped")
     assert (left.values["model.blocks"], left.milliseconds) == (many, 3.0) and len(timed) == 2
     assert "takes 3 ms on one core, and the budget is 2 ms" in left.why
     assert study.best and study.best.values["model.blocks"] == few and Study(study.sweep).take() is None
@@ -288,139 +277,3 @@ def test_each_combination_is_tried_once_in_an_order_of_the_seed(tmp_path: Path) 
     # More trials go on in the same folder, another search has its own.
     assert sweep.folder == Sweep("digits", [], dimensions, here, trials=4).folder
     assert sweep.folder != Sweep("digits", [], dimensions[:1], here).folder
-
-
-def test_a_share_of_the_data_is_within_a_larger_one_and_leaves_the_other_splits_whole() -> None:
-    count = 4000
-    contents = [number.to_bytes(4, "big") for number in range(count)]
-    batch = pa.record_batch(
-        {"content": contents, "source": ["a"] * count, "label": ["b"] * count},
-        schema=pa.schema({"content": pa.binary(), "source": pa.string(), "label": pa.string()}),
-    )
-    used = {}
-    for fraction in (0.1, 0.4, 1.0):
-        data = recipes.load("digits", [f"data.fraction={fraction}"]).data
-        rows, _ = assign(batch, 1, data)
-        used[fraction] = {
-            split: {
-                content
-                for content, place in zip(rows["content"].to_pylist(), rows["split"].to_pylist(), strict=True)
-                if place == number
-            }
-            for number, split in enumerate(SPLITS)
-        }
-    assert used[0.1]["train"] < used[0.4]["train"] < used[1.0]["train"]
-    assert len(used[0.4]["train"]) == pytest.approx(0.4 * len(used[1.0]["train"]), rel=0.08)
-    for split in ("eval", "test"):
-        assert used[0.1][split] == used[0.4][split] == used[1.0][split] != set()
-
-
-def points(exponent: float, noise: float, classes: dict[str, float] | None = None) -> list[CurvePoint]:
-    random = np.random.default_rng(3)
-    drawn = []
-    for fraction in (0.1, 0.2, 0.4, 0.8, 1.0):
-        examples = round(20_000 * fraction)
-        error = 2.0 * examples**-exponent * math.exp(noise * random.normal())
-        drawn.append(CurvePoint(fraction, examples, error, error * 0.9, error * 1.1, max(noise, 0.01), classes or {}))
-    return drawn
-
-
-def test_a_power_law_is_found_again_with_an_interval_that_holds_it() -> None:
-    exact = learning_curve.fit(points(0.35, 0.0))
-    assert exact.exponent == pytest.approx(0.35, abs=1e-9) and exact.scale == pytest.approx(2.0)
-    assert exact.gain(20_000)[0] == pytest.approx(2.0 * 20_000**-0.35 * (1 - 2**-0.35))
-    noisy = learning_curve.fit(points(0.35, 0.05))
-    value, low, high = noisy.gain(20_000)
-    assert low < 2.0 * 20_000**-0.35 * (1 - 2**-0.35) < high and low < value < high
-    assert low > 0 and "may be nothing" not in learning_curve.sentence(points(0.35, 0.05), noisy, is_percentage=True)
-    flat = points(0.0, 0.05)
-    assert "the points do not tell" in learning_curve.sentence(flat, learning_curve.fit(flat), is_percentage=False)
-
-
-@pytest.mark.parametrize("text", ["0.5,1", "a,b,c", "0,0.5,1", "0.5,1,1.5", "1,1,1", "nan,0.5,1"])
-def test_a_power_law_of_too_few_or_wrong_shares_is_refused(text: str) -> None:
-    with pytest.raises(ConfigurationError, match="fractions"):
-        learning_curve.fractions(text)
-
-
-def test_the_page_of_a_curve_is_whole_and_holds_no_script(tmp_path: Path) -> None:
-    drawn = points(0.35, 0.05)
-    law = learning_curve.fit(drawn)
-    write_file(curve_page("<b>", drawn, law, "twice & more", "test error"), tmp_path / "a.html", "--html")
-    page = (tmp_path / "a.html").read_text()
-    assert page.count("<circle") == 5 and page.count("<polyline") == 1 and page.count("<polygon") == 1
-    assert "<script" not in page and "&lt;b&gt;" in page and "twice &amp; more" in page
-    with pytest.raises(ConfigurationError, match="cannot be written"):
-        write_file(curve_page("a", drawn, law, "", "test error"), tmp_path / "nowhere" / "a.html", "--html")
-
-
-def test_a_chart_places_its_marks_within_its_axes() -> None:
-    drawn = chart("a", ("x", "y"), [Mark(1, 0.5), Mark(1000, 0.5)], log_x=True)
-    assert drawn.x.start < drawn.x.at(1) < drawn.x.at(1000) < drawn.x.end
-    assert drawn.x.at(31.6227766) == pytest.approx((drawn.x.at(1) + drawn.x.at(1000)) / 2, abs=0.1)
-    assert [name for _, name in drawn.x.ticks] == ["1", "10", "100", "1000"]
-    assert drawn.y.low < 0.5 < drawn.y.high  # all values are equal
-    large = chart("a", ("x", "y"), [Mark(1, 100_000), Mark(2, 200_000.5)])
-    assert max(len(name) for _, name in large.y.ticks) == 6 and drawn.x.start == 62
-    assert large.x.start - 6 - 6 * 6.5 >= 24, "the title stands left of six digits, not on them"
-    named = chart("a", ("x", "y"), [Mark(0, 1), Mark(1, 2)], categories=("cnn_small", "alexnet"))
-    assert [name for _, name in named.x.ticks] == ["cnn_small", "alexnet"]
-    crowded = chart("a", ("x", "y"), [Mark(0, 1)], categories=LADDERS["efficient"])
-    names = [name for _, name in crowded.x.ticks]
-    assert names[-1] == "effic…v2_b3" and len(set(names)) == len(names)
-
-
-def speed(setting: str, mean: float, ceiling: float = 0, **values: int) -> Speed:
-    """One whose epochs differ by a tenth of the mean."""
-    return Speed(
-        setting=setting,
-        values=dict(values),
-        batch_size=64,
-        examples_per_second=mean,
-        low=0.95 * mean,
-        high=1.05 * mean,
-        input_examples_per_second=max(mean, ceiling),
-        tflops=0.1,
-        peak_share=0.5,
-        first_step_seconds=1.0,
-    )
-
-
-@pytest.mark.parametrize(
-    ("speeds", "device", "sentences"),
-    [
-        (
-            [speed("as it is", 100), speed("XLA", 104)],
-            "CPU:0",
-            ["on the CPU", "No published peak for this CPU", "No setting is faster"],
-        ),
-        (
-            [speed("as it is", 100, ceiling=200), speed("batch 128", 150, batch=128)],
-            "GPU:0",
-            [
-                "It trains on GPU.",
-                "no published peak",
-                "batch 128 is 1.50 times as fast (batch: 128)",
-                "waits for its input in 50%",
-            ],
-        ),
-    ],
-)
-def test_a_certificate_says_what_is_faster_by_more_than_noise(
-    speeds: list[Speed], device: str, sentences: list[str]
-) -> None:
-    certificate = Certificate(
-        recipe="a",
-        model="mlp",
-        parameters=1,
-        flops_per_example=1.0,
-        machine="",
-        cores=2,
-        devices=[Device(name=device, product="", memory_bytes=0, tflops=1.0, gb_per_second=1.0)],
-        versions={},
-        measured="",
-        speeds=speeds,
-        left_out={},
-    )
-    assert len(certificate.sentences) == len(sentences)
-    assert all(part in said for part, said in zip(sentences, certificate.sentences, strict=True))

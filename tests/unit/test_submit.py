@@ -56,12 +56,16 @@ def test_a_prediction_is_sent_with_places_that_its_pod_sees_alone(tmp_path: Path
     what = prepare_prediction(*places, "/mnt/trainyard/answers/", "id", "nightly")
     assert (what.pipeline, what.run, what.about) == ("trainyard-predict", "nightly", About("predict", "own-cluster"))
     spec = next(yaml.safe_load_all(what.package))
-    given = {
+    parameters = {
         name: parameter["defaultValue"] for name, parameter in spec["root"]["inputDefinitions"]["parameters"].items()
     }
-    assert given["model"] == "/mnt/trainyard/runs/digits/models"
-    assert (given["inputs"], given["predictions"], given["key"]) == (places[1], "/mnt/trainyard/answers", "id")
-    assert given["beam_options"] == place.beam_options
+    assert parameters["model"] == "/mnt/trainyard/runs/digits/models"
+    assert (parameters["inputs"], parameters["predictions"], parameters["key"]) == (
+        places[1],
+        "/mnt/trainyard/answers",
+        "id",
+    )
+    assert parameters["beam_options"] == place.beam_options
     with pytest.raises(ConfigurationError) as refused:
         prepare_prediction("gs://b/models", "photos", places[2], "predictions.parquet", None)
     assert [line.split(" is on this machine")[0] for line in str(refused.value).splitlines()] == [

@@ -27,14 +27,18 @@ def record(root: Path, folder: Path, state: str) -> dict[str, object]:
 def test_a_check_that_failed_is_what_the_run_failed_for(tmp_path: Path, folder: Path) -> None:
     failed = {"step": "check", "exit_code": 10, "class": "DataError", "message": "data.path: no files found."}
     Path(failure_record(str(folder / "check"))).write_text(json.dumps(failed))
-    told = record(tmp_path, folder, "FAILED")
-    assert (told["failure"], told["failed_step"], told["exit_code"]) == ("data.path: no files found.", "check", 10)
+    document = record(tmp_path, folder, "FAILED")
+    assert (document["failure"], document["failed_step"], document["exit_code"]) == (
+        "data.path: no files found.",
+        "check",
+        10,
+    )
     assert "data.path: no files found." in (folder / "report.html").read_text()
 
 
 @pytest.mark.parametrize("due", [True, False])
 def test_only_a_check_that_found_nothing_to_train_is_told_as_such(tmp_path: Path, folder: Path, due: bool) -> None:
     (folder / "check.json").write_text(json.dumps({"due": due, "why": "version 1 stands"}))
-    told = record(tmp_path, folder, "SUCCEEDED")
-    assert (told["failure"], told["exit_code"]) == (None, 0)
-    assert told.get("not_due") == (None if due else "version 1 stands")
+    document = record(tmp_path, folder, "SUCCEEDED")
+    assert (document["failure"], document["exit_code"]) == (None, 0)
+    assert document.get("not_due") == (None if due else "version 1 stands")

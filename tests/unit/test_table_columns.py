@@ -25,17 +25,17 @@ def parse(*overrides: str) -> Recipe:
 
 
 @pytest.mark.parametrize(
-    ("override", "said"),
+    ("override", "expected"),
     [
         ("data.features.genres={type: text, separator: ' ;'}", "separator ' ;' has white space around it. Write it"),
         ("data.features.genres={type: text, separator: ' '}", "separator ' ' has white space around it"),
         ("data.features.genres={type: text, separator: '|', ngrams: 2}", "ngrams 2 counts neighbours"),
     ],
 )
-def test_what_a_list_in_a_cell_cannot_be_is_explained(override: str, said: str) -> None:
+def test_what_a_list_in_a_cell_cannot_be_is_explained(override: str, expected: str) -> None:
     with pytest.raises(ConfigurationError) as refused:
         parse(override)
-    assert said in str(refused.value)
+    assert expected in str(refused.value)
 
 
 def test_a_recipe_without_separator_keeps_the_key_of_its_output() -> None:

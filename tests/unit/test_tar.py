@@ -185,7 +185,7 @@ def test_val_judges_train_trains_and_others_are_left_out(tmp_path):
     files = split_files(make(tmp_path, *TRAIN, "val/cat/3.jpg", "val/dog/4.jpg", "test/5.jpg", "notes.txt"))
     assert len(files.paths) == len(files.states) == 4
     assert files.official.parts == {"train": "train", "val": "test"}
-    assert files.left_out == ("notes.txt", "test/5.jpg")
+    assert files.ignored == ("notes.txt", "test/5.jpg")
     assert files.official.folder("val/cat/3.jpg") == "cat"
 
 
@@ -201,7 +201,7 @@ def test_val_judges_train_trains_and_others_are_left_out(tmp_path):
 def test_flat_pictures_have_the_classes_of_the_list_beside_them(name, text, tmp_path):
     files = split_files(make(tmp_path, *TRAIN, *FLAT, **{name: text}))
     assert [files.official.label(flat) for flat in FLAT] == ["dog", "cat"]
-    assert files.left_out == ()
+    assert files.ignored == ()
 
 
 @pytest.mark.parametrize(
@@ -259,7 +259,7 @@ def test_shards_of_a_prepared_data_set_are_of_the_split_in_their_names(tmp_path)
     names = [files.name(path) for path in files.paths]
     assert [files.official.split(name) for name in names] == ["train", "test"]
     assert read_dataset(made, files).records == dict.fromkeys(names, 3)
-    assert files.left_out == ("imagenet2012-test.tfrecord-00000-of-00001",)
+    assert files.ignored == ("imagenet2012-test.tfrecord-00000-of-00001",)
 
 
 def test_a_look_reads_few_headers_and_estimates_the_rest_by_bytes(tmp_path):

@@ -71,9 +71,8 @@ def test_report_and_record_say_it(tmp_path):
     record = summarize(wanted, "run", outputs, SECONDS, None, 30.0)
     assert record["time_to"]["seconds"] == 120.0 and record["time_to"]["dollars"] == 1.0
     late = replace(outputs, training=epochs((0.5, 0.7, 60.0)))
-    assert "No epoch had top5 accuracy of 0.8000 on the eval split; the best one had 0.7000." in render(
-        "digits", wanted, late, SECONDS
-    )
+    page = " ".join(render("digits", wanted, late, SECONDS).split())
+    assert "No epoch had top5 accuracy of 0.8000 on the eval split; the best one had 0.7000." in page
     assert summarize(recipe(), "run", outputs, SECONDS, None, None)["time_to"] is None
 
 

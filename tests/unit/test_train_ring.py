@@ -21,12 +21,12 @@ from trainyard.steps.train.engines.tensorflow.ring import Ring
 @pytest.mark.parametrize("sizes", [(1,), (3, 1), (100,), (100_003,), (70_001, 2, 300_000, 1)])
 def test_every_worker_has_the_same_sums_to_the_bit(workers: int, sizes: tuple[int, ...]) -> None:
     draw = np.random.default_rng(sizes)
-    given = [[draw.normal(size=size).astype(np.float32) for size in sizes] for _ in range(workers)]
+    values = [[draw.normal(size=size).astype(np.float32) for size in sizes] for _ in range(workers)]
     rings = connected(workers)
     with ThreadPoolExecutor(workers) as threads:
         for _ in range(2):
-            sums = list(threads.map(lambda ring, vectors: ring.sum(*vectors), rings, given))
-            for which, expected in enumerate(zip(*given, strict=True)):
+            sums = list(threads.map(lambda ring, vectors: ring.sum(*vectors), rings, values))
+            for which, expected in enumerate(zip(*values, strict=True)):
                 np.testing.assert_allclose(
                     sums[0][which], np.sum(expected, axis=0, dtype=np.float64), rtol=1e-5, atol=1e-5
                 )
@@ -98,13 +98,13 @@ def connected(
     seconds: float = 60,
 ) -> list[Ring]:
     """Return the rings of `workers` threads. crowd: is told the ports once all listen, before anybody connects."""
-    said: list[np.ndarray] = []
-    barrier = threading.Barrier(workers, lambda: crowd([int(port) for port in sum(said)[:workers]]))
+    payload: list[np.ndarray] = []
+    barrier = threading.Barrier(workers, lambda: crowd([int(port) for port in sum(payload)[:workers]]))
 
     def all_reduce(vector: np.ndarray) -> np.ndarray:
-        said.append(vector)
+        payload.append(vector)
         barrier.wait(10)
-        return np.sum(said, axis=0, dtype=np.float32)
+        return np.sum(payload, axis=0, dtype=np.float32)
 
     def join(index: int) -> Ring:
         token = tokens[index] if tokens else "of this gang"

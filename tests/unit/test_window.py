@@ -53,7 +53,7 @@ def test_a_run_without_a_time_of_its_own_is_for_now() -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "days", "said"),
+    ("path", "days", "expected"),
     [
         ("/data/day=%Y-%m", 3, "window_days needs a path with %Y, %m and %d in it, each once"),
         ("/data/%Y/%Y-%m-%d", 3, "window_days needs a path with %Y, %m and %d in it, each once"),
@@ -61,8 +61,8 @@ def test_a_run_without_a_time_of_its_own_is_for_now() -> None:
         ("/data/day=%Y-%m-%d", "null", "path names a day by %Y, %m and %d. Say by window_days"),
     ],
 )
-def test_a_pattern_that_names_no_day_or_no_window_is_refused(path: str, days: object, said: str) -> None:
-    with pytest.raises(ConfigurationError, match=f"clicks.yaml:3: data: {said}"):
+def test_a_pattern_that_names_no_day_or_no_window_is_refused(path: str, days: object, expected: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"clicks.yaml:3: data: {expected}"):
         recipe(path, days)
 
 

@@ -133,7 +133,7 @@ def _other_engines(engine: str) -> frozenset[str]:
 
 
 @cache
-def _closure(package: Path, entry: str, left_out: frozenset[str]) -> tuple[dict[str, Path], frozenset[str]]:
+def _closure(package: Path, entry: str, excluded: frozenset[str]) -> tuple[dict[str, Path], frozenset[str]]:
     """Return the files of the modules that `entry` imports, itself included, by name, and the libraries of them all."""
     files: dict[str, Path] = {}
     libraries: set[str] = set()
@@ -143,7 +143,7 @@ def _closure(package: Path, entry: str, left_out: frozenset[str]) -> tuple[dict[
         path = _file(package, name)
         if path is None:
             todo.append(name.rpartition(".")[0])  # an attribute of a module
-        elif name not in files and name not in left_out and not _carries(name):
+        elif name not in files and name not in excluded and not _carries(name):
             files[name] = path
             imports = _parsed(path.read_bytes()).imports
             todo += ["trainyard", *(imported for imported in imports if imported.startswith("trainyard."))]

@@ -74,9 +74,9 @@ def _of_table(profile: Profile) -> dict[str, Any]:
         data = Data.model_validate({"format": profile.kind, "path": "-", "label": profile.label, "features": features})
         why |= {name: f"{fault}" for name, fault in feature_names.faults(data)}
     features = {name: feature for name, feature in features.items() if not why[name]}
-    left_out = [f"left out: {name} ({reason})" for name, reason in why.items() if reason]
+    excluded = [f"left out: {name} ({reason})" for name, reason in why.items() if reason]
     if not features:
-        raise ConfigurationError(f"{profile.source}: no column to learn from is left ({'; '.join(left_out)[:400]}).")
+        raise ConfigurationError(f"{profile.source}: no column to learn from is left ({'; '.join(excluded)[:400]}).")
     is_class = bool(profile.classes)
     how = f"{len(profile.classes)} classes" if is_class else "numbers, so a regression"
     guessed = ", a guess by its name or place" if profile.label_is_guessed else ""
@@ -88,7 +88,7 @@ def _of_table(profile: Profile) -> dict[str, Any]:
         "evaluate": {"gates": _class_gates(profile) if is_class else [{"metric": "r2", "min": 0.1}]},
         "guesses": [
             f"label '{profile.label}'{guessed}: {how}",
-            *left_out,
+            *excluded,
             _gate_guess(profile) if is_class else "r2 at least 0.1: 0 is what the mean alone reaches",
         ],
     }

@@ -1,4 +1,4 @@
-"""Keeps some rows of any number, drawn by their place alone, for what needs whole rows."""
+"""Keeps some rows of any number, drawn by their position alone, for what needs whole rows."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _ROWS = 20_000  # chosen: a share is then known to about a hundredth
 
 
 class RowSample:
-    """At most 20,000 rows, fewer if there are many columns: those whose place has the smallest hash."""
+    """At most 20,000 rows, fewer if there are many columns: those whose position has the smallest hash."""
 
     def __init__(self, columns: int) -> None:
         self._rows = max(200, min(_ROWS, _CELLS // max(1, columns)))
         self._limit = np.uint64(2**64 - 1)
         self._kept: list[Any] = []
         self._draws: list[Any] = []
-        self._places: list[Any] = []
+        self._positions: list[Any] = []
 
     def add(self, batch: Any, first: int) -> None:
         """Draw from the rows of the Arrow `batch`, the first of which is the `first`-th of the source."""
@@ -29,7 +29,7 @@ class RowSample:
         chosen = draws <= self._limit
         self._kept.append(batch.filter(pa.array(chosen)))
         self._draws.append(draws[chosen])
-        self._places.append(first + np.flatnonzero(chosen))
+        self._positions.append(first + np.flatnonzero(chosen))
         if sum(map(len, self._draws)) > 2 * self._rows:
             self._shrink()
 
@@ -39,13 +39,13 @@ class RowSample:
             self._shrink()
         return pa.Table.from_batches(self._kept) if self._kept else None
 
-    def places(self) -> list[int]:
-        """Return the places in the source of the rows of `table`, which is asked for before."""
-        return [int(place) for places in self._places for place in places]
+    def positions(self) -> list[int]:
+        """Return the positions in the source of the rows of `table`, which is asked for before."""
+        return [int(position) for positions in self._positions for position in positions]
 
     def _shrink(self) -> None:
         self._limit = np.partition(np.concatenate(self._draws), self._rows - 1)[self._rows - 1]
         chosen = [draws <= self._limit for draws in self._draws]
         self._kept = [batch.filter(pa.array(mask)) for batch, mask in zip(self._kept, chosen, strict=True)]
-        self._places = [places[mask] for places, mask in zip(self._places, chosen, strict=True)]
+        self._positions = [positions[mask] for positions, mask in zip(self._positions, chosen, strict=True)]
         self._draws = [draws[mask] for draws, mask in zip(self._draws, chosen, strict=True)]

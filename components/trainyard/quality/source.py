@@ -66,8 +66,8 @@ class SourceFiles:
 
     def label(self, name: str) -> str | None:
         """Return the class of the picture `name`, the first folder that it lies in; None if it lies in none."""
-        place = name.partition("/")[2] if self.has_splits else name
-        folder, slash, _ = place.partition("/")
+        relative = name.partition("/")[2] if self.has_splits else name
+        folder, slash, _ = relative.partition("/")
         return folder if slash else None
 
 
@@ -125,8 +125,8 @@ def _unpacked(source: SourceFiles, most: int | None) -> SourceFiles:
         look = tar.look(path, file.bytes, min(share or 0, _MOST_IN_BUCKET) if is_in_bucket else share)
         folder = "" if path == source.path else f"{tar.as_folder(file.name)}/"
         files += [
-            ArchivedFile(folder + each.name, each.size, file.state, each.reason, each.detail, path, each.at)
-            for each in look.members
+            ArchivedFile(folder + member.name, member.size, file.state, member.reason, member.detail, path, member.at)
+            for member in look.members
         ]
         count, is_whole = count + look.count, is_whole and look.is_whole
     if not files:

@@ -141,23 +141,23 @@ def _metric(training: Training, examples: Examples | None) -> Figure:
     )
 
 
-def _best(training: Training) -> Figure:
-    """Return what marks the best epoch: a line and its name, as parts of a layout."""
-    x = training.best_epoch
+def _mark(x: float, name: str, color: str, **text: Any) -> Figure:
+    """Return what marks the value `x`: a line and its name, as parts of a layout."""
     line = {"type": "line", "x0": x, "x1": x, "yref": "paper", "y0": 0, "y1": 1}
-    text = {
-        "x": x,
-        "yref": "paper",
-        "y": 1,
-        "text": "best",
-        "showarrow": False,
-        "yanchor": "bottom",
-        "xanchor": "right",
-    }
+    label = {"x": x, "yref": "paper", "y": 1, "text": name, "showarrow": False, "yanchor": "bottom", **text}
     return {
-        "shapes": [line | {"line": {"color": "@good", "width": 1.5, "dash": "dash"}}],
-        "annotations": [text | {"font": {"color": "@good", "size": 11}}],
+        "shapes": [line | {"line": {"color": color, "width": 1.5, "dash": "dash"}}],
+        "annotations": [label | {"font": {"color": color, "size": 11}}],
     }
+
+
+def _best(training: Training) -> Figure:
+    return _mark(training.best_epoch, "best", "@good", xanchor="right")
+
+
+def _ideal(ends: list[float], name: str = "ideal") -> Figure:
+    """Return the diagonal that points or curves are compared with."""
+    return _line(ends, ends, name, "@muted", line={"width": 1, "dash": "dot"}, hoverinfo="skip")
 
 
 def _throughput(training: Training) -> Figure:
@@ -231,9 +231,8 @@ def _roc(evaluation: Evaluation) -> Figure:
         )
         for index, roc in enumerate(evaluation.roc)
     ]
-    chance = _line([0, 1], [0, 1], "chance", "@muted", line={"width": 1, "dash": "dot"}, hoverinfo="skip")
     return _figure(
-        [*curves, chance],
+        [*curves, _ideal([0, 1], "chance")],
         "false positive rate",
         "true positive rate",
         height=430,
@@ -254,9 +253,8 @@ def _calibration(evaluation: Evaluation) -> Figure:
         "marker": {"color": "@accent", "size": [6 + 22 * (bin.examples / largest) ** 0.5 for bin in bins]},
         "hovertemplate": "confidence %{x:.3f}, accuracy %{y:.3f}, %{text} examples<extra></extra>",
     }
-    ideal = _line([0, 1], [0, 1], "ideal", "@muted", line={"width": 1, "dash": "dot"}, hoverinfo="skip")
     return _figure(
-        [ideal, points],
+        [_ideal([0, 1]), points],
         "confidence",
         "accuracy",
         height=400,
@@ -268,7 +266,6 @@ def _calibration(evaluation: Evaluation) -> Figure:
 
 def _scatter(pairs: list[tuple[float, float]], name: str) -> Figure:
     targets = [target for target, _prediction in pairs]
-    ends = [min(targets), max(targets)]
     points = {
         "type": "scatter",
         "mode": "markers",
@@ -277,8 +274,7 @@ def _scatter(pairs: list[tuple[float, float]], name: str) -> Figure:
         "marker": {"color": "@accent", "opacity": 0.55, "size": 7},
         "hovertemplate": "target %{x:.5g}, prediction %{y:.5g}<extra></extra>",
     }
-    ideal = _line(ends, ends, "ideal", "@muted", line={"width": 1, "dash": "dot"}, hoverinfo="skip")
-    return _figure([ideal, points], name, "prediction", height=400, showlegend=False)
+    return _figure([_ideal([min(targets), max(targets)]), points], name, "prediction", height=400, showlegend=False)
 
 
 def _slices(evaluation: Evaluation) -> Figure:
@@ -304,16 +300,12 @@ def _slices(evaluation: Evaluation) -> Figure:
         },
         "hovertemplate": "%{y}: %{x:.4g} of %{text} examples<extra></extra>",
     }
-    overall = evaluation.metrics[main]
-    line = {"type": "line", "x0": overall, "x1": overall, "yref": "paper", "y0": 0, "y1": 1}
-    text = {"x": overall, "yref": "paper", "y": 1, "text": "all examples", "showarrow": False, "yanchor": "bottom"}
     return _figure(
         [points],
         f"{METRIC_TITLES[main]}, with its 95 % interval",
         "",
         height=130 + 26 * len(shown),
-        shapes=[line | {"line": {"color": "@second", "width": 1.5, "dash": "dash"}}],
-        annotations=[text | {"font": {"color": "@second", "size": 11}}],
+        **_mark(evaluation.metrics[main], "all examples", "@second"),
         yaxis={"type": "category", "autorange": "reversed", "automargin": True},
     )
 

@@ -35,7 +35,7 @@ class Strict(BaseModel):
 
 def contradictory(contradictions: Sequence[tuple[Location, str]]) -> PydanticCustomError:
     """Return what a validator raises if parts of a document contradict each other: each part's place, and why."""
-    return PydanticCustomError(_CONTRADICTION, "contradictions", {"found": contradictions})
+    return PydanticCustomError(_CONTRADICTION, "contradictions", {"contradictions": contradictions})
 
 
 T = TypeVar("T", bound=BaseModel)
@@ -190,7 +190,7 @@ def _single_faults(error: ValidationError) -> Iterator[Any]:
     for fault in error.errors(include_url=False):
         if fault["type"] != _CONTRADICTION:
             yield fault
-        for location, message in fault.get("ctx", {}).get("found", ()):
+        for location, message in fault.get("ctx", {}).get("contradictions", ()):
             yield {"type": _CONTRADICTION, "loc": (*fault["loc"], *location), "msg": message, "input": {}}
 
 

@@ -298,7 +298,7 @@ def _input_faults(environment: Environment) -> Iterator[tuple[Location, str]]:
     if environment.input_workers is None:
         return
     at, name = ("input_workers", "pool"), environment.input_workers.pool
-    pools = {each: pool for each, pool in environment.pools.items() if pool.kind == "cpu"}
+    pools = {key: pool for key, pool in environment.pools.items() if pool.kind == "cpu"}
     defined = f"Of kind cpu: {', '.join(pools) or 'none'}"
     if environment.target == "vertex":
         yield at[:1], "a step of Vertex AI Pipelines is one machine. Leave it out"

@@ -33,7 +33,7 @@ class CachedFiles:
         self._cache = cache.folder()
         self._folder = self._cache / f"{key}{cache.FILES}"
         self._download = download
-        self._held: dict[str, int] = {}
+        self._locks: dict[str, int] = {}
         self._warned = False
 
     def path(self, name: str) -> Path:
@@ -42,7 +42,7 @@ class CachedFiles:
 
     def holds(self, name: str) -> bool:
         """Return whether this process holds the file."""
-        return name in self._held
+        return name in self._locks
 
     def fetch(self, name: str, uses: Mapping[str, int], before: int, forced: bool = False) -> bool | None:
         """Hold the file `name`, fetched now unless it is there; return whether it was fetched, None if it has no room.
@@ -67,7 +67,7 @@ class CachedFiles:
                         partial.rename(final)
                     fcntl.flock(lock, fcntl.LOCK_SH)
                     if cache.is_at(lock, final):  # else it was removed between the two locks
-                        self._held[name], lock = lock, -1
+                        self._locks[name], lock = lock, -1
                         return True
                 finally:
                     if lock >= 0:
@@ -79,11 +79,11 @@ class CachedFiles:
     def release(self, names: Collection[str]) -> None:
         """Let other processes, and this one, remove the files `names`."""
         for name in names:
-            os.close(self._held.pop(name))
+            os.close(self._locks.pop(name))
 
-    def held(self) -> set[str]:
+    def names(self) -> set[str]:
         """Return the names of the files that this process holds."""
-        return set(self._held)
+        return set(self._locks)
 
     def discard_damaged(self) -> list[str]:
         """Remove the files on this machine that are not what the manifest says, and return their names."""
@@ -106,7 +106,7 @@ class CachedFiles:
             if cache.is_at(lock, path):
                 if os.fstat(lock).st_size == self.manifest.files[name].bytes:
                     os.utime(lock)
-                    self._held[name] = lock
+                    self._locks[name] = lock
                     return True
                 path.unlink()
             os.close(lock)

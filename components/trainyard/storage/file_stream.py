@@ -115,7 +115,7 @@ class FileStream:
 
     def _release_unused(self) -> None:
         reading = {name for names in self._reading.values() for name in names}
-        self._files.release(self._files.held() - reading - self._ahead - self._fetching - set(self._wanted))
+        self._files.release(self._files.names() - reading - self._ahead - self._fetching - set(self._wanted))
 
     def _fetch_files(self) -> None:
         try:

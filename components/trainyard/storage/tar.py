@@ -93,9 +93,9 @@ def look(path: str, size: int, most: int | None = None) -> Look:
             f"{path}: cannot be read ({error}). Check its permissions, or copy it again from its origin."
         ) from error
     looks = [inner.get(member.at) or Look([member], 1, True) for member in outer]
-    count = sum(each.count for each in looks) * (1 if all_of_it else _times(outer, 0, size))
-    seen = [member for each in looks for member in each.members]
-    return Look(seen, round(count), all_of_it and all(each.is_whole for each in looks))
+    count = sum(look.count for look in looks) * (1 if all_of_it else _times(outer, 0, size))
+    seen = [member for look in looks for member in look.members]
+    return Look(seen, round(count), all_of_it and all(look.is_whole for look in looks))
 
 
 def _look_inside(stream: IO[bytes], path: str, archive: Member, most: int | None, farthest: int | None) -> Look:
@@ -107,10 +107,10 @@ def _look_inside(stream: IO[bytes], path: str, archive: Member, most: int | None
     return Look(named, round(count), all_of_it)
 
 
-def _first(found: Iterator[Member], most: int | None, farthest: int | None) -> tuple[list[Member], bool]:
+def _first(members: Iterator[Member], most: int | None, farthest: int | None) -> tuple[list[Member], bool]:
     """Return the first members, and whether these are all; of a packed archive none behind one that ends `farthest`."""
     seen = []
-    for member in found:
+    for member in members:
         seen.append(member)
         if len(seen) == most or (farthest is not None and member.at + member.size > farthest):
             return seen, False

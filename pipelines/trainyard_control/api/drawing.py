@@ -28,6 +28,14 @@ def plain_table(first: str, *others: str) -> Table:
     return table
 
 
+def facts_table() -> Table:
+    """Return a table of names and values without a head; a value, such as a path, is never cut."""
+    facts = Table.grid(padding=(0, 2))
+    facts.add_column(no_wrap=True)
+    facts.add_column(overflow="fold")
+    return facts
+
+
 def counts_text(counts: Mapping[str, int]) -> str:
     """Return the counts as a person reads them, the first ten of them."""
     return listed([f"{name} {count:,}" for name, count in counts.items()], 10)

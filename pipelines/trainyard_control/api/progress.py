@@ -166,7 +166,7 @@ class SweepScreen(TrialScreen):
         """Show what the trial gave."""
         marks = {"complete": "[green]✓[/]", "failed": "[red]✗[/]"}
         text = f"{self._metric} {trial.metric:.4f}" if trial.metric is not None else trial.why or trial.state
-        seconds = "" if trial.state == "left_out" else f", {trial.seconds:.1f} s"
+        seconds = "" if trial.state == "skipped" else f", {trial.seconds:.1f} s"
         star = " ← best so far" if best is not None and best.number == trial.number else ""
         self._console.print(
             f"{marks.get(trial.state, '[yellow]–[/]')} {trial.number + 1}/{self._count}  {escape(values_text(trial))}  "
@@ -188,7 +188,7 @@ class BenchScreen(TrialScreen):
         share = speed.examples_per_second / base.examples_per_second
         self._console.print(f"[green]✓[/] {speed.setting}: {speed.examples_per_second:,.0f} examples/s, {share:.2f} ×")
 
-    def setting_left_out(self, setting: str, why: str) -> None:
+    def setting_skipped(self, setting: str, why: str) -> None:
         """Say why it is left out."""
         self._console.print(f"[yellow]–[/] {setting}: left out: {escape(why)}", soft_wrap=True)
 

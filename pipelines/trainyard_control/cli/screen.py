@@ -12,7 +12,7 @@ from rich.table import Table
 from trainyard.contract.artifacts.gate import Interval
 from trainyard.contract.training.prediction import Prediction
 from trainyard.storage import storage
-from trainyard_control.api.drawing import plain_table, table_console
+from trainyard_control.api.drawing import facts_table, plain_table, table_console
 from trainyard_control.api.run import Run
 
 
@@ -37,9 +37,7 @@ def show(run: Run) -> None:
 
 def _facts_of(record: dict[str, Any], network: str | None) -> Table:
     data, train = record["data"], record["train"]
-    facts = Table.grid(padding=(0, 2))
-    facts.add_column(no_wrap=True)
-    facts.add_column(overflow="fold")  # a path is never cut
+    facts = facts_table()
     if data:
         counts = [f"{data[name]:,} {name}" for name in ("train", "eval", "test", "quarantined")]
         facts.add_row("data", " · ".join(counts))
@@ -106,7 +104,7 @@ def _gates(gate: dict[str, Any]) -> list[Table]:
 
 
 def _on(split: str | None) -> str:
-    return f"{split} split" if split else "as told"
+    return f"{split} split" if split else "as reported"
 
 
 def _gate(split: str | None, thresholds: list[dict[str, Any]]) -> Table:

@@ -56,7 +56,7 @@ def cancelled_nodes(workflows: Iterable[Manifest]) -> set[str]:
     return {name for of_run in nodes for name, node in of_run.items() if node.get("message") == _DEADLINE}
 
 
-def given_up(workflows: Iterable[Manifest]) -> dict[str, str]:
+def stop_reasons(workflows: Iterable[Manifest]) -> dict[str, str]:
     """Return, by the node of a step's last attempt, what Argo says of there being no further one."""
     nodes = [node for workflow in workflows for node in (workflow.get("status", {}).get("nodes") or {}).values()]
     return {

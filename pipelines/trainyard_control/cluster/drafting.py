@@ -62,7 +62,7 @@ def draft(nodes: list[Manifest]) -> str:
     """
     platform = _platform(nodes)
     pools: dict[str, Pool] = {}
-    blocks, left_out = [], []
+    blocks, skipped = [], []
     for group in _groups(nodes):
         try:
             fields = _fields(group, platform)
@@ -73,7 +73,7 @@ def draft(nodes: list[Manifest]) -> str:
                 if isinstance(error, ValidationError)
                 else str(error)
             )
-            left_out.append(f"# {group.name} ({group.nodes} nodes) is left out: {' '.join(why.split())}")
+            skipped.append(f"# {group.name} ({group.nodes} nodes) is left out: {' '.join(why.split())}")
             continue
         if machines.faults(pool, platform):  # a type that the catalog knows otherwise: the nodes themselves are right
             del fields["machine"]
@@ -81,7 +81,7 @@ def draft(nodes: list[Manifest]) -> str:
         pools[group.name] = pool
         blocks.append(_block(group, fields))
     if not pools:
-        raise ConfigurationError("\n".join(["no node of this cluster can be used.", *left_out]))
+        raise ConfigurationError("\n".join(["no node of this cluster can be used.", *skipped]))
     variants = sorted({pool.variant for pool in pools.values()})
     head = [
         "# Drafted by `trainyard pools --from-cluster`. Complete storage and images; "
@@ -94,7 +94,7 @@ def draft(nodes: list[Manifest]) -> str:
         "pools:",
     ]
     tail = ["placement:", *(f"  {step}: {name}" for step, name in _placement(pools).items())]
-    return "\n".join([*head, *blocks, *left_out, *tail]) + "\n"
+    return "\n".join([*head, *blocks, *skipped, *tail]) + "\n"
 
 
 def _platform(nodes: list[Manifest]) -> Platform:

@@ -51,7 +51,7 @@ def advice(code: ExitCode, again: str = "submit again") -> str:
 class Evidence:
     """All that is known of one pod. nodes and pods are None if they may not be listed, expected if there was no plan.
 
-    run_ends: when its run's own deadline is, '' without one. given_up: Argo's reason to start no further attempt.
+    run_ends: when its run's own deadline is, '' without one. stop_reason: Argo's reason to start no further attempt.
     again: what starts the pod's work again if it has failed, as a sentence, '' if nothing does. cancelled: it ended
     with its run.
     """
@@ -63,7 +63,7 @@ class Evidence:
     log: str = ""
     expected: Expectation | None = None
     run_ends: str = ""
-    given_up: str = ""
+    stop_reason: str = ""
     again: str = ""
     cancelled: bool = False
 
@@ -175,7 +175,7 @@ def _failed(failed: Finding, diagnosis: Diagnosis, evidence: Evidence) -> Findin
         sentence = argo.deadline_sentence(evidence.pod, evidence.run_ends)
         return replace(failed, cause="deadline", sentence=sentence, code=ExitCode.INFRASTRUCTURE)
     exited = _exited(failed, end, evidence)
-    if argo.ran_out_of_time(evidence.given_up):
+    if argo.ran_out_of_time(evidence.stop_reason):
         return replace(exited, sentence=f"{exited.sentence.rstrip('.')}. It was not tried again: {argo.BOUND}")
     return exited
 

@@ -58,7 +58,7 @@ def evidence(
 ) -> list[Evidence]:
     """Return all that the cluster says of each of `pods`, as far as the caller may read it."""
     ends = next((text for workflow in workflows if (text := argo.run_ends(workflow))), "")
-    given_up = argo.given_up(workflows)
+    stop_reasons = argo.stop_reasons(workflows)
     replaced = {_name(job) for job in jobs if _replaces(job)}
     retried, cancelled = argo.retried(workflows), argo.cancelled_nodes(workflows)
     unscheduled = any(not pod["spec"].get("nodeName") for pod in pods)
@@ -73,7 +73,7 @@ def evidence(
             log=_log(cluster, pod),
             expected=expected,
             run_ends=ends,
-            given_up=given_up.get(argo.node_of(pod), ""),
+            stop_reason=stop_reasons.get(argo.node_of(pod), ""),
             again=_again(pod, replaced, retried),
             cancelled=argo.node_of(pod) in cancelled,
         )

@@ -94,13 +94,15 @@ def step_process(
     Ctrl-C and SIGTERM of this process go on to the step, and nothing of it runs on when the block ends. stop: what
     passes them on to it if this is not the main thread.
     """
-    arguments = (step, [f"--{name.replace('_', '-')}={value}" for name, value in options.items()], cores)
-    with forked(_step, arguments, step, stop or Stop()) as running:
+    arguments = (step, [f"--{name.replace('_', '-')}={value}" for name, value in options.items()])
+    with forked(_step, arguments, step, stop or Stop(), cores) as running:
         yield running
 
 
 @contextmanager
-def forked(target: Callable[..., None], arguments: tuple[Any, ...], name: str, stop: Stop) -> Iterator[Running]:
+def forked(
+    target: Callable[..., None], arguments: tuple[Any, ...], name: str, stop: Stop, cores: frozenset[int] | None = None
+) -> Iterator[Running]:
     """Run `target` as `step_process` runs a step, in a process that has TensorFlow imported.
 
     Its temporary files are gone when the block ends: the process ends without Python's clean-up, or is killed, and
@@ -109,7 +111,7 @@ def forked(target: Callable[..., None], arguments: tuple[Any, ...], name: str, s
     children: list[ChildProcess] = []
     # Around the start of the process: else a signal in between would leave it running.
     with cache.temporary_folder() as temporary, on_sigterm(stop.terminate):
-        arguments = (target, arguments, dict(os.environ), temporary)
+        arguments = (target, arguments, dict(os.environ), temporary, cores)
         try:
             with _STARTING:
                 if stop.interrupted.is_set():
@@ -145,18 +147,24 @@ def _main_hidden() -> Iterator[None]:
         sys.modules["__main__"] = main
 
 
-def _run(target: Callable[..., None], arguments: tuple[Any, ...], environment: dict[str, str], temporary: Path) -> None:
+def _run(
+    target: Callable[..., None],
+    arguments: tuple[Any, ...],
+    environment: dict[str, str],
+    temporary: Path,
+    cores: frozenset[int] | None,
+) -> None:
     """Call `target` with the variables of `environment`: a notebook may have set them since the fork server started."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    if cores is not None:
+        os.sched_setaffinity(0, cores)
     os.environ.update(environment)
     os.environ["TMPDIR"] = tempfile.tempdir = str(temporary)
     os.environ[cache.CACHE] = str(temporary.parent)  # else it would be in `temporary`
     target(*arguments)
 
 
-def _step(step: str, command_line: list[str], cores: frozenset[int] | None) -> None:
+def _step(step: str, command_line: list[str]) -> None:
     """Run the step in the new process as `python -m trainyard.steps.<step>` would."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    if cores is not None:
-        os.sched_setaffinity(0, cores)
     module = importlib.import_module(f"trainyard.steps.{step}.run")
     importlib.import_module("trainyard.runtime.step").main(module.run, command_line)

@@ -13,7 +13,8 @@ from trainyard.contract.training.passes import MEMORY_BYTES
 from trainyard.errors import ConfigurationError, TrainyardError
 from trainyard.spec.recipe import Recipe
 from trainyard.spec.tables.columns import Date, Numeric, Text
-from trainyard.storage import storage, tar
+from trainyard.storage import tar
+from trainyard_control.planning import records
 
 # Source: the data sets that scikit-learn carries, load_digits and load_breast_cancer.
 _BUNDLED = {"digits": (1797, 10), "breast_cancer": (569, 2)}
@@ -60,23 +61,13 @@ def find(recipe: Recipe, document: Examples | None, examples: int | None) -> Dat
 
 def last_preprocessed(recipe: Recipe, root: str) -> Examples | None:
     """Return the manifest that this very source gave, else the newest that any gave, None if there is none."""
-    folder = storage.join(root, recipe.name, "preprocess")
-    uris = [storage.join(folder, key) for key in storage.children(folder)]
-    if not uris:
-        return None
+    uris = records.outputs(root, recipe.name, "preprocess")
     exact = ""
     if len(uris) > 1 and "://" not in (recipe.data.path or ""):  # a bucket's objects take too long to list
         with suppress(TrainyardError):
             exact = keys.output_uri(root, recipe, "preprocess", keys.fingerprint(recipe))
-    if "://" not in root:
-        uris.sort(key=lambda uri: Path(uri).stat().st_mtime)
-    for uri in [exact, *reversed(uris)]:
-        if uri in uris:
-            try:
-                return Examples.read(uri)
-            except TrainyardError:
-                continue
-    return None
+    by_preference = (uri for uri in [exact, *reversed(uris)] if uri in uris)
+    return next(records.readable(Examples, by_preference), None)
 
 
 def _from_source(recipe: Recipe, examples: int | None) -> DataSummary:
@@ -98,7 +89,7 @@ def _from_source(recipe: Recipe, examples: int | None) -> DataSummary:
 
 
 def _counted(recipe: Recipe, examples: int | None) -> tuple[int, int, str]:
-    """Return the records of a local source, its classes (two if they are not told), and how they were counted."""
+    """Return the records of a local source, its classes (two if they are unknown), and how they were counted."""
     path = recipe.data.path or ""
     is_here = "://" not in path and Path(path).exists()
     if recipe.data.format == "image_folder" and is_here and (counted := _pictures(recipe, Path(path))):
@@ -121,7 +112,7 @@ def _pictures(recipe: Recipe, path: Path) -> tuple[int, int, str] | None:
     """Return as `_counted` what lies in folders and archives, by the first headers of these; None if nothing does."""
     roots = [path]
     if recipe.data.split.by == "folder" and path.is_dir():
-        roots = [each for each in path.iterdir() if pictures.split_of(tar.as_folder(each.name)) == "train"]
+        roots = [folder for folder in path.iterdir() if pictures.split_of(tar.as_folder(folder.name)) == "train"]
     total, classes, origin = 0, set[str](), "files counted"
     files = [(root, file) for root in roots for file in (root.rglob("*") if root.is_dir() else [root])]
     archives = sum(tar.is_archive(file.name) for _, file in files)

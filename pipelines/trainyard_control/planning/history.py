@@ -25,7 +25,7 @@ class History:
 
 
 def read_history(environment: Environment, recipe: Recipe) -> History:
-    """Return what the environment's storage remembers; of a bucket, what it told in BUCKET_SECONDS."""
+    """Return what the environment's storage remembers; of a bucket, what it answers within BUCKET_SECONDS."""
     history, root = History(), environment.storage
     if "://" not in root:
         _read(environment, recipe, history)

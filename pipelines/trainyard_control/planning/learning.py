@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-# Standard deviations of those logarithms, chosen, for want of enough runs to estimate them.
+# Standard deviations of those logarithms, chosen, because there are too few runs to estimate them.
 HARDWARE = {"published": 0.25, "gpu": 0.35, "tpu": 0.5, "CPU": 0.5}
 # Hardware whose published runs the roofline meets within a quarter, see docs/experiments/published.md.
 PUBLISHED = (

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import TypeVar
 
 from trainyard.contract.artifacts.train import Training
+from trainyard.contract.document import Document
 from trainyard.errors import TrainyardError
 from trainyard.spec.hardware.catalog import named
 from trainyard.storage import storage
 from trainyard_control.planning import sites
 from trainyard_control.planning.learning import Observation
 from trainyard_control.planning.roofline import ExampleCost, Site, communication_seconds, step_seconds
+
+_Document = TypeVar("_Document", bound=Document)
 
 MOST = 200  # chosen: recorded runs of one recipe that are read, the last by name
 
@@ -25,14 +31,24 @@ def observations(root: str, one_machine: bool) -> Iterator[Observation]:
             yield from _observed(training, one_machine)
 
 
+def outputs(root: str, recipe: str, step: str) -> list[str]:
+    """Return where the outputs of `step` are, the newest last; those of a bucket by name."""
+    folder = storage.join(root, recipe, step)
+    uris = [storage.join(folder, key) for key in storage.children(folder)]
+    return uris if "://" in root else sorted(uris, key=lambda uri: Path(uri).stat().st_mtime)
+
+
+def readable(document: type[_Document], uris: Iterable[str]) -> Iterator[_Document]:
+    """Yield the documents of the committed outputs `uris`, without those of other versions of Trainyard."""
+    for uri in uris:
+        with suppress(TrainyardError):
+            yield document.read(uri)
+
+
 def trainings(root: str, recipe: str) -> Iterator[Training]:
     """Yield the trainings of `recipe` that are committed below the storage `root`."""
     folder = storage.join(root, recipe, "train")
-    for key in storage.children(folder)[-MOST:]:
-        try:
-            yield Training.read(storage.join(folder, key))
-        except TrainyardError:
-            continue
+    yield from readable(Training, (storage.join(folder, key) for key in storage.children(folder)[-MOST:]))
 
 
 def _observed(training: Training, one_machine: bool) -> Iterator[Observation]:
@@ -42,7 +58,7 @@ def _observed(training: Training, one_machine: bool) -> Iterator[Observation]:
         return
     activations = training.activations_per_example
     # A training of an earlier version did not count what is kept; then about what all layers put out is.
-    saved = training.kept_per_example or activations
+    saved = training.saved_activations_per_example or activations
     work = ExampleCost(
         training.parameters, training.flops_per_example, activations, saved, backbone_share=training.backbone_share
     )

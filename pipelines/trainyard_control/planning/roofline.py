@@ -32,15 +32,15 @@ NETWORK_SHARE = 0.5
 class ExampleCost:
     """What one example costs a network; operations are those of a whole step, the mean over the epochs.
 
-    activations: the numbers that its layers put out; kept: those of them that the backward pass reads, if all layers
-    learn. backbone_share: the share of the epochs in which they do; else only the last one does, with `head` of the
-    parameters.
+    activations: the numbers that its layers put out; saved_activations: those of them that the backward pass reads, if
+    all layers learn. backbone_share: the share of the epochs in which they do; else only the last one does, with `head`
+    of the parameters.
     """
 
     parameters: int
     flops_per_example: float
     activations_per_example: float
-    kept_per_example: float
+    saved_activations_per_example: float
     head: int = 0
     backbone_share: float = 1.0
 
@@ -67,7 +67,7 @@ class Site:
     cores: float
     flops: float
     memory_bandwidth: float
-    bytes_each: int = 4
+    bytes_per_number: int = 4
     memory_bytes: float | None = None
     link: float | None = None
     network: float | None = None
@@ -92,9 +92,9 @@ def step_seconds(work: ExampleCost, batch: int, site: Site, slices: int = 1) -> 
     """
     examples = batch / slices / site.replicas
     compute = examples * work.flops_per_example / site.flops
-    written = work.kept_per_example if site.fused else work.activations_per_example
+    written = work.saved_activations_per_example if site.fused else work.activations_per_example
     crossings = FORWARD_PASSES + work.backbone_share * (ACTIVATION_PASSES - FORWARD_PASSES)
-    moved = examples * written * crossings * site.bytes_each
+    moved = examples * written * crossings * site.bytes_per_number
     weights = 4 * (work.learning * WEIGHT_PASSES + work.parameters - work.learning)
     memory = (moved + weights) / site.memory_bandwidth
     if site.cpu:
@@ -126,16 +126,16 @@ def needed_bytes(work: ExampleCost, batch: int, site: Site, slices: int = 1) -> 
 
     slices: as for `step_seconds`; from two on, the gradients of those before are held as well.
     """
-    return _held_bytes(work.kept_per_example if work.backbone_share else 0, work, batch, site, slices)
+    return _device_bytes(work.saved_activations_per_example if work.backbone_share else 0, work, batch, site, slices)
 
 
 def most_bytes(work: ExampleCost, batch: int, site: Site, slices: int = 1) -> float:
     """Return the memory that a device takes if nothing is fused and every layer's output is held."""
-    return _held_bytes(work.activations_per_example, work, batch, site, slices)
+    return _device_bytes(work.activations_per_example, work, batch, site, slices)
 
 
-def _held_bytes(numbers: float, work: ExampleCost, batch: int, site: Site, slices: int) -> float:
-    activations = batch / slices / site.replicas * numbers * site.bytes_each
+def _device_bytes(numbers: float, work: ExampleCost, batch: int, site: Site, slices: int) -> float:
+    activations = batch / slices / site.replicas * numbers * site.bytes_per_number
     learning = work.parameters if work.backbone_share else work.head
     return activations + 4.0 * work.parameters + (12.0 if slices == 1 else 16.0) * learning
 

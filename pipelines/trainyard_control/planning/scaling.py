@@ -102,7 +102,7 @@ def plan(
             f"--scale: a step of Vertex AI Pipelines is one machine, so {environment.name} has no workers to add. "
             "Name an environment of Kubeflow."
         )
-    name, site, workers = _place(recipe, environment)
+    name, site, workers = _training_site(recipe, environment)
     batch = recipe.train.batch_size // workers
     if recipe.train.batch_size % (workers * site.devices):
         raise ConfigurationError(
@@ -131,7 +131,7 @@ def plan(
     return ScalingForecast(name, site, parts, curve(parts, work, site, most), largest)
 
 
-def _place(recipe: Recipe, environment: Environment) -> tuple[str, Site, int]:
+def _training_site(recipe: Recipe, environment: Environment) -> tuple[str, Site, int]:
     """Return where the training is placed, a site of several workers there, and how many share the batch."""
     if environment.target == "local":
         here = sites.here(recipe)

@@ -54,7 +54,7 @@ def run(sweep: Sweep, listener: ClusterListener, pending_limit: float, runs: Kub
     `sweep.run`, and as what `runs` asks the servers.
     """
     require_room(sweep)
-    _submission(sweep, Trial(number=sweep.count - 1, values={}))  # a name or a path that no run can have is told first
+    _submission(sweep, Trial(number=sweep.count - 1, values={}))  # refuses a name or a path that no run can have
     require_possible(sweep)
     with storage.lease(sweep.folder):
         study = Study(sweep)

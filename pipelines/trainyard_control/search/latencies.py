@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import tempfile
 from importlib import import_module
@@ -60,7 +59,7 @@ def _measure(
     function: str, arguments: tuple[str, ...], cores: frozenset[int] | None, stop: Stop
 ) -> tuple[list[float | None], str]:
     """Return the milliseconds that `function` of trainyard.models.costs.answers measures, and why there are no more."""
-    with forked(_call, (function, arguments, cores), "latency", stop) as running:
+    with forked(_call, (function, arguments), "latency", stop, cores) as running:
         lines = list(running.child.lines)
         code = running.wait()
     if running.preempted.is_set() or code == -signal.SIGTERM:
@@ -72,11 +71,8 @@ def _measure(
     return answers, failure.message if failure else (lines[-1].strip()[:300] if lines else "no reason given")
 
 
-def _call(function: str, arguments: tuple[str, ...], cores: frozenset[int] | None) -> None:
+def _call(function: str, arguments: tuple[str, ...]) -> None:
     """Measure in the new process, which has TensorFlow imported; this one never has."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    if cores is not None:
-        os.sched_setaffinity(0, cores)
     try:
         getattr(import_module("trainyard.models.costs.answers"), function)(*arguments)
     except TrainyardError as error:

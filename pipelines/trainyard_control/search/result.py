@@ -42,9 +42,9 @@ class Result:
         return LARGER_MAIN_IS_BETTER[self.recipe.task]
 
     @property
-    def left_out(self) -> int:
+    def skipped(self) -> int:
         """How many networks were left out by the latency's budget."""
-        return sum(trial.draws + (trial.state == "left_out") for trial in self.trials)
+        return sum(trial.draws + (trial.state == "skipped") for trial in self.trials)
 
     def _repr_html_(self) -> str:
         return framed(self.page())

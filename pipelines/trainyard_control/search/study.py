@@ -36,7 +36,7 @@ _WARM_UP = 0.25  # chosen: share of the epochs before which no trial is left
 _STATES = {
     "complete": TrialState.COMPLETE,
     "pruned": TrialState.PRUNED,
-    "left_out": TrialState.PRUNED,  # a failed one would teach the sampler nothing
+    "skipped": TrialState.PRUNED,  # a failed one would teach the sampler nothing
     "failed": TrialState.FAIL,
 }
 _TRIALS = TypeAdapter(list[Trial])
@@ -127,7 +127,7 @@ class Study:
         self.sweep, self._stored = sweep, stored
         self.trials = _read(sweep.folder) if stored else []
         self._lock = threading.RLock()
-        self._left_out: list[dict[str, Any]] = []
+        self._skipped: list[dict[str, Any]] = []
         done = [trial for trial in self.trials if trial.state != "begun"]
         ended = {trial.number for trial in done}
         self._waiting = [number for number in range(sweep.count) if number not in ended]
@@ -144,7 +144,7 @@ class Study:
             if self.sweep.combinations is not None:
                 return None
             self.optuna.tell(drawn, state=TrialState.PRUNED)
-            self._left_out.append(trial.values)
+            self._skipped.append(trial.values)
             self.trials[trial.number] = trial.model_copy(update={"values": {}, "draws": trial.draws + 1})
             return self._begin(trial.number)
 
@@ -177,7 +177,7 @@ class Study:
 
     @property
     def importance(self) -> dict[str, float]:
-        """The share of the differences in the metric that each parameter makes, if it can be told."""
+        """The share of the differences in the metric that each parameter makes, if it can be computed."""
         complete = [trial for trial in self.optuna.trials if trial.state == TrialState.COMPLETE]
         if len(complete) < 2 or len({trial.value for trial in complete}) < 2:
             return {}
@@ -200,7 +200,7 @@ class Study:
             fixed = {}
         if fixed:
             self.optuna.enqueue_trial(_parameters(dimensions, fixed))
-        tried = [other.values for other in self.trials if other.number != number] + self._left_out
+        tried = [other.values for other in self.trials if other.number != number] + self._skipped
         for redraws in reversed(range(_REDRAWS)):
             drawn = self.optuna.ask()
             values = {dimension.key: dimension.suggest(drawn) for dimension in dimensions}

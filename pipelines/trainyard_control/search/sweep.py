@@ -148,7 +148,7 @@ def _within_budget(
             break
         if draw == _DRAWS or (other := study.again(trial, drawn)) is None:
             why = f"an answer takes {took:.3g} ms on one core, and the budget is {budget:g} ms"
-            return trial.model_copy(update={"state": "left_out", "milliseconds": took, "why": why}), drawn
+            return trial.model_copy(update={"state": "skipped", "milliseconds": took, "why": why}), drawn
         trial, drawn = other
     return trial.model_copy(update={"milliseconds": took}), drawn
 

@@ -30,7 +30,7 @@ class Trial(Part):
 
     number: int
     values: dict[str, Any]
-    state: Literal["begun", "complete", "pruned", "failed", "left_out"] = "begun"
+    state: Literal["begun", "complete", "pruned", "failed", "skipped"] = "begun"
     metric: float | None = None
     eval_loss: float | None = None
     best_epoch: int = 0

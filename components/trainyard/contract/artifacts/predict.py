@@ -10,14 +10,14 @@ from trainyard.contract.document import Document, Part
 class PredictionCounts(Part):
     """What was predicted of the input.
 
-    reasons: how many inputs were rejected, by reason. classes: how many of each were predicted. left_out: files of the
+    reasons: how many inputs were rejected, by reason. classes: how many of each were predicted. ignored: files of the
     input that are of no kind that is read.
     """
 
     model: str
     kind: str
     files: int
-    left_out: list[str]
+    ignored: list[str]
     predicted: int
     rejected: int
     reasons: dict[str, int]

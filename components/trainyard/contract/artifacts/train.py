@@ -103,9 +103,9 @@ class Training(Document):
     engine is what trained; measured are the devices of the chief, versions those of the engine and of what drives them.
 
     For the planner: hardware is what one device is (GPU: its product name), cores those of this worker; of one example,
-    flops_per_example are the operations of a step, activations the numbers that its layers put out, kept those of
-    them that the backward pass reads (0: not counted); backbone_share is the share of the epochs in which all layers
-    learn, and not the last one alone. finished: ISO time. xla: whether XLA compiled the steps.
+    flops_per_example are the operations of a step, activations the numbers that its layers put out, saved_activations
+    those of them that the backward pass reads (0: not counted); backbone_share is the share of the epochs in which all
+    layers learn, and not the last one alone. finished: ISO time. xla: whether XLA compiled the steps.
     warm_start: the champion's version whose weights came first, '' if they were the model's own. weights: as
     model.weights of the recipe. teacher: the version whose answers were learned, '' if none.
     command: the program of the recipe's own that trained, if one did. What it did not tell is 0 then, or empty; the
@@ -152,7 +152,7 @@ class Training(Document):
     cores: int = 0
     flops_per_example: float = 0.0
     activations_per_example: int = 0
-    kept_per_example: int = 0
+    saved_activations_per_example: int = 0
     backbone_share: float = 1.0
     finished: str = ""
     xla: bool = False

@@ -129,7 +129,7 @@ def _kind(statistics: FeatureStatistics) -> str:
 def _moved_classes(before: Statistics, now: Statistics, bounds: Bounds) -> Movement:
     old, new = _Shares.of_classes(before), _Shares.of_classes(now)
     apart = _text_distance(old, new)
-    sentences = _frequencies(LABEL, old, new, bounds.max_frequency_change) + _left(LABEL, apart, bounds)
+    sentences = _frequencies(LABEL, old, new, bounds.max_frequency_change) + _out_of_bounds(LABEL, apart, bounds)
     return Movement(feature=LABEL, distance=apart, shift=None, missing=None, sentences=sentences)
 
 
@@ -150,7 +150,7 @@ def _movement(name: str, old: FeatureStatistics, new: FeatureStatistics, bounds:
         # A column that held one value has no spread: any other value is then a drift.
         if difference > bounds.max_mean_shift * std:
             sentences.append(f"{name}: mean {old.mean:g} before, {new.mean:g} now (standard deviation {std:g})")
-    sentences += _left(name, apart, bounds)
+    sentences += _out_of_bounds(name, apart, bounds)
     return Movement(feature=name, distance=apart, shift=shift, missing=(missing[0], missing[1]), sentences=sentences)
 
 
@@ -174,7 +174,7 @@ def _text_distance(old: _Shares, new: _Shares) -> Distance:
     return distance([*before, max(0.0, 1 - sum(before))], [*now, max(0.0, 1 - sum(now))])
 
 
-def _left(name: str, apart: Distance | None, bounds: Bounds) -> list[str]:
+def _out_of_bounds(name: str, apart: Distance | None, bounds: Bounds) -> list[str]:
     if apart is None:
         return []
     sentences = []

@@ -68,13 +68,13 @@ def published(wanted: TimeTo, examples: Examples | None) -> list[PublishedTime]:
 def times(wanted: TimeTo) -> list[PublishedTime]:
     """Return what others published of the very accuracy that is `wanted`, on ImageNet, fastest first."""
     table = _table()
-    found = []
+    rows = []
     for row in table.rows:
         source = table.sources[row.source]
         if (source.metric, source.reach) == (wanted.metric, wanted.reach):
             about = {"source": f"{row.source}, {source.about}", "address": source.address}
-            found.append(PublishedTime(**about | row.model_dump(exclude={"source"})))
-    return sorted(found, key=lambda row: row.hours)
+            rows.append(PublishedTime(**about | row.model_dump(exclude={"source"})))
+    return sorted(rows, key=lambda row: row.hours)
 
 
 @cache

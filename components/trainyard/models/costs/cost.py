@@ -30,14 +30,14 @@ _LINEAR = (
 class Cost:
     """What one example costs a network.
 
-    flops: of a training step, forward and backward. activations: the numbers that all layers put out. kept: those of
-    them that the backward pass reads again, and which therefore stay in memory until then.
+    flops: of a training step, forward and backward. activations: the numbers that all layers put out.
+    saved_activations: those of them that the backward pass reads again, and which therefore stay in memory until then.
     """
 
     parameters: int
     flops_per_example: float
     activations_per_example: int
-    kept_per_example: int
+    saved_activations_per_example: int
 
 
 def cost(model: keras.Model) -> Cost:

@@ -22,7 +22,7 @@ Chosen: by the pigeonhole principle such looks have at least one of 8 bands of 1
 _BANDS = 8
 _PLAIN = 12  # chosen: with fewer bits set (or unset) the picture is plain, and looks like any other plain one
 _CROWD = 500  # chosen: of a larger group with a band in common, only neighbours by the rest of the bits are compared
-_MOST = 1_000_000  # chosen: pairs that are told apart, in some 200 MB; with more of them the rest is not looked for
+_MOST = 1_000_000  # chosen: pairs that are compared, in some 200 MB; with more of them the rest is not looked for
 _SHOWN = 20
 _SIDE = 9
 

@@ -34,7 +34,7 @@ _LONGEST = 40  # characters of a cell in a message; chosen
 _EPOCH = datetime.date(1970, 1, 1)
 
 Mask = NDArray[np.bool_]
-Place = tuple[str, int, str]
+Position = tuple[str, int, str]
 
 
 @dataclass
@@ -42,7 +42,7 @@ class Misfit:
     """How many rows do not fit in one way, and those that come first by name: (file, row, what it holds)."""
 
     rows: int = 0
-    such_as: list[Place] = field(default_factory=list)
+    such_as: list[Position] = field(default_factory=list)
 
     def merge(self, other: Misfit) -> None:
         """Count what `other` counted."""
@@ -96,7 +96,7 @@ def check_rows(schema: TableSchema | PictureSchema, rows: Rows) -> Conformity:
     """Return how `rows` fit `schema`."""
     if isinstance(schema, PictureSchema):
         return _check_pictures(schema, rows)
-    file = _place_of(rows.name(0))[0] if rows.count else ""
+    file = _position(rows.name(0))[0] if rows.count else ""
     result = Conformity(rows=rows.count)
     result.absent = {name: file for name in schema.columns if name not in rows.columns}
     if schema.other_columns == "refused":
@@ -198,7 +198,7 @@ def _check_pictures(schema: PictureSchema, rows: Rows) -> Conformity:
 def _note(result: Conformity, key: tuple[str, str], wrong: Mask, text: Callable[[int], str], rows: Rows) -> None:
     indices = np.flatnonzero(wrong).tolist()
     if indices:
-        first = heapq.nsmallest(SUCH_AS, ((_place_of(rows.name(index)), index) for index in indices))
+        first = heapq.nsmallest(SUCH_AS, ((_position(rows.name(index)), index) for index in indices))
         examples = [(*row, _shown(text(index))) for row, index in first]
         result.note(*key, Misfit(len(indices), examples))
 
@@ -208,12 +208,12 @@ def _is_in(texts: Any, values: Sequence[str]) -> Mask:
     return np.asarray(allowed.to_numpy(zero_copy_only=False), bool)
 
 
-def _place_of(source: str) -> tuple[str, int]:
+def _position(source: str) -> tuple[str, int]:
     file, _, row = source.rpartition(":")
     return (file, int(row)) if file and row.isascii() and row.isdecimal() else (source, 0)
 
 
-def _name(cell: Place) -> str:
+def _name(cell: Position) -> str:
     return f"{cell[0]}:{cell[1]}" if cell[1] else cell[0]
 
 

@@ -22,7 +22,7 @@ TOP = 20
 """Most frequent values that are kept of a column. Chosen, as preprocess does."""
 
 SHARES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
-"""The quantiles that are told."""
+"""The quantiles of a profile."""
 
 DRAWN = 64
 """Most bins of a histogram in a document. Chosen."""

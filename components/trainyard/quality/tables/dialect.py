@@ -1,4 +1,4 @@
-"""How the cells of a CSV file stand, as each of its parsers is told."""
+"""How the cells of a CSV file are separated and quoted, as each of its parsers takes it."""
 
 from __future__ import annotations
 

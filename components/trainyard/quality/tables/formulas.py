@@ -20,8 +20,8 @@ from trainyard.spec.tables.formula import BIN, MOST_BINS, Cell, Constant, Node, 
 class Derived:
     """What `data` derives from a batch of texts by column, all of one length.
 
-    texts: the derived columns as texts, empty where a value is missing. left: the rows that `where` keeps. mistyped:
-    by column, the rows in which a number is expected and another text was found.
+    texts: the derived columns as texts, empty where a value is missing. selected: the rows that `where` keeps.
+    mistyped: by column, the rows in which a number is expected and another text was found.
     """
 
     def __init__(self, data: Data, texts: Mapping[str, Any]) -> None:
@@ -29,9 +29,9 @@ class Derived:
         self.mistyped: dict[str, Mask] = {}
         self._numbers = functools.cache(self._read_numbers)
         rows = len(next(iter(texts.values())))
-        self.left: Mask = np.ones(rows, np.bool_) if data.where is None else self._true(parse(data.where))
+        self.selected: Mask = np.ones(rows, np.bool_) if data.where is None else self._true(parse(data.where))
         for wrong in self.mistyped.values():
-            self.left |= wrong  # whether it is to be read is not known, so it is bad
+            self.selected |= wrong  # whether it is to be read is not known, so it is bad
         self.texts = {name: _as_text(self._value(parse(text))) for name, text in data.derive.items()}
 
     def _true(self, node: Node) -> Mask:
@@ -69,8 +69,8 @@ def with_derived(batch: RowBatch, data: Data) -> RowBatch:
             raise DataError(f"{batch.file}: no column '{name}'.{did_you_mean(name, names)} Correct the recipe's data.")
     derived = Derived(data, {name: batch.columns[name] for name in names})
     columns = {name: batch.columns[name] for name in names} | derived.texts
-    remaining = pa.RecordBatch.from_pydict(columns).filter(pa.array(derived.left))
-    return RowBatch(batch.file, remaining, batch.rows[derived.left])
+    remaining = pa.RecordBatch.from_pydict(columns).filter(pa.array(derived.selected))
+    return RowBatch(batch.file, remaining, batch.rows[derived.selected])
 
 
 def _bins(numbers: Any, width: Any) -> Any:

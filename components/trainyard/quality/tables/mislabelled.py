@@ -1,7 +1,7 @@
 """Finds rows that the other columns take for another class than their label names: likely mislabelled, or rare.
 
-Naive Bayes foretells the class of each row from all others: its own share in the counts is taken away, so no row
-vouches for itself. A row is named only if it is among those foretold so surely that nearly all of them agree.
+Naive Bayes predicts the class of each row from all others: its own share in the counts is taken away, so no row
+vouches for itself. A row is named only if it is among those predicted so surely that nearly all of them agree.
 Source: C. Northcutt et al., Confident Learning, arXiv:1911.00068, for judging labels by out-of-sample predictions, and
 for a threshold that each class has of its own.
 """
@@ -19,15 +19,15 @@ from trainyard.quality.tables.giveaway import are_enough, codes, groups
 
 _CLASSES = 50  # chosen: of more, few have rows enough in a sample
 _TOGETHER = 100  # chosen: rows, by their margins, among which agreement is counted
-_AGREE = 0.95  # chosen: of all that are foretold so surely; so up to one label in twenty may be wrong
+_AGREE = 0.95  # chosen: of all that are predicted so surely; so up to one label in twenty may be wrong
 _AGREE_TOGETHER = 0.9  # chosen: of a hundred of them, for some have more wrong ones by chance
 
 
 @dataclass(frozen=True)
 class Suspect:
-    """A row, by its place in the table, its label and the class that the other columns name."""
+    """A row, by its position in the table, its label and the class that the other columns name."""
 
-    place: int
+    position: int
     label: str
     likely: str
 
@@ -74,7 +74,7 @@ def _scores(labels: NDArray[np.int64], columns: list[NDArray[np.int64]], classes
 
 
 def _sure(rows: NDArray[np.int64], agree: NDArray[np.bool_], margins: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Return those of `rows`, foretold as one class, with margins so large that nearly all rows beside them `agree`."""
+    """Return those of `rows`, predicted as one class, with margins so large that nearly all rows around `agree`."""
     ordered = rows[np.argsort(-margins[rows], kind="stable")]
     together = agree[ordered[: len(ordered) // _TOGETHER * _TOGETHER]].reshape(-1, _TOGETHER).mean(axis=1)
     before = np.cumsum(together) / np.arange(1, len(together) + 1)

@@ -133,8 +133,8 @@ class _ColumnCounters:
     def mislabelled(self, drawn: dict[str, Cells], label: str) -> list[tuple[str, str, str]]:
         """Return the name, the label and the likely class of each suspicious row of those `drawn`, the surest first."""
         assert self.sample is not None  # noqa: S101 - there are rows
-        places = self.sample.places()
-        return [(self._name(places[row.place]), row.label, row.likely) for row in suspects(drawn, label)]
+        positions = self.sample.positions()
+        return [(self._name(positions[row.position]), row.label, row.likely) for row in suspects(drawn, label)]
 
     def _count(self, batch: RowBatch) -> None:
         index = np.arange(self.rows, self.rows + batch.columns.num_rows)

@@ -18,7 +18,7 @@ Epochs = Annotated[int, Field(gt=0, le=100_000)]
 Weight = Annotated[float, Field(ge=0, le=1e6)]
 
 
-def _is_left_out(value: object) -> bool:
+def _is_unset(value: object) -> bool:
     """The outputs of recipes without the key keep their own keys."""
     return value in (None, [])
 
@@ -145,7 +145,7 @@ class Train(Strict):
         max_length=10,
         description="Train the first epochs on smaller images, which cost less by the square of their side, such as "
         "[{epochs: 18, size: 128}]; the others have the size of the data. For networks with global pooling.",
-        exclude_if=_is_left_out,
+        exclude_if=_is_unset,
     )
     early_stopping: EarlyStopping | None = Field(None, description="By default all epochs are trained.")
     checkpoints: Checkpoints = Checkpoints()
@@ -158,13 +158,13 @@ class Train(Strict):
     teacher: Teacher | None = Field(
         None,
         description="Learn from the answers of a pushed model too (distillation). By default the labels alone.",
-        exclude_if=_is_left_out,
+        exclude_if=_is_unset,
     )
     command: Annotated[list[Argument], Field(min_length=1, max_length=1000)] | None = Field(
         None,
         description="A program of your own that trains instead, as [python, my_train.py, --layers, '3']; it starts in "
         "every worker and leaves its `result`.",
-        exclude_if=_is_left_out,
+        exclude_if=_is_unset,
     )
     result: Literal["keras", "folder"] = Field(
         "keras",
@@ -176,7 +176,7 @@ class Train(Strict):
         None,
         description="Container image that the command runs in on a cluster, as registry/name@sha256:…, built FROM "
         "Trainyard's image for the pool. By default the environment's.",
-        exclude_if=_is_left_out,
+        exclude_if=_is_unset,
     )
     files: (
         Annotated[list[FileName], Field(max_length=100)] | Annotated[dict[FileName, FileText], Field(max_length=100)]
@@ -184,7 +184,7 @@ class Train(Strict):
         [],
         description="Files beside the recipe that lie in the command's folder when it starts; those that the command "
         "names itself need not be given. 64 KiB together.",
-        exclude_if=_is_left_out,
+        exclude_if=_is_unset,
     )
 
     @field_validator("files")

@@ -1,4 +1,4 @@
-"""Export: the trained model as files for servers and devices, each held against the model it came from."""
+"""Export: the trained model as files for servers and devices, each compared with the model it came from."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def predict(model: PushedModel, path: str, out: Path, key: str | None, progress:
         input=path,
         kind=source.kind,
         files=len(source.files),
-        left_out=source.left_out,
+        ignored=source.ignored,
         predicted=results.predicted,
         rejected=rejected,
         reasons=dict(results.reasons.most_common()),

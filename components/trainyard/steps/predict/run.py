@@ -76,7 +76,7 @@ def _predict(model: PushedModel, source: InputFiles, key: str | None, beam_optio
     tasks = list(enumerate(groups))
     do = PredictPart(model, dataclasses.replace(source, files=[]), key, str(folder), len(tasks))
 
-    def left() -> list[Any]:
+    def pending() -> list[Any]:
         return [task for task in tasks if not do.record_path(task[0]).exists()]
 
     def done() -> int:
@@ -84,7 +84,7 @@ def _predict(model: PushedModel, source: InputFiles, key: str | None, beam_optio
 
     with progress.reported(len(source.files), "files", done):
         data_bytes = sum(file.bytes for file in source.files)
-        do_tasks(do, left, beam_options, data_bytes, "trainyard.steps.predict.run")
+        do_tasks(do, pending, beam_options, data_bytes, "trainyard.steps.predict.run")
     return _together(model, source, do, folder)
 
 
@@ -112,7 +112,7 @@ def _together(model: PushedModel, source: InputFiles, do: PredictPart, folder: P
         inputs=source.path,
         kind=source.kind,
         files=len(source.files),
-        left_out=source.left_out,
+        ignored=source.ignored,
         predicted=predicted,
         rejected=reasons.total(),
         reasons=dict(reasons.most_common()),

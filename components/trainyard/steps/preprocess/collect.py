@@ -63,7 +63,7 @@ class Repeated(Part):
 class Collected:
     """What the first pipeline found.
 
-    work, parts: where the rows are, for the second one. name: a digest of all that they depend on. left_out: the
+    work, parts: where the rows are, for the second one. name: a digest of all that they depend on. ignored: the
     files that are not of the format. bytes: of the files that are.
     """
 
@@ -75,7 +75,7 @@ class Collected:
     bad: list[Quarantined]
     repeated: list[Repeated]
     window: Window | None = None
-    left_out: tuple[str, ...] = ()
+    ignored: tuple[str, ...] = ()
     conformity: Conformity = field(default_factory=Conformity)
     near: tuple[str, ...] = ()
 
@@ -140,7 +140,7 @@ def collect(recipe: Recipe, files: Files, dataset: Dataset | None, space: Worksp
         bad=sorted(bad, key=lambda item: (item.source, item.reason)),
         repeated=sorted(_repeated(parts, work), key=lambda item: item.sources),
         window=files.window,
-        left_out=files.left_out,
+        ignored=files.ignored,
         conformity=_conformity(results),
         near=tuple(near_duplicates.warnings(parts, work)) if recipe.data.near_duplicates else (),
     )
@@ -178,11 +178,11 @@ def _results(
     if done:
         events.emit("kept", done=len(done), total=len(tasks), unit="tasks")
 
-    def left() -> list[tuple[str, _Work]]:
+    def pending() -> list[tuple[str, _Work]]:
         finished = _done(work)
         return [task for task in tasks.items() if task[0] not in finished]
 
-    do_tasks(do, left, beam_options, data_bytes, "trainyard.steps.preprocess.run")
+    do_tasks(do, pending, beam_options, data_bytes, "trainyard.steps.preprocess.run")
     return [done.get(name) or _read_result(work, name) for name in tasks]
 
 

@@ -1,4 +1,4 @@
-"""Compares the accelerators that the pool promised with those that this process sees, before anything else is paid for.
+"""Compares the accelerators that the pool should have with those that this process sees, before any other work.
 
 It reads device files and asks NVIDIA's management library, and loads no TensorFlow: a pod that lost its GPU must not
 spend a minute of a GPU node to find that out, and must never train on a CPU by accident.
@@ -23,7 +23,7 @@ _MEMORY_SHARE = 0.85  # chosen: of the catalog's memory; the driver keeps some, 
 
 @dataclass(frozen=True)
 class ExpectedDevices:
-    """The accelerators of a worker, as its pool promises them: `count` of one kind."""
+    """The accelerators of a worker, as the environment describes its pool: `count` of one kind."""
 
     kind: str
     accelerator: str
@@ -76,7 +76,7 @@ def check_devices() -> None:
     visible = visible_devices(expected.kind)
     events.emit(
         "devices_seen",
-        promised=expected,
+        expected=expected,
         files=len(visible.files),
         gpus=",".join(gpu.name for gpu in visible.gpus or []),
         driver=visible.driver or "none",
@@ -88,8 +88,8 @@ def check_devices() -> None:
 def devices_error(expected: ExpectedDevices, fault: str) -> InfrastructureError:
     """Return the error of a process whose devices differ from the expected ones."""
     return InfrastructureError(
-        f"devices: the pool promised {expected}, {fault}. Look at the node (driver, device plugin) and at the pool's "
-        "accelerator and count in the environment; nothing was trained."
+        f"devices: the pool should have {expected}, {fault}. Look at the node (driver, device plugin) and at the "
+        "pool's accelerator and count in the environment; nothing was trained."
     )
 
 

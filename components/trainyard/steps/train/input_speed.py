@@ -45,7 +45,7 @@ def speeds(recipe: Recipe, examples: str) -> Iterator[InputSpeed]:
     records = _records(folder, files, count, recipe.train.batch_size)
     other = _rewritten(folder, records, feature)
     encoded, pixels = (other, records) if feature.pixels else (records, other)
-    streams = Input(recipe, folder, None).streams
+    streams = not Input(recipe, folder, None).fits("train")
     kind = JPEG if _is_jpeg(encoded[0], feature) else PNG
     with tempfile.TemporaryDirectory(prefix="trainyard-") as root:
         shards = {

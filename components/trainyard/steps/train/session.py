@@ -239,7 +239,7 @@ def _finish(
         flops_per_example=_flops_per_example(work.flops_per_example, recipe, loop.steps),
         backbone_share=passes.backbone_share(recipe),
         activations_per_example=work.activations_per_example,
-        kept_per_example=work.kept_per_example,
+        saved_activations_per_example=work.saved_activations_per_example,
         finished=datetime.now(UTC).isoformat(timespec="seconds"),
         xla=recipe.train.xla,
         resumed_from=loop.resumed_from,

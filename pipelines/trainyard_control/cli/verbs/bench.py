@@ -62,7 +62,7 @@ def bench(
     with XLA and without.
 
     With --pools each pool of a cluster's environment gets a run that trains there. The same command with the same
-    --name shows what has been measured: speed, and examples a dollar, held against the first pool.
+    --name shows what has been measured: speed, and examples a dollar, compared with the first pool.
     """
     from trainyard.errors import ConfigurationError
 
@@ -143,7 +143,7 @@ def _show(certificate: Certificate) -> None:
                 "as this recipe does" if source.used else "",
             )
         console.print(alone)
-    for what, why in certificate.left_out.items():
+    for what, why in certificate.skipped.items():
         console.print(f"– {escape(what)}: left out. {escape(why)}", soft_wrap=True)
     for sentence in certificate.sentences:
         console.print(f"· {escape(sentence)}", soft_wrap=True)

@@ -63,10 +63,10 @@ def plan(
     if place and forecast.chosen is None:
         raise ConfigurationError("--place: no pool meets the limits, so none is written. See the reasons above.")
     if place and forecast.chosen is not None:
-        _place(environment, forecast.environment, forecast.chosen)
+        _write_choice(environment, forecast.environment, forecast.chosen)
 
 
-def _place(name: str, environment: Environment, chosen: Candidate) -> None:
+def _write_choice(name: str, environment: Environment, chosen: Candidate) -> None:
     """Write the choice into the environment's file, with a timeout of the training if it names none."""
     from trainyard.spec.environment import DEFAULT
     from trainyard_control.planning.environment_file import ROOM, set_train_pool, timeout

@@ -114,13 +114,10 @@ def _predict_here(
 
 def _show(summary: PredictionSummary) -> None:
     from rich.markup import escape
-    from rich.table import Table
 
-    from trainyard_control.api.drawing import counts_text, table_console
+    from trainyard_control.api.drawing import counts_text, facts_table, table_console
 
-    facts = Table.grid(padding=(0, 2))
-    facts.add_column(no_wrap=True)
-    facts.add_column(overflow="fold")
+    facts = facts_table()
     unit = "pictures" if summary.kind == "pictures" else "rows"
     speed = summary.predicted / max(summary.predict_seconds, 0.01)
     facts.add_row("model", escape(summary.model))
@@ -131,7 +128,7 @@ def _show(summary: PredictionSummary) -> None:
         facts.add_row(
             "rejected", escape(f"{summary.rejected:,}: {counts_text(summary.reasons)} → {summary.rejected_file}")
         )
-    if summary.left_out:
-        facts.add_row("left out", escape(f"{len(summary.left_out):,} other files, such as {summary.left_out[0]}"))
+    if summary.ignored:
+        facts.add_row("ignored", escape(f"{len(summary.ignored):,} other files, such as {summary.ignored[0]}"))
     facts.add_row("written", escape(summary.out))
     table_console().print(facts)

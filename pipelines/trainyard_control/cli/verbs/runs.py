@@ -54,8 +54,8 @@ def show(run: _Run, environment: EnvironmentName = LOCAL, output: OutputFormat =
     if root := _local(environment):
         from trainyard_control.local import local_runs
 
-        found = local_runs.find(root, run)
-        print_answer(output, found.document(), lambda: _show_local(found))
+        local = local_runs.find(root, run)
+        print_answer(output, local.document(), lambda: _show_local(local))
         return
     runs = _runs(environment)
     view = runs.view(runs.find(run))

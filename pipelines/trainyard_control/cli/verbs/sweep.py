@@ -158,8 +158,8 @@ def _show(result: Result) -> None:
     console.print(table)
     states = [trial.state for trial in result.trials]
     ended = f"{states.count('pruned')} pruned, {states.count('failed')} failed"
-    if result.left_out:
-        ended += f", {result.left_out} left out by the budget"
+    if result.skipped:
+        ended += f", {result.skipped} left out by the budget"
     console.print(f"* no other is better and cheaper; {ended}", style="dim")
     if result.importance:
         shares = ", ".join(f"{key.rpartition('.')[2]} {share:.0%}" for key, share in result.importance.items())

@@ -8,19 +8,19 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter
 
 from trainyard import quantity
 from trainyard.contract.artifacts.export import Answer, ExportedFile, Exports, Latency
-from trainyard.errors import ConfigurationError, TrainyardError
+from trainyard.errors import ConfigurationError
 from trainyard.spec.environment import Environment
 from trainyard.spec.hardware import machines
 from trainyard.spec.hardware.pools import Pool
 from trainyard.spec.recipe import Recipe
 from trainyard.storage import storage
+from trainyard_control.planning import records
 from trainyard_control.planning.serving.queueing import Service, replicas, response_p95
 from trainyard_control.planning.sites import HERE
 
@@ -80,15 +80,9 @@ def demand(text: str) -> Demand:
 
 def last_exports(recipe: Recipe, root: str) -> list[ExportedFile]:
     """Return the files of the recipe's last export. Raises `ConfigurationError` if the storage holds none."""
-    folder = storage.join(root, recipe.name, "export")
-    uris = [storage.join(folder, key) for key in storage.children(folder)]
-    if "://" not in root:
-        uris.sort(key=lambda uri: Path(uri).stat().st_mtime)
-    for uri in reversed(uris):
-        try:
-            return Exports.read(uri).exports
-        except TrainyardError:
-            continue
+    uris = records.outputs(root, recipe.name, "export")
+    if last := next(records.readable(Exports, reversed(uris)), None):
+        return last.exports
     raise ConfigurationError(
         f"--serve: no latency of {recipe.name} is measured in {root}. The export step measures it: "
         f"trainyard run {recipe.name}."
@@ -185,14 +179,14 @@ def _on_accelerator(
 
 def _how(pool: Pool) -> str:
     """Return what to run on the accelerator, as far as the folder of the result."""
-    by_hand = f'leave {{"answers": [{{"accelerator": "{pool.accelerator}", "p50": ms, "p95": ms}}]}} in'
+    leave_answers = f'leave {{"answers": [{{"accelerator": "{pool.accelerator}", "p50": ms, "p95": ms}}]}} in'
     if pool.kind == "gpu":
         return "run `trainyard bench mine.keras -o json` there with the pushed .keras file, and leave what it prints in"
     if pool.accelerator == "edge-tpu":
-        return f"compile litert_int8 with edgetpu_compiler, time single answers on the device, and {by_hand}"
+        return f"compile litert_int8 with edgetpu_compiler, time single answers on the device, and {leave_answers}"
     if pool.accelerator == "inferentia2":
-        return f"compile the SavedModel with AWS Neuron, time single answers on the machine, and {by_hand}"
-    return f"time single answers of the SavedModel there, and {by_hand}"
+        return f"compile the SavedModel with AWS Neuron, time single answers on the machine, and {leave_answers}"
+    return f"time single answers of the SavedModel there, and {leave_answers}"
 
 
 def _priced(row: Serving, pool: Pool, environment: Environment, pods_a_node: int) -> Serving:

@@ -41,7 +41,7 @@ class Certificate(Part):
     versions: dict[str, str]
     measured: str = ""
     speeds: list[Speed]
-    left_out: dict[str, str]
+    skipped: dict[str, str]
     inputs: list[InputSpeed] = []
     answers: list[Answer] = []
     seconds: dict[str, float] = {}
@@ -66,7 +66,7 @@ class Certificate(Part):
         notes = [
             f"{self.model}, {self.parameters:,} parameters, on {devices}, {self.cores} cores, {self.machine}",
             *self.sentences,
-            *(f"{setting}: left out. {why}" for setting, why in self.left_out.items()),
+            *(f"{setting}: left out. {why}" for setting, why in self.skipped.items()),
             f"measured {self.measured}; digest {self.digest}",
         ]
         head = ["setting", "examples/s", "from", "to", "×", "GFLOP/s", *self.peaks, "first step, s"]
@@ -94,7 +94,7 @@ class Certificate(Part):
 
     @property
     def peaks(self) -> list[str]:
-        """The peaks that a speed is held against: the measured one, and the published one where there is one."""
+        """The peaks that a speed is compared with: the measured one, and the published one where there is one."""
         published = any(speed.published_share is not None for speed in self.speeds)
         return ["of measured peak", *(["of published peak"] if published else [])]
 

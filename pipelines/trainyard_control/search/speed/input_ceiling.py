@@ -97,7 +97,6 @@ def table(inputs: Sequence[InputSpeed]) -> tuple[list[str], list[list[str]]]:
 
 def _emit_speeds(recipe: str, examples: str) -> None:
     """Write an event for each source, in the process of its own."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
     from trainyard.steps.train.input_speed import speeds
 
     for speed in speeds(Recipe.model_validate_json(recipe), examples):

@@ -49,7 +49,7 @@ class SpeedListener(Listener, Protocol):
     def speed_measured(self, speed: Speed, base: Speed) -> None:
         """A setting of a Keras model is measured; `base` is the first."""
 
-    def setting_left_out(self, setting: str, why: str) -> None:
+    def setting_skipped(self, setting: str, why: str) -> None:
         """A setting cannot be trained."""
 
 
@@ -139,11 +139,11 @@ def measure(
     recipe = short(name, overrides)
     measured = settings(recipe, quick) if workers is None else gangs(recipe, workers)
     trainings: dict[str, list[Training]] = {}
-    left_out = {} if recipe.data.is_image else {_INPUT: input_ceiling.NO_PICTURES}
+    skipped = {} if recipe.data.is_image else {_INPUT: input_ceiling.NO_PICTURES}
     inputs: list[list[InputSpeed]] = []
     for turn in range(rounds):
         for number, setting in enumerate(measured):
-            if setting.name in left_out or _far_slower(trainings.get(setting.name), trainings.get(measured[0].name)):
+            if setting.name in skipped or _far_slower(trainings.get(setting.name), trainings.get(measured[0].name)):
                 continue
             folder = storage.join(environment.storage, recipe.name, "certificate", str(number))
             try:
@@ -154,17 +154,17 @@ def measure(
                 if setting is measured[0]:
                     raise
                 trainings.pop(setting.name, None)
-                left_out[setting.name] = str(error)
-                listener.setting_left_out(setting.name, str(error))
+                skipped[setting.name] = str(error)
+                listener.setting_skipped(setting.name, str(error))
                 continue
             trainings.setdefault(setting.name, []).append(training)
             listener.training_ended(setting.name, turn + 1, rounds, epoch_rate(training))
-        if workers is None and _INPUT not in left_out:
+        if workers is None and _INPUT not in skipped:
             before = time.monotonic()
             try:
                 inputs.append(input_ceiling.measure(recipe, examples))
             except (ConfigurationError, DataError, InfrastructureError) as error:
-                left_out[_INPUT], inputs = str(error), []
+                skipped[_INPUT], inputs = str(error), []
             input_seconds += time.monotonic() - before
     speeds = [
         over_rounds(setting, _batch_size(recipe, setting), trainings[setting.name], trainings[measured[0].name])
@@ -176,7 +176,7 @@ def measure(
     spent = {"trainings": trained, "input": input_seconds, "all": time.monotonic() - start}
     seconds = {what: round(value, 1) for what, value in spent.items()}
     of_sources = input_ceiling.over_rounds(inputs)
-    return certificate_of(recipe.name, done, _machine_name(), speeds, left_out, of_sources, seconds)
+    return certificate_of(recipe.name, done, _machine_name(), speeds, skipped, of_sources, seconds)
 
 
 def _trained(
@@ -214,11 +214,11 @@ def of_model(model: keras.Model, quick: bool, listener: SpeedListener) -> Certif
     step_speed.require_measurable(model)
     work, names = cost(model), step_speed.device_names()
     speeds: list[Speed] = []
-    left_out: dict[str, str] = {}
+    skipped: dict[str, str] = {}
     for measured in step_speed.step_speeds(model, quick):
         if isinstance(measured, tuple):
-            left_out[measured[0]] = measured[1]
-            listener.setting_left_out(*measured)
+            skipped[measured[0]] = measured[1]
+            listener.setting_skipped(*measured)
             continue
         rate = sum(measured.rates) / len(measured.rates)
         speed = Speed(
@@ -237,7 +237,7 @@ def of_model(model: keras.Model, quick: bool, listener: SpeedListener) -> Certif
         speeds.append(speed)
         listener.speed_measured(speed, speeds[0])
     if not speeds:
-        raise ConfigurationError(f"{model.name}: no device takes a step: {next(iter(left_out.values()))}.")
+        raise ConfigurationError(f"{model.name}: no device takes a step: {next(iter(skipped.values()))}.")
     answers = [
         Answer(accelerator=named(names[device]) or names[device], **took.model_dump())
         for device, took in step_speed.answers(model)
@@ -255,7 +255,7 @@ def of_model(model: keras.Model, quick: bool, listener: SpeedListener) -> Certif
         ],
         versions={name: metadata.version(name) for name in ("tensorflow", "keras")},
         speeds=speeds,
-        left_out=left_out,
+        skipped=skipped,
         answers=answers,
     )
     return signed(certificate)
@@ -342,7 +342,7 @@ def certificate_of(
     trainings: Sequence[Training],
     machine: str,
     speeds: list[Speed],
-    left_out: dict[str, str],
+    skipped: dict[str, str],
     inputs: Sequence[InputSpeed] = (),
     seconds: dict[str, float] | None = None,
 ) -> Certificate:
@@ -359,7 +359,7 @@ def certificate_of(
         devices=list(devices.values()),
         versions=base.versions,
         speeds=speeds,
-        left_out=left_out,
+        skipped=skipped,
         inputs=list(inputs),
         seconds=seconds or {},
     )

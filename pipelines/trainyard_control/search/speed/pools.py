@@ -25,7 +25,7 @@ class PoolMeasurements:
 
 
 def collect(recipe: Recipe, environment: Environment, runs: Mapping[str, str]) -> PoolMeasurements:
-    """Return what the runs have measured; `runs` are their names by pool, the first of which others are held against.
+    """Return what the runs have measured; `runs` are their names by pool, with the first of which others are compared.
 
     Raises `TransientError` if a bucket cannot be reached.
     """
@@ -35,8 +35,8 @@ def collect(recipe: Recipe, environment: Environment, runs: Mapping[str, str]) -
         return PoolMeasurements(None, missing)
     speeds = [_speed(recipe, environment, pool, training) for pool, training in results.items()]
     where = f"pools of {environment.name}"
-    left_out = dict.fromkeys(missing, "It has not been measured yet.")
-    return PoolMeasurements(certificate_of(recipe.name, list(results.values()), where, speeds, left_out), missing)
+    skipped = dict.fromkeys(missing, "It has not been measured yet.")
+    return PoolMeasurements(certificate_of(recipe.name, list(results.values()), where, speeds, skipped), missing)
 
 
 def training_of(environment: Environment, recipe: str, run: str) -> tuple[str, Training] | None:

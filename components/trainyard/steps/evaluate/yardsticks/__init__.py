@@ -1,1 +1,1 @@
-"""What a model is held against: one answer to everything, and boosted trees; and which columns it rests on."""
+"""What a model is compared with: one answer to everything, and boosted trees; and which columns it rests on."""

@@ -27,13 +27,13 @@ _PARQUET = b"PAR1"
 
 @dataclass(frozen=True)
 class InputFiles:
-    """The files of an input, all of one kind and below `root`, in order; left_out are the names of others."""
+    """The files of an input, all of one kind and below `root`, in order; ignored are the names of others."""
 
     path: str
     kind: Kind
     root: str
     files: list[SourceFile]
-    left_out: list[str]
+    ignored: list[str]
 
     def open(self, file: SourceFile) -> IO[bytes]:
         """Return the file's bytes, gunzipped if its name ends in .gz."""

@@ -23,7 +23,7 @@ def with_looks(rows: pa.RecordBatch) -> pa.RecordBatch:
 def warnings(parts: list[PartFile], work: Work) -> list[str]:
     """Return a sentence if pictures of different splits look the same, by the looks that the parts hold, or [].
 
-    Takes some 100 bytes a picture; their names are read of those alone that are told.
+    Takes some 100 bytes a picture; the names are read of those alone that are reported.
     """
     if not parts:
         return []

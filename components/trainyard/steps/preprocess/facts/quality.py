@@ -80,8 +80,8 @@ def warnings(collected: Collected) -> list[str]:
             f"{len(missing)} days from {collected.window.first} to {collected.window.last} hold no files: "
             f"{listed(missing, _SHOWN)}."
         )
-    if collected.left_out:
-        names = collected.left_out
+    if collected.ignored:
+        names = collected.ignored
         warnings.append(f"{len(names)} files are not of the data's format, and not read: {listed(names, _SHOWN)}.")
     warnings += collected.near
     conflicts = [group for group in collected.repeated if len(group.labels) > 1]

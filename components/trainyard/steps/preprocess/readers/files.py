@@ -86,7 +86,7 @@ class Files:
     """The files of a source: absolute paths in order, all below `root`; in a window of days, below a root a day.
 
     states: what changes whenever the content of the path at the same place does; sizes: its bytes. bad: the
-    images that must not be opened, and why. left_out: the names of other files, which are not read. official: of
+    images that must not be opened, and why. ignored: the names of other files, which are not read. official: of
     `data.split` by folder.
     """
 
@@ -97,7 +97,7 @@ class Files:
     roots: tuple[str, ...] = ()
     window: Window | None = None
     bad: tuple[Quarantined, ...] = ()
-    left_out: tuple[str, ...] = ()
+    ignored: tuple[str, ...] = ()
 
     @property
     def bytes(self) -> int:
@@ -160,7 +160,7 @@ def _in_window(data: Data, day: str) -> Files:
         roots=tuple(dict.fromkeys(files.root for files in filled)),
         window=days,
         bad=tuple({item.source: item for item in bad}.values()),
-        left_out=tuple(dict.fromkeys(_from(root, files, name) for files in by_day.values() for name in files.left_out)),
+        ignored=tuple(dict.fromkeys(_from(root, files, name) for files in by_day.values() for name in files.ignored)),
     )
 
 
@@ -175,7 +175,7 @@ def _listed(data: Data, path: str) -> Files:
     if bad and data.format != "image_folder":
         raise DataError(_refusal(path, bad))
     names = {file.name for file in bad}
-    left_out = {file.name for file in listed.files} - {file.name for file in chosen}
+    ignored = {file.name for file in listed.files} - {file.name for file in chosen}
     good = [file for file in chosen if file.name not in names]
     return Files(
         listed.root,
@@ -183,7 +183,7 @@ def _listed(data: Data, path: str) -> Files:
         [f"{file.bytes} {file.state}" for file in good],
         [file.bytes for file in good],
         bad=tuple(Quarantined(source=file.name, reason=file.reason, detail=file.detail) for file in bad),
-        left_out=tuple(sorted(name for name in left_out if not _describes(name, data))),
+        ignored=tuple(sorted(name for name in ignored if not _describes(name, data))),
     )
 
 

@@ -37,14 +37,14 @@ def with_official(files: Files, data: Data) -> Files:
     names = {path: files.name(path) for path in files.paths}
     indices = [index for index, path in enumerate(files.paths) if official.split(names[path])]
     bad = tuple(item for item in files.bad if official.split(item.source))
-    left_out = {name for name in others if name not in (_LIST, _KAGGLE, _KIT)}
+    ignored = {name for name in others if name not in (_LIST, _KAGGLE, _KIT)}
     files = replace(
         files,
         paths=[files.paths[index] for index in indices],
         states=[files.states[index] for index in indices],
         sizes=[files.sizes[index] for index in indices],
         bad=bad,
-        left_out=tuple(sorted({*files.left_out, *left_out})),
+        ignored=tuple(sorted({*files.ignored, *ignored})),
         official=official,
     )
     if data.format == "tfds":

@@ -52,7 +52,7 @@ class Reader:
 
     def __init__(self, recipe: Recipe, files: Files, dataset: Dataset | None) -> None:
         self._recipe = recipe
-        self._root = replace(files, paths=[], states=[], sizes=[], bad=(), left_out=())
+        self._root = replace(files, paths=[], states=[], sizes=[], bad=(), ignored=())
         self._dataset = dataset
 
     def read(self, paths: Sequence[str], piece: FilePiece = WHOLE) -> Iterator[pa.RecordBatch | Quarantined | Fatal]:

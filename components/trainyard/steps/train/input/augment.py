@@ -48,25 +48,25 @@ class Draws:
         return tf.random.fold_in(seed, salt) if salt else seed
 
 
-def changes_each(options: Augment) -> bool:
+def changes_examples(options: Augment) -> bool:
     """Whether an image is changed on its own, before it is in a batch: measured, a mirror image costs a fifth so."""
     return bool(options.crop or options.rand_augment or (options.flip and not options.resamples))
 
 
-def each_draws(options: Augment, draws: Draws) -> tf.Tensor:
-    """Return float32 (count, n): what `window` and `augment_each` take, a row an image."""
+def example_draws(options: Augment, draws: Draws) -> tf.Tensor:
+    """Return float32 (count, n): what `window` and `augment_example` take, a row an image."""
     count = rand_augment.DRAWS * options.rand_augment.operations if options.rand_augment else 0
     parts = [draws.uniform(6), draws.uniform(crop.DRAWS, CROP), draws.uniform(count, RAND_AUGMENT)]
     return tf.concat(parts, axis=1)
 
 
 def window_draws(draws: tf.Tensor) -> tf.Tensor:
-    """Return of a row of `each_draws` what `crop` takes."""
+    """Return of a row of `example_draws` what `crop` takes."""
     return draws[6 : 6 + crop.DRAWS]
 
 
-def augment_each(image: tf.Tensor, options: Augment, draws: tf.Tensor) -> tf.Tensor:
-    """Return `image` (height, width, channels) changed as `options` allow, by a row of `each_draws`."""
+def augment_example(image: tf.Tensor, options: Augment, draws: tf.Tensor) -> tf.Tensor:
+    """Return `image` (height, width, channels) changed as `options` allow, by a row of `example_draws`."""
     if options.flip and not options.resamples:
         image = tf.cond(draws[4] < 0, lambda: tf.reverse(image, axis=[1]), lambda: image)
     if options.rand_augment:

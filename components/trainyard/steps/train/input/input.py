@@ -106,9 +106,8 @@ class Input:
         """
         first = start * self._micro_batches
         if self.service is None:
-            return _prepared(
-                self._training_batches(first, Turn()).map(no_autograph(self._augment_and_weigh), **PARALLEL)
-            )
+            batches = self._training_batches(first, Turn())
+            return _prepared(batches.map(no_autograph(self._augment_and_weigh), **PARALLEL))
         parts = [self._served(worker, first) for worker in self.service.workers]
         return _prepared(in_turn(parts, first, self._end, self.replicas.count))
 
@@ -127,7 +126,7 @@ class Input:
 
     def _training_batches(self, first: int, turn: Turn) -> tf.data.Dataset[_KeyedBatch]:
         """Return (number, replica, features, labels, example_mask) of the micro-batches of `turn` from `first` on."""
-        if not self._fits("train"):
+        if not self.fits("train"):
             return self._streamed_batches(first, turn)
         encoded = self._pictures.cut_encoded
         if self.service is None:
@@ -155,7 +154,7 @@ class Input:
         """Return this process's rows of the eval split in stored order; weights are 1 or the rows', 0 for padding."""
         size = self._replica_batch_size("eval")
         keys = self._keys(0, self.evaluation_steps, Turn())
-        if self._fits("eval"):
+        if self.fits("eval"):
             examples = InMemory.read(self.folder, "eval", encoded=False)
 
             @no_autograph
@@ -175,17 +174,12 @@ class Input:
 
     def shards(self, split: Split) -> list[str]:
         """Return the paths of the shards of `split` that this process reads."""
-        return self.folder.files(split) if self._fits(split) else self._lanes(split).files_of_rows(*self._rows(split))
-
-    @property
-    def streams(self) -> bool:
-        """Whether the training split is read bit by bit, epoch after epoch."""
-        return not self._fits("train")
+        return self.folder.files(split) if self.fits(split) else self._lanes(split).files_of_rows(*self._rows(split))
 
     def streamed_shards(self) -> list[str]:
         """Return the paths of the shards that this process reads bit by bit, epoch after epoch."""
         splits: tuple[Split, ...] = ("train", "eval")
-        return [path for split in splits if not self._fits(split) for path in self.shards(split)]
+        return [path for split in splits if not self.fits(split) for path in self.shards(split)]
 
     def _keys(self, start: int, end: int, turn: Turn) -> tf.data.Dataset[_Key]:
         """Return (number, replica) of the micro-batches of `turn` from `start` to `end`, for each local replica."""
@@ -203,7 +197,7 @@ class Input:
             indices, example_mask = self._shuffled_rows(number, replica)
             return number, replica, *examples.rows(indices), example_mask
 
-        if not self._pictures.change_each:
+        if not self._pictures.changes_examples:
             return keys.map(shuffled, **PARALLEL)
         indices = keys.map(no_autograph(lambda *key: self._shuffled_rows(*key)[0])).unbatch()
         rows = self._changed(indices, examples.rows, keys, self._replica_batch_size("train"))
@@ -252,19 +246,16 @@ class Input:
             batches = records.batch(size * self.replicas.count)
             records = batches.shard(turn.of, turn.first(start) - start).unbatch()
 
-        return tf.data.Dataset.zip(keys, self._training_rows(records, keys, size)).map(
-            no_autograph(
-                lambda key, batch: (
-                    *key,
-                    *batch,
-                    lanes.example_mask(key[0] % self._micro_batches_per_epoch, key[1] * size, size),
-                )
-            )
-        )
+        @no_autograph
+        def masked(key: _Key, batch: tuple[Tensors, tf.Tensor]) -> _KeyedBatch:
+            mask = lanes.example_mask(key[0] % self._micro_batches_per_epoch, key[1] * size, size)
+            return *key, *batch, mask
+
+        return tf.data.Dataset.zip(keys, self._training_rows(records, keys, size)).map(masked)
 
     def _reading_order(self, lanes: Lanes, first: int) -> Iterator[list[str]]:
         """Yield the shards in the order in which each epoch from `first` on opens them, those of eval at its end."""
-        evaluated = [] if self._fits("eval") else self.shards("eval")
+        evaluated = [] if self.fits("eval") else self.shards("eval")
         for epoch in range(first, self.recipe.train.epochs):
             yield lanes.reading_order(*self._rows("train"), self.recipe.seed, epoch) + evaluated
 
@@ -297,13 +288,14 @@ class Input:
 
     def _training_rows(self, records: tf.data.Dataset[tf.Tensor], keys: tf.data.Dataset[_Key], size: int) -> _Rows:
         """Return what `_decoded` does, each image changed on its own by the draws of `keys`."""
-        if not self._pictures.change_each:
-            if self.folder.document.image is None:
-                return self._decoded(records, size)
-            return records.map(no_autograph(self._pictures.decode_quickly), **PARALLEL).batch(size, drop_remainder=True)
-        return self._changed(
-            records, self.folder.parse if self._pictures.cut_encoded else self._pictures.decode_quickly, keys, size
-        )
+        pictures = self._pictures
+        if pictures.changes_examples:
+            return self._changed(
+                records, self.folder.parse if pictures.cut_encoded else pictures.decode_quickly, keys, size
+            )
+        if self.folder.document.image is None:
+            return self._decoded(records, size)
+        return records.map(no_autograph(pictures.decode_quickly), **PARALLEL).batch(size, drop_remainder=True)
 
     def _changed(
         self,
@@ -316,7 +308,7 @@ class Input:
 
         @no_autograph
         def draws(number: tf.Tensor, replica: tf.Tensor) -> tf.Tensor:
-            return augment.each_draws(self.recipe.train.augment, self._draws(number, replica))
+            return augment.example_draws(self.recipe.train.augment, self._draws(number, replica))
 
         @no_autograph
         def changed(example: tf.Tensor, row: tf.Tensor) -> tuple[Tensors, tf.Tensor]:
@@ -347,8 +339,7 @@ class Input:
         features, labels, weights = self._weigh(features, labels, example_mask / tf.cast(examples, tf.float32))
         shapes = self._pictures.shapes
         if options.resamples:
-            moved = {name: augment.resample(features[name], options, draws.uniform(6)) for name in shapes}
-            features = {**features, **moved}
+            features = features | {name: augment.resample(features[name], options, draws.uniform(6)) for name in shapes}
         if shapes and options.on_device:
             height, width, _ = next(iter(shapes.values()))
             device = mixing.device_draws(options, draws, height, width)
@@ -385,7 +376,8 @@ class Input:
     def _count(self, split: Split) -> int:
         return self.folder.document.splits[split].examples
 
-    def _fits(self, split: Split) -> bool:
+    def fits(self, split: Split) -> bool:
+        """Return whether `split` is held in memory; else it is read bit by bit, epoch after epoch."""
         most = MEMORY_BYTES if self.memory_bytes is None else self.memory_bytes
         features = self.folder.document.features
         example_bytes: int = sum(

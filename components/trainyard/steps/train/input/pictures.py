@@ -28,9 +28,9 @@ class Pictures:
         return by_name
 
     @property
-    def change_each(self) -> bool:
+    def changes_examples(self) -> bool:
         """Whether an image is changed on its own."""
-        return bool(self.shapes) and augment.changes_each(self.options)
+        return bool(self.shapes) and augment.changes_examples(self.options)
 
     @property
     def cut_encoded(self) -> bool:
@@ -44,7 +44,7 @@ class Pictures:
         return self.folder.decode_features(features, quick=True), label
 
     def changed(self, features: Tensors, row: tf.Tensor) -> Tensors:
-        """Return an example's features, its images changed by its `row` of draws (see `augment.each_draws`)."""
+        """Return an example's features, its images changed by its `row` of draws (see `augment.example_draws`)."""
         images = {name: self._changed(features[name], shape, row) for name, shape in self.shapes.items()}
         return {**features, **images}
 
@@ -56,4 +56,4 @@ class Pictures:
                 image = crop.decode_window(image, model_shape, self.options.crop, where)
             else:
                 image = crop.cut_window(image, *shape[:2], self.options.crop, where)
-        return augment.augment_each(image, self.options, row)
+        return augment.augment_example(image, self.options, row)

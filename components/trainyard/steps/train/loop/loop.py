@@ -45,7 +45,7 @@ class Loop:
     The workers of a gang run the same loop in step: all that decides its course is equal on all of them, or is agreed
     upon in the call itself. The chief alone writes.
 
-    past: is told once new steps are taken; without a checkpoint the clock began when it says.
+    past: is updated once new steps are taken; without a checkpoint the clock began when it says.
     on_epoch: called with each epoch's evidence, those before a resume included.
     """
 

@@ -64,7 +64,7 @@ def variables(rank: Rank, addresses: list[str], facts: dict[str, str]) -> dict[s
 
 
 def run(command: list[str], folder: Path, environment: dict[str, str], record: ProgramRecord) -> bool:
-    """Run `command` in `folder` to its end; `told` reads each line that it writes.
+    """Run `command` in `folder` to its end; `record` reads each line that it writes.
 
     Returns whether this process got SIGTERM meanwhile, which is passed on. Raises `CommandFailed` if it could not be
     started or ended with a status of its own, `PeerLost` if with 75, `Preempted` if so after SIGTERM. A signal that

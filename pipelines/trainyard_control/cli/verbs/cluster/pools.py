@@ -38,7 +38,7 @@ def pools(
         return
     loaded = environments.load(environment)
     rows = _rows(loaded)
-    if loaded.target == "kubeflow" and _at_hand(context):
+    if loaded.target == "kubeflow" and _has_cluster(context):
         try:
             _count_nodes(rows, loaded, _cluster(context))
         except TrainyardError as error:
@@ -96,7 +96,7 @@ def _all(cluster: Cluster, kind: str) -> list[dict[str, Any]]:
     return list(listed["items"]) if listed else []
 
 
-def _at_hand(context: str) -> bool:
+def _has_cluster(context: str) -> bool:
     """Return whether this process could know a cluster."""
     default = Path("~/.kube/config").expanduser()
     return bool(
@@ -131,6 +131,6 @@ def _show(rows: list[dict[str, Any]], environment: Environment) -> None:
     lists = [f"{region} as of {' and '.join(sorted(dates))}" for region, dates in sorted(days.items())]
     notes = [
         f"List prices of {', '.join(lists)}." if lists else "",
-        "" if counted else "No nodes counted: no cluster at hand.",
+        "" if counted else "No nodes counted: no cluster is configured here.",
     ]
     console.print(" ".join(filter(None, notes)), style="dim", soft_wrap=True, markup=False)

@@ -66,7 +66,7 @@ class ColumnJudge:
         split = [self._split_by.column(every[by])] if (by := self._data.split.column) else []
         weight = [_weights(every[by], by)] if (by := self._data.weight) else []
         judged = [*labels, *columns.values(), *computed, *weight, *split]
-        bad = np.logical_or.reduce([*(column.bad for column in judged), *derived.mistyped.values()]) & derived.left
+        bad = np.logical_or.reduce([*(column.bad for column in judged), *derived.mistyped.values()]) & derived.selected
         quarantined = {}
         for row_index in np.flatnonzero(bad).tolist():
             row = {name: column[row_index].as_py() for name, column in texts.items()}
@@ -75,7 +75,7 @@ class ColumnJudge:
         values = [column.values for column in (*columns.values(), *computed, *weight, *split)]
         label = pc.binary_join_element_wise(*(arrays.values for arrays in labels), LABELS_APART)
         batch = pa.RecordBatch.from_arrays([sources, label, content, *values], schema=batch_schema(self._data))
-        good = derived.left & ~bad
+        good = derived.selected & ~bad
         return batch if good.all() else batch.filter(pa.array(good)), quarantined
 
     def _column(self, name: str, texts: pa.Array) -> _Column:

@@ -28,16 +28,16 @@ class Ahead:
 
     def __init__(self, stream: IO[bytes], limit: int | None = None) -> None:
         self._stream = stream
-        self._left = limit
-        self._held = b""
+        self._remaining = limit
+        self._buffer = b""
         self._at = 0
         self.taken = 0
 
     def peek(self, size: int) -> bytes:
         """Return the next `size` bytes; fewer if the stream ends."""
-        while (missing := self._at + size - len(self._held)) > 0 and self._read(missing):
+        while (missing := self._at + size - len(self._buffer)) > 0 and self._read(missing):
             pass
-        return self._held[self._at : self._at + size]
+        return self._buffer[self._at : self._at + size]
 
     def skip(self, size: int) -> None:
         """Pass over `size` bytes that were looked at."""
@@ -48,24 +48,24 @@ class Ahead:
         """Return the next line with its end (LF, CR LF or CR), or more than `limit` characters of it."""
         searched = 0
         while True:
-            end = _LINE_END.search(self._held, self._at + searched)
+            end = _LINE_END.search(self._buffer, self._at + searched)
             if end is None:
-                searched = len(self._held) - self._at
+                searched = len(self._buffer) - self._at
                 if searched > limit * _UTF8_BYTES or not self._read(_CHUNK):
                     return self._take(searched)
-            elif end[0] != b"\r" or end.end() < len(self._held) or not self._read(_CHUNK):
+            elif end[0] != b"\r" or end.end() < len(self._buffer) or not self._read(_CHUNK):
                 return self._take(end.end() - self._at)
 
     def _take(self, size: int) -> bytes:
-        line = self._held[self._at : self._at + size]
+        line = self._buffer[self._at : self._at + size]
         self.skip(size)
         return line
 
     def _read(self, size: int) -> bool:
         least = max(size, _CHUNK)
-        more = self._stream.read(least if self._left is None else min(least, self._left))
-        self._left = None if self._left is None else self._left - len(more)
-        self._held, self._at = self._held[self._at :] + more, 0
+        more = self._stream.read(least if self._remaining is None else min(least, self._remaining))
+        self._remaining = None if self._remaining is None else self._remaining - len(more)
+        self._buffer, self._at = self._buffer[self._at :] + more, 0
         return bool(more)
 
 

@@ -36,7 +36,7 @@ def check_row(row: Mapping[str, str], source: str, data: Data, task: Task) -> Re
     """
     if data.derive or data.where:
         derived = Derived(data, {name: pa.array([row[name]], pa.string()) for name in data.columns})
-        if not derived.left[0]:
+        if not derived.selected[0]:
             return None
         for name in derived.mistyped:
             raise not_a_number(row[name].strip(), name)

@@ -58,7 +58,8 @@ class JaxEngine:
         expected = expected_devices()
         if expected is not None and expected.kind != "tpu":
             raise ConfigurationError(
-                f"{ENGINE_VARIABLE}: JAX trains on TPUs here, and the pool promised {expected}. Leave the variable out."
+                f"{ENGINE_VARIABLE}: JAX trains on TPUs here, and the pool should have {expected}. "
+                "Leave the variable out."
             )
 
     def join(self) -> None:

@@ -50,16 +50,16 @@ def launch(gang: Gang, cluster: Cluster, launcher: str = "", on_start: Callable[
         detached = _NO_ANSWER if cluster.unreachable else ""
         raise
     except Terminated:
-        detached = _why_left(cluster, own) if own else ""
+        detached = _why_detached(cluster, own) if own else ""
         job = job or _job(gang, cluster)  # it may have been created just before the signal came
         raise
     finally:
         if detached:
-            events.emit("gang_left", job=gang.name, reason=detached)
+            events.emit("gang_detached", job=gang.name, reason=detached)
         elif job is not None:
             _remove(gang, cluster, job["metadata"]["uid"])
-            if gang.input and (left_over := _job(gang.input, cluster)):
-                _remove(gang.input, cluster, left_over["metadata"]["uid"])
+            if gang.input and (stale_job := _job(gang.input, cluster)):
+                _remove(gang.input, cluster, stale_job["metadata"]["uid"])
         log.close()
 
 
@@ -219,7 +219,7 @@ def _owner(pod: Manifest) -> Owner:
     return Owner(api_version="v1", kind="Pod", name=pod["metadata"]["name"], uid=pod["metadata"]["uid"])
 
 
-def _why_left(cluster: Cluster, own: Manifest) -> str:
+def _why_detached(cluster: Cluster, own: Manifest) -> str:
     """Return why the gang outlives this launcher, whose pod is `own` and which got SIGTERM; '' if it does not."""
     try:
         return "the launcher's pod goes, its run stays" if _is_moved(cluster, own) else ""
