@@ -16,7 +16,6 @@ from trainyard.errors import ConfigurationError, ExitCode
 from trainyard.spec import environment as environments
 from trainyard.spec.hardware.catalog import Toleration, hosts
 from trainyard.spec.hardware.pools import Placement, Pool, device_variables, placement
-from trainyard.steps.train.peers import launcher_heartbeat
 from trainyard_control.cluster.scheduling import count_nodes
 
 ROOT = Path(__file__).parents[2]
@@ -366,67 +365,6 @@ def test_the_pools_own_labels_win_over_the_platforms() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("document", "words"),
-    [
-        (f"{LOCAL}", "--runner=DirectRunner"),
-        (
-            f"{LOCAL}beam: {{runner: FlinkRunner, options: {{parallelism: 4, a: true, b: false, job_name: a b}}}}",
-            "--runner=FlinkRunner --parallelism=4 --a '--job_name=a b'",
-        ),
-        (f"{LOCAL}beam: {{runner: prism}}", "--runner=PrismRunner"),
-        (
-            f"{LOCAL}beam: {{runner: flink, parallelism: 2, options: {{job_endpoint: localhost:8099}}}}",
-            "--runner=FlinkRunner --environment_type=LOOPBACK --parallelism=2 --job_endpoint=localhost:8099",
-        ),
-        (
-            f"{KUBEFLOW}namespace: team\nbeam: {{runner: flink, parallelism: 8}}",
-            "--runner=FlinkRunner --job_endpoint=trainyard-flink.team:8099 --environment_type=EXTERNAL "
-            "--environment_config=localhost:50000 --parallelism=8",
-        ),
-        (
-            f"{KUBEFLOW}beam: {{runner: spark, options: {{job_endpoint: jobs:8099, environment_config: pool:1}}}}",
-            "--runner=SparkRunner --environment_type=EXTERNAL --environment_config=pool:1 --job_endpoint=jobs:8099",
-        ),
-        (
-            f"{KUBEFLOW}beam: {{runner: dataflow, parallelism: 40, options: {{project: p, region: r, "
-            "sdk_container_image: image, machine_type: n2-standard-4}}",
-            "--runner=DataflowRunner --temp_location=gs://bucket/runs/.dataflow --sdk_location=container "
-            "--max_num_workers=40 --project=p --region=r --sdk_container_image=image --machine_type=n2-standard-4",
-        ),
-    ],
-)
-def test_an_engine_and_its_parallelism_become_beams_command_line(document: str, words: str, tmp_path: Path) -> None:
-    assert load(tmp_path, document).beam_options == words
-
-
-@pytest.mark.parametrize(
-    ("beam", "sentences"),
-    [
-        ("{runner: flnk}", ["runner: no runner 'flnk'. Known: direct, prism, flink, spark, dataflow. Did you mean"]),
-        ("{parallelism: 2}", ["parallelism: flink and dataflow have one, direct has none. Leave it out"]),
-        ("{runner: flink, parallelism: 0}", ["parallelism: "]),
-        (
-            "{runner: flink, parallelism: 2, options: {parallelism: 3, job_endpoint: a:1}}",
-            ["options.parallelism: is what beam.parallelism is. Leave one of them out"],
-        ),
-        ("{runner: flink}", ["options.job_endpoint: is required for flink here: host:port of a job server of Beam's"]),
-        ("{runner: prism, options: {runner: FlinkRunner}}", ["options.runner: stands under beam.runner. Leave it out"]),
-        (
-            "{runner: dataflow, options: {project: p}}",
-            [
-                "options.region: is required for dataflow: where the workers run",
-                "options.sdk_container_image: is required for dataflow: the image of the workers",
-                "runner: dataflow writes to gs:// alone, and storage is 'runs'. Name a bucket of Google's",
-            ],
-        ),
-    ],
-)
-def test_an_engine_that_cannot_run_is_refused(beam: str, sentences: list[str], tmp_path: Path) -> None:
-    lines = refusal(tmp_path, f"{LOCAL}beam: {beam}\n").splitlines()
-    assert [line.partition(": beam.")[2][: len(each)] for line, each in zip(lines, sentences, strict=True)] == sentences
-
-
 def test_the_wheel_carries_the_environments_and_the_catalog_of_hardware(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(tmp_path)]
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
@@ -448,39 +386,3 @@ def test_a_folder_as_storage_needs_the_volume_that_it_is_on(tmp_path: Path) -> N
 def test_more_workers_than_nodes_are_refused(tmp_path: Path) -> None:
     pool = KUBEFLOW.replace("    kind: cpu\n", "    kind: cpu\n    workers: 4\n    nodes: 2\n")
     assert "workers: 4 on a pool of 2 nodes" in refusal(tmp_path, pool)
-
-
-def test_a_step_has_a_deadline_and_few_retries_where_nothing_is_said_of_them(tmp_path: Path) -> None:
-    silent = load(tmp_path, KUBEFLOW)
-    assert (silent.timeout_of("train"), silent.retries_of("train")) == (7 * 86400, 3)
-    assert (silent.timeout_of("push"), silent.retries_of("summary")) == (3600, 0)
-    assert (silent.timeout_of("somebody-elses"), silent.retries_of("somebody-elses")) == (None, 0)
-    loaded = load(tmp_path, KUBEFLOW + "timeout_seconds: {default: 60, train: 90}\nretries: {default: 0}\n")
-    assert (loaded.timeout_of("train"), loaded.timeout_of("push"), loaded.retries_of("train")) == (90, 60, 0)
-
-
-@pytest.mark.parametrize("retries", range(11))
-def test_no_pause_before_a_retry_outlasts_the_patience_of_a_gang_without_its_launcher(retries: int) -> None:
-    waits = environments.pauses(retries)
-    assert len(waits) == retries and waits == sorted(waits)
-    assert (
-        max(waits, default=0) + 300 <= launcher_heartbeat._PATIENCE_SECONDS
-    )  # five minutes for the pod of the retry to start
-
-
-def test_pauses_double_until_they_would_grow_too_long() -> None:
-    assert environments.pauses(5) == [30, 60, 120, 240, 480]
-    assert environments.pauses(7) == [300] * 7
-
-
-def test_a_run_has_a_deadline_of_its_steps_and_a_day_for_waits_unless_one_of_them_may_take_any_time(
-    tmp_path: Path,
-) -> None:
-    silent = load(tmp_path, KUBEFLOW)
-    twice, four_times = 2 * 60 + 30, 4 * 90 + 30 + 60 + 120
-    assert silent.deadline_of([("preprocess", 60), ("train", 90)]) == 86400 + twice + four_times
-    assert silent.deadline_of([("summary", 60)]) == 86400 + 60
-    assert silent.deadline_of([("train", None)]) is None
-    assert silent.deadline_of([("somebody-elses", 60)]) is None
-    assert load(tmp_path, KUBEFLOW + "deadline_seconds: 7\n").deadline_of([("somebody-elses", 60)]) == 7
-    assert load(tmp_path, KUBEFLOW + "deadline_seconds: 0\n").deadline_of([("train", 90)]) is None

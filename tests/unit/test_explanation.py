@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,6 @@ from trainyard.errors import ExitCode
 from trainyard.kubernetes.client import Cluster
 from trainyard.spec import environment as environments
 from trainyard_control.cluster import argo
-from trainyard_control.cluster.argo import overdue
 from trainyard_control.cluster.explanation import Evidence, Finding, explain
 from trainyard_control.cluster.scheduling import find_obstacle, requests
 from trainyard_control.compiler.about import About
@@ -355,124 +353,3 @@ def test_the_two_checks_of_a_run_for_drift_are_told_apart_and_in_their_order() -
         kfp_server_api.V2beta1PipelineTaskDetail(display_name=name, state="SUCCEEDED") for name in ("check-2", "check")
     ]
     assert [view.name for view in run_view.with_podless((), steps_of_tasks(views, now))] == ["check", "check 2"]
-
-
-def run(state: str, *findings: Finding, record: dict[str, Any] | None = None) -> RunView:
-    now = datetime(2026, 1, 1, 0, 3, tzinfo=UTC)
-    return RunView("id", "nightly", state, "digits", "kind", "", 180.0, steps(findings, now), record)
-
-
-def test_a_runs_exit_code_is_that_of_the_step_that_failed() -> None:
-    data = ended(1, FAILED % (10, "row 7: no label."))
-    assert run("SUCCEEDED").exit_code == ExitCode.DONE
-    assert run("CANCELED").exit_code == ExitCode.INTERRUPTED
-    assert run("FAILED", data).exit_code == ExitCode.DATA
-    assert run("FAILED", data).reason.startswith("train ended with exit code 10 (data): row 7")
-    assert run("FAILED", record={"exit_code": 20, "failure": "no pool."}).exit_code == ExitCode.CONFIGURATION
-    assert run("FAILED", record={"exit_code": 20, "failure": "no pool."}).reason == "nightly: no pool"
-    assert run("FAILED").exit_code == ExitCode.TRANSIENT
-
-
-@pytest.mark.parametrize(
-    ("deadline", "finished", "expected"),
-    [
-        (600, "2026-01-01T00:10:03Z", 600),
-        (600, "2026-01-01T00:09:03Z", None),  # failed by itself
-        (0, "2026-01-01T00:10:03Z", None),  # cancelled: Kubeflow sets 0
-        (None, "2026-01-01T00:10:03Z", None),
-    ],
-)
-def test_a_run_that_argo_ended_at_its_deadline_is_told_from_others(
-    deadline: int | None, finished: str, expected: int | None
-) -> None:
-    spec = {} if deadline is None else {"activeDeadlineSeconds": deadline}
-    status = {"phase": "Failed", "startedAt": "2026-01-01T00:00:00Z", "finishedAt": finished}
-    assert overdue([{"spec": spec, "status": status}]) == expected
-    assert overdue([{"spec": spec, "status": {"phase": "Running", "startedAt": "2026-01-01T00:00:00Z"}}]) is None
-
-
-def test_a_scheduled_run_that_had_nothing_to_train_says_why() -> None:
-    view = run("SUCCEEDED", record={"not_due": "version 1 stands"})
-    assert (view.reason, view.exit_code) == (f"{view.name} had nothing to train: version 1 stands", ExitCode.DONE)
-
-
-REFUSED = {
-    "failure": None,
-    "gate": {
-        "verdict": "refused",
-        "thresholds": [
-            {"name": "accuracy >= 0.9", "value": 0.8512345678, "bound": 0.9, "interval": None, "passed": False}
-            | {"split": "test"},
-            {"name": "loss <= 1", "value": 0.5, "bound": 1.0, "interval": None, "passed": True},
-            {"name": "f1 [sex=female] >= 0", "value": None, "bound": 0.0, "interval": None, "passed": False}
-            | {"note": "No example of the split is in the slice 'sex=female'."},
-        ],
-    },
-}
-
-
-def test_a_run_whose_model_the_gate_refused_says_what_was_refused_and_why() -> None:
-    view = run("SUCCEEDED", record=REFUSED)
-    assert view.exit_code == ExitCode.DONE and view.document()["refused"]
-    assert view.reason == (
-        "nightly has ended: the gate refused the model, so it is not pushed (accuracy >= 0.9, was 0.851235; "
-        "f1 [sex=female] >= 0, was not measured: No example of the split is in the slice 'sex=female')"
-    )
-    assert run("SUCCEEDED", record=REFUSED | {"gate": None}).reason == "nightly has succeeded"
-    assert not run("FAILED", record=REFUSED).refused
-
-
-def test_a_run_whose_record_is_out_of_reach_is_known_as_refused_by_the_push_that_it_has_not() -> None:
-    steps = [explain(Evidence(pod(f"p-{name}", step=name, phase="Succeeded"))) for name in ("evaluate", "export")]
-    view = run("SUCCEEDED", *steps)
-    assert view.reason.startswith(
-        "nightly has ended: the gate refused the model, so it is not pushed (its record cannot"
-    )
-    pushed = explain(Evidence(pod("p-push", step="push", phase="Succeeded")))
-    assert run("SUCCEEDED", *steps, pushed).reason == run("SUCCEEDED").reason == "nightly has succeeded"
-
-
-def test_an_overdue_run_says_what_was_left_and_which_setting_to_raise() -> None:
-    done = explain(Evidence(pod("p0", step="preprocess", phase="Succeeded")))
-    view = replace(run("FAILED", done, ended(143)), overdue=600)
-    assert view.exit_code == ExitCode.INFRASTRUCTURE
-    assert view.reason == (
-        "nightly: took more than the 600 s that a run may (unfinished: train). Raise deadline_seconds in the "
-        "environment, and submit again: what is finished is used again"
-    )
-
-
-def test_who_may_not_read_pods_sees_the_states_of_kubeflow() -> None:
-    start, now = datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 1, 0, 3, tzinfo=UTC)
-    tasks = [
-        kfp_server_api.V2beta1PipelineTaskDetail(display_name="root", state="RUNNING", start_time=start),
-        kfp_server_api.V2beta1PipelineTaskDetail(display_name="train", state="RUNNING", start_time=start),
-        kfp_server_api.V2beta1PipelineTaskDetail(
-            display_name="preprocess", state="SUCCEEDED", start_time=start, end_time=now
-        ),
-    ]
-    views = steps_of_tasks(tasks, now)
-    assert [(view.name, view.state, view.seconds) for view in views] == [
-        ("preprocess", "done", 180.0),
-        ("train", "running", 180.0),
-    ]
-
-
-def test_a_step_that_kubeflows_cache_answered_is_done_though_it_has_no_pod() -> None:
-    start, now = datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 1, 0, 3, tzinfo=UTC)
-    states = {"preprocess": "SUCCEEDED", "train": "SUCCEEDED", "evaluate": "RUNNING", "push": "SKIPPED"}
-    message = steps_of_tasks(
-        [
-            kfp_server_api.V2beta1PipelineTaskDetail(display_name=name, state=state, start_time=start)
-            for name, state in states.items()
-        ],
-        now,
-    )
-    found = steps([explain(Evidence(pod(step=step))) for step in ("preprocess", "evaluate")], now)
-    views = run_view.with_podless(found, message)
-    assert [(view.name, view.pod, view.state) for view in views] == [
-        ("preprocess", "p", "running"),
-        ("train", "", "done"),
-        ("evaluate", "p", "running"),
-    ]
-    assert run_view.with_podless((), message) == message

@@ -9,23 +9,17 @@ from google.protobuf import json_format
 from kfp import dsl, kubernetes
 from kfp.dsl import PipelineTask
 
-from trainyard.contract.training.gang import GangSpec
 from trainyard.errors import ConfigurationError
 from trainyard.graph import STEPS
 from trainyard.spec import environment as environments
-from trainyard.spec.documents import parse
 from trainyard.spec.hardware.pools import Pool
-from trainyard.spec.recipe import Recipe
 from trainyard.steps.evaluate.component import evaluate
 from trainyard.steps.export.component import export
 from trainyard.steps.preprocess.component import preprocess
 from trainyard.steps.push.component import push
 from trainyard.steps.summary.component import summary
 from trainyard.steps.train.component import train
-from trainyard.steps.train.gang.pods.job import worker_job
-from trainyard.steps.train.gang.pods.pods import gang
 from trainyard_control.catalog.train import train_pipeline
-from trainyard_control.compiler.compilation import compiled
 from trainyard_control.compiler.placement import bounded_retries, place
 
 Hand = Callable[[PipelineTask, str], PipelineTask]
@@ -365,100 +359,6 @@ def test_a_volume_is_mounted_in_every_step_as_kfp_mounts_a_claim() -> None:
     once = place(documents(train_pipeline)[0], kind)
     assert_equal(once.documents, written_with_calls(hand, ON_KIND))
     assert place(once.pipeline, kind, once.platform) == once
-
-
-def with_gang(**changes: Any) -> environments.Environment:
-    """The environment kind, whose training has a pool of two workers to itself."""
-    kind = environments.load("kind")
-    pool = kind.pools["cpu"].model_copy(update={"workers": 2, "node_selector": {"pool": "big"}} | changes)
-    updated = {"pools": kind.pools | {"big": pool}, "placement": kind.placement | {"train": "big"}}
-    return kind.model_copy(update=updated)
-
-
-def test_the_launcher_of_a_gang_waits_on_the_default_pool_and_the_pipeline_carries_the_gang() -> None:
-    placed = place(documents(train_pipeline)[0], with_gang())
-    parameter = placed.pipeline["root"]["inputDefinitions"]["parameters"]["gang"]
-    plan = parse(parameter["defaultValue"], GangSpec, name="gang")
-    assert (plan.workers, plan.image, plan.pool.node_selector) == (2, "trainyard/cpu:0.1.0", {"pool": "big"})
-    assert plan.timeout_seconds == 1800 and plan.secrets["AWS_SECRET_ACCESS_KEY"].key == "secretkey"
-    resources = placed.pipeline["deploymentSpec"]["executors"]["exec-train"]["container"]["resources"]
-    assert (resources["resourceCpuRequest"], resources["resourceMemoryLimit"]) == ("250m", "1Gi")
-    assert placed.platform is not None
-    config = placed.platform["platforms"]["kubernetes"]["deploymentSpec"]["executors"]["exec-train"]
-    assert "nodeSelector" not in config and config["podMetadata"]["labels"]["trainyard/pool"] == "cpu"
-    assert config["activeDeadlineSeconds"] == str(1800 + 3600)
-    assert place(placed.pipeline, with_gang(), placed.platform) == placed
-
-
-def with_own_image() -> tuple[dict[str, Any], Recipe]:
-    """Return the compiled pipeline of a recipe whose program has an image of its own, and the recipe."""
-    train = {"command": ["python", "-m", "team.train"], "image": "example/trainer:1"}
-    recipe = Recipe.model_validate(
-        {"name": "own", "data": {"format": "image_folder", "bundled": "digits"}, "train": train}
-    )
-    return compiled(recipe, environments.load("local")).pipeline, recipe
-
-
-@pytest.mark.parametrize("environment", ["kind", "gke", "vertex"])
-def test_a_recipes_own_image_is_that_of_the_pod_that_trains_and_of_no_other_step(environment: str) -> None:
-    spec, _ = with_own_image()
-    own, plain = place(spec, environments.load(environment)), placed(environment)
-    assert place(own.pipeline, environments.load(environment), own.platform) == own
-    executors, others = (part["deploymentSpec"]["executors"] for part in (own.pipeline, plain[0]))
-    assert executors["exec-train"]["container"].pop("image") == "example/trainer:1"
-    assert others["exec-train"]["container"].pop("image") != "example/trainer:1"
-    assert executors == others
-    assert (
-        own.platform is None
-        or own.platform["platforms"]["kubernetes"]["deploymentSpec"]
-        == (plain[1]["platforms"]["kubernetes"]["deploymentSpec"])
-    )
-
-
-def test_a_launcher_stays_on_trainyards_image_and_its_gang_has_the_recipes() -> None:
-    spec, recipe = with_own_image()
-    placed = place(spec, with_gang())
-    container = placed.pipeline["deploymentSpec"]["executors"]["exec-train"]["container"]
-    assert container["image"] == "trainyard/cpu:0.1.0"
-    parameter = placed.pipeline["root"]["inputDefinitions"]["parameters"]["gang"]
-    plan = parse(parameter["defaultValue"], GangSpec, name="gang")
-    options = dict.fromkeys(("code", "examples", "checkpoints", "output"), "")
-    assert worker_job(gang(plan, recipe, "run-1", options))["spec"]["template"]["spec"]["containers"][0]["image"] == (
-        "example/trainer:1"
-    )
-
-
-def test_a_launcher_waits_as_long_as_a_queue_lets_it() -> None:
-    placed = place(documents(train_pipeline)[0], with_gang(queue="research"))
-    assert placed.platform is not None
-    config = placed.platform["platforms"]["kubernetes"]["deploymentSpec"]["executors"]["exec-train"]
-    assert "activeDeadlineSeconds" not in config
-    assert "pipelineConfig" not in placed.platform["platforms"]["kubernetes"]
-
-
-def test_what_does_not_change_a_gang_does_not_change_the_pipelines_parameter() -> None:
-    one, other = (place(documents(train_pipeline)[0], with_gang(price_per_hour=price)) for price in (1.0, 2.0))
-    assert one == other
-
-
-def test_a_launcher_never_waits_on_accelerators() -> None:
-    environment = with_gang()
-    gpu = environments.load("gke").pools["gpu-l4"]
-    environment = environment.model_copy(
-        update={"pools": environment.pools | {"cpu": gpu}, "images": environment.images | {"gpu": "gpu:1"}}
-    )
-    with pytest.raises(ConfigurationError, match="'cpu' is a gpu pool, and the launcher of the gang on 'big' would"):
-        place(documents(train_pipeline)[0], environment)
-
-
-def test_a_training_step_of_ones_own_that_takes_no_gang_is_one_pod_of_its_pool() -> None:
-    spec = documents(train_pipeline)[0]
-    del spec["components"]["comp-train"]["inputDefinitions"]["parameters"]["gang"]
-    placed = place(spec, with_gang())
-    assert placed.platform is not None
-    config = placed.platform["platforms"]["kubernetes"]["deploymentSpec"]["executors"]["exec-train"]
-    assert config["nodeSelector"] == {"labels": {"pool": "big"}}
-    assert not placed.pipeline["root"]["inputDefinitions"]["parameters"]["gang"].get("defaultValue")
 
 
 def test_a_step_that_the_pipeline_does_not_have_is_answered_with_the_nearest_name() -> None:
