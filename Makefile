@@ -20,6 +20,8 @@ IMAGE_LOCK := $(foreach name,$(UNUSED),--no-emit-package $(name))
 # Two processes of tests: many wait for what they started. A module's tests share what it
 # prepares, so they stay together.
 PROCESSES ?= -n 2 --dist loadscope
+# Those on a cluster wait for their pods, the longest first.
+CLUSTER_PROCESSES ?= -n 4 --dist loadscope --no-loadscope-reorder
 # Chosen: of a step's expressions at most so many in a hundred may be of unknown type; typings/ has those of
 # the libraries.
 ANY := 15
@@ -79,7 +81,7 @@ sbom: $(if $(filter .uv/bin/uv,$(UV)),.uv/bin/uv) ## Write what each image holds
 	  --output-reproducible --output-format JSON --output-file sbom/trainyard-$$variant.cdx.json; done
 
 test-cluster: setup ## Run the tests that need the cluster of KUBECONFIG and the image TRAINYARD_IMAGE
-	$(BIN)/pytest $(PROCESSES) -m cluster tests/cluster
+	$(BIN)/pytest $(CLUSTER_PROCESSES) -m cluster tests/cluster
 
 goldens: setup ## Write the golden files again, to be reviewed as a diff
 	TRAINYARD_GOLDENS=write $(BIN)/pytest tests/golden tests/unit/test_published.py tests/unit/test_scaling_simulation.py \
