@@ -11,13 +11,23 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from trainyard.kubernetes.client import Cluster, connect
+
 RBAC = Path(__file__).parents[2] / "k8s/base/gang-rbac.yaml"
 SECONDS = 60
+
+_GROUPS = {
+    "jobs": "apis/batch/v1",
+    "endpointslices": "apis/discovery.k8s.io/v1",
+    "networkpolicies": "apis/networking.k8s.io/v1",
+    "workloads": "apis/kueue.x-k8s.io/v1beta1",
+}
 
 
 def until(ready: Callable[[], Any], seconds: float = SECONDS) -> Any:
@@ -56,8 +66,18 @@ class Namespace:
         assert not check or not done.returncode, f"{' '.join(command)}: {done.stdout}{done.stderr}"
         return done.stdout + done.stderr
 
+    @cached_property
+    def cluster(self) -> Cluster:
+        """What is asked again and again: a process of kubectl takes a tenth of a second of a core for each answer."""
+        return connect(self.name)
+
     def get(self, kind: str) -> list[dict[str, Any]]:
-        return json.loads(self.kubectl("get", kind, "-o", "json"))["items"]
+        return self.cluster.items(kind, group=_GROUPS.get(kind, "api/v1"))
+
+    def phase(self, pod: str) -> str:
+        """Return '' if there is no such pod."""
+        answer = self.cluster.get(self.cluster.path("pods", pod))
+        return str(answer["status"]["phase"]) if answer else ""
 
     def pods(self, gang: str) -> list[dict[str, Any]]:
         return [
@@ -68,9 +88,9 @@ class Namespace:
 
     def left_of(self, gang: str) -> list[str]:
         """Name all that the cluster still holds of `gang`."""
-        kinds = "jobs,services,pods,configmaps,secrets,endpointslices,networkpolicies"
-        found = json.loads(self.kubectl("get", kinds, "-o", "json"))["items"]
-        return [f"{each['kind']}/{name}" for each in found if (name := each["metadata"]["name"]).startswith(gang)]
+        kinds = ("jobs", "services", "pods", "configmaps", "secrets", "endpointslices", "networkpolicies")
+        names = [(kind, each["metadata"]["name"]) for kind in kinds for each in self.get(kind)]
+        return [f"{kind}/{name}" for kind, name in names if name.startswith(gang)]
 
     def evict(self, pod: str) -> None:
         """Take a pod off its node as a drain does."""

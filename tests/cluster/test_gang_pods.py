@@ -1,4 +1,4 @@
-"""Gangs on a real Kubernetes: they start where they should, end as they should, and leave nothing."""
+"""Gangs on a real Kubernetes: they end as they should, whatever happens to their launcher, and leave nothing."""
 
 from __future__ import annotations
 
@@ -12,13 +12,9 @@ import pytest
 from launcher import gang
 from namespaces import Namespace, until
 
-from trainyard.steps.train.gang.pods.job import Owner, headless_service, network_policy, worker_job
+from trainyard.steps.train.gang.pods.job import worker_job
 
 pytestmark = pytest.mark.cluster
-
-
-def nodes(namespace: Namespace, name: str) -> list[str]:
-    return sorted(pod["spec"].get("nodeName", "") for pod in namespace.pods(name))
 
 
 def launcher_pod(namespace: Namespace, name: str, **metadata: Any) -> None:
@@ -28,40 +24,6 @@ def launcher_pod(namespace: Namespace, name: str, **metadata: Any) -> None:
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, **metadata}, "spec": spec}
     namespace.kubectl("create", "-f", "-", stdin=json.dumps(pod))
     namespace.kubectl("wait", f"pod/{name}", "--for=jsonpath={.status.phase}=Running", "--timeout=60s")
-
-
-@pytest.mark.parametrize("pool", ["cpu", "gpu", "tpu", "slice"])
-def test_the_manifests_pass_restricted_at_the_api_server(namespace: Namespace, pool: str) -> None:
-    plan = plans.plan("dry", plans.MEET, "0", pool=pool, queue="research", volume={"claim": "runs", "path": "/runs"})
-    owner = Owner(api_version="v1", kind="Pod", name="launcher", uid="0")
-    job = worker_job(gang(plan), owner)
-    # A Job's own admission warns only; its pods are refused, so the template is tried as a pod.
-    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "dry"}, "spec": job["spec"]["template"]["spec"]}
-    for each in (job, pod, headless_service(gang(plan), "0"), network_policy(gang(plan), "0")):
-        said = namespace.kubectl("create", "--dry-run=server", "-f", "-", stdin=json.dumps(each))
-        assert "created (server dry run)" in said and "Warning" not in said, said
-
-
-def test_the_workers_start_on_two_nodes_and_meet_by_name(namespace: Namespace) -> None:
-    plan = plans.plan("meet", plans.MEET, "3")
-    launcher = namespace.launch(plan)
-    launcher.says('"running": 2')
-    assert nodes(namespace, gang(plan).name) == ["cpu-0", "cpu-1"]
-    assert launcher.code() == 0, launcher.said
-    assert "worker 0 met 2" in launcher.said, "the log of worker 0 is passed on"
-    assert "worker 1 met 2" not in launcher.said
-    until(lambda: not namespace.left_of(gang(plan).name), 10)
-
-
-@pytest.mark.parametrize(("pool", "workers", "expected"), [("gpu", 2, ["gpu-0", "gpu-1"]), ("tpu", 1, ["tpu-0"])])
-def test_the_workers_land_on_the_pool_with_its_devices(
-    namespace: Namespace, pool: str, workers: int, expected: list[str]
-) -> None:
-    plan = plans.plan(f"on-{pool}", plans.MEET, "2", pool=pool, workers=workers)
-    launcher = namespace.launch(plan)
-    launcher.says(f'"running": {workers}')
-    assert nodes(namespace, gang(plan).name) == expected
-    assert launcher.code() == 0, launcher.said
 
 
 def test_cancel_lets_the_workers_save_and_leaves_nothing(namespace: Namespace) -> None:
@@ -170,15 +132,6 @@ def test_a_gangs_workers_are_closed_to_all_others_by_a_policy_that_goes_with_it(
     until(lambda: name not in namespace.kubectl("get", "networkpolicies"), 10)
 
 
-def test_a_worker_that_no_node_takes_ends_with_the_schedulers_reason(namespace: Namespace) -> None:
-    plan = plans.plan("never", plans.MEET, "0", pool="gpu", workers=3, start_deadline_seconds=5)
-    launcher = namespace.launch(plan)
-    assert launcher.code() == 30, launcher.said
-    reason = r"waiting for worker \d of 3 \(pod pending: 0/\d+ nodes are available: .*\d Insufficient nvidia.com/gpu"
-    assert re.search(reason, launcher.said), launcher.said
-    until(lambda: not namespace.left_of(gang(plan).name), 10)
-
-
 def test_pods_that_admission_refuses_are_explained(namespace: Namespace) -> None:
     quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "none"}, "spec": {"hard": {"pods": "0"}}}
     namespace.kubectl("create", "-f", "-", stdin=json.dumps(quota))
@@ -217,9 +170,3 @@ def test_a_preempted_worker_is_replaced_and_spends_no_failure(namespace: Namespa
     assert not job["status"].get("failed"), job["status"]
     launcher.process.send_signal(signal.SIGTERM)
     assert launcher.code() == 143
-
-
-def test_an_image_that_cannot_be_had_is_permanent_and_found_within_two_minutes(namespace: Namespace) -> None:
-    launcher = namespace.launch(plans.plan("image", plans.WORK) | {"image": "missing/image:1"})
-    assert launcher.code(120) == 40, launcher.said
-    assert "(pod pending: " in launcher.said and "missing/image:1" in launcher.said

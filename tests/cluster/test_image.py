@@ -81,13 +81,9 @@ def said(namespace: Namespace, name: str, *command: str, seconds: float = 120) -
     }
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
     namespace.kubectl("create", "-f", "-", stdin=json.dumps(pod))
-
-    def phase() -> str:
-        return namespace.kubectl("get", "pod", name, "-o", "jsonpath={.status.phase}")
-
-    until(lambda: phase() in ("Succeeded", "Failed"), seconds)
+    until(lambda: namespace.phase(name) in ("Succeeded", "Failed"), seconds)
     log = namespace.kubectl("logs", name)
-    assert phase() == "Succeeded", log
+    assert namespace.phase(name) == "Succeeded", log
     return log
 
 

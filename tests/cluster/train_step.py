@@ -55,6 +55,21 @@ POOL: dict[str, Any] = {
 }
 THREADS = {"OMP_NUM_THREADS": "1", "TF_NUM_INTRAOP_THREADS": "1"}
 RECIPE = ["train.batch_size=64", "train.checkpoints.every_steps=10", "model.name=cnn_small"]
+EPOCHS = 6  # what comes before the first step takes four times as long
+PREPARE = f"""
+import os, pathlib, sys
+pathlib.Path("{STORAGE}").mkdir(exist_ok=True)
+path = pathlib.Path("/runs/recipe.yaml")
+data = "data: {{format: image_folder, bundled: digits, channels: 1}}"
+path.write_text(f"name: digits\\n{{data}}\\nmodel: {{{{name: cnn_small}}}}\\n")
+command = ["python", "-m", "trainyard.steps", "preprocess", f"--recipe={{path}}", "--output={STORAGE}/examples"]
+os.execvp("python", command)
+"""
+_TRAINING = """
+import sys
+from trainyard.contract.artifacts.train import Training
+print(Training.read(sys.argv[1]).model_dump_json())
+"""
 RESTRICTED = {
     "allowPrivilegeEscalation": False,
     "readOnlyRootFilesystem": True,
@@ -81,7 +96,7 @@ class Run:
     pool: dict[str, Any] = field(default_factory=dict)
     attempt: int = 0
     place: Place = field(default_factory=Place)
-    epochs: int = 12
+    epochs: int = EPOCHS
     file: str = ""  # of another recipe than digits
     label: str = ""  # as that of a benchmark
     input_workers: int = 0
@@ -92,7 +107,7 @@ class Run:
 
     @property
     def log(self) -> str:
-        return self.namespace.kubectl("logs", self.pod, check=False)
+        return self.namespace.cluster.log(self.pod, "main")
 
     @property
     def gang(self) -> str:
@@ -115,23 +130,24 @@ class Run:
         return self
 
     def says(self, text: str, seconds: float = SECONDS) -> None:
-        until(lambda: re.search(text, self.log) or self.phase() in ("Succeeded", "Failed"), seconds)
+        until(lambda: re.search(text, self.log) or self.has_ended(), seconds)
         assert re.search(text, self.log), self.log
 
     def step(self) -> int:
-        done = re.findall(r'"event": "progress", "done": (\d+)', self.log)
+        log = self.namespace.cluster.log(self.pod, "main", tail=20)
+        done = re.findall(r'"event": "progress", "done": (\d+)', log)
         return int(done[-1]) if done else 0
 
     def reaches(self, step: int) -> None:
-        until(lambda: self.step() >= step or self.phase() in ("Succeeded", "Failed"), SECONDS)
-        assert self.phase() == "Running", self.log
+        until(lambda: self.step() >= step or self.has_ended(), SECONDS)
+        assert not self.has_ended(), self.log
 
-    def phase(self) -> str:
-        return self.namespace.kubectl("get", "pod", self.pod, "-o", "jsonpath={.status.phase}", check=False)
+    def has_ended(self) -> bool:
+        return self.namespace.phase(self.pod) in ("Succeeded", "Failed")
 
     def ends(self, code: int = 0, seconds: float = SECONDS) -> None:
         """Wait for the step's pod; its exit code is `code`."""
-        until(lambda: self.phase() in ("Succeeded", "Failed"), seconds)
+        until(self.has_ended, seconds)
         path = "jsonpath={.status.containerStatuses[0].state.terminated.exitCode}"
         assert int(self.namespace.kubectl("get", "pod", self.pod, "-o", path)) == code, self.log
 
@@ -252,6 +268,8 @@ class Desk:
 
     def __init__(self, namespace: Namespace) -> None:
         self.namespace = namespace
+
+    def start(self) -> Desk:
         claim = {
             "apiVersion": "v1",
             "kind": "PersistentVolumeClaim",
@@ -262,16 +280,22 @@ class Desk:
                 "resources": {"requests": {"storage": "1Gi"}},
             },
         }
-        spec = Run(namespace, "desk")._spec()
+        spec = Run(self.namespace, "desk")._spec()
         spec["containers"][0] |= {"command": ["sleep", "infinity"], "args": []}
         spec["containers"][0]["resources"] = {"requests": {"cpu": "100m", "memory": "3Gi"}, "limits": {"memory": "3Gi"}}
         pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "desk"}, "spec": spec}
         for each in (claim, pod):
-            namespace.kubectl("create", "-f", "-", stdin=json.dumps(each))
-        namespace.kubectl("wait", "pod/desk", "--for=condition=Ready", "--timeout=120s")
+            self.namespace.kubectl("create", "-f", "-", stdin=json.dumps(each))
+        self.namespace.kubectl("wait", "pod/desk", "--for=condition=Ready", "--timeout=120s")
+        return self
 
-    def python(self, program: str, *arguments: str) -> str:
-        return self.namespace.kubectl("exec", "desk", "--", "python", "-c", program, *arguments)
+    def python(self, program: str, *arguments: str, **variables: str) -> str:
+        values = [f"{name}={value}" for name, value in variables.items()]
+        return self.namespace.kubectl("exec", "desk", "--", "env", *values, "python", "-c", program, *arguments)
+
+    def training(self, run: Run) -> dict[str, Any]:
+        """Return the training.json of `run`."""
+        return dict(json.loads(self.python(_TRAINING, run.output).splitlines()[-1]))
 
 
 def signal_training_process(namespace: Namespace, pod: str, number: int = 9) -> float:

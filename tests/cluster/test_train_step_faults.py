@@ -1,0 +1,61 @@
+"""Faults in the pods of a gang on a real Kubernetes: what each costs, and that the weights do not show it.
+
+TRAINYARD_IMAGE names the image (images/Dockerfile, target cpu) of this very code that every node has.
+"""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from survival import EPOCH, INTERVAL, assert_survived
+from train_step import IMAGE, Desk, Run, signal_training_process
+
+pytestmark = [pytest.mark.cluster, pytest.mark.skipif(not IMAGE, reason="TRAINYARD_IMAGE names no image")]
+
+
+@pytest.mark.parametrize("index", [0, 1], ids=["chief", "worker"])
+def test_a_training_process_killed_in_its_pod_costs_at_most_one_checkpoint_interval(
+    desk: Desk, calm: Run, run: Run, index: int
+) -> None:
+    run.start().reaches(2 * INTERVAL)
+    killed = signal_training_process(run.namespace, run.worker(index))
+    found = assert_survived(desk, run, calm)
+    recovered = run.moment('"event": "recovered"')
+    print(f"seconds from the kill to new steps: {recovered - killed:.1f}")
+    (restart,) = found["restarts"]
+    assert restart["lost_steps"] <= INTERVAL
+    # Whoever speaks first: the supervisor of the one that was killed, or the one that lost it.
+    assert re.search("killed by SIGKILL|lost another worker", restart["reason"])
+
+
+@pytest.mark.parametrize("index", [0, 1], ids=["chief", "worker"])
+def test_a_pod_deleted_by_force_costs_at_most_one_checkpoint_interval(
+    desk: Desk, calm: Run, run: Run, index: int
+) -> None:
+    run.start().reaches(2 * INTERVAL)
+    told = run.step()
+    run.namespace.kubectl("delete", "pod", run.worker(index), "--grace-period=0", "--force")
+    assert_survived(desk, run, calm)
+    resumed = [event["step"] for event in run.event("resumed")]
+    assert resumed and resumed[-1] >= told - INTERVAL
+
+
+def test_a_gang_fed_by_input_workers_survives_the_death_of_one_with_the_weights_of_an_unfed_one(
+    desk: Desk, calm: Run, run: Run
+) -> None:
+    run.input_workers = 2
+    run.start().reaches(2 * INTERVAL)
+    told = run.step()
+    run.namespace.kubectl("delete", "pod", run.worker(1, "-input"), "--grace-period=0", "--force")
+    found = assert_survived(desk, run, calm)
+    (restart,) = found["restarts"]
+    assert "input worker 1 of 2" in restart["reason"] and restart["resumed_at"] >= told - INTERVAL
+
+
+def test_a_worker_with_ten_seconds_of_grace_saves_the_step_it_is_at(desk: Desk, calm: Run, run: Run) -> None:
+    run.start().reaches(EPOCH + INTERVAL)  # an epoch's end is compiled by then, which takes seconds
+    run.namespace.kubectl("delete", "pod", run.worker(1), "--grace-period=10", "--wait=false")
+    found = assert_survived(desk, run, calm)
+    (restart,) = found["restarts"]
+    assert restart["lost_steps"] == 0 and "told to stop" in restart["reason"]
