@@ -24,7 +24,7 @@ from train_step import PREPARE, Desk, Run
 from xdist.scheduler import LoadScopeScheduling
 
 # The processes of one session inherit it.
-SESSION = os.environ.setdefault("TRAINYARD_TEST_SESSION", uuid.uuid4().hex[:8])
+SESSION = os.environ.setdefault("CLUSTER_TEST_SESSION", uuid.uuid4().hex[:8])
 
 # These count what is free on the GPU nodes or need every CPU node, so they are one after the other.
 _NODES = ("test_explain.py", "test_gang_nodes.py", "test_pools.py", "test_train_step_nodes.py")
