@@ -92,10 +92,9 @@ def _meet(
             [*acceptor.sockets(), *(stream.socket for stream in (*waiting, *clients))], timeout=0.2
         )
         received = {s: s.receive() for s in (*waiting, *clients) if s.socket in readable}
-        gone = [stream for stream, messages in received.items() if messages is None]
-        if prepared.done() and any(
-            each["type"] == "damaged" for messages in received.values() for each in messages or ()
-        ):
+        gone = [stream for stream, stream_messages in received.items() if stream_messages is None]
+        messages = [message for stream_messages in received.values() for message in stream_messages or ()]
+        if prepared.done() and any(message["type"] == "damaged" for message in messages):
             cache.discard(Path(prepared.result()["examples"]))
             prepared = prepare()
         waiting += [MessageStream(client) for client in acceptor.accept(readable)]
