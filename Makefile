@@ -17,10 +17,11 @@ UNUSED := google-cloud-aiplatform google-genai libclang $(addprefix google-cloud
   spanner sql \
   videointelligence vision) cloud-sql-python-connector pg8000 pymysql python-tds tensorboard-data-server
 IMAGE_LOCK := $(foreach name,$(UNUSED),--no-emit-package $(name))
-# A module's tests share what it prepares, so they stay together in one process.
+# Two processes of tests: many wait for what they started. A module's tests share what it
+# prepares, so they stay together.
 PROCESSES ?= -n 2 --dist loadscope
-# These wait for what they started, so that two processes leave two cores idle; the longest come first.
-WAITING ?= -n 4 --dist loadscope --no-loadscope-reorder
+# Those on a cluster wait for their pods, the longest first.
+CLUSTER_PROCESSES ?= -n 4 --dist loadscope --no-loadscope-reorder
 # Chosen: of a step's expressions at most so many in a hundred may be of unknown type; typings/ has those of
 # the libraries.
 ANY := 15
@@ -44,8 +45,8 @@ $(STAMP): $(if $(filter .uv/bin/uv,$(UV)),.uv/bin/uv)
 run: setup ## Run the default recipe from raw data to a pushed model (RECIPE=name for another)
 	$(BIN)/trainyard run $(RECIPE)
 
-test: test-fast ## Run every test; those of tests/cluster need KUBECONFIG and TRAINYARD_IMAGE
-	$(BIN)/pytest $(WAITING) tests/cluster tests/faults tests/local
+test: test-fast ## Run every test that needs no cluster
+	$(BIN)/pytest $(PROCESSES) tests/local tests/faults tests/cluster
 
 test-fast: setup ## Run the unit and golden tests, for the loop while working
 	$(BIN)/pytest $(PROCESSES) tests/unit tests/golden
@@ -80,7 +81,7 @@ sbom: $(if $(filter .uv/bin/uv,$(UV)),.uv/bin/uv) ## Write what each image holds
 	  --output-reproducible --output-format JSON --output-file sbom/trainyard-$$variant.cdx.json; done
 
 test-cluster: setup ## Run the tests that need the cluster of KUBECONFIG and the image TRAINYARD_IMAGE
-	$(BIN)/pytest $(WAITING) -m cluster tests/cluster
+	$(BIN)/pytest $(CLUSTER_PROCESSES) -m cluster tests/cluster
 
 goldens: setup ## Write the golden files again, to be reviewed as a diff
 	TRAINYARD_GOLDENS=write $(BIN)/pytest tests/golden tests/unit/test_published.py tests/unit/test_scaling_simulation.py \
