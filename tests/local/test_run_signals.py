@@ -45,6 +45,25 @@ def test_a_step_has_the_variables_of_now_and_its_temporary_files_go_with_it(
         assert not [*tmp_path.iterdir()]
 
 
+def end_otherwise() -> None:
+    """Take an interrupt for an error, as TensorFlow does while it traces."""
+    try:
+        print("ready", flush=True)
+        signal.pause()
+    except KeyboardInterrupt:
+        os._exit(1)
+
+
+def test_a_step_that_an_interrupt_ended_is_interrupted_whatever_its_exit_code() -> None:
+    stop = Stop()
+    with forked(end_otherwise, (), "step", stop) as running:
+        assert running.child.lines.readline() == "ready\n"
+        stop.end()
+        assert running.wait() == 1
+    with pytest.raises(KeyboardInterrupt):
+        running.require_undisturbed("step")
+
+
 @pytest.fixture
 def here(tmp_path: Path) -> Path:
     file = tmp_path / "here.yaml"

@@ -180,10 +180,7 @@ class LocalRun:
                 if event:
                     self.listener.step_event(step, event)
             code = running.wait()
-        if running.preempted.is_set() or code in (ExitCode.PREEMPTED, -signal.SIGTERM):
-            raise errors.Preempted(f"{step}: {errors.Preempted.SENTENCE}")
-        if code in (ExitCode.INTERRUPTED, -signal.SIGINT):
-            raise KeyboardInterrupt
+        running.require_undisturbed(step)
         if code == -signal.SIGKILL and memory.oom_kills() > killed:
             raise errors.InfrastructureError(f"{step}: was killed {memory.oom_message(peak, step)}.")
         if code or storage.committed(output) is None:

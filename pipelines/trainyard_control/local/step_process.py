@@ -21,6 +21,7 @@ from types import ModuleType
 from typing import Any
 
 from trainyard.child_process import ChildProcess, prepare_fork_server
+from trainyard.errors import ExitCode, Preempted
 from trainyard.events import stderr_hidden
 from trainyard.signals import on_sigterm
 from trainyard.storage import cache
@@ -74,15 +75,27 @@ class Stop:
 
 @dataclass(frozen=True)
 class Running:
-    """A step at work. preempted: set once this process got SIGTERM, which it passes on."""
+    """A step at work. stop: what ends it together with others."""
 
     child: ChildProcess
-    preempted: threading.Event
+    stop: Stop
 
     def wait(self) -> int:
         """Return the exit status once the step has ended; as `ChildProcess.code`."""
         self.child.join()
         return self.child.code or 0
+
+    def require_undisturbed(self, name: str) -> None:
+        """Raise `Preempted` if SIGTERM came, and `KeyboardInterrupt` if an interrupt has ended it.
+
+        An interrupted one may end with any code: TensorFlow reports an interrupt that comes while it traces as an error
+        of its own.
+        """
+        code = self.child.code
+        if self.stop.preempted.is_set() or code in (ExitCode.PREEMPTED, -signal.SIGTERM):
+            raise Preempted(f"{name}: {Preempted.SENTENCE}")
+        if code in (ExitCode.INTERRUPTED, -signal.SIGINT) or (code and self.stop.interrupted.is_set()):
+            raise KeyboardInterrupt
 
 
 @contextmanager
@@ -122,7 +135,7 @@ def forked(
                     children.append(ChildProcess(_run, arguments, name, signal.SIGTERM))
                 stop.add(children[0])
             with children[0].lines:
-                yield Running(children[0], stop.preempted)
+                yield Running(children[0], stop)
         except BaseException:
             for child in children:
                 child.interrupt()

@@ -189,21 +189,20 @@ def _input_note(site: Site, speed: float, ceiling: float) -> str:
 
 def _priced(candidate: Candidate, environment: Environment, pool: Pool) -> Candidate:
     """Return `candidate` with its cost, if it can train and all its nodes have a price."""
-    if candidate.hours is None:
-        return candidate
     total, feeding, workers = (
         usd_per_hour(environment, pool),
         input_usd_per_hour(environment),
         environment.input_workers,
     )
+    if candidate.hours is None:
+        return candidate
     if workers and feeding is None:
         unpriced = f"its input workers have no price: set price_per_hour of pool '{workers.pool}'"
         return replace(candidate, why="; ".join(filter(None, [candidate.why, unpriced])))
-    return replace(
-        candidate,
-        cost_usd=None if total is None else candidate.hours.expected * total,
-        input_cost_usd=candidate.hours.expected * feeding if workers and feeding and total is not None else None,
-    )
+    if total is None or feeding is None:
+        return candidate
+    hours = candidate.hours.expected
+    return replace(candidate, cost_usd=hours * total, input_cost_usd=hours * feeding or None)
 
 
 def _smaller_parts(work: ExampleCost, batch: int, site: Site) -> str:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import signal
 import tempfile
 from importlib import import_module
 from pathlib import Path
 
 from trainyard import events
-from trainyard.errors import ConfigurationError, ExitCode, Preempted, TrainyardError
+from trainyard.errors import ConfigurationError, TrainyardError
 from trainyard.spec import plain_yaml
 from trainyard.spec.recipe import Recipe
 from trainyard.storage import storage
@@ -61,11 +60,8 @@ def _measure(
     """Return the milliseconds that `function` of trainyard.models.costs.answers measures, and why there are no more."""
     with forked(_call, (function, arguments), "latency", stop, cores) as running:
         lines = list(running.child.lines)
-        code = running.wait()
-    if running.preempted.is_set() or code == -signal.SIGTERM:
-        raise Preempted(f"latency: {Preempted.SENTENCE}")
-    if stop.interrupted.is_set() or code in (ExitCode.INTERRUPTED, -signal.SIGINT):
-        raise KeyboardInterrupt
+        running.wait()
+    running.require_undisturbed("latency")
     answers = [event["milliseconds"] for event in map(events.parse, lines) if event.get("event") == "latency"]
     failure = events.failure("".join(lines))
     return answers, failure.message if failure else (lines[-1].strip()[:300] if lines else "no reason given")

@@ -103,10 +103,10 @@ class Sweep:
 
     @property
     def dollars_per_hour(self) -> float | None:
-        """What an hour of a trial costs, None if no price is known: of a cluster's nodes (its input
-        workers' too), of its part of this machine.
+        """What an hour of a trial costs, None if no price is known: of all its nodes, or of its part of this machine.
 
-        This machine costs what the environment says of the pool that train is placed on, and nothing else.
+        Nodes of input workers are among them. This machine costs what the environment says of the pool that train is
+        placed on, and nothing else.
         """
         where = self.environment
         pool = where.pools.get(where.pool_name("train"))

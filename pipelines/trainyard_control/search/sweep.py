@@ -123,8 +123,7 @@ class _Local:
                 return trials.train(trial, run, self.preprocessing, on_epoch)
         except TrainyardError as error:
             others = trial.number or sweep.max_parallel > 1
-            # TensorFlow reports an interrupt that comes while it traces as an error of its own.
-            if lane.stop.begun or error.exit_code not in _MADE_WRONGLY or not others:
+            if error.exit_code not in _MADE_WRONGLY or not others:
                 raise
             return trial.model_copy(update={"state": "failed", "why": str(error)})
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Sequence
 
-from trainyard import errors, events
+from trainyard import events
 from trainyard.contract.artifacts.train import InputSpeed
 from trainyard.errors import InfrastructureError
 from trainyard.spec.recipe import Recipe
@@ -30,10 +29,7 @@ def measure(recipe: Recipe, examples: str) -> list[InputSpeed]:
                 speeds.append(InputSpeed.model_validate(fields))
             last = line.strip() or last
         code = running.wait()
-    if running.preempted.is_set():
-        raise errors.Preempted(f"bench: {errors.Preempted.SENTENCE}")
-    if code in (-signal.SIGINT, errors.ExitCode.INTERRUPTED):
-        raise KeyboardInterrupt
+    running.require_undisturbed("bench")
     if code:
         raise InfrastructureError(f"It could not be measured: {last[:300] or f'its process ended with {code}'}.")
     return speeds
