@@ -169,17 +169,17 @@ def _from(root: str, files: Files, name: str) -> str:
 
 
 def _listed(data: Data, path: str) -> Files:
-    listed = listing.list_files(path)
-    chosen = [file for file in listed.files if not listed.is_folder or _is_wanted(file.name, data)]
+    source = listing.list_files(path)
+    chosen = [file for file in source.files if not source.is_folder or _is_wanted(file.name, data)]
     bad = [file for file in (_limited(file, data) for file in chosen) if file.reason]
     if bad and data.format != "image_folder":
         raise DataError(_refusal(path, bad))
     names = {file.name for file in bad}
-    ignored = {file.name for file in listed.files} - {file.name for file in chosen}
+    ignored = {file.name for file in source.files} - {file.name for file in chosen}
     good = [file for file in chosen if file.name not in names]
     return Files(
-        listed.root,
-        [f"{listed.root.rstrip('/')}/{file.name}" for file in good],
+        source.root,
+        [f"{source.root.rstrip('/')}/{file.name}" for file in good],
         [f"{file.bytes} {file.state}" for file in good],
         [file.bytes for file in good],
         bad=tuple(Quarantined(source=file.name, reason=file.reason, detail=file.detail) for file in bad),
