@@ -26,3 +26,9 @@ def store(served: object_stores.Store, monkeypatch: pytest.MonkeyPatch, tmp_path
     yield served
     served.calm()
     object_stores.forget_clients()
+
+
+@pytest.fixture
+def uri(store: object_stores.Store, request: pytest.FixtureRequest) -> str:
+    """Where the test's own output is to be, in a bucket."""
+    return f"{store.uri}/{abs(hash(request.node.name))}/out"

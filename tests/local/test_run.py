@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -144,48 +143,48 @@ def test_a_refused_model_is_not_exported_and_the_exit_code_says_so_where_asked(h
     assert "log_loss <= 0" in ended.stderr
 
 
-@pytest.fixture(scope="module")
-def training(here: Path) -> Iterator[tuple[subprocess.Popen[str], list[str]]]:
-    """A run that has begun to train, and its command."""
-    arguments = ["run", "digits", "-e", str(here), "--set", "train.epochs=12", *FEW, "-o", "json"]
+def test_ctrl_c_in_training_loses_nothing_and_a_re_run_goes_on(here: Path) -> None:
+    arguments = [*TRAINYARD, "run", "digits", "-e", str(here), "--set", "train.epochs=12", *FEW, "-o", "json"]
+    steps = here.parent / "storage" / "digits" / "train"
+    known = {*steps.glob("*.checkpoints/ckpt-*")}
     # A shell starts what runs in the background with SIGINT ignored, and processes inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    storage = here.parent / "storage" / "digits"
-    known = {*storage.glob("train/*.checkpoints/ckpt-*")}
-    process = subprocess.Popen([*TRAINYARD, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 120
-    while not {*storage.glob("train/*.checkpoints/ckpt-[1-9]*")} - known:
+    while not {*steps.glob("*.checkpoints/ckpt-[1-9]*")} - known:
         assert time.monotonic() < deadline and process.poll() is None
         time.sleep(0.02)
-    yield process, arguments
-    process.kill()
-
-
-def test_a_second_run_into_the_same_place_meets_a_clear_refusal(
-    training: tuple[subprocess.Popen[str], list[str]],
-) -> None:
-    first, arguments = training
-    processes = descendants(first.pid)
-    for process in processes:  # it trains until the second has come
-        os.kill(process, signal.SIGSTOP)
-    try:
-        second = trainyard(*arguments, code=30)
-    finally:
-        for process in processes:
-            os.kill(process, signal.SIGCONT)
-    assert "is writing it" in second.stderr
-
-
-def test_ctrl_c_in_training_loses_nothing_and_a_re_run_goes_on(
-    training: tuple[subprocess.Popen[str], list[str]],
-) -> None:
-    process, arguments = training
     process.send_signal(signal.SIGINT)
     _, output = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "Run the same command again" in output
-    record = json.loads(trainyard(*arguments).stdout)
+    record = json.loads(trainyard(*arguments[1:]).stdout)
     assert record["train"]["resumed_from"] > 0
+
+
+def test_a_second_run_into_the_same_place_meets_a_clear_refusal(here: Path) -> None:
+    known = {*here.parent.glob("storage/digits/train/.*.lock")}
+    first = subprocess.Popen(
+        [*TRAINYARD, "run", "digits", "-e", str(here), *SHORT],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    deadline = time.monotonic() + 120
+    while not {*here.parent.glob("storage/digits/train/.*.lock")} - known:
+        assert time.monotonic() < deadline and first.poll() is None
+        time.sleep(0.02)
+    processes = descendants(first.pid)
+    for process in processes:  # it trains until the second has come
+        os.kill(process, signal.SIGSTOP)
+    try:
+        second = trainyard("run", "digits", "-e", str(here), *SHORT, code=30)
+    finally:
+        for process in processes:
+            os.kill(process, signal.SIGCONT)
+    assert "is writing it" in second.stderr
+    first.communicate(timeout=120)
+    assert first.returncode == 0
 
 
 @pytest.mark.parametrize(

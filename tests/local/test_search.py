@@ -128,8 +128,9 @@ def test_trials_side_by_side_go_on_after_an_interrupt_and_give_what_they_give_al
     assert sorted(first.trained) == [0, 1] and not first.ended
     result = sweeps.run(together, Listener())
     assert [trial.state for trial in result.trials] == ["complete"] * 3
-    epochs = {tuple(trial.values.values()): trial.epochs for trial in alone.trials}
-    assert all(trial.epochs == epochs[tuple(trial.values.values())] for trial in result.trials)
+    same = [next(trial for trial in alone.trials if trial.values == other.values) for other in result.trials]
+    assert [trial.epochs for trial in same] == [trial.epochs for trial in result.trials]
+    assert max(same, key=lambda trial: (trial.metric or 0, -(trial.eval_loss or 0))).values == result.best.values
 
 
 def test_the_smallest_networks_of_a_grammar_are_timed_before_anything_starts(environment: str) -> None:
