@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 from collections.abc import Sequence
@@ -74,7 +75,7 @@ def _connect_ring(strategy: tf.distribute.Strategy) -> Ring | None:
     hosts = [address.rpartition(":")[0] for address in addresses]
     port = int(addresses[rank.index].rpartition(":")[2])
 
-    @tf.function
+    @functools.partial(tf.function, autograph=False)
     def collective_sum(values: tf.Tensor) -> Any:
         return strategy.run(_collective_sum, args=(values,))
 
@@ -85,6 +86,5 @@ def _connect_ring(strategy: tf.distribute.Strategy) -> Ring | None:
     return Ring.connect(rank.index, hosts, range(port + 1, port + 1 + _PORTS), all_reduce, token)
 
 
-@tf.autograph.experimental.do_not_convert
 def _collective_sum(values: tf.Tensor) -> tf.Tensor:
     return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, tf.identity(values))

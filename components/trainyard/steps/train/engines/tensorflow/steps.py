@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -21,12 +22,11 @@ from trainyard.steps.train.engines.variable_names import LOSS_SUM, SCALE, STEP, 
 from trainyard.steps.train.input import on_device
 from trainyard.steps.train.input.input import Batch
 
-# AutoGraph converts the loops over steps alone: nothing in a step branches on tensors.
-_plain = tf.autograph.experimental.do_not_convert
-
-
 GRADIENT_BUCKET_BYTES = 4 << 20
 """Chosen: gradients are collected up to this size before an all-reduce."""
+
+# Nothing but the number of steps depends on tensors, and AutoGraph's look at the source takes half of a start.
+_graph = functools.partial(tf.function, autograph=False)
 
 
 class TensorFlowSteps:
@@ -138,42 +138,51 @@ class TensorFlowSteps:
         """Sum a vector of the gradients' size over the replicas `count` times."""
         self._all_reduce(tf.zeros((self.gradient_bytes // 4,)), tf.constant(count, tf.int64))
 
-    @tf.function
+    @_graph
     def _train(self, iterator: Any, count: tf.Tensor, worker_values: tf.Tensor, phase: int) -> tf.Tensor:
         """Take `count` (int64 scalar) steps and return the mean of all workers' `worker_values`, float32 (n,).
 
         phase: the number of the current one, each of which has a graph of its own.
         """
-        for _ in tf.range(count):
+
+        def accumulate(number: tf.Tensor) -> tf.Tensor:
+            self.strategy.run(self._accumulate, args=(next(iterator), phase))
+            return number
+
+        def step(_: tf.Tensor) -> tf.Tensor:
             if self._micro_batches > 1:
-                for _ in tf.range(self._micro_batches - 1):
-                    self.strategy.run(_plain(self._accumulate), args=(next(iterator), phase))
-            losses = self.strategy.run(_plain(self._replica_step), args=(next(iterator), phase))
+                _repeated(accumulate, tf.constant(self._micro_batches - 1, tf.int64), tf.constant(0))
+            losses = self.strategy.run(self._replica_step, args=(next(iterator), phase))
             # The gang's loss in every replica: one of them is enough.
             self._loss_sum.assign_add(self.strategy.experimental_local_results(losses)[0])
-            self._step.assign_add(1)
+            return self._step.assign_add(1)
+
         # After the steps: all workers must call a ring's all-reduce in one order.
-        with tf.control_dependencies([tf.identity(self._step)]):
+        with tf.control_dependencies([_repeated(step, count, tf.identity(self._step))]):
             return self._mean(tf.identity(worker_values))
 
-    @tf.function
+    @_graph
     def _all_reduce(self, vector: tf.Tensor, count: tf.Tensor) -> None:
-        for _ in tf.range(count):
-            self.strategy.run(_plain(self._all_reduce_vectors), args=([vector],))
+        def all_reduce(vector: tf.Tensor) -> tf.Tensor:
+            self.strategy.run(self._all_reduce_vectors, args=([vector],))
+            return vector
 
-    @tf.function
+        _repeated(all_reduce, count, vector)
+
+    @_graph
     def _mean(self, worker_values: tf.Tensor) -> tf.Tensor:
         if self.strategy.num_replicas_in_sync == 1:
             return worker_values
-        (sums,) = self.strategy.run(_plain(self._all_reduce_vectors), args=([worker_values],))
+        (sums,) = self.strategy.run(self._all_reduce_vectors, args=([worker_values],))
         return self.strategy.experimental_local_results(sums)[0] / self.strategy.num_replicas_in_sync
 
-    @tf.function
+    @_graph
     def _evaluate(self, iterator: Any, count: tf.Tensor, totals: tf.Tensor) -> tf.Tensor:
-        for _ in tf.range(count):
-            sums = self.strategy.run(_plain(self._replica_sums), args=(next(iterator),))
-            totals += self.strategy.reduce("SUM", sums, axis=None)
-        return totals
+        def add(totals: tf.Tensor) -> tf.Tensor:
+            sums = self.strategy.run(self._replica_sums, args=(next(iterator),))
+            return totals + self.strategy.reduce("SUM", sums, axis=None)
+
+        return _repeated(add, count, totals)
 
     @property
     def gradient_bytes(self) -> int:
@@ -192,7 +201,7 @@ class TensorFlowSteps:
         fine = self._finite().numpy()
         return next((name for name, finite in zip(self._variables(), fine, strict=True) if not finite), None)
 
-    @tf.function
+    @_graph
     def _finite(self) -> tf.Tensor:
         """Return bool (variables,): whether each variable is finite, in the order of `_variables`."""
         values = [tf.convert_to_tensor(variable) for variable in self._variables().values()]
@@ -312,6 +321,12 @@ class TensorFlowSteps:
         metric = tf.reduce_sum(weights * self.objective.metric(outputs, labels))
         hits = tf.reduce_sum(weights * top5(self.objective, outputs, labels))
         return tf.stack([loss, metric, hits, tf.reduce_sum(weights)])
+
+
+def _repeated(body: Callable[[tf.Tensor], tf.Tensor], times: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
+    """Return `value` after `body` was called on it so many `times` (int64 scalar), in a loop of the graph."""
+    start = (tf.constant(0, tf.int64), value)
+    return tf.while_loop(lambda done, _: done < times, lambda done, value: (done + 1, body(value)), start)[1]
 
 
 def _accumulator(shape: tuple[int, ...]) -> tf.Variable:
