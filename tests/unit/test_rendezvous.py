@@ -225,6 +225,23 @@ def test_the_second_kill_for_want_of_memory_ends_the_gang_however_far_each_start
     assert "gave up after 2 kills for want of memory" in end["message"]
 
 
+def test_a_kill_is_the_reason_and_counts_although_the_worker_that_lost_the_killed_one_was_quicker(meeting: int) -> None:
+    chief, other = Caller(meeting), Caller(meeting)
+    peer_lost = {"code": 75, "error": "PeerLost"}
+    for step in (1, 2):
+        chief.ready(0)
+        other.ready(1)
+        start = chief.hears("start")
+        other.hears("start")
+        chief.send(type="broke", generation=start["generation"], step=step, message="lost another worker", **peer_lost)
+        other.hears("stop"), chief.hears("stop")
+        killed = {**peer_lost, "message": f"killed at {step}", "cause": True, "out_of_memory": True}
+        other.send(type="broke", generation=start["generation"], step=step, **killed)
+    assert start["past"]["last_break"][:2] == ["killed at 1", 1]
+    end = chief.hears("end")
+    assert (end["code"], "gave up after 2 kills for want of memory. killed at 2" in end["message"]) == (40, True)
+
+
 def test_other_breaks_end_the_gang_only_where_three_starts_came_no_step_further(meeting: int) -> None:
     chief, other = Caller(meeting), Caller(meeting)
     for start, step in enumerate((1, 2, 3, 3, 3, 3)):

@@ -64,6 +64,7 @@ class Rendezvous:
     _starts_without_step: int = 0
     _oom_kills: int = 0
     _last_break: tuple[str, int, float] | None = None
+    _symptom_of: int = 0  # the generation whose break may have another cause than its reason, 0 for none
     _restarts: list[Message] = field(default_factory=list)
     _failed: tuple[float, Message] | None = None
     _end: Message | None = None
@@ -120,17 +121,19 @@ class Rendezvous:
         if stream in self._unidentified:
             raise ValueError(kind)
         self._step = max(self._step, _natural_number(message.get("step", 0)))
-        if message.get("generation") != self._generation or not self._running:
+        if message.get("generation") != self._generation:
             return
-        if kind == "done":
+        if kind == "broke" and (self._running or message.get("cause")):
+            self._handle_break(message)
+        elif not self._running:
+            return
+        elif kind == "done":
             self._end = {"code": 0, "error": "", "message": ""}
         elif kind == "began":
             self._began_at = _natural_number(message["began_at"])
         elif kind == "recovered":
             self._restarts.append(dict(message["restart"]))
             self._last_break = None
-        elif kind == "broke":
-            self._handle_break(message)
 
     def _handle_ready(self, stream: MessageStream, message: Message) -> None:
         worker, generation = _natural_number(message["worker"]), _natural_number(message["generation"])
@@ -155,7 +158,7 @@ class Rendezvous:
 
     def _handle_break(self, message: Message) -> None:
         code, error, text = _natural_number(message["code"]), str(message["error"]), str(message["message"])
-        grace_seconds = float(message.get("grace_seconds", 0.0))
+        grace_seconds, cause = float(message.get("grace_seconds", 0.0)), bool(message.get("cause"))
         if error == CommandFailed.__name__ and self.workers > 1:
             # It may have failed because another worker is lost, which is known within the silence.
             self._failed = self._failed or (time.monotonic(), {"code": code, "error": error, "message": text})
@@ -163,7 +166,8 @@ class Rendezvous:
         if code in _FINAL_CODES:
             self._end = {"code": code, "error": error, "message": text}
             return
-        self._starts_without_step = self._starts_without_step + 1 if self._step <= self._step_at_start else 0
+        if self._running:
+            self._starts_without_step = self._starts_without_step + 1 if self._step <= self._step_at_start else 0
         self._oom_kills += bool(message.get("out_of_memory"))
         if self._oom_kills >= _MAX_OOM_KILLS:
             text = f"train: gave up after {self._oom_kills} kills for want of memory. {text}"
@@ -172,15 +176,21 @@ class Rendezvous:
             text = f"train: gave up after {self._starts_without_step} starts without a new step. {text}"
             self._end = {"code": int(ExitCode.TRANSIENT), "error": "TransientError", "message": text}
         else:
-            self._stop(text, grace_seconds)
+            self._stop(text, grace_seconds, cause)
 
-    def _stop(self, reason: str, grace_seconds: float = 0.0) -> None:
-        """Stop every worker's training process, and wait for all workers again."""
+    def _stop(self, reason: str, grace_seconds: float = 0.0, cause: bool = True) -> None:
+        """Stop every worker's training process, and wait for all workers again.
+
+        cause: False if `reason` may only be that another worker is lost; the cause, said later, then takes its place.
+        """
         if not self._running:
+            if self._symptom_of == self._generation and cause and self._last_break is not None:
+                self._last_break, self._symptom_of = (reason, *self._last_break[1:]), 0
             return
         self._running, self._waiting_since, self._failed = False, time.monotonic(), None
         if self._last_break is None:
             self._last_break = (reason, self._step, time.monotonic())
+            self._symptom_of = 0 if cause else self._generation
         events.emit("restarting", generation=self._generation + 1, step=self._step, reason=reason)
         for member in self._members.values():
             member.address = None

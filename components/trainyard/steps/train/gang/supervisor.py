@@ -172,7 +172,7 @@ class Supervisor:
             if self._stop_requested_at and self._may_exit():
                 # The chief may still be saving the step at which all of them have stopped.
                 text = f"worker {self.membership.worker} was told to stop"
-                self._send_break(stream, ExitCode.PEER_LOST, "PeerLost", text, grace_seconds=_GRACE_SECONDS)
+                self._send_break(stream, ExitCode.PEER_LOST, "PeerLost", text, cause=True, grace_seconds=_GRACE_SECONDS)
                 return ExitCode.PREEMPTED
             if self.membership.worker == 0 and self._launcher.is_lost():
                 text = "train: nobody waits for this gang any more: its launcher has given no sign of life"
@@ -186,6 +186,7 @@ class Supervisor:
             start = WorkerStart(self.membership.worker, message["addresses"], self.options, json.dumps(message["past"]))
             self._training = TrainingProcess(start)
         elif kind == "stop":
+            self._check_training(stream)  # it may be what the worker lost that asked for the stop
             self._stop_training(message["grace_seconds"])
             if not self._stop_requested_at:
                 self._send_ready(stream)
@@ -214,7 +215,7 @@ class Supervisor:
             training.dump()
             training.end()
             text = f"worker {self.membership.worker} made no progress for {self.membership.stall_seconds:g} s"
-            self._send_break(stream, ExitCode.PEER_LOST, "PeerLost", text)
+            self._send_break(stream, ExitCode.PEER_LOST, "PeerLost", text, cause=True)
 
     def _send_heartbeats(self, stream: MessageStream) -> None:
         """Send `beat` until the connection is closed, in a thread: a first start waits for TensorFlow."""

@@ -43,7 +43,10 @@ class TrainingProcess:
         return time.monotonic() - self._output_at
 
     def break_message(self, worker: int) -> Message:
-        """Return the fields of the message about its end, which was no success."""
+        """Return the fields of the message about its end, which was no success.
+
+        cause: true if no other worker's loss can have ended it.
+        """
         code = self.child.code or 0
         known = int(known_code(code, ExitCode.PEER_LOST))
         if self.failure:
@@ -53,7 +56,8 @@ class TrainingProcess:
             text = f"worker {worker}'s training process was killed by SIGKILL. Its peak memory was {self.peak_mib} MiB"
             if oom_killed:
                 text = f"worker {worker}'s training process was killed {memory.oom_message(self.peak_mib, 'train')}"
-            return {"code": int(ExitCode.PEER_LOST), "error": "PeerLost", "message": text, "out_of_memory": oom_killed}
+            end = {"code": int(ExitCode.PEER_LOST), "error": "PeerLost", "message": text}
+            return {**end, "cause": True, "out_of_memory": oom_killed}
         text = f"worker {worker}'s training process {child_process.describe_exit(code)}"
         return {"code": known, "error": "PeerLost", "message": text}
 
