@@ -1,4 +1,4 @@
-"""What SIGTERM does to a process of Trainyard. It imports nearly nothing, so a process can handle it from its start."""
+"""What SIGTERM and Ctrl-C do to a process of Trainyard; with few imports, so that it handles them from its start."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import NoReturn
 
-from trainyard.errors import ExitCode
+from trainyard.errors import ExitCode, Preempted, TrainyardError
 
 _AGAIN_SECONDS = 1.0  # chosen: `timeout` sends SIGTERM twice, at once; a person who sends it again means it
 _received_at: list[float] = [-math.inf]
+_raised: list[BaseException] = []  # by the handlers of this module, the last one alone
 
 
 class Terminated(SystemExit):
@@ -32,7 +34,34 @@ def handle_sigterm(_signal: int, _frame: FrameType | None) -> None:
     """Raise `Terminated` in the main thread, once for a signal that comes twice at once."""
     before, _received_at[0] = _received_at[0], time.monotonic()
     if _received_at[0] - before > _AGAIN_SECONDS:
-        raise Terminated("told to stop (SIGTERM). Run the same command again to go on.")
+        _raise(Terminated(Preempted.SENTENCE))
+
+
+def handle_sigint(_signal: int, _frame: FrameType | None) -> None:
+    """Raise `KeyboardInterrupt`, as Python's own handler does."""
+    _raise(KeyboardInterrupt())
+
+
+@contextmanager
+def not_mistaken() -> Iterator[None]:
+    """Raise again what a handler of this module raised, if the block ends with an error of another kind after it.
+
+    TensorFlow makes a `SystemError` of an interrupt that meets some of its calls, and the clean-up after one may fail.
+    """
+    _raised.clear()
+    try:
+        yield
+    except TrainyardError:
+        raise
+    except Exception as error:
+        if _raised:
+            raise _raised[0] from error
+        raise
+
+
+def _raise(error: BaseException) -> NoReturn:
+    _raised[:] = [error]
+    raise error
 
 
 @contextmanager

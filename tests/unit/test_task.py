@@ -88,6 +88,32 @@ def test_a_step_that_is_killed_has_said_so_beforehand_and_takes_it_back_when_it_
     assert not output.with_name("model.failure.json").exists()
 
 
+MISTAKEN = """
+import os, sys
+import trainyard.steps.train.run
+from trainyard.runtime import step
+def run(recipe, output):
+    try:
+        os.kill(os.getpid(), int(sys.argv[1]))
+    except BaseException:
+        pass
+    raise SystemError("bad argument to internal function")
+run.__module__ = "trainyard.steps.train.run"
+step.main(run, ["--recipe=digits", f"--output={sys.argv[2]}"])
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "name"), [(signal.SIGINT, 130, "Interrupted"), (signal.SIGTERM, 143, "Preempted")]
+)
+def test_a_signal_of_which_a_library_made_an_error_of_its_own_is_still_that_signal(
+    tmp_path: Path, number: signal.Signals, code: int, name: str
+) -> None:
+    command = [sys.executable, "-c", MISTAKEN, str(int(number)), str(tmp_path / "model")]
+    assert subprocess.run(command, capture_output=True, timeout=50).returncode == code
+    assert failure(tmp_path / "model")["class"] == name
+
+
 def test_a_thread_that_ends_the_process_leaves_the_steps_failure(tmp_path: Path) -> None:
     program = (
         "import sys, threading, time\nfrom trainyard.runtime import step\nfrom trainyard.errors import TransientError\n"

@@ -21,7 +21,7 @@ from trainyard.contract import keys
 from trainyard.contract.origin import origin, why_again
 from trainyard.errors import ExitCode, InfrastructureError, Preempted, TrainyardError, TransientError
 from trainyard.graph import ARGUMENTS, STEPS, producer
-from trainyard.signals import Terminated, handle_sigterm
+from trainyard.signals import Terminated, handle_sigint, handle_sigterm, not_mistaken
 from trainyard.spec import recipe as recipes
 from trainyard.spec.recipe import Recipe
 from trainyard.storage import disk, storage
@@ -116,6 +116,8 @@ def main(run: Callable[..., None], command_line: list[str] | None = None, unfetc
     arguments = vars(parser.parse_args(command_line))
     output = arguments.pop("output")
     signal.signal(signal.SIGTERM, handle_sigterm)
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # and nobody has it ignored
+        signal.signal(signal.SIGINT, handle_sigint)
     events.emit("started", step=step)
     code: int = ExitCode.DONE
     try:
@@ -139,7 +141,7 @@ def recorded(step: str, output: Callable[[], str]) -> Iterator[None]:
     """
     _open.append((step, output))
     try:
-        with _timed(step):
+        with _timed(step), not_mistaken():
             yield
     except TrainyardError as error:
         _record(step, output(), error.exit_code, type(error).__name__, str(error))

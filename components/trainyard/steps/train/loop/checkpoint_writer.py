@@ -41,8 +41,9 @@ class CheckpointWriter:
         self.wait()
         self.min_interval_seconds = math.inf
         # Not a daemon: an interpreter that ends in the ordinary way lets it finish.
-        self._thread = threading.Thread(target=self._write, args=(progress, arrays, waited), name="checkpoint")
-        self._thread.start()
+        thread = threading.Thread(target=self._write, args=(progress, arrays, waited), name="checkpoint")
+        thread.start()
+        self._thread = thread
 
     def wait(self, seconds: float | None = None) -> bool:
         """Return whether nothing is being written any more, after at most `seconds`. Raises what the writing raised."""

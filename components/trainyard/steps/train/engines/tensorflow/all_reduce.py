@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 from collections.abc import Sequence
@@ -75,7 +74,7 @@ def _connect_ring(strategy: tf.distribute.Strategy) -> Ring | None:
     hosts = [address.rpartition(":")[0] for address in addresses]
     port = int(addresses[rank.index].rpartition(":")[2])
 
-    @functools.partial(tf.function, autograph=False)
+    @tf.function(autograph=False)
     def collective_sum(values: tf.Tensor) -> Any:
         return strategy.run(_collective_sum, args=(values,))
 

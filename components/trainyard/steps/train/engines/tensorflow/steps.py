@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -24,9 +23,6 @@ from trainyard.steps.train.input.input import Batch
 
 GRADIENT_BUCKET_BYTES = 4 << 20
 """Chosen: gradients are collected up to this size before an all-reduce."""
-
-# Nothing but the number of steps depends on tensors, and AutoGraph's look at the source takes half of a start.
-_graph = functools.partial(tf.function, autograph=False)
 
 
 class TensorFlowSteps:
@@ -138,7 +134,7 @@ class TensorFlowSteps:
         """Sum a vector of the gradients' size over the replicas `count` times."""
         self._all_reduce(tf.zeros((self.gradient_bytes // 4,)), tf.constant(count, tf.int64))
 
-    @_graph
+    @tf.function(autograph=False)
     def _train(self, iterator: Any, count: tf.Tensor, worker_values: tf.Tensor, phase: int) -> tf.Tensor:
         """Take `count` (int64 scalar) steps and return the mean of all workers' `worker_values`, float32 (n,).
 
@@ -155,13 +151,14 @@ class TensorFlowSteps:
             losses = self.strategy.run(self._replica_step, args=(next(iterator), phase))
             # The gang's loss in every replica: one of them is enough.
             self._loss_sum.assign_add(self.strategy.experimental_local_results(losses)[0])
-            return self._step.assign_add(1)
+            self._step.assign_add(1)
+            return tf.identity(self._step)
 
         # After the steps: all workers must call a ring's all-reduce in one order.
         with tf.control_dependencies([_repeated(step, count, tf.identity(self._step))]):
             return self._mean(tf.identity(worker_values))
 
-    @_graph
+    @tf.function(autograph=False)
     def _all_reduce(self, vector: tf.Tensor, count: tf.Tensor) -> None:
         def all_reduce(vector: tf.Tensor) -> tf.Tensor:
             self.strategy.run(self._all_reduce_vectors, args=([vector],))
@@ -169,14 +166,14 @@ class TensorFlowSteps:
 
         _repeated(all_reduce, count, vector)
 
-    @_graph
+    @tf.function(autograph=False)
     def _mean(self, worker_values: tf.Tensor) -> tf.Tensor:
         if self.strategy.num_replicas_in_sync == 1:
             return worker_values
         (sums,) = self.strategy.run(self._all_reduce_vectors, args=([worker_values],))
         return self.strategy.experimental_local_results(sums)[0] / self.strategy.num_replicas_in_sync
 
-    @_graph
+    @tf.function(autograph=False)
     def _evaluate(self, iterator: Any, count: tf.Tensor, totals: tf.Tensor) -> tf.Tensor:
         def add(totals: tf.Tensor) -> tf.Tensor:
             sums = self.strategy.run(self._replica_sums, args=(next(iterator),))
@@ -201,7 +198,7 @@ class TensorFlowSteps:
         fine = self._finite().numpy()
         return next((name for name, finite in zip(self._variables(), fine, strict=True) if not finite), None)
 
-    @_graph
+    @tf.function(autograph=False)
     def _finite(self) -> tf.Tensor:
         """Return bool (variables,): whether each variable is finite, in the order of `_variables`."""
         values = [tf.convert_to_tensor(variable) for variable in self._variables().values()]
@@ -324,7 +321,10 @@ class TensorFlowSteps:
 
 
 def _repeated(body: Callable[[tf.Tensor], tf.Tensor], times: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
-    """Return `value` after `body` was called on it so many `times` (int64 scalar), in a loop of the graph."""
+    """Return `value` after `body` was called on it so many `times` (int64 scalar), in a loop of the graph.
+
+    AutoGraph would make it of a Python loop, for 0.2 s of CPU each time that a process starts.
+    """
     start = (tf.constant(0, tf.int64), value)
     return tf.while_loop(lambda done, _: done < times, lambda done, value: (done + 1, body(value)), start)[1]
 
