@@ -155,6 +155,22 @@ def resume_here(folder: Path, examples: str) -> Trained:
     return Trained(folder)
 
 
+def train_together(
+    folder: Path, examples: str, workers: int, recipes: dict[str, dict[str, Any]], devices: int = 1
+) -> dict[str, Trained]:
+    """Train several recipes with the same processes, each of so many devices; `recipes`: options of `write_recipe`.
+
+    They have no supervisors. A recipe that is refused leaves the exit code and the sentence in the file `refused`.
+    """
+    for name, options in recipes.items():
+        write_recipe(folder / name, workers, **options)
+    script = Path(__file__).with_name("trainings.py")
+    command = [sys.executable, script, str(workers), str(devices), examples, *(folder / name for name in recipes)]
+    ended = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=300)
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    return {name: Trained(folder / name) for name in recipes}
+
+
 def write_recipe(
     folder: Path,
     workers: int,
