@@ -12,7 +12,7 @@ from pathlib import Path
 import gang_processes
 import numpy as np
 import pytest
-from gang_processes import Trained, relative_difference, start, train_here, train_together
+from gang_processes import Trained, relative_difference, start, train_here, train_together, write_recipe
 
 TOLERANCE = 1e-6  # |difference| / |weights| after 2 epochs of SGD in float32
 # keras 3.15 takes the variance as E(x^2) - E(x)^2 over several replicas and as E((x - E(x))^2) on one.
@@ -47,7 +47,9 @@ def clipped(tmp_path_factory: pytest.TempPathFactory, examples: str) -> Trained:
 @pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory, examples: str) -> dict[str, Trained]:
     """Two workers' run of each recipe."""
-    return train_together(tmp_path_factory.mktemp("two"), examples, 2, RECIPES)
+    root = tmp_path_factory.mktemp("two")
+    folders = [write_recipe(root / name, 2, **options) for name, options in RECIPES.items()]
+    return dict(zip(RECIPES, train_together(folders, examples, 2), strict=True))
 
 
 def test_one_two_and_four_workers_end_with_the_same_losses_and_weights(
@@ -64,7 +66,8 @@ def test_one_two_and_four_workers_end_with_the_same_losses_and_weights(
         expected = [(epoch.train_loss, epoch.eval_loss, epoch.metric) for epoch in one.history]
         np.testing.assert_allclose(losses, expected, rtol=TOLERANCE)
         assert relative_difference(run, runs[0]) < TOLERANCE
-    assert runs[2].training.gradient_bytes == 4 * one.parameters
+    assert four.training.gradient_bytes == 4 * one.parameters
+    assert four.training.restarts == [] and 0 < (four.training.goodput or 0) < 1
     assert not gang_processes.processes_of(tmp_path)
 
 
@@ -82,7 +85,7 @@ def test_two_and_four_workers_share_batch_statistics_and_clip_the_summed_gradien
     examples: str, clipped: Trained, two: dict[str, Trained], tmp_path: Path
 ) -> None:
     # Clipping each replica's own gradient would end elsewhere.
-    for run in (two["clipped"], train_together(tmp_path, examples, 4, {"4": CLIPPED})["4"]):
+    for run in (two["clipped"], *train_together([write_recipe(tmp_path, 4, **CLIPPED)], examples, 4)):
         np.testing.assert_allclose(
             [epoch.eval_loss for epoch in run.training.history],
             [epoch.eval_loss for epoch in clipped.training.history],
@@ -169,7 +172,7 @@ def test_two_workers_scale_each_layers_step_as_one_does(
 def test_two_devices_of_one_process_end_with_the_weights_of_one(
     examples: str, clipped: Trained, tmp_path: Path
 ) -> None:
-    mirrored = train_together(tmp_path, examples, 1, {"1": CLIPPED}, devices=2)["1"]
+    (mirrored,) = train_together([write_recipe(tmp_path, 1, **CLIPPED)], examples, 1, devices=2)
     assert mirrored.training.devices == ["CPU:0", "CPU:1"]
     assert (mirrored.training.replicas, mirrored.training.workers) == (2, 1)
     assert relative_difference(mirrored, clipped) < NORMALIZED_TOLERANCE
