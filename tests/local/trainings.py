@@ -46,16 +46,20 @@ def work(worker: int, addresses: list[str], devices: int, examples: str, folders
                 Path(folder, "refused").write_text(f"{error.exit_code} {error}")
 
 
-if __name__ == "__main__":
-    count, devices, examples, *folders = sys.argv[1:]
-    os.environ["TF_NUM_INTRAOP_THREADS"] = str(max(1, len(os.sched_getaffinity(0)) // int(count)))  # as a local gang
+def main(count: int, devices: int, examples: str, folders: list[str]) -> None:
+    os.environ["TF_NUM_INTRAOP_THREADS"] = str(max(1, len(os.sched_getaffinity(0)) // count))  # as a local gang
     fork = multiprocessing.get_context("fork")
-    addresses = [f"127.0.0.1:{free_port()}" for _ in range(int(count))]
+    addresses = [f"127.0.0.1:{free_port()}" for _ in range(count)]
     workers = [
-        fork.Process(target=work, args=(worker, addresses, int(devices), examples, folders), daemon=True)
-        for worker in range(len(addresses))
+        fork.Process(target=work, args=(worker, addresses, devices, examples, folders), daemon=True)
+        for worker in range(count)
     ]
     for process in workers:
         process.start()
     workers[0].join()  # the others may end before it, and are ended with this process
     sys.exit(workers[0].exitcode)
+
+
+if __name__ == "__main__":
+    count, devices, examples, *folders = sys.argv[1:]
+    main(int(count), int(devices), examples, folders)
