@@ -14,8 +14,10 @@ from pathlib import Path
 import gang_processes
 import numpy as np
 import pytest
-from gang_processes import Gang, parent, relative_difference, start, supervisor, train_here
+from gang_processes import Gang, Trained, parent, relative_difference, resume_here, start, supervisor, train_together
 
+from trainyard.contract.artifacts.train import Restart
+from trainyard.steps.train.loop.checkpoint import CheckpointFolder
 from trainyard.storage import storage
 
 EPOCHS = 30  # 8 steps each
@@ -29,15 +31,49 @@ def examples(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture(scope="module")
-def unkilled(tmp_path_factory: pytest.TempPathFactory, examples: str) -> Gang:
-    gang = start(tmp_path_factory.mktemp("unkilled"), examples, 2, epochs=EPOCHS)
-    gang.finish()
-    assert gang.training.restarts == [] and 0 < (gang.training.goodput or 0) < 1
-    return gang
+def unkilled(tmp_path_factory: pytest.TempPathFactory, examples: str) -> Trained:
+    folder = gang_processes.write_recipe(tmp_path_factory.mktemp("unkilled"), 2, epochs=EPOCHS)
+    (run,) = train_together([folder], examples, 2)
+    return run
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory, examples: str) -> tuple[Gang, list[tuple[str, int]]]:
+    """A gang that was told to stop, and address and port of each server that it had."""
+    gang = start(tmp_path_factory.mktemp("stopped"), examples, 2, epochs=EPOCHS)
+    gang.wait_for(lambda: gang.step() >= 24)
+    servers = gang_processes.listening(gang.process.pid)
+    told = time.monotonic()
+    gang.process.send_signal(signal.SIGTERM)
+    gang.finish(code=143)
+    assert time.monotonic() - told < 15
+    return gang, servers
+
+
+@pytest.fixture(scope="module")
+def pods(tmp_path_factory: pytest.TempPathFactory, examples: str) -> Gang:
+    """The chief of a gang of pods whose worker 1 was told to stop, came back, and was frozen then."""
+    folder = gang_processes.write_recipe(tmp_path_factory.mktemp("pods"), workers=2, epochs=EPOCHS)
+    ports = [gang_processes.free_port(), gang_processes.free_port()]
+    # As many threads a worker as a local gang gives: another number rounds the sums of a convolution otherwise.
+    options = {"TF_NUM_INTRAOP_THREADS": str(max(1, (os.cpu_count() or 1) // 2)), "TRAINYARD_STALL_SECONDS": "8"}
+    chief = supervisor(folder, examples, 0, ports, **options)
+    leaving = supervisor(folder, examples, 1, ports, **options)
+    chief.wait_for(lambda: chief.step() >= 24)
+    leaving.process.send_signal(signal.SIGTERM)
+    assert leaving.process.wait(15) == 143
+    again = supervisor(folder, examples, 1, ports, **options)
+    chief.wait_for(lambda: chief.step() >= 64 and bool(chief.events("recovered")))
+    os.kill(gang_processes.training_process(again.process.pid), signal.SIGSTOP)
+    frozen = time.monotonic()
+    chief.finish()
+    again.finish()
+    assert time.monotonic() - frozen < 60
+    return chief
 
 
 def test_each_killed_process_of_a_gang_costs_at_most_one_checkpoint_interval(
-    tmp_path: Path, examples: str, unkilled: Gang
+    tmp_path: Path, examples: str, unkilled: Trained
 ) -> None:
     """One gang loses one process after the other, each by SIGKILL."""
     gang = start(tmp_path, examples, 2, epochs=EPOCHS)
@@ -55,67 +91,66 @@ def test_each_killed_process_of_a_gang_costs_at_most_one_checkpoint_interval(
         for process in processes():
             gang_processes.kill(process)
     gang.finish()
-    assert_survived(gang, unkilled, *(reason for reason, _ in faults))
+    assert len(gang.training.restarts) == len(faults), gang.log[-3000:]
+    for restart, (reason, _) in zip(gang.training.restarts, faults, strict=True):
+        assert_recovered(restart, reason)
+    assert_equal_ends(gang, unkilled)
 
 
-def test_a_local_gang_listens_on_the_loopback_interface_but_for_tensorflows_grpc(tmp_path: Path, examples: str) -> None:
-    gang = start(tmp_path, examples, 2, epochs=400)
-    gang.wait_for(lambda: gang.step() >= 1)
-    servers = gang_processes.listening(gang.process.pid)
-    gang.process.terminate()
-    gang.finish(code=143)
+def test_a_local_gang_listens_on_the_loopback_interface_but_for_tensorflows_grpc(
+    stopped: tuple[Gang, list[tuple[str, int]]],
+) -> None:
+    _, servers = stopped
     exposed = [port for address, port in servers if address != "127.0.0.1"]
     assert len(exposed) == 2 and len(servers) > 2, servers  # one a worker
     # ports of the meeting and of the ring are the one before, and the one behind
     assert not {port for address, port in servers if address == "127.0.0.1"} & set(exposed)
 
 
-def test_a_frozen_worker_is_found_and_replaced(tmp_path: Path, examples: str, unkilled: Gang) -> None:
-    gang = start(tmp_path, examples, 2, epochs=EPOCHS, TRAINYARD_STALL_SECONDS="8")
-    gang.wait_for(lambda: gang.step() >= 24)
-    os.kill(gang.training_process(1), signal.SIGSTOP)
-    frozen = time.monotonic()
-    gang.finish()
-    assert time.monotonic() - frozen < 60
-    assert_survived(gang, unkilled, r"made no progress for 8 s|lost another worker")
-
-
 def test_a_run_told_to_stop_saves_its_last_step_and_goes_on_with_one_worker(
-    tmp_path: Path, examples: str, unkilled: Gang
+    tmp_path: Path, examples: str, stopped: tuple[Gang, list[tuple[str, int]]], unkilled: Trained
 ) -> None:
-    gang = start(tmp_path, examples, 2, epochs=EPOCHS)
-    gang.wait_for(lambda: gang.step() >= 24)
-    told = time.monotonic()
-    gang.process.send_signal(signal.SIGTERM)
-    gang.finish(code=143)
-    assert time.monotonic() - told < 15
-    assert not (tmp_path / "output").exists() and not gang_processes.processes_of(tmp_path)
+    gang, _ = stopped
+    assert not (gang.folder / "output").exists() and not gang_processes.processes_of(gang.folder)
     saved = gang.events("saved")[-1]["step"]
     assert saved >= gang.step()
 
-    alone = train_here(tmp_path, examples, epochs=EPOCHS)
+    shutil.copytree(gang.folder, tmp_path, dirs_exist_ok=True)
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(recipe.read_text().replace("workers: 2", "workers: 1"))
+    alone = resume_here(tmp_path, examples)
     assert alone.training.resumed_from == saved
     assert relative_difference(alone, unkilled) < 1e-5
 
 
-def test_a_worker_told_to_stop_saves_and_the_others_wait_for_its_return(
-    tmp_path: Path, examples: str, unkilled: Gang
+def test_a_corrupt_newest_checkpoint_costs_one_interval_and_not_the_result(
+    tmp_path: Path, examples: str, stopped: tuple[Gang, list[tuple[str, int]]], unkilled: Trained
 ) -> None:
-    gang_processes.write_recipe(tmp_path, workers=2, epochs=EPOCHS)
-    ports = [gang_processes.free_port(), gang_processes.free_port()]
-    # As many threads a worker as a local gang gives: another number rounds the sums of a convolution otherwise.
-    threads = {"TF_NUM_INTRAOP_THREADS": str(max(1, (os.cpu_count() or 1) // 2))}
-    chief = supervisor(tmp_path, examples, 0, ports, **threads)
-    leaving = supervisor(tmp_path, examples, 1, ports, **threads)
-    chief.wait_for(lambda: chief.step() >= 24)
-    leaving.process.send_signal(signal.SIGTERM)
-    assert leaving.process.wait(15) == 143
-    again = supervisor(tmp_path, examples, 1, ports, **threads)
-    chief.finish()
-    again.finish()
-    restart = chief.training.restarts[0]
+    shutil.copytree(stopped[0].folder, tmp_path, dirs_exist_ok=True)
+    *_, before, newest = CheckpointFolder(str(tmp_path / "checkpoints"), "", keep=3, writes=False).steps()
+    state = tmp_path / "checkpoints" / f"ckpt-{newest}" / "state.npz"
+    content = bytearray(state.read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    state.write_bytes(content)
+
+    gang = gang_processes.resume(tmp_path, examples)
+    gang.finish()
+    assert any(f"ckpt-{newest}: skipped" in event["message"] for event in gang.events("warning"))
+    assert gang.training.resumed_from == before and newest - before <= INTERVAL
+    assert gang.training.restarts == []
+    assert_equal_ends(gang, unkilled)
+
+
+def test_a_worker_told_to_stop_saves_and_the_others_wait_for_its_return(pods: Gang, unkilled: Trained) -> None:
+    restart = pods.training.restarts[0]
     assert restart.lost_steps == 0 and "told to stop" in restart.reason
-    np.testing.assert_array_equal(chief.weights(), unkilled.weights())
+    np.testing.assert_array_equal(pods.weights(), unkilled.weights())
+
+
+def test_a_frozen_worker_is_found_and_replaced(pods: Gang, unkilled: Trained) -> None:
+    _, restart = pods.training.restarts
+    assert_recovered(restart, r"made no progress for 8 s|lost another worker")
+    assert_equal_ends(pods, unkilled)
 
 
 def test_a_worker_that_never_comes_ends_the_start_at_its_deadline(tmp_path: Path, examples: str) -> None:
@@ -140,6 +175,8 @@ def test_a_gang_that_nobody_waits_for_ends(tmp_path: Path, examples: str) -> Non
     gangs = [supervisor(tmp_path, examples, worker, ports, **watched) for worker in (0, 1)]
     try:
         gangs[0].wait_for(lambda: gangs[0].step() >= 24)
+        for gang in gangs:  # for the supervisors' patience, both cores would be busy
+            os.kill(gang_processes.training_process(gang.process.pid), signal.SIGSTOP)
     finally:
         there.set()
         renewing.join()
@@ -160,15 +197,14 @@ def test_a_wrong_model_ends_the_whole_gang_at_once(tmp_path: Path, examples: str
     assert "build_model's model maps image to (None, 11)" in gang.events("failed")[-1]["message"]
 
 
-def assert_survived(gang: Gang, unkilled: Gang, *reasons: str) -> None:
-    training = gang.training
-    assert len(training.restarts) == len(reasons), gang.log[-3000:]
-    for restart, reason in zip(training.restarts, reasons, strict=True):
-        assert re.search(reason, restart.reason), restart.reason
-        assert restart.lost_steps <= INTERVAL and restart.resumed_at % 2 == 0
-        assert restart.seconds < RECOVERY_SECONDS
-    assert training.steps == unkilled.training.steps
+def assert_recovered(restart: Restart, reason: str) -> None:
+    assert re.search(reason, restart.reason), restart.reason
+    assert restart.lost_steps <= INTERVAL and restart.resumed_at % 2 == 0
+    assert restart.seconds < RECOVERY_SECONDS
+
+
+def assert_equal_ends(gang: Gang, unkilled: Trained) -> None:
+    assert gang.training.steps == unkilled.training.steps
     np.testing.assert_array_equal(gang.weights(), unkilled.weights())
     assert storage.committed(str(gang.folder / "output")) is not None
     assert not gang_processes.processes_of(gang.folder)
-    shutil.rmtree(gang.folder / "checkpoints")

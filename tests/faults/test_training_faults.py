@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -15,7 +14,7 @@ import gang_processes
 import numpy as np
 import pytest
 import train_folders
-from gang_processes import Gang, Trained, start, train_here
+from gang_processes import Gang, Trained, resume_here, start, train_here, train_together
 
 from trainyard.contract.artifacts.train import Training
 from trainyard.steps.train.loop.checkpoint import CheckpointFolder
@@ -81,8 +80,9 @@ SLOW = """
 import time
 import keras
 class Slow(keras.layers.Layer):
-    def call(self, image):
-        time.sleep(8)  # while it is traced, and never again
+    def call(self, image, training=None):
+        if training is not None:
+            time.sleep(6)  # while training and evaluation are traced, and never again
         return image
 def build_model(features, outputs):
     image = keras.Input((8, 8, 1), name="image")
@@ -98,11 +98,9 @@ def examples(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory, examples: str) -> dict[int, Trained]:
-    alone, together = (tmp_path_factory.mktemp(f"undisturbed{workers}") for workers in (1, 2))
-    gang = start(together, examples, 2, epochs=EPOCHS)
-    runs = {1: train_here(alone, examples, epochs=EPOCHS), 2: gang}
-    gang.finish()
-    return runs
+    folder = gang_processes.write_recipe(tmp_path_factory.mktemp("undisturbed2"), 2, epochs=EPOCHS)
+    (together,) = train_together([folder], examples, 2)
+    return {1: train_here(tmp_path_factory.mktemp("undisturbed1"), examples, epochs=EPOCHS), 2: together}
 
 
 @pytest.fixture
@@ -174,27 +172,6 @@ def test_a_run_killed_for_want_of_memory_says_so_with_the_knob_to_raise(tmp_path
 
 
 @WORKERS
-def test_a_corrupt_newest_checkpoint_costs_one_interval_and_not_the_result(
-    workers: int, tmp_path: Path, examples: str, undisturbed: dict[int, Trained]
-) -> None:
-    gang = start(tmp_path, examples, workers, epochs=EPOCHS)
-    gang.wait_for(lambda: gang.step() >= 24)
-    gang.process.send_signal(signal.SIGTERM)
-    gang.finish(code=143)
-    *_, before, newest = CheckpointFolder(str(tmp_path / "checkpoints"), "", keep=3, writes=False).steps()
-    state = tmp_path / "checkpoints" / f"ckpt-{newest}" / "state.npz"
-    content = bytearray(state.read_bytes())
-    content[len(content) // 2] ^= 0xFF
-    state.write_bytes(content)
-
-    gang = gang_processes.resume(tmp_path, examples)
-    gang.finish()
-    assert any(f"ckpt-{newest}: skipped" in event["message"] for event in gang.events("warning"))
-    assert gang.training.resumed_from == before and newest - before <= INTERVAL
-    assert_equal_ends(gang, undisturbed[workers])
-
-
-@WORKERS
 def test_a_disk_that_fills_up_in_training_keeps_two_checkpoints_and_the_run_goes_on_when_there_is_room(
     workers: int, tmp_path: Path, examples: str, small_disk: Path, undisturbed: dict[int, Trained]
 ) -> None:
@@ -215,8 +192,10 @@ def test_a_disk_that_fills_up_in_training_keeps_two_checkpoints_and_the_run_goes
     assert len(whole) >= 2
 
     ballast.unlink()
-    gang = gang_processes.resume(tmp_path, examples)
-    gang.finish()
+    if workers == 1:
+        resume_here(tmp_path, examples)
+    else:
+        gang_processes.resume(tmp_path, examples).finish()
     assert gang.training.resumed_from == whole[-1]
     assert_equal_ends(gang, undisturbed[workers])
 
@@ -225,19 +204,17 @@ def test_a_disk_that_fills_up_in_training_keeps_two_checkpoints_and_the_run_goes
 def test_a_loss_that_is_not_finite_goes_back_once_at_a_tenth_of_the_rate_and_the_model_says_so(
     workers: int, tmp_path: Path
 ) -> None:
-    examples = train_folders.table(tmp_path / "examples")
-    gang = linear(tmp_path, examples, workers, rate=3)
-    gang.finish()
-    (rollback,) = gang.training.rollbacks
+    examples = linear(tmp_path, workers, rate=3)
+    run = resume_here(tmp_path, examples) if workers == 1 else train_together([tmp_path], examples, workers)[0]
+    (rollback,) = run.training.rollbacks
     assert rollback.step - rollback.back_to <= INTERVAL and rollback.learning_rate_scale == 0.1
-    assert gang.training.history[-1].metric < 5 and np.isfinite(gang.weights()).all()
+    assert run.training.history[-1].metric < 5 and np.isfinite(run.weights()).all()
     assert_finite_checkpoints(tmp_path)
 
 
 @WORKERS
 def test_a_loss_that_is_not_finite_twice_ends_with_exit_code_10_and_no_model(workers: int, tmp_path: Path) -> None:
-    examples = train_folders.table(tmp_path / "examples")
-    gang = linear(tmp_path, examples, workers, rate=1000)
+    gang = gang_processes.resume(tmp_path, linear(tmp_path, workers, rate=1000))
     gang.finish(code=10)
     assert "again after one retry at 0.1 times" in gang.events("failed")[-1]["message"]
     assert not (tmp_path / "output").exists()
@@ -260,7 +237,7 @@ def test_a_training_that_stands_still_leaves_its_stacks_and_exit_code_30(tmp_pat
     gang_processes.write_recipe(tmp_path, workers=1, epochs=EPOCHS)
     (tmp_path / "own.py").write_text(FREEZE.format(freeze=freeze))
     shutil.copytree(tmp_path, tmp_path / "undisturbed")
-    gang_processes.resume_here(tmp_path, examples)
+    resume_here(tmp_path, examples)
     expected = last_state(tmp_path)
     for left in ("checkpoints", "output"):
         shutil.rmtree(tmp_path / left)
@@ -275,9 +252,7 @@ def test_a_training_that_stands_still_leaves_its_stacks_and_exit_code_30(tmp_pat
     assert time.monotonic() - frozen < 30
     assert "no progress for 6 s" in gang.events("failed")[-1]["message"] and "in hold" in gang.log
     freeze.unlink()
-    gang = gang_processes.resume(tmp_path, examples)
-    gang.finish()
-    assert gang.training.resumed_from
+    assert resume_here(tmp_path, examples).training.resumed_from
     for name, value in expected.items():
         np.testing.assert_array_equal(last_state(tmp_path)[name], value, err_msg=name)
 
@@ -295,12 +270,15 @@ def add_hog(folder: Path, how: str) -> Path:
     return hog
 
 
-def linear(folder: Path, examples: str, workers: int, rate: float) -> Gang:
-    """Train y = a x + b by plain gradient descent: it diverges at rates above 2 / the largest curvature, here 2."""
+def linear(folder: Path, workers: int, rate: float) -> str:
+    """Leave a recipe for y = a x + b by plain gradient descent, and return the examples.
+
+    It diverges at rates above 2 / the largest curvature, here 2.
+    """
     (folder / "own.py").write_text(LINEAR)
     text = LINEAR_RECIPE.format(module=folder / "own.py", workers=workers, rate=rate)
     (folder / "recipe.yaml").write_text(text)
-    return gang_processes.resume(folder, examples)
+    return train_folders.table(folder / "examples")
 
 
 def last_state(folder: Path) -> dict[str, np.ndarray]:

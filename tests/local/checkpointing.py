@@ -1,18 +1,15 @@
-"""`python checkpointing.py COST RECIPE EXAMPLES FOLDER`: trains; checkpoints cost COST seconds of CPU more.
+"""`python checkpointing.py EXAMPLES FOLDER...`: two workers train each FOLDER's recipe; it is named COST.
 
-Prints the step of each checkpoint, then `done`, and waits to be killed, as the others of a gang must not miss it. Half
-an epoch need not take half a minute here, but twice what a checkpoint costs.
+Checkpoints cost COST seconds of CPU more. Worker N leaves the step of each in `FOLDER/N`. Half an epoch need not take
+half a minute here, but twice what a checkpoint costs.
 """
 
 import sys
-import threading
 import time
 from pathlib import Path
 
-import trainyard.data  # noqa: F401 - chooses Keras 3
+import trainings  # first: it chooses Keras 3
 
-# isort: split
-from trainyard.spec import recipe
 from trainyard.steps.train import session
 from trainyard.steps.train.loop import checkpoint_writer, loop, save_schedule
 from trainyard.steps.train.loop.checkpoint import Arrays, CheckpointFolder, Progress
@@ -20,24 +17,20 @@ from trainyard.steps.train.loop.checkpoint import Arrays, CheckpointFolder, Prog
 
 class Told(loop.Loop):
     def _save(self, step: int) -> bool:
-        print(step, flush=True)
+        with Path(self.checkpoints.uri).with_name(str(self.rank.index)).open("a") as file:
+            print(step, file=file)
         return super()._save(step)
 
 
 class Costly(CheckpointFolder):
     def save(self, progress: Progress, arrays: Arrays) -> None:
-        end = time.thread_time() + float(sys.argv[1])
+        end = time.thread_time() + float(Path(self.uri).parent.name)
         while time.thread_time() < end:
             pass
         super().save(progress, arrays)
 
 
 if __name__ == "__main__":
-    _, path, examples, folder = sys.argv[1:]
     save_schedule.CHECKPOINT_SECONDS, checkpoint_writer.MAX_OVERHEAD = 0.0, 0.5
     session.Loop, session.CheckpointFolder = Told, Costly
-    output = Path(folder) / "output"
-    output.mkdir(exist_ok=True)
-    session.train(recipe.load(path), examples, f"{folder}/checkpoints", "test", output)
-    print("done", flush=True)
-    threading.Event().wait()
+    trainings.main(2, 1, sys.argv[1], sys.argv[2:])

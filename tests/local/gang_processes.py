@@ -11,7 +11,7 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -110,12 +110,8 @@ class Gang(Trained):
         assert self.process.wait(seconds) == code, self.log[-3000:]
 
     def training_process(self, worker: int) -> int:
-        """Return the process id of the worker's training process: the group leader that its supervisor has forked."""
-        supervisor = self.events("supervisor")[worker]["process"]
-        for pid in descendants(supervisor):
-            if os.getsid(pid) == pid:
-                return pid
-        raise AssertionError(f"worker {worker} has no training process")
+        """Return the process id of the worker's training process."""
+        return training_process(self.events("supervisor")[worker]["process"])
 
 
 def examples(folder: Path) -> str:
@@ -155,6 +151,18 @@ def resume_here(folder: Path, examples: str) -> Trained:
     return Trained(folder)
 
 
+def train_together(folders: Sequence[Path], examples: str, workers: int, devices: int = 1) -> list[Trained]:
+    """Train the recipe in each folder with the same processes, each of so many devices, which have no supervisors.
+
+    A recipe that is refused leaves the exit code and the sentence in the file `refused` of its folder.
+    """
+    script = Path(__file__).with_name("trainings.py")
+    command = [sys.executable, script, str(workers), str(devices), examples, *folders]
+    ended = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=300)
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    return [Trained(folder) for folder in folders]
+
+
 def write_recipe(
     folder: Path,
     workers: int,
@@ -167,7 +175,8 @@ def write_recipe(
     dropout: float = 0.2,
     xla: bool = False,
     batch_statistics: str = "global",
-) -> None:
+) -> Path:
+    """Leave a recipe in `folder`, which is returned."""
     folder.mkdir(parents=True, exist_ok=True)
     layer = "x = keras.layers.BatchNormalization()(x)" if normalization else "pass"
     (folder / "own.py").write_text(MODULE.format(normalization=layer, dropout=dropout))
@@ -183,6 +192,7 @@ def write_recipe(
         batch_statistics=batch_statistics,
     )
     (folder / "recipe.yaml").write_text(text)
+    return folder
 
 
 def supervisor(folder: Path, examples: str, worker: int, ports: list[int], **environment: str) -> Gang:
@@ -263,6 +273,14 @@ def listening(pid: int) -> list[tuple[str, int]]:
                 packed = b"".join(struct.pack(">I", word) for (word,) in words)[:width]
                 found.append((socket.inet_ntop(family, packed), int(port, 16)))
     return found
+
+
+def training_process(supervisor: int) -> int:
+    """Return the process id of a supervisor's training process: the group leader that it has forked."""
+    for pid in descendants(supervisor):
+        if os.getsid(pid) == pid:
+            return pid
+    raise AssertionError(f"supervisor {supervisor} has no training process")
 
 
 def kill(pid: int) -> None:

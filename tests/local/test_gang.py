@@ -12,12 +12,25 @@ from pathlib import Path
 import gang_processes
 import numpy as np
 import pytest
-from gang_processes import Trained, relative_difference, start, train_here
+from gang_processes import Trained, relative_difference, start, train_here, train_together, write_recipe
 
 TOLERANCE = 1e-6  # |difference| / |weights| after 2 epochs of SGD in float32
 # keras 3.15 takes the variance as E(x^2) - E(x)^2 over several replicas and as E((x - E(x))^2) on one.
 NORMALIZED_TOLERANCE = 1e-5
 CLIPPED = {"normalization": True, "clip_norm": 0.05}
+IN_PARTS = {"normalization": True, "accumulation_steps": 2}
+OWN_STATISTICS = {"normalization": True, "dropout": 0, "epochs": 1}
+RECIPES = {
+    "plain": {},
+    "clipped": CLIPPED,
+    "in_parts": IN_PARTS,
+    "lars": {"optimizer": "lars"},
+    "lamb": {"optimizer": "lamb"},
+    "compiled": {"xla": True},
+    "compiled_normalization": {"normalization": True, "xla": True},
+    "own_statistics": {"batch_statistics": "worker", **OWN_STATISTICS},
+    "compiled_own_statistics": {"batch_statistics": "worker", "xla": True, **OWN_STATISTICS},
+}
 
 
 @pytest.fixture(scope="module")
@@ -31,12 +44,20 @@ def clipped(tmp_path_factory: pytest.TempPathFactory, examples: str) -> Trained:
     return train_here(tmp_path_factory.mktemp("clipped"), examples, **CLIPPED)
 
 
-def test_one_two_and_four_workers_end_with_the_same_losses_and_weights(examples: str, tmp_path: Path) -> None:
-    runs: list[Trained] = [train_here(tmp_path / "1", examples)]
-    for workers in (2, 4):
-        gang = start(tmp_path / str(workers), examples, workers)
-        gang.finish()
-        runs.append(gang)
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory, examples: str) -> dict[str, Trained]:
+    """Two workers' run of each recipe."""
+    root = tmp_path_factory.mktemp("two")
+    folders = [write_recipe(root / name, 2, **options) for name, options in RECIPES.items()]
+    return dict(zip(RECIPES, train_together(folders, examples, 2), strict=True))
+
+
+def test_one_two_and_four_workers_end_with_the_same_losses_and_weights(
+    examples: str, two: dict[str, Trained], tmp_path: Path
+) -> None:
+    four = start(tmp_path / "4", examples, 4)
+    runs = [train_here(tmp_path / "1", examples), two["plain"], four]
+    four.finish()
     one = runs[0].training
     for run, workers in zip(runs, (1, 2, 4), strict=True):
         training = run.training
@@ -45,12 +66,14 @@ def test_one_two_and_four_workers_end_with_the_same_losses_and_weights(examples:
         expected = [(epoch.train_loss, epoch.eval_loss, epoch.metric) for epoch in one.history]
         np.testing.assert_allclose(losses, expected, rtol=TOLERANCE)
         assert relative_difference(run, runs[0]) < TOLERANCE
-    assert runs[2].training.gradient_bytes == 4 * one.parameters
+    assert four.training.gradient_bytes == 4 * one.parameters
+    assert four.training.restarts == [] and 0 < (four.training.goodput or 0) < 1
     assert not gang_processes.processes_of(tmp_path)
 
 
 def test_a_port_that_another_program_took_has_the_gang_meet_again() -> None:
-    program = "from trainyard.steps.train.engines.tensorflow import strategy; strategy.create_strategy()"
+    module = "trainyard.steps.train.engines.tensorflow"
+    program = f"import trainyard.data; from {module} import strategy; strategy.create_strategy()"
     with socket.create_server(("127.0.0.1", 0)) as taken:
         addresses = [f"127.0.0.1:{taken.getsockname()[1]}", "127.0.0.1:1"]
         config = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": 0}}
@@ -60,12 +83,10 @@ def test_a_port_that_another_program_took_has_the_gang_meet_again() -> None:
 
 
 def test_two_and_four_workers_share_batch_statistics_and_clip_the_summed_gradient(
-    examples: str, clipped: Trained, tmp_path: Path
+    examples: str, clipped: Trained, two: dict[str, Trained], tmp_path: Path
 ) -> None:
     # Clipping each replica's own gradient would end elsewhere.
-    for workers in (2, 4):
-        run = start(tmp_path / str(workers), examples, workers, **CLIPPED)
-        run.finish()
+    for run in (two["clipped"], *train_together([write_recipe(tmp_path, 4, **CLIPPED)], examples, 4)):
         np.testing.assert_allclose(
             [epoch.eval_loss for epoch in run.training.history],
             [epoch.eval_loss for epoch in clipped.training.history],
@@ -86,39 +107,30 @@ def test_a_batch_computed_in_parts_takes_the_steps_of_the_whole(examples: str, t
     assert relative_difference(*runs) < TOLERANCE
 
 
-def test_two_workers_normalize_each_part_of_a_batch_as_one_does(examples: str, tmp_path: Path) -> None:
-    options = {"normalization": True, "accumulation_steps": 2}
-    two = start(tmp_path / "2", examples, 2, **options)
-    one = train_here(tmp_path / "1", examples, **options)
-    two.finish()
-    assert relative_difference(two, one) < NORMALIZED_TOLERANCE
+def test_two_workers_normalize_each_part_of_a_batch_as_one_does(
+    examples: str, two: dict[str, Trained], tmp_path: Path
+) -> None:
+    assert relative_difference(two["in_parts"], train_here(tmp_path, examples, **IN_PARTS)) < NORMALIZED_TOLERANCE
 
 
-def test_a_compiled_step_is_the_same_step(examples: str, tmp_path: Path) -> None:
+def test_a_compiled_step_is_the_same_step(examples: str, two: dict[str, Trained], tmp_path: Path) -> None:
     """Under XLA sums have another order; with it two workers take the steps of one, but cannot share normalization."""
-    refused = start(tmp_path / "refused", examples, 2, normalization=True, xla=True)
     plain, compiled = (
         train_here(tmp_path / str(xla), examples, normalization=True, dropout=0, xla=xla) for xla in (False, True)
     )
-    refused.finish(20)
     assert relative_difference(compiled, plain) < NORMALIZED_TOLERANCE
-    assert "train.xla: the layer batch_normalization sums over the devices" in refused.log
-    two = start(tmp_path / "2", examples, 2, xla=True)
+    refused = (two["compiled_normalization"].folder / "refused").read_text()
+    assert refused.startswith("20 train.xla: the layer batch_normalization sums over the devices")
     one = train_here(tmp_path / "1", examples, xla=True)
-    two.finish()
-    assert relative_difference(two, one) < TOLERANCE
+    assert relative_difference(two["compiled"], one) < TOLERANCE
 
 
-def test_workers_with_statistics_of_their_own_normalize_as_the_parts_of_a_batch(examples: str, tmp_path: Path) -> None:
+def test_workers_with_statistics_of_their_own_normalize_as_the_parts_of_a_batch(
+    examples: str, two: dict[str, Trained], tmp_path: Path
+) -> None:
     """One worker normalizes each of two parts of a batch by itself; two workers are held against that, XLA too."""
-    options = {"normalization": True, "dropout": 0, "epochs": 1}
-    gangs = [
-        start(tmp_path / f"2-{xla}", examples, 2, batch_statistics="worker", xla=xla, **options)
-        for xla in (False, True)
-    ]
-    parts = train_here(tmp_path / "parts", examples, accumulation_steps=2, **options)
-    for gang in gangs:
-        gang.finish()
+    parts = train_here(tmp_path, examples, accumulation_steps=2, **OWN_STATISTICS)
+    for gang in (two["own_statistics"], two["compiled_own_statistics"]):
         assert len(gang.learned()) == len(parts.learned())
         difference = np.linalg.norm(gang.learned() - parts.learned()) / np.linalg.norm(parts.learned())
         assert difference < NORMALIZED_TOLERANCE
@@ -151,20 +163,17 @@ def test_moving_averages_of_all_replicas_end_a_step_as_their_mean(examples: str,
 
 
 @pytest.mark.parametrize("optimizer", ["lars", "lamb"])
-def test_two_workers_scale_each_layers_step_as_one_does(optimizer: str, examples: str, tmp_path: Path) -> None:
-    two = start(tmp_path / "2", examples, 2, optimizer=optimizer)
-    one = train_here(tmp_path / "1", examples, optimizer=optimizer)
-    two.finish()
-    assert relative_difference(two, one) < NORMALIZED_TOLERANCE
+def test_two_workers_scale_each_layers_step_as_one_does(
+    optimizer: str, examples: str, two: dict[str, Trained], tmp_path: Path
+) -> None:
+    one = train_here(tmp_path, examples, optimizer=optimizer)
+    assert relative_difference(two[optimizer], one) < NORMALIZED_TOLERANCE
 
 
 def test_two_devices_of_one_process_end_with_the_weights_of_one(
     examples: str, clipped: Trained, tmp_path: Path
 ) -> None:
-    script = Path(__file__).with_name("mirrored_training.py")
-    recipe = str(clipped.folder / "recipe.yaml")
-    subprocess.run([sys.executable, script, "2", recipe, examples, str(tmp_path)], check=True, timeout=120)
-    mirrored = Trained(tmp_path)
+    (mirrored,) = train_together([write_recipe(tmp_path, 1, **CLIPPED)], examples, 1, devices=2)
     assert mirrored.training.devices == ["CPU:0", "CPU:1"]
     assert (mirrored.training.replicas, mirrored.training.workers) == (2, 1)
     assert relative_difference(mirrored, clipped) < NORMALIZED_TOLERANCE

@@ -14,7 +14,7 @@ import gang_processes
 import numpy as np
 import pytest
 import train_folders
-from gang_processes import Gang, start
+from gang_processes import Gang, start, train_together
 from object_stores import Request, Store
 
 from trainyard import events
@@ -31,10 +31,11 @@ def test_a_gang_in_a_bucket_loses_at_most_an_interval_by_a_kill_also_while_a_che
 ) -> None:
     root = f"{store.uri}/{secrets.token_hex(4)}"
     examples = train_folders.digits(f"{root}/examples")
-    unkilled = begin(tmp_path / "unkilled", examples, f"{root}/unkilled")
-    unkilled.finish(seconds=SECONDS)
+    settings = {"epochs": EPOCHS, "every_steps": INTERVAL}
+    folder = gang_processes.write_recipe(tmp_path / "unkilled", 2, **settings)
+    (unkilled,) = train_together([folder], examples, 2)
 
-    gang = begin(tmp_path / "killed", examples, f"{root}/killed")
+    gang = start(tmp_path / "killed", examples, 2, root=f"{root}/killed", **settings)
     gang.wait_for(lambda: gang.step() >= 15, SECONDS)
     gang_processes.kill(gang.training_process(1))
     gang.wait_for(lambda: bool(gang.events("recovered")), SECONDS)
@@ -92,10 +93,6 @@ def test_an_input_worker_fetches_the_training_split_anew_if_its_copy_is_damaged_
     assert restart.reason.startswith(f"train: input worker 0 of 1 ({address}): its copy of the examples is damaged (")
     assert [event["files"] for event in trains.events("fetched") if event["uri"] == examples] == [3]
     assert trains.training.input_workers == 1
-
-
-def begin(folder: Path, examples: str, root: str) -> Gang:
-    return start(folder, examples, 2, epochs=EPOCHS, every_steps=INTERVAL, root=root)
 
 
 def kill_chief_in_a_write(gang: Gang, store: Store) -> None:
