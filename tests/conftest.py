@@ -1,5 +1,6 @@
 """What all tests share: no property is timed, and the tests of `make test-fast` load no heavy library."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -12,6 +13,15 @@ settings.load_profile("unhurried")
 
 _FAST = [Path(__file__).parent / "unit", Path(__file__).parent / "golden"]
 _HEAVY = {"tensorflow", "keras", "jax", "apache_beam", "tensorflow_transform"}
+
+
+@pytest.fixture(scope="session", autouse=True)
+def jax_programs(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Have JAX keep what it compiles for the session's other processes: each start would compile for 3 CPU-seconds."""
+    folder = tmp_path_factory.getbasetemp()
+    shared = folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = str(shared / "jax")
+    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

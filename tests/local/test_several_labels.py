@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -174,15 +175,15 @@ def test_predictions_have_a_column_for_each_label(recipe: Recipe, version: str, 
 
 
 def test_a_training_that_tensorflow_began_ends_under_jax_as_under_tensorflow(
-    examples: str, model: str, tmp_path: Path
+    examples: str, model: str, tmp_path: Path, train_with_jax: Callable[[Path, str], None]
 ) -> None:
     begun = Path(model).parent
     shutil.copytree(begun / "checkpoints" / "ckpt-0", tmp_path / "checkpoints" / "ckpt-0")
     shutil.copy(begun / "recipe.yaml", tmp_path)
-    ended = gang_processes.resume(tmp_path, examples, TRAINYARD_ENGINE="jax")
-    ended.finish()
-    assert (ended.training.engine, ended.training.resumed_from) == ("jax", 0)
-    histories = [Training.read(model).history, ended.training.history]
+    train_with_jax(tmp_path, examples)
+    ended = Training.read(str(tmp_path / "output"))
+    assert (ended.engine, ended.resumed_from) == ("jax", 0)
+    histories = [Training.read(model).history, ended.history]
     losses = [[(each.train_loss, each.eval_loss, each.metric) for each in history] for history in histories]
     np.testing.assert_allclose(*losses, rtol=1e-3, atol=1e-5)
 

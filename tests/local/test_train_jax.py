@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import gang_processes
@@ -14,7 +15,7 @@ import keras
 import numpy as np
 import pytest
 import train_folders
-from gang_processes import Gang, relative_difference, resume, start
+from gang_processes import Gang, Trained, relative_difference, resume, start
 
 from trainyard.data.examples import open_examples
 
@@ -90,14 +91,14 @@ def test_an_input_worker_feeds_jax_the_batches_that_it_makes_itself(examples: st
     np.testing.assert_array_equal(fed.weights(), alone.weights())
 
 
-def test_a_batch_computed_in_parts_takes_the_steps_of_the_whole(examples: str, tmp_path: Path) -> None:
-    gangs = [
-        start(tmp_path / str(parts), examples, 1, clip_norm=0.05, accumulation_steps=parts, dropout=0, **JAX)
-        for parts in (1, 4)
-    ]
-    for gang in gangs:
-        gang.finish()
-    assert relative_difference(*gangs) < TOLERANCE
+def test_a_batch_computed_in_parts_takes_the_steps_of_the_whole(
+    examples: str, tmp_path: Path, train_with_jax: Callable[[Path, str], None]
+) -> None:
+    folders = {parts: tmp_path / str(parts) for parts in (1, 4)}
+    for parts, folder in folders.items():
+        gang_processes.write_recipe(folder, 1, clip_norm=0.05, accumulation_steps=parts, dropout=0)
+        train_with_jax(folder, examples)
+    assert relative_difference(*map(Trained, folders.values())) < TOLERANCE
 
 
 def test_two_devices_of_one_process_end_with_the_weights_of_one(examples: str, alone: Gang, tmp_path: Path) -> None:
@@ -112,7 +113,7 @@ def test_two_devices_of_one_process_end_with_the_weights_of_one(examples: str, a
 # A bias before a normalization has no gradient but rounding, which Adam's steps blow up.
 @pytest.mark.parametrize(("optimizer", "normalization"), [("lars", True), ("adamw", False), ("lamb", False)])
 def test_a_training_that_tensorflow_began_ends_under_jax_as_under_tensorflow(
-    optimizer: str, normalization: bool, examples: str, tmp_path: Path
+    optimizer: str, normalization: bool, examples: str, tmp_path: Path, train_with_jax: Callable[[Path, str], None]
 ) -> None:
     options = {"normalization": normalization, "clip_norm": 0.05, "optimizer": optimizer}
     gang_processes.write_recipe(tmp_path / "tensorflow", 1, **options)
@@ -121,31 +122,36 @@ def test_a_training_that_tensorflow_began_ends_under_jax_as_under_tensorflow(
     own.write_text(own.read_text().replace("keras.layers.Dropout(0.2)", "keras.layers.Dropout(0.0)"))
     recipe = tmp_path / "tensorflow" / "recipe.yaml"
     recipe.write_text(recipe.read_text().replace("every_steps: 5", "every_steps: 5, keep: 99"))
-    assert_engines_agree(tmp_path, examples)
+    assert_engines_agree(tmp_path, examples, train_with_jax)
 
 
-def test_a_regression_with_categories_ends_under_jax_as_under_tensorflow(tmp_path: Path) -> None:
+def test_a_regression_with_categories_ends_under_jax_as_under_tensorflow(
+    tmp_path: Path, train_with_jax: Callable[[Path, str], None]
+) -> None:
     (tmp_path / "tensorflow").mkdir()
     (tmp_path / "tensorflow/recipe.yaml").write_text(TABLE)
-    assert_engines_agree(tmp_path, train_folders.table(tmp_path / "examples"))
+    assert_engines_agree(tmp_path, train_folders.table(tmp_path / "examples"), train_with_jax)
 
 
-def test_images_that_grow_train_the_same_weights_under_jax_as_under_tensorflow(tmp_path: Path) -> None:
+def test_images_that_grow_train_the_same_weights_under_jax_as_under_tensorflow(
+    tmp_path: Path, train_with_jax: Callable[[Path, str], None]
+) -> None:
     (tmp_path / "tensorflow").mkdir()
     (tmp_path / "tensorflow/recipe.yaml").write_text(GROWS)
     for name in ("tensorflow", "jax"):
         (tmp_path / name).mkdir(exist_ok=True)
         (tmp_path / name / "own.py").write_text(POOLED)
-    assert_engines_agree(tmp_path, train_folders.digits(tmp_path / "examples", limit=120, scale=5))
+    assert_engines_agree(tmp_path, train_folders.digits(tmp_path / "examples", limit=120, scale=5), train_with_jax)
 
 
-def assert_engines_agree(folder: Path, examples: str) -> None:
+def assert_engines_agree(folder: Path, examples: str, train_with_jax: Callable[[Path, str], None]) -> None:
     """Train by the recipe in `tensorflow` below `folder`, and from its first checkpoint with JAX as well."""
     begun = gang_processes.resume_here(folder / "tensorflow", examples)
     shutil.copytree(folder / "tensorflow/checkpoints/ckpt-0", folder / "jax/checkpoints/ckpt-0")
     shutil.copy(folder / "tensorflow/recipe.yaml", folder / "jax")
-    ended = resume(folder / "jax", examples, **JAX)
-    ended.finish()
+    train_with_jax(folder / "jax", examples)
+    ended = Trained(folder / "jax")
+    assert ended.training.engine == "jax"
     assert ended.training.resumed_from == 0 and ended.training.steps == begun.training.steps
     losses = [[(e.learning_rate, e.train_loss, e.eval_loss) for e in gang.training.history] for gang in (ended, begun)]
     np.testing.assert_allclose(*losses, rtol=ENGINES_TOLERANCE)

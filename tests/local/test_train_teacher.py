@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import keras
@@ -102,7 +103,7 @@ def test_the_plan_counts_the_teachers_forward_pass_and_the_key_its_version(
 
 
 def test_two_workers_and_the_other_engine_learn_the_same(
-    version: str, examples: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    version: str, examples: str, tmp_path: Path, train_with_jax: Callable[[Path, str], None]
 ) -> None:
     train(tmp_path / "untaught", examples, recipe(epochs=2))
     # The engines draw other first weights.
@@ -110,8 +111,10 @@ def test_two_workers_and_the_other_engine_learn_the_same(
     settings = {"epochs": 2, "optimizer": "sgd", "weights": first}
     train(tmp_path / "one", examples, recipe(version, **settings))
     train(tmp_path / "two", examples, recipe(version, workers=2, **settings))
-    monkeypatch.setenv("TRAINYARD_ENGINE", "jax")
-    assert train(tmp_path / "jax", examples, recipe(version, **settings)).engine == "jax"
+    (tmp_path / "jax").mkdir()
+    (tmp_path / "jax" / "recipe.yaml").write_text(recipe(version, **settings).model_dump_json(by_alias=True))
+    train_with_jax(tmp_path / "jax", examples)
+    assert Training.read(str(tmp_path / "jax" / "output")).engine == "jax"
     one = weights(tmp_path / "one")
     for other in ("two", "jax"):
         difference = np.linalg.norm(weights(tmp_path / other) - one) / np.linalg.norm(one)

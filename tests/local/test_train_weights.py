@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import keras
@@ -181,15 +182,20 @@ def test_gangs_and_jax_take_the_same_steps_in_both_phases(
     few: str,
     one: Path,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    train_with_jax: Callable[[Path, str], None],
     engine: str,
     workers: int,
     tolerance: float,
 ) -> None:
     # The same first weights: the engines draw other ones for the head.
     shutil.copytree(one / "checkpoints" / "ckpt-0", tmp_path / "checkpoints" / "ckpt-0")
-    monkeypatch.setenv("TRAINYARD_ENGINE", engine)
-    other = train(tmp_path, few, train=f"{TWO_EPOCHS}\n  workers: {workers}", **two_epochs(source))
+    settings = {"train": f"{TWO_EPOCHS}\n  workers: {workers}", **two_epochs(source)}
+    if engine == "jax":
+        (tmp_path / "recipe.yaml").write_text(recipe(**settings))
+        train_with_jax(tmp_path, few)
+    else:
+        train(tmp_path, few, **settings)
+    other = Training.read(str(tmp_path / "output"))
     assert (other.engine, other.workers, other.resumed_from) == (engine, workers, 0)
     ours, theirs = (weights(folder / "output" / "model.keras") for folder in (one, tmp_path))
     difference = np.sqrt(sum(np.sum((ours[name] - theirs[name]) ** 2) for name in ours))

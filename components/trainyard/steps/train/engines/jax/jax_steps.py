@@ -15,6 +15,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from trainyard.spec.training.augment import Augment
 from trainyard.steps.train.engines.objective import Objective, top5
+from trainyard.steps.train.engines.optimizer import RateSchedule
 from trainyard.steps.train.engines.phases import Phases
 from trainyard.steps.train.engines.resizing import Resizing
 from trainyard.steps.train.engines.teacher import TeacherModel
@@ -79,6 +80,8 @@ class JaxSteps:
         self._sum = jax.jit(lambda vectors: jnp.sum(vectors, axis=0), out_shardings=self._replicated)
         self._zeros = jax.jit(lambda: jnp.zeros((mesh.size, self.gradient_bytes // 4)), out_shardings=self._sharded)
         self._finite = jax.jit(_finite, out_shardings=self._replicated)
+        # Its operations one by one would be a dozen programs.
+        self._rate = jax.jit(_rate, static_argnums=0)
 
     @property
     def loss_sum(self) -> float:
@@ -107,7 +110,7 @@ class JaxSteps:
     def learning_rate(self) -> float:
         """The learning rate of the next step."""
         phase = self.phases.at(self.step)
-        return float(phase.schedule(keras.ops.convert_to_tensor(self.step - phase.first_step)))
+        return float(self._rate(phase.schedule, np.int32(self.step - phase.first_step), np.float32(self.scale)))
 
     @property
     def gradient_bytes(self) -> int:
@@ -163,7 +166,9 @@ class JaxSteps:
 
     def not_finite(self) -> str | None:
         """Return the name of the first variable that holds NaN or infinity, or None."""
-        floating = {name: value for name, value in self._state.items() if jnp.issubdtype(value.dtype, jnp.floating)}
+        # In the order in which a step returns them, for another one would be another program.
+        state = sorted(self._state.items())
+        floating = {name: value for name, value in state if jnp.issubdtype(value.dtype, jnp.floating)}
         finite = np.asarray(self._finite(list(floating.values())))
         return next((name for name, whether in zip(floating, finite, strict=True) if not whether), None)
 
@@ -291,3 +296,10 @@ class _Batches:
 def _finite(values: list[jax.Array]) -> jax.Array:
     """Return bool (variables,): whether each of `values` is finite."""
     return jnp.stack([jnp.all(jnp.isfinite(value)) for value in values])
+
+
+def _rate(schedule: RateSchedule, step: jax.Array, scale: jax.Array) -> jax.Array:
+    """Return the learning rate of the step number `step` of `schedule`, whose own variable would be a constant."""
+    with keras.StatelessScope(state_mapping=[(schedule.scale, scale)]):
+        rate: jax.Array = schedule(step)
+    return rate
