@@ -28,7 +28,7 @@ from trainyard.storage import cache
 
 _GRACE_SECONDS = 15  # chosen: what a Spot node on GKE gives
 _STARTING = threading.Lock()  # two threads that hid stderr and the main module at once would mix them up
-_IMPORTED_ONCE = ["trainyard.data", "tensorflow", "keras"]
+_IMPORTED_ONCE = ["trainyard.data", "tensorflow", "keras", "trainyard.runtime.step"]
 
 
 class Stop:

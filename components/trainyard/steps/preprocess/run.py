@@ -16,6 +16,7 @@ from trainyard.steps.preprocess.collect import Collected, collect
 from trainyard.steps.preprocess.describe import write_description, write_empty
 from trainyard.steps.preprocess.facts import quality
 from trainyard.steps.preprocess.facts.expectation import require_fitting
+from trainyard.steps.preprocess.readers.bundled import write_breast_cancer, write_digits
 from trainyard.steps.preprocess.readers.files import find_files
 from trainyard.steps.preprocess.readers.official import with_official
 from trainyard.steps.preprocess.readers.tfds import read_dataset
@@ -118,8 +119,6 @@ def _collect(recipe: Recipe, work: Workspace, beam_options: str, day: str) -> Co
 
 
 def _write_bundled(recipe: Recipe, work: Workspace) -> str:
-    from trainyard.steps.preprocess.readers.bundled import write_breast_cancer, write_digits  # a second: scikit-learn
-
     folder = work.folder / "bundled"
     {"digits": write_digits, "breast_cancer": write_breast_cancer}[recipe.data.bundled or ""](folder)
     return work.work.shared_copy(folder)
