@@ -138,7 +138,7 @@ def _remember_signatures() -> None:
     inspect_methods = userstate.get_dofn_specs
     kinds: dict[tuple[type, frozenset[str]], tuple[set[Any], set[Any]]] = {}
 
-    def get_dofn_specs(dofn: core.DoFn) -> tuple[set[Any], set[Any]]:
+    def get_dofn_specs(dofn: beam.DoFn) -> tuple[set[Any], set[Any]]:
         own = vars(dofn)
         if any(isinstance(value, MethodType) for value in own.values()):
             return inspect_methods(dofn)
