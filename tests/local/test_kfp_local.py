@@ -141,7 +141,8 @@ def test_a_second_run_uses_the_committed_outputs_again(folder: Path, first: Ende
 def test_a_scheduled_run_trains_new_data_and_ends_at_its_first_step_when_there_are_none(
     tmp_path: Path, folder: Path, first: Ended, capfd: Any
 ) -> None:
-    recipe = recipes.load("digits", [*QUICK, "evaluate.gates=[{metric: accuracy, min: 0.1}]", "train.epochs=1"])
+    short = ["evaluate.gates=[{metric: accuracy, min: 0.1}]", "train.epochs=1", "export.formats=[saved_model]"]
+    recipe = recipes.load("digits", [*QUICK, *short])
     text = yaml.safe_dump(recipe.model_dump(mode="json"))
     storage = tmp_path / "storage"
     # The examples are there already, but no champion that has learnt from them, and no model of this recipe.
@@ -171,7 +172,7 @@ data:
   features: {{price: {{type: numeric}}}}
 model: {{name: mlp, hidden: [4]}}
 train: {{epochs: 1}}
-evaluate: {{bootstrap: 20, gates: [{{metric: log_loss, max: 0.0}}]}}
+evaluate: {{bootstrap: 20, boosted: false, gates: [{{metric: log_loss, max: 0.0}}]}}
 drift: {{max_mean_shift: 0.5}}
 """
 

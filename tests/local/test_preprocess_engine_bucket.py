@@ -29,7 +29,7 @@ COLUMNS = {"visits": {"type": "numeric"}, "colour, or none": {"type": "category"
 TABLE = {"format": "csv", "label": "bought", "features": COLUMNS, "shard_examples": 50, "split": {"by": "class"}}
 
 
-def recipe(data: dict[str, Any]) -> Recipe:
+def recipe_of(data: dict[str, Any]) -> Recipe:
     model = "mlp" if "features" in data else "cnn_small"
     return Recipe.model_validate({"name": "pets", "data": data, "model": {"name": model}})
 
@@ -90,21 +90,7 @@ def source(store: object_stores.Store, tmp_path: Path) -> Recipe:
         write_images(folder)
     else:
         write_rows(folder / "rows.csv.gz", 300)
-    return recipe((PICTURES if store.scheme == "gs" else TABLE) | {"path": str(folder)})
-
-
-def test_workers_leave_the_same_files_in_a_bucket_as_the_step_does_in_a_folder(
-    source: Recipe, engine: str, store: object_stores.Store, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    here = preprocess(source, str(tmp_path / "examples"))
-    there = preprocess(source, f"{store.uri}/engine/examples", engine)
-    # TensorFlow numbers the functions of a graph by how many the process traced before.
-    assert {name for name in here if here[name] != there.get(name)} <= {"transform/transform_fn/saved_model.pb"}
-    assert here.keys() == there.keys()
-    left = storage.sizes(f"{store.uri}/engine")
-    assert not [name for name in left if keys.parts("") in name], "what only the attempt needed is gone"
-    assert len([name for name in left if name.startswith("examples/.attempts/")]) == len(there)
-    assert events.last(capfd.readouterr().err, "published")["files"] == len(there)
+    return recipe_of((PICTURES if store.scheme == "gs" else TABLE) | {"path": str(folder)})
 
 
 KILLED = """
@@ -117,23 +103,32 @@ step.main(run.run)
 """
 
 
-def test_a_killed_step_goes_on_from_what_its_workers_left_in_the_bucket(
+def test_a_killed_step_goes_on_from_what_its_workers_left_in_the_bucket_to_the_files_of_a_step_in_a_folder(
     source: Recipe, engine: str, store: object_stores.Store, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    output = f"{store.uri}/killed/examples"
-    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(source.model_dump(mode="json", exclude_unset=True)))
-    options = [f"--recipe={tmp_path}/recipe.yaml", f"--output={output}", f"--beam-options={engine}"]
+    output, recipe = f"{store.uri}/killed/examples", f"--recipe={tmp_path}/recipe.yaml"
+    text = yaml.safe_dump(source.model_dump(mode="json", exclude_unset=True), sort_keys=False)
+    (tmp_path / "recipe.yaml").write_text(text)
+    options = [recipe, f"--output={output}", f"--beam-options={engine}"]
     killed = subprocess.run([sys.executable, "-c", KILLED, *options], stderr=subprocess.DEVNULL, timeout=300)
     assert killed.returncode == -signal.SIGKILL and storage.committed(output) is None
     left = storage.sizes(f"{store.uri}/killed")
     shards = [name for name in left if name.endswith(".tfrecord") and ".attempts/" in name]
     capfd.readouterr()
     files = preprocess(source, output, engine)
-    lines = [events.parse(line) for line in capfd.readouterr().err.splitlines()]
-    kept = [line for line in lines if line.get("event") == "kept"]
+    told = capfd.readouterr().err
+    kept = [line for line in map(events.parse, told.splitlines()) if line.get("event") == "kept"]
     assert [(line["unit"], line["done"] == line["total"]) for line in kept][:: len(kept) - 1] == [
         ("tasks", True),
         ("shards", True),
     ]
     assert len([name for name in files if name.endswith(".tfrecord")]) == len(shards) == kept[-1]["done"]
-    assert not [name for name in storage.sizes(f"{store.uri}/killed") if keys.parts("") in name]
+    assert events.last(told, "published")["files"] == len(files)
+    left = storage.sizes(f"{store.uri}/killed")
+    assert not [name for name in left if keys.parts("") in name], "what only the attempts needed is gone"
+    assert len([name for name in left if name.startswith("examples/.attempts/")]) == len(files)
+
+    # In a process of its own too: TensorFlow names parts of a graph by what the process traced before.
+    alone = [sys.executable, "-m", "trainyard.steps", "preprocess", recipe, f"--output={tmp_path}/examples"]
+    subprocess.run(alone, check=True, stderr=subprocess.DEVNULL)
+    assert storage.require(f"{tmp_path}/examples", "preprocess").files == files

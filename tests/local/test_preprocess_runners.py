@@ -60,7 +60,7 @@ def test_options_of_dataflow_reach_beam_and_the_main_session_does_not():
 def test_what_beam_remembers_is_what_it_would_find():
     from apache_beam import DoFn
     from apache_beam.options.pipeline_options import StandardOptions
-    from apache_beam.transforms import core
+    from apache_beam.transforms import core, userstate
 
     from trainyard.beam import runner
 
@@ -68,11 +68,27 @@ def test_what_beam_remembers_is_what_it_would_find():
         def process(self, element, window=DoFn.WindowParam):
             yield element, window
 
-    found = [core.get_function_args_defaults(each) for each in (Windowed().process, Windowed.process, len)]
+    states = [DoFn.StateParam(userstate.CombiningValueStateSpec(name, sum)) for name in ("count", "left")]
+
+    class Counting(DoFn):
+        def process(self, element, count=states[0]):
+            yield element
+
+    class Other(DoFn):
+        def process(self, element, left=states[1]):
+            yield element
+
+    def inspected():
+        functions = (Windowed().process, Windowed.process, len)
+        fns = (Windowed(), Counting(), *(core.CallableWrapperDoFn(each().process) for each in (Counting, Other)))
+        return [core.get_function_args_defaults(each) for each in functions], [
+            {spec.name for spec in userstate.get_dofn_specs(each)[0]} for each in fns
+        ]
+
+    found = inspected()
+    assert found[1] == [set(), {"count"}, {"count"}, {"left"}]
     runner._remember_signatures()
-    for _ in range(2):
-        again = [core.get_function_args_defaults(each) for each in (Windowed().process, Windowed.process, len)]
-        assert again == found
+    assert inspected() == inspected() == found
     options = runner._options("--runner=DirectRunner")
     options.view_as(StandardOptions).streaming = True
     copied = copy.deepcopy(options)

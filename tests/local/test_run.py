@@ -2,10 +2,12 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,6 @@ from trainyard.storage import storage
 
 TRAINYARD = [str(Path(sys.executable).parent / "trainyard")]
 FEW = ["--set", "export.formats=[saved_model]", "--set", "evaluate.bootstrap=20"]
-SHORT = ["--set", "train.epochs=3", "--set", "evaluate.gates=[{metric: accuracy, min: 0.5}]", *FEW]
 
 
 def environment(folder: Path) -> Path:
@@ -107,23 +108,26 @@ def test_push_alone_tells_by_a_dry_run_what_it_would_do(here: Path, record: dict
     assert (tmp_path / "models" / "1" / "saved_model.pb").is_file()
 
 
-def test_from_a_step_does_that_step_again_and_none_before(here: Path, record: dict[str, Any]) -> None:
-    ended = trainyard("run", "digits", "-e", str(here), "--from", "export", "-o", "json")
+@pytest.fixture(scope="module")
+def attempt(here: Path, record: dict[str, Any]) -> list[str]:
+    return ["run", "digits", "-e", str(here), "--no-push", *FEW, "-o", "json"]
+
+
+def test_a_try_leaves_the_champion_as_it_is(attempt: list[str], record: dict[str, Any]) -> None:
+    versions = Path(record["pushed"]["path"]).parent
+    before = {path.name for path in versions.iterdir()}
+    ended = trainyard(*attempt)
+    tried = json.loads(ended.stdout)
+    assert (tried["gate"]["verdict"], tried["pushed"], len(tried["exports"])) == ("blessed", None, 1)
+    assert {path.name for path in versions.iterdir()} == before and "no push was asked for" in ended.stderr
+
+
+def test_from_a_step_does_that_step_again_and_none_before(attempt: list[str]) -> None:
+    record, ended = json.loads(trainyard(*attempt).stdout), trainyard(*attempt, "--from", "export")
     again = json.loads(ended.stdout)
     assert "✓ train       used again" in ended.stderr
     assert "✓ export      used again" not in ended.stderr
     assert again["exports"][0]["path"] == record["exports"][0]["path"]
-
-
-def test_a_try_leaves_the_champion_as_it_is(here: Path, record: dict[str, Any]) -> None:
-    versions = Path(record["pushed"]["path"]).parent
-    before = {path.name for path in versions.iterdir()}
-    ended = trainyard(
-        "run", "digits", "-e", str(here), "--no-push", "--set", "export.formats=[saved_model]", "-o", "json"
-    )
-    tried = json.loads(ended.stdout)
-    assert (tried["gate"]["verdict"], tried["pushed"], len(tried["exports"])) == ("blessed", None, 1)
-    assert {path.name for path in versions.iterdir()} == before and "no push was asked for" in ended.stderr
 
 
 def test_a_refused_model_is_not_exported_and_the_exit_code_says_so_where_asked(here: Path) -> None:
@@ -143,48 +147,46 @@ def test_a_refused_model_is_not_exported_and_the_exit_code_says_so_where_asked(h
     assert "log_loss <= 0" in ended.stderr
 
 
-def test_ctrl_c_in_training_loses_nothing_and_a_re_run_goes_on(here: Path) -> None:
-    arguments = [*TRAINYARD, "run", "digits", "-e", str(here), "--set", "train.epochs=12", *FEW, "-o", "json"]
+def start(arguments: list[str]) -> subprocess.Popen[str]:
+    return subprocess.Popen([*TRAINYARD, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def wait_for(run: subprocess.Popen[str], what: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 120
+    while not what():
+        assert time.monotonic() < deadline and run.poll() is None
+        time.sleep(0.02)
+
+
+def test_ctrl_c_in_training_loses_nothing_and_of_two_re_runs_one_goes_on_and_one_is_refused(here: Path) -> None:
+    arguments = ["run", "digits", "-e", str(here), "--set", "train.epochs=12", *FEW, "-o", "json"]
     steps = here.parent / "storage" / "digits" / "train"
     known = {*steps.glob("*.checkpoints/ckpt-*")}
     # A shell starts what runs in the background with SIGINT ignored, and processes inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 120
-    while not {*steps.glob("*.checkpoints/ckpt-[1-9]*")} - known:
-        assert time.monotonic() < deadline and process.poll() is None
-        time.sleep(0.02)
-    process.send_signal(signal.SIGINT)
-    _, output = process.communicate(timeout=60)
-    assert process.returncode == 130
+    ended = start(arguments)
+    wait_for(ended, lambda: {*steps.glob("*.checkpoints/ckpt-[1-9]*")} - known)
+    ended.send_signal(signal.SIGINT)
+    _, output = ended.communicate(timeout=60)
+    assert ended.returncode == 130
     assert "Run the same command again" in output
-    record = json.loads(trainyard(*arguments[1:]).stdout)
-    assert record["train"]["resumed_from"] > 0
 
-
-def test_a_second_run_into_the_same_place_meets_a_clear_refusal(here: Path) -> None:
-    known = {*here.parent.glob("storage/digits/train/.*.lock")}
-    first = subprocess.Popen(
-        [*TRAINYARD, "run", "digits", "-e", str(here), *SHORT],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    deadline = time.monotonic() + 120
-    while not {*here.parent.glob("storage/digits/train/.*.lock")} - known:
-        assert time.monotonic() < deadline and first.poll() is None
-        time.sleep(0.02)
+    (failure,) = steps.glob("*.failure.json")
+    written = failure.stat().st_mtime_ns
+    first = start(arguments)
+    wait_for(first, lambda: failure.stat().st_mtime_ns != written)  # it has the lease, and begins
     processes = descendants(first.pid)
     for process in processes:  # it trains until the second has come
         os.kill(process, signal.SIGSTOP)
     try:
-        second = trainyard("run", "digits", "-e", str(here), *SHORT, code=30)
+        second = trainyard(*arguments, code=30)
     finally:
         for process in processes:
             os.kill(process, signal.SIGCONT)
     assert "is writing it" in second.stderr
-    first.communicate(timeout=120)
+    record, _ = first.communicate(timeout=120)
     assert first.returncode == 0
+    assert json.loads(record)["train"]["resumed_from"] > 0
 
 
 @pytest.mark.parametrize(
@@ -223,31 +225,33 @@ def test_storage_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     assert "/proc/nowhere" in ended.stderr and "Traceback" not in ended.stderr
 
 
-def test_a_disk_that_is_full_is_named_and_nothing_half_written_is_left(tmp_path: Path) -> None:
+def test_a_disk_that_is_full_is_named_and_nothing_half_written_is_left(
+    here: Path, record: dict[str, Any], tmp_path: Path
+) -> None:
     """Full in the first step, and, when there was room for all the others, while the report is written."""
-    small = tmp_path / "storage"
-    small.mkdir()
+    small = here.parent / "storage"
+    done = shutil.copytree(small / "digits", tmp_path / "digits", ignore=shutil.ignore_patterns("runs"))
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=100m", "none", str(small)], capture_output=True).returncode:
         pytest.skip("may not mount a small file system here")
-    arguments = ("-e", str(environment(tmp_path)))
+    arguments = ("-e", str(here))
     try:
         for more, free in (([], 120 << 10), (["--from", "push"], 40 << 10)):
             if more:
                 (small / "ballast").unlink()
-                trainyard("run", "digits", *arguments, *SHORT)
+                shutil.copytree(done, small / "digits", dirs_exist_ok=True)
             fill(small / "ballast", free)
-            ended = trainyard("run", "digits", *arguments, *SHORT, *more, code=40)
+            ended = trainyard("run", "digits", *arguments, *more, code=40)
             assert "the disk is full" in ended.stderr and "Traceback" not in ended.stderr
             assert not list(small.glob("**/.staging/*"))
             assert all(json.loads(path.read_text())["exit_code"] == 40 for path in small.glob("**/*.failure.json"))
             *_, run = sorted(small.glob("digits/runs/*"))
-            record = json.loads((run / "run.json").read_text())
-            assert record["exit_code"] == 40 and "the disk is full" in record["failure"]
+            failed = json.loads((run / "run.json").read_text())
+            assert failed["exit_code"] == 40 and "the disk is full" in failed["failure"]
             assert "the disk is full" in trainyard("explain", *arguments).stdout
         for manifest in small.glob("digits/*/*/manifest.json"):
             storage.require(str(manifest.parent), "the step")
         (small / "ballast").unlink()
-        trainyard("run", "digits", *arguments, *SHORT)
+        trainyard("run", "digits", *arguments)
     finally:
         subprocess.run(["umount", str(small)], check=True)
 

@@ -53,13 +53,13 @@ def test_digits_are_trained_and_pushed_in_a_bucket_and_the_next_run_meets_its_ch
     assert again["seconds"]["train"] < 5
     judged = [path for path in storage.children(f"{folder.partition('/runs/')[0]}/evaluate") if "." not in path]
     assert len(judged) == 2  # without a champion, and against it
-    other = run([*here, "--set", "train.optimizer.learning_rate=0.004"])
+    other = run([*here, "--set", "export.formats=[saved_model]"])
     assert other["pushed"]["version"] == 2 and other["pushed"]["path"].endswith("/models/2")
 
 
 @GS
 def test_training_killed_with_its_checkpoints_in_a_bucket_is_gone_on_with(store: Store, here: list[str]) -> None:
-    options = [*here, "--set", "train.epochs=12"]
+    options = [*here, "--set", "train.epochs=12", "--set", "export.formats=[saved_model]"]
     root = yaml.safe_load(Path(here[1]).read_text())["storage"]
     process = subprocess.Popen(
         [*TRAINYARD, "run", "digits", *options], stdout=subprocess.DEVNULL, start_new_session=True

@@ -16,9 +16,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Generic, TypeVar
 
-import apache_beam as beam
-
 from trainyard import child_process, events, memory
+from trainyard.beam.library import beam  # before the other modules that import it
 from trainyard.beam.runner import is_in_process, pipeline
 from trainyard.child_process import ChildProcess
 from trainyard.errors import TransientError

@@ -21,6 +21,7 @@ from types import ModuleType
 from typing import Any
 
 from trainyard.child_process import ChildProcess, prepare_fork_server
+from trainyard.contract import provenance
 from trainyard.errors import ExitCode, Preempted
 from trainyard.events import stderr_hidden
 from trainyard.signals import on_sigterm
@@ -28,7 +29,7 @@ from trainyard.storage import cache
 
 _GRACE_SECONDS = 15  # chosen: what a Spot node on GKE gives
 _STARTING = threading.Lock()  # two threads that hid stderr and the main module at once would mix them up
-_IMPORTED_ONCE = ["trainyard.data", "tensorflow", "keras"]
+_IMPORTED_ONCE = ["trainyard.data", "tensorflow", "keras", "trainyard.runtime.step"]
 
 
 class Stop:
@@ -107,7 +108,8 @@ def step_process(
     Ctrl-C and SIGTERM of this process go on to the step, and nothing of it runs on when the block ends. stop: what
     passes them on to it if this is not the main thread.
     """
-    arguments = (step, [f"--{name.replace('_', '-')}={value}" for name, value in options.items()])
+    command_line = [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
+    arguments = (step, command_line, dict(provenance.parsed))
     with forked(_step, arguments, step, stop or Stop(), cores) as running:
         yield running
 
@@ -177,7 +179,8 @@ def _run(
     target(*arguments)
 
 
-def _step(step: str, command_line: list[str]) -> None:
+def _step(step: str, command_line: list[str], parsed: dict[bytes, Any]) -> None:
     """Run the step in the new process as `python -m trainyard.steps.<step>` would."""
+    provenance.parsed.update(parsed)
     module = importlib.import_module(f"trainyard.steps.{step}.run")
     importlib.import_module("trainyard.runtime.step").main(module.run, command_line)

@@ -182,7 +182,7 @@ def _results(
         finished = _done(work)
         return [task for task in tasks.items() if task[0] not in finished]
 
-    do_tasks(do, pending, beam_options, data_bytes, "trainyard.steps.preprocess.run")
+    do_tasks(do, pending, beam_options, data_bytes, "trainyard.steps.preprocess.prepare")
     return [done.get(name) or _read_result(work, name) for name in tasks]
 
 

@@ -11,7 +11,6 @@ from google.protobuf import text_format
 from tensorflow_transform.tf_metadata import schema_utils
 
 from trainyard import events
-from trainyard.contract import keys
 from trainyard.contract.artifacts.preprocess import (
     Column,
     ComputedFeature,
@@ -29,23 +28,6 @@ from trainyard.steps.preprocess.facts import quality
 from trainyard.steps.preprocess.shards import shard_name
 from trainyard.steps.preprocess.transforming.features import fillers, known_sizes
 from trainyard.steps.preprocess.transforming.transform import TransformSettings
-
-
-def write_empty(recipe: Recipe, output: Path) -> None:
-    """Write the examples.json of a recipe without data into `output`."""
-    Examples(
-        task=recipe.task,
-        label="",
-        labels=None,
-        splits={},
-        features=[],
-        raw_features=[],
-        image=None,
-        quarantined=0,
-        quarantine={},
-        warnings=[],
-        fingerprint=keys.fingerprint(recipe),
-    ).write(output)
 
 
 def write_description(

@@ -2,37 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
-import trainyard.data  # noqa: F401 - first: sets what TensorFlow reads while it is imported
-from trainyard import events, globs
-from trainyard.contract.artifacts.preprocess import ImageShape
-from trainyard.contract.document import SPLITS
-from trainyard.contract.window import day_of
-from trainyard.errors import ConfigurationError
+from trainyard.contract import keys
+from trainyard.contract.artifacts.preprocess import Examples
 from trainyard.spec.recipe import Recipe
-from trainyard.steps.preprocess.collect import Collected, collect
-from trainyard.steps.preprocess.describe import write_description, write_empty
-from trainyard.steps.preprocess.facts import quality
-from trainyard.steps.preprocess.facts.expectation import require_fitting
-from trainyard.steps.preprocess.readers.files import find_files
-from trainyard.steps.preprocess.readers.official import with_official
-from trainyard.steps.preprocess.readers.tfds import read_dataset
-from trainyard.steps.preprocess.shards import plan_layout
-from trainyard.steps.preprocess.transforming.features import (
-    column_preprocessing,
-    image_preprocessing,
-    learned_columns,
-    raw_spec,
-    with_computed,
-)
-from trainyard.steps.preprocess.transforming.label import of_label
-from trainyard.steps.preprocess.transforming.module import Preprocessing, load_preprocessing
-from trainyard.steps.preprocess.transforming.transform import TransformSettings, transform
-from trainyard.steps.preprocess.workspace import Workspace, workspace
-
-_BATCH_ROWS, _BATCH_IMAGES = 1000, 64  # chosen: a batch of decoded images stays below 100 MB at 224 x 224
 
 
 def run(recipe: Recipe, output: Path, beam_options: str = "", day: str = "") -> None:
@@ -42,92 +16,25 @@ def run(recipe: Recipe, output: Path, beam_options: str = "", day: str = "") -> 
     day: if the recipe reads a window of days, the day after its last one, YYYY-MM-DD; today in UTC by default.
     """
     if recipe.data.format == "none":
-        write_empty(recipe, output)
+        _write_empty(recipe, output)
         return
-    _require_literal(output)
-    custom = load_preprocessing(recipe.module)
-    if custom is not None and recipe.data.stored == "raw":
-        raise ConfigurationError(
-            "data.store: raw leaves the module's preprocessing_fn no encoded images. Use original or training_size."
-        )
-    with workspace(recipe, output, beam_options) as work:
-        _preprocess(recipe, custom, output, work, beam_options, day_of(day))
+    from trainyard.steps.preprocess.prepare import prepare  # TensorFlow and Beam: seconds
+
+    prepare(recipe, output, beam_options, day)
 
 
-def _preprocess(
-    recipe: Recipe, custom: Preprocessing | None, output: Path, work: Workspace, beam_options: str, day: str
-) -> None:
-    start = time.monotonic()
-    collected = _collect(recipe, work, beam_options, day)
-    collected_at = time.monotonic()
-    quality.require_usable(collected, recipe)
-    require_fitting(collected.conformity, recipe.data)
-    image = _image_shape(collected, recipe)
-    labels = quality.class_names(collected) if recipe.task != "regression" else None
-    default = image_preprocessing(image) if image else column_preprocessing(recipe.data)
-    types = of_label(recipe.data, labels)
-    own = (lambda inputs: custom(inputs, types)) if custom else None
-    settings = TransformSettings(
-        work=collected.work,
-        parts=collected.parts,
-        raw_spec=raw_spec(recipe.data),
-        preprocessing_fn=with_computed(own or default, recipe.data),
-        materialize=custom is not None or image is None,
-        rounds=custom is None,
+def _write_empty(recipe: Recipe, output: Path) -> None:
+    """Write the examples.json of a recipe without data into `output`."""
+    Examples(
         task=recipe.task,
-        label_ids={name: index for index, name in enumerate(labels)} if labels is not None else None,
-        weight=recipe.data.weight,
-        layouts={split: plan_layout(collected.splits[split], recipe.data.shard_examples) for split in SPLITS},
-        examples=sum(collected.splits[split].examples for split in SPLITS),
-        source_bytes=collected.bytes,
-        batch_size=_BATCH_IMAGES if image else _BATCH_ROWS,
-        beam_options=beam_options,
-    )
-    shards = sum(layout.shards for layout in settings.layouts.values())
-    events.emit("transforming", shards=shards, classes=len(labels or []), own_preprocessing_fn=custom is not None)
-    transform(settings, collected.name, output)
-    by_column = custom is None and image is None
-    columns = learned_columns(recipe.data, output / "transform" / "transform_fn") if by_column else {}
-    write_description(recipe, collected, settings, image, columns, output)
-    events.emit(
-        "preprocessed",
-        collect_seconds=round(collected_at - start, 2),
-        transform_seconds=round(time.monotonic() - collected_at, 2),
-    )
-
-
-def _require_literal(output: Path) -> None:
-    if globs.literal(str(output)) != str(output):
-        raise ConfigurationError(
-            f"{output}: holds one of the characters * ? [, which Beam takes for a pattern in the name of what it "
-            "writes. Name a storage without them."
-        )
-
-
-def _collect(recipe: Recipe, work: Workspace, beam_options: str, day: str) -> Collected:
-    path = recipe.data.path or _write_bundled(recipe, work)
-    files = find_files(recipe.data, path, day)
-    if recipe.data.split.by == "folder":
-        files = with_official(files, recipe.data)
-    events.emit("reading", format=recipe.data.format, path=recipe.data.bundled or path, files=len(files.paths))
-    dataset = read_dataset(recipe.data, files) if recipe.data.format == "tfds" else None
-    collected = collect(recipe, files, dataset, work, beam_options)
-    counts = {split: collected.splits[split].examples for split in SPLITS}
-    events.emit("checked", **counts, quarantined=len(collected.bad), repeated=len(collected.repeated))
-    return collected
-
-
-def _write_bundled(recipe: Recipe, work: Workspace) -> str:
-    from trainyard.steps.preprocess.readers.bundled import write_breast_cancer, write_digits  # a second: scikit-learn
-
-    folder = work.folder / "bundled"
-    {"digits": write_digits, "breast_cancer": write_breast_cancer}[recipe.data.bundled or ""](folder)
-    return work.work.shared_copy(folder)
-
-
-def _image_shape(collected: Collected, recipe: Recipe) -> ImageShape | None:
-    if not recipe.data.is_image:
-        return None
-    first = min(summary.first for summary in collected.splits.values() if summary.first)
-    height, width = recipe.data.image_size or first[1:]
-    return ImageShape(height=height, width=width, channels=recipe.data.channels)
+        label="",
+        labels=None,
+        splits={},
+        features=[],
+        raw_features=[],
+        image=None,
+        quarantined=0,
+        quarantine={},
+        warnings=[],
+        fingerprint=keys.fingerprint(recipe),
+    ).write(output)

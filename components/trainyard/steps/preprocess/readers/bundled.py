@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import csv
+from importlib.metadata import distribution
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
-from sklearn import datasets
 
 
 def write_digits(folder: Path) -> None:
@@ -16,11 +16,14 @@ def write_digits(folder: Path) -> None:
     The source's 17 grey levels 0..16 become 0..255. Source: scikit-learn `load_digits`, from the UCI test set of
     Optical Recognition of Handwritten Digits.
     """
-    digits = datasets.load_digits()
-    for index, (image, label) in enumerate(zip(digits.images, digits.target, strict=True)):
+    # The file itself: to import scikit-learn takes 0.6 s of CPU, four times as long as all else here.
+    file = distribution("scikit-learn").locate_file("sklearn/datasets/data/digits.csv.gz")
+    table = np.loadtxt(str(file), delimiter=",")
+    images = np.round(table[:, :-1].reshape(-1, 8, 8) * (255 / 16)).astype(np.uint8)
+    for index, (image, label) in enumerate(zip(images, table[:, -1].astype(int), strict=True)):
         path = folder / str(label) / f"{index:04}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(np.round(image * (255 / 16)).astype(np.uint8)).save(path)
+        Image.fromarray(image).save(path)
 
 
 def write_breast_cancer(folder: Path) -> None:
@@ -28,6 +31,8 @@ def write_breast_cancer(folder: Path) -> None:
 
     Source: scikit-learn `load_breast_cancer`, the UCI Breast Cancer Wisconsin (Diagnostic) data.
     """
+    from sklearn import datasets
+
     cancer = datasets.load_breast_cancer()
     names = [name.replace(" ", "_") for name in cancer.feature_names]
     folder.mkdir(parents=True, exist_ok=True)

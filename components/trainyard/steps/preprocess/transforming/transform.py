@@ -180,7 +180,7 @@ class _Shards:
             lambda: sorted(set(self._names.values()) - self._done()),
             self._settings.beam_options,
             self._settings.source_bytes,
-            "trainyard.steps.preprocess.run",
+            "trainyard.steps.preprocess.prepare",
         )
 
     def move(self, output: Path) -> None:

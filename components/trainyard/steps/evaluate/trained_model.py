@@ -1,0 +1,200 @@
+"""The verdict on a trained model, by its answers on the test split."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainyard import events
+from trainyard.contract.artifacts.evaluate import Boosted, Evaluation, TargetMetrics
+from trainyard.contract.artifacts.gate import Interval
+from trainyard.contract.document import Split
+from trainyard.data.examples import ExampleFolder, open_examples, reading
+from trainyard.data.formulas import computed
+from trainyard.errors import DataError
+from trainyard.spec.gates import MAIN_METRIC
+from trainyard.spec.recipe import Recipe
+from trainyard.steps.evaluate import curves
+from trainyard.steps.evaluate.drifted import drifted, judge_drift
+from trainyard.steps.evaluate.gate import ChampionState, MetricPair, Subject, judge
+from trainyard.steps.evaluate.metrics import custom as custom_metrics
+from trainyard.steps.evaluate.metrics.bootstrap import difference, intervals
+from trainyard.steps.evaluate.metrics.measure import measure
+from trainyard.steps.evaluate.metrics.predictions import SplitPredictions
+from trainyard.steps.evaluate.predict import champion_predictions, load_predictor, model_predictions
+from trainyard.steps.evaluate.slices import Columns, slice_masks, slice_metrics
+from trainyard.steps.evaluate.worst import worst_examples
+from trainyard.steps.evaluate.yardsticks.baseline import baseline
+from trainyard.steps.evaluate.yardsticks.boosted import boosted_predictions
+from trainyard.steps.evaluate.yardsticks.importance import importances
+from trainyard.storage import storage
+
+SPLIT: Split = "test"
+
+Masks = dict[str, NDArray[np.bool_]]
+
+
+def judge_trained(recipe: Recipe, examples: str, model: str, output: Path, champion: str) -> None:
+    """Write what `run` writes of a model that was trained on the examples."""
+    with reading(examples):
+        _judge(recipe, examples, model, output, champion)
+
+
+def _judge(recipe: Recipe, examples: str, model: str, output: Path, champion_uri: str) -> None:
+    folder = open_examples(examples)
+    batch_size = recipe.train.batch_size
+    batches = folder.batches(SPLIT, batch_size)
+    predict = load_predictor(model, folder)
+    candidate, keys = model_predictions(predict, model, folder, SPLIT, batches)
+    champion, status = _champion(champion_uri, folder, batch_size)
+    trees = boosted_predictions(folder, SPLIT, recipe.seed) if recipe.evaluate.boosted else None
+    masks = slice_masks(recipe, *_columns(recipe, folder, candidate), folder.document.labels)
+    if candidate.weights is not None:
+        masks = {name: mask for name, mask in masks.items() if candidate.weights[mask].any()}
+    metrics, bounds = _metrics(recipe, candidate)
+    measured = _measured(recipe, candidate, champion, trees and trees[0], masks)
+    moved = drifted(recipe, examples, champion_uri)
+    verdict = judge_drift(judge(recipe.evaluate.gates, measured, list(masks), status), moved, recipe.drift)
+    labels, is_class = folder.document.labels, recipe.task == "classification"
+    evaluation = Evaluation(
+        split=SPLIT,
+        examples=len(keys),
+        metrics=metrics,
+        intervals=bounds,
+        classes=curves.class_metrics(candidate, labels) if labels else [],
+        confusion=curves.confusion(candidate, len(labels)) if labels and is_class else [],
+        roc=curves.roc_curves(candidate, labels) if labels else [],
+        slices=slice_metrics(recipe, masks, candidate),
+        worst=worst_examples(recipe.evaluate.worst, candidate, keys, folder.document, batches, output),
+        champion=champion_uri or None,
+        gate=verdict,
+        champion_metrics=measure(recipe.task, champion) if champion else {},
+        drift=moved,
+        calibration=curves.calibration(candidate) if is_class else [],
+        scatter=[] if labels or recipe.data.targets else curves.scatter(candidate, recipe.seed),
+        baseline=baseline(candidate, folder.document),
+        boosted=_beside(recipe, candidate, *trees) if trees else None,
+        importance=importances(recipe, folder, SPLIT, predict),
+        targets=[_target(recipe, name, candidate.of_target(at)) for at, name in enumerate(recipe.data.targets)],
+    )
+    evaluation.write(output)
+    (output / "verdict.json").write_text(verdict.model_dump_json(indent=1), encoding="utf-8")
+    np.savez_compressed(
+        output / "predictions.npz", keys=keys.astype(np.bytes_), labels=candidate.labels, outputs=candidate.outputs
+    )
+    events.emit("evaluated", examples=len(keys), verdict=verdict.verdict, **metrics)
+
+
+def _champion(uri: str, examples: ExampleFolder, batch_size: int) -> tuple[SplitPredictions | None, ChampionState]:
+    if not uri:
+        return None, ChampionState(present=False)
+    try:
+        folder = str(storage.local(uri, made_by="push"))
+        return champion_predictions(folder, examples, SPLIT, batch_size), ChampionState(present=True)
+    except DataError as error:
+        events.emit("champion_not_comparable", reason=error)
+        return None, ChampionState(present=True, fault=str(error))
+
+
+def _metrics(recipe: Recipe, candidate: SplitPredictions) -> tuple[dict[str, float], dict[str, Interval]]:
+    resamples = recipe.evaluate.bootstrap
+    metrics = measure(recipe.task, candidate)
+    bounds = intervals(recipe.task, candidate, metrics, resamples, recipe.seed)
+    custom = custom_metrics.find(recipe.module) if recipe.module else None
+    if custom is not None:
+        values, custom_bounds = custom_metrics.measure(custom, candidate, resamples, recipe.seed)
+        metrics, bounds = {**metrics, **values}, {**bounds, **custom_bounds}
+    return metrics, bounds
+
+
+def _target(recipe: Recipe, name: str, candidate: SplitPredictions) -> TargetMetrics:
+    metrics = measure(recipe.task, candidate)
+    bounds = intervals(recipe.task, candidate, {"mae": metrics["mae"]}, recipe.evaluate.bootstrap, recipe.seed)
+    return TargetMetrics(
+        name=name,
+        metrics=metrics,
+        interval=bounds.get("mae"),
+        baseline=candidate.mean(np.abs(candidate.labels - candidate.mean(candidate.labels))),
+        scatter=curves.scatter(candidate, recipe.seed),
+    )
+
+
+def _beside(recipe: Recipe, candidate: SplitPredictions, trees: SplitPredictions, examples: int) -> Boosted:
+    """Return how the answers of the trees, which learnt from so many `examples`, compare with the candidate's."""
+    metrics = measure(recipe.task, trees)
+    differences = {
+        name: difference(recipe.task, name, candidate, trees, recipe.evaluate.bootstrap, recipe.seed)
+        for name in metrics.keys() & {"roc_auc", MAIN_METRIC[recipe.task]}
+    }
+    intervals = {name: interval for name, interval in sorted(differences.items()) if interval is not None}
+    return Boosted(examples=examples, metrics=metrics, differences=intervals)
+
+
+def _measured(
+    recipe: Recipe,
+    candidate: SplitPredictions,
+    champion: SplitPredictions | None,
+    trees: SplitPredictions | None,
+    masks: Masks,
+) -> dict[Subject, MetricPair]:
+    """Return what the recipe's gates are about, as far as it is defined."""
+    measured: dict[Subject, MetricPair] = {}
+    for gate in recipe.evaluate.gates:
+        subject = Subject(gate.metric, gate.slice, gate.against, gate.target)
+        rival = champion if gate.against == "champion" else trees
+        if subject in measured or (gate.slice is not None and gate.slice not in masks):
+            continue
+        mask = masks[gate.slice] if gate.slice is not None else None
+        candidate_part = candidate if mask is None else candidate.take(mask)
+        rival_part = rival if mask is None or rival is None else rival.take(mask)
+        if gate.target is not None:
+            at = recipe.data.targets.index(gate.target)
+            candidate_part, rival_part = candidate_part.of_target(at), rival_part and rival_part.of_target(at)
+        values = _measure(recipe, gate.metric, candidate_part, rival_part)
+        if values is not None:
+            measured[subject] = values
+    return measured
+
+
+def _measure(
+    recipe: Recipe, metric: str, candidate: SplitPredictions, rival: SplitPredictions | None
+) -> MetricPair | None:
+    resamples, seed = recipe.evaluate.bootstrap, recipe.seed
+    value = measure(recipe.task, candidate).get(metric)
+    if value is None:
+        return None
+    interval = intervals(recipe.task, candidate, {metric: value}, resamples, seed).get(metric)
+    if rival is None:
+        return MetricPair(value, interval)
+    rival_value = measure(recipe.task, rival).get(metric)
+    return MetricPair(value, interval, rival_value, difference(recipe.task, metric, candidate, rival, resamples, seed))
+
+
+def _columns(recipe: Recipe, examples: ExampleFolder, candidate: SplitPredictions) -> tuple[Columns, Columns]:
+    """Return the columns that slices are made of: of the judged split, and the numbers of the training split."""
+    label = recipe.data.label
+    derive = recipe.data.derived_features
+    numbers = {feature.name: feature.dtype != "string" for feature in examples.document.raw_features}
+    numbers |= {name: recipe.data.features[name].type == "numeric" for name in derive}
+    sliced = [name for name in numbers if name in recipe.evaluate.slices and name != label]
+    judged = _raw(examples, SPLIT, sliced, derive)
+    train = _raw(examples, "train", [name for name in sliced if numbers[name]], derive)
+    if label in recipe.evaluate.slices:
+        judged[label] = candidate.labels
+        if recipe.task == "regression":
+            train[label] = examples.labels("train")
+    return judged, train
+
+
+def _raw(examples: ExampleFolder, split: Split, names: list[str], derive: Mapping[str, str]) -> dict[str, NDArray[Any]]:
+    if not names:
+        return {}
+    batches = [
+        {name: column.numpy() for name, column in (raw | computed(raw, derive)).items() if name in names}
+        for raw, _label in examples.raw_batches(split, 1024)
+    ]
+    return {name: np.concatenate([batch[name] for batch in batches]) for name in names}
