@@ -17,6 +17,7 @@ from trainyard.steps.train.engines.phases import Phases
 from trainyard.steps.train.engines.resizing import Resizing
 from trainyard.steps.train.engines.teacher import TeacherModel
 from trainyard.steps.train.engines.tensorflow.all_reduce import AllReduce
+from trainyard.steps.train.engines.tensorflow.strategy import devices
 from trainyard.steps.train.engines.variable_names import LOSS_SUM, SCALE, STEP, named_variables
 from trainyard.steps.train.input import on_device
 from trainyard.steps.train.input.input import Batch
@@ -108,6 +109,8 @@ class TensorFlowSteps:
 
     def distributed(self, dataset: tf.data.Dataset[Batch]) -> Iterable[Batch]:
         """Return the elements of `dataset`, one a local replica."""
+        if devices() == ["CPU:0"]:
+            return dataset  # nothing is copied; an iterator over devices would be traced anew at every pass
         distributed: Iterable[Batch] = self.strategy.distribute_datasets_from_function(lambda _: dataset)
         return distributed
 
