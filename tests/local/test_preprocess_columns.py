@@ -11,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import yaml
 from preprocess_sources import preprocess, write_rows
 
 from trainyard.errors import ConfigurationError, DataError
@@ -371,26 +370,25 @@ def test_a_file_in_pieces_gives_the_bytes_of_the_whole(tmp_path, monkeypatch):
     assert storage.require(cut, "preprocess").files == storage.require(whole, "preprocess").files
 
 
-def test_the_program_gives_the_same_bytes_twice_and_exit_code_10_on_bad_data(tmp_path):
+def test_the_program_gives_the_bytes_of_another_process_and_exit_code_10_on_bad_data(tmp_path):
     columns = {"tiny": {"type": "numeric"}, "flag": {"type": "category"}}
     write_rows(tmp_path / "shop.csv", 200)
     (tmp_path / "bad.csv").write_text("tiny,flag,bought\n" + "1,a,yes\n2,b,no\nx,c,no\n" * 20)
-    document = {"name": "shop", "model": {"name": "mlp"}}
     processes = []
-    for output, source in (("one", "shop.csv"), ("two", "shop.csv"), ("bad", "bad.csv")):
-        data = {"format": "csv", "path": str(tmp_path / source), "label": "bought", "features": columns}
-        (tmp_path / f"{output}.yaml").write_text(yaml.safe_dump({**document, "data": data}))
+    for output, source in (("good", "shop.csv"), ("bad", "bad.csv")):
+        made_of = recipe(tmp_path / source, features=columns)
+        (tmp_path / f"{output}.yaml").write_text(made_of.model_dump_json(by_alias=True))
         command = [sys.executable, "-m", "trainyard.steps", "preprocess"]
         options = ["--recipe", str(tmp_path / f"{output}.yaml"), "--output", str(tmp_path / output / "examples")]
-        # Each process hashes texts in its own way, which must not show.
-        environment = {**os.environ, "PYTHONHASHSEED": str(len(processes))}
+        # Each process hashes texts in its own way, which must not show: this one by a random seed.
+        environment = {**os.environ, "PYTHONHASHSEED": "0"}
         processes.append(subprocess.Popen(command + options, env=environment, stderr=subprocess.PIPE, text=True))
+    here = preprocess(recipe(tmp_path / "shop.csv", features=columns), tmp_path / "here" / "examples")
     errors = [process.communicate(timeout=300)[1] for process in processes]
-    assert [process.returncode for process in processes] == [0, 0, 10], errors
-    one, two = (storage.committed(str(tmp_path / output / "examples")) for output in ("one", "two"))
-    assert one is not None and two is not None
-    assert one.files == two.files
-    assert "20 of 60 records are bad (33.33%): mistyped_value 20" in errors[2]
+    assert [process.returncode for process in processes] == [0, 10], errors
+    good = storage.committed(str(tmp_path / "good" / "examples"))
+    assert good is not None and good.files == storage.require(here, "preprocess").files
+    assert "20 of 60 records are bad (33.33%): mistyped_value 20" in errors[1]
     assert '"progress", "done": 1, "total": 1, "unit": "files", "records": 200, "peak_mib":' in errors[0]
     assert '"progress", "done": 200, "total": 200, "unit": "examples", "peak_mib":' in errors[0]
     assert not (tmp_path / "bad" / "examples").exists()

@@ -298,8 +298,7 @@ def _finite(values: list[jax.Array]) -> jax.Array:
     return jnp.stack([jnp.all(jnp.isfinite(value)) for value in values])
 
 
-def _rate(schedule: RateSchedule, step: jax.Array, scale: jax.Array) -> jax.Array:
+def _rate(schedule: RateSchedule, step: keras.KerasTensor, scale: jax.Array) -> keras.KerasTensor:
     """Return the learning rate of the step number `step` of `schedule`, whose own variable would be a constant."""
     with keras.StatelessScope(state_mapping=[(schedule.scale, scale)]):
-        rate: jax.Array = schedule(step)
-    return rate
+        return schedule(step)
