@@ -19,7 +19,7 @@ from trainyard.contract.artifacts.preprocess import Feature, RawFeature
 from trainyard.data.examples import load_transform, open_examples
 from trainyard.spec import documents
 from trainyard.spec.recipe import Recipe
-from trainyard.steps.export import lite, run, signature
+from trainyard.steps.export import lite, run, signature, trained_model
 
 DIGITS = "name: digits\ndata: {format: image_folder, bundled: digits, channels: 1}\nmodel: {name: cnn_small}\n"
 TABLE = """
@@ -67,7 +67,7 @@ def exported_table(table: Path) -> Path:
 def test_every_format_of_an_image_model_is_written_measured_and_blessed(exported: Path) -> None:
     document = Exports.read(str(exported))
     print(document.model_dump_json(indent=1))
-    assert [export.format for export in document.exports] == list(run._PATHS)
+    assert [export.format for export in document.exports] == list(trained_model._PATHS)
     assert document.gate.verdict == "blessed", document.gate
     for export in document.exports:
         assert 0.9 < export.accuracy <= 1
@@ -79,7 +79,7 @@ def test_every_format_of_an_image_model_is_written_measured_and_blessed(exported
 def test_every_format_of_a_table_model_is_written_measured_and_blessed(exported_table: Path) -> None:
     document = Exports.read(str(exported_table))
     assert document.gate.verdict == "blessed", document.gate
-    assert [export.format for export in document.exports] == list(run._PATHS)
+    assert [export.format for export in document.exports] == list(trained_model._PATHS)
     accuracies = [export.accuracy for export in document.exports]
     assert min(accuracies) > 0.85 and len({round(accuracy, 2) for accuracy in accuracies}) <= 2
 
@@ -225,7 +225,7 @@ def test_a_transform_that_differs_from_the_one_trained_on_is_refused(
         def __call__(self, raw: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
             return self.right(raw | {"age": raw["age"] * 1.001})
 
-    monkeypatch.setattr(run, "load_transform", Skewed)
+    monkeypatch.setattr(trained_model, "load_transform", Skewed)
     arguments = recipe(TABLE, formats=["saved_model"]), str(table / "examples"), str(table / "model"), tmp_path
     run.run(*arguments)
     gate = Exports.read(str(tmp_path)).gate
