@@ -77,10 +77,10 @@ class PeerLost(TrainyardError):
 
 
 class Preempted(TrainyardError):
-    """The process was told to stop (SIGTERM) and has saved what it could."""
+    """The process got SIGTERM and has saved what it could."""
 
     exit_code = ExitCode.PREEMPTED
-    SENTENCE = "told to stop (SIGTERM). Run the same command again to go on."
+    SENTENCE = "stopped by SIGTERM. Run the same command again to go on."
 
     def __init__(self, message: str = SENTENCE) -> None:
         super().__init__(message)

@@ -52,7 +52,7 @@ def oom_message(peak: int, step: str) -> str:
     limit = limit_mib()
     allowed = f"; the limit is {limit} MiB" if limit else ""
     return (
-        f"for want of memory, having held {peak} MiB{allowed}. "
+        f", out of memory at {peak} MiB{allowed}. "
         f"Give it more (resources.limits.memory of the pool){less_memory_advice(step)}"
     )
 

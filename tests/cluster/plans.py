@@ -50,7 +50,7 @@ print(f"worker {index} met {len(addresses)}", file=sys.stderr, flush=True)
 time.sleep(float(sys.argv[1]))
 """
 
-# Works until it is told to stop, then says what a worker says that saved its checkpoint.
+# Works until SIGTERM, then says what a worker says that saved its checkpoint.
 WORK = """
 import os, signal, sys, time
 def stop(*_):

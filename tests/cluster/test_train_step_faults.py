@@ -59,4 +59,4 @@ def test_a_worker_with_ten_seconds_of_grace_saves_the_step_it_is_at(desk: Desk, 
     run.namespace.kubectl("delete", "pod", run.worker(1), "--grace-period=10", "--wait=false")
     found = assert_survived(desk, run, calm)
     (restart,) = found["restarts"]
-    assert restart["lost_steps"] == 0 and "told to stop" in restart["reason"]
+    assert restart["lost_steps"] == 0 and "got SIGTERM" in restart["reason"]

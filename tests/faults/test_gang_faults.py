@@ -143,7 +143,7 @@ def test_a_corrupt_newest_checkpoint_costs_one_interval_and_not_the_result(
 
 def test_a_worker_told_to_stop_saves_and_the_others_wait_for_its_return(pods: Gang, unkilled: Trained) -> None:
     restart = pods.training.restarts[0]
-    assert restart.lost_steps == 0 and "told to stop" in restart.reason
+    assert restart.lost_steps == 0 and "got SIGTERM" in restart.reason
     np.testing.assert_array_equal(pods.weights(), unkilled.weights())
 
 

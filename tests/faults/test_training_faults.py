@@ -131,7 +131,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", folder], check=True)
 
 
-def test_a_worker_killed_for_want_of_memory_is_named_so_and_started_again_once(
+def test_a_worker_killed_out_of_memory_is_named_so_and_started_again_once(
     tmp_path: Path, examples: str, small_memory: Path, undisturbed: dict[int, Trained]
 ) -> None:
     gang_processes.write_recipe(tmp_path, workers=2, epochs=EPOCHS)
@@ -140,7 +140,7 @@ def test_a_worker_killed_for_want_of_memory_is_named_so_and_started_again_once(
     gang.finish(seconds=180)
     assert not hog.exists()
     reason = gang.training.restarts[0].reason
-    assert "was killed for want of memory, having held" in reason and "the limit is 2560 MiB" in reason
+    assert "was killed, out of memory at" in reason and "the limit is 2560 MiB" in reason
     assert "resources.limits.memory" in reason and "train.batch_size" in reason
     assert_equal_ends(gang, undisturbed[2])
 
@@ -153,11 +153,11 @@ def test_a_gang_that_never_has_memory_enough_ends_with_exit_code_40(
     gang = gang_processes.resume(tmp_path, examples, cgroup=small_memory)
     gang.finish(code=40, seconds=180)
     assert len(gang.events("restarting")) == 1
-    assert "gave up after 2 kills for want of memory" in gang.events("failed")[-1]["message"]
+    assert "gave up after 2 out-of-memory kills" in gang.events("failed")[-1]["message"]
     assert storage.committed(str(tmp_path / "output")) is None
 
 
-def test_a_run_killed_for_want_of_memory_says_so_with_the_knob_to_raise(tmp_path: Path, small_memory: Path) -> None:
+def test_a_run_killed_out_of_memory_says_so_with_the_knob_to_raise(tmp_path: Path, small_memory: Path) -> None:
     gang_processes.write_recipe(tmp_path, workers=1, epochs=1)
     add_hog(tmp_path, "once")
     command = [sys.executable, "-m", "trainyard_control.cli.main", "run", str(tmp_path / "recipe.yaml")]
@@ -166,7 +166,7 @@ def test_a_run_killed_for_want_of_memory_says_so_with_the_knob_to_raise(tmp_path
     ended = subprocess.run([*enter, *command], cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert ended.returncode == 40, ended.stderr[-2000:]
     told = " ".join(ended.stderr.split())
-    assert "train: was killed for want of memory, having held" in told and "the limit is 2560 MiB" in told
+    assert "train: was killed, out of memory at" in told and "the limit is 2560 MiB" in told
     again = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert again.returncode == 0, again.stderr[-2000:]
 

@@ -133,7 +133,7 @@ def test_sigterm_to_every_process_of_a_run_is_exit_code_143_whenever_it_comes(he
         run.send_signal(signal.SIGTERM)
         os.killpg(run.pid, signal.SIGTERM)
         code, output = end(run, here, 60)
-        assert code == 143 and "told to stop (SIGTERM)" in output, (what, output)
+        assert code == 143 and "stopped by SIGTERM" in output, (what, output)
         latest = time.monotonic() + 10
         while list(_group(run.pid)):
             assert time.monotonic() < latest, [*_commands(run.pid)]

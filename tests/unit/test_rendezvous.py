@@ -209,7 +209,7 @@ def test_a_member_that_talks_nonsense_is_lost_and_comes_again(meeting: int) -> N
     assert ends_well(meeting) == 0
 
 
-def test_the_second_kill_for_want_of_memory_ends_the_gang_however_far_each_start_came(meeting: int) -> None:
+def test_the_second_out_of_memory_kill_ends_the_gang_however_far_each_start_came(meeting: int) -> None:
     chief, other = Caller(meeting), Caller(meeting)
     for step in (1, 2):
         if step > 1:
@@ -218,11 +218,11 @@ def test_the_second_kill_for_want_of_memory_ends_the_gang_however_far_each_start
         other.ready(1)
         generation = chief.hears("start")["generation"]
         other.hears("start")
-        killed = {"code": 75, "error": "PeerLost", "message": "was killed for want of memory", "out_of_memory": True}
+        killed = {"code": 75, "error": "PeerLost", "message": "was killed out of memory", "out_of_memory": True}
         other.send(type="broke", generation=generation, step=step, **killed)
     end = chief.hears("end")
     assert (end["code"], end["error"]) == (40, "InfrastructureError")
-    assert "gave up after 2 kills for want of memory" in end["message"]
+    assert "gave up after 2 out-of-memory kills" in end["message"]
 
 
 def test_a_kill_is_the_reason_and_counts_although_the_worker_that_lost_the_killed_one_was_quicker(meeting: int) -> None:
@@ -239,7 +239,7 @@ def test_a_kill_is_the_reason_and_counts_although_the_worker_that_lost_the_kille
         other.send(type="broke", generation=start["generation"], step=step, **killed)
     assert start["past"]["last_break"][:2] == ["killed at 1", 1]
     end = chief.hears("end")
-    assert (end["code"], "gave up after 2 kills for want of memory. killed at 2" in end["message"]) == (40, True)
+    assert (end["code"], "gave up after 2 out-of-memory kills. killed at 2" in end["message"]) == (40, True)
 
 
 def test_other_breaks_end_the_gang_only_where_three_starts_came_no_step_further(meeting: int) -> None:

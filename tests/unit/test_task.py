@@ -78,7 +78,7 @@ def test_a_step_that_is_killed_has_said_so_beforehand_and_takes_it_back_when_it_
     assert done.returncode == -signal.SIGKILL
     record = failure(output)
     assert (record["step"], record["exit_code"], record["class"]) == ("train", 30, "Killed")
-    assert str(record["message"]).startswith("train: was killed without a word, as for want of memory")
+    assert str(record["message"]).startswith("train: was killed and left no reason: out of memory")
 
     def run(output: Path) -> None:
         (output / "file").touch()

@@ -1,6 +1,6 @@
 """A pipeline as a job of an engine elsewhere: named after the step's output, recorded, and cancelled with the step.
 
-The engine does not notice that the step that waits for a job is gone. A step that is told to stop cancels its job; one
+The engine does not notice that the step that waits for a job is gone. A step that gets SIGTERM cancels its job; one
 that was killed cannot, so the next one to write the same output cancels it before it starts its own, which begins with
 what the old one has finished.
 """
@@ -18,7 +18,7 @@ from apache_beam.runners.portability.portable_runner import TERMINAL_STATES, Job
 
 from trainyard import events
 
-_ANSWER_SECONDS = 10.0  # chosen: a job server that does not answer must not hold up a step that is told to stop
+_ANSWER_SECONDS = 10.0  # chosen: a job server that does not answer must not hold up a step that got SIGTERM
 
 
 def job_name(step: str, output: str) -> str:

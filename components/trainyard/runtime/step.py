@@ -182,7 +182,7 @@ def assume_killed(step: str, output: str) -> None:
     A failure on a full disk too: room for its record is reserved.
     """
     message = (
-        f"{step}: was killed without a word, as for want of memory, with its node or by a person. "
+        f"{step}: was killed and left no reason: out of memory, lost with its node, or by a person. "
         "Run the same command again; if it happens again, give it more memory."
     )
     _write_record(step, output, ExitCode.TRANSIENT, "Killed", message)

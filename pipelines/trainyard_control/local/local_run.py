@@ -182,7 +182,7 @@ class LocalRun:
             code = running.wait()
         running.require_undisturbed(step)
         if code == -signal.SIGKILL and memory.oom_kills() > killed:
-            raise errors.InfrastructureError(f"{step}: was killed {memory.oom_message(peak, step)}.")
+            raise errors.InfrastructureError(f"{step}: was killed{memory.oom_message(peak, step)}.")
         if code or storage.committed(output) is None:
             raise self._error(step, code, failure)
 

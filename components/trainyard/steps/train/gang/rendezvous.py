@@ -170,7 +170,7 @@ class Rendezvous:
             self._starts_without_step = self._starts_without_step + 1 if self._step <= self._step_at_start else 0
         self._oom_kills += bool(message.get("out_of_memory"))
         if self._oom_kills >= _MAX_OOM_KILLS:
-            text = f"train: gave up after {self._oom_kills} kills for want of memory. {text}"
+            text = f"train: gave up after {self._oom_kills} out-of-memory kills. {text}"
             self._end = {"code": int(ExitCode.INFRASTRUCTURE), "error": "InfrastructureError", "message": text}
         elif self._starts_without_step >= _MAX_STARTS_WITHOUT_STEP:
             text = f"train: gave up after {self._starts_without_step} starts without a new step. {text}"

@@ -171,7 +171,7 @@ class Supervisor:
                     return code
             if self._stop_requested_at and self._may_exit():
                 # The chief may still be saving the step at which all of them have stopped.
-                text = f"worker {self.membership.worker} was told to stop"
+                text = f"worker {self.membership.worker} got SIGTERM"
                 self._send_break(stream, ExitCode.PEER_LOST, "PeerLost", text, cause=True, grace_seconds=_GRACE_SECONDS)
                 return ExitCode.PREEMPTED
             if self.membership.worker == 0 and self._launcher.is_lost():

@@ -55,7 +55,7 @@ class TrainingProcess:
             oom_killed = memory.oom_kills() > self._oom_kills_before
             text = f"worker {worker}'s training process was killed by SIGKILL. Its peak memory was {self.peak_mib} MiB"
             if oom_killed:
-                text = f"worker {worker}'s training process was killed {memory.oom_message(self.peak_mib, 'train')}"
+                text = f"worker {worker}'s training process was killed{memory.oom_message(self.peak_mib, 'train')}"
             end = {"code": int(ExitCode.PEER_LOST), "error": "PeerLost", "message": text}
             return {**end, "cause": True, "out_of_memory": oom_killed}
         text = f"worker {worker}'s training process {child_process.describe_exit(code)}"

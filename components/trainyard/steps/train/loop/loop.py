@@ -367,7 +367,7 @@ class Loop:
         self._save_last()
         if self._stop_requested:
             raise Preempted()
-        raise PeerLost("another worker was told to stop. Start again when it is back.")
+        raise PeerLost("another worker got SIGTERM. Start again when it is back.")
 
     def _roll_back(self, what: str) -> None:
         """Go back to the last checkpoint with a smaller learning rate, once; raises `DataError` the second time."""

@@ -28,7 +28,7 @@ def launch(gang: Gang, cluster: Cluster, launcher: str = "", on_start: Callable[
     """The gang has run and every worker ended well; its Job, pods, Service and NetworkPolicy are gone.
 
     `launcher` names the pod that this process runs in, '' outside the cluster. A Job that an earlier launcher of the
-    same run and step left is watched on. On an error, and when this process gets SIGTERM, the gang is told to stop
+    same run and step left is watched on. On an error, and when this process gets SIGTERM, the gang is stopped
     and waited for. It stays, for a successor to find, if the launcher's own pod goes and its run stays, and if the API
     server does not answer: it ends by itself if nobody comes.
 
