@@ -121,19 +121,18 @@ class Rendezvous:
         if stream in self._unidentified:
             raise ValueError(kind)
         self._step = max(self._step, _natural_number(message.get("step", 0)))
-        if message.get("generation") != self._generation:
+        is_cause = kind == "broke" and bool(message.get("cause"))
+        if message.get("generation") != self._generation or not (self._running or is_cause):
             return
-        if kind == "broke" and (self._running or message.get("cause")):
-            self._handle_break(message)
-        elif not self._running:
-            return
-        elif kind == "done":
+        if kind == "done":
             self._end = {"code": 0, "error": "", "message": ""}
         elif kind == "began":
             self._began_at = _natural_number(message["began_at"])
         elif kind == "recovered":
             self._restarts.append(dict(message["restart"]))
             self._last_break = None
+        elif kind == "broke":
+            self._handle_break(message)
 
     def _handle_ready(self, stream: MessageStream, message: Message) -> None:
         worker, generation = _natural_number(message["worker"]), _natural_number(message["generation"])
