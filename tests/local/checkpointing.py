@@ -15,7 +15,7 @@ from trainyard.steps.train.loop import checkpoint_writer, loop, save_schedule
 from trainyard.steps.train.loop.checkpoint import Arrays, CheckpointFolder, Progress
 
 
-class Told(loop.Loop):
+class LoopWithSaveLog(loop.Loop):
     def _save(self, step: int) -> bool:
         with Path(self.checkpoints.uri).with_name(str(self.rank.index)).open("a") as file:
             print(step, file=file)
@@ -32,5 +32,5 @@ class Costly(CheckpointFolder):
 
 if __name__ == "__main__":
     save_schedule.CHECKPOINT_SECONDS, checkpoint_writer.MAX_OVERHEAD = 0.0, 0.5
-    session.Loop, session.CheckpointFolder = Told, Costly
+    session.Loop, session.CheckpointFolder = LoopWithSaveLog, Costly
     trainings.main(2, 1, sys.argv[1], sys.argv[2:])

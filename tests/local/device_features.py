@@ -28,7 +28,7 @@ class Device:
         assert content["transform"] == "columns"
         self._inputs = content["inputs"]
         self._columns = [
-            each for each in (*content["raw_features"], *content["computed_features"]) if "learned" in each
+            column for column in (*content["raw_features"], *content["computed_features"]) if "learned" in column
         ]
         self._ids = {
             name: {line: index for index, line in enumerate((folder / "vocabularies" / name).read_bytes().split(b"\n"))}
@@ -43,7 +43,7 @@ class Device:
             if kind == "category":
                 features[name] = self._id(row[name].encode(), learned)
             elif kind == "text":
-                features[name] = self._words(row[name], column["column"], learned)
+                features[name] = self._term_ids(row[name], column["column"], learned)
             elif kind == "numeric":
                 features[name] = _number(float(np.float32(row[name])), learned)
             else:
@@ -56,8 +56,10 @@ class Device:
                     time = re.fullmatch(r"[T ]([01]\d|2[0-3])([:.].*)?", row[name][10:], re.ASCII)
                     features[f"{name}_hour"] = int(time[1]) + 1 if date and time else 0
         return {
-            each["name"]: np.array(features[each["feature"]], each["dtype"]).reshape(each["shape"])
-            for each in self._inputs
+            model_input["name"]: np.array(features[model_input["feature"]], model_input["dtype"]).reshape(
+                model_input["shape"]
+            )
+            for model_input in self._inputs
         }
 
     def answers(self, rows: list[dict[str, Any]]) -> np.ndarray:
@@ -68,9 +70,9 @@ class Device:
         ask = interpreter.get_signature_runner()
         return np.concatenate([next(iter(ask(**self.inputs(row)).values())) for row in rows])
 
-    def _words(self, text: str, settings: dict[str, Any], learned: dict[str, Any]) -> list[int]:
+    def _term_ids(self, text: str, settings: dict[str, Any], learned: dict[str, Any]) -> list[int]:
         if separator := settings.get("separator"):
-            plain = [value for each in text.split(separator) if (value := each.strip(" \t\n\v\f\r"))]
+            plain = [value for part in text.split(separator) if (value := part.strip(" \t\n\v\f\r"))]
         else:
             plain = "".join(letter if letter.isalnum() else " " for letter in text.lower()).split()
         runs = [

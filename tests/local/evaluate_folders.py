@@ -91,12 +91,12 @@ def trained(uri: str, examples: str, model: keras.Model, epochs: int) -> str:
 def classifier(examples: str, units: int = 32) -> keras.Model:
     """Return a small untrained network over the folder's features, with logits."""
     document = Examples.read(examples)
-    inputs = {each.name: keras.Input(each.shape, name=each.name) for each in document.features}
+    inputs = {feature.name: keras.Input(feature.shape, name=feature.name) for feature in document.features}
     flat = [
-        keras.layers.Rescaling(1 / 255)(keras.layers.Flatten()(inputs[each.name]))
-        if each.encoded
-        else keras.layers.Reshape((1,))(inputs[each.name])
-        for each in document.features
+        keras.layers.Rescaling(1 / 255)(keras.layers.Flatten()(inputs[feature.name]))
+        if feature.encoded
+        else keras.layers.Reshape((1,))(inputs[feature.name])
+        for feature in document.features
     ]
     joined = flat[0] if len(flat) == 1 else keras.layers.Concatenate()(flat)
     if not document.image:

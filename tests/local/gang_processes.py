@@ -241,15 +241,15 @@ def relative_difference(one: Trained, other: Trained) -> float:
 
 def processes_of(folder: Path) -> list[str]:
     """Return the command lines of the processes that have `folder` in theirs."""
-    found = []
+    command_lines = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             line = (entry / "cmdline").read_text().replace("\0", " ")
         except OSError:
             continue
         if str(folder) in line:
-            found.append(line)
-    return found
+            command_lines.append(line)
+    return command_lines
 
 
 def parent(pid: int) -> int:
@@ -263,16 +263,16 @@ def listening(pid: int) -> list[tuple[str, int]]:
         for entry in Path(f"/proc/{process}/fd").glob("*"):
             with suppress(OSError):
                 inodes.add(str(entry.readlink()))
-    found = []
+    servers = []
     for name, family, width in (("tcp", socket.AF_INET, 4), ("tcp6", socket.AF_INET6, 16)):
         for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]:
             fields = line.split()
             if fields[3] == "0A" and f"socket:[{fields[9]}]" in inodes:
                 host, _, port = fields[1].partition(":")
-                words = struct.iter_unpack("<I", bytes.fromhex(host))
-                packed = b"".join(struct.pack(">I", word) for (word,) in words)[:width]
-                found.append((socket.inet_ntop(family, packed), int(port, 16)))
-    return found
+                integers = struct.iter_unpack("<I", bytes.fromhex(host))
+                packed = b"".join(struct.pack(">I", word) for (word,) in integers)[:width]
+                servers.append((socket.inet_ntop(family, packed), int(port, 16)))
+    return servers
 
 
 def training_process(supervisor: int) -> int:

@@ -98,8 +98,8 @@ class _Proxy(BaseHTTPRequestHandler):
         added: list[tuple[str, str]] = []
         if self.store.scheme == "gs":
             if "ifGenerationMatch" in query:
-                found = re.search(rb'"name": "([^"]+)"', body)
-                name = found[1].decode() if found else query["name"][0]
+                match = re.search(rb'"name": "([^"]+)"', body)
+                name = match[1].decode() if match else query["name"][0]
                 bucket = url.path.split("/b/")[1].split("/")[0]
                 if self._generation(bucket, name) != query["ifGenerationMatch"][0]:
                     return 412, [], json.dumps({"error": {"code": 412, "message": "conditionNotMet"}}).encode()
@@ -158,7 +158,7 @@ def _page(listing: bytes, start: int, count: int) -> bytes:
     """Return the part of a whole listing of Cloud Storage from entry `start` on, objects and folders counted alike."""
     whole = json.loads(listing)
     entries = sorted(
-        [*((each["name"], each) for each in whole["items"]), *((each, None) for each in whole["prefixes"])]
+        [*((item["name"], item) for item in whole["items"]), *((prefix, None) for prefix in whole["prefixes"])]
     )
     taken = entries[start : start + count]
     page = {"items": [item for _, item in taken if item], "prefixes": [name for name, item in taken if not item]}

@@ -39,7 +39,7 @@ def write(uri: str, content: str, **options: str) -> None:
 
 def names(store: Store, uri: str) -> list[str]:
     prefix = uri.removeprefix(f"{store.uri}/")
-    return [each.name.removeprefix(prefix) for each in stores.store(store.uri).list(prefix).objects]
+    return [item.name.removeprefix(prefix) for item in stores.store(store.uri).list(prefix).objects]
 
 
 def test_a_published_folder_is_read_back_whole_and_cached_for_the_machine(store: Store, uri: str) -> None:
@@ -95,7 +95,7 @@ def test_a_copy_that_was_damaged_on_this_machine_is_fetched_again(store: Store, 
 
 def test_an_object_that_is_gone_or_changed_is_an_error_of_the_data(store: Store, uri: str) -> None:
     write(uri, "hello")
-    (name,) = [each for each in names(store, uri) if each.endswith("/a")]
+    (name,) = [entry for entry in names(store, uri) if entry.endswith("/a")]
     bucket, prefix = stores.locate(uri)
     bucket.write(prefix + name, b"hellO")
     with pytest.raises(DataError, match="differs from its manifest"):
@@ -278,9 +278,9 @@ def test_of_a_long_listing_only_the_page_that_failed_is_asked_for_again(
         return "503" if asked.count(request.path) <= 2 else None  # each page comes at the third time of asking
 
     store.fault = fault
-    found = bucket.list(f"{name}/", deep=False)
-    assert [each.name for each in found.objects] == [f"{name}/{number}" for number in range(5)]
-    assert found.folders == [f"{name}/deep-{number}/" for number in range(5)]
+    listing = bucket.list(f"{name}/", deep=False)
+    assert [item.name for item in listing.objects] == [f"{name}/{number}" for number in range(5)]
+    assert listing.folders == [f"{name}/deep-{number}/" for number in range(5)]
     assert len(set(asked)) == 5 and len(asked) == 15
 
 

@@ -54,13 +54,13 @@ def test_tensorflow_computes_what_arrow_does(formula):
     def served(inputs):
         return computed(inputs, data.derived_features)["made"]
 
-    found = served({**{name: tf.constant(values) for name, values in numbers.items()},
+    answers = served({**{name: tf.constant(values) for name, values in numbers.items()},
                     "s": tf.constant(s), "t": tf.constant(t)}).numpy()  # fmt: skip
     if made == "category":
-        assert [text.decode() for text in found] == expected.to_pylist()
+        assert [text.decode() for text in answers] == expected.to_pylist()
         assert any(expected.to_pylist())
     else:
         wanted = np.array([float(text or "nan") for text in expected.to_pylist()])
         fits = ~(np.abs(wanted) > 3.4e38)  # beyond is infinite as float32, which the transform takes for missing
-        np.testing.assert_allclose(found[fits], wanted[fits], rtol=2e-6)
-        assert not all(map(math.isnan, found))
+        np.testing.assert_allclose(answers[fits], wanted[fits], rtol=2e-6)
+        assert not all(map(math.isnan, answers))

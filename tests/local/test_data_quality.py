@@ -43,7 +43,7 @@ def test_good_data_pass_and_a_tolerated_share_of_bad_records_too():
 
 
 @pytest.mark.parametrize(
-    ("found", "sentence"),
+    ("summary", "sentence"),
     [
         (collected(evaluation={"a": 0}), "the split 'eval' is empty; examples: train 20, eval 0, test 20"),
         (collected({"a": 9}, {"a": 9}, {"a": 9}), "every example has the class 'a'"),
@@ -57,19 +57,19 @@ def test_good_data_pass_and_a_tolerated_share_of_bad_records_too():
     ],
     ids=["empty split", "one class", "one example", "numbers", "not in test", "not in train"],
 )
-def test_data_that_cannot_be_judged_are_refused(found, sentence):
+def test_data_that_cannot_be_judged_are_refused(summary, sentence):
     with pytest.raises(DataError, match=sentence):
-        quality.require_usable(found, RECIPE)
+        quality.require_usable(summary, RECIPE)
 
 
 def test_a_column_without_any_value_is_refused():
     data = {"format": "csv", "path": "x", "features": {"n": {"type": "numeric"}, "c": {"type": "category"}}}
     recipe = Recipe.model_validate({"name": "r", "data": data, "model": {"name": "mlp"}})
-    found = collected()
+    summary = collected()
     statistics = {"n": {"count": 0, "missing": 20}, "c": {"count": 20, "missing": 0}}
-    found.splits["train"] = found.splits["train"].model_copy(update={"statistics": statistics})
+    summary.splits["train"] = summary.splits["train"].model_copy(update={"statistics": statistics})
     with pytest.raises(DataError, match="the column 'n' is missing in all 20 training examples"):
-        quality.require_usable(found, recipe)
+        quality.require_usable(summary, recipe)
 
 
 def test_class_ids_follow_numbers_where_all_names_are_numbers():

@@ -33,8 +33,8 @@ def test_a_row_stays_where_the_first_release_put_it():
     digests = [hashlib.sha256(str(number).encode()).digest() for number in range(1000)]
     draws = [hashlib.sha256(b"split\0007\0" + digest).digest() for digest in digests]
     shares = [int.from_bytes(drawn[:8], "big") / 2**64 for drawn in draws]
-    by_hand = ["train" if share < 0.8 else "eval" if share < 0.8 + 0.1 else "test" for share in shares]
-    assert assign_splits(digests, 7, SplitRows()) == by_hand
+    expected = ["train" if share < 0.8 else "eval" if share < 0.8 + 0.1 else "test" for share in shares]
+    assert assign_splits(digests, 7, SplitRows()) == expected
 
 
 @given(CONTENTS, st.integers(0, 100))
@@ -67,22 +67,22 @@ def splits_of(values: list[str], fraction: float = 1.0, **split: object) -> list
 
 
 def test_no_group_is_in_two_splits_and_their_shares_are_met():
-    found = splits_of([f"driver {number % 997}" for number in range(10_000)], by="group")
-    assert len(found) == 10_000 and len(set(found)) == 997
-    counts = Counter(split for _, split in found)
+    rows = splits_of([f"driver {number % 997}" for number in range(10_000)], by="group")
+    assert len(rows) == 10_000 and len(set(rows)) == 997
+    counts = Counter(split for _, split in rows)
     # 997 groups of about 10: the standard deviation of a share is sqrt(997 * 0.8 * 0.2) / 997 = 0.013.
     assert abs(counts["train"] / 10_000 - 0.8) < 0.05 and counts["eval"] > 500 and counts["test"] > 500
 
 
 def test_later_days_judge_what_earlier_ones_taught():
     days = ["2023-12-31", "2024-02-29", "2024-03-01", "2024-03-31", "2024-04-01", "2025-01-01"]
-    found = splits_of(days, by="time", eval_from="2024-03-01", test_from="2024-04-01")
-    assert [split for _, split in found] == ["train", "train", "eval", "eval", "test", "test"]
+    rows = splits_of(days, by="time", eval_from="2024-03-01", test_from="2024-04-01")
+    assert [split for _, split in rows] == ["train", "train", "eval", "eval", "test", "test"]
 
 
 def test_a_column_may_name_the_split():
-    found = splits_of(["Train", "validation", "val", "dev", "EVAL", "test"], by="column")
-    assert [split for _, split in found] == ["train", *["eval"] * 4, "test"]
+    rows = splits_of(["Train", "validation", "val", "dev", "EVAL", "test"], by="column")
+    assert [split for _, split in rows] == ["train", *["eval"] * 4, "test"]
 
 
 def test_a_fraction_leaves_the_other_splits_whole():

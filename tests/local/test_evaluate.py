@@ -72,47 +72,49 @@ def kind(name):
 def evaluated(case, output, recipe, champion=""):
     examples, model, _root = case
     step.execute(run, str(output), recipe=recipe, examples=examples, model=model, champion=champion)
-    found = Evaluation.read(str(output))
+    evaluation = Evaluation.read(str(output))
     verdict = json.loads((output / "verdict.json").read_text())
-    assert verdict == json.loads(found.gate.model_dump_json())
-    return found, np.load(output / "predictions.npz")
+    assert verdict == json.loads(evaluation.gate.model_dump_json())
+    return evaluation, np.load(output / "predictions.npz")
 
 
 def test_images_are_judged_on_the_test_split_with_everything_a_report_needs(digits, tmp_path):
     gates = [{"metric": "accuracy", "min": 0.5}, {"metric": "accuracy", "min_difference": -0.01}]
-    found, predictions = evaluated(digits, tmp_path / "out", recipe(IMAGES, slices=["label"], gates=gates, worst=5))
-    assert found.split == "test" and found.examples == 180
+    evaluation, predictions = evaluated(
+        digits, tmp_path / "out", recipe(IMAGES, slices=["label"], gates=gates, worst=5)
+    )
+    assert evaluation.split == "test" and evaluation.examples == 180
     # The written probabilities give the written metrics.
     labels, outputs = predictions["labels"], predictions["outputs"]
     assert outputs.shape == (180, 10) and outputs.sum(axis=1) == pytest.approx(1, abs=1e-5)
-    assert found.metrics["accuracy"] == accuracy_score(labels, outputs.argmax(axis=1)) > 0.6
-    assert found.metrics["log_loss"] == pytest.approx(log_loss(labels, outputs), rel=1e-4)
-    assert found.metrics["top5_accuracy"] >= found.metrics["accuracy"]
+    assert evaluation.metrics["accuracy"] == accuracy_score(labels, outputs.argmax(axis=1)) > 0.6
+    assert evaluation.metrics["log_loss"] == pytest.approx(log_loss(labels, outputs), rel=1e-4)
+    assert evaluation.metrics["top5_accuracy"] >= evaluation.metrics["accuracy"]
     assert predictions["keys"][0] == b"0004.png"
-    assert set(found.metrics) - set(found.intervals) <= {"roc_auc", "macro_f1"}
-    assert sum(map(sum, found.confusion)) == 180 and len(found.roc) == 10
-    assert [each.name for each in found.slices] == [f"label={name}" for name in NAMES]
-    assert sum(each.examples for each in found.slices) == 180
-    assert found.gate.verdict == "blessed"
-    assert found.gate.thresholds[1].note.startswith("There is no champion")
+    assert set(evaluation.metrics) - set(evaluation.intervals) <= {"roc_auc", "macro_f1"}
+    assert sum(map(sum, evaluation.confusion)) == 180 and len(evaluation.roc) == 10
+    assert [slice_.name for slice_ in evaluation.slices] == [f"label={name}" for name in NAMES]
+    assert sum(slice_.examples for slice_ in evaluation.slices) == 180
+    assert evaluation.gate.verdict == "blessed"
+    assert evaluation.gate.thresholds[1].note.startswith("There is no champion")
     # The class that is the most frequent in training, answered always.
     counts = Examples.read(digits[0]).splits["train"].class_counts
     most = int(np.argmax(counts))
-    assert found.baseline.answer == f"'{NAMES[most]}'"
-    assert found.baseline.metrics == {"accuracy": float((labels == most).mean())}
+    assert evaluation.baseline.answer == f"'{NAMES[most]}'"
+    assert evaluation.baseline.metrics == {"accuracy": float((labels == most).mean())}
     assert (
-        found.remark.startswith(f"'{NAMES[most]}' as the answer to everything has accuracy 0.")
-        and ":" not in found.remark
+        evaluation.remark.startswith(f"'{NAMES[most]}' as the answer to everything has accuracy 0.")
+        and ":" not in evaluation.remark
     )
 
 
 def test_the_worst_examples_are_pictures_of_what_the_model_saw(digits, tmp_path):
-    found, predictions = evaluated(digits, tmp_path / "out", recipe(IMAGES, worst=5))
+    evaluation, predictions = evaluated(digits, tmp_path / "out", recipe(IMAGES, worst=5))
     right = predictions["outputs"][np.arange(180), predictions["labels"]]
     order = np.argsort(right)[:5]
-    assert [each.key.encode() for each in found.worst] == predictions["keys"][order].tolist()
-    assert [each.label for each in found.worst] == [NAMES[label] for label in predictions["labels"][order]]
-    for rank, mistake in enumerate(found.worst):
+    assert [example.key.encode() for example in evaluation.worst] == predictions["keys"][order].tolist()
+    assert [example.label for example in evaluation.worst] == [NAMES[label] for label in predictions["labels"][order]]
+    for rank, mistake in enumerate(evaluation.worst):
         assert mistake.picture == f"worst/{rank:02d}.png"
         picture = np.asarray(Image.open(tmp_path / "out" / mistake.picture))
         assert picture.shape == (112, 112)
@@ -133,22 +135,22 @@ def test_a_table_is_sliced_by_a_category_and_by_the_quartiles_of_a_number(tumour
         slices=["mean_radius", "clinic"],
         gates=[{"metric": "accuracy", "min": 0.2, "slice": "clinic=north"}, {"metric": "roc_auc", "min": 0.5}],
     )
-    found, _predictions = evaluated(tumours, tmp_path / "out", wanted)
-    names = [each.name for each in found.slices]
+    evaluation, _predictions = evaluated(tumours, tmp_path / "out", wanted)
+    names = [slice_.name for slice_ in evaluation.slices]
     assert re.fullmatch(r"mean_radius=\(-inf, 11\.\d+\)", names[0])
     assert names[-3:] == ["clinic=missing", "clinic=north", "clinic=south"]
-    assert sum(each.examples for each in found.slices[:4]) == found.examples == 113
-    assert found.gate.thresholds[0].name == "accuracy [clinic=north] >= 0.2"
-    assert found.gate.verdict == "blessed"
-    assert [each.label for each in found.roc] == ["benign"]
-    assert found.worst[0].picture is None and not (tmp_path / "out/worst").exists()
-    assert found.boosted.examples == 342 and found.boosted.metrics["roc_auc"] > 0.97  # measured: 0.99
-    names = [each.column for each in found.importance]
+    assert sum(slice_.examples for slice_ in evaluation.slices[:4]) == evaluation.examples == 113
+    assert evaluation.gate.thresholds[0].name == "accuracy [clinic=north] >= 0.2"
+    assert evaluation.gate.verdict == "blessed"
+    assert [curve.label for curve in evaluation.roc] == ["benign"]
+    assert evaluation.worst[0].picture is None and not (tmp_path / "out/worst").exists()
+    assert evaluation.boosted.examples == 342 and evaluation.boosted.metrics["roc_auc"] > 0.97  # measured: 0.99
+    names = [effect.column for effect in evaluation.importance]
     assert len(names) == len(set(names)) == 30, "of the numbers, which the model takes"
-    assert [each.loss_increase for each in found.importance] == sorted(
-        (each.loss_increase for each in found.importance), reverse=True
+    assert [effect.loss_increase for effect in evaluation.importance] == sorted(
+        (effect.loss_increase for effect in evaluation.importance), reverse=True
     )
-    assert "Gradient-boosted trees on the same split have roc_auc" in found.remark
+    assert "Gradient-boosted trees on the same split have roc_auc" in evaluation.remark
 
 
 def test_a_column_that_decides_alone_counts_most_and_trees_find_what_a_line_cannot(tmp_path):
@@ -158,14 +160,14 @@ def test_a_column_that_decides_alone_counts_most_and_trees_find_what_a_line_cann
     examples = made.table_examples(str(tmp_path / "examples"), columns, labels, ["near", "far"])
     model = made.trained(str(tmp_path / "trained"), examples, made.classifier(examples), 2)
     wanted = recipe(table(*columns), gates=[{"metric": "accuracy", "min_difference": 0.0, "against": "boosted"}])
-    found, _ = evaluated((examples, model, tmp_path), tmp_path / "out", wanted)
-    assert found.importance[0].column == "deciding"
-    assert found.boosted.metrics["accuracy"] > 0.97
-    assert found.gate.verdict == "refused" and "they are better beyond doubt, by 0." in found.remark
+    evaluation, _ = evaluated((examples, model, tmp_path), tmp_path / "out", wanted)
+    assert evaluation.importance[0].column == "deciding"
+    assert evaluation.boosted.metrics["accuracy"] > 0.97
+    assert evaluation.gate.verdict == "refused" and "they are better beyond doubt, by 0." in evaluation.remark
     without, _ = evaluated(
         (examples, model, tmp_path), tmp_path / "plain", recipe(table(*columns), boosted=False, gates=[])
     )
-    assert without.boosted is None and without.importance == found.importance
+    assert without.boosted is None and without.importance == evaluation.importance
 
 
 def champion(root, name, labels, order):
@@ -175,26 +177,26 @@ def champion(root, name, labels, order):
     def answer(image):
         return {"probabilities": tf.tile(weights[None], [tf.shape(image)[0], 1])}
 
-    return made.saved_model(root / name, answer, {"image": tf.string}, [labels[place] for place in order])
+    return made.saved_model(root / name, answer, {"image": tf.string}, [labels[index] for index in order])
 
 
 def test_a_champion_is_compared_on_the_same_examples_whatever_the_order_of_its_labels(digits, tmp_path):
     shares = np.bincount(open_examples(digits[0]).labels("test"), minlength=10)
     best = champion(tmp_path, "champion", NAMES, [7, 3, 1, 0, 2, 4, 5, 6, 8, 9])
     gates = [{"metric": "accuracy", "min_difference": 0.1}, {"metric": "accuracy", "max_difference": 0.1}]
-    found, _predictions = evaluated(digits, tmp_path / "out", recipe(IMAGES, gates=gates), best)
-    better, worse = found.gate.thresholds
-    assert better.champion == pytest.approx(shares[7] / 180) == found.champion_metrics["accuracy"]
-    assert better.value == pytest.approx(found.metrics["accuracy"] - better.champion)
+    evaluation, _predictions = evaluated(digits, tmp_path / "out", recipe(IMAGES, gates=gates), best)
+    better, worse = evaluation.gate.thresholds
+    assert better.champion == pytest.approx(shares[7] / 180) == evaluation.champion_metrics["accuracy"]
+    assert better.value == pytest.approx(evaluation.metrics["accuracy"] - better.champion)
     assert better.interval.low < better.value < better.interval.high
-    assert (better.passed, worse.passed, found.gate.verdict) == (True, False, "refused")
-    assert found.champion == best
+    assert (better.passed, worse.passed, evaluation.gate.verdict) == (True, False, "refused")
+    assert evaluation.champion == best
 
 
 def test_a_class_that_only_the_champion_has_counts_as_wrong_and_one_it_lacks_as_never_found(digits, tmp_path):
     best = champion(tmp_path, "champion", [*NAMES[:8], "letter"], [8, *range(8)])
-    found, _predictions = evaluated(digits, tmp_path / "out", recipe(IMAGES), best)
-    assert found.champion_metrics["accuracy"] == 0
+    evaluation, _predictions = evaluated(digits, tmp_path / "out", recipe(IMAGES), best)
+    assert evaluation.champion_metrics["accuracy"] == 0
 
 
 @pytest.mark.parametrize(
@@ -215,8 +217,8 @@ def test_a_champion_that_cannot_answer_refuses_and_the_evaluation_is_still_writt
 
     best = made.saved_model(tmp_path / "champion", answer, inputs, labels)
     gates = [{"metric": "accuracy", "min": 0.1}, {"metric": "accuracy", "min_difference": -1}]
-    found, _predictions = evaluated(digits, tmp_path / "out", recipe(IMAGES, gates=gates), best)
-    absolute, relative = found.gate.thresholds
+    evaluation, _predictions = evaluated(digits, tmp_path / "out", recipe(IMAGES, gates=gates), best)
+    absolute, relative = evaluation.gate.thresholds
     assert absolute.passed and not relative.passed
     assert fault in relative.note
 
@@ -225,8 +227,8 @@ def test_a_champion_that_is_no_saved_model_refuses(digits, tmp_path):
     gates = [{"metric": "accuracy", "min_difference": -1}]
     with storage.stage(str(tmp_path / "empty"), "trainyard.push"):
         pass
-    found, _predictions = evaluated(digits, tmp_path / "out", recipe(IMAGES, gates=gates), str(tmp_path / "empty"))
-    assert "is not a SavedModel" in found.gate.thresholds[0].note
+    evaluation, _predictions = evaluated(digits, tmp_path / "out", recipe(IMAGES, gates=gates), str(tmp_path / "empty"))
+    assert "is not a SavedModel" in evaluation.gate.thresholds[0].note
 
 
 def test_a_regression_is_judged_by_errors_against_its_champion(tmp_path):
@@ -243,16 +245,18 @@ def test_a_regression_is_judged_by_errors_against_its_champion(tmp_path):
         slices=["bmi"],
         gates=[{"metric": "mae", "max": 500}, {"metric": "mae", "max_difference": 500}],
     )
-    found, predictions = evaluated((examples, model, tmp_path), tmp_path / "out", wanted, best)
-    assert found.metrics["mae"] == pytest.approx(mean_absolute_error(predictions["labels"], predictions["outputs"]))
-    assert set(found.metrics) == {"mae", "rmse", "r2"} == set(found.champion_metrics)
-    assert found.champion_metrics["mae"] < 60  # measured: 50.6
-    assert found.gate.verdict == "blessed"
-    assert len(found.scatter) == found.examples == 88
-    assert not found.confusion and not found.roc
+    evaluation, predictions = evaluated((examples, model, tmp_path), tmp_path / "out", wanted, best)
+    assert evaluation.metrics["mae"] == pytest.approx(
+        mean_absolute_error(predictions["labels"], predictions["outputs"])
+    )
+    assert set(evaluation.metrics) == {"mae", "rmse", "r2"} == set(evaluation.champion_metrics)
+    assert evaluation.champion_metrics["mae"] < 60  # measured: 50.6
+    assert evaluation.gate.verdict == "blessed"
+    assert len(evaluation.scatter) == evaluation.examples == 88
+    assert not evaluation.confusion and not evaluation.roc
     apart = predictions["labels"] - predictions["labels"].mean()
-    assert found.baseline.metrics["mae"] == pytest.approx(np.abs(apart).mean(), rel=1e-5)
-    assert found.baseline.metrics["rmse"] == pytest.approx(predictions["labels"].std(), rel=1e-5)
+    assert evaluation.baseline.metrics["mae"] == pytest.approx(np.abs(apart).mean(), rel=1e-5)
+    assert evaluation.baseline.metrics["rmse"] == pytest.approx(predictions["labels"].std(), rel=1e-5)
 
 
 def test_own_metrics_of_the_recipes_module_stand_beside_ours(digits, tmp_path):
@@ -261,9 +265,9 @@ def test_own_metrics_of_the_recipes_module_stand_beside_ours(digits, tmp_path):
         "def metrics(labels, outputs):\n    return {'zeros_found': float((outputs.argmax(1) == 0).mean())}\n"
     )
     wanted = recipe(IMAGES).model_copy(update={"module": str(module)})
-    found, predictions = evaluated(digits, tmp_path / "out", wanted)
-    assert found.metrics["zeros_found"] == (predictions["outputs"].argmax(axis=1) == 0).mean()
-    assert found.intervals["zeros_found"].low <= found.metrics["zeros_found"]
+    evaluation, predictions = evaluated(digits, tmp_path / "out", wanted)
+    assert evaluation.metrics["zeros_found"] == (predictions["outputs"].argmax(axis=1) == 0).mean()
+    assert evaluation.intervals["zeros_found"].low <= evaluation.metrics["zeros_found"]
 
 
 def test_a_model_that_answers_nan_is_not_judged(digits, tmp_path):
@@ -286,7 +290,7 @@ def test_a_model_that_answers_nan_is_not_judged(digits, tmp_path):
 )
 def test_damage_of_equal_size_is_named_with_its_file_and_its_step(digits, tmp_path, damaged, step):
     examples, model = (
-        str(shutil.copytree(each, tmp_path / name)) for each, name in zip(digits, ("ex", "mo"), strict=False)
+        str(shutil.copytree(folder, tmp_path / name)) for folder, name in zip(digits, ("ex", "mo"), strict=False)
     )
     flip(Path(model if step == "train" else examples) / damaged)
     with pytest.raises(DataError, match=rf"{re.escape(damaged)}: its content differs .* --from {step} to write it"):
@@ -298,8 +302,8 @@ def test_a_champion_whose_bytes_changed_is_not_compared_with(digits, tmp_path):
     champion = made.saved_model(tmp_path / "champion", lambda image: {}, {"image": tf.string}, NAMES)
     flip(tmp_path / "champion" / "labels.txt")
     gates = [{"metric": "accuracy", "min_difference": -1}]
-    found, _ = evaluated(digits, tmp_path / "out", recipe(IMAGES, gates=gates), champion)
-    (threshold,) = found.gate.thresholds
+    evaluation, _ = evaluated(digits, tmp_path / "out", recipe(IMAGES, gates=gates), champion)
+    (threshold,) = evaluation.gate.thresholds
     assert not threshold.passed and "champion/labels.txt: its content differs" in threshold.note
 
 
@@ -311,8 +315,8 @@ def flip(path):
 
 
 def test_trees_see_how_often_each_frequent_word_is_in_a_text():
-    words = Feature(name="note", dtype="int64", shape=(4,), vocabulary_size=1000, filler=0)
-    counts = _columns(np.array([[3, 1, 3, 0], [999, 0, 0, 0]]), words)
+    text = Feature(name="note", dtype="int64", shape=(4,), vocabulary_size=1000, filler=0)
+    counts = _columns(np.array([[3, 1, 3, 0], [999, 0, 0, 0]]), text)
     assert counts.shape == (2, 200) and counts[0, [0, 1, 3]].tolist() == [0, 1, 2] and not counts[1].any()
     pair = Feature(name="pair", dtype="float32", shape=(2,))
     assert _columns(np.array([[0.5, 2.0]]), pair).tolist() == [[0.5, 2.0]]

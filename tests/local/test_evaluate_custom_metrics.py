@@ -18,8 +18,8 @@ def module(folder, body):
 
 def test_own_metrics_are_measured_with_intervals(tmp_path):
     body = "def metrics(labels, outputs):\n    return {'misses': float((outputs.argmax(1) != labels).sum())}\n"
-    found = custom_metrics.find(module(tmp_path, body))
-    values, bounds = custom_metrics.measure(found, PREDICTIONS, 50, seed=1)
+    metrics = custom_metrics.find(module(tmp_path, body))
+    values, bounds = custom_metrics.measure(metrics, PREDICTIONS, 50, seed=1)
     assert values == {"misses": 1.0}
     assert 0 <= bounds["misses"].low <= 1 <= bounds["misses"].high <= 3
 
@@ -43,6 +43,6 @@ def test_a_module_that_cannot_be_imported_is_the_recipes_fault(tmp_path):
     ],
 )
 def test_what_own_metrics_do_wrong_is_told(tmp_path, body, fault):
-    found = custom_metrics.find(module(tmp_path, f"def metrics(labels, outputs):\n    {body}\n"))
+    metrics = custom_metrics.find(module(tmp_path, f"def metrics(labels, outputs):\n    {body}\n"))
     with pytest.raises(ConfigurationError, match=fault):
-        custom_metrics.measure(found, PREDICTIONS, 10, seed=1)
+        custom_metrics.measure(metrics, PREDICTIONS, 10, seed=1)

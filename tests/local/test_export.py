@@ -120,7 +120,7 @@ print(answer["label"].numpy()[0].decode(), int(answer["label_id"][0]))
     name, number = label.rsplit(" ", 1)
     assert name == f"digit {number}"
     labels = (exported / "saved_model" / "labels.txt").read_text().splitlines()
-    assert labels == (exported / "labels.txt").read_text().splitlines() == [f"digit {each}" for each in range(10)]
+    assert labels == (exported / "labels.txt").read_text().splitlines() == [f"digit {digit}" for digit in range(10)]
 
 
 def test_the_served_graph_equals_the_training_path_on_a_thousand_rows_to_a_millionth(
@@ -135,22 +135,22 @@ def test_the_served_graph_equals_the_training_path_on_a_thousand_rows_to_a_milli
     assert np.isnan(raw["net worth"].numpy()).any() and (raw["city"].numpy() == b"Paris").any()
     expected = tf.nn.softmax(model(features, training=False)).numpy()
     named = {signature.input_name(name): value for name, value in raw.items()}
-    found = serve.signatures["serving_default"](**named)["probabilities"].numpy()
+    answers = serve.signatures["serving_default"](**named)["probabilities"].numpy()
     assert expected.shape == (1000, 2)
-    assert np.abs(found - expected).max() <= 1e-6
+    assert np.abs(answers - expected).max() <= 1e-6
 
 
 def test_a_serialized_example_answers_as_its_columns_and_missing_ones_are_nan_or_empty(exported_table: Path) -> None:
     serve = tf.saved_model.load(str(exported_table / "saved_model")).signatures
     full = made.example({"age": [50.0], "net worth": [9e5], "city": [b"Oslo"]})
     bare = made.example({"age": [50.0]})
-    found = serve["serving_examples"](examples=tf.constant([full, bare]))
+    answers = serve["serving_examples"](examples=tf.constant([full, bare]))
     expected = serve["serving_default"](
         age=tf.constant([50.0, 50.0]), net_worth=tf.constant([9e5, np.nan]), city=tf.constant(["Oslo", ""])
     )
-    np.testing.assert_allclose(found["probabilities"], expected["probabilities"], atol=1e-6)
-    assert found["label"].numpy().tolist() == expected["label"].numpy().tolist()
-    assert not np.allclose(found["probabilities"][0], found["probabilities"][1])
+    np.testing.assert_allclose(answers["probabilities"], expected["probabilities"], atol=1e-6)
+    assert answers["label"].numpy().tolist() == expected["label"].numpy().tolist()
+    assert not np.allclose(answers["probabilities"][0], answers["probabilities"][1])
 
 
 def test_an_int8_image_model_takes_and_gives_int8_and_holds_no_float_tensor(exported: Path) -> None:
@@ -293,11 +293,13 @@ def test_regression_is_judged_by_the_mean_absolute_error(table: Path, tmp_path: 
         ", net worth: {type: numeric}, city: {type: category}", ""
     )
     run.run(recipe(text, max_accuracy_drop=0.05), str(tmp_path / "examples"), str(tmp_path / "model"), output)
-    found = Exports.read(str(output))
-    assert found.exports[0].accuracy == pytest.approx(10, rel=1e-3)  # every other label is 20 off
-    names = [threshold.name for threshold in found.gate.thresholds]
+    exports = Exports.read(str(output))
+    assert exports.exports[0].accuracy == pytest.approx(10, rel=1e-3)  # every other label is 20 off
+    names = [threshold.name for threshold in exports.gate.thresholds]
     assert names[0] == "saved_model mae / trained - 1 <= 0.05"
     assert names[-1] == "keras max |prediction - trained| / largest <= 1e-05"
-    assert all(threshold.passed for threshold in found.gate.thresholds if not threshold.name.startswith("litert_int8"))
+    assert all(
+        threshold.passed for threshold in exports.gate.thresholds if not threshold.name.startswith("litert_int8")
+    )
     served = tf.saved_model.load(str(output / "saved_model")).signatures["serving_default"](age=tf.constant([50.0]))
     assert served["prediction"].shape == (1,) and served["prediction"].numpy()[0] == pytest.approx(15000)

@@ -26,9 +26,9 @@ def measured(format: str, accuracy: float, trained: float = 0.98, skew: float = 
     ("accuracy", "verdict"), [(0.98, "blessed"), (0.97, "blessed"), (0.9699, "refused"), (1.0, "blessed")]
 )
 def test_a_file_may_lose_as_much_accuracy_as_the_recipe_says_and_no_more(accuracy: float, verdict: str) -> None:
-    found = judge([measured("litert_int8", accuracy)], "classification", 0.01)
-    assert found.verdict == verdict
-    assert [(each.name, each.bound) for each in found.thresholds] == [
+    gate = judge([measured("litert_int8", accuracy)], "classification", 0.01)
+    assert gate.verdict == verdict
+    assert [(threshold.name, threshold.bound) for threshold in gate.thresholds] == [
         ("litert_int8 accuracy - trained >= -0.01", -0.01)
     ]
 
@@ -37,24 +37,24 @@ def test_a_file_may_lose_as_much_accuracy_as_the_recipe_says_and_no_more(accurac
     ("error", "verdict"), [(2.0, "blessed"), (1.0, "blessed"), (2.1, "blessed"), (2.11, "refused")]
 )
 def test_a_regression_s_error_may_rise_by_a_share_of_the_trained_one(error: float, verdict: str) -> None:
-    found = judge([measured("litert_float16", error, trained=2.0)], "regression", 0.05)
-    assert found.verdict == verdict
-    assert found.thresholds[0].value == pytest.approx(error / 2 - 1)
+    gate = judge([measured("litert_float16", error, trained=2.0)], "regression", 0.05)
+    assert gate.verdict == verdict
+    assert gate.thresholds[0].value == pytest.approx(error / 2 - 1)
 
 
 def test_exact_formats_must_give_the_same_outputs_and_others_need_not() -> None:
     files = [measured(name, 0.98, skew=1e-3) for name in ("saved_model", "keras", "litert_float32", "litert_int8")]
-    found = judge(files, "classification", 0.01)
-    assert [each.name for each in found.thresholds if not each.passed] == [
+    gate = judge(files, "classification", 0.01)
+    assert [threshold.name for threshold in gate.thresholds if not threshold.passed] == [
         "saved_model max |probability - trained| <= 1e-05",
         "keras max |probability - trained| <= 1e-05",
     ]
 
 
 def test_one_bad_file_refuses_all_and_every_threshold_is_listed() -> None:
-    found = judge([measured("keras", 0.98), measured("litert_int8", 0.5)], "classification", 0)
-    assert found.verdict == "refused"
-    assert [(each.name, each.passed) for each in found.thresholds] == [
+    gate = judge([measured("keras", 0.98), measured("litert_int8", 0.5)], "classification", 0)
+    assert gate.verdict == "refused"
+    assert [(threshold.name, threshold.passed) for threshold in gate.thresholds] == [
         ("keras accuracy - trained >= 0", True),
         ("litert_int8 accuracy - trained >= 0", False),
         ("keras max |probability - trained| <= 1e-05", True),

@@ -102,7 +102,9 @@ def test_a_batch_computed_in_parts_takes_the_steps_of_the_whole(examples: str, t
     ]
     whole, parts = (run.training for run in runs)
     assert parts.steps == whole.steps
-    losses = [[(epoch.train_loss, epoch.eval_loss, epoch.metric) for epoch in each.history] for each in (parts, whole)]
+    losses = [
+        [(epoch.train_loss, epoch.eval_loss, epoch.metric) for epoch in training.history] for training in (parts, whole)
+    ]
     np.testing.assert_allclose(*losses, rtol=TOLERANCE)
     assert relative_difference(*runs) < TOLERANCE
 
@@ -157,9 +159,9 @@ def test_moving_averages_of_all_replicas_end_a_step_as_their_mean(examples: str,
     command = [sys.executable, Path(__file__).with_name("own_statistics.py"), str(tmp_path / "recipe.yaml"), examples]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert ended.returncode == 0, ended.stderr
-    averages, by_hand = json.loads(ended.stdout.splitlines()[-1])
+    averages, expected = json.loads(ended.stdout.splitlines()[-1])
     assert np.shape(averages) == (2, 2, 1)  # mean and variance, of each replica
-    np.testing.assert_allclose(averages, by_hand, rtol=1e-5)
+    np.testing.assert_allclose(averages, expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize("optimizer", ["lars", "lamb"])

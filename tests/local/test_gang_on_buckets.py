@@ -101,7 +101,7 @@ def kill_chief_in_a_write(gang: Gang, store: Store) -> None:
     stopped = False
     while not stopped:
         wait_for_a_step(gang)
-        with held_writes(store):
+        with write_pause(store):
             gang.wait_for(lambda: stands_still(gang), SECONDS)
             # But for one whose manifest was written before, and only the answer to a later request is held.
             stopped = gang.step() > checkpoints.steps()[-1] + INTERVAL // 2
@@ -121,17 +121,17 @@ def stands_still(gang: Gang) -> bool:
 
 
 @contextmanager
-def held_writes(store: Store) -> Iterator[None]:
+def write_pause(store: Store) -> Iterator[None]:
     """Let no write reach the store while the block runs; its end breaks off those that wait."""
     over = threading.Event()
 
-    def held(request: Request) -> bool:
+    def hold(request: Request) -> bool:
         if request.method in ("GET", "HEAD"):
             return False
         over.wait(60)
         return True
 
-    store.before = held
+    store.before = hold
     try:
         yield
     finally:

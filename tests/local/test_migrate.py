@@ -58,17 +58,17 @@ def without_additions(placed: Any, old: Any) -> Any:
 
 
 @pytest.fixture(scope="module")
-def by_hand(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def old_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("digits")
     write(folder, "old.py", "my_train.py", "digits.yaml", "my_train.diff")
     return folder
 
 
-def test_a_pipeline_by_hand_is_placed_and_keeps_what_its_author_set(by_hand: Path) -> None:
-    run(by_hand, "kfp dsl compile")
-    write_environment(by_hand, "mine.yaml")
-    run(by_hand, "trainyard place")
-    (old, old_platform), (placed, platform) = documents(by_hand / "old.yaml"), documents(by_hand / "placed.yaml")
+def test_a_pipeline_by_hand_is_placed_and_keeps_what_its_author_set(old_folder: Path) -> None:
+    run(old_folder, "kfp dsl compile")
+    write_environment(old_folder, "mine.yaml")
+    run(old_folder, "trainyard place")
+    (old, old_platform), (placed, platform) = documents(old_folder / "old.yaml"), documents(old_folder / "placed.yaml")
     assert without_additions(placed, old) == old
     assert without_additions(platform, old_platform) == old_platform
 
@@ -93,21 +93,21 @@ def test_a_pipeline_by_hand_is_placed_and_keeps_what_its_author_set(by_hand: Pat
     assert retries == {"prepare": 2, "run-tfjob": 2, "evaluate": 2}
 
 
-def test_the_old_steps_and_their_script_work_as_they_stand(by_hand: Path) -> None:
-    spec = importlib.util.spec_from_file_location("old", by_hand / "old.py")
+def test_the_old_steps_and_their_script_work_as_they_stand(old_folder: Path) -> None:
+    spec = importlib.util.spec_from_file_location("old", old_folder / "old.py")
     assert spec and spec.loader
     old = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(old)
-    folder = by_hand / "data"
+    folder = old_folder / "data"
     folder.mkdir()
     old.prepare.python_func(str(folder))
     command = [sys.executable, "my_train.py", "--data", str(folder), "--checkpoints", str(folder / "checkpoints")]
-    subprocess.run(command, cwd=by_hand, check=True)
+    subprocess.run(command, cwd=old_folder, check=True)
     assert old.evaluate.python_func(str(folder), least_accuracy=0.8) > 0.8
 
 
-def test_the_script_moves_by_the_pages_diff_and_trains_in_two_workers(by_hand: Path) -> None:
-    moved = by_hand / "moved"
+def test_the_script_moves_by_the_pages_diff_and_trains_in_two_workers(old_folder: Path) -> None:
+    moved = old_folder / "moved"
     moved.mkdir()
     write(moved, "my_train.py", "digits.yaml", "my_train.diff")
     subprocess.run(["git", "apply", "-p0", "my_train.diff"], cwd=moved, check=True, env={**os.environ, "GIT_DIR": "x"})
@@ -132,8 +132,8 @@ def write_trips(path: Path, rows: int, seed: int) -> None:
             miles, card, company = draw.gamma(1.5, 2), draw.random() < 0.5, draw.integers(3)
             fare = round(3.25 + 2.25 * miles, 2)
             tips = round(fare * max(0, draw.normal(0.26, 0.05)), 2) if card else 0
-            place = [round(41.9 + draw.normal(0, 0.05), 4), round(-87.65 + draw.normal(0, 0.03), 4)]
-            numbers = [round(miles, 1), int(miles * 240), fare, *place, draw.integers(24)]
+            pickup = [round(41.9 + draw.normal(0, 0.05), 4), round(-87.65 + draw.normal(0, 0.03), 4)]
+            numbers = [round(miles, 1), int(miles * 240), fare, *pickup, draw.integers(24)]
             writer.writerow([*numbers, "Credit Card" if card else "Cash", [*COMPANIES, ""][company], tips])
 
 

@@ -50,24 +50,24 @@ def test_blocks_whose_pools_leave_nothing_are_refused_when_the_network_is_built(
 
 def test_a_perceptron_costs_what_its_matrices_say() -> None:
     features = [Feature(name=name, dtype="float32", shape=()) for name in "abcd"]
-    found = cost(build(ModelConfig(name="mlp", hidden=[8]), features, 2, seed=1))
-    assert found.parameters == 4 * 8 + 8 + 8 * 2 + 2
+    model_cost = cost(build(ModelConfig(name="mlp", hidden=[8]), features, 2, seed=1))
+    assert model_cost.parameters == 4 * 8 + 8 + 8 * 2 + 2
     # The matrices, the joined inputs, and one operation a number where there is no kernel (casts, dropout, reshapes).
-    assert found.flops_per_example / TRAINING_PASSES == pytest.approx(2 * (4 * 8 + 8 * 2), abs=40)
+    assert model_cost.flops_per_example / TRAINING_PASSES == pytest.approx(2 * (4 * 8 + 8 * 2), abs=40)
 
 
 def test_attention_costs_its_projections_and_its_two_products() -> None:
     query, value = keras.Input((5, 8)), keras.Input((3, 6))
     attended = keras.layers.MultiHeadAttention(2, 4, value_dim=7)(query, value)
-    found = cost(keras.Model([query, value], attended))
+    model_cost = cost(keras.Model([query, value], attended))
     # By hand, multiplications: queries and outputs of 5 positions, keys and values of 3, in 2 heads.
     projected = 5 * 8 * (2 * 4) + 3 * 6 * (2 * 4) + 3 * 6 * (2 * 7) + 5 * (2 * 7) * 8
     products = 2 * 5 * 3 * 4 + 2 * 5 * 3 * 7
-    assert found.flops_per_example / TRAINING_PASSES == 2 * (projected + products)
+    assert model_cost.flops_per_example / TRAINING_PASSES == 2 * (projected + products)
     inside = 5 * 2 * 4 + 3 * 2 * 4 + 3 * 2 * 7 + 5 * 2 * 7  # queries, keys, values, and these weighted
     scores = 2 * 5 * 3
-    assert found.activations_per_example == inside + 2 * scores + 5 * 8
-    assert found.saved_activations_per_example == 5 * 8 + 3 * 6 + inside + scores
+    assert model_cost.activations_per_example == inside + 2 * scores + 5 * 8
+    assert model_cost.saved_activations_per_example == 5 * 8 + 3 * 6 + inside + scores
 
 
 def test_vit_small_costs_what_its_paper_says() -> None:
@@ -114,10 +114,10 @@ def test_a_network_of_the_recipes_own_is_built_once_to_be_planned(
     file = tmp_path / "own.yaml"
     file.write_text("name: own\nmodule: own.py\ndata: {format: image_folder, bundled: digits, channels: 1}\n")
     recipe = recipes.load(str(file))
-    found = planned.of_recipe(recipe, data.find(recipe, None, None))
-    assert (found.parameters, found.flops_per_example) == (650, TRAINING_PASSES * (2 * 640 + 64))
+    example_cost = planned.of_recipe(recipe, data.find(recipe, None, None))
+    assert (example_cost.parameters, example_cost.flops_per_example) == (650, TRAINING_PASSES * (2 * 640 + 64))
     monkeypatch.setattr("trainyard_control.planning.cost.program_output", None)  # what is remembered needs no process
-    assert planned.of_recipe(recipe, data.find(recipe, None, None)) == found
+    assert planned.of_recipe(recipe, data.find(recipe, None, None)) == example_cost
 
 
 def test_a_network_of_another_width_and_depth_is_planned_by_what_it_costs_itself(
@@ -127,18 +127,21 @@ def test_a_network_of_another_width_and_depth_is_planned_by_what_it_costs_itself
     recipe = recipes.load("digits", ["model.width=0.5", "model.depth=2"])
     summary = data.find(recipe, None, None)
     assert summary.image is not None
-    found = planned.of_recipe(recipe, summary)
+    example_cost = planned.of_recipe(recipe, summary)
     built = build(recipe.model, [Feature(name="image", dtype="float32", shape=summary.image)], summary.classes, seed=1)
     kernels = [layer.kernel.shape[-1] for layer in built.layers if isinstance(layer, keras.layers.Conv2D)]
     assert kernels == [16] * 4 + [32] * 2
-    assert found.parameters == built.count_params() and found.flops_per_example == cost(built).flops_per_example
-    assert found.head == 32 * 10 + 10
-    assert found.parameters < planned.of_recipe(recipes.load("digits"), summary).parameters
+    assert (
+        example_cost.parameters == built.count_params()
+        and example_cost.flops_per_example == cost(built).flops_per_example
+    )
+    assert example_cost.head == 32 * 10 + 10
+    assert example_cost.parameters < planned.of_recipe(recipes.load("digits"), summary).parameters
 
 
 def _small(**inputs: keras.KerasTensor) -> keras.Model:
     tensors = inputs or {"image": keras.Input((8, 8, 3), name="image")}
-    x = keras.layers.Concatenate()([keras.layers.Flatten()(each) for each in tensors.values()])
+    x = keras.layers.Concatenate()([keras.layers.Flatten()(tensor) for tensor in tensors.values()])
     x = keras.layers.BatchNormalization()(x)
     outputs = [keras.layers.Dense(4)(x), keras.layers.Dense(1)(x)]
     return keras.Model(tensors, outputs, name="mine")
@@ -149,12 +152,12 @@ def test_a_model_of_anybody_s_is_measured_and_keeps_its_weights(monkeypatch: pyt
     sequential = keras.Sequential([keras.Input((6,)), keras.layers.Dense(3)])
     for model in (_small(), _small(a=keras.Input((3,)), b=keras.Input((2,), dtype="int32")), sequential):
         before = [weights.copy() for weights in model.get_weights()]
-        found = list(step_speed.step_speeds(model, quick=True))
-        assert [(each.device, each.batch_size, each.xla) for each in found] == [
+        speeds = list(step_speed.step_speeds(model, quick=True))
+        assert [(speed.device, speed.batch_size, speed.xla) for speed in speeds] == [
             ("CPU:0", 32, False),
             ("CPU:0", 32, True),
         ]
-        assert all(min(each.rates) > 0 and each.first_step_seconds > 0 for each in found)
+        assert all(min(speed.rates) > 0 and speed.first_step_seconds > 0 for speed in speeds)
         assert all((a == b).all() for a, b in zip(before, model.get_weights(), strict=True))
 
 
@@ -162,7 +165,7 @@ def test_a_certificate_of_a_model_says_what_it_was_measured_on(tmp_path: Path) -
     _small().save(tmp_path / "mine.keras")
     measured = ty.bench(str(tmp_path / "mine.keras"), quick=True)
     assert measured.model == "mine" and measured.parameters == _small().count_params()
-    assert [each.setting for each in measured.speeds] == ["CPU:0, batch 32", "CPU:0, batch 32, XLA"]
+    assert [speed.setting for speed in measured.speeds] == ["CPU:0, batch 32", "CPU:0, batch 32, XLA"]
     assert measured.sentences[0] == "It trains on the CPU: TensorFlow sees no accelerator."
     assert "CPU:0, batch 32, XLA" in measured.page()
     (answer,) = measured.answers
@@ -171,8 +174,8 @@ def test_a_certificate_of_a_model_says_what_it_was_measured_on(tmp_path: Path) -
 
 def test_what_cannot_be_measured_is_refused_with_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"the input 'x' is float32 \(None, 3\)\. Numbers of a known size"):
-        words = keras.Input((None, 3), name="x")
-        ty.bench(keras.Model(words, keras.layers.GlobalAveragePooling1D()(words)))
+        sequence = keras.Input((None, 3), name="x")
+        ty.bench(keras.Model(sequence, keras.layers.GlobalAveragePooling1D()(sequence)))
     with pytest.raises(ConfigurationError, match="workers and rounds are for recipes"):
         ty.bench(_small(), train__epochs=2)
     with pytest.raises(ConfigurationError, match="there is no such file"):

@@ -90,14 +90,14 @@ def test_vit_small_opens_in_safe_mode_tells_places_apart_and_answers_alike_in_16
 @pytest.mark.parametrize("name", COLUMN_NETWORKS)
 def test_columns_may_be_called_what_no_layer_may_or_what_others_are(name: str) -> None:
     called = ["km/h", "logits", "a", "b_c", "a_b", "c", "numbers", "速度", "dense"]
-    ids = [Feature(name=each, dtype="int64", shape=(), vocabulary_size=3) for each in called]
+    ids = [Feature(name=column, dtype="int64", shape=(), vocabulary_size=3) for column in called]
     model = build(ModelConfig(name=name, hidden=[4]), [*ids, Feature(name="m/s", dtype="float32", shape=())], 2, seed=1)
-    batch = {"m/s": np.zeros(2, np.float32), **{each: np.asarray([0, 2]) for each in called}}
+    batch = {"m/s": np.zeros(2, np.float32), **{column: np.asarray([0, 2]) for column in called}}
     assert model(batch).shape == (2, 2)
 
 
 def test_features_whose_names_would_meet_are_refused() -> None:
-    pair = [Feature(name=each, dtype="float32", shape=()) for each in ("a b", "a_b")]
+    pair = [Feature(name=column, dtype="float32", shape=()) for column in ("a b", "a_b")]
     with pytest.raises(ConfigurationError, match="'a b' and 'a_b' would both be the input 'a_b' of the model"):
         build(ModelConfig(name="mlp"), pair, 2, seed=1)
 

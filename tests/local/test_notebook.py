@@ -49,11 +49,11 @@ def test_every_line_of_progress_and_no_warning_stands_below_its_cell(cells: dict
 
 
 def test_the_report_and_the_comparison_are_drawn_as_whole_pages(cells: dict[str, Any]) -> None:
-    for cell, words in (("report", "confusion"), ("comparison", "train.epochs")):
+    for cell, text in (("report", "confusion"), ("comparison", "train.epochs")):
         frame = shown(cells[cell], "text/html")
         page = html.unescape(frame.split('srcdoc="')[1].split('"')[0])
         assert frame.startswith("<iframe ") and frame.count("<") == 2, "all of the page is in the frame's attribute"
-        assert page.startswith("<!doctype html>") and page.rstrip().endswith("</html>") and words in page.lower()
+        assert page.startswith("<!doctype html>") and page.rstrip().endswith("</html>") and text in page.lower()
 
 
 def test_the_model_reads_the_digits_and_a_hasty_one_is_refused_with_the_reason(cells: dict[str, Any]) -> None:

@@ -59,7 +59,7 @@ def test_a_folder_is_judged_by_what_its_program_says_and_pushed_as_it_is(tmp_pat
     assert "Evaluation by the program itself" in page and "<b>ok" not in page
 
     worse = run(tmp_path, 0.13)
-    assert worse.verdict == "refused" and [each.name for each in models.iterdir() if each.name.isdigit()] == ["1"]
+    assert worse.verdict == "refused" and [path.name for path in models.iterdir() if path.name.isdigit()] == ["1"]
     passed = {threshold["name"]: threshold["passed"] for threshold in worse.record["gate"]["thresholds"]}
     assert passed == {"word_error_rate <= 0.2": True, "word_error_rate - champion <= 0.01": False}
 

@@ -105,14 +105,14 @@ def of_evaluate(root: Path, size: int) -> dict[str, np.ndarray]:
 
 def raw_examples(root: Path) -> dict[str, dict[str, np.ndarray]]:
     """Return the raw features of the eval split by the examples' keys."""
-    found = {}
+    examples = {}
     for record in tf.data.TFRecordDataset(open_examples(str(root / "examples")).files("eval")):
         features = tf.train.Example.FromString(record.numpy()).features.feature
         raw = {name[4:]: features[name] for name in features if name.startswith("raw/")}
-        found[features["key"].bytes_list.value[0].decode()] = {
+        examples[features["key"].bytes_list.value[0].decode()] = {
             name: (value.bytes_list.value or value.float_list.value)[0] for name, value in raw.items()
         }
-    return found
+    return examples
 
 
 def test_pictures_get_the_probabilities_of_the_file_and_of_evaluate_and_bad_ones_cost_themselves(
@@ -145,8 +145,8 @@ def test_pictures_get_the_probabilities_of_the_file_and_of_evaluate_and_bad_ones
 def test_pictures_of_a_tfrecord_file_get_the_answers_of_the_files(digits: Path, tmp_path: Path) -> None:
     raw = list(raw_examples(digits).items())[:20]
     with tf.io.TFRecordWriter(str(tmp_path / "a.tfrecord")) as writer:
-        for place, (_, values) in enumerate(raw):
-            writer.write(made.example({"image/encoded" if place % 2 else "image": [values["image"]]}))
+        for index, (_, values) in enumerate(raw):
+            writer.write(made.example({"image/encoded" if index % 2 else "image": [values["image"]]}))
         writer.write(made.example({"other": [1]}))
     summary, got = run(digits, tmp_path / "a.tfrecord", tmp_path / "p.parquet")
     assert summary.reasons == {"not_an_image": 1}
@@ -257,20 +257,20 @@ def test_python_sets_a_bad_row_aside_and_refuses_what_is_no_table(table: Path) -
         "holds no rows": pd.DataFrame({"age": [], "net worth": [], "city": []}),
         "none of 1 inputs could be read": {"age": ["old"], "net worth": [1], "city": ["Bern"]},
     }
-    for words, inputs in wrong.items():
+    for message, inputs in wrong.items():
         with pytest.raises(ty.TrainyardError) as error:
             model.predict(inputs)
-        assert isinstance(error.value, DataError) and words in str(error.value) and "\n" not in str(error.value)
+        assert isinstance(error.value, DataError) and message in str(error.value) and "\n" not in str(error.value)
 
 
 def test_python_gives_what_the_command_writes_for_every_form_of_a_picture(digits: Path, tmp_path: Path) -> None:
     encoded = [values["image"] for values in list(raw_examples(digits).values())[:20]]
-    paths = [tmp_path / "pictures" / f"{place:02}.png" for place in range(20)]
+    paths = [tmp_path / "pictures" / f"{number:02}.png" for number in range(20)]
     paths[0].parent.mkdir()
     for path, picture in zip(paths, encoded, strict=True):
         path.write_bytes(picture)
     verb = by_the_verb(digits, str(tmp_path / "pictures"), tmp_path / "p.parquet")
-    model, counted = ty.load(str(digits / "models" / "1")), [str(place) for place in range(20)]
+    model, counted = ty.load(str(digits / "models" / "1")), [str(number) for number in range(20)]
     pixels = np.stack([np.asarray(Image.open(io.BytesIO(picture))) for picture in encoded])
     assert pixels.shape == (20, 8, 8) and model.predict(tmp_path / "pictures").table.equals(verb)
     for inputs in (pixels, pixels[..., None], list(pixels), encoded):
@@ -278,8 +278,8 @@ def test_python_gives_what_the_command_writes_for_every_form_of_a_picture(digits
     assert equal_but_for_keys(model.predict(paths), verb, [str(path) for path in paths])
     colours = model.predict(np.repeat(pixels[..., None], 3, axis=3))
     assert colours["prediction"] == verb.column("prediction").to_pylist()
-    for words, inputs in {"picture 0 is float64": pixels / 255, "takes pictures, a dict": {"image": encoded}}.items():
-        with pytest.raises(DataError, match=words):
+    for message, inputs in {"picture 0 is float64": pixels / 255, "takes pictures, a dict": {"image": encoded}}.items():
+        with pytest.raises(DataError, match=message):
             model.predict(inputs)
 
 

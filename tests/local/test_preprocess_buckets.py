@@ -121,7 +121,7 @@ def test_a_parquet_file_in_a_bucket_is_read_by_row_groups_and_no_more_of_it_than
     assert len(pieces) == rows // group and sum(fetched) < 80_000  # 64 KiB at the end, which tell of the rest
 
     def read(path, pieces):
-        batches = (each for piece in pieces for each in parquet_rows.read_parquet_batches(path, "a", source, piece))
+        batches = (batch for piece in pieces for batch in parquet_rows.read_parquet_batches(path, "a", source, piece))
         return [row for batch in batches for row in batch.to_pylist()]
 
     assert read(uri, pieces) == read(str(tmp_path / "a.parquet"), [parquet_rows.WHOLE])
@@ -132,11 +132,11 @@ def test_a_folder_of_a_bucket_and_a_glob_name_the_same_files_as_a_local_one(fill
     from trainyard.steps.preprocess.readers.files import find_files
 
     for data, pattern in ((IMAGES, "pets/*/*.png"), (IMAGES, "pets"), (TABLE, "table/"), (TABLE, "table/*.gz")):
-        found = []
+        names = []
         for source in (f"{filled}/{pattern}", str(folder / pattern)):
             files = find_files(recipe(data, source).data, source)
-            found.append([files.name(path) for path in files.paths])
-        assert found[0] == found[1] != []
+            names.append([files.name(path) for path in files.paths])
+        assert names[0] == names[1] != []
 
 
 def test_archives_in_a_bucket_give_the_examples_of_archives_in_a_folder(bucket, tmp_path, monkeypatch):
@@ -172,8 +172,8 @@ def test_hostile_names_and_sizes_of_a_bucket_are_set_aside_or_read_as_in_a_folde
     source = recipe({**IMAGES, "max_image_pixels": 1}, root)
     files = find_files(source.data, root)
     assert [(item.source, item.reason) for item in files.bad] == [("dog/huge.png", "too_many_bytes")]
-    found = Reader(source, files, None).read(files.paths)
-    assert {item.source: item.reason for item in found} == {
+    rejects = Reader(source, files, None).read(files.paths)
+    assert {item.source: item.reason for item in rejects} == {
         "dog/0.png": "not_an_image",
         "top.png": "missing_label",
         "dog/cut.png.gz": "broken_gzip",

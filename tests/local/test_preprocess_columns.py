@@ -64,14 +64,14 @@ def numbers(rows, name):
 
 def test_every_row_arrives_once_with_its_label(made):
     _, examples = made
-    found = []
+    row_ids = []
     for split in ("train", "eval", "test"):
         members, _ = of_split(made, split)
         assert [examples.document.labels[label] for label in examples.labels(split)] == [
             row["bought"] for row in members
         ]
-        found += [row["id"] for row in members]
-    assert sorted(map(int, found)) == list(range(ROWS))
+        row_ids += [row["id"] for row in members]
+    assert sorted(map(int, row_ids)) == list(range(ROWS))
     assert examples.document.labels == ["no", "yes"]
 
 
@@ -115,9 +115,9 @@ def test_categories_have_ids_by_frequency_missing_its_own_and_rare_ones_share(ma
     counts = Counter(row["colour, or none"] or "[missing]" for row in train)
     vocabulary = [name for name, count in counts.most_common() if count >= 2]
     assert vocabulary == ["red", "green", "blue", "[missing]"]
-    for row, found in zip(rows, features["colour, or none"], strict=True):
+    for row, category_id in zip(rows, features["colour, or none"], strict=True):
         name = row["colour, or none"] or "[missing]"
-        assert found == vocabulary.index(name) if name in vocabulary else found in (4, 5)
+        assert category_id == vocabulary.index(name) if name in vocabulary else category_id in (4, 5)
     sizes = {feature.name: feature.vocabulary_size for feature in made[1].document.features}
     assert sizes["colour, or none"] == 6
     assert sizes["flag"] == 4
@@ -146,20 +146,20 @@ def test_dates_become_days_month_weekday_and_hour(made):
 
 
 def test_words_and_pairs_have_ids_by_frequency_and_a_short_text_is_filled_up(made):
-    def words(row):
+    def terms(row):
         plain = "".join(letter if letter.isalnum() else " " for letter in row["note"].lower()).split()
         return [*plain, *(" ".join(pair) for pair in pairwise(plain))][:5]
 
     train, _ = of_split(made, "train")
     rows, features = of_split(made, "test")
-    counts = Counter(word for row in train for word in words(row))
+    counts = Counter(word for row in train for word in terms(row))
     frequent = [word for word, _ in counts.most_common(6)]
     assert frequent[0] == "the" and features["note"].shape == (len(rows), 5)
     for row, ids in zip(rows, features["note"].tolist(), strict=True):
-        for word, found in zip([*words(row), *[None] * 5], ids, strict=False):
+        for word, term_id in zip([*terms(row), *[None] * 5], ids, strict=False):
             expected = {0} if word is None else {1 + frequent.index(word)} if word in frequent else {7, 8, 9}
-            assert found in expected, (row["note"], ids)
-    (feature,) = [each for each in made[1].document.features if each.name == "note"]
+            assert term_id in expected, (row["note"], ids)
+    (feature,) = [item for item in made[1].document.features if item.name == "note"]
     assert (feature.shape, feature.vocabulary_size, feature.filler) == ((5,), 10, 0)
 
 
@@ -204,7 +204,9 @@ def test_the_graph_takes_rows_never_seen(made):
     )
     # Of "the" and "the ünknown" the first is frequent; three more are of no known word.
     first, second = transformed["note"].numpy().tolist()
-    assert first == [0] * 5 and second[0] == second[2] == 1 and all(7 <= each <= 9 for each in second[1:2] + second[4:])
+    assert (
+        first == [0] * 5 and second[0] == second[2] == 1 and all(7 <= value <= 9 for value in second[1:2] + second[4:])
+    )
     assert transformed["age"].numpy().tolist() == [0, 3]
     assert all(name in (4, 5) for name in transformed["colour, or none"].numpy())
     assert transformed["flag"].numpy()[1] == 3
@@ -225,15 +227,18 @@ def test_what_lies_beside_a_litert_file_suffices_to_feed_it_raw_rows(made, tmp_p
     keras.utils.set_random_seed(4)
     spread = keras.initializers.RandomNormal(stddev=1)  # every id has a say
     inputs = {
-        each.name: keras.Input(each.shape, name=each.name, dtype=each.dtype) for each in examples.document.features
+        feature.name: keras.Input(feature.shape, name=feature.name, dtype=feature.dtype)
+        for feature in examples.document.features
     }
     parts = [
         keras.layers.Reshape((-1,))(
-            keras.layers.Embedding(each.vocabulary_size, 3, embeddings_initializer=spread)(inputs[each.name])
+            keras.layers.Embedding(feature.vocabulary_size, 3, embeddings_initializer=spread)(inputs[feature.name])
         )
-        if each.vocabulary_size
-        else keras.layers.Rescaling(1e-3 if each.name == "visits" else 1)(keras.layers.Reshape((1,))(inputs[each.name]))
-        for each in examples.document.features
+        if feature.vocabulary_size
+        else keras.layers.Rescaling(1e-3 if feature.name == "visits" else 1)(
+            keras.layers.Reshape((1,))(inputs[feature.name])
+        )
+        for feature in examples.document.features
     ]
     export_folders.commit_model(
         tmp_path / "model", keras.Model(inputs, keras.layers.Dense(2)(keras.layers.Concatenate()(parts)))

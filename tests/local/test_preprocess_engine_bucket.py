@@ -116,14 +116,14 @@ def test_a_killed_step_goes_on_from_what_its_workers_left_in_the_bucket_to_the_f
     shards = [name for name in left if name.endswith(".tfrecord") and ".attempts/" in name]
     capfd.readouterr()
     files = preprocess(source, output, engine)
-    told = capfd.readouterr().err
-    kept = [line for line in map(events.parse, told.splitlines()) if line.get("event") == "kept"]
+    log = capfd.readouterr().err
+    kept = [line for line in map(events.parse, log.splitlines()) if line.get("event") == "kept"]
     assert [(line["unit"], line["done"] == line["total"]) for line in kept][:: len(kept) - 1] == [
         ("tasks", True),
         ("shards", True),
     ]
     assert len([name for name in files if name.endswith(".tfrecord")]) == len(shards) == kept[-1]["done"]
-    assert events.last(told, "published")["files"] == len(files)
+    assert events.last(log, "published")["files"] == len(files)
     left = storage.sizes(f"{store.uri}/killed")
     assert not [name for name in left if keys.parts("") in name], "what only the attempts needed is gone"
     assert len([name for name in left if name.startswith("examples/.attempts/")]) == len(files)

@@ -49,8 +49,8 @@ def test_options_of_dataflow_reach_beam_and_the_main_session_does_not():
 
     from trainyard.beam.runner import _options
 
-    words = "--runner=DataflowRunner --project=p --region=r1 --temp_location=gs://b/tmp --save_main_session"
-    options = _options(words)
+    flags = "--runner=DataflowRunner --project=p --region=r1 --temp_location=gs://b/tmp --save_main_session"
+    options = _options(flags)
     cloud = options.view_as(GoogleCloudOptions)
     assert options.view_as(StandardOptions).runner == "DataflowRunner"
     assert (cloud.project, cloud.region, cloud.temp_location) == ("p", "r1", "gs://b/tmp")
@@ -80,15 +80,15 @@ def test_what_beam_remembers_is_what_it_would_find():
 
     def inspected():
         functions = (Windowed().process, Windowed.process, len)
-        fns = (Windowed(), Counting(), *(core.CallableWrapperDoFn(each().process) for each in (Counting, Other)))
-        return [core.get_function_args_defaults(each) for each in functions], [
-            {spec.name for spec in userstate.get_dofn_specs(each)[0]} for each in fns
+        fns = (Windowed(), Counting(), *(core.CallableWrapperDoFn(fn().process) for fn in (Counting, Other)))
+        return [core.get_function_args_defaults(function) for function in functions], [
+            {spec.name for spec in userstate.get_dofn_specs(fn)[0]} for fn in fns
         ]
 
-    found = inspected()
-    assert found[1] == [set(), {"count"}, {"count"}, {"left"}]
+    signatures = inspected()
+    assert signatures[1] == [set(), {"count"}, {"count"}, {"left"}]
     runner._remember_signatures()
-    assert inspected() == inspected() == found
+    assert inspected() == inspected() == signatures
     options = runner._options("--runner=DirectRunner")
     options.view_as(StandardOptions).streaming = True
     copied = copy.deepcopy(options)
@@ -120,8 +120,8 @@ class Job(LocalJobServicer):
         yield from super().GetMessageStream(request, context, timeout)
 
 
-@pytest.mark.parametrize(("words", "seconds"), [("", 300), (" --job_server_timeout=70", 70)])
-def test_a_pipeline_may_take_longer_than_an_answer_of_its_job_server(words, seconds):
+@pytest.mark.parametrize(("flag", "seconds"), [("", 300), (" --job_server_timeout=70", 70)])
+def test_a_pipeline_may_take_longer_than_an_answer_of_its_job_server(flag, seconds):
     import apache_beam as beam
 
     from trainyard.beam.runner import pipeline
@@ -129,7 +129,7 @@ def test_a_pipeline_may_take_longer_than_an_answer_of_its_job_server(words, seco
     server = Job()
     port = server.start_grpc_server()
     try:
-        options = f"--runner=PortableRunner --environment_type=LOOPBACK --job_endpoint=localhost:{port}{words}"
+        options = f"--runner=PortableRunner --environment_type=LOOPBACK --job_endpoint=localhost:{port}{flag}"
         with pipeline(options) as root:
             _ = root | beam.Create([1])
     finally:
@@ -200,8 +200,8 @@ class FlinkJobs(LocalJobServicer):
 
     def GetJobs(self, request, context=None, timeout=None):
         jobs = [
-            beam_job_api_pb2.JobInfo(job_id=job, job_name=dict(each._pipeline_options)["beam:option:job_name:v1"])
-            for job, each in self._jobs.items()
+            beam_job_api_pb2.JobInfo(job_id=job, job_name=dict(beam_job._pipeline_options)["beam:option:job_name:v1"])
+            for job, beam_job in self._jobs.items()
         ]
         return beam_job_api_pb2.GetJobsResponse(job_info=jobs)
 
@@ -223,9 +223,9 @@ def flink():
 
 def step_on(server: FlinkJobs, output: Path) -> subprocess.Popen[str]:
     """Start the step with its pipeline on `server`, and return it once it says that its job runs."""
-    words = ["--recipe", "digits", f"--output={output}", f"--beam-options={server.options}"]
+    arguments = ["--recipe", "digits", f"--output={output}", f"--beam-options={server.options}"]
     process = subprocess.Popen(
-        [sys.executable, "-m", "trainyard.steps", "preprocess", *words], stderr=subprocess.PIPE, text=True
+        [sys.executable, "-m", "trainyard.steps", "preprocess", *arguments], stderr=subprocess.PIPE, text=True
     )
     assert any(events.parse(line).get("event") == "beam_job" for line in process.stderr)
     return process

@@ -57,7 +57,7 @@ def test_copies_in_different_splits_are_warned_of_and_numbers_have_a_histogram(t
     split = {"train": 0.6, "eval": 0.2, "test": 0.2}
     looking = Recipe.model_validate({"name": "r", "data": {**data, "split": split}, "model": {"name": "cnn_small"}})
     output = preprocess(looking, tmp_path / "out")
-    [warning] = [each for each in Examples.read(output).warnings if "look the same" in each]
+    [warning] = [text for text in Examples.read(output).warnings if "look the same" in text]
     assert 10 <= int(warning.split()[0]) <= 40 and "-copy.jpg (" in warning and " ≈ " in warning
     height = Statistics.read(output).features["height"]["train"]
     assert height.histogram is not None and height.histogram.starts == [48.0, 64.0]

@@ -63,27 +63,27 @@ def helpers() -> list[str]:
 
 
 def test_a_helper_takes_tasks_and_each_is_done_once(work: Callable[[str], Work]) -> None:
-    each = work("")
-    tasks.do_tasks(each, each.left, "", tasks._BYTES, __name__)
-    assert (each.count("own") + each.count("helper"), each.left()) == (len(TASKS), [])
-    assert each.count("own") and each.count("helper")
+    job = work("")
+    tasks.do_tasks(job, job.left, "", tasks._BYTES, __name__)
+    assert (job.count("own") + job.count("helper"), job.left()) == (len(TASKS), [])
+    assert job.count("own") and job.count("helper")
     assert not helpers()
 
 
 def test_what_a_killed_helper_took_is_done_all_the_same(
     work: Callable[[str], Work], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    each = work("killed")
-    tasks.do_tasks(each, each.left, "", tasks._BYTES, __name__)
-    assert each.killed.exists() and (each.count("own"), each.left()) == (len(TASKS), [])
+    job = work("killed")
+    tasks.do_tasks(job, job.left, "", tasks._BYTES, __name__)
+    assert job.killed.exists() and (job.count("own"), job.left()) == (len(TASKS), [])
     assert "a helper was killed (SIGKILL)" in capfd.readouterr().err
 
 
 def test_what_stops_a_task_is_raised_here_and_no_helper_stays(work: Callable[[str], Work]) -> None:
-    each = work("unreachable")
+    job = work("unreachable")
     with pytest.raises(TransientError, match=r"^the bucket does not answer$"):
-        tasks.do_tasks(each, each.left, "", tasks._BYTES, __name__)
-    assert TASKS[-1] in each.left()
+        tasks.do_tasks(job, job.left, "", tasks._BYTES, __name__)
+    assert TASKS[-1] in job.left()
     assert not helpers()
 
 

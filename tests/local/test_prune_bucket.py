@@ -16,8 +16,11 @@ def test_old_runs_and_their_outputs_go_from_a_bucket_and_the_rest_can_be_read(st
     kept.run(3)
     attempt = kept.uri("train/3333/.attempts/0123456789abcdef/model.keras")
     storage.write_text(attempt, "half of it")
-    found = retention.plan(kept.root, keep=1, now=NOW).removals
-    assert [each.name for each in found] == ["runs/20260102-000000-aaaa", *sorted([*kept.outputs(2), "train/3333"])]
+    removals = retention.plan(kept.root, keep=1, now=NOW).removals
+    assert [removal.name for removal in removals] == [
+        "runs/20260102-000000-aaaa",
+        *sorted([*kept.outputs(2), "train/3333"]),
+    ]
     kept.prune(keep=1)
     assert storage.read_text(attempt) is None and kept.plan(keep=1) == []
     for name in (*kept.outputs(1), *kept.outputs(3)):

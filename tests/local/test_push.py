@@ -118,10 +118,10 @@ def test_an_older_model_pushed_again_becomes_the_newest_version(
     models: list[str], evaluation: str, tmp_path: Path
 ) -> None:
     destination = tmp_path / "models"
-    found = [
+    version_numbers = [
         push(evaluation, models[model], destination, tmp_path / f"{n}").version for n, model in enumerate((0, 1, 0))
     ]
-    assert found == [1, 2, 3]
+    assert version_numbers == [1, 2, 3]
     best = champion(str(destination))
     assert best is not None and best.version == 3
 
@@ -236,9 +236,9 @@ def test_pushes_at_one_time_take_turns_and_each_gets_a_version_of_its_own(
         )
         for model in models[:4]
     ]
-    found = sorted(int(process.communicate(timeout=60)[0]) for process in running)
-    assert found == [1, 2, 3, 4]
-    for version in found:
+    version_numbers = sorted(int(process.communicate(timeout=60)[0]) for process in running)
+    assert version_numbers == [1, 2, 3, 4]
+    for version in version_numbers:
         storage.require(str(destination / str(version)), "push")
     best = champion(str(destination))
     assert best is not None and best.version == 4

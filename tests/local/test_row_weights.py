@@ -60,7 +60,7 @@ def test_a_batch_counts_by_the_weights_of_its_rows(recipe, examples):
     from trainyard.steps.train.input.input import Input, LocalReplicas
 
     folder = open_examples(examples)
-    steps = [Input(recipe, folder, None, LocalReplicas(2, each, 1)) for each in range(2)]
+    steps = [Input(recipe, folder, None, LocalReplicas(2, rank, 1)) for rank in range(2)]
     epoch = sum(float(weights.numpy().sum()) * 32 for data in steps for _, _, weights in data.train(0))
     counted = len(folder.weights("train"))
     last = counted % 32  # of the last batch each example counts more

@@ -79,8 +79,8 @@ def test_training_killed_with_its_checkpoints_in_a_bucket_is_gone_on_with(store:
 def steps(root: str) -> list[str]:
     """Return the checkpoints after the first one."""
     folders = [name for name in storage.children(f"{root}/digits/train") if name.endswith(".checkpoints")]
-    found = [name for folder in folders for name in storage.children(f"{root}/digits/train/{folder}")]
-    return [name for name in found if name.startswith("ckpt-") and name != "ckpt-0"]
+    names = [name for folder in folders for name in storage.children(f"{root}/digits/train/{folder}")]
+    return [name for name in names if name.startswith("ckpt-") and name != "ckpt-0"]
 
 
 @GS

@@ -33,15 +33,15 @@ def shows(content: bytes, secret: str) -> bool:
 
 def showing(folder: Path, secret: str) -> list[str]:
     """Return the files below `folder` that show `secret` in their name or content, also inside a .keras archive."""
-    found = []
+    names = []
     for path in (path for path in folder.rglob("*") if path.is_file()):
         contents = [str(path).encode(), path.read_bytes()]
         if zipfile.is_zipfile(path):
             with zipfile.ZipFile(path) as archive:
                 contents += [archive.read(name) for name in archive.namelist()]
         if any(shows(content, secret) for content in contents):
-            found.append(str(path.relative_to(folder)))
-    return found
+            names.append(str(path.relative_to(folder)))
+    return names
 
 
 @pytest.fixture
@@ -101,8 +101,8 @@ def test_a_package_names_the_secrets_and_holds_no_value(command: str, s3: object
     settings = yaml.safe_load((environments.BUNDLED / "kind.yaml").read_text())
     settings["kubeflow"] = {"endpoint": "http://kfp.example", "token_file": str(token)}
     environment.write_text(yaml.safe_dump(settings))
-    words = [*TRAINYARD, *command.split(), "digits", "-e", str(environment)]
-    ended = subprocess.run(words, cwd=tmp_path, capture_output=True, check=True, env=dict(os.environ))
+    arguments = [*TRAINYARD, *command.split(), "digits", "-e", str(environment)]
+    ended = subprocess.run(arguments, cwd=tmp_path, capture_output=True, check=True, env=dict(os.environ))
     package = ended.stdout + ended.stderr
     assert b"mlpipeline-minio-artifact" in package and b"http://seaweedfs.kubeflow:9000" in package
     assert not [name for name, value in SECRETS.items() if shows(package, value)]

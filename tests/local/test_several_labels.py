@@ -129,18 +129,18 @@ def test_the_model_is_judged_against_trees_a_constant_and_the_champion(
     with storage.stage(str(tmp_path / "evaluation"), "trainyard.evaluate") as folder:
         run(recipe, examples, model, folder, version)
     judged = Evaluation.read(str(tmp_path / "evaluation"))
-    assert [each.passed for each in judged.gate.thresholds] == [True] * 3, judged.gate
+    assert [threshold.passed for threshold in judged.gate.thresholds] == [True] * 3, judged.gate
     assert judged.champion_metrics == pytest.approx(judged.metrics, abs=1e-5), "the same model"
     assert judged.gate.thresholds[2].champion is not None
     assert judged.boosted is not None and judged.baseline is not None and len(judged.importance) == 2
     if recipe.task == "regression":
-        assert [each.name for each in judged.targets] == ["heating", "cooling"]
+        assert [target.name for target in judged.targets] == ["heating", "cooling"]
         assert judged.targets[0].metrics["mae"] < 2 < judged.targets[0].baseline < 6
         assert len(judged.targets[1].scatter) == judged.examples and not judged.scatter
     else:
-        assert [each.label for each in judged.classes] == ["jazz", "pop", "rock"]
-        assert min(each.f1 for each in judged.classes) > 0.7 and len(judged.roc) == 3
-        assert not judged.confusion and {"none", "jazz, pop, rock"} & {each.label for each in judged.worst}
+        assert [class_metrics.label for class_metrics in judged.classes] == ["jazz", "pop", "rock"]
+        assert min(class_metrics.f1 for class_metrics in judged.classes) > 0.7 and len(judged.roc) == 3
+        assert not judged.confusion and {"none", "jazz, pop, rock"} & {mistake.label for mistake in judged.worst}
         assert judged.metrics["f1"] > judged.baseline.metrics["f1"]
 
 
@@ -184,7 +184,7 @@ def test_a_training_that_tensorflow_began_ends_under_jax_as_under_tensorflow(
     ended = Training.read(str(tmp_path / "output"))
     assert (ended.engine, ended.resumed_from) == ("jax", 0)
     histories = [Training.read(model).history, ended.history]
-    losses = [[(each.train_loss, each.eval_loss, each.metric) for each in history] for history in histories]
+    losses = [[(epoch.train_loss, epoch.eval_loss, epoch.metric) for epoch in history] for history in histories]
     np.testing.assert_allclose(*losses, rtol=1e-3, atol=1e-5)
 
 

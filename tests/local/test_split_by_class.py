@@ -35,7 +35,7 @@ def fractions(train_eval: tuple[int, int]) -> SplitRows:
 def split_counts(draws, split):
     """How many rows of the sorted draws lie in each split."""
     limits = cut(draws, split)
-    return [Counter(int((draw > np.array(limits, np.uint64)).sum()) for draw in draws)[place] for place in range(3)]
+    return [Counter(int((draw > np.array(limits, np.uint64)).sum()) for draw in draws)[index] for index in range(3)]
 
 
 @given(st.integers(1, 10_000), PERCENTS)
@@ -117,9 +117,9 @@ def rows_by_split(folder: str) -> dict[str, list[tuple[str, float, bytes]]]:
     names = examples.document.labels or []
     return {
         split: sorted(
-            (names[label], number, place)
+            (names[label], number, position)
             for raw, labels in examples.raw_batches(split, 256).as_numpy_iterator()
-            for label, number, place in zip(labels.tolist(), raw["n"].tolist(), raw["place"].tolist(), strict=True)
+            for label, number, position in zip(labels.tolist(), raw["n"].tolist(), raw["place"].tolist(), strict=True)
         )
         for split in SPLITS
     }
@@ -130,9 +130,9 @@ def test_a_table_gives_each_class_its_share_whatever_the_order_files_runs_and_sh
 ) -> None:
     rows = table()
     whole = rows_by_split(preprocess(recipe_of(write(tmp_path / "whole", rows, 1)), tmp_path / "out"))
-    for place, split in enumerate(SPLITS):
+    for index, split in enumerate(SPLITS):
         counts = Counter(label for label, _, _ in whole[split])
-        assert counts == {name: share(count, SplitRows(by="class"))[place] for name, count in CLASSES.items()}
+        assert counts == {name: share(count, SplitRows(by="class"))[index] for name, count in CLASSES.items()}
     assert sum(map(len, whole.values())) == len({*chain.from_iterable(whole.values())}) == len(rows)
 
     # The same rows in another order and other files, one of which came after a first run.

@@ -88,8 +88,8 @@ def test_a_feature_is_computed_before_it_is_scaled_or_counted(made):
     counts = Counter(computed(numbers(row))["kind"] or "[missing]" for row in train)
     frequent = {kind for kind, count in counts.items() if count >= 9}
     assert {"[missing]", "true & 0", "false & 0"} < frequent
-    for row, found in zip(table, features["kind"], strict=True):
-        assert (found < len(frequent)) == ((computed(numbers(row))["kind"] or "[missing]") in frequent)
+    for row, category_id in zip(table, features["kind"], strict=True):
+        assert (category_id < len(frequent)) == ((computed(numbers(row))["kind"] or "[missing]") in frequent)
 
 
 def logarithm(text):
@@ -113,7 +113,7 @@ def test_logarithms_keep_the_sign_and_are_scaled_by_what_train_says(made, split)
 
 def test_values_of_a_list_have_ids_by_frequency_as_they_are_written(made):
     def values(row):
-        return [value for each in row["tags"].split(";") if (value := each.strip())]
+        return [value for part in row["tags"].split(";") if (value := part.strip())]
 
     train, _ = of_split(made, "train")
     table, features = of_split(made, "eval")
@@ -122,11 +122,11 @@ def test_values_of_a_list_have_ids_by_frequency_as_they_are_written(made):
     assert vocabulary == ["Rock", "rock", "hip hop", "R&B"]
     assert any(len(values(row)) > 3 for row in table) and any(";  ;" in row["tags"] for row in table)
     for row, ids in zip(table, features["tags"], strict=True):
-        for value, found in zip([*values(row), None, None, None][:3], ids, strict=True):
+        for value, value_id in zip([*values(row), None, None, None][:3], ids, strict=True):
             if value is None:
-                assert found == 0
+                assert value_id == 0
             else:
-                assert found == vocabulary.index(value) + 1 if value in vocabulary else found in (5, 6)
+                assert value_id == vocabulary.index(value) + 1 if value in vocabulary else value_id in (5, 6)
 
 
 def test_the_served_model_and_a_device_give_the_same_answers_to_raw_rows(made, tmp_path):
@@ -140,7 +140,7 @@ def test_the_served_model_and_a_device_give_the_same_answers_to_raw_rows(made, t
     recipe, table, examples = made
     keras.utils.set_random_seed(4)
     features = examples.document.features
-    inputs = {each.name: keras.Input(each.shape, name=each.name, dtype=each.dtype) for each in features}
+    inputs = {feature.name: keras.Input(feature.shape, name=feature.name, dtype=feature.dtype) for feature in features}
     spread = keras.initializers.RandomNormal(stddev=1)
     outputs = keras.layers.Dense(2, kernel_initializer=spread)(dense_vector(features, inputs))
     export_folders.commit_model(tmp_path / "model", keras.Model(inputs, outputs))
@@ -157,7 +157,7 @@ def test_the_served_model_and_a_device_give_the_same_answers_to_raw_rows(made, t
     assert served["probabilities"].numpy().std() > 0.1
     np.testing.assert_allclose(answers, served["probabilities"], rtol=0, atol=1e-5)
     content = json.loads((exported / "preprocessing.json").read_text())
-    assert {each["name"]: each["formula"] for each in content["computed_features"]} == {
+    assert {column["name"]: column["formula"] for column in content["computed_features"]} == {
         name: formula for name, (formula, _) in COMPUTED.items()
     }
     debt, gain, _ = (column["learned"] for column in content["raw_features"])

@@ -88,7 +88,7 @@ def test_the_tutorial_ends_with_answers_for_another_month(folder):
     }
     assert record["data"]["quarantined"] == 0
     assert record["metrics"]["roc_auc"] > 0.55, record["metrics"]
-    assert [each["name"] for each in record["gate"]["thresholds"]][:2] == [
+    assert [threshold["name"] for threshold in record["gate"]["thresholds"]][:2] == [
         "roc_auc >= 0.55",
         "roc_auc - boosted >= -0.1",
     ]

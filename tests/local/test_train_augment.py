@@ -59,7 +59,7 @@ def test_a_gang_micro_batches_and_a_late_start_see_the_same_images_and_targets(
     monkeypatch.setattr(training_input, "MEMORY_BYTES", memory_bytes)
     alone = list(Input(recipe(EVERYTHING), folder, None).train(0))
     late = list(Input(recipe(EVERYTHING), folder, None).train(3))
-    workers = [list(Input(recipe(EVERYTHING), folder, None, LocalReplicas(2, each, 1)).train(0)) for each in range(2)]
+    workers = [list(Input(recipe(EVERYTHING), folder, None, LocalReplicas(2, rank, 1)).train(0)) for rank in range(2)]
     assert len(late) == len(alone) - 3
     for step, batch in enumerate(alone):
         assert_equal(batch, [worker[step] for worker in workers])

@@ -36,5 +36,5 @@ def test_each_device_is_measured_before_it_trains(
     monkeypatch.delenv("TRAINYARD_DEVICES", raising=False)
     device = tensorflow_probe.probe()[0]
     assert device.tflops > 0.001 and device.gb_per_second > 0.1
-    told = capfd.readouterr().err
-    assert '"devices", "name":' in told and '"tensorflow": "2.' in told
+    log = capfd.readouterr().err
+    assert '"devices", "name":' in log and '"tensorflow": "2.' in log

@@ -70,14 +70,14 @@ def test_the_input_alone_is_measured_from_each_source_with_the_recipes_own_chang
         return rates(recipe, folder, memory_bytes)
 
     monkeypatch.setattr(input_speed, "_rates", noted)
-    found = list(input_speed.speeds(recipe({"shift": 0.1, "flip": True}), folder.uri))
-    assert [(each.source, each.used) for each in found] == [
+    speeds = list(input_speed.speeds(recipe({"shift": 0.1, "flip": True}), folder.uri))
+    assert [(speed.source, speed.used) for speed in speeds] == [
         ("PNG shards", False),
         ("raw shards", False),
         ("memory", True),
     ]
-    assert all(0 < each.low <= each.examples_per_second <= each.high for each in found)
-    kept, raw, _ = (each.document.splits["train"].examples for each in rewritten)
+    assert all(0 < speed.low <= speed.examples_per_second <= speed.high for speed in speeds)
+    kept, raw, _ = (example_folder.document.splits["train"].examples for example_folder in rewritten)
     assert kept == raw == folder.document.splits["train"].examples // 16 * 16  # whole batches, so none is padded
 
 
@@ -134,6 +134,6 @@ def test_what_is_prepared_ahead_takes_a_part_of_the_containers_memory(
 ) -> None:
     data = Input(recipe(), folder, None)
     monkeypatch.setattr(memory, "limit_mib", lambda: 8192)
-    assert [each.options().autotune.ram_budget for each in (data.train(0), data.evaluation())] == [2 << 30] * 2
+    assert [split.options().autotune.ram_budget for split in (data.train(0), data.evaluation())] == [2 << 30] * 2
     monkeypatch.setattr(memory, "limit_mib", lambda: None)
     assert data.train(0).options().autotune.ram_budget is None

@@ -161,7 +161,7 @@ def assert_engines_agree(folder: Path, examples: str, train_with_jax: Callable[[
 def test_the_saved_model_answers_under_tensorflow_as_it_did_under_jax(examples: str, alone: Gang) -> None:
     model = keras.saving.load_model(alone.folder / "output" / "model.keras")
     batches = [(model(features), labels) for features, labels, _ in open_examples(examples).batches("eval", 64)]
-    losses = [keras.ops.sparse_categorical_crossentropy(labels, found, from_logits=True) for found, labels in batches]
+    losses = [keras.ops.sparse_categorical_crossentropy(labels, logits, from_logits=True) for logits, labels in batches]
     best = min(epoch.eval_loss for epoch in alone.training.history)
     assert float(np.mean(np.concatenate(losses))) == pytest.approx(best, rel=1e-5)
 

@@ -72,8 +72,8 @@ def test_an_image_changes_alike_whichever_worker_reads_it(tmp_path: Path) -> Non
     changed = recipe(16, {"shift": 0.1, "rotate": 10, "contrast": 0.2})
     one = [features["image"] for features, _, _ in Input(changed, folder, None).train(0)]
     parts = [
-        [features["image"] for features, _, _ in Input(changed, folder, None, LocalReplicas(2, each, 1)).train(0)]
-        for each in range(2)
+        [features["image"] for features, _, _ in Input(changed, folder, None, LocalReplicas(2, rank, 1)).train(0)]
+        for rank in range(2)
     ]
     for alone, both in zip(one, zip(*parts, strict=True), strict=True):
         np.testing.assert_allclose(np.concatenate(both), np.asarray(alone, float), atol=1)  # of 255: rounded
@@ -142,8 +142,8 @@ def global_batches(
     ]
     # A worker's devices take a slice at a time, and the workers' parts of it come one after another.
     whole = zip(*(zip(*[iter(part)] * local, strict=True) for part in parts), strict=True)
-    found = [each for slice_ in whole for part in slice_ for each in part]
-    steps = zip(*[iter(found)] * (slices * workers * local), strict=True)
+    batches = [batch_part for slice_ in whole for part in slice_ for batch_part in part]
+    steps = zip(*[iter(batches)] * (slices * workers * local), strict=True)
     return [tuple(np.concatenate(column) for column in zip(*step, strict=True)) for step in steps]
 
 

@@ -106,8 +106,8 @@ def stop_at(process: subprocess.Popen[str], folder: Path, step: int, how: signal
     """Send the signal as soon as a checkpoint of `step` or later is there."""
     deadline = time.monotonic() + 100
     while time.monotonic() < deadline and process.poll() is None:
-        found = [int(path.name[5:]) for path in (folder / "checkpoints").glob("ckpt-*")]
-        if max(found, default=0) >= step:
+        steps = [int(path.name[5:]) for path in (folder / "checkpoints").glob("ckpt-*")]
+        if max(steps, default=0) >= step:
             process.send_signal(how)
             break
         time.sleep(0.002)

@@ -85,8 +85,8 @@ def test_a_bfloat16_run_leaves_a_float32_model(digits: str, tmp_path: Path) -> N
     assert {layer.dtype_policy.name for layer in model.layers} == {"float32"}
     assert training.history[-1].train_loss < training.history[0].train_loss
     images, labels = everything(digits, "eval")
-    found = np.mean(np.argmax(model.predict_on_batch(images), -1) == labels)
-    assert found == pytest.approx(training.history[training.best_epoch - 1].metric, abs=0.05)
+    accuracy = np.mean(np.argmax(model.predict_on_batch(images), -1) == labels)
+    assert accuracy == pytest.approx(training.history[training.best_epoch - 1].metric, abs=0.05)
 
 
 def test_a_float16_run_scales_its_loss_and_learns(table: str, tmp_path: Path) -> None:

@@ -111,7 +111,7 @@ def test_a_shard_that_is_damaged_gone_or_out_of_reach_ends_the_training_as_ever(
     store: Store, uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bucket, prefix = stores.locate(uri)
-    name = next(each.name for each in bucket.list(f"{prefix}/").objects if "train-00005" in each.name)
+    name = next(item.name for item in bucket.list(f"{prefix}/").objects if "train-00005" in item.name)
     content = bucket.read_up_to(name, 0, 1 << 20)
     bucket.write(name, bytes(len(content)))
     with pytest.raises(DataError, match=r"train-00005.*differs from its manifest"), fed(uri) as data:

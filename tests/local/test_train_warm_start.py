@@ -64,7 +64,7 @@ def train(folder: Path, examples: str, rate: float, start: str = "", workers: in
 
 
 def weights(path: Path) -> dict[str, np.ndarray]:
-    return {each.path: each.numpy() for each in keras.saving.load_model(path).trainable_variables}
+    return {variable.path: variable.numpy() for variable in keras.saving.load_model(path).trainable_variables}
 
 
 def test_a_training_begins_with_the_champions_weights_and_says_so(examples: str, champion: str, tmp_path: Path) -> None:

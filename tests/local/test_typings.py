@@ -34,13 +34,13 @@ def faults(body: list[ast.stmt], real: object, where: str) -> Iterator[str]:
         if name.startswith("_") or f"{where}.{name}" in EAGER:
             continue
         missing = object()
-        found = getattr(real, name, missing)
-        if found is missing:
+        member = getattr(real, name, missing)
+        if member is missing:
             yield f"{where}.{name}: is not there"
         elif isinstance(node, ast.ClassDef):
-            yield from faults(node.body, found, f"{where}.{name}")
+            yield from faults(node.body, member, f"{where}.{name}")
         elif isinstance(node, ast.FunctionDef):
-            yield from wrong_parameters(node, found, f"{where}.{name}")
+            yield from wrong_parameters(node, member, f"{where}.{name}")
 
 
 def wrong_parameters(node: ast.FunctionDef, real: object, where: str) -> Iterator[str]:
@@ -48,18 +48,18 @@ def wrong_parameters(node: ast.FunctionDef, real: object, where: str) -> Iterato
         parameters = inspect.signature(real).parameters.values()  # type: ignore[arg-type]
     except (TypeError, ValueError):  # compiled
         return
-    if any(each.kind is each.VAR_KEYWORD for each in parameters):
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
         return
-    names = {each.name for each in parameters} | {"self", "cls"}
-    wanted = [each.arg for each in (*node.args.args, *node.args.kwonlyargs)]
+    names = {parameter.name for parameter in parameters} | {"self", "cls"}
+    wanted = [argument.arg for argument in (*node.args.args, *node.args.kwonlyargs)]
     yield from (f"{where}: takes no '{name}' but {sorted(names)}" for name in wanted if name not in names)
 
 
 @pytest.mark.parametrize("stub", STUBS, ids=module_name)
 def test_the_stubs_say_what_the_installed_library_has(stub: Path) -> None:
     name = module_name(stub)
-    found = list(faults(ast.parse(stub.read_text()).body, library(name), name))
-    assert not found, "\n".join(found)
+    problems = list(faults(ast.parse(stub.read_text()).body, library(name), name))
+    assert not problems, "\n".join(problems)
 
 
 def library(name: str) -> object:

@@ -80,7 +80,7 @@ def numbers(uri: Path | str, shards: list[int]) -> str:
 
 
 def _dealt(rows: dict, shards: int) -> dict:
-    return {split: [each[shard::shards] for shard in range(shards)] for split, each in rows.items()}
+    return {split: [split_rows[shard::shards] for shard in range(shards)] for split, split_rows in rows.items()}
 
 
 def _commit(uri: Path | str, shards: dict, features: list, labels: list | None, image: ImageShape | None) -> str:
