@@ -43,10 +43,10 @@ def stopped(tmp_path_factory: pytest.TempPathFactory, examples: str) -> tuple[Ga
     gang = start(tmp_path_factory.mktemp("stopped"), examples, 2, epochs=EPOCHS)
     gang.wait_for(lambda: gang.step() >= 24)
     servers = gang_processes.listening(gang.process.pid)
-    told = time.monotonic()
+    signal_time = time.monotonic()
     gang.process.send_signal(signal.SIGTERM)
     gang.finish(code=143)
-    assert time.monotonic() - told < 15
+    assert time.monotonic() - signal_time < 15
     return gang, servers
 
 

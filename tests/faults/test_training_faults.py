@@ -165,8 +165,8 @@ def test_a_run_killed_out_of_memory_says_so_with_the_knob_to_raise(tmp_path: Pat
     enter = ["sh", "-c", f'echo $$ > {small_memory}/cgroup.procs && exec "$@"', "sh"]
     ended = subprocess.run([*enter, *command], cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert ended.returncode == 40, ended.stderr[-2000:]
-    told = " ".join(ended.stderr.split())
-    assert "train: was killed, out of memory at" in told and "the limit is 2560 MiB" in told
+    message = " ".join(ended.stderr.split())
+    assert "train: was killed, out of memory at" in message and "the limit is 2560 MiB" in message
     again = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert again.returncode == 0, again.stderr[-2000:]
 
@@ -243,9 +243,9 @@ def test_a_training_that_stands_still_leaves_its_stacks_and_exit_code_30(tmp_pat
         shutil.rmtree(tmp_path / left)
 
     gang = gang_processes.resume(tmp_path, examples, TRAINYARD_STALL_SECONDS="6")
-    told = len(gang.events("progress"))
+    event_count = len(gang.events("progress"))
     # What trains and what evaluates is compiled by then.
-    gang.wait_for(lambda: any(event["done"] > 2 * 8 for event in gang.events("progress")[told:]))
+    gang.wait_for(lambda: any(event["done"] > 2 * 8 for event in gang.events("progress")[event_count:]))
     freeze.touch()
     frozen = time.monotonic()
     gang.finish(code=30)
