@@ -112,7 +112,7 @@ def _calm(desk: Desk) -> Run:
 @pytest.fixture
 def run(request: pytest.FixtureRequest, desk: Desk) -> Iterator[Run]:
     """A run of the test's own."""
-    words = re.sub(r"[^a-z0-9]+", "-", request.node.name.removeprefix("test_")).strip("-")
-    run = Run(desk.namespace, f"{words[:18].strip('-')}-{zlib.crc32(words.encode()):08x}")
+    slug = re.sub(r"[^a-z0-9]+", "-", request.node.name.removeprefix("test_")).strip("-")
+    run = Run(desk.namespace, f"{slug[:18].strip('-')}-{zlib.crc32(slug.encode()):08x}")
     yield run
     print(run.log)

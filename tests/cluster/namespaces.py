@@ -81,15 +81,15 @@ class Namespace:
 
     def pods(self, gang: str) -> list[dict[str, Any]]:
         return [
-            each
-            for each in self.get("pods")
-            if each["metadata"].get("labels", {}).get("app.kubernetes.io/instance") == gang
+            pod
+            for pod in self.get("pods")
+            if pod["metadata"].get("labels", {}).get("app.kubernetes.io/instance") == gang
         ]
 
     def left_of(self, gang: str) -> list[str]:
         """Name all that the cluster still holds of `gang`."""
         kinds = ("jobs", "services", "pods", "configmaps", "secrets", "endpointslices", "networkpolicies")
-        names = [(kind, each["metadata"]["name"]) for kind in kinds for each in self.get(kind)]
+        names = [(kind, item["metadata"]["name"]) for kind in kinds for item in self.get(kind)]
         return [f"{kind}/{name}" for kind, name in names if name.startswith(gang)]
 
     def evict(self, pod: str) -> None:
@@ -145,12 +145,12 @@ class Launcher:
             self.process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
 
     @property
-    def said(self) -> str:
+    def log(self) -> str:
         return self._log.read_text()
 
     def says(self, text: str, seconds: float = SECONDS) -> None:
-        until(lambda: text in self.said or self.process.poll() is not None, seconds)
-        assert text in self.said, self.said
+        until(lambda: text in self.log or self.process.poll() is not None, seconds)
+        assert text in self.log, self.log
 
     def code(self, seconds: float = SECONDS) -> int:
         return self.process.wait(seconds)

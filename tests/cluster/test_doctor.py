@@ -37,52 +37,52 @@ def doctor(namespace: Namespace, **changes: Any) -> tuple[dict[str, tuple[str, s
         [program, "doctor", "-e", str(file), "-o", "json"], capture_output=True, text=True, env=os.environ
     )
     answer = json.loads(done.stdout)
-    return {each["name"]: (each["verdict"], each["sentence"]) for each in answer["checks"]}, done.returncode
+    return {check["name"]: (check["verdict"], check["sentence"]) for check in answer["checks"]}, done.returncode
 
 
 def test_what_is_there_is_good_and_what_is_missing_says_what_to_do(namespace: Namespace) -> None:
-    found, code = doctor(namespace)
-    assert found["namespace"] == ("good", f"{namespace.name} is there")
-    assert found["pod security"] == (
+    checks, code = doctor(namespace)
+    assert checks["namespace"] == ("good", f"{namespace.name} is there")
+    assert checks["pod security"] == (
         "good",
         f"namespace {namespace.name} enforces 'restricted', which steps and gangs pass",
     )
-    assert found["pool cpu"] == ("good", "the API server would take a pod of it (dry run)")
-    assert found["volume"][1] == f"no PersistentVolumeClaim 'runs' in namespace {namespace.name}. Create it"
-    assert found["kubeflow"][0] == "bad" and 'services "ml-pipeline" not found' in found["kubeflow"][1]
-    assert found["your rights"][0] == "good"
+    assert checks["pool cpu"] == ("good", "the API server would take a pod of it (dry run)")
+    assert checks["volume"][1] == f"no PersistentVolumeClaim 'runs' in namespace {namespace.name}. Create it"
+    assert checks["kubeflow"][0] == "bad" and 'services "ml-pipeline" not found' in checks["kubeflow"][1]
+    assert checks["your rights"][0] == "good"
     assert code == 40
 
 
 def test_a_gangs_launcher_must_exist_and_may_only_launch_where_the_role_is_bound(namespace: Namespace) -> None:
     gang = {"pools": {"cpu": CPU | {"workers": 2}}}
-    found, _ = doctor(namespace, **gang, service_accounts={"run": "default"})
-    assert found["launcher's rights"][0] == "bad"
+    checks, _ = doctor(namespace, **gang, service_accounts={"run": "default"})
+    assert checks["launcher's rights"][0] == "bad"
     assert (
         "the account 'default' may not create jobs, get jobs, delete jobs, create services"
-        in found["launcher's rights"][1]
+        in checks["launcher's rights"][1]
     )
-    found, _ = doctor(namespace, **gang, service_accounts={"run": "trainyard-launcher"})
-    assert found["launcher's rights"] == ("good", "the account 'trainyard-launcher' may launch gangs")
-    assert found["service account trainyard-launcher"] == ("good", "is there")
-    found, _ = doctor(namespace, **gang, service_accounts={"run": "nobody"})
-    assert found["service account nobody"] == ("bad", "is not there. Create it, or correct the environment")
+    checks, _ = doctor(namespace, **gang, service_accounts={"run": "trainyard-launcher"})
+    assert checks["launcher's rights"] == ("good", "the account 'trainyard-launcher' may launch gangs")
+    assert checks["service account trainyard-launcher"] == ("good", "is there")
+    checks, _ = doctor(namespace, **gang, service_accounts={"run": "nobody"})
+    assert checks["service account nobody"] == ("bad", "is not there. Create it, or correct the environment")
 
 
 def test_a_quota_that_forbids_the_pools_pods_is_found_before_the_run(namespace: Namespace) -> None:
     quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "none"}, "spec": {"hard": {"pods": "0"}}}
     namespace.kubectl("create", "-f", "-", stdin=json.dumps(quota))
     try:
-        found, code = doctor(namespace)
+        checks, code = doctor(namespace)
     finally:
         namespace.kubectl("delete", "resourcequota", "none")
-    assert found["pool cpu"][0] == "bad" and "exceeded quota: none" in found["pool cpu"][1]
+    assert checks["pool cpu"][0] == "bad" and "exceeded quota: none" in checks["pool cpu"][1]
     assert code == 40
 
 
 def test_a_pool_that_no_node_can_be_is_told_by_its_label(namespace: Namespace) -> None:
-    found, _ = doctor(namespace, pools={"cpu": CPU | {"nodeSelector": {"cloud.google.com/gke-nodepool": "cqu"}}})
-    assert found["pool cpu"] == ("good", "the API server would take a pod of it (dry run)")
+    checks, _ = doctor(namespace, pools={"cpu": CPU | {"nodeSelector": {"cloud.google.com/gke-nodepool": "cqu"}}})
+    assert checks["pool cpu"] == ("good", "the API server would take a pod of it (dry run)")
     text = subprocess.run(
         [str(Path(sys.executable).with_name("trainyard")), "doctor", "-e", str(namespace.folder / "own.yaml")],
         capture_output=True, text=True, env=os.environ,
@@ -93,12 +93,12 @@ def test_a_pool_that_no_node_can_be_is_told_by_its_label(namespace: Namespace) -
 def test_secrets_and_priorities_are_looked_for_by_name_alone(namespace: Namespace) -> None:
     namespace.kubectl("create", "secret", "generic", "keys", "--from-literal=a=canary-value")
     secrets = {"A": {"secret": "keys", "key": "a"}, "B": {"secret": "none", "key": "b"}}
-    found, _ = doctor(namespace, secrets=secrets, pools={"cpu": CPU | {"priority_class": "urgent", "queue": "team"}})
-    assert found["secret keys"] == ("good", "is there; its keys are not looked at")
-    assert found["secret none"][0] == "bad"
-    assert found["priority class urgent"][0] == "bad"
-    assert found["queue team"] == (
+    checks, _ = doctor(namespace, secrets=secrets, pools={"cpu": CPU | {"priority_class": "urgent", "queue": "team"}})
+    assert checks["secret keys"] == ("good", "is there; its keys are not looked at")
+    assert checks["secret none"][0] == "bad"
+    assert checks["priority class urgent"][0] == "bad"
+    assert checks["queue team"] == (
         "bad",
         "is not there. Install Kueue and create the LocalQueue, or take it out of the pool",
     )
-    assert "canary" not in json.dumps(found)
+    assert "canary" not in json.dumps(checks)

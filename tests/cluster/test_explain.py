@@ -20,7 +20,7 @@ pytestmark = pytest.mark.cluster
 
 HOG = "held = []\nwhile True: held.append(bytearray(8 << 20))"
 PROGRESS = '{"event": "progress", "done": 3, "total": 9, "unit": "steps", "peak_mib": 31}'
-TOLD = f"import sys; print({PROGRESS!r}, file=sys.stderr, flush=True)\n"
+PRINT_PROGRESS = f"import sys; print({PROGRESS!r}, file=sys.stderr, flush=True)\n"
 PACE = (
     '{"event": "pace", "step": 340, "steps": 1000, "examples_per_second": 1200, "step_ms": 50.0, '
     '"rested_step_ms": 30.0, '
@@ -43,17 +43,17 @@ def start(namespace: Namespace, name: str, script: str = "import time; time.slee
     )
 
 
-def said(namespace: Namespace, name: str, cause: str, seconds: float = 60) -> Finding:
+def await_finding(namespace: Namespace, name: str, cause: str, seconds: float = 60) -> Finding:
     """Return the finding of the pod once its cause is `cause`."""
     cluster = connect(namespace.name)
     last: list[Finding] = []
 
-    def found() -> Finding | None:
+    def look() -> Finding | None:
         last[:] = findings(cluster, cluster.items("pods", selector=f"explain={name}"), [])
-        return next((each for each in last if each.cause == cause), None)
+        return next((candidate for candidate in last if candidate.cause == cause), None)
 
     try:
-        finding: Finding = until(found, seconds)
+        finding: Finding = until(look, seconds)
     except AssertionError as error:
         raise AssertionError(f"no '{cause}' in {last}") from error
     print(finding.sentence)
@@ -62,7 +62,7 @@ def said(namespace: Namespace, name: str, cause: str, seconds: float = 60) -> Fi
 
 def test_a_label_that_no_node_has_is_named_with_the_nearest_there_is(namespace: Namespace) -> None:
     start(namespace, "label", nodeSelector={"cloud.google.com/gke-accelerator": "nvidia-l40"})
-    finding = said(namespace, "label", "unschedulable")
+    finding = await_finding(namespace, "label", "unschedulable")
     assert finding.sentence == (
         "no node takes it: no node has the label cloud.google.com/gke-accelerator=nvidia-l40; there is nvidia-l4. "
         "Did you mean 'nvidia-l4'? Correct the pool's accelerator, topology or nodeSelector, or add such nodes"
@@ -72,7 +72,7 @@ def test_a_label_that_no_node_has_is_named_with_the_nearest_there_is(namespace: 
 
 def test_a_taint_is_named_with_the_nodes_that_would_do(namespace: Namespace) -> None:
     start(namespace, "taint", nodeSelector={"cloud.google.com/gke-accelerator": "nvidia-l4"}, tolerations=[])
-    sentence = said(namespace, "taint", "unschedulable").sentence
+    sentence = await_finding(namespace, "taint", "unschedulable").sentence
     assert (
         "gpu-0, gpu-1 would do, but the pod does not tolerate the taint nvidia.com/gpu=present:NoSchedule" in sentence
     )
@@ -81,7 +81,7 @@ def test_a_taint_is_named_with_the_nodes_that_would_do(namespace: Namespace) -> 
 def test_a_request_that_no_node_can_give_is_named_with_the_largest_there_is(namespace: Namespace) -> None:
     huge = {"requests": {"cpu": "1000", "memory": "64Mi"}, "limits": {"memory": "64Mi"}}
     start(namespace, "huge", resources=huge)
-    finding = said(namespace, "huge", "unschedulable")
+    finding = await_finding(namespace, "huge", "unschedulable")
     assert "it asks for 1,000 cpu, and the largest of the" in finding.sentence and finding.permanent
 
 
@@ -90,18 +90,18 @@ def test_full_nodes_are_named_with_who_fills_them_and_waiting_helps(namespace: N
         "requests": {"cpu": "100m", "memory": "64Mi", "nvidia.com/gpu": "1"},
         "limits": {"memory": "64Mi", "nvidia.com/gpu": "1"},
     }
-    place = {
+    placement = {
         "nodeSelector": {"cloud.google.com/gke-accelerator": "nvidia-l4"},
         "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}],
         "terminationGracePeriodSeconds": 0,
     }
     for index in range(3):
-        start(namespace, f"gpu-{index}", resources=gpu, **place)
+        start(namespace, f"gpu-{index}", resources=gpu, **placement)
     cluster = connect(namespace.name)
 
     def waiting() -> Finding | None:
         pods = [pod for pod in cluster.items("pods") if pod["metadata"]["name"].startswith("gpu-")]
-        return next((each for each in findings(cluster, pods, []) if each.cause == "full"), None)
+        return next((candidate for candidate in findings(cluster, pods, []) if candidate.cause == "full"), None)
 
     finding = until(waiting)
     print(finding.sentence)
@@ -114,19 +114,19 @@ def test_full_nodes_are_named_with_who_fills_them_and_waiting_helps(namespace: N
 
 def test_an_image_that_cannot_be_had_is_named(namespace: Namespace) -> None:
     start(namespace, "image", image="missing.example/image:1")
-    finding = said(namespace, "image", "image")
+    finding = await_finding(namespace, "image", "image")
     assert "its image missing.example/image:1 cannot be had (" in finding.sentence
     assert finding.code == ExitCode.INFRASTRUCTURE
 
 
 def test_a_secret_that_is_not_there_is_named(namespace: Namespace) -> None:
     start(namespace, "secret", envFrom=[{"secretRef": {"name": "store-keys"}}])
-    assert 'secret "store-keys" not found' in said(namespace, "secret", "configuration").sentence
+    assert 'secret "store-keys" not found' in await_finding(namespace, "secret", "configuration").sentence
 
 
 def test_a_volume_that_is_not_there_is_named(namespace: Namespace) -> None:
     start(namespace, "claim", volumes=[{"name": "tmp", "persistentVolumeClaim": {"claimName": "runs"}}, _MEMORY])
-    assert 'persistentvolumeclaim "runs" not found' in said(namespace, "claim", "unschedulable").sentence
+    assert 'persistentvolumeclaim "runs" not found' in await_finding(namespace, "claim", "unschedulable").sentence
 
 
 _MEMORY = {"name": "shared-memory", "emptyDir": {"medium": "Memory", "sizeLimit": "16Mi"}}
@@ -134,8 +134,8 @@ _MEMORY = {"name": "shared-memory", "emptyDir": {"medium": "Memory", "sizeLimit"
 
 def test_a_step_killed_for_memory_is_told_its_limit_and_what_to_set(namespace: Namespace) -> None:
     small = {"requests": {"cpu": "100m", "memory": "48Mi"}, "limits": {"memory": "48Mi"}}
-    start(namespace, "hog", TOLD + HOG, resources=small)
-    finding = said(namespace, "hog", "out-of-memory")
+    start(namespace, "hog", PRINT_PROGRESS + HOG, resources=small)
+    finding = await_finding(namespace, "hog", "out-of-memory")
     assert finding.sentence == (
         "was killed for memory: its limit is 48Mi, and it last told of 31 MiB (3 of 9 steps). "
         "Raise pools.cpu.resources.limits.memory (and requests), or lower train.batch_size"
@@ -145,7 +145,7 @@ def test_a_step_killed_for_memory_is_told_its_limit_and_what_to_set(namespace: N
 
 def test_a_slow_training_is_told_what_it_waits_for_while_it_runs(namespace: Namespace) -> None:
     start(namespace, "waits", f"import sys, time; print({PACE!r}, file=sys.stderr, flush=True); time.sleep(600)")
-    finding = said(namespace, "waits", "input-bound")
+    finding = await_finding(namespace, "waits", "input-bound")
     assert finding.state == "running"
     assert "step 340 of 1,000, 1,200 examples/s" in finding.sentence and "waits for its input 40%" in finding.sentence
     namespace.kubectl("delete", "pod", "waits", "--grace-period=1")
@@ -153,16 +153,16 @@ def test_a_slow_training_is_told_what_it_waits_for_while_it_runs(namespace: Name
 
 def test_an_eviction_is_told_from_a_failure(namespace: Namespace) -> None:
     start(namespace, "moved", plans.WORK)
-    said(namespace, "moved", "running")
+    await_finding(namespace, "moved", "running")
     namespace.evict("moved")
-    finding = said(namespace, "moved", "evicted")
+    finding = await_finding(namespace, "moved", "evicted")
     assert finding.sentence.startswith("was evicted, as by a drain of the node on cpu-")
     assert finding.code == ExitCode.TRANSIENT
 
 
 def test_a_deadline_is_told_with_what_to_raise(namespace: Namespace) -> None:
     start(namespace, "slow", activeDeadlineSeconds=2, terminationGracePeriodSeconds=1)
-    finding = said(namespace, "slow", "deadline")
+    finding = await_finding(namespace, "slow", "deadline")
     assert finding.sentence == "ran for more than the 2 s that it may. Raise timeout_seconds.train in the environment"
 
 
@@ -179,16 +179,16 @@ def test_a_step_that_failed_speaks_in_its_own_words_though_the_launcher_says_1(
     namespace: Namespace, code: int, cause: str, advice: str
 ) -> None:
     event = {"event": "failed", "step": "train", "code": code, "error": "SomeError", "message": "row 7: no label."}
-    words = json.dumps(event)
-    start(namespace, f"code-{code}", f"import sys; print({words!r}, file=sys.stderr); sys.exit(1)")
-    finding = said(namespace, f"code-{code}", cause)
+    line = json.dumps(event)
+    start(namespace, f"code-{code}", f"import sys; print({line!r}, file=sys.stderr); sys.exit(1)")
+    finding = await_finding(namespace, f"code-{code}", cause)
     assert finding.sentence.startswith(f"ended with exit code {code} ({cause}): row 7: no label. {advice}")
     assert finding.code == code
 
 
 def test_a_traceback_that_said_no_class_is_a_bug_with_its_last_line(namespace: Namespace) -> None:
     start(namespace, "crash", "raise KeyError('epoch')")
-    assert "ended with exit code 1 (bug): KeyError: 'epoch'" in said(namespace, "crash", "bug").sentence
+    assert "ended with exit code 1 (bug): KeyError: 'epoch'" in await_finding(namespace, "crash", "bug").sentence
 
 
 def test_a_runs_pods_are_those_with_its_label_and_those_of_the_gang_they_started(namespace: Namespace) -> None:
@@ -202,8 +202,12 @@ def test_a_runs_pods_are_those_with_its_label_and_those_of_the_gang_they_started
     cluster = connect(namespace.name)
 
     def running() -> bool:
-        found = findings(cluster, pods_of_run(cluster, "1234"), [])
-        return {each.name for each in found if each.cause == "running"} == {"train", "train worker 0", "train worker 1"}
+        pod_findings = findings(cluster, pods_of_run(cluster, "1234"), [])
+        return {finding.name for finding in pod_findings if finding.cause == "running"} == {
+            "train",
+            "train worker 0",
+            "train worker 1",
+        }
 
     until(running)
     namespace.kubectl("delete", "pod", "launching", "--grace-period=1")
@@ -226,7 +230,8 @@ def test_a_quota_is_named_for_the_gang_that_gets_no_pods(namespace: Namespace) -
         def waiting() -> Finding | None:
             jobs = gangs(cluster, [run])
             return next(
-                (each for each in findings(cluster, pods_of_job(cluster, jobs[0]["metadata"]["name"]), jobs)), None
+                (candidate for candidate in findings(cluster, pods_of_job(cluster, jobs[0]["metadata"]["name"]), jobs)),
+                None,
             )
 
         finding = until(waiting)

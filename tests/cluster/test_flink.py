@@ -151,8 +151,8 @@ class Step:
         return self._log.read_text()
 
     def events(self, kind: str) -> list[dict[str, Any]]:
-        found = [json.loads(line) for line in self.log.splitlines() if line.startswith('{"event"')]
-        return [event for event in found if event["event"] == kind]
+        events = [json.loads(line) for line in self.log.splitlines() if line.startswith('{"event"')]
+        return [event for event in events if event["event"] == kind]
 
     def done(self) -> int:
         """Return how many of the files have been read."""
@@ -179,16 +179,16 @@ def flink(namespace: Namespace) -> Iterator[Flink]:
 
 def kustomize(namespace: Namespace, store: object_stores.Store, volume: bool = True) -> None:
     """Apply the overlay that the guide shows, with the images under test and the bucket; without `volume` if asked."""
-    block = next(each for each in re.findall(r"```yaml\n(.*?)```", GUIDE.read_text(), re.S) if "components/" in each)
+    block = next(text for text in re.findall(r"```yaml\n(.*?)```", GUIDE.read_text(), re.S) if "components/" in text)
     overlay = yaml.safe_load(block.replace("/mnt/runs", "/runs"))  # where the desk has the volume
     overlay["resources"] = []
     variables = [{"name": name, "value": value} for name, value in store.environment.items()]
     manager, tasks = (
-        {"kind": "Deployment", "name": f"trainyard-flink-{each}"} for each in ("jobmanager", "taskmanager")
+        {"kind": "Deployment", "name": f"trainyard-flink-{role}"} for role in ("jobmanager", "taskmanager")
     )
     added: list[tuple[dict[str, str], str, Any]] = [
         (tasks, "1/env", variables),
-        *((each, "0/args/-", value) for each in (manager, tasks) for value in ("-D", PATIENCE)),
+        *((target, "0/args/-", value) for target in (manager, tasks) for value in ("-D", PATIENCE)),
         (manager, "0/env", [JAVA]),
         (manager, "1/env/-", JAVA),
         (tasks, "0/env/-", JAVA),

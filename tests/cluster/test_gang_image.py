@@ -11,5 +11,5 @@ pytestmark = pytest.mark.cluster
 
 def test_an_image_that_cannot_be_had_is_permanent_and_found_within_two_minutes(namespace: Namespace) -> None:
     launcher = namespace.launch(plans.plan("image", plans.WORK) | {"image": "missing/image:1"})
-    assert launcher.code(120) == 40, launcher.said
-    assert "(pod pending: " in launcher.said and "missing/image:1" in launcher.said
+    assert launcher.code(120) == 40, launcher.log
+    assert "(pod pending: " in launcher.log and "missing/image:1" in launcher.log

@@ -26,9 +26,9 @@ def test_the_manifests_pass_restricted_at_the_api_server(namespace: Namespace, p
     job = worker_job(gang(plan), owner)
     # A Job's own admission warns only; its pods are refused, so the template is tried as a pod.
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "dry"}, "spec": job["spec"]["template"]["spec"]}
-    for each in (job, pod, headless_service(gang(plan), "0"), network_policy(gang(plan), "0")):
-        said = namespace.kubectl("create", "--dry-run=server", "-f", "-", stdin=json.dumps(each))
-        assert "created (server dry run)" in said and "Warning" not in said, said
+    for manifest in (job, pod, headless_service(gang(plan), "0"), network_policy(gang(plan), "0")):
+        output = namespace.kubectl("create", "--dry-run=server", "-f", "-", stdin=json.dumps(manifest))
+        assert "created (server dry run)" in output and "Warning" not in output, output
 
 
 def test_the_workers_start_on_two_nodes_and_meet_by_name(namespace: Namespace) -> None:
@@ -36,9 +36,9 @@ def test_the_workers_start_on_two_nodes_and_meet_by_name(namespace: Namespace) -
     launcher = namespace.launch(plan)
     launcher.says('"running": 2')
     assert nodes(namespace, gang(plan).name) == ["cpu-0", "cpu-1"]
-    assert launcher.code() == 0, launcher.said
-    assert "worker 0 met 2" in launcher.said, "the log of worker 0 is passed on"
-    assert "worker 1 met 2" not in launcher.said
+    assert launcher.code() == 0, launcher.log
+    assert "worker 0 met 2" in launcher.log, "the log of worker 0 is passed on"
+    assert "worker 1 met 2" not in launcher.log
     until(lambda: not namespace.left_of(gang(plan).name), 10)
 
 
@@ -50,13 +50,13 @@ def test_the_workers_land_on_the_pool_with_its_devices(
     launcher = namespace.launch(plan)
     launcher.says(f'"running": {workers}')
     assert nodes(namespace, gang(plan).name) == expected
-    assert launcher.code() == 0, launcher.said
+    assert launcher.code() == 0, launcher.log
 
 
 def test_a_worker_that_no_node_takes_ends_with_the_schedulers_reason(namespace: Namespace) -> None:
     plan = plans.plan("never", plans.MEET, "0", pool="gpu", workers=3, start_deadline_seconds=5)
     launcher = namespace.launch(plan)
-    assert launcher.code() == 30, launcher.said
+    assert launcher.code() == 30, launcher.log
     reason = r"waiting for worker \d of 3 \(pod pending: 0/\d+ nodes are available: .*\d Insufficient nvidia.com/gpu"
-    assert re.search(reason, launcher.said), launcher.said
+    assert re.search(reason, launcher.log), launcher.log
     until(lambda: not namespace.left_of(gang(plan).name), 10)

@@ -32,7 +32,7 @@ def test_cancel_lets_the_workers_save_and_leaves_nothing(namespace: Namespace) -
     launcher.says('"progress", "done": 5,')
     launcher.process.send_signal(signal.SIGTERM)
     assert launcher.code() == 143
-    assert "checkpoint saved" in launcher.said, launcher.said
+    assert "checkpoint saved" in launcher.log, launcher.log
     until(lambda: not namespace.left_of(gang(plan).name), 10)
 
 
@@ -45,7 +45,7 @@ def test_a_launcher_that_was_killed_finds_its_own_gang_again(namespace: Namespac
     second = namespace.launch(plan)
     second.says('"how": "attached"')
     second.says('"progress", "done": 10,')
-    queued = [re.findall(r'"queued", "seconds": [^,}]+', each.said) for each in (first, second)]
+    queued = [re.findall(r'"queued", "seconds": [^,}]+', launcher.log) for launcher in (first, second)]
     assert queued[0] == queued[1] and len(queued[0]) == 1
     assert {pod["metadata"]["uid"] for pod in namespace.pods(gang(plan).name)} == before
     second.process.send_signal(signal.SIGTERM)
@@ -58,7 +58,7 @@ def test_another_plan_under_the_same_name_is_refused_and_the_gang_stays(namespac
     first.says('"running": 2')
     other = namespace.launch(plans.plan("same", plans.WORK, grace_seconds=6))
     assert other.code() == 20
-    assert "was made by another plan" in other.said
+    assert "was made by another plan" in other.log
     assert len(namespace.pods(gang(plans.plan("same", plans.WORK)).name)) == 2
     first.process.send_signal(signal.SIGTERM)
     assert first.code() == 143
@@ -85,7 +85,7 @@ def test_the_gang_outlives_a_launcher_that_is_moved_and_goes_with_the_run(namesp
     namespace.evict("moved")
     launcher.process.send_signal(signal.SIGTERM)
     assert launcher.code() == 143
-    assert "gang_detached" in launcher.said, launcher.said
+    assert "gang_detached" in launcher.log, launcher.log
     successor = namespace.launch(plan)
     successor.says('"how": "attached"')
     successor.says('"running": 2')
@@ -106,7 +106,7 @@ def test_the_gang_outlives_a_launcher_whose_pod_is_deleted_by_force_as_with_a_lo
     namespace.kubectl("delete", "pod", "forced", "--grace-period=0", "--force")
     launcher.process.send_signal(signal.SIGTERM)
     assert launcher.code() == 143
-    assert "gang_detached" in launcher.said, launcher.said
+    assert "gang_detached" in launcher.log, launcher.log
     successor = namespace.launch(plan)
     successor.says('"how": "attached"')
     assert {pod["metadata"]["uid"] for pod in namespace.pods(gang(plan).name)} == before
@@ -120,7 +120,7 @@ def test_a_gangs_workers_are_closed_to_all_others_by_a_policy_that_goes_with_it(
     name = gang(plan).name
     launcher = namespace.launch(plan)
     launcher.says('"running": 2')
-    (policy,) = [each for each in namespace.get("networkpolicies") if each["metadata"]["name"] == name]
+    (policy,) = [item for item in namespace.get("networkpolicies") if item["metadata"]["name"] == name]
     (rule,) = policy["spec"]["ingress"]
     selected = policy["spec"]["podSelector"]["matchLabels"]
     assert rule["from"] == [{"podSelector": {"matchLabels": selected}}]
@@ -138,9 +138,9 @@ def test_pods_that_admission_refuses_are_explained(namespace: Namespace) -> None
     try:
         until(lambda: namespace.kubectl("get", "resourcequota", "none", "-o", "jsonpath={.status.hard.pods}") == "0")
         launcher = namespace.launch(plans.plan("refused", plans.MEET, "0", start_deadline_seconds=3))
-        assert launcher.code() == 30, launcher.said
-        assert "waiting for worker 0 of 2 (no pod: Error creating: pods" in launcher.said
-        assert "exceeded quota: none" in launcher.said
+        assert launcher.code() == 30, launcher.log
+        assert "waiting for worker 0 of 2 (no pod: Error creating: pods" in launcher.log
+        assert "exceeded quota: none" in launcher.log
     finally:
         namespace.kubectl("delete", "resourcequota", "none")
 
@@ -148,8 +148,8 @@ def test_pods_that_admission_refuses_are_explained(namespace: Namespace) -> None
 def test_bad_data_ends_the_gang_at_once_with_the_workers_own_words(namespace: Namespace) -> None:
     plan = plans.plan("bad", plans.FAIL, "10")
     launcher = namespace.launch(plan)
-    assert launcher.code() == 10, launcher.said
-    assert "worker 1 of 2" in launcher.said and "row 7: no label." in launcher.said
+    assert launcher.code() == 10, launcher.log
+    assert "worker 1 of 2" in launcher.log and "row 7: no label." in launcher.log
     until(lambda: not namespace.left_of(gang(plan).name), 10)
 
 
@@ -163,7 +163,7 @@ def test_a_preempted_worker_is_replaced_and_spends_no_failure(namespace: Namespa
 
     def replaced() -> bool:
         running = [pod["metadata"]["name"] for pod in namespace.pods(name) if pod["status"]["phase"] == "Running"]
-        return victim not in running and any(f"{name}-1" in each for each in running)
+        return victim not in running and any(f"{name}-1" in pod_name for pod_name in running)
 
     until(replaced)
     job = json.loads(namespace.kubectl("get", "job", name, "-o", "json"))

@@ -54,7 +54,7 @@ print(Path('answers/predicted.json').read_text())
 """
 
 
-def said(namespace: Namespace, name: str, *command: str, seconds: float = 120) -> str:
+def log_of(namespace: Namespace, name: str, *command: str, seconds: float = 120) -> str:
     """Return the log of a pod that ran `command` in the image and ended well."""
     container = {
         "name": "main",
@@ -88,9 +88,9 @@ def said(namespace: Namespace, name: str, *command: str, seconds: float = 120) -
 
 
 def test_the_image_holds_this_code_and_nothing_to_build_or_raise_rights_with(namespace: Namespace) -> None:
-    log = said(namespace, "look", "python", "-c", LOOK)
-    found = json.loads(next(line for line in log.splitlines() if line.startswith("found ")).removeprefix("found "))
-    assert found == {
+    log = log_of(namespace, "look", "python", "-c", LOOK)
+    contents = json.loads(next(line for line in log.splitlines() if line.startswith("found ")).removeprefix("found "))
+    assert contents == {
         "user": USER,
         "writable": ["/tmp"],
         "raised": [],
@@ -103,6 +103,6 @@ def test_the_image_holds_this_code_and_nothing_to_build_or_raise_rights_with(nam
 
 def test_every_step_of_the_default_recipe_runs_without_any_right(namespace: Namespace) -> None:
     commands = f'trainyard run digits --set train.epochs=12 && python -c "{PREDICT}"'
-    log = said(namespace, "run", "sh", "-c", commands, seconds=SECONDS)
+    log = log_of(namespace, "run", "sh", "-c", commands, seconds=SECONDS)
     for step in ("preprocess", "train", "evaluate", "export", "push", '"predicted": 1,'):
         assert step in log, log

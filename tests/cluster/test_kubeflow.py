@@ -41,7 +41,7 @@ def kubectl(*arguments: str, stdin: str | None = None) -> str:
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
     claim = {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
@@ -72,9 +72,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
-def changed(place: Path, **sections: Any) -> Path:
-    file = place.with_name(f"{'-'.join(sections)}.yaml")
-    file.write_text(json.dumps(json.loads(place.read_text()) | sections))
+def changed(environment: Path, **sections: Any) -> Path:
+    file = environment.with_name(f"{'-'.join(sections)}.yaml")
+    file.write_text(json.dumps(json.loads(environment.read_text()) | sections))
     return file
 
 
@@ -91,34 +91,34 @@ def document(*arguments: str) -> Any:
 
 
 @pytest.fixture(scope="module")
-def finished(place: Path) -> str:
+def finished(environment: Path) -> str:
     name = f"{RUN}-digits"
-    done = trainyard("submit", "digits", "-e", str(place), "--name", name, "--wait", *QUICK)
+    done = trainyard("submit", "digits", "-e", str(environment), "--name", name, "--wait", *QUICK)
     assert done.returncode == 0, done.stderr
     return name
 
 
-def test_digits_go_from_raw_data_to_a_pushed_model(finished: str, place: Path) -> None:
-    run = document("runs", "show", finished, "-e", str(place))
+def test_digits_go_from_raw_data_to_a_pushed_model(finished: str, environment: Path) -> None:
+    run = document("runs", "show", finished, "-e", str(environment))
     assert (run["state"], run["recipe"], run["environment"]) == ("SUCCEEDED", "digits", "own")
     steps = {step["name"]: step["state"] for step in run["steps"]}
     assert steps == dict.fromkeys(("preprocess", "train", "evaluate", "export", "push", "summary"), "done")
     assert all(step["pool"] == "cpu" and step["node"] for step in run["steps"])
 
 
-def test_a_name_given_twice_is_one_run(finished: str, place: Path) -> None:
-    before = document("runs", "list", "-e", str(place))
-    again = document("submit", "digits", "-e", str(place), "--name", finished, *QUICK)
+def test_a_name_given_twice_is_one_run(finished: str, environment: Path) -> None:
+    before = document("runs", "list", "-e", str(environment))
+    again = document("submit", "digits", "-e", str(environment), "--name", finished, *QUICK)
     assert again["attached"] and again["run_id"] == before[0]["run_id"]
-    assert len(document("runs", "list", "-e", str(place))) == len(before)
-    other = trainyard("submit", "digits", "-e", str(place), "--name", finished)
+    assert len(document("runs", "list", "-e", str(environment))) == len(before)
+    other = trainyard("submit", "digits", "-e", str(environment), "--name", finished)
     assert other.returncode == 20 and "is of another recipe, environment or code" in other.stderr
 
 
-def test_a_second_run_shows_the_steps_that_kubeflows_cache_answered(finished: str, place: Path) -> None:
+def test_a_second_run_shows_the_steps_that_kubeflows_cache_answered(finished: str, environment: Path) -> None:
     name = f"{RUN}-again"
-    assert trainyard("submit", "digits", "-e", str(place), "--name", name, "--wait", *QUICK).returncode == 0
-    steps = {step["name"]: step for step in document("runs", "show", name, "-e", str(place))["steps"]}
+    assert trainyard("submit", "digits", "-e", str(environment), "--name", name, "--wait", *QUICK).returncode == 0
+    steps = {step["name"]: step for step in document("runs", "show", name, "-e", str(environment))["steps"]}
     assert {step["state"] for step in steps.values()} == {"done"} and not steps["train"]["pod"]
 
 
@@ -134,60 +134,63 @@ def remove(folder: str) -> None:
     assert "deleted" in kubectl("delete", "pod", f"{RUN}-remove")
 
 
-def pods_of(name: str, place: Path, *options: str) -> dict[str, bool]:
+def pods_of(name: str, environment: Path, *options: str) -> dict[str, bool]:
     """Run the recipe as `name`; return which step had a pod of its own."""
-    done = trainyard("submit", "digits", "-e", str(place), "--name", name, "--wait", *QUICK, *options)
+    done = trainyard("submit", "digits", "-e", str(environment), "--name", name, "--wait", *QUICK, *options)
     assert done.returncode == 0, done.stderr
-    return {step["name"]: bool(step["pod"]) for step in document("runs", "show", name, "-e", str(place))["steps"]}
+    return {step["name"]: bool(step["pod"]) for step in document("runs", "show", name, "-e", str(environment))["steps"]}
 
 
-def test_an_output_that_is_gone_is_made_again_though_kubeflow_remembers_it(finished: str, place: Path) -> None:
+def test_an_output_that_is_gone_is_made_again_though_kubeflow_remembers_it(finished: str, environment: Path) -> None:
     remove(f"/mnt/runs/{RUN}/digits/train")
-    ran = pods_of(f"{RUN}-gone", place)
+    ran = pods_of(f"{RUN}-gone", environment)
     assert (ran["train"], ran["export"], ran["push"]) == (True, False, True)
 
 
-def test_a_step_is_done_again_where_that_is_asked_for(finished: str, place: Path) -> None:
-    ran = pods_of(f"{RUN}-export", place, "--no-cache", "export")
+def test_a_step_is_done_again_where_that_is_asked_for(finished: str, environment: Path) -> None:
+    ran = pods_of(f"{RUN}-export", environment, "--no-cache", "export")
     assert (ran["train"], ran["export"]) == (False, True)
-    ran = pods_of(f"{RUN}-train", place, "--from", "train")
+    ran = pods_of(f"{RUN}-train", environment, "--from", "train")
     assert (ran["train"], ran["export"]) == (True, True)
 
 
-def test_a_model_that_the_gate_refused_is_said_so(finished: str, place: Path) -> None:
+def test_a_model_that_the_gate_refused_is_said_so(finished: str, environment: Path) -> None:
     gate = ["--set", "evaluate.gates=[{metric: accuracy, min: 1.0}]"]
-    done = trainyard("submit", "digits", "-e", str(place), "--name", f"{RUN}-low", "--wait", *QUICK, *gate)
+    done = trainyard("submit", "digits", "-e", str(environment), "--name", f"{RUN}-low", "--wait", *QUICK, *gate)
     assert done.returncode == 0
-    for said in (done.stderr, *(trainyard(*verb, f"{RUN}-low", "-e", str(place)).stdout for verb in SHOWN)):
-        assert "the gate refused the model, so it is not pushed" in said and "has succeeded" not in said
+    for output in (done.stderr, *(trainyard(*verb, f"{RUN}-low", "-e", str(environment)).stdout for verb in SHOWN)):
+        assert "the gate refused the model, so it is not pushed" in output and "has succeeded" not in output
 
 
 SHOWN = (("runs", "show"), ("explain",))
 
 
-def test_the_log_of_a_step_is_the_steps_own(finished: str, place: Path) -> None:
-    assert '"done", "step": "preprocess"' in trainyard("runs", "logs", finished, "preprocess", "-e", str(place)).stdout
+def test_the_log_of_a_step_is_the_steps_own(finished: str, environment: Path) -> None:
+    assert (
+        '"done", "step": "preprocess"'
+        in trainyard("runs", "logs", finished, "preprocess", "-e", str(environment)).stdout
+    )
 
 
-def test_a_step_that_fails_gives_the_run_its_own_exit_code_and_sentence(place: Path) -> None:
+def test_a_step_that_fails_gives_the_run_its_own_exit_code_and_sentence(environment: Path) -> None:
     name = f"{RUN}-bad"
     bad = ["--set", "data.bundled=null", "--set", "data.path=file:///nothing", *QUICK]
-    done = trainyard("submit", "digits", "-e", str(place), "--name", name, "--wait", *bad)
+    done = trainyard("submit", "digits", "-e", str(environment), "--name", name, "--wait", *bad)
     assert done.returncode == 10, done.stderr
-    said = trainyard("explain", name, "-e", str(place)).stdout
-    assert said.startswith("preprocess ended with exit code 10 (data): ") and "no files found" in said
+    explanation = trainyard("explain", name, "-e", str(environment)).stdout
+    assert explanation.startswith("preprocess ended with exit code 10 (data): ") and "no files found" in explanation
 
 
-def test_a_step_that_no_node_takes_is_explained_and_ends_at_the_limit(place: Path) -> None:
-    nowhere = changed(place, placement={"default": "cpu", "preprocess": "none"})
+def test_a_step_that_no_node_takes_is_explained_and_ends_at_the_limit(environment: Path) -> None:
+    nowhere = changed(environment, placement={"default": "cpu", "preprocess": "none"})
     name = f"{RUN}-pending"
     done = trainyard("submit", "digits", "-e", str(nowhere), "--name", name, "--wait", "--pending-limit", "20", *QUICK)
     assert done.returncode == 40, done.stderr
     assert "no node has a label no, and no=node is asked for" in done.stderr
 
 
-def test_two_that_submit_the_same_pipeline_at_once_make_it_once(place: Path) -> None:
-    new = changed(place, variables={"WHEN": RUN}, placement={"default": "none"})
+def test_two_that_submit_the_same_pipeline_at_once_make_it_once(environment: Path) -> None:
+    new = changed(environment, variables={"WHEN": RUN}, placement={"default": "none"})
     names = [f"{RUN}-both-{index}" for index in range(2)]
     with ThreadPoolExecutor(2) as two:
         sent = list(two.map(lambda name: document("submit", "digits", "-e", str(new), "--name", name, *QUICK), names))
@@ -196,8 +199,8 @@ def test_two_that_submit_the_same_pipeline_at_once_make_it_once(place: Path) -> 
         assert trainyard("runs", "cancel", name, "-e", str(new)).returncode == 0
 
 
-def test_two_that_submit_one_name_at_once_make_one_run(place: Path) -> None:
-    nowhere = changed(place, variables={"WHEN": f"{RUN}-once"}, placement={"default": "none"})
+def test_two_that_submit_one_name_at_once_make_one_run(environment: Path) -> None:
+    nowhere = changed(environment, variables={"WHEN": f"{RUN}-once"}, placement={"default": "none"})
     name = f"{RUN}-once"
     with ThreadPoolExecutor(2) as two:
         submit = ("submit", "digits", "-e", str(nowhere), "--name", name, *QUICK)
@@ -207,8 +210,8 @@ def test_two_that_submit_one_name_at_once_make_one_run(place: Path) -> None:
     assert trainyard("runs", "cancel", name, "-e", str(nowhere)).returncode == 0
 
 
-def test_cancel_leaves_nothing_running(place: Path) -> None:
-    slow = changed(place, placement={"default": "cpu", "train": "none"})
+def test_cancel_leaves_nothing_running(environment: Path) -> None:
+    slow = changed(environment, placement={"default": "cpu", "train": "none"})
     name = f"{RUN}-cancel"
     assert trainyard("submit", "digits", "-e", str(slow), "--name", name, *QUICK).returncode == 0
     run_id = document("runs", "show", name, "-e", str(slow))["run_id"]
@@ -222,9 +225,9 @@ def test_cancel_leaves_nothing_running(place: Path) -> None:
     assert alive.strip() in ("", "No resources found in " + SPACE + " namespace.")
 
 
-def test_a_schedule_is_made_changed_and_removed(place: Path) -> None:
-    file = place.with_name("schedule.yaml")
-    schedule = {"name": f"{RUN}-nightly", "recipe": "digits", "environment": place.name, "cron": "0 3 1 1 *"}
+def test_a_schedule_is_made_changed_and_removed(environment: Path) -> None:
+    file = environment.with_name("schedule.yaml")
+    schedule = {"name": f"{RUN}-nightly", "recipe": "digits", "environment": environment.name, "cron": "0 3 1 1 *"}
     file.write_text(json.dumps(schedule))
     assert trainyard("schedule", "diff", str(file)).returncode == 20
     assert trainyard("schedule", "apply", str(file)).stdout.startswith("✓ create ")
@@ -232,54 +235,56 @@ def test_a_schedule_is_made_changed_and_removed(place: Path) -> None:
     file.write_text(json.dumps(schedule | {"cron": "0 4 1 1 *", "when": {"new_data": True}}))
     verbs = [line.split()[1] for line in trainyard("schedule", "apply", str(file)).stdout.splitlines()]
     assert verbs == ["disable", "create", "delete"]
-    (there,) = document("schedule", "list", "-e", str(place))
+    (there,) = document("schedule", "list", "-e", str(environment))
     assert (there["enabled"], there["cron"]) == (True, "0 0 4 1 1 *")
     file.write_text(json.dumps(schedule | {"paused": True}))
     assert "(paused: it runs nothing until paused is taken out)" in trainyard("schedule", "apply", str(file)).stdout
-    (there,) = document("schedule", "list", "-e", str(place))
+    (there,) = document("schedule", "list", "-e", str(environment))
     assert not there["enabled"] and trainyard("schedule", "diff", str(file)).returncode == 0
     assert trainyard("schedule", "remove", str(file)).returncode == 0
-    assert document("schedule", "list", "-e", str(place)) == []
+    assert document("schedule", "list", "-e", str(environment)) == []
 
 
-def test_a_run_ends_at_its_deadline_and_is_explained(place: Path) -> None:
-    late = changed(place, deadline_seconds=75)
+def test_a_run_ends_at_its_deadline_and_is_explained(environment: Path) -> None:
+    late = changed(environment, deadline_seconds=75)
     long = ["--set", "train.epochs=5000", *QUICK[2:]]
     done = trainyard("submit", "digits", "-e", str(late), "--name", f"{RUN}-late", "--wait", *long)
     assert done.returncode == 40, done.stderr
     assert "took more than the 75 s that a run may (unfinished: train)" in done.stderr
 
 
-def test_a_schedule_fires_and_a_run_without_new_data_ends_at_its_check(finished: str, place: Path) -> None:
-    file = place.with_name("every-minute.yaml")
+def test_a_schedule_fires_and_a_run_without_new_data_ends_at_its_check(finished: str, environment: Path) -> None:
+    file = environment.with_name("every-minute.yaml")
     quick = {"set": QUICK[1::2], "when": {"new_data": True}}
-    schedule = {"name": f"{RUN}-minute", "recipe": "digits", "environment": place.name, "cron": "* * * * *"}
+    schedule = {"name": f"{RUN}-minute", "recipe": "digits", "environment": environment.name, "cron": "* * * * *"}
     file.write_text(json.dumps(schedule | quick))
     assert trainyard("schedule", "apply", str(file)).returncode == 0
     try:
         deadline = time.monotonic() + 300
-        while not (ended := [run for run in _runs(place, f"{RUN}-minute") if run["state"] == "SUCCEEDED"]):
+        while not (ended := [run for run in _runs(environment, f"{RUN}-minute") if run["state"] == "SUCCEEDED"]):
             assert time.monotonic() < deadline
             time.sleep(5)
-        run = document("runs", "show", ended[0]["run_id"], "-e", str(place))
-        log = trainyard("runs", "logs", ended[0]["run_id"], "check", "-e", str(place)).stdout
+        run = document("runs", "show", ended[0]["run_id"], "-e", str(environment))
+        log = trainyard("runs", "logs", ended[0]["run_id"], "check", "-e", str(environment)).stdout
     finally:
         assert trainyard("schedule", "remove", str(file)).returncode == 0  # with the pods of its runs
     assert {step["name"] for step in run["steps"]} == {"check", "summary"}
     assert '"due": false, "why": "version 1 stands: no condition of the schedule holds"' in log
 
 
-def _runs(place: Path, prefix: str) -> list[Any]:
-    return [run for run in document("runs", "list", "-e", str(place)) if run["name"].startswith(prefix)]
+def _runs(environment: Path, prefix: str) -> list[Any]:
+    return [run for run in document("runs", "list", "-e", str(environment)) if run["name"].startswith(prefix)]
 
 
-def test_doctor_finds_the_server_and_its_retry_policy(place: Path) -> None:
-    found = {each["name"]: each["verdict"] for each in document("doctor", "digits", "-e", str(place))["checks"]}
-    assert found["kubeflow"] == found["recipe"] == "good"
-    assert "retry policy" in found
+def test_doctor_finds_the_server_and_its_retry_policy(environment: Path) -> None:
+    verdicts = {
+        check["name"]: check["verdict"] for check in document("doctor", "digits", "-e", str(environment))["checks"]
+    }
+    assert verdicts["kubeflow"] == verdicts["recipe"] == "good"
+    assert "retry policy" in verdicts
 
 
-def send(name: str, place: Path, bound: str = "") -> None:
+def send(name: str, file: Path, bound: str = "") -> None:
     """Run somebody else's pipeline, whose only step fails at its first attempt and takes 45 s at its second.
 
     bound: of a retryPolicy of its author's own, '' where the environment has the retries.
@@ -311,18 +316,18 @@ def send(name: str, place: Path, bound: str = "") -> None:
         if bound:
             task.set_retry(1, "5s", 2.0, bound)
 
-    environment = environments.load(str(place))
-    placed = placement.place(json_format.MessageToDict(own.pipeline_spec), environment)
+    target = environments.load(str(file))
+    placed = placement.place(json_format.MessageToDict(own.pipeline_spec), target)
     package = to_yaml(placed.documents)
     version = f"own-{hashlib.sha256(package.encode()).hexdigest()[:12]}"
-    about = About("own", environment_slug(environment))
-    submit(Submission("trainyard-own", version, package, name, environment, about), KubeflowServer(environment))
+    about = About("own", environment_slug(target))
+    submit(Submission("trainyard-own", version, package, name, target, about), KubeflowServer(target))
 
 
-def until(name: str, place: Path, ready: Callable[[Any], Any], seconds: float = 600) -> Any:
+def until(name: str, environment: Path, ready: Callable[[Any], Any], seconds: float = 600) -> Any:
     """Return the run as soon as `ready` of it is true."""
     deadline = time.monotonic() + seconds
-    while not ready(run := document("runs", "show", name, "-e", str(place))):
+    while not ready(run := document("runs", "show", name, "-e", str(environment))):
         assert time.monotonic() < deadline, run["reason"]
         time.sleep(1)
     return run
@@ -332,23 +337,23 @@ def over(run: Any) -> bool:
     return run["state"] in ("SUCCEEDED", "FAILED", "CANCELED")
 
 
-def test_a_step_that_fails_once_is_done_again_whatever_its_attempts_take_together(place: Path) -> None:
-    patient = changed(place, retries={"default": 1})
+def test_a_step_that_fails_once_is_done_again_whatever_its_attempts_take_together(environment: Path) -> None:
+    patient = changed(environment, retries={"default": 1})
     send(f"{RUN}-again-once", patient)
     run = until(f"{RUN}-again-once", patient, over)
     (step,) = run["steps"]
     assert (run["state"], step["state"], step["attempts"]) == ("SUCCEEDED", "done", 2)
 
 
-def test_a_retry_that_argo_ends_at_its_authors_bound_says_so(place: Path) -> None:
-    send(f"{RUN}-bounded", place, bound="40s")
-    assert until(f"{RUN}-bounded", place, over)["state"] == "FAILED"
-    told = trainyard("explain", f"{RUN}-bounded", "-e", str(place)).stdout
-    assert "fails-once was ended by Argo at " in told and "backoffMaxDuration" in told
+def test_a_retry_that_argo_ends_at_its_authors_bound_says_so(environment: Path) -> None:
+    send(f"{RUN}-bounded", environment, bound="40s")
+    assert until(f"{RUN}-bounded", environment, over)["state"] == "FAILED"
+    explanation = trainyard("explain", f"{RUN}-bounded", "-e", str(environment)).stdout
+    assert "fails-once was ended by Argo at " in explanation and "backoffMaxDuration" in explanation
 
 
-def test_a_run_that_is_cancelled_between_two_attempts_is_cancelled(place: Path) -> None:
-    patient = changed(place, retries={"default": 1})
+def test_a_run_that_is_cancelled_between_two_attempts_is_cancelled(environment: Path) -> None:
+    patient = changed(environment, retries={"default": 1})
     name = f"{RUN}-cancel-retry"
     send(name, patient)
     run = until(name, patient, lambda run: "It is tried again" in run["reason"])
@@ -359,14 +364,14 @@ def test_a_run_that_is_cancelled_between_two_attempts_is_cancelled(place: Path) 
     assert {run["name"]: run["state"] for run in document("runs", "list", "-e", str(patient))}[name] == "CANCELED"
 
 
-def test_a_gang_outlives_the_pod_of_its_launcher(place: Path) -> None:
+def test_a_gang_outlives_the_pod_of_its_launcher(environment: Path) -> None:
     kubectl("apply", "-f", str(Path(__file__).parents[2] / "k8s/base/gang-rbac.yaml"))
     account = f"--serviceaccount={SPACE}:pipeline-runner"
     kubectl("create", "rolebinding", "trainyard-gang-of-runs", "--role=trainyard-gang", account)
     gang = {"kind": "cpu", "workers": 2, "resources": MEMORY}
-    pools = json.loads(place.read_text())["pools"] | {"gang": gang}
+    pools = json.loads(environment.read_text())["pools"] | {"gang": gang}
     pair = changed(
-        place, pools=pools, placement={"default": "cpu", "train": "gang"}, retries={"default": 0, "train": 2}
+        environment, pools=pools, placement={"default": "cpu", "train": "gang"}, retries={"default": 0, "train": 2}
     )
     name = f"{RUN}-gang"
     long = ["--set", "train.epochs=200", *QUICK[2:]]

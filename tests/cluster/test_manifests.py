@@ -49,14 +49,14 @@ def worker_pod(**changes: Any) -> str:
 
 @pytest.mark.parametrize("folder", OVERLAYS)
 def test_the_api_server_accepts_every_object(namespace: Namespace, folder: str) -> None:
-    said = namespace.kubectl("apply", "--dry-run=server", "-f", "-", stdin=placed(namespace, folder))
-    assert all(line.endswith("(server dry run)") for line in said.splitlines() if "Warning" not in line), said
+    output = namespace.kubectl("apply", "--dry-run=server", "-f", "-", stdin=placed(namespace, folder))
+    assert all(line.endswith("(server dry run)") for line in output.splitlines() if "Warning" not in line), output
 
 
 @pytest.mark.parametrize("folder", ["base", "overlays/gke"])
 def test_a_namespace_of_ours_enforces_restricted(folder: str) -> None:
-    labels = [each["metadata"]["labels"] for each in rendered(folder) if each["kind"] == "Namespace"]
-    assert [each["pod-security.kubernetes.io/enforce"] for each in labels] == ["restricted"]
+    labels = [manifest["metadata"]["labels"] for manifest in rendered(folder) if manifest["kind"] == "Namespace"]
+    assert [namespace_labels["pod-security.kubernetes.io/enforce"] for namespace_labels in labels] == ["restricted"]
 
 
 def test_a_workers_pod_is_admitted_where_restricted_is_enforced(namespace: Namespace) -> None:
@@ -69,8 +69,8 @@ def test_a_workers_pod_is_admitted_where_restricted_is_enforced(namespace: Names
     ids=str,
 )
 def test_a_workers_pod_with_more_rights_is_refused(namespace: Namespace, changes: dict[str, Any]) -> None:
-    said = namespace.kubectl("create", "--dry-run=server", "-f", "-", stdin=worker_pod(**changes), check=False)
-    assert "violates PodSecurity" in said or "Invalid value" in said or "cannot set" in said, said
+    output = namespace.kubectl("create", "--dry-run=server", "-f", "-", stdin=worker_pod(**changes), check=False)
+    assert "violates PodSecurity" in output or "Invalid value" in output or "cannot set" in output, output
 
 
 def test_no_port_of_a_worker_is_offered_outside_the_cluster(namespace: Namespace) -> None:
@@ -80,8 +80,8 @@ def test_no_port_of_a_worker_is_offered_outside_the_cluster(namespace: Namespace
         namespace.kubectl("create", "--dry-run=server", "-f", "-", stdin=json.dumps(service))
         service["metadata"]["name"] = "outside"
         service["spec"] = {"type": "LoadBalancer", "ports": service["spec"]["ports"]}
-        said = namespace.kubectl("create", "-f", "-", stdin=json.dumps(service), check=False)
-        assert "exceeded quota" in said, said
+        output = namespace.kubectl("create", "-f", "-", stdin=json.dumps(service), check=False)
+        assert "exceeded quota" in output, output
     finally:
         namespace.kubectl("delete", "resourcequota,limitrange", "--all")
         # The two are the cluster's, not the namespace's.
@@ -90,18 +90,20 @@ def test_no_port_of_a_worker_is_offered_outside_the_cluster(namespace: Namespace
 
 def test_a_worker_has_no_token_and_no_right(namespace: Namespace) -> None:
     account = next(
-        each
-        for each in rendered("base")
-        if each["kind"] == "ServiceAccount" and each["metadata"]["name"] == "trainyard-worker"
+        manifest
+        for manifest in rendered("base")
+        if manifest["kind"] == "ServiceAccount" and manifest["metadata"]["name"] == "trainyard-worker"
     )
     assert account["automountServiceAccountToken"] is False
-    bound = [each["subjects"] for each in rendered("base") if each["kind"] == "RoleBinding"]
+    bound = [binding["subjects"] for binding in rendered("base") if binding["kind"] == "RoleBinding"]
     assert "trainyard-worker" not in json.dumps(bound)
 
 
 @pytest.mark.parametrize("folder", OVERLAYS)
 def test_pods_of_ours_are_closed_by_default_and_reach_no_metadata_service_of_a_machine(folder: str) -> None:
-    policies = {each["metadata"]["name"]: each["spec"] for each in rendered(folder) if each["kind"] == "NetworkPolicy"}
+    policies = {
+        policy["metadata"]["name"]: policy["spec"] for policy in rendered(folder) if policy["kind"] == "NetworkPolicy"
+    }
     denied = policies["trainyard-default-deny"]
     assert denied["policyTypes"] == ["Ingress", "Egress"] and not {"ingress", "egress"} & set(denied)
     blocks = [

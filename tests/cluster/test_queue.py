@@ -36,8 +36,8 @@ def queues(namespace: Namespace) -> Iterator[Namespace]:
         }
         created.append({"kind": "ClusterQueue", "metadata": {"name": names[queue]}, "spec": spec})
         created.append({"kind": "LocalQueue", "metadata": {"name": queue}, "spec": {"clusterQueue": names[queue]}})
-    for each in created:
-        manifest = {"apiVersion": "kueue.x-k8s.io/v1beta1", **each}
+    for definition in created:
+        manifest = {"apiVersion": "kueue.x-k8s.io/v1beta1", **definition}
         namespace.kubectl("create", "-f", "-", stdin=json.dumps(manifest))
     try:
         yield namespace
@@ -50,9 +50,9 @@ def queues(namespace: Namespace) -> Iterator[Namespace]:
 def test_a_gang_is_admitted_by_its_queue_and_trains(queues: Namespace) -> None:
     plan = plans.plan("admitted", plans.MEET, "1", queue="roomy")
     launcher = queues.launch(plan)
-    assert launcher.code(120) == 0, launcher.said
-    assert "to be admitted by queue 'roomy'" in launcher.said
-    assert "worker 0 met 2" in launcher.said
+    assert launcher.code(120) == 0, launcher.log
+    assert "to be admitted by queue 'roomy'" in launcher.log
+    assert "worker 0 met 2" in launcher.log
     until(lambda: not queues.left_of(gang(plan).name), 10)
 
 
@@ -60,7 +60,7 @@ def test_a_gang_that_its_queue_has_no_room_for_waits_as_a_whole_and_past_its_sta
     plan = plans.plan("waits", plans.MEET, "0", queue="full", start_deadline_seconds=2)
     launcher = queues.launch(plan)
     launcher.says("to be admitted by queue 'full'")
-    workload = until(lambda: [each for each in queues.get("workloads") if gang(plan).name in each["metadata"]["name"]])
+    workload = until(lambda: [item for item in queues.get("workloads") if gang(plan).name in item["metadata"]["name"]])
     until(lambda: "insufficient" in json.dumps(queues.get("workloads")), 30)
     assert workload and not queues.pods(gang(plan).name) and launcher.process.poll() is None
     launcher.process.send_signal(signal.SIGTERM)

@@ -36,8 +36,8 @@ print(collect(recipe, environment, {"train": "speed-train", "cpu": "speed-cpu"})
 
 def test_the_launcher_in_its_pod_ends_with_the_output_that_worker_0_committed(desk: Desk, calm: Run) -> None:
     calm.ends()
-    found = desk.training(calm)
-    assert (found["workers"], found["restarts"], found["steps"]) == (2, [], EPOCHS * EPOCH)
+    training = desk.training(calm)
+    assert (training["workers"], training["restarts"], training["steps"]) == (2, [], EPOCHS * EPOCH)
     seconds = calm.moment('"event": "progress"') - calm.moment('"launched"')
     print(f"seconds from the Job to the first steps: {seconds:.1f}")
     assert '"launched", "job": "ty-calm-' in calm.log and '"how": "created", "workers": 2' in calm.log
@@ -54,11 +54,11 @@ def test_a_finished_output_needs_no_gang(calm: Run) -> None:
 def test_what_a_pool_has_measured_becomes_a_certificate(desk: Desk, calm: Run) -> None:
     calm.ends()
     recipe = plain_yaml.dump(calm.recipe.model_dump(mode="json"))
-    said = json.loads(desk.python(CERTIFICATE, recipe, calm.environment_text).splitlines()[-1])
-    (speed,) = said["speeds"]
+    certificate = json.loads(desk.python(CERTIFICATE, recipe, calm.environment_text).splitlines()[-1])
+    (speed,) = certificate["speeds"]
     assert (speed["pool"], speed["hardware"], speed["workers"], speed["batch_size"]) == ("train", "2 x CPU", 2, 64)
     assert 0 < speed["low"] <= speed["high"] and speed["examples_per_second"] > 0
-    assert said["skipped"] == {"cpu": "It has not been measured yet."}
+    assert certificate["skipped"] == {"cpu": "It has not been measured yet."}
 
 
 @pytest.mark.parametrize("how", [["--grace-period=1"], ["--grace-period=0", "--force"]], ids=["told", "by-force"])
@@ -68,8 +68,8 @@ def test_a_launcher_whose_pod_is_deleted_finds_its_gang_again(desk: Desk, calm: 
     run.namespace.kubectl("delete", "pod", run.pod, *how)
     run.start().says('"how": "attached"')
     assert {pod["metadata"]["uid"] for pod in run.namespace.pods(run.gang)} == before
-    found = assert_survived(desk, run, calm)
-    assert found["restarts"] == []
+    training = assert_survived(desk, run, calm)
+    assert training["restarts"] == []
 
 
 def test_a_program_of_the_recipes_own_survives_the_loss_of_a_worker(desk: Desk, run: Run, tmp_path: Path) -> None:
@@ -78,13 +78,13 @@ def test_a_program_of_the_recipes_own_survives_the_loss_of_a_worker(desk: Desk, 
     run.file = str(tmp_path / "own.yaml")
     Path(run.file).write_text(OWN)
     run.start().reaches(46)
-    told = run.step()
+    step = run.step()
     gang = run.gang
     signal_training_process(run.namespace, run.worker(1))
     run.ends()
     until(lambda: not run.namespace.left_of(gang), 30)
-    found = desk.training(run)
-    (restart,) = found["restarts"]
-    assert restart["resumed_at"] >= told - EPOCH and "was killed" in restart["reason"]
-    assert (found["model"], found["workers"], found["steps"]) == ("two_layers", 2, 5 * EPOCH)
-    assert [epoch["epoch"] for epoch in found["history"]] == [*range(1, 6)]
+    training = desk.training(run)
+    (restart,) = training["restarts"]
+    assert restart["resumed_at"] >= step - EPOCH and "was killed" in restart["reason"]
+    assert (training["model"], training["workers"], training["steps"]) == ("two_layers", 2, 5 * EPOCH)
+    assert [epoch["epoch"] for epoch in training["history"]] == [*range(1, 6)]

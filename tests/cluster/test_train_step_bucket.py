@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from survival import INTERVAL, assert_survived, killed
-from train_step import IMAGE, STORAGE, THREADS, Desk, Place, Run, signal_training_process
+from train_step import IMAGE, STORAGE, THREADS, Desk, Location, Run, signal_training_process
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "local"))
 
@@ -52,7 +52,7 @@ def test_a_chief_killed_in_its_pod_goes_on_from_the_bucket(desk: Desk, calm: Run
         "variables": {**THREADS, "AWS_ENDPOINT_URL_S3": store.address, "AWS_REGION": "us-east-1"},
         "secrets": {name: {"secret": "bucket", "key": key} for name, key in keys.items()},
     }
-    run = Run(desk.namespace, "killed-with-a-bucket", place=Place(f"{store.uri}/runs", reached))
+    run = Run(desk.namespace, "killed-with-a-bucket", location=Location(f"{store.uri}/runs", reached))
     run.start().reaches(2 * INTERVAL)
     signal_training_process(desk.namespace, run.worker(0))
     training = assert_survived(desk, run, calm, **store.environment)

@@ -24,8 +24,8 @@ def test_training_processes_killed_in_their_pods_cost_at_most_one_checkpoint_int
     recovered = run.moment('"event": "recovered"')
     print(f"seconds from the kill to new steps: {recovered - signalled:.1f}")
     signal_training_process(run.namespace, run.worker(0))
-    found = assert_survived(desk, run, calm)
-    for worker, restart in zip((1, 0), found["restarts"], strict=True):
+    training = assert_survived(desk, run, calm)
+    for worker, restart in zip((1, 0), training["restarts"], strict=True):
         assert restart["lost_steps"] <= INTERVAL
         assert re.search(killed(worker), restart["reason"])
 
@@ -47,16 +47,16 @@ def test_a_gang_fed_by_input_workers_survives_the_death_of_one_with_the_weights_
 ) -> None:
     run.input_workers = 2
     run.start().reaches(2 * INTERVAL)
-    told = run.step()
+    step = run.step()
     run.namespace.kubectl("delete", "pod", run.worker(1, "-input"), "--grace-period=0", "--force")
-    found = assert_survived(desk, run, calm)
-    (restart,) = found["restarts"]
-    assert "input worker 1 of 2" in restart["reason"] and restart["resumed_at"] >= told - INTERVAL
+    training = assert_survived(desk, run, calm)
+    (restart,) = training["restarts"]
+    assert "input worker 1 of 2" in restart["reason"] and restart["resumed_at"] >= step - INTERVAL
 
 
 def test_a_worker_with_ten_seconds_of_grace_saves_the_step_it_is_at(desk: Desk, calm: Run, run: Run) -> None:
     run.start().reaches(EPOCH + INTERVAL)  # an epoch's end is compiled by then, which takes seconds
     run.namespace.kubectl("delete", "pod", run.worker(1), "--grace-period=10", "--wait=false")
-    found = assert_survived(desk, run, calm)
-    (restart,) = found["restarts"]
+    training = assert_survived(desk, run, calm)
+    (restart,) = training["restarts"]
     assert restart["lost_steps"] == 0 and "got SIGTERM" in restart["reason"]

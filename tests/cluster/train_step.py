@@ -78,7 +78,7 @@ RESTRICTED = {
 
 
 @dataclass(frozen=True)
-class Place:
+class Location:
     """Where runs store their outputs, and what their environment says so that they reach it."""
 
     storage: str = STORAGE
@@ -95,7 +95,7 @@ class Run:
     name: str
     pool: dict[str, Any] = field(default_factory=dict)
     attempt: int = 0
-    place: Place = field(default_factory=Place)
+    location: Location = field(default_factory=Location)
     epochs: int = EPOCHS
     file: str = ""  # of another recipe than digits
     label: str = ""  # as that of a benchmark
@@ -171,9 +171,9 @@ class Run:
     def _spec(self) -> dict[str, Any]:
         placed = compiled(self.recipe, self.environment)
         container = placed.pipeline["deploymentSpec"]["executors"]["exec-train"]["container"]
-        given = placed.pipeline["root"]["inputDefinitions"]["parameters"]
-        values = {name: given[name]["defaultValue"] for name in ("recipe", "storage", "code", "gang")}
-        plan = warm_start.plan(self.place.storage, self.recipe, self.examples, best=None)
+        parameters = placed.pipeline["root"]["inputDefinitions"]["parameters"]
+        values = {name: parameters[name]["defaultValue"] for name in ("recipe", "storage", "code", "gang")}
+        plan = warm_start.plan(self.location.storage, self.recipe, self.examples, best=None)
         values |= {
             "examples": self.examples,
             "fingerprint": "test",
@@ -194,7 +194,7 @@ class Run:
             {"name": "minio", "mountPath": "/minio"},
         ]
         volumes: list[dict[str, Any]] = [{"name": "tmp", "emptyDir": {}}, {"name": "minio", "emptyDir": {}}]
-        if "volume" in self.place.reached:
+        if "volume" in self.location.reached:
             mounts.append({"name": "runs", "mountPath": "/runs"})
             volumes.append({"name": "runs", "persistentVolumeClaim": {"claimName": "runs"}})
         return {
@@ -213,7 +213,7 @@ class Run:
                     "name": "main",
                     "image": container["image"],
                     "command": container["command"],
-                    "args": [executor_input if each == "{{$}}" else each for each in container["args"]],
+                    "args": [executor_input if argument == "{{$}}" else argument for argument in container["args"]],
                     "env": [*container["env"], *_secrets(placed), name],
                     "resources": {"requests": {"cpu": "100m", "memory": "1Gi"}, "limits": {"memory": "1Gi"}},
                     "securityContext": RESTRICTED,
@@ -236,20 +236,20 @@ class Run:
     @property
     def environment_text(self) -> str:
         return ENVIRONMENT.format(
-            storage=self.place.storage,
+            storage=self.location.storage,
             image=IMAGE,
-            reached=yaml.safe_dump(self.place.reached),
+            reached=yaml.safe_dump(self.location.reached),
             pool=json.dumps(POOL | self.pool),
             feeding=f"input_workers: {{count: {self.input_workers}, pool: train}}" if self.input_workers else "",
         )
 
     @property
     def examples(self) -> str:
-        return f"{self.place.storage}/examples"
+        return f"{self.location.storage}/examples"
 
     @property
     def output(self) -> str:
-        return keys.labelled(keys.output_uri(self.place.storage, self.recipe, "train", self.examples), self.label)
+        return keys.labelled(keys.output_uri(self.location.storage, self.recipe, "train", self.examples), self.label)
 
 
 def _secrets(placed: PlacedSpec) -> list[dict[str, Any]]:
@@ -257,9 +257,9 @@ def _secrets(placed: PlacedSpec) -> list[dict[str, Any]]:
     assert placed.platform
     executor = placed.platform["platforms"]["kubernetes"]["deploymentSpec"]["executors"]["exec-train"]
     return [
-        {"name": key["envVar"], "valueFrom": {"secretKeyRef": {"name": each["secretName"], "key": key["secretKey"]}}}
-        for each in executor.get("secretAsEnv", [])
-        for key in each["keyToEnv"]
+        {"name": key["envVar"], "valueFrom": {"secretKeyRef": {"name": secret["secretName"], "key": key["secretKey"]}}}
+        for secret in executor.get("secretAsEnv", [])
+        for key in secret["keyToEnv"]
     ]
 
 
@@ -284,8 +284,8 @@ class Desk:
         spec["containers"][0] |= {"command": ["sleep", "infinity"], "args": []}
         spec["containers"][0]["resources"] = {"requests": {"cpu": "100m", "memory": "3Gi"}, "limits": {"memory": "3Gi"}}
         pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "desk"}, "spec": spec}
-        for each in (claim, pod):
-            self.namespace.kubectl("create", "-f", "-", stdin=json.dumps(each))
+        for manifest in (claim, pod):
+            self.namespace.kubectl("create", "-f", "-", stdin=json.dumps(manifest))
         self.namespace.kubectl("wait", "pod/desk", "--for=condition=Ready", "--timeout=120s")
         return self
 
@@ -309,6 +309,6 @@ def signal_training_process(namespace: Namespace, pod: str, number: int = 9) -> 
         f"        os.kill(pid, {number})\n"
     )
     before = time.time()
-    said = namespace.kubectl("exec", pod, "--", "python", "-c", program)
-    assert "signalled" in said, said
+    output = namespace.kubectl("exec", pod, "--", "python", "-c", program)
+    assert "signalled" in output, output
     return before
