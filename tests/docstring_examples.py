@@ -16,13 +16,13 @@ def modules(*, heavy: bool) -> list[str]:
 
     An example begins a line with `>>> `.
     """
-    found = [
+    names = [
         ".".join(path.relative_to(ROOT / folder).with_suffix("").parts)
         for folder in ("components", "pipelines")
         for path in sorted((ROOT / folder).rglob("*.py"))
         if any(line.lstrip().startswith(">>> ") for line in path.read_text(encoding="utf-8").splitlines())
     ]
-    return [name for name in found if name.startswith(_HEAVY) == heavy]
+    return [name for name in names if name.startswith(_HEAVY) == heavy]
 
 
 def check(name: str) -> None:

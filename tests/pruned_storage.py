@@ -61,7 +61,7 @@ class Storage:
         storage.write_text(self.uri(f"runs/{name}/recipe.yaml"), "name: digits")
 
     def plan(self, keep: int) -> list[str]:
-        return [each.name for each in retention.plan(self.root, keep, now=NOW).removals]
+        return [removal.name for removal in retention.plan(self.root, keep, now=NOW).removals]
 
     def prune(self, keep: int) -> None:
         for removal in retention.plan(self.root, keep, now=NOW).removals:

@@ -76,8 +76,8 @@ def commands() -> str:
     parts = ["# Commands\n\nMade from `--help`.\n"]
     for command in COMMANDS:
         # As wide as the program's own help is, which leaves two of 80 columns free; the runner's has all of them.
-        words = [*command.split(), "--help"]
-        help_text = CliRunner().invoke(app, words, prog_name="trainyard", env=plain, terminal_width=78).stdout
+        arguments = [*command.split(), "--help"]
+        help_text = CliRunner().invoke(app, arguments, prog_name="trainyard", env=plain, terminal_width=78).stdout
         text = "\n".join(line.rstrip() for line in help_text.strip().splitlines())
         parts.append(f"## `{f'trainyard {command}'.strip()}`\n\n```\n{text}\n```\n")
     return "\n".join(parts)
@@ -93,13 +93,13 @@ def functions() -> str:
             continue
         parts.append(f"## `ty.{name}`\n\n{_text(offered)}\n")
         for member in sorted(set(dir(offered)) - set(dir(BaseException))):
-            found = inspect.getattr_static(offered, member)
-            if member.startswith("_") or not inspect.getdoc(found) or isinstance(found, classmethod):
+            attribute = inspect.getattr_static(offered, member)
+            if member.startswith("_") or not inspect.getdoc(attribute) or isinstance(attribute, classmethod):
                 continue
-            if isinstance(found, property | cached_property):
-                parts.append(f"**`{member}`** {_text(found)}\n")
-            elif inspect.isfunction(found) and found.__module__.startswith("trainyard"):
-                parts.append(f"**`{member}`**\n\n```\n{_signature(member, found)}\n```\n\n{_text(found)}\n")
+            if isinstance(attribute, property | cached_property):
+                parts.append(f"**`{member}`** {_text(attribute)}\n")
+            elif inspect.isfunction(attribute) and attribute.__module__.startswith("trainyard"):
+                parts.append(f"**`{member}`**\n\n```\n{_signature(member, attribute)}\n```\n\n{_text(attribute)}\n")
     return "\n".join(parts)
 
 
