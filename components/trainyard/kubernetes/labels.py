@@ -20,7 +20,6 @@ INDEX = "batch.kubernetes.io/job-completion-index"
 QUEUE = "kueue.x-k8s.io/queue-name"
 POD_SECURITY = "pod-security.kubernetes.io/enforce"
 HOST = "kubernetes.io/hostname"
-ARCHITECTURE = "kubernetes.io/arch"
 
 KUBEFLOW_RUN = "pipeline/runid"
 WORKFLOW = "workflows.argoproj.io/workflow"
