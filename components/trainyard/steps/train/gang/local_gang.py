@@ -65,7 +65,7 @@ class _LocalGang:
     def train(self) -> None:
         environment = self._environment()
         with ExitStack() as stack:
-            inputs = self._input_processes  # as they are then
+            inputs = self._input_processes  # those that it holds at the end
             stack.callback(lambda: end_programs([process.program for process in inputs.values()], _GRACE_SECONDS))
             stack.callback(lambda: end_programs(self._processes.values(), _GRACE_SECONDS))
             stack.enter_context(on_sigterm(self._stop))
