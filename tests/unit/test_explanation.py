@@ -289,7 +289,6 @@ def test_who_waits_hears_that_a_training_has_fallen_behind_the_plan_once() -> No
 def test_a_pod_killed_for_memory_says_what_it_last_told_of() -> None:
     log = '{"event": "progress", "done": 5, "total": 90, "unit": "steps", "loss": 0.1, "peak_mib": 912}\n'
     assert "and it last told of 912 MiB (5 of 90 steps). Raise pools.gpu-l4" in ended(137, log, "OOMKilled").sentence
-    assert ended(137, log, "OOMKilled").facts["peak_mib"] == "912"
     assert ended(137, log, "OOMKilled").sentence.endswith("limits.memory (and requests), or lower train.batch_size")
 
 

@@ -45,10 +45,10 @@ def follow(runs: KubeflowRuns, run_id: str, pending_limit: float = math.inf) -> 
     return view, view.exit_code
 
 
-def show_steps(view: RunView, troubled_only: bool = False) -> None:
-    """Print a line a step, its earlier attempts below it."""
+def show_troubled_steps(view: RunView) -> None:
+    """Print a line for each step that failed, waits or was tried before, its earlier attempts below it."""
     for step in view.steps:
-        if not troubled_only or step.state in ("failed", "waiting") or step.earlier:
+        if step.state in ("failed", "waiting") or step.earlier:
             typer.echo(_line(step))
             for attempt in step.earlier:
                 typer.echo(f"    before: {attempt}")

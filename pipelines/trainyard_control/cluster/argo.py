@@ -21,7 +21,8 @@ BOUND = (
     "start. Place or compile the pipeline again, for this version sets no such bound, or raise it in set_retry"
 )
 _DEADLINE = "Step exceeded its deadline"  # what the container `wait` wrote that ended the others
-_OUT_OF_TIME = ("Max duration limit exceeded", "Backoff would exceed max duration limit")
+# Why a step was given up for the time that all its attempts had taken together.
+OUT_OF_TIME = ("Max duration limit exceeded", "Backoff would exceed max duration limit")
 
 
 def run_ends(workflow: Manifest) -> str:
@@ -79,11 +80,6 @@ def retried(workflows: Iterable[Manifest]) -> set[str]:
     return names
 
 
-def ran_out_of_time(message: str) -> bool:
-    """Return whether a step was given up for the time that all its attempts had taken together."""
-    return message in _OUT_OF_TIME
-
-
 def node_of(pod: Manifest) -> str:
     """Return the id of the Workflow's node that the pod is, '' for a pod of no Workflow."""
     return str((pod["metadata"].get("annotations") or {}).get(labels.NODE_ID, ""))
@@ -105,12 +101,7 @@ def ended_at_deadline(pod: Manifest) -> bool:
 
 def deadline_sentence(pod: Manifest, run_ends: str) -> str:
     """Return at which deadline Argo ended the pod: its run's, `run_ends`, or that of all attempts of its step."""
-    time = deadline_of(pod)
+    time = variable(pod["spec"], "ARGO_DEADLINE")
     if time == run_ends or not (run_ends or is_retry(pod)):
         return f"was ended at {time}, the deadline of its run. Raise deadline_seconds in the environment"
     return f"was ended by Argo at {time}: {BOUND}"
-
-
-def deadline_of(pod: Manifest) -> str:
-    """Return the time at which Argo ends the pod, '' if it never does."""
-    return variable(pod["spec"], "ARGO_DEADLINE")

@@ -95,16 +95,6 @@ def capacity(spec: Manifest, node: Manifest, pods: Iterable[Manifest]) -> int:
     return max(0, min(int(remaining.get(name, 0) // value) for name, value in asked.items() if value))
 
 
-def takes(node: Manifest, spec: Manifest) -> bool:
-    """Return whether the node's labels and taints let a pod of `spec` land there."""
-    return all(_matches(node, term) for term in _terms(spec)) and not _untolerated(node, spec)
-
-
-def is_open(node: Manifest) -> bool:
-    """Return whether the node is ready and takes new pods."""
-    return not _closed(node)
-
-
 def amount(resource: str, value: float) -> str:
     """Return an amount of a resource as a person writes it: `2.5 cpu`, `15.9 GiB of memory`, `4 google.com/tpu`."""
     if resource in ("memory", "ephemeral-storage"):
@@ -259,7 +249,8 @@ class Nodes:
 def count_nodes(pool: Pool, platform: Platform, nodes: list[Manifest], pods: list[Manifest]) -> Nodes:
     """Return how many of the cluster's `nodes` serve the pool, beside all `pods` that are there."""
     spec = pod_spec(pool, platform)
-    matching = [node for node in nodes if takes(node, spec)]
-    ready = [node for node in matching if is_open(node)]
+    labelled = [node for node in nodes if all(_matches(node, term) for term in _terms(spec))]
+    matching = [node for node in labelled if not _untolerated(node, spec)]
+    ready = [node for node in matching if not _closed(node)]
     room = sum(capacity(spec, node, pods) > 0 for node in ready)
     return Nodes(len(matching), len(ready), room)

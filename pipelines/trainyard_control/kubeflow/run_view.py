@@ -43,7 +43,7 @@ class StepView(Finding):
     def document(self) -> dict[str, Any]:
         """Return the step as JSON has it."""
         fields = asdict(self)
-        return {"name": self.name} | {name: fields[name] for name in fields if name not in ("task", "until", "facts")}
+        return {"name": self.name} | {name: fields[name] for name in fields if name not in ("task", "until")}
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ def explain(
         return
     if not run:
         raise ConfigurationError("name a run, or its id. `trainyard runs list` shows them.")
-    from trainyard_control.cli.follow import show_steps
+    from trainyard_control.cli.follow import show_troubled_steps
     from trainyard_control.kubeflow.runs import KubeflowRuns
 
     runs = KubeflowRuns(loaded)
@@ -37,6 +37,6 @@ def explain(
 
     def show() -> None:
         typer.echo(f"{view.reason.rstrip('.')}.")
-        show_steps(view, troubled_only=True)
+        show_troubled_steps(view)
 
     print_answer(output, view.document(), show)
