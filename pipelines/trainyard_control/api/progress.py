@@ -6,7 +6,6 @@ import json
 import time
 from copy import copy
 from importlib.util import find_spec
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from rich.console import Console
@@ -52,9 +51,7 @@ class Screen:
         self._progress.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._progress.stop()
 
     def step_started(self, step: str) -> None:
@@ -148,9 +145,6 @@ class SweepScreen(TrialScreen):
         one = copy(self)
         one._prefix, one._task, one._first_epoch = f"{trial.number + 1}/{self._count} ", None, None
         return one
-
-    def trial_started(self, trial: Trial) -> None:
-        """Nothing: its line comes when it has ended."""
 
     def trial_sent(self, trial: Trial, run: str, run_id: str, attached: bool) -> None:
         """Say what its run is called."""

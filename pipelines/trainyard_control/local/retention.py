@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -48,11 +47,6 @@ class Pruning:
 
     removals: list[Removal]
     notes: list[str]
-
-    @property
-    def bytes(self) -> int:
-        """Size of all that goes."""
-        return sum(removal.bytes for removal in self.removals)
 
 
 def plan(root: str, keep: int, recipe: str = "", now: datetime | None = None) -> Pruning:
@@ -115,9 +109,9 @@ class _Store:
 
     def plan(self, keep: int) -> Pruning:
         self._measure()
-        unknown = datetime.min.replace(tzinfo=UTC)
+        unknown, stale = datetime.min.replace(tzinfo=UTC), self.now - timedelta(days=RUNNING_DAYS)
         runs = sorted(map(self._run, self.runs), key=lambda run: (run.time or unknown, run.name), reverse=True)
-        running = [run for run in runs if not run.ended and self._may_run(run)]
+        running = [run for run in runs if not run.ended and (run.time is None or run.time > stale)]
         destinations = sorted({self._models, *(run.pushed[0] for run in runs if run.pushed[0])})
         champions = {destination: best for destination in destinations if (best := champion(destination))}
         retained = {run.name for run in [*runs[:keep], *running]}
@@ -178,9 +172,6 @@ class _Store:
     def _models(self) -> str:
         return storage.join(self.root, self.recipe, "models")
 
-    def _may_run(self, run: _Run) -> bool:
-        return run.time is None or self.now - run.time < timedelta(days=RUNNING_DAYS)
-
     def _pushed(self, digests: set[str]) -> set[Output]:
         """Return the outputs of push that pushed a model with one of the `digests`."""
         pushes = {
@@ -197,12 +188,9 @@ class _Store:
             output = todo.pop()
             if output not in reached:
                 reached.add(output)
-                todo += self._inputs(output)
+                made_from = origin.recorded(storage.join(self.root, self.recipe, *output))
+                todo += map(_output, made_from.inputs.values()) if made_from else ()
         return reached
-
-    def _inputs(self, output: Output) -> Iterator[Output]:
-        if made_from := origin.recorded(storage.join(self.root, self.recipe, *output)):
-            yield from map(_output, made_from.inputs.values())
 
 
 def _output(uri: str) -> Output:

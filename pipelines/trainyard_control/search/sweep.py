@@ -10,7 +10,6 @@ import itertools
 import json
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -45,9 +44,6 @@ class SweepListener(Listener, Protocol):
 
     def of(self, trial: Trial) -> Listener:
         """Return the receiver of what happens in `trial`."""
-
-    def trial_started(self, trial: Trial) -> None:
-        """A trial begins, or goes on."""
 
     def trial_ended(self, trial: Trial, best: Trial | None) -> None:
         """The trial is complete, pruned, failed or left out; `best` of all so far."""
@@ -86,7 +82,6 @@ def in_lanes(study: Study, cores: Sequence[frozenset[int] | None], train: Train,
             with timing:
                 trial, drawn = _within_budget(study, *next_trial, lane, inputs)
             if trial.state == "begun":
-                listener.trial_started(trial)
                 trial = train(trial, drawn, lane)
             best = study.end(trial, drawn)
             listener.trial_ended(study.trials[trial.number], best)
@@ -119,17 +114,14 @@ class _Local:
             run = LocalRun(
                 variant, sweep.environment, "", None, listener, folder=folder, cores=lane.cores, stop=lane.stop
             )
-            with self._alone(trial):
+            # Two trials of the same values are kept apart: the second takes what the first trained.
+            with self._equal.setdefault(json.dumps(trial.values, sort_keys=True), threading.Lock()):
                 return trials.train(trial, run, self.preprocessing, on_epoch)
         except TrainyardError as error:
             others = trial.number or sweep.max_parallel > 1
             if error.exit_code not in _MADE_WRONGLY or not others:
                 raise
             return trial.model_copy(update={"state": "failed", "why": str(error)})
-
-    def _alone(self, trial: Trial) -> AbstractContextManager[bool]:
-        """Keep two trials of the same values apart: the second takes what the first trained."""
-        return self._equal.setdefault(json.dumps(trial.values, sort_keys=True), threading.Lock())
 
 
 def _within_budget(
