@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from pydantic import ValidationError
@@ -16,11 +15,11 @@ from trainyard.contract.champion import champion
 from trainyard.contract.document import Part
 from trainyard.errors import ConfigurationError
 from trainyard.storage import storage
-from trainyard_control.local.local_run import Listener, LocalRun
+from trainyard_control.local.local_run import LocalRun
 
 
 class Trial(Part):
-    """A variant that was trained: `values` by key of the recipe, and `text`, the recipe's YAML.
+    """A variant that was trained: `values` by key of the recipe.
 
     metric: the main one, of the best epoch on the eval split; epochs: that of each epoch so far.
     operations: of a training step, for one example. milliseconds: that an answer takes on one core of this machine,
@@ -60,34 +59,6 @@ def epoch_of(event: dict[str, Any]) -> Epoch | None:
         return None
 
 
-@dataclass
-class TrialListener:
-    """Passes on what a trial's run tells; on_epoch may raise `Pruned`."""
-
-    listener: Listener
-    on_epoch: Callable[[Epoch], None]
-
-    def step_started(self, step: str) -> None:
-        """A step begins."""
-        self.listener.step_started(step)
-
-    def step_event(self, step: str, event: dict[str, Any]) -> None:
-        """The step wrote an event."""
-        if step == "train" and event["event"] == "epoch":
-            if (epoch := epoch_of(event)) is None:
-                return
-            self.on_epoch(epoch)
-        self.listener.step_event(step, event)
-
-    def step_ended(self, step: str, seconds: float, reused: bool) -> None:
-        """The step's output is there."""
-        self.listener.step_ended(step, seconds, reused)
-
-    def step_skipped(self, step: str, why: str) -> None:
-        """The step is left out."""
-        self.listener.step_skipped(step, why)
-
-
 def train(trial: Trial, run: LocalRun, preprocessing: threading.Lock, on_epoch: Callable[[Epoch], None]) -> Trial:
     """Return `trial` with what the training of `run` gave.
 
@@ -96,12 +67,13 @@ def train(trial: Trial, run: LocalRun, preprocessing: threading.Lock, on_epoch: 
     """
     epochs: list[float] = []
 
-    def note(epoch: Epoch) -> None:
-        if epoch.epoch > len(epochs):  # a run that goes on tells of the earlier ones again
-            epochs.append(epoch.metric)
-        on_epoch(epoch)
+    def note(step: str, event: dict[str, Any]) -> None:
+        if step == "train" and (epoch := epoch_of(event)):
+            if epoch.epoch > len(epochs):  # a run that goes on tells of the earlier ones again
+                epochs.append(epoch.metric)
+            on_epoch(epoch)
 
-    run.listener, cores = TrialListener(run.listener, note), run.cores
+    run.on_event, cores = note, run.cores
     with preprocessing:
         run.cores = None
         run.preprocess()
