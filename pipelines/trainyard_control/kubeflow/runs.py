@@ -101,9 +101,7 @@ class KubeflowRuns:
     def _findings(self, run: Any, workflows: list[Manifest]) -> list[Finding]:
         pods = run_pods.pods_of_run(self.cluster, str(run.run_id))
         jobs = run_pods.gangs(self.cluster, [*workflows, *pods])
-        purpose = _about(run)
-        expected = purpose.expected if purpose else None
-        findings = run_pods.findings(self.cluster, pods, jobs, expected, workflows)
+        findings = run_pods.findings(self.cluster, pods, jobs, about.of_run(run).expected, workflows)
         return findings + run_pods.uncreated_steps(workflows)
 
     def log(self, run_id: str, step: str, tail: int | None) -> str:
@@ -179,7 +177,7 @@ class KubeflowRuns:
             time.sleep(_POLL_SECONDS)
 
     def _bare(self, run: Any) -> RunView:
-        purpose = _about(run)
+        purpose = about.of_run(run)
         created = run.created_at.astimezone(UTC).isoformat(timespec="seconds") if run.created_at else ""
         end = run.finished_at if run.finished_at and run.finished_at.year > 1970 else None
         last = end or datetime.now(UTC)
@@ -187,8 +185,8 @@ class KubeflowRuns:
             run_id=str(run.run_id),
             name=str(run.display_name),
             state=self._outcome(run),
-            recipe=purpose.recipe if purpose else "–",
-            environment=purpose.environment if purpose else "–",
+            recipe=purpose.recipe,
+            environment=purpose.environment,
             created=created,
             seconds=round((last - run.created_at).total_seconds(), 1) if run.created_at else None,
             error=str(run.error.message) if run.error and run.error.message else "",
@@ -212,22 +210,18 @@ class KubeflowRuns:
 
     def _note(self, run: Any) -> str:
         """Return where `cancel` notes that it ended the run."""
-        purpose = _about(run)
-        return storage.join(
-            self.environment.storage, purpose.recipe if purpose else "–", "runs", str(run.run_id), "cancelled"
-        )
+        return storage.join(self._folder(about.of_run(run).recipe, str(run.run_id)), "cancelled")
+
+    def _folder(self, recipe: str, run_id: str) -> str:
+        return storage.join(self.environment.storage, recipe, "runs", run_id)
 
     def _record(self, view: RunView, run_id: str) -> tuple[dict[str, Any] | None, str]:
         """Return the run's run.json and its folder; None if the storage cannot be read from here."""
-        folder = storage.join(self.environment.storage, view.recipe, "runs", run_id)
+        folder = self._folder(view.recipe, run_id)
         try:
             return storage.read_json(storage.join(folder, "run.json")) or None, folder
         except (TrainyardError, OSError, ValueError):
             return None, folder
-
-
-def _about(run: Any) -> about.About | None:
-    return about.read(run.runtime_config.parameters if run.runtime_config else None)
 
 
 def _forget(heartbeats: set[str]) -> None:

@@ -92,7 +92,7 @@ def packages(sweep: Sweep) -> list[Submission]:
 def _submission(sweep: Sweep, trial: Trial) -> Submission:
     variant, name = sweep.variant(trial.values), f"{sweep.run}-{trial.number + 1}"
     placed = compiled_benchmark(variant, sweep.environment, label=name)
-    what = submission(variant, sweep.environment, placed, name)
+    what = submission(variant.name, sweep.environment, placed, name)
     return replace(what, pipeline=f"trainyard-sweep-{variant.name}")
 
 
