@@ -54,7 +54,7 @@ def help_for(
     observations: list[Observation],
 ) -> str:
     """Return what brings a training of more than a day below one; '' if it takes less."""
-    if candidate.hours is None or candidate.hours.expected < _DAY:
+    if candidate.hours is None or candidate.expected_hours < _DAY:
         return ""
 
     def hours_with(name: Network) -> float | None:
@@ -65,13 +65,14 @@ def help_for(
         except TrainyardError:
             return None
         pools = (row for row in forecasts if row.pool == candidate.pool and row.hours and row.feasible)
-        return next(map(_hours, pools), None)
+        return next((row.expected_hours for row in pools), None)
 
-    times = candidate.hours.expected / _DAY
+    times = candidate.expected_hours / _DAY
     advice = [f"The training on {candidate.pool} would have to be {times:,.1f} times as fast to take less than a day."]
-    faster = min((other for other in others if other.feasible and other.hours), key=_hours, default=candidate)
-    if _hours(faster) < _DAY:
-        advice.append(f"{faster.pool} takes {_hours(faster):.2g} h.")
+    able = [other for other in others if other.feasible and other.hours]
+    faster = min(able, key=lambda other: other.expected_hours, default=candidate)
+    if faster.expected_hours < _DAY:
+        advice.append(f"{faster.pool} takes {faster.expected_hours:.2g} h.")
     for name in reversed(_smaller(recipe)):
         hours = hours_with(name)
         if hours is not None and hours < _DAY:
@@ -83,10 +84,6 @@ def help_for(
         "Part of the data (data.fraction) tells sooner which settings are good; `trainyard learn-curve` what is lost."
     )
     return " ".join(advice)
-
-
-def _hours(candidate: Candidate) -> float:
-    return candidate.hours.expected if candidate.hours else math.inf
 
 
 def _smaller(recipe: Recipe) -> tuple[Network, ...]:

@@ -25,7 +25,8 @@ from trainyard_control.planning import cost, data, scaling
 from trainyard_control.planning.choice import choose, usd
 from trainyard_control.planning.data import DataSummary
 from trainyard_control.planning.history import History, read_history
-from trainyard_control.planning.plan import ADVICE, Candidate, Estimate
+from trainyard_control.planning.learning import Estimate
+from trainyard_control.planning.plan import ADVICE, Candidate
 from trainyard_control.planning.plan import candidates as candidates_of
 from trainyard_control.planning.roofline import ExampleCost
 from trainyard_control.planning.scaling import ScalingForecast
@@ -95,7 +96,7 @@ def plan(
     forecasts = choose(candidates_of(loaded, where, known, work, past.observations), most, budget)
     feasible = [candidate for candidate in forecasts if candidate.feasible and candidate.hours]
     one = next((candidate for candidate in feasible if candidate.chosen), None)
-    one = one or min(feasible, key=lambda row: row.hours.expected if row.hours else math.inf, default=None)
+    one = one or min(feasible, key=lambda row: row.expected_hours, default=None)
     sentences: list[str] = []
     if one is not None:
         sentences = [
