@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from trainyard.errors import ConfigurationError
 from trainyard_control.cli.options import Output
 
 if TYPE_CHECKING:
@@ -43,8 +44,6 @@ def send_and_follow(what: Submission, *, dry_run: bool, wait: bool, pending_limi
 
 
 def _require_kubeflow(what: Submission, wait: bool) -> None:
-    from trainyard.errors import ConfigurationError
-
     if wait and what.environment.target == "vertex":
         raise ConfigurationError("--wait: only runs on Kubeflow are followed. Leave it out.")
 

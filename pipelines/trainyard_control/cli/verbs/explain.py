@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from trainyard.errors import ConfigurationError
 from trainyard_control.cli.answers import print_answer
 from trainyard_control.cli.options import LOCAL, EnvironmentName, Output, OutputFormat
 
@@ -16,7 +17,6 @@ def explain(
     output: OutputFormat = Output.TEXT,
 ) -> None:
     """Say in a sentence why a run waits or failed, and what to do."""
-    from trainyard.errors import ConfigurationError
     from trainyard.spec import environment as environments
 
     loaded = environments.load(environment)

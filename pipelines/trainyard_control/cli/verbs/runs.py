@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trainyard.errors import ConfigurationError
+from trainyard.errors import ConfigurationError, ExitCode
 from trainyard_control.cli.answers import print_answer, write_page
 from trainyard_control.cli.options import LOCAL, DryRun, EnvironmentName, HtmlPage, Output, OutputFormat
 from trainyard_control.cluster.durations import duration_text
@@ -141,7 +141,6 @@ def _local(environment: str) -> str:
 
 def _watch_local(root: str, name: str) -> int:
     """Show the run as it goes on, and return its exit code."""
-    from trainyard.errors import ExitCode
     from trainyard_control.api.progress import Screen
     from trainyard_control.local import journal, local_runs
 

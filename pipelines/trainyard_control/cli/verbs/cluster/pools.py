@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from trainyard.errors import TrainyardError
 from trainyard_control.cli.answers import print_answer
 from trainyard_control.cli.options import LOCAL, EnvironmentName, Output, OutputFormat
 
@@ -28,7 +29,6 @@ def pools(
     output: OutputFormat = Output.TEXT,
 ) -> None:
     """List the pools of an environment, with price and matching nodes; or draft them from a cluster."""
-    from trainyard.errors import TrainyardError
     from trainyard.spec import environment as environments
 
     if from_cluster:
