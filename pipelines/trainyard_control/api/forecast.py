@@ -18,9 +18,8 @@ from trainyard.spec import recipe as recipes
 from trainyard.spec.environment import Environment
 from trainyard.spec.recipe import Recipe
 from trainyard_control.api import day
-from trainyard_control.api.arguments import LOCAL, at_least_one
+from trainyard_control.api.arguments import LOCAL, at_least_one, overrides
 from trainyard_control.api.drawing import as_html, plain_table
-from trainyard_control.api.settings import overrides
 from trainyard_control.planning import cost, data, scaling
 from trainyard_control.planning.choice import choose, usd
 from trainyard_control.planning.data import DataSummary

@@ -11,9 +11,8 @@ from trainyard.errors import ConfigurationError
 from trainyard.graph import PREDICT
 from trainyard.spec import environment as environments
 from trainyard.spec import recipe as recipes
-from trainyard_control.api.arguments import LOCAL, known_step
-from trainyard_control.api.settings import overrides
-from trainyard_control.local import run_names
+from trainyard_control.api.arguments import LOCAL, known_step, overrides
+from trainyard_control.local import local_runs
 
 if TYPE_CHECKING:
     from trainyard.spec.environment import Environment
@@ -155,7 +154,7 @@ def _cluster(environment: str, instead: str) -> Environment:
 
 
 def _run_name(of: str) -> str:
-    return f"{of}-{run_names.new()}"
+    return f"{of}-{local_runs.new_name()}"
 
 
 def send(what: Submission) -> Submitted:

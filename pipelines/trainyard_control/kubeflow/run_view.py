@@ -199,11 +199,6 @@ def _step(findings: list[Finding], now: datetime) -> StepView:
     )
 
 
-def with_outputs(views: tuple[StepView, ...], folders: dict[str, str]) -> tuple[StepView, ...]:
-    """Return the steps with the folders of their outputs."""
-    return tuple(replace(view, output=folders.get(view.name, "")) for view in views)
-
-
 def _order(step: StepView) -> tuple[int, str]:
     task = replace(step.task, worker="")
     return _TASKS.index(task) if task in _TASKS else len(_TASKS), step.name

@@ -20,15 +20,7 @@ from trainyard_control.cluster.explanation import Finding
 from trainyard_control.compiler import about
 from trainyard_control.kubeflow import run_pods
 from trainyard_control.kubeflow.kubeflow_api import KubeflowServer
-from trainyard_control.kubeflow.run_view import (
-    OVER,
-    RunView,
-    StepView,
-    steps,
-    steps_of_tasks,
-    with_outputs,
-    with_podless,
-)
+from trainyard_control.kubeflow.run_view import OVER, RunView, StepView, steps, steps_of_tasks, with_podless
 
 _POLL_SECONDS = 3.0  # chosen: two servers are asked, and a step takes ten seconds at least
 _ENDING = OVER | {"CANCELING"}
@@ -92,9 +84,9 @@ class KubeflowRuns:
             views_by_pod = ()
         # Pods are gone an hour after the run, by Argo's default, and a step that its cache answers has none at all.
         by_task = steps_of_tasks((run.run_details and run.run_details.task_details) or [], now)
-        views_by_pod = with_podless(views_by_pod, by_task)
         record, folder = self._record(view, run_id)
-        views = with_outputs(views_by_pod, (record or {}).get("folders", {}))
+        folders = (record or {}).get("folders", {})
+        views = tuple(replace(step, output=folders.get(step.name, "")) for step in with_podless(views_by_pod, by_task))
         facts = view.facts | ({"folder": folder} if folder else {})
         return replace(view, steps=views, record=record, overdue=overdue, facts=facts)
 

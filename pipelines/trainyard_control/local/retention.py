@@ -15,7 +15,7 @@ from trainyard.errors import ConfigurationError, TransientError, did_you_mean
 from trainyard.graph import OUTPUTS
 from trainyard.storage import storage
 from trainyard.storage.manifest import ATTEMPTS, STAGING
-from trainyard_control.local import run_names
+from trainyard_control.local import local_runs
 
 RUNNING_DAYS = 14  # chosen: twice what the longest step may take by default
 _LOCKS = re.compile(r"\..+\.(lock|lease)")
@@ -160,7 +160,7 @@ class _Store:
         uris = [note["folder"] for note in notes]
         uris += [uri for part in ("folders", "unfinished") for uri in record.get(part, {}).values()]
         times = [text for part in (record, *notes) if (text := part.get("ended") or part.get("time"))]
-        if not times and (begun := run_names.begun(name)):
+        if not times and (begun := local_runs.begun(name)):
             times = [begun]
         time = max(map(datetime.fromisoformat, times), default=None)
         destination, _, version = str((record.get("pushed") or {}).get("path", "")).rpartition("/")

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from trainyard.contract.artifacts.evaluate import Evaluation
 from trainyard.contract.artifacts.gate import Interval
 from trainyard.contract.artifacts.train import Epoch, Training
+from trainyard.contract.document import Document
 from trainyard.errors import ConfigurationError
 from trainyard.quality.page import framed
 from trainyard.spec import plain_yaml
 from trainyard_control.local.local_runs import LocalRunView
 from trainyard_control.search.chart import chart
 from trainyard_control.search.page import page
+
+_Document = TypeVar("_Document", bound=Document)
 
 _MISSING = "–"
 
@@ -92,7 +95,7 @@ def compare(runs: list[LocalRunView]) -> Comparison:
     """
     if len(runs) < 2 or len({run.folder for run in runs}) < len(runs):
         raise ConfigurationError("name two or more runs, each once.")
-    trainings = [_training(run) for run in runs]
+    trainings = [_output(run, "train", Training) for run in runs]
     return Comparison(
         runs,
         list(_settings(runs)),
@@ -120,7 +123,7 @@ def _flattened(value: Any, key: str) -> Iterator[tuple[str, str]]:
 
 
 def _metrics(runs: list[LocalRunView]) -> Iterator[Row]:
-    evaluations = [_evaluation(run) for run in runs]
+    evaluations = [_output(run, "evaluate", Evaluation) for run in runs]
     for name in dict.fromkeys(name for evaluation in evaluations if evaluation for name in evaluation.metrics):
         values = [evaluation.metrics.get(name) if evaluation else None for evaluation in evaluations]
         intervals = [evaluation.intervals.get(name) if evaluation else None for evaluation in evaluations]
@@ -164,11 +167,6 @@ def _exports(runs: list[LocalRunView]) -> Iterator[Row]:
             yield Row(f"{name}, {what}", cells, [False] * len(cells))
 
 
-def _training(run: LocalRunView) -> Training | None:
-    folder = run.record.get("folders", {}).get("train")
-    return Training.read(folder) if folder else None
-
-
-def _evaluation(run: LocalRunView) -> Evaluation | None:
-    folder = run.record.get("folders", {}).get("evaluate")
-    return Evaluation.read(folder) if folder else None
+def _output(run: LocalRunView, step: str, document: type[_Document]) -> _Document | None:
+    folder = run.record.get("folders", {}).get(step)
+    return document.read(folder) if folder else None
