@@ -12,7 +12,7 @@ from typing import Any
 from trainyard.errors import ConfigurationError, InfrastructureError, TrainyardError, TransientError, did_you_mean
 from trainyard.kubernetes import client
 from trainyard.kubernetes.client import JOBS, Manifest
-from trainyard.kubernetes.diagnosis import main_container, task_of
+from trainyard.kubernetes.diagnosis import main_container, name_of, task_of
 from trainyard.spec.environment import Environment
 from trainyard.storage import storage
 from trainyard_control.cluster import argo
@@ -108,7 +108,7 @@ class KubeflowRuns:
                 f"run {run_id}: no pod of step '{step}'. There are: {', '.join(known) or 'none any more'}."
                 f"{did_you_mean(step, known)}"
             )
-        return self.cluster.log(candidates[-1]["metadata"]["name"], main_container(candidates[-1]), tail)
+        return self.cluster.log(name_of(candidates[-1]), main_container(candidates[-1]), tail)
 
     def cancel(self, run_id: str) -> None:
         """The run, its pods and the gangs that it started are gone. Raises `TransientError` if they do not end."""
@@ -123,8 +123,8 @@ class KubeflowRuns:
             heartbeats |= {uri for job in jobs if (uri := run_pods.launcher_heartbeat(job))}
             for job in jobs:
                 if not job["metadata"].get("deletionTimestamp"):
-                    self.cluster.delete(self.cluster.path("jobs", _name(job), JOBS))
-            alive = [_name(pod) for pod in pods if pod["status"].get("phase") not in ("Succeeded", "Failed")]
+                    self.cluster.delete(self.cluster.path("jobs", name_of(job), JOBS))
+            alive = [name_of(pod) for pod in pods if pod["status"].get("phase") not in ("Succeeded", "Failed")]
             state = self._state(run_id)
             if not jobs and not alive and state in OVER:
                 _forget(heartbeats)
@@ -132,7 +132,7 @@ class KubeflowRuns:
                     storage.write_text(self._note(self.server.run(run_id)), datetime.now(UTC).isoformat())
                 return
             if time.monotonic() > deadline:
-                remaining = ", ".join([*alive, *map(_name, jobs)]) or f"the run, which says {state}"
+                remaining = ", ".join([*alive, *map(name_of, jobs)]) or f"the run, which says {state}"
                 raise TransientError(
                     f"run {run_id}: does not end within {_GONE_SECONDS} s: {remaining}. Give the command again."
                 )
@@ -247,7 +247,3 @@ def longest_wait(view: RunView, now: datetime) -> tuple[float, StepView] | None:
         if step.state == "waiting" and step.since
     ]
     return max(waiting, key=lambda wait: wait[0], default=None)
-
-
-def _name(thing: Manifest) -> str:
-    return str(thing["metadata"]["name"])
