@@ -104,7 +104,7 @@ def find(root: str, text: str) -> LocalRunView:
         root = above or "."
     else:
         name, recipe = text, ""
-    known = {run: recipe for recipe in storage.children(root) for run in storage.children(_runs(root, recipe))}
+    known = recipes_by_run(root)
     if name in known and recipe in ("", known[name]):
         return view(root, known[name], name)
     if name in known.values():
@@ -115,6 +115,11 @@ def find(root: str, text: str) -> LocalRunView:
         f"{text[:200]}: no such run in {root}.{near} Name a run, its folder, or a recipe for its newest; the newest "
         f"are: {shown}."
     )
+
+
+def recipes_by_run(root: str) -> dict[str, str]:
+    """Return the recipe of every run below the storage `root`, by the run's name."""
+    return {run: recipe for recipe in storage.children(root) for run in storage.children(_runs(root, recipe))}
 
 
 def view(root: str, recipe: str, name: str) -> LocalRunView:
