@@ -93,13 +93,15 @@ def _on_pools(benchmarks: Benchmarks, dry_run: bool, wait: bool, pending_limit: 
     if dry_run:
         return None
     environment = next(iter(benchmarks.runs.values())).environment
-    measured = collect(benchmarks.recipe, environment, {pool: run.run for pool, run in benchmarks.runs.items()})
-    if measured.missing:
-        missing, again = ", ".join(measured.missing), f"The same command with --name {benchmarks.name}"
-        typer.echo(f"· not measured yet: {missing}. {again} shows it then.", err=True)
+    certificate, missing = collect(
+        benchmarks.recipe, environment, {pool: run.run for pool, run in benchmarks.runs.items()}
+    )
+    if missing:
+        again = f"The same command with --name {benchmarks.name}"
+        typer.echo(f"· not measured yet: {', '.join(missing)}. {again} shows it then.", err=True)
     if code:
         raise typer.Exit(code)
-    return measured.certificate
+    return certificate
 
 
 def _show(certificate: Certificate) -> None:
