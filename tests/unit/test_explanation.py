@@ -125,9 +125,9 @@ def test_a_cancelled_run_that_kubeflow_calls_failed_is_told_from_one_that_failed
 ) -> None:
     kind = environments.load("kind").model_copy(update={"storage": str(tmp_path), "secrets": {}, "variables": {}})
     runs = KubeflowRuns(kind.model_copy(update={"kubeflow": environments.Kubeflow(endpoint="http://127.0.0.1:1")}))
-    runs._cluster = Silent()
+    runs.cluster = Silent()
     workflows = [{"spec": {"activeDeadlineSeconds": deadline}}]
-    runs._cluster.items = lambda *_, **__: workflows  # type: ignore[method-assign]
+    runs.cluster.items = lambda *_, **__: workflows  # type: ignore[method-assign]
     if noted:
         note = tmp_path / "digits/runs/r/cancelled"
         note.parent.mkdir(parents=True)

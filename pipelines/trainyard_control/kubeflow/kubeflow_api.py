@@ -6,6 +6,7 @@ import json
 import os
 import tempfile
 from collections.abc import Callable, Iterator
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -44,7 +45,6 @@ class KubeflowServer:
         self._experiments = kfp_server_api.ExperimentServiceApi(api)
         self._runs = kfp_server_api.RunServiceApi(api)
         self._recurring = kfp_server_api.RecurringRunServiceApi(api)
-        self._namespace: str | None = None
 
     @property
     def host(self) -> str:
@@ -151,12 +151,10 @@ class KubeflowServer:
     def _settings(self) -> Any:
         return self._environment.kubeflow
 
-    @property
+    @cached_property
     def _multi_user_namespace(self) -> str:
         """The namespace of lists: an installation for several users asks for one, others refuse it."""
-        if self._namespace is None:
-            self._namespace = self._environment.namespace if self.multi_user() else ""
-        return self._namespace
+        return self._environment.namespace if self.multi_user() else ""
 
     def _pipeline(self, name: str) -> str:
         """Return the id of the pipeline `name`, made if it is missing."""

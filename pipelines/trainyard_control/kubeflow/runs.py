@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import cached_property
 from typing import Any
 
 from trainyard.errors import ConfigurationError, InfrastructureError, TrainyardError, TransientError, did_you_mean
@@ -39,13 +40,11 @@ class KubeflowRuns:
             )
         self.environment = environment
         self.server = KubeflowServer(environment)
-        self._cluster: client.Cluster | None = None
 
-    @property
+    @cached_property
     def cluster(self) -> client.Cluster:
         """The cluster that the pods are in."""
-        self._cluster = self._cluster or client.connect(self.environment.namespace)
-        return self._cluster
+        return client.connect(self.environment.namespace)
 
     def newest(self, count: int, everything: bool) -> list[RunView]:
         """Return the newest `count` runs, of the environment's experiment or of all; without their steps."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -79,17 +80,10 @@ def fractions(text: str) -> list[float]:
     return shares
 
 
-class CurveListener(Listener, Protocol):
-    """Receives what happens while a learning curve is measured."""
-
-    def point_measured(self, point: CurvePoint) -> None:
-        """One of the trainings is judged."""
-
-
 def measure(
-    name: str, overrides: list[str], shares: list[float], environment: Environment, listener: CurveListener
-) -> list[CurvePoint]:
-    """Train and judge the recipe `name` on each share of its training split, and return what came.
+    name: str, overrides: list[str], shares: list[float], environment: Environment, listener: Listener
+) -> Iterator[CurvePoint]:
+    """Train and judge the recipe `name` on each share of its training split, and yield what came.
 
     Each training takes about as many steps as that on all examples, so that a smaller share is not trained less.
     """
@@ -99,15 +93,12 @@ def measure(
         for share in shares
         for epochs in [max(1, round(recipe.train.epochs / share))]
     ]
-    points = []
     for share, variant in zip(shares, variants, strict=True):
         folder = storage.join(environment.storage, recipe.name, "learning-curve", f"{share:g}")
         run = LocalRun(variant, environment, "", None, listener, folder=folder)
         examples = Examples.read(run.preprocess())
         run.train(None)
-        points.append(_point(share, examples.splits["train"].examples, Evaluation.read(run.evaluate(None))))
-        listener.point_measured(points[-1])
-    return points
+        yield _point(share, examples.splits["train"].examples, Evaluation.read(run.evaluate(None)))
 
 
 def fit(points: list[CurvePoint], seed: int = 1) -> PowerLaw:
