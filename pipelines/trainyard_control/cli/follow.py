@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from trainyard.errors import ExitCode
+from trainyard_control.cluster.durations import duration_text
 
 if TYPE_CHECKING:
     from trainyard_control.kubeflow.run_view import RunView, StepView
@@ -23,7 +24,6 @@ def follow(runs: KubeflowRuns, run_id: str, pending_limit: float = math.inf) -> 
     A step that waits for longer than `pending_limit` seconds ends the run: Kubeflow itself would let it wait for ever.
     Without a limit nothing is ended, whatever comes.
     """
-    from trainyard_control.cluster.durations import duration_text
     from trainyard_control.kubeflow.runs import changes, longest_wait
 
     view = None

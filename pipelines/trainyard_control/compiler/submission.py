@@ -28,11 +28,6 @@ class Submission:
     environment: Environment
     about: About
 
-    @property
-    def experiment(self) -> str:
-        """What the run is filed under."""
-        return self.environment.kubeflow.experiment
-
 
 def submission(recipe: str, environment: Environment, placed: PlacedSpec, run: str) -> Submission:
     """Return the submission of a placed pipeline as the run `run`. Raises `ConfigurationError` for a bad name.

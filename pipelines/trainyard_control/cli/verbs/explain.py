@@ -8,6 +8,7 @@ import typer
 
 from trainyard.errors import ConfigurationError
 from trainyard_control.cli.answers import print_answer
+from trainyard_control.cli.follow import show_troubled_steps
 from trainyard_control.cli.options import LOCAL, EnvironmentName, Output, OutputFormat
 
 
@@ -29,7 +30,6 @@ def explain(
         return
     if not run:
         raise ConfigurationError("name a run, or its id. `trainyard runs list` shows them.")
-    from trainyard_control.cli.follow import show_troubled_steps
     from trainyard_control.kubeflow.runs import KubeflowRuns
 
     runs = KubeflowRuns(loaded)

@@ -9,6 +9,7 @@ import typer
 
 from trainyard.errors import ConfigurationError, ExitCode
 from trainyard_control.cli.answers import print_answer, write_page
+from trainyard_control.cli.follow import follow
 from trainyard_control.cli.options import LOCAL, DryRun, EnvironmentName, HtmlPage, Output, OutputFormat
 from trainyard_control.cluster.durations import duration_text
 
@@ -71,8 +72,6 @@ def watch(
     if root := _local(environment):
         code = _watch_local(root, run)
     else:
-        from trainyard_control.cli.follow import follow
-
         runs = _runs(environment)
         run_id = runs.find(run) if run else next((view.run_id for view in runs.newest(1, False)), "")
         if not run_id:
