@@ -11,13 +11,13 @@ import json
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Protocol
 
 import optuna
 
 from trainyard.contract import keys
 from trainyard.contract.artifacts.evaluate import Evaluation
-from trainyard.contract.artifacts.train import Epoch
 from trainyard.contract.champion import champion
 from trainyard.errors import ConfigurationError, DataError, ExitCode, TrainyardError
 from trainyard.spec import plain_yaml
@@ -100,13 +100,6 @@ class _Local:
 
     def train(self, trial: Trial, drawn: optuna.Trial, lane: Lane) -> Trial:
         """Return the trial as it ended."""
-        reported: set[int] = set()
-
-        def on_epoch(epoch: Epoch) -> None:
-            if epoch.epoch not in reported:  # a training that goes on tells of its first epochs again
-                reported.add(epoch.epoch)
-                self.study.require_promising(drawn, epoch)
-
         sweep = self.study.sweep
         folder, listener = storage.join(sweep.folder, "trials", str(trial.number)), self.listener.of(trial)
         try:
@@ -116,7 +109,7 @@ class _Local:
             )
             # Two trials of the same values are kept apart: the second takes what the first trained.
             with self._equal.setdefault(json.dumps(trial.values, sort_keys=True), threading.Lock()):
-                return trials.train(trial, run, self.preprocessing, on_epoch)
+                return trials.train(trial, run, self.preprocessing, partial(self.study.require_promising, drawn))
         except TrainyardError as error:
             others = trial.number or sweep.max_parallel > 1
             if error.exit_code not in _MADE_WRONGLY or not others:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Literal
 
 from pydantic import ValidationError
@@ -49,29 +49,34 @@ class Pruned(Exception):
     """The trial is left: it would hardly become the best."""
 
 
-def epoch_of(event: dict[str, Any]) -> Epoch | None:
-    """Return the epoch that an event of a training tells of; None if it is another one."""
-    if event.get("event") != "epoch":
-        return None
-    try:
-        return Epoch.model_validate({name: value for name, value in event.items() if name not in ("event", "of")})
-    except ValidationError:  # a recipe's module may print what it likes
-        return None
+def judge_new(epochs: list[Epoch], events: Iterable[dict[str, Any]], judge: Callable[[Epoch], None]) -> None:
+    """Add to `epochs` those that the events of a training tell of, and have `judge` judge each.
+
+    A training that goes on tells of the earlier ones again.
+    """
+    for event in events:
+        if event.get("event") != "epoch":
+            continue
+        try:
+            epoch = Epoch.model_validate({name: value for name, value in event.items() if name not in ("event", "of")})
+        except ValidationError:  # a recipe's module may print what it likes
+            continue
+        if not epochs or epoch.epoch > epochs[-1].epoch:
+            epochs.append(epoch)
+            judge(epoch)
 
 
-def train(trial: Trial, run: LocalRun, preprocessing: threading.Lock, on_epoch: Callable[[Epoch], None]) -> Trial:
-    """Return `trial` with what the training of `run` gave.
+def train(trial: Trial, run: LocalRun, preprocessing: threading.Lock, judge: Callable[[Epoch], None]) -> Trial:
+    """Return `trial` with what the training of `run` gave; `judge` receives each new epoch, and may raise `Pruned`.
 
     Examples and a model that are there already are used; others are made by one trial at a time, on all cores. Raises
     what ends the sweep as well: `Preempted`, Ctrl-C.
     """
-    epochs: list[float] = []
+    epochs: list[Epoch] = []
 
     def note(step: str, event: dict[str, Any]) -> None:
-        if step == "train" and (epoch := epoch_of(event)):
-            if epoch.epoch > len(epochs):  # a run that goes on tells of the earlier ones again
-                epochs.append(epoch.metric)
-            on_epoch(epoch)
+        if step == "train":
+            judge_new(epochs, [event], judge)
 
     run.on_event, cores = note, run.cores
     with preprocessing:
@@ -87,10 +92,11 @@ def train(trial: Trial, run: LocalRun, preprocessing: threading.Lock, on_epoch: 
     return with_training(trial, run.recipe.name, model, Training.read(model))
 
 
-def as_pruned(trial: Trial, epochs: list[float], seconds: float, pruned: Pruned) -> Trial:
-    """Return `trial` as it was left after the metrics `epochs`."""
+def as_pruned(trial: Trial, epochs: list[Epoch], seconds: float, pruned: Pruned) -> Trial:
+    """Return `trial` as it was left after `epochs`."""
+    metrics = [epoch.metric for epoch in epochs]
     return trial.model_copy(
-        update={"state": "pruned", "epochs": epochs, "seconds": round(seconds, 2), "why": str(pruned)}
+        update={"state": "pruned", "epochs": metrics, "seconds": round(seconds, 2), "why": str(pruned)}
     )
 
 
