@@ -31,12 +31,13 @@ def gangs(cluster: Cluster, owners: list[Manifest]) -> list[Manifest]:
     return [job for job in jobs if uids & {owner["uid"] for owner in job["metadata"].get("ownerReferences") or []}]
 
 
-def pods_of_run(cluster: Cluster, run_id: str) -> list[Manifest]:
-    """Return the run's pods, those of its gangs included, oldest first."""
-    own = cluster.items("pods", selector=f"{labels.KUBEFLOW_RUN}={run_id}")
-    for job in gangs(cluster, [*workflows(cluster, run_id), *own]):
-        own += pods_of_job(cluster, name_of(job))
-    return sorted(own, key=lambda pod: str(pod["metadata"]["creationTimestamp"]))
+def of_run(cluster: Cluster, run_id: str) -> tuple[list[Manifest], list[Manifest], list[Manifest]]:
+    """Return the run's pods, those of its gangs included, oldest first; the Jobs of its gangs; and its Workflow."""
+    flows, pods = workflows(cluster, run_id), cluster.items("pods", selector=f"{labels.KUBEFLOW_RUN}={run_id}")
+    jobs = gangs(cluster, [*flows, *pods])
+    for job in jobs:
+        pods += pods_of_job(cluster, name_of(job))
+    return sorted(pods, key=lambda pod: str(pod["metadata"]["creationTimestamp"])), jobs, flows
 
 
 def pods_of_job(cluster: Cluster, job: str) -> list[Manifest]:

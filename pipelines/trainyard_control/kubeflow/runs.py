@@ -12,12 +12,11 @@ from typing import Any
 
 from trainyard.errors import ConfigurationError, InfrastructureError, TrainyardError, TransientError, did_you_mean
 from trainyard.kubernetes import client
-from trainyard.kubernetes.client import JOBS, Manifest
+from trainyard.kubernetes.client import JOBS
 from trainyard.kubernetes.diagnosis import main_container, name_of, task_of
 from trainyard.spec.environment import Environment
 from trainyard.storage import storage
 from trainyard_control.cluster import argo
-from trainyard_control.cluster.explanation import Finding
 from trainyard_control.compiler import about
 from trainyard_control.kubeflow import run_pods
 from trainyard_control.kubeflow.kubeflow_api import KubeflowServer
@@ -77,27 +76,23 @@ class KubeflowRuns:
         view, now = self._bare(run), datetime.now(UTC)
         overdue = None
         try:
-            workflows = run_pods.workflows(self.cluster, run_id)
-            views_by_pod, overdue = steps(self._findings(run, workflows), now), argo.overdue(workflows)
+            pods, jobs, workflows = run_pods.of_run(self.cluster, run_id)
+            findings = run_pods.findings(self.cluster, pods, jobs, about.of_run(run).expected, workflows)
+            findings += run_pods.uncreated_steps(workflows)
+            views_by_pod, overdue = steps(findings, now), argo.overdue(workflows)
         except (ConfigurationError, InfrastructureError):
             views_by_pod = ()
         # Pods are gone an hour after the run, by Argo's default, and a step that its cache answers has none at all.
         by_task = steps_of_tasks((run.run_details and run.run_details.task_details) or [], now)
-        record, folder = self._record(view, run_id)
+        folder = self._folder(view.recipe, run_id)
+        record = self._record(folder)
         folders = (record or {}).get("folders", {})
         views = tuple(replace(step, output=folders.get(step.name, "")) for step in with_podless(views_by_pod, by_task))
-        facts = view.facts | ({"folder": folder} if folder else {})
-        return replace(view, steps=views, record=record, overdue=overdue, facts=facts)
-
-    def _findings(self, run: Any, workflows: list[Manifest]) -> list[Finding]:
-        pods = run_pods.pods_of_run(self.cluster, str(run.run_id))
-        jobs = run_pods.gangs(self.cluster, [*workflows, *pods])
-        findings = run_pods.findings(self.cluster, pods, jobs, about.of_run(run).expected, workflows)
-        return findings + run_pods.uncreated_steps(workflows)
+        return replace(view, steps=views, record=record, overdue=overdue, facts={"folder": folder})
 
     def log(self, run_id: str, step: str, tail: int | None) -> str:
         """Return the newest log of `step`; if it trains in a gang, that of the gang's worker 0."""
-        pods = run_pods.pods_of_run(self.cluster, run_id)
+        pods, _, _ = run_pods.of_run(self.cluster, run_id)
         tasks = [task_of(pod) for pod in pods]
         chief = [pod for pod, task in zip(pods, tasks, strict=True) if task.step == step and task.worker == "0"]
         candidates = chief or [pod for pod, task in zip(pods, tasks, strict=True) if task.name == step]
@@ -116,9 +111,7 @@ class KubeflowRuns:
         heartbeats: set[str] = set()
         while True:
             # Argo kills a launcher without letting it remove its gang, so that is done here.
-            pods = run_pods.pods_of_run(self.cluster, run_id)
-            owners = [*run_pods.workflows(self.cluster, run_id), *pods]
-            jobs = run_pods.gangs(self.cluster, owners)
+            pods, jobs, _ = run_pods.of_run(self.cluster, run_id)
             heartbeats |= {uri for job in jobs if (uri := run_pods.launcher_heartbeat(job))}
             for job in jobs:
                 if not job["metadata"].get("deletionTimestamp"):
@@ -206,13 +199,11 @@ class KubeflowRuns:
     def _folder(self, recipe: str, run_id: str) -> str:
         return storage.join(self.environment.storage, recipe, "runs", run_id)
 
-    def _record(self, view: RunView, run_id: str) -> tuple[dict[str, Any] | None, str]:
-        """Return the run's run.json and its folder; None if the storage cannot be read from here."""
-        folder = self._folder(view.recipe, run_id)
-        try:
-            return storage.read_json(storage.join(folder, "run.json")) or None, folder
-        except (TrainyardError, OSError, ValueError):
-            return None, folder
+    def _record(self, folder: str) -> dict[str, Any] | None:
+        """Return the run.json in the folder of a run, None if it is not there or cannot be read from here."""
+        with suppress(TrainyardError, OSError, ValueError):
+            return storage.read_json(storage.join(folder, "run.json")) or None
+        return None
 
 
 def _forget(heartbeats: set[str]) -> None:
