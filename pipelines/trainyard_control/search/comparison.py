@@ -14,8 +14,7 @@ from trainyard.errors import ConfigurationError
 from trainyard.quality.page import framed
 from trainyard.spec import plain_yaml
 from trainyard_control.local.local_runs import LocalRunView
-from trainyard_control.search.chart import chart
-from trainyard_control.search.page import page
+from trainyard_control.search.chart import chart, page
 
 _Document = TypeVar("_Document", bound=Document)
 

@@ -18,8 +18,7 @@ from trainyard.spec.environment import Environment
 from trainyard.spec.gates import SMALLER_IS_BETTER
 from trainyard.storage import storage
 from trainyard_control.local.local_run import Listener, LocalRun
-from trainyard_control.search.chart import Mark, chart
-from trainyard_control.search.page import page
+from trainyard_control.search.chart import Mark, chart, page
 from trainyard_control.search.space import override
 
 _DRAWS = 2000  # chosen: the ends of an interval of 95 % then rest on 50 draws each

@@ -9,9 +9,8 @@ from trainyard.contract.artifacts.evaluate import Evaluation
 from trainyard.quality.page import framed
 from trainyard.spec.gates import LARGER_MAIN_IS_BETTER, MAIN_METRIC, METRIC_TITLES
 from trainyard.spec.recipe import Recipe
-from trainyard_control.search.chart import Chart, Mark, chart
+from trainyard_control.search.chart import Chart, Mark, chart, page
 from trainyard_control.search.grammar import Grammar
-from trainyard_control.search.page import page
 from trainyard_control.search.space import Dimension
 from trainyard_control.search.trials import Trial
 

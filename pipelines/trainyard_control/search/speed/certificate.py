@@ -11,8 +11,7 @@ from trainyard.contract.artifacts.export import Answer
 from trainyard.contract.artifacts.train import Device, InputSpeed
 from trainyard.contract.document import Part
 from trainyard.quality.page import framed
-from trainyard_control.search.chart import Mark, chart
-from trainyard_control.search.page import page
+from trainyard_control.search.chart import Mark, chart, page
 from trainyard_control.search.speed import input_ceiling, pool_table, scaling_curve
 from trainyard_control.search.speed.speed import Speed
 
