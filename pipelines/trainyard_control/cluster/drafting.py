@@ -92,10 +92,8 @@ def draft(nodes: list[Manifest]) -> str:
 
 
 def _platform(nodes: list[Manifest]) -> Platform:
-    for label, platform in GROUPS.items():
-        if any(label in _labels(node) for node in nodes):
-            return platform
-    return "kubernetes"
+    labels = {label for node in nodes for label in _labels(node)}
+    return next((platform for label, platform in GROUPS.items() if label in labels), "kubernetes")
 
 
 def _groups(nodes: list[Manifest]) -> Iterator[Group]:

@@ -21,6 +21,7 @@ from trainyard.kubernetes.diagnosis import (
     conditions,
     diagnose,
     disruption,
+    name_of,
     one_line,
     task_of,
 )
@@ -191,10 +192,8 @@ def _exited(finding: Finding, end: Exit, evidence: Evidence) -> Finding:
     cause = code.name.lower().replace("_", "-")
     text = one_line(message) or _last_line(log or end.message) or "it said nothing"
     sentence = f"ended with exit code {number} ({cause}): {text.rstrip('.')}. {evidence.again or advice(code)}"
-    return replace(finding, cause=cause, sentence=sentence.rstrip("."), code=code, permanent=code not in _AGAIN)
-
-
-_AGAIN = (ExitCode.TRANSIENT, ExitCode.PEER_LOST, ExitCode.PREEMPTED)
+    permanent = code not in (ExitCode.TRANSIENT, ExitCode.PEER_LOST, ExitCode.PREEMPTED)
+    return replace(finding, cause=cause, sentence=sentence.rstrip("."), code=code, permanent=permanent)
 
 
 def _out_of_memory(finding: Finding, evidence: Evidence, container: str) -> Finding:
@@ -230,11 +229,9 @@ def _disrupted(finding: Finding, diagnosis: Diagnosis) -> Finding:
 
 
 def _node_lost(finding: Finding, evidence: Evidence) -> Finding | None:
-    node = next(
-        (candidate for candidate in evidence.nodes or [] if candidate["metadata"]["name"] == finding.node), None
-    )
     if not finding.node or evidence.nodes is None:
         return None
+    node = next((candidate for candidate in evidence.nodes if name_of(candidate) == finding.node), None)
     if node is None:
         sentence = f"was on {finding.node}, and that node is gone. It is started again if retries are left"
         return replace(finding, cause="node-lost", sentence=sentence)
