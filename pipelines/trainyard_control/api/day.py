@@ -18,19 +18,15 @@ _DAY = CLASSES["hours"]
 
 def trials(candidate: Candidate, deadline: float | None, budget: float | None) -> str:
     """Return how many such trainings fit a deadline (hours) and a budget (USD); '' without limits or a duration."""
-    if candidate.hours is None or (deadline is None and budget is None):
+    if candidate.hours is None:
         return ""
     in_turn = None if deadline is None else math.floor(deadline / max(candidate.hours.expected, 1e-9))
     paid = None if budget is None or not candidate.cost_usd else math.floor(budget / candidate.cost_usd)
-    if 0 in (in_turn, paid):
-        return ""  # the pool's own line says by how much it misses the limits
+    if 0 in (in_turn, paid) or (in_turn is None and paid is None):
+        return ""  # of a missed limit the pool's own line says by how much
     where = f"on {candidate.pool}"
     if paid is None:
-        return (
-            ""
-            if in_turn is None
-            else f"A sweep of {in_turn:,} such trainings {where}, one after the other, fits {deadline:g} h."
-        )
+        return f"A sweep of {in_turn:,} such trainings {where}, one after the other, fits {deadline:g} h."
     if in_turn is None:
         return f"A sweep of {paid:,} such trainings {where} fits {budget:g} USD."
     if paid <= in_turn:

@@ -69,11 +69,11 @@ def factor(hardware: str, model: str, observations: Iterable[Observation]) -> Es
 def past_errors(model: str, hardware: str, observations: Sequence[Observation]) -> list[float]:
     """Return, oldest first, the relative error of the speed predicted before each run of the model."""
     ordered = sorted(observations, key=lambda observation: observation.finished)
-    errors = []
-    for index, observation in enumerate(ordered):
-        if (observation.model, observation.hardware) == (model, hardware):
-            errors.append(observation.ratio / factor(hardware, model, ordered[:index]).expected - 1)
-    return errors
+    return [
+        observation.ratio / factor(hardware, model, ordered[:index]).expected - 1
+        for index, observation in enumerate(ordered)
+        if (observation.model, observation.hardware) == (model, hardware)
+    ]
 
 
 def _prior(hardware: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -108,10 +109,8 @@ def _costs(result: Result, done: list[Trial], metric: str) -> Iterator[Chart]:
 
 def _history(result: Result, done: list[Trial], metric: str) -> Chart:
     marks = [Mark(trial.number + 1, trial.metric or 0, _title(trial), trial is result.best) for trial in done]
-    best, line = [], []
-    for mark in marks:
-        best.append(mark.y)
-        line.append((mark.x, (max if result.larger_is_better else min)(best)))
+    best = itertools.accumulate((mark.y for mark in marks), max if result.larger_is_better else min)
+    line = [(mark.x, value) for mark, value in zip(marks, best, strict=True)]
     return chart("The search", ("trial", metric), marks, {"": line})
 
 
