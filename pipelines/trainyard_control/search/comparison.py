@@ -56,20 +56,12 @@ class Comparison:
 
     def page(self) -> str:
         """Return the comparison as a page of HTML."""
-        names = self.names
-        curves = dict(zip(names, self.curves, strict=True))
+        names, titles = self.names, {"eval_loss": "Eval loss", "train_loss": "Training loss", "metric": "Eval metric"}
+        curves = {name: curve for name, curve in zip(names, self.curves, strict=True) if curve}
         charts = []
-        for title, attribute in (
-            ("Eval loss", "eval_loss"),
-            ("Training loss", "train_loss"),
-            ("Eval metric", "metric"),
-        ):
-            lines = {
-                name: [(epoch.epoch, getattr(epoch, attribute)) for epoch in curve] for name, curve in curves.items()
-            }
-            drawn = {name: line for name, line in lines.items() if line}
-            if drawn:
-                charts.append(chart(title, ("epoch", title.lower()), [], drawn))
+        for key, title in titles.items() if curves else ():
+            lines = {name: [(epoch.epoch, getattr(epoch, key)) for epoch in curve] for name, curve in curves.items()}
+            charts.append(chart(title, ("epoch", title.lower()), [], lines))
         parts = [("setting", self.settings), ("metric, test split", self.metrics)]
         parts += [("training", self.training), ("exported file", self.exports)]
         tables = [([title, *names], [[row.name, *row.cells] for row in rows]) for title, rows in parts if rows]
