@@ -166,10 +166,9 @@ def curve_page(name: str, points: list[CurvePoint], law: PowerLaw, text: str, er
     ]
     first, last = points[0].examples, 4 * points[-1].examples
     along = [first * (last / first) ** (step / _DRAWN) for step in range(_DRAWN + 1)]
-    drawn = [law.error(examples) for examples in along]
-    band = [(x, low) for x, (_, low, _) in zip(along, drawn, strict=True)]
-    band += [(x, high) for x, (_, _, high) in reversed(list(zip(along, drawn, strict=True)))]
-    line = [(x, value) for x, (value, _, _) in zip(along, drawn, strict=True)]
+    drawn = [(examples, *law.error(examples)) for examples in along]
+    band = [(x, low) for x, _, low, _ in drawn] + [(x, high) for x, _, _, high in reversed(drawn)]
+    line = [(x, value) for x, value, _, _ in drawn]
     curve = chart("Error and examples", ("training examples", error), marks, {"": line}, band, log_x=True, log_y=True)
     head = ["share", "examples", error, "95 %, from", "to"]
     rows = [
