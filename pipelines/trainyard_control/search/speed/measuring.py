@@ -213,6 +213,7 @@ def of_model(model: keras.Model, quick: bool, listener: SpeedListener) -> Certif
             listener.setting_skipped(*measured)
             continue
         rate = sum(measured.rates) / len(measured.rates)
+        tflops, peak = rate * work.flops_per_example / 1e12, published_tflops(names[measured.device], "float32")
         speed = Speed(
             setting=step_speed.setting_name(measured.device, measured.batch_size, measured.xla),
             values={},
@@ -221,9 +222,9 @@ def of_model(model: keras.Model, quick: bool, listener: SpeedListener) -> Certif
             low=round(min(measured.rates), 2),
             high=round(max(measured.rates), 2),
             input_examples_per_second=round(rate, 2),
-            tflops=float(f"{rate * work.flops_per_example / 1e12:.4g}"),
+            tflops=float(f"{tflops:.4g}"),
             peak_share=None,
-            published_share=_share(rate * work.flops_per_example / 1e12, names[measured.device]),
+            published_share=round(tflops / peak, 4) if peak else None,
             first_step_seconds=round(measured.first_step_seconds, 2),
         )
         speeds.append(speed)
@@ -251,11 +252,6 @@ def of_model(model: keras.Model, quick: bool, listener: SpeedListener) -> Certif
         answers=answers,
     )
     return signed(certificate)
-
-
-def _share(tflops: float, product: str) -> float | None:
-    published = published_tflops(product, "float32")
-    return round(tflops / published, 4) if published else None
 
 
 def epoch_rate(training: Training) -> float:
