@@ -32,11 +32,10 @@ def known_step(name: str | None) -> str | None:
     return name
 
 
-def at_least_one(name: str, count: int | None) -> int | None:
-    """Return a count. Raises `ConfigurationError` below 1."""
+def at_least_one(name: str, count: int | None) -> None:
+    """Raise `ConfigurationError` for a count below 1."""
     if count is not None and count < 1:
         raise ConfigurationError(f"{name} {count}: is below 1. Write a whole number from 1 on.")
-    return count
 
 
 def overrides(set_: Sequence[str], settings: Mapping[str, Any]) -> list[str]:

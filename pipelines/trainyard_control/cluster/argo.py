@@ -37,8 +37,7 @@ def run_ends(workflow: Manifest) -> str:
 def overdue(workflows: Iterable[Manifest]) -> int | None:
     """Return the deadline in seconds of a run that Argo ended for having reached it, None for any other run."""
     for workflow in workflows:
-        seconds = workflow["spec"].get("activeDeadlineSeconds")
-        status = workflow.get("status", {})
+        seconds, status = workflow["spec"].get("activeDeadlineSeconds"), workflow.get("status", {})
         if seconds and status.get("phase") in ("Failed", "Error"):
             lasted = seconds_between(str(status.get("startedAt") or ""), str(status.get("finishedAt") or ""))
             if lasted is not None and lasted >= seconds:
@@ -72,11 +71,9 @@ def retried(workflows: Iterable[Manifest]) -> set[str]:
     names = set()
     for workflow in workflows:
         nodes = workflow.get("status", {}).get("nodes") or {}
-        for node in nodes.values():
-            last = (node.get("children") or [""])[-1]
-            over = nodes.get(last, {}).get("phase") in ("Failed", "Error")
-            if node.get("type") == "Retry" and node.get("phase") == "Running" and over:
-                names.add(last)
+        going_on = [node for node in nodes.values() if node.get("type") == "Retry" and node.get("phase") == "Running"]
+        last_attempts = {(node.get("children") or [""])[-1] for node in going_on}
+        names |= {name for name in last_attempts if nodes.get(name, {}).get("phase") in ("Failed", "Error")}
     return names
 
 
