@@ -69,8 +69,9 @@ def help_for(
     faster = min(able, key=lambda other: other.expected_hours, default=candidate)
     if faster.expected_hours < _DAY:
         advice.append(f"{faster.pool} takes {faster.expected_hours:.2g} h.")
-    for name in reversed(_smaller(recipe)):
-        hours = hours_with(name)
+    pictures = recipe.data.is_image and recipe.model.name is not None
+    for name in reversed(LADDERS["efficient"]) if pictures else ():
+        hours = hours_with(name) if name != recipe.model.name else None
         if hours is not None and hours < _DAY:
             advice.append(
                 f"On {candidate.pool} {name} would take {hours:.2g} h; `trainyard sweep --ladder` compares networks."
@@ -80,10 +81,3 @@ def help_for(
         "Part of the data (data.fraction) tells sooner which settings are good; `trainyard learn-curve` what is lost."
     )
     return " ".join(advice)
-
-
-def _smaller(recipe: Recipe) -> tuple[Network, ...]:
-    """Return the networks of images to compare that are not the recipe's own, the cheapest first."""
-    if not recipe.data.is_image or recipe.model.name is None:
-        return ()
-    return tuple(name for name in LADDERS["efficient"] if name != recipe.model.name)

@@ -55,5 +55,4 @@ def show_troubled_steps(view: RunView) -> None:
 
 
 def _line(step: StepView) -> str:
-    """Return what is to be said of a step in one line."""
     return f"{_MARKS[step.state]} {step.name.ljust(10)}  {step.sentence}"
