@@ -14,7 +14,7 @@ from trainyard.errors import ExitCode
 from trainyard.kubernetes.client import connect
 from trainyard.steps.train.gang.pods.job import worker_job
 from trainyard_control.cluster.explanation import Finding
-from trainyard_control.kubeflow.run_pods import findings, gangs, pods_of_job, pods_of_run
+from trainyard_control.kubeflow.run_pods import findings, gangs, of_run, pods_of_job
 
 pytestmark = pytest.mark.cluster
 
@@ -202,7 +202,7 @@ def test_a_runs_pods_are_those_with_its_label_and_those_of_the_gang_they_started
     cluster = connect(namespace.name)
 
     def running() -> bool:
-        found = findings(cluster, pods_of_run(cluster, "1234"), [])
+        found = findings(cluster, of_run(cluster, "1234")[0], [])
         return {each.name for each in found if each.cause == "running"} == {"train", "train worker 0", "train worker 1"}
 
     until(running)

@@ -125,9 +125,9 @@ def test_a_cancelled_run_that_kubeflow_calls_failed_is_told_from_one_that_failed
 ) -> None:
     kind = environments.load("kind").model_copy(update={"storage": str(tmp_path), "secrets": {}, "variables": {}})
     runs = KubeflowRuns(kind.model_copy(update={"kubeflow": environments.Kubeflow(endpoint="http://127.0.0.1:1")}))
-    runs._cluster = Silent()
+    runs.cluster = Silent()
     workflows = [{"spec": {"activeDeadlineSeconds": deadline}}]
-    runs._cluster.items = lambda *_, **__: workflows  # type: ignore[method-assign]
+    runs.cluster.items = lambda *_, **__: workflows  # type: ignore[method-assign]
     if noted:
         note = tmp_path / "digits/runs/r/cancelled"
         note.parent.mkdir(parents=True)
@@ -289,7 +289,6 @@ def test_who_waits_hears_that_a_training_has_fallen_behind_the_plan_once() -> No
 def test_a_pod_killed_for_memory_says_what_it_last_told_of() -> None:
     log = '{"event": "progress", "done": 5, "total": 90, "unit": "steps", "loss": 0.1, "peak_mib": 912}\n'
     assert "and it last told of 912 MiB (5 of 90 steps). Raise pools.gpu-l4" in ended(137, log, "OOMKilled").sentence
-    assert ended(137, log, "OOMKilled").facts["peak_mib"] == "912"
     assert ended(137, log, "OOMKilled").sentence.endswith("limits.memory (and requests), or lower train.batch_size")
 
 

@@ -228,15 +228,17 @@ def _meaning(node: object) -> str:
 def _version(names: tuple[str, ...], variant: str) -> str:
     """Return the version of the first of `names` that the image `variant` pins, else that is here, else ''."""
     pins = _pins(variant) if variant else {}
-    for name in names:
-        if name in pins:
-            return pins[name]
-    for name in names:
-        try:
-            return importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return ""
+    pinned = [pins.get(name, "") for name in names]
+    return next(filter(None, [*pinned, *map(_installed, names)]), "")
+
+
+@cache
+def _installed(name: str) -> str:
+    """Return the version of the distribution `name` that is here, else ''. To look reads files; a key asks for ten."""
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
 
 
 @cache

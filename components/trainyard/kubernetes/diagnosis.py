@@ -128,11 +128,16 @@ def conditions(thing: Manifest, status: str = "True") -> dict[str, Manifest]:
     return {condition["type"]: condition for condition in every if condition["status"] == status}
 
 
+def name_of(thing: Manifest) -> str:
+    """Return the name of an object of the API."""
+    return str(thing["metadata"]["name"])
+
+
 def task_of(thing: Manifest) -> PodTask:
     """Return what a pod or a Job works for; a driver of Kubeflow is `driver`."""
     own = thing["metadata"].get("labels", {})
     if (step := own.get(labels.STEP)) is None:
-        name = str(thing["metadata"]["name"])
+        name = name_of(thing)
         return PodTask("driver" if "driver" in name else name)
     return PodTask(str(step), use=str(own.get(labels.USE, "")), worker=str(own.get(labels.INDEX, "")))
 

@@ -43,7 +43,7 @@ class StepView(Finding):
     def document(self) -> dict[str, Any]:
         """Return the step as JSON has it."""
         fields = asdict(self)
-        return {"name": self.name} | {name: fields[name] for name in fields if name not in ("task", "until", "facts")}
+        return {"name": self.name} | {name: fields[name] for name in fields if name not in ("task", "until")}
 
 
 @dataclass(frozen=True)
@@ -197,11 +197,6 @@ def _step(findings: list[Finding], now: datetime) -> StepView:
         attempts=len(findings),
         earlier=tuple(f"{finding.pod} {finding.sentence}" for finding in findings[:-1] if finding.state == "failed"),
     )
-
-
-def with_outputs(views: tuple[StepView, ...], folders: dict[str, str]) -> tuple[StepView, ...]:
-    """Return the steps with the folders of their outputs."""
-    return tuple(replace(view, output=folders.get(view.name, "")) for view in views)
 
 
 def _order(step: StepView) -> tuple[int, str]:
