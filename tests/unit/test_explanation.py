@@ -339,6 +339,14 @@ def test_a_step_is_shown_by_its_newest_pod_with_the_earlier_ones_below() -> None
     assert views[1].earlier[0].startswith("p1 was evicted")
 
 
+def test_input_workers_stand_beside_the_step_that_they_feed() -> None:
+    feeding = pod("f", step="train")
+    feeding["metadata"]["labels"] |= {"trainyard/use": "input", "batch.kubernetes.io/job-completion-index": "0"}
+    pods = [pod("e", step="evaluate"), feeding, pod("t", step="train")]
+    views = steps([explain(Evidence(own)) for own in pods], datetime(2026, 1, 1, 0, 3, tzinfo=UTC))
+    assert [view.name for view in views] == ["train", "train input worker 0", "evaluate"]
+
+
 def test_the_two_checks_of_a_run_for_drift_are_told_apart_and_in_their_order() -> None:
     now = datetime(2026, 1, 1, 0, 3, tzinfo=UTC)
     second = pod("q", step="check")

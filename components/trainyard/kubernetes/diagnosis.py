@@ -87,7 +87,7 @@ class Diagnosis:
 
 @dataclass(frozen=True)
 class PodTask:
-    """What a pod works for: `train`, worker 1 of `train`, or the second task of `check` in one run."""
+    """What a pod works for: `train`, worker 1 of `train` or of its input, or the second task of `check` in one run."""
 
     step: str
     use: str = ""
@@ -95,8 +95,8 @@ class PodTask:
 
     @property
     def name(self) -> str:
-        """Such as `train`, `train worker 1` or `check 2`."""
-        return self.step + (f" worker {self.worker}" if self.worker else f" {self.use}" if self.use else "")
+        """Such as `train`, `train worker 1`, `train input worker 1` or `check 2`."""
+        return self.step + (f" {self.use}" if self.use else "") + (f" worker {self.worker}" if self.worker else "")
 
 
 def diagnose(pod: Manifest) -> Diagnosis:

@@ -25,10 +25,10 @@ def workflows(cluster: Cluster, run_id: str) -> list[Manifest]:
 
 
 def gangs(cluster: Cluster, owners: list[Manifest]) -> list[Manifest]:
-    """Return the Jobs that belong to any of `owners`."""
-    uids = {owner["metadata"]["uid"] for owner in owners}
+    """Return the Jobs that belong to any of `owners`, and those of the input workers that belong to these."""
     jobs = cluster.items("jobs", selector=f"{labels.APPLICATION}=trainyard", group=JOBS)
-    return [job for job in jobs if uids & {owner["uid"] for owner in job["metadata"].get("ownerReferences") or []}]
+    own = _owned(jobs, owners)
+    return own + _owned(jobs, own)
 
 
 def of_run(cluster: Cluster, run_id: str) -> tuple[list[Manifest], list[Manifest], list[Manifest]]:
@@ -38,6 +38,11 @@ def of_run(cluster: Cluster, run_id: str) -> tuple[list[Manifest], list[Manifest
     for job in jobs:
         pods += pods_of_job(cluster, name_of(job))
     return sorted(pods, key=lambda pod: str(pod["metadata"]["creationTimestamp"])), jobs, flows
+
+
+def _owned(jobs: list[Manifest], owners: list[Manifest]) -> list[Manifest]:
+    uids = {owner["metadata"]["uid"] for owner in owners}
+    return [job for job in jobs if uids & {owner["uid"] for owner in job["metadata"].get("ownerReferences") or []}]
 
 
 def pods_of_job(cluster: Cluster, job: str) -> list[Manifest]:

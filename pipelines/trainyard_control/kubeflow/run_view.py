@@ -201,6 +201,8 @@ def _step(findings: list[Finding], now: datetime) -> StepView:
 
 def _order(step: StepView) -> tuple[int, str]:
     task = replace(step.task, worker="")
+    if task not in _TASKS:  # input workers stand beside the step that they feed
+        task = replace(task, use="")
     return _TASKS.index(task) if task in _TASKS else len(_TASKS), step.name
 
 

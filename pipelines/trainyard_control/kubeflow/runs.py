@@ -13,7 +13,7 @@ from typing import Any
 from trainyard.errors import ConfigurationError, InfrastructureError, TrainyardError, TransientError, did_you_mean
 from trainyard.kubernetes import client
 from trainyard.kubernetes.client import JOBS
-from trainyard.kubernetes.diagnosis import main_container, name_of, task_of
+from trainyard.kubernetes.diagnosis import PodTask, main_container, name_of, task_of
 from trainyard.spec.environment import Environment
 from trainyard.storage import storage
 from trainyard_control.cluster import argo
@@ -94,7 +94,7 @@ class KubeflowRuns:
         """Return the newest log of `step`; if it trains in a gang, that of the gang's worker 0."""
         pods, _, _ = run_pods.of_run(self.cluster, run_id)
         tasks = [task_of(pod) for pod in pods]
-        chief = [pod for pod, task in zip(pods, tasks, strict=True) if task.step == step and task.worker == "0"]
+        chief = [pod for pod, task in zip(pods, tasks, strict=True) if task == PodTask(step, worker="0")]
         candidates = chief or [pod for pod, task in zip(pods, tasks, strict=True) if task.name == step]
         if not candidates:
             known = sorted({task.name for task in tasks} - {"driver"})

@@ -84,7 +84,9 @@ def watch(
 @app.command("logs")
 def logs(
     run: _Run,
-    step: Annotated[str, typer.Argument(help="Name of the step, such as train, or 'train worker 1'.")],
+    step: Annotated[
+        str, typer.Argument(help="Name of the step, such as train, 'train worker 1' or 'train input worker 0'.")
+    ],
     environment: EnvironmentName = LOCAL,
     tail: Annotated[int | None, typer.Option("--tail", min=1, help="Only the last lines.")] = None,
 ) -> None:

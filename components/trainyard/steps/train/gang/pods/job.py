@@ -98,9 +98,9 @@ def worker_job(gang: Gang, owner: Owner | None = None) -> Manifest:
         "podReplacementPolicy": "Failed",
         "podFailurePolicy": {"rules": _failure_rules()},
         "suspend": bool(gang.pool.queue),
-        "template": {"metadata": {"labels": _labels(gang)}, "spec": _pod(gang)},
+        "template": {"metadata": {"labels": _task_labels(gang)}, "spec": _pod(gang)},
     }
-    own = _labels(gang) | ({labels.QUEUE: gang.pool.queue} if gang.pool.queue else {})
+    own = _task_labels(gang) | ({labels.QUEUE: gang.pool.queue} if gang.pool.queue else {})
     metadata: Manifest = {"name": gang.name, "labels": own}
     metadata["annotations"] = {labels.RUN: gang.run, labels.PLAN: _digest(spec)}
     if owner is not None:
@@ -245,6 +245,10 @@ def _environment(gang: Gang) -> list[Manifest]:
 
 def _labels(gang: Gang) -> dict[str, str]:
     return {**labels.of_step(gang.step), labels.INSTANCE: gang.name}
+
+
+def _task_labels(gang: Gang) -> dict[str, str]:
+    return _labels(gang) | ({labels.USE: labels.INPUT} if gang.feeds else {})
 
 
 def _reference(owner: Owner) -> Manifest:
