@@ -96,7 +96,8 @@ class S3(ObjectStore):
             ("If-Match", {"IfMatch": '"00000000000000000000000000000000"'}),
         ):
             try:
-                self.retried(name, "write", partial(self._put_again, name, content, condition))
+                put_again = partial(_client().put_object, Bucket=self.bucket, Key=name, Body=content, **condition)
+                self.retried(name, "write", put_again)
             except Changed:
                 continue
             raise InfrastructureError(
@@ -104,9 +105,6 @@ class S3(ObjectStore):
                 "overwrite each other. Use a server that knows conditional writes (Amazon's, MinIO, SeaweedFS)."
             )
         self._trusted = True
-
-    def _put_again(self, name: str, content: bytes, condition: dict[str, str]) -> None:
-        _client().put_object(Bucket=self.bucket, Key=name, Body=content, **condition)
 
     def _upload(self, name: str, path: Path, file: File) -> None:
         size = max(PART_BYTES, -(-file.bytes // _MOST_PARTS))

@@ -240,7 +240,7 @@ def read_at_most(stream: IO[bytes], limit: int) -> bytes | None:
 def read_text(path: str, limit: int = 64 << 20) -> str | None:
     """Return the text of the file at `path`, or None if there is none. Raises `DataError` if it is no such text."""
     try:
-        if is_bucket(path) and not bucket_source.list_objects(path).objects:
+        if is_bucket(path) and not bucket_source.list_objects(path)[1]:
             return None
         with open_file(path) as stream:
             content = read_at_most(stream, limit)
