@@ -24,9 +24,8 @@ from trainyard.steps.predict.reading.source import find_source
 from trainyard.steps.predict.reading.tables import read_rows
 from trainyard.steps.preprocess.readers.files import Files, find_files
 from trainyard.steps.preprocess.readers.records import BadSource, Record, record_batch
-from trainyard.steps.preprocess.readers.tf_examples import read_tf_batches, read_tf_examples
+from trainyard.steps.preprocess.readers.tf_examples import read_records, read_tf_batches, read_tf_examples
 from trainyard.steps.preprocess.readers.tfds import Dataset, read_dataset
-from trainyard.steps.preprocess.readers.tfrecord import read_records
 from trainyard.storage.tfrecord import masked
 
 

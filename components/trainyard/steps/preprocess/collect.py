@@ -37,7 +37,8 @@ from trainyard.steps.preprocess.facts.near_duplicates import with_looks
 from trainyard.steps.preprocess.facts.summary import SplitSummary, Summary
 from trainyard.steps.preprocess.parts import BUCKETS, PartFile, PartWriter, buckets, fixed_bytes
 from trainyard.steps.preprocess.readers.files import WHOLE, FilePiece, Files
-from trainyard.steps.preprocess.readers.sources import Fatal, Reader, pieces
+from trainyard.steps.preprocess.readers.records import BadSource
+from trainyard.steps.preprocess.readers.sources import Reader, pieces
 from trainyard.steps.preprocess.readers.tfds import Dataset
 from trainyard.steps.preprocess.split import assign, assign_rows, draw
 from trainyard.steps.preprocess.work import Work
@@ -230,8 +231,8 @@ class _Collect(_Do[_Task]):
     def _rows(self, task: _Task, result: _Result) -> Iterator[_SplitRows]:
         recipe = self._recipe
         for item in self._reader.read(task.paths, task.piece):
-            if isinstance(item, Fatal):
-                result.fatal.append(item.sentence)
+            if isinstance(item, BadSource):
+                result.fatal.append(str(item))
             elif isinstance(item, Quarantined):
                 result.bad.append(item)
             else:
