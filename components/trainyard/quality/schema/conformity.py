@@ -110,7 +110,7 @@ def check_rows(schema: TableSchema | PictureSchema, rows: Rows) -> Conformity:
 def anomalies(schema: TableSchema | PictureSchema, conformity: Conformity) -> list[Anomaly]:
     """Return in which ways all rows together do not fit, by the order of the schema's columns, or []."""
     listed = [
-        Anomaly(column=name, reason="absent", expected="a column", received=f"none in {file}", rows=0, such_as=[])
+        Anomaly(column=name, reason="absent", expected="a column", received=f"none in {file}")
         for name, file in conformity.absent.items()
     ]
     listed += [
@@ -119,22 +119,22 @@ def anomalies(schema: TableSchema | PictureSchema, conformity: Conformity) -> li
             reason="unknown_column",
             expected="no column besides those of the schema",
             received=f"one in {file}",
-            rows=0,
-            such_as=[],
         )
         for name, file in conformity.others.items()
     ]
-    for name, reason, misfit in _sorted(schema, conformity):
-        listed.append(
-            Anomaly(
-                column=name,
-                reason=reason,
-                expected=_expected(schema, name, reason),
-                received=misfit.such_as[0][2],
-                rows=misfit.rows,
-                such_as=[f"{_name(cell)} {cell[2]}" for cell in misfit.such_as],
-            )
+    order = list(schema.columns) if isinstance(schema, TableSchema) else ["class", "size"]
+    listed += [
+        Anomaly(
+            column=name,
+            reason=reason,
+            expected=_expected(schema, name, reason),
+            received=misfit.such_as[0][2],
+            rows=misfit.rows,
+            such_as=[f"{_name(cell)} {cell[2]}" for cell in misfit.such_as],
         )
+        for name in sorted(conformity.misfits, key=order.index)
+        for reason, misfit in sorted(conformity.misfits[name].items())
+    ]
     if isinstance(schema, TableSchema):
         listed += _missing(schema, conformity)
     return listed
@@ -230,7 +230,6 @@ def _missing(schema: TableSchema, conformity: Conformity) -> list[Anomaly]:
             expected=f"a value in all rows but {column.max_missing:.2%}",
             received=f"{conformity.missing[name] / rows:.2%} missing",
             rows=conformity.missing[name],
-            such_as=[],
         )
         for name, column in schema.columns.items()
         if conformity.missing.get(name, 0) > column.max_missing * conformity.rows
@@ -251,16 +250,6 @@ def _expected(schema: TableSchema | PictureSchema, name: str, reason: str) -> st
     if isinstance(column, TextColumn):
         return f"a text of at most {column.max_length} characters"
     return {"date": "a day YYYY-MM-DD", "integer": "a whole number"}.get(column.type, "a number")
-
-
-def _sorted(schema: TableSchema | PictureSchema, conformity: Conformity) -> list[tuple[str, str, Misfit]]:
-    """Return (column, reason, misfit) in the order of the schema's columns."""
-    order = list(schema.columns) if isinstance(schema, TableSchema) else ["class", "size"]
-    return [
-        (name, reason, conformity.misfits[name][reason])
-        for name in sorted(conformity.misfits, key=order.index)
-        for reason in sorted(conformity.misfits[name])
-    ]
 
 
 def _day(text: str) -> int:
