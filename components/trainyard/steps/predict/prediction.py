@@ -15,7 +15,7 @@ from trainyard.errors import DataError
 from trainyard.events import stderr_hidden
 from trainyard.quality.arrow import forgo_pandas
 from trainyard.steps.predict.pushed_model import PushedModel
-from trainyard.steps.predict.reading.batches import InputBatch, Items, Rejected
+from trainyard.steps.predict.reading.batches import Items, Rejected
 from trainyard.steps.predict.reading.inputs import items_of, source_items
 from trainyard.steps.predict.reading.source import InputFiles, find_source
 from trainyard.steps.predict.results import Receiver, Results, Table, rejected_file
@@ -125,15 +125,11 @@ def answer_all(items: Items, served: ServedModel, results: Receiver, report: Cal
             if isinstance(item, Rejected):
                 results.reject(item)
                 continue
-            waiting.append(asking.submit(_answers, served, item))
+            waiting.append(asking.submit(served.answer, item))
             if len(waiting) == _IN_FLIGHT:
                 take()
         while waiting:
             take()
-
-
-def _answers(served: ServedModel, batch: InputBatch) -> list[Answers | Rejected]:
-    return list(served.answer(batch))
 
 
 class _Reporter:

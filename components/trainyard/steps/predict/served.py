@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,25 +33,23 @@ class ServedModel:
         self._output = "prediction" if model.labels is None else "probabilities"
         self._pictures = model.channels is not None
 
-    def answer(self, batch: InputBatch) -> Iterator[Answers | Rejected]:
-        """Yield the answers for the batch, and the inputs that have none."""
+    def answer(self, batch: InputBatch) -> list[Answers | Rejected]:
+        """Return the answers for the batch, and the inputs that have none."""
         try:
             outputs = self._serve(batch)
         except (tf.errors.InvalidArgumentError, tf.errors.UnimplementedError) as error:
             if len(batch) == 1:
                 reason = "truncated_image" if self._pictures else "refused_by_the_model"
-                yield Rejected(batch.keys[0].as_py(), reason, _why(error.message))
-                return
-            for half in batch.halves():
-                yield from self.answer(half)
-            return
+                return [Rejected(batch.keys[0].as_py(), reason, _why(error.message))]
+            return [answer for half in batch.halves() for answer in self.answer(half)]
         finite = np.asarray(np.isfinite(outputs.reshape(len(outputs), -1)).all(axis=1), np.bool_)
-        for row in np.flatnonzero(~finite).tolist():
-            yield Rejected(batch.keys[row].as_py(), "not_a_number", "the model gives NaN or infinity")
-        if finite.all():
-            yield Answers(batch.keys, outputs)
-        elif finite.any():
-            yield Answers(batch.keys.filter(pa.array(finite)), outputs[finite])
+        answers: list[Answers | Rejected] = [
+            Rejected(batch.keys[row].as_py(), "not_a_number", "the model gives NaN or infinity")
+            for row in np.flatnonzero(~finite).tolist()
+        ]
+        if finite.any():
+            answers.append(Answers(batch.keys.filter(pa.array(finite)), outputs[finite]))
+        return answers
 
     def _serve(self, batch: InputBatch) -> Array:
         serve = self._loaded.signatures["serving_default"]  # through `_loaded`, for it keeps the variables alive
