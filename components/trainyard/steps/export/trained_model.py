@@ -46,7 +46,7 @@ def _export(recipe: Recipe, examples: str, model: str, output: Path) -> None:
     network = trained.load(model)
     float32 = trained.in_float32(network)
     _write(recipe, folder, model, network, float32, output)
-    lite = [output / _PATHS[format] for format in _formats(recipe) if format.startswith("litert")]
+    lite = [output / _PATHS[format] for format in recipe.export.formats if format.startswith("litert")]
     device.write(recipe, folder.document, examples, lite, output)
     shutil.copyfile(storage.join(examples, Statistics.file), output / Statistics.file)
     events.emit("exported", formats=",".join(recipe.export.formats), seconds=round(time.monotonic() - start, 2))
@@ -55,21 +55,17 @@ def _export(recipe: Recipe, examples: str, model: str, output: Path) -> None:
     document = folder.document
     reference = _keras_predictor(network, document)
     exact = reference if float32 is network else _keras_predictor(float32, document)
-    candidates = [_candidate(format, output / _PATHS[format], document) for format in _formats(recipe)]
+    candidates = [_candidate(format, output / _PATHS[format], document) for format in recipe.export.formats]
     measured = parity.measure(candidates, reference, exact, folder)
     verdict = gate.judge(measured, recipe.task, recipe.export.max_accuracy_drop)
     events.emit("compared", verdict=verdict.verdict, seconds=round(time.monotonic() - start, 2))
     Exports(exports=[file.export for file in measured], gate=verdict).write(output)
 
 
-def _formats(recipe: Recipe) -> list[Format]:
-    return list(dict.fromkeys(recipe.export.formats))
-
-
 def _write(
     recipe: Recipe, folder: ExampleFolder, model: str, network: keras.Model, float32: keras.Model, output: Path
 ) -> None:
-    formats = _formats(recipe)
+    formats = recipe.export.formats
     converter: LiteConverter | None = None
     for done, format in enumerate(formats):
         events.progress(done, len(formats), "files", format=format)
