@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -131,14 +130,11 @@ def _is_number(column: pa.Array) -> bool:
 def _rejected(
     name: str, row: int, arrays: dict[str, pa.Array], typed: dict[str, tuple[Any, Mask]], model: PushedModel
 ) -> Rejected:
-    details = list(_details(row, arrays, typed, model))
+    expected = {"string": "a day YYYY-MM-DD", "float32": "a number", "int64": "a whole number"}
+    details = (
+        f"'{feature.name}': {expected[feature.dtype]} is expected, "
+        f"{str(arrays[feature.name][row].as_py())[:40]!r} was found"
+        for feature in model.inputs
+        if typed[feature.name][1][row]
+    )
     return Rejected(name, "mistyped_value", "; ".join(details)[:_SHOWN])
-
-
-def _details(
-    row: int, arrays: dict[str, pa.Array], typed: dict[str, tuple[Any, Mask]], model: PushedModel
-) -> Iterator[str]:
-    for feature in model.inputs:
-        if typed[feature.name][1][row]:
-            expected = {"string": "a day YYYY-MM-DD", "float32": "a number", "int64": "a whole number"}[feature.dtype]
-            yield f"'{feature.name}': {expected} is expected, {str(arrays[feature.name][row].as_py())[:40]!r} was found"

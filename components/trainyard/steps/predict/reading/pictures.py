@@ -106,15 +106,12 @@ def _of_files(source: InputFiles, channels: int) -> Iterator[_Picture]:
     with ThreadPoolExecutor(_READERS) as readers:
         waiting: deque[Future[list[_Picture]]] = deque()
         for start in range(0, len(source.files), _FILES):
-            waiting.append(readers.submit(_read_all, source, source.files[start : start + _FILES], channels))
+            files = source.files[start : start + _FILES]
+            waiting.append(readers.submit(lambda files: [_read(source, file, channels) for file in files], files))
             if len(waiting) == _AHEAD:
                 yield from waiting.popleft().result()
         while waiting:
             yield from waiting.popleft().result()
-
-
-def _read_all(source: InputFiles, files: list[SourceFile], channels: int) -> list[_Picture]:
-    return [_read(source, file, channels) for file in files]
 
 
 def _read(source: InputFiles, file: SourceFile, channels: int) -> _Picture:

@@ -89,7 +89,7 @@ def _parquet(source: InputFiles, file: SourceFile, model: PushedModel, key: str 
     required = {key, *(feature.name for feature in model.inputs)}
     done = 0
     try:
-        with seekable_file(source.name(file)) as path, parquet.ParquetFile(path) as opened:
+        with seekable_file(source.path_of(file.name)) as path, parquet.ParquetFile(path) as opened:
             names = opened.schema_arrow.names
             require_columns(names, model, key, file.name)  # before the others are left out
             for columns in opened.iter_batches(ROWS, columns=[name for name in names if name in required]):
