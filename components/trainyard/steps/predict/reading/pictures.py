@@ -159,7 +159,7 @@ def _image_of(record: bytes) -> bytes | str:
 
 def _is_plain(image: Image.Image) -> bool:
     as_stored = image.mode in KEPT_MODES.get(image.format or "", ()) and getattr(image, "n_frames", 1) == 1
-    return as_stored and (image.format == "PNG" or image.getexif().get(ORIENTATION, 1) == 1)
+    return as_stored and image.getexif().get(ORIENTATION, 1) == 1
 
 
 def _as_png(image: Image.Image, channels: int) -> bytes:
