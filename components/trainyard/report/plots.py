@@ -118,7 +118,7 @@ def _metric(training: Training, examples: Examples | None) -> Figure:
     epochs = [epoch.epoch for epoch in training.history]
     rate = [epoch.learning_rate for epoch in training.history]
     lines = [_line(epochs, [epoch.metric for epoch in training.history], f"eval {name}", "@second")]
-    axis = {}
+    axis: Figure = {}
     if any(rate):  # as above
         lines.append(_line(epochs, rate, "learning rate", "@muted", yaxis="y2", line={"width": 1.5, "dash": "dot"}))
         axis["yaxis2"] = {

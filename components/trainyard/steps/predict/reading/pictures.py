@@ -14,6 +14,7 @@ import pyarrow as pa
 from google.protobuf.message import DecodeError
 from PIL import Image, ImageOps, UnidentifiedImageError
 
+from trainyard.batches import batched
 from trainyard.contract.pictures import BROKEN, FORMATS, KEPT_MODES, ORIENTATION
 from trainyard.spec.recipe import Data
 from trainyard.steps.predict.reading.batches import InputBatch, Items, Rejected
@@ -55,19 +56,8 @@ def read_all(sources: Iterable[InputFiles], channels: int) -> Items:
 
 def batches(pictures: Iterable[_Picture]) -> Items:
     """Yield pictures in batches, and those that are set aside."""
-    pending: list[tuple[str, bytes]] = []
-    pending_bytes = 0
-    for picture in pictures:
-        if isinstance(picture, Rejected):
-            yield picture
-            continue
-        if pending and (len(pending) == PICTURES or pending_bytes + len(picture[1]) > _BATCH_BYTES):
-            yield _batch(pending)
-            pending, pending_bytes = [], 0
-        pending.append(picture)
-        pending_bytes += len(picture[1])
-    if pending:
-        yield _batch(pending)
+    for batch in batched(pictures, tuple, lambda picture: len(picture[1]), PICTURES, _BATCH_BYTES):
+        yield _batch(batch) if isinstance(batch, list) else batch
 
 
 def checked(key: str, encoded: bytes, channels: int) -> _Picture:

@@ -13,6 +13,7 @@ import tensorflow as tf
 from google.protobuf.message import DecodeError
 from tfx_bsl.coders.example_coder import ExamplesToRecordBatchDecoder
 
+from trainyard.batches import batched
 from trainyard.contract.artifacts.preprocess import Quarantined
 from trainyard.quality.tables.cells import number_texts
 from trainyard.spec.recipe import Recipe
@@ -43,7 +44,7 @@ def read_tf_batches(
         yield from in_batches(_items(examples, recipe, dataset), recipe.data)
     else:
         judge = _Judge(recipe, dataset)
-        for group in _grouped(examples):
+        for group in batched(examples, _Example, _bytes, MOST_ROWS, _GROUP_BYTES):
             yield from judge.items(group)
 
 
@@ -81,19 +82,8 @@ def read_records(stream: IO[bytes], name: str, limit: int) -> Iterator[bytes | B
         raise BadSource(f"{name}: {error}") from error
 
 
-def _grouped(examples: Iterable[_Example]) -> Iterator[list[_Example]]:
-    """Yield the examples in groups of at most `MOST_ROWS`, and of one or `_GROUP_BYTES`."""
-    group: list[_Example] = []
-    group_bytes = 0
-    for example in examples:
-        size = 0 if isinstance(example.serialized, BadRecord) else len(example.serialized)
-        if group and (len(group) == MOST_ROWS or group_bytes + size > _GROUP_BYTES):
-            yield group
-            group, group_bytes = [], 0
-        group.append(example)
-        group_bytes += size
-    if group:
-        yield group
+def _bytes(example: _Example) -> int:
+    return 0 if isinstance(example.serialized, BadRecord) else len(example.serialized)
 
 
 class _Judge:
