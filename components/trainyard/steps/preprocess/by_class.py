@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from trainyard.batches import batched
+from trainyard.contract.batches import batched
 from trainyard.contract.document import SPLITS, Split
 from trainyard.spec.tables.columns import SplitRows
 from trainyard.steps.preprocess.parts import PartFile, fixed_bytes

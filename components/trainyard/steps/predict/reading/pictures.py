@@ -14,7 +14,7 @@ import pyarrow as pa
 from google.protobuf.message import DecodeError
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from trainyard.batches import batched
+from trainyard.contract.batches import batched
 from trainyard.contract.pictures import BROKEN, FORMATS, KEPT_MODES, ORIENTATION
 from trainyard.spec.recipe import Data
 from trainyard.steps.predict.reading.batches import InputBatch, Items, Rejected

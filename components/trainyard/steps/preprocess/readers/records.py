@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import pyarrow as pa
 
-from trainyard.batches import batched
+from trainyard.contract.batches import batched
 from trainyard.spec.recipe import Data
 from trainyard.spec.tables.columns import Category, Date, Numeric, Text
 

@@ -13,8 +13,8 @@ import tensorflow as tf
 from google.protobuf.message import DecodeError
 from tfx_bsl.coders.example_coder import ExamplesToRecordBatchDecoder
 
-from trainyard.batches import batched
 from trainyard.contract.artifacts.preprocess import Quarantined
+from trainyard.contract.batches import batched
 from trainyard.quality.tables.cells import number_texts
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.preprocess.readers.files import image_limit, open_file, too_many_bytes
