@@ -117,7 +117,7 @@ def answer_all(items: Items, served: ServedModel, results: Receiver, report: Cal
             if isinstance(answer, Rejected):
                 results.reject(answer)
             else:
-                results.add(answer.keys, answer.outputs)
+                results.add(*answer)
         report(results)
 
     with ThreadPoolExecutor(1) as asking:

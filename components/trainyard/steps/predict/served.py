@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -15,13 +14,8 @@ from trainyard.steps.predict.pushed_model import PushedModel
 from trainyard.steps.predict.reading.batches import Array, InputBatch, Rejected
 from trainyard.storage import storage
 
-
-@dataclass(frozen=True)
-class Answers:
-    """What the model gave for the inputs `keys` (n,): probabilities (n, classes), or predictions (n,), float32."""
-
-    keys: pa.Array
-    outputs: Array
+Answers = tuple[pa.Array, Array]
+"""The keys (n,) of inputs, and what the model gave: probabilities (n, classes), or predictions (n,), float32."""
 
 
 class ServedModel:
@@ -48,7 +42,7 @@ class ServedModel:
             for row in np.flatnonzero(~finite).tolist()
         ]
         if finite.any():
-            answers.append(Answers(batch.keys.filter(pa.array(finite)), outputs[finite]))
+            answers.append((batch.keys.filter(pa.array(finite)), outputs[finite]))
         return answers
 
     def _serve(self, batch: InputBatch) -> Array:
