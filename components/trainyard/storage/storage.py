@@ -17,12 +17,11 @@ from trainyard.errors import ConfigurationError
 from trainyard.storage import folders
 from trainyard.storage.buckets.objects import deadline
 from trainyard.storage.file_stream import FileStream
-from trainyard.storage.manifest import ATTEMPTS, MANIFEST, SCHEMA_VERSION, File, Manifest, adopt, measure
+from trainyard.storage.manifest import ATTEMPTS, MANIFEST, File, Manifest, adopt, measure
 from trainyard.uris import BUCKETS, is_bucket, scheme
 
 __all__ = [
     "MANIFEST",
-    "SCHEMA_VERSION",
     "File",
     "FileStream",
     "Manifest",

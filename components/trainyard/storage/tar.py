@@ -224,10 +224,8 @@ class _Walk:
 
     def broken(self, why: str) -> Member:
         """Return a last member that says that the archive cannot be read further."""
-        self.is_over = True
         after = f"after {self._last}" if self._last else "at its beginning"
-        detail = f"{why}, {after}; what follows is not read"
-        return Member(self._last, self._at, self._at, 0, "broken_archive", detail)
+        return self._last_member("broken_archive", f"{why}, {after}; what follows is not read")
 
     def _member(self, info: tarfile.TarInfo, name: str, header: int, size: int) -> Member | None:
         """Return the member of this header, None of a folder, and go on to the next one."""
@@ -246,16 +244,12 @@ class _Walk:
         return Member(self._last if reason else clean, header, at, size, reason, detail)
 
     def _cut(self) -> Member:
-        self.is_over = True
         after = f"in or after {self._last}" if self._last else "at its beginning"
-        return Member(
-            self._last,
-            self._at,
-            self._at,
-            0,
-            "truncated_archive",
-            f"ends {after}, without its mark; the rest is missing",
-        )
+        return self._last_member("truncated_archive", f"ends {after}, without its mark; the rest is missing")
+
+    def _last_member(self, reason: str, detail: str) -> Member:
+        self.is_over = True
+        return Member(self._last, self._at, self._at, 0, reason, detail)
 
     def _read(self, size: int) -> bytes:
         if self._end is not None:
