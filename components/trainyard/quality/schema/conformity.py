@@ -142,43 +142,28 @@ def anomalies(schema: TableSchema | PictureSchema, conformity: Conformity) -> li
 
 def _check_column(result: Conformity, name: str, column: Column, rows: Rows) -> None:
     parsed = cells(rows.columns[name])
-    if isinstance(column, NumberColumn):
-        missing, wrong = _is_in(pc.utf8_lower(parsed.texts), MISSING), _wrong_numbers(column, parsed)
-    else:
-        missing = _is_in(parsed.texts, [""])
-        wrong = _wrong_days(column, parsed) if isinstance(column, DateColumn) else _wrong_texts(column, parsed)
+    missing = _is_in(pc.utf8_lower(parsed.texts), MISSING if isinstance(column, NumberColumn) else [""])
     result.missing[name] = int(missing.sum())
-    for reason, mask in wrong.items():
+    for reason, mask in _wrong(column, parsed).items():
         _note(result, (name, reason), mask & ~missing, lambda index: parsed.texts[index].as_py(), rows)
 
 
-def _wrong_numbers(column: NumberColumn, parsed: Cells) -> dict[str, Mask]:
-    numbers = parsed.numbers
-    wrong = {"type": np.isnan(numbers)}
-    if column.type == "integer":
-        wrong["type"] = wrong["type"] | (numbers != np.floor(numbers))
-    if column.min is not None:
-        wrong["min"] = numbers < column.min
-    if column.max is not None:
-        wrong["max"] = numbers > column.max
-    return wrong
-
-
-def _wrong_days(column: DateColumn, parsed: Cells) -> dict[str, Mask]:
-    wrong = {"type": np.isnan(parsed.days)}
-    if column.min is not None:
-        wrong["min"] = parsed.days < _day(column.min)
-    if column.max is not None:
-        wrong["max"] = parsed.days > _day(column.max)
-    return wrong
-
-
-def _wrong_texts(column: CategoryColumn | TextColumn, parsed: Cells) -> dict[str, Mask]:
+def _wrong(column: Column, parsed: Cells) -> dict[str, Mask]:
+    """Return which cells do not fit, by reason; missing ones may be among them."""
     if isinstance(column, CategoryColumn):
         return {"values": ~_is_in(parsed.texts, column.values)}
-    if column.max_length is None:
-        return {}
-    return {"max_length": np.asarray(pc.utf8_length(parsed.texts)) > column.max_length}
+    if isinstance(column, TextColumn):
+        most = column.max_length
+        return {} if most is None else {"max_length": np.asarray(pc.utf8_length(parsed.texts)) > most}
+    values = parsed.days if isinstance(column, DateColumn) else parsed.numbers
+    wrong = {"type": np.isnan(values)}
+    if column.type == "integer":
+        wrong["type"] = wrong["type"] | (values != np.floor(values))
+    if column.min is not None:
+        wrong["min"] = values < _number(column.min)
+    if column.max is not None:
+        wrong["max"] = values > _number(column.max)
+    return wrong
 
 
 def _check_pictures(schema: PictureSchema, rows: Rows) -> Conformity:
@@ -252,5 +237,5 @@ def _expected(schema: TableSchema | PictureSchema, name: str, reason: str) -> st
     return {"date": "a day YYYY-MM-DD", "integer": "a whole number"}.get(column.type, "a number")
 
 
-def _day(text: str) -> int:
-    return (datetime.date.fromisoformat(text) - _EPOCH).days
+def _number(bound: float | str) -> float:
+    return (datetime.date.fromisoformat(bound) - _EPOCH).days if isinstance(bound, str) else bound
