@@ -199,7 +199,7 @@ def test_a_missing_tfds_shard_or_description_is_refused(tmp_path):
     shards = [[example(image=png(1), label=1)], [example(image=png(2), label=0)]]
     files = tfds_folder(tmp_path / "pets", shards, [1, 1])
     with pytest.raises(DataError, match=r"1 shards found, dataset_info.json counts 2"):
-        read_dataset(TFDS.data, Files(files.root, files.paths[:1]))
+        read_dataset(TFDS.data, Files(files.root, dict.fromkeys(files.paths[:1], ("", 0))))
     with pytest.raises(DataError, match=r"no feature 'lable'. It has: image, label. Did you mean 'label'?"):
         read_dataset(TFDS.data.model_copy(update={"label": "lable"}), files)
     (tmp_path / "pets" / "features.json").unlink()

@@ -270,15 +270,14 @@ def _tasks(recipe: Recipe, files: Files, dataset: Dataset | None) -> dict[str, _
     loose = [path for path in files.paths if not is_alone(path)]
     ends = [end for end, path in enumerate(loose, 1) if end == len(loose) or _ends_task(path)]
     tasks = [_Task(loose[start:end]) for start, end in zip([0, *ends], ends, strict=False)]
-    alone = [(path, size) for path, size in zip(files.paths, files.sizes, strict=True) if is_alone(path)]
+    alone = [(path, size) for path, (_, size) in files.states.items() if is_alone(path)]
     tasks += [_Task([path], piece) for path, size in alone for piece in pieces(path, size, recipe.data)]
-    states = dict(zip(files.paths, files.states, strict=True))
     about: object = dataclasses.asdict(dataset) if dataset else None
     if files.official:
         official = json.dumps(dataclasses.asdict(files.official), sort_keys=True)
         about = [about, hashlib.sha256(official.encode()).hexdigest()]
     described = (
-        [about, dataclasses.astuple(task.piece), [(files.name(path), states[path]) for path in task.paths]]
+        [about, dataclasses.astuple(task.piece), [(files.name(path), files.states[path][0]) for path in task.paths]]
         for task in tasks
     )
     return dict(zip(digests(recipe, described), tasks, strict=True))

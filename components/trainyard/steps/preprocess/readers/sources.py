@@ -45,7 +45,7 @@ class Reader:
 
     def __init__(self, recipe: Recipe, files: Files, dataset: Dataset | None) -> None:
         self._recipe = recipe
-        self._root = replace(files, paths=[], states=[], sizes=[], bad=(), ignored=())
+        self._root = replace(files, states={}, bad=(), ignored=())
         self._dataset = dataset
 
     def read(
