@@ -65,7 +65,8 @@ class PartFile(Part):
         """Yield all rows, or those of `split`, sorted by split and order key."""
         for name in [split] if split else SPLITS:
             if self.rows[name]:
-                yield from self._read(work, self.pieces[name])
+                pieces = self.pieces[name]
+                yield from opened(work.buffers([_range(self.name, pieces)])[0], pieces)
 
     def light_batches(self, work: Work, split: Split | None = None) -> Iterator[pa.RecordBatch]:
         """Yield as `batches`, with the columns that the step looks at, all but features and measures.
@@ -88,9 +89,6 @@ class PartFile(Part):
         pieces = self.pieces[split]
         first = [piece.bucket for piece in pieces]
         return pieces[max(0, bisect_left(first, low) - 1) : bisect_left(first, high)]
-
-    def _read(self, work: Work, pieces: list[StreamPiece]) -> Iterator[pa.RecordBatch]:
-        yield from opened(work.buffers([_range(self.name, pieces)])[0], pieces)
 
 
 class PartWriter:

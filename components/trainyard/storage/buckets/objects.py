@@ -68,6 +68,9 @@ class Changed(Exception):
     """The object is not in the version that the write was made for."""
 
 
+_PLAIN: dict[Kind, type[Exception]] = {Kind.MISSING: Missing, Kind.CHANGED: Changed, Kind.PAST_END: PastEnd}
+
+
 @dataclass(frozen=True)
 class Object:
     """One object: its name in the bucket, its size, and the store's checksum of its content (CRC32C or ETag)."""
@@ -213,12 +216,8 @@ class ObjectStore(ABC):
 
     def _error(self, fault: StoreFault, name: str, verb: str, seconds: float) -> Exception:
         where = f"{self.root}/{name}"
-        if fault.kind is Kind.MISSING:
-            return Missing(fault.reason)
-        if fault.kind is Kind.CHANGED:
-            return Changed(fault.reason)
-        if fault.kind is Kind.PAST_END:
-            return PastEnd(fault.reason)
+        if plain := _PLAIN.get(fault.kind):
+            return plain(fault.reason)
         if fault.kind is Kind.NO_BUCKET:
             return self._no_bucket(fault.reason)
         if fault.kind is Kind.REFUSED:
