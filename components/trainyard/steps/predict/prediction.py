@@ -59,7 +59,7 @@ def predict(model: PushedModel, path: str, out: Path, key: str | None, progress:
     done = time.monotonic()
     rejected = results.reasons.total()
     if not results.predicted:
-        raise DataError(_nothing(source.path, results))
+        raise DataError(nothing(source.path, results.reasons, results.first))
     return PredictionSummary(
         model=model.folder,
         input=path,
@@ -96,7 +96,7 @@ class Predictor:
         results = Table(self.model)
         answer_all(itertools.chain(first, items), self._served, results, lambda _: None)
         if not results.predicted:
-            raise DataError(_nothing("predict", results))
+            raise DataError(nothing("predict", results.reasons, results.first))
         return results
 
 
@@ -145,11 +145,6 @@ class _Reporter:
         if time.monotonic() - self._at > _PROGRESS_SECONDS:
             self._at = time.monotonic()
             self._progress(results.predicted + results.reasons.total(), self._total, self._unit)
-
-
-def _nothing(where: str, results: Receiver) -> str:
-    first = results.first
-    return nothing(where, results.reasons, f"{first.key}: {first.detail}" if first else "")
 
 
 def nothing(where: str, reasons: Counter[str], first: str) -> str:

@@ -94,11 +94,11 @@ class Form:
 
 
 class Receiver:
-    """Where the answers to inputs go. predicted, reasons: how many so far; first: the first that was rejected."""
+    """Where the answers to inputs go. predicted, reasons: how many so far; first: which was rejected first, and why."""
 
     def __init__(self, model: PushedModel) -> None:
         self.predicted, self.reasons = 0, Counter[str]()
-        self.first: Rejected | None = None
+        self.first = ""
         self._form = Form(model)
 
     def add(self, keys: pa.Array, outputs: Array) -> None:
@@ -107,7 +107,7 @@ class Receiver:
 
     def reject(self, item: Rejected) -> None:
         """Take and count what has no prediction."""
-        self.first = self.first or item
+        self.first = self.first or f"{item.key}: {item.detail}"
         self.reasons[item.reason] += 1
 
 
