@@ -18,7 +18,7 @@ from trainyard.contract.artifacts.export import Exports
 from trainyard.contract.artifacts.preprocess import Examples
 from trainyard.contract.statistics.drift import Statistics
 from trainyard.data import trained
-from trainyard.data.examples import ExampleFolder, load_transform, open_examples, reading
+from trainyard.data.examples import ExampleFolder, load_transform, open_examples
 from trainyard.spec.recipe import Format, Recipe
 from trainyard.steps.export import device, gate, parity, signature
 from trainyard.steps.export.lite import LiteConverter, LiteModel
@@ -36,11 +36,6 @@ _PATHS: dict[Format, str] = {
 
 def export_trained(recipe: Recipe, examples: str, model: str, output: Path) -> None:
     """Write what `run` writes of a model that was trained on the examples."""
-    with reading(examples):
-        _export(recipe, examples, model, output)
-
-
-def _export(recipe: Recipe, examples: str, model: str, output: Path) -> None:
     start = time.monotonic()
     folder = open_examples(examples)
     network = trained.load(model)
