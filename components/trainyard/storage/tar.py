@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import IO
 
 from trainyard.errors import DataError
-from trainyard.storage.source_stream import open_file
+from trainyard.storage.source_stream import open_file, unreadable
 from trainyard.uris import is_bucket
 
 BLOCK = 512
@@ -89,9 +89,7 @@ def look(path: str, size: int, most: int | None = None) -> Look:
             share = None if most is None else max(1, (most - len(outer)) // max(1, len(archives)))
             inner = {member.at: _look_inside(stream, path, member, share, farthest) for member in archives}
     except (OSError, EOFError, zlib.error) as error:
-        raise DataError(
-            f"{path}: cannot be read ({error}). Check its permissions, or copy it again from its origin."
-        ) from error
+        raise unreadable(path, error) from error
     looks = [inner.get(member.at) or Look([member], 1, True) for member in outer]
     count = sum(look.count for look in looks) * (1 if all_of_it else _times(outer, 0, size))
     seen = [member for look in looks for member in look.members]

@@ -35,6 +35,7 @@ from trainyard.steps.preprocess.readers.tf_examples import read_tf_batches
 from trainyard.steps.preprocess.readers.tfds import Dataset
 from trainyard.storage import tar
 from trainyard.storage.buckets import bucket_source
+from trainyard.storage.source_stream import unreadable
 from trainyard.storage.tar import as_folder, is_archive
 
 _Item = TypeVar("_Item")
@@ -79,9 +80,7 @@ class Reader:
         except (BadSource, DataError) as error:
             yield BadSource(str(error))
         except (OSError, EOFError, zlib.error, gzip.BadGzipFile) as error:
-            yield BadSource(
-                f"{name}: cannot be read ({error}). Check its permissions, or copy it again from its origin."
-            )
+            yield BadSource(str(unreadable(name, error)))
         if counts:
             progress.count("files")
 
