@@ -168,7 +168,10 @@ def _listed(data: Data, path: str) -> Files:
     chosen = [file for file in source.files if not source.is_folder or _is_wanted(file.name, data)]
     bad = [file for file in (_limited(file, data) for file in chosen) if file.reason]
     if bad and data.format != "image_folder":
-        raise DataError(_refusal(path, bad))
+        shown = listed([f"{file.name} ({file.detail})" for file in bad], _SHOWN, "; ")
+        raise DataError(
+            f"data.path: {path}: files cannot be read: {shown}. Each may hold many examples. Repair or remove them."
+        )
     names = {file.name for file in bad}
     ignored = {file.name for file in source.files} - {file.name for file in chosen}
     good = [file for file in chosen if file.name not in names]
@@ -203,11 +206,6 @@ def _limited(file: SourceFile, data: Data) -> SourceFile:
         return file
     error = too_many_bytes(file.bytes, image_limit(data))
     return replace(file, reason=error.reason, detail=error.detail)
-
-
-def _refusal(path: str, bad: list[SourceFile]) -> str:
-    shown = listed([f"{file.name} ({file.detail})" for file in bad], _SHOWN, "; ")
-    return f"data.path: {path}: files cannot be read: {shown}. Each may hold many examples. Repair or remove them."
 
 
 def image_limit(data: Data) -> int:
