@@ -63,9 +63,9 @@ class Numbers:
 
     def document(self) -> dict[str, Any]:
         """Return the statistics to six digits: the rest depends on the order of the additions."""
-        std = math.sqrt(self.squares / self.count) if self.count else None
+        std = math.sqrt(self.squares / max(1, self.count))
         values = {"mean": self.mean, "std": std, "min": self.low, "max": self.high} if self.count else {}
-        rounded = {name: float(f"{value:.6g}") for name, value in values.items() if value is not None}
+        rounded = {name: float(f"{value:.6g}") for name, value in values.items()}
         drawn = {"histogram": self.histogram.limited(_DRAWN).model_dump()} if self.histogram else {}
         return {"count": self.count, "missing": self.missing, **rounded, **drawn}
 
