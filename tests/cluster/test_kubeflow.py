@@ -289,7 +289,7 @@ def send(name: str, place: Path, bound: str = "") -> None:
 
     from trainyard.spec import environment as environments
     from trainyard_control.compiler import placement
-    from trainyard_control.compiler.about import About, environment_slug
+    from trainyard_control.compiler.about import about
     from trainyard_control.compiler.compilation import to_yaml
     from trainyard_control.compiler.submission import Submission
     from trainyard_control.kubeflow.kubeflow_api import KubeflowServer
@@ -315,8 +315,8 @@ def send(name: str, place: Path, bound: str = "") -> None:
     placed = placement.place(json_format.MessageToDict(own.pipeline_spec), environment)
     package = to_yaml(placed.documents)
     version = f"own-{hashlib.sha256(package.encode()).hexdigest()[:12]}"
-    about = About("own", environment_slug(environment))
-    submit(Submission("trainyard-own", version, package, name, environment, about), KubeflowServer(environment))
+    what = Submission("trainyard-own", version, package, name, environment, about("own", environment))
+    submit(what, KubeflowServer(environment))
 
 
 def until(name: str, place: Path, ready: Callable[[Any], Any], seconds: float = 600) -> Any:

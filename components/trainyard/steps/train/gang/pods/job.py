@@ -95,10 +95,10 @@ def worker_job(gang: Gang, owner: Manifest | None = None) -> Manifest:
         "podReplacementPolicy": "Failed",
         "podFailurePolicy": {"rules": _failure_rules()},
         "suspend": bool(gang.pool.queue),
-        "template": {"metadata": {"labels": _labels(gang)}, "spec": _pod(gang)},
+        "template": {"metadata": {"labels": _task_labels(gang)}, "spec": _pod(gang)},
     }
     digest = hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()
-    own = _labels(gang) | ({labels.QUEUE: gang.pool.queue} if gang.pool.queue else {})
+    own = _task_labels(gang) | ({labels.QUEUE: gang.pool.queue} if gang.pool.queue else {})
     metadata: Manifest = {"name": gang.name, "labels": own}
     metadata["annotations"] = {labels.RUN: gang.run, labels.PLAN: digest[:16]}
     if owner is not None:
@@ -241,6 +241,10 @@ def _environment(gang: Gang) -> list[Manifest]:
 
 def _labels(gang: Gang) -> dict[str, str]:
     return {**labels.of_step(gang.step), labels.INSTANCE: gang.name}
+
+
+def _task_labels(gang: Gang) -> dict[str, str]:
+    return _labels(gang) | ({labels.USE: labels.INPUT} if gang.feeds else {})
 
 
 def _owned(gang: Gang, job_uid: str) -> Manifest:
