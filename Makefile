@@ -17,11 +17,11 @@ UNUSED := google-cloud-aiplatform google-genai libclang $(addprefix google-cloud
   spanner sql \
   videointelligence vision) cloud-sql-python-connector pg8000 pymysql python-tds tensorboard-data-server
 IMAGE_LOCK := $(foreach name,$(UNUSED),--no-emit-package $(name))
-# Two processes of tests: many wait for what they started. A module's tests share what it
-# prepares, so they stay together.
-PROCESSES ?= -n 2 --dist loadscope
-# Those on a cluster wait for their pods, the longest first.
-CLUSTER_PROCESSES ?= -n 4 --dist loadscope --no-loadscope-reorder
+# Two processes of tests: many wait for what they started. A module's tests share what it prepares, so they stay
+# together; modules go in the order given, as those with few tests take longest.
+PROCESSES ?= -n 2 $(BY_MODULE)
+CLUSTER_PROCESSES ?= -n 4 $(BY_MODULE)
+BY_MODULE := --dist loadscope --no-loadscope-reorder
 # Chosen: of a step's expressions at most so many in a hundred may be of unknown type; typings/ has those of
 # the libraries.
 ANY := 15
@@ -46,7 +46,7 @@ run: setup ## Run the default recipe from raw data to a pushed model (RECIPE=nam
 	$(BIN)/trainyard run $(RECIPE)
 
 test: test-fast ## Run every test that needs no cluster
-	$(BIN)/pytest $(PROCESSES) tests/local tests/faults tests/cluster
+	$(BIN)/pytest $(PROCESSES) tests/faults tests/local tests/cluster
 
 test-fast: setup ## Run the unit and golden tests, for the loop while working
 	$(BIN)/pytest $(PROCESSES) tests/unit tests/golden

@@ -12,6 +12,8 @@ import subprocess
 import sys
 from collections.abc import Callable
 from datetime import date
+from functools import partial
+from importlib import import_module
 from pathlib import Path
 
 from benchmarks import page
@@ -28,7 +30,9 @@ def main() -> None:
         parser.error(f"no benchmark {', '.join(unknown)}. There are {', '.join(BENCHMARKS)}.")
     for name in wanted:
         print(f"· {name}", file=sys.stderr)
-        parts = {part: f"{text.strip()}\n\n{_measured()}" for part, text in BENCHMARKS[name]().items()}
+        result = BENCHMARKS[name]()
+        texts = result if isinstance(result, dict) else {name: result}
+        parts = {part: f"{text.strip()}\n\n{_measured()}" for part, text in texts.items()}
         PAGE.write_text(page.with_parts(PAGE.read_text(encoding="utf-8"), parts), encoding="utf-8")
         print("\n\n".join(parts.values()))
 
@@ -39,39 +43,15 @@ def _measured() -> str:
     return f"Measured on {date.today()}: {machine}."
 
 
-def _run_digits() -> dict[str, str]:
-    from benchmarks.training import run_digits
-
-    return {"run_digits": run_digits.section(run_digits.measure())}
-
-
-def _training_loop() -> dict[str, str]:
-    return {"training_loop": _of_a_process("benchmarks.training.training_loop", "--part")}
+def _here(module: str) -> str:
+    benchmark = import_module(f"benchmarks.{module}")
+    return str(benchmark.section(benchmark.measure()))
 
 
-def _fine_tuning() -> dict[str, str]:
-    return {"fine_tuning": _of_a_process("benchmarks.training.fine_tuning")}
-
-
-def _input() -> dict[str, str]:
-    return {"input": _of_a_process("benchmarks.data.input")}
-
-
-def _of_a_process(*module: str) -> str:
+def _of_a_process(module: str, *options: str) -> str:
     # Its own: what TensorFlow's import leaves in the environment is no part of the others.
-    return subprocess.run([sys.executable, "-m", *module], check=True, stdout=subprocess.PIPE, text=True).stdout
-
-
-def _command_line() -> dict[str, str]:
-    from benchmarks.commands import command_line
-
-    return {"command_line": command_line.section(command_line.measure())}
-
-
-def _planning() -> dict[str, str]:
-    from benchmarks.commands import planning
-
-    return {"planning": planning.section(planning.measure())}
+    command = [sys.executable, "-m", f"benchmarks.{module}", *options]
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
 def _scaling() -> dict[str, str]:
@@ -80,33 +60,18 @@ def _scaling() -> dict[str, str]:
     return scaling.sections([scaling.measure(*case) for case in scaling.CASES])
 
 
-def _data() -> dict[str, str]:
-    from benchmarks.data import data
-
-    return {"data": data.section(data.measure())}
-
-
-def _predict() -> dict[str, str]:
-    return {"predict": _of_a_process("benchmarks.commands.predict")}
-
-
-def _scale() -> dict[str, str]:
-    from benchmarks.data import scale
-
-    return {"scale": scale.section()}
-
-
-BENCHMARKS: dict[str, Callable[[], dict[str, str]]] = {
-    "run_digits": _run_digits,
-    "training_loop": _training_loop,
-    "fine_tuning": _fine_tuning,
-    "command_line": _command_line,
-    "planning": _planning,
+# What gives a benchmark's part of the page, or its parts by name.
+BENCHMARKS: dict[str, Callable[[], str | dict[str, str]]] = {
+    "run_digits": partial(_here, "training.run_digits"),
+    "training_loop": partial(_of_a_process, "training.training_loop", "--part"),
+    "fine_tuning": partial(_of_a_process, "training.fine_tuning"),
+    "command_line": partial(_here, "commands.command_line"),
+    "planning": partial(_here, "commands.planning"),
     "scaling": _scaling,
-    "data": _data,
-    "input": _input,
-    "predict": _predict,
-    "scale": _scale,
+    "data": partial(_here, "data.data"),
+    "input": partial(_of_a_process, "data.input"),
+    "predict": partial(_of_a_process, "commands.predict"),
+    "scale": partial(_of_a_process, "data.scale"),
 }
 
 

@@ -11,8 +11,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 from benchmarks.cost import cost
 
@@ -126,38 +127,23 @@ def bare_table(model: Path, source: Path, out: Path) -> None:
     import pyarrow as pa
     import tensorflow as tf
     from pyarrow import csv as pa_csv
-    from pyarrow import parquet
 
     loaded = _loaded(model)
     with source.open(newline="") as stream:
         names = [name for name in next(csv.reader(stream)) if name != "diagnosis"]
     options = pa_csv.ConvertOptions(column_types=dict.fromkeys(names, pa.float32()), include_columns=names)
-    writer = None
-    for block in pa_csv.open_csv(source, pa_csv.ReadOptions(block_size=4 << 20), convert_options=options):
-        for start in range(0, block.num_rows, _ROW_BATCH):
-            batch = block.slice(start, _ROW_BATCH)
-            inputs = {name: tf.constant(batch[name].to_numpy()) for name in names}
-            answers = loaded.signatures["serving_default"](**inputs)
-            table = _table(answers)
-            writer = writer or parquet.ParquetWriter(out, table.schema, compression="zstd")
-            writer.write_table(table)
-    writer.close()
+    blocks = pa_csv.open_csv(source, pa_csv.ReadOptions(block_size=4 << 20), convert_options=options)
+    batches = (block.slice(start, _ROW_BATCH) for block in blocks for start in range(0, block.num_rows, _ROW_BATCH))
+    _ask(loaded, ({name: tf.constant(batch[name].to_numpy()) for name in names} for batch in batches), out)
 
 
 def bare_pictures(model: Path, source: Path, out: Path) -> None:
     """Ask for the files of a folder."""
     import tensorflow as tf
-    from pyarrow import parquet
 
-    loaded = _loaded(model)
-    files = sorted(source.rglob("*.png"))
-    writer = None
-    for start in range(0, len(files), _PICTURE_BATCH):
-        encoded = [file.read_bytes() for file in files[start : start + _PICTURE_BATCH]]
-        table = _table(loaded.signatures["serving_default"](image=tf.constant(encoded)))
-        writer = writer or parquet.ParquetWriter(out, table.schema, compression="zstd")
-        writer.write_table(table)
-    writer.close()
+    loaded, files = _loaded(model), sorted(source.rglob("*.png"))
+    batches = (files[start : start + _PICTURE_BATCH] for start in range(0, len(files), _PICTURE_BATCH))
+    _ask(loaded, ({"image": tf.constant([file.read_bytes() for file in batch])} for batch in batches), out)
 
 
 def _loaded(model: Path):  # type: ignore[no-untyped-def]
@@ -169,12 +155,20 @@ def _loaded(model: Path):  # type: ignore[no-untyped-def]
     return loaded
 
 
-def _table(answers):  # type: ignore[no-untyped-def]
+def _ask(loaded: Any, batches: Iterable[dict[str, Any]], out: Path) -> None:
+    """Write the answers to the inputs of each batch as Parquet."""
     import pyarrow as pa
+    from pyarrow import parquet
 
-    probabilities = answers["probabilities"].numpy()
-    columns = {str(place): probabilities[:, place] for place in range(probabilities.shape[1])}
-    return pa.table({"label": answers["label"].numpy().astype(str), **columns})
+    writer = None
+    for inputs in batches:
+        answers = loaded.signatures["serving_default"](**inputs)
+        probabilities = answers["probabilities"].numpy()
+        columns = {str(place): probabilities[:, place] for place in range(probabilities.shape[1])}
+        table = pa.table({"label": answers["label"].numpy().astype(str), **columns})
+        writer = writer or parquet.ParquetWriter(out, table.schema, compression="zstd")
+        writer.write_table(table)
+    writer.close()
 
 
 if __name__ == "__main__":

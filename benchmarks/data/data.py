@@ -10,7 +10,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 from benchmarks.cost import Cost, cost
@@ -34,24 +34,19 @@ class Row:
 
 def table_against_beam(rows: int) -> Row:
     """Compare the step with Beam and tf.Transform, an added row each."""
-    ours, other = _cost_of_a_row("ours", rows), _cost_of_a_row("beam", min(rows, _BEAM_ROWS))
-    return Row(
-        f"CSV of {rows:,} rows to examples",
-        f"Beam + tf.Transform by their guide, without digests, order and statistics: {other * 1e6:.0f} µs a row",
-        f"{ours * 1e6:.0f} µs a row: {other / ours:.2f} times as fast",
-        "3 times",
-    )
+    what = "Beam + tf.Transform by their guide, without digests, order and statistics"
+    return _table(rows, _cost_of_a_row("beam", min(rows, _BEAM_ROWS)), what, "3 times")
 
 
 def table_against_hand(rows: int) -> Row:
     """Compare the step with one loop over Arrow's batches, an added row each."""
-    ours, other = _cost_of_a_row("ours", rows), _cost_of_a_row("hand", rows)
-    return Row(
-        f"CSV of {rows:,} rows to examples",
-        f"one loop over Arrow and NumPy that does the same: {other * 1e6:.0f} µs a row",
-        f"{ours * 1e6:.0f} µs a row: {other / ours:.2f} times as fast",
-        "0.33 times",
-    )
+    return _table(rows, _cost_of_a_row("hand", rows), "one loop over Arrow and NumPy that does the same", "0.33 times")
+
+
+def _table(rows: int, other: float, what: str, aim: str) -> Row:
+    ours, work = _cost_of_a_row("ours", rows), f"CSV of {rows:,} rows to examples"
+    measured = f"{ours * 1e6:.0f} µs a row: {other / ours:.2f} times as fast"
+    return Row(work, f"{what}: {other * 1e6:.0f} µs a row", measured, aim)
 
 
 def table_reader(rows: int) -> Row:
@@ -84,17 +79,8 @@ def fixed_cost(_: int) -> Row:
     return Row("The step on 100 rows", "–", f"{_side('ours', 100).cpu_seconds:.1f} CPU seconds", "8 CPU seconds")
 
 
-def pictures_as_they_are(_: int) -> Row:
-    """Compare the step with a bare loop that decodes to check, and keeps the bytes, an added picture each."""
-    return _pictures("original")
-
-
-def pictures_at_training_size(_: int) -> Row:
-    """Compare the step with a bare loop that decodes, shrinks and encodes, an added picture each."""
-    return _pictures("training_size")
-
-
-def _pictures(store: str) -> Row:
+def pictures_row(store: str, _: int) -> Row:
+    """Compare the step with a bare loop that decodes, to check or to shrink and encode, an added picture each."""
     height, width = pictures.SIZES[store]
     ours, other = (pictures.cost_of_an_image(side, store, _PICTURES[store]) for side in ("preprocess", "bare"))
     return Row(
@@ -106,8 +92,8 @@ def _pictures(store: str) -> Row:
 
 
 MEASURES: list[Callable[[int], Row]] = [
-    pictures_as_they_are,
-    pictures_at_training_size,
+    partial(pictures_row, "original"),
+    partial(pictures_row, "training_size"),
     table_against_beam,
     table_against_hand,
     table_reader,

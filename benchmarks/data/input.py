@@ -35,7 +35,7 @@ from trainyard.spec.recipe import Recipe
 from trainyard.steps.train.input import input as training_input
 from trainyard.steps.train.input.input import Input
 from trainyard.steps.train.input.service.client import InputService
-from trainyard.steps.train.input.service.input_process import InputProcess
+from trainyard.steps.train.input.service.worker import InputProcess
 from trainyard.steps.train.peers import settings
 
 SIZE, STORED, BATCH, EPOCHS, ROUNDS = 224, 256, 64, 12, 2

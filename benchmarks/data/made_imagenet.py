@@ -98,11 +98,15 @@ def archive(pictures: list[tuple[str, bytes]]) -> bytes:
     """Return a tar archive of `pictures`, names and contents."""
     stream = io.BytesIO()
     with tarfile.open(fileobj=stream, mode="w", format=tarfile.GNU_FORMAT) as made:
-        for name, content in pictures:
-            info = tarfile.TarInfo(name)
-            info.size = len(content)
-            made.addfile(info, io.BytesIO(content))
+        _add(made, pictures)
     return stream.getvalue()
+
+
+def _add(archive: tarfile.TarFile, files: list[tuple[str, bytes]]) -> None:
+    for name, content in files:
+        info = tarfile.TarInfo(name)
+        info.size = len(content)
+        archive.addfile(info, io.BytesIO(content))
 
 
 def _write_archives(
@@ -127,10 +131,7 @@ def _write_kit(folder: Path, names: list[str], numbers: list[int]) -> None:
     data = "ILSVRC2012_devkit_t12/data"
     content = [(f"{data}/ILSVRC2012_validation_ground_truth.txt", truth), (f"{data}/meta.mat", meta.getvalue())]
     with tarfile.open(folder / "ILSVRC2012_devkit_t12.tar.gz", "w:gz") as kit:
-        for name, bytes_ in content:
-            info = tarfile.TarInfo(name)
-            info.size = len(bytes_)
-            kit.addfile(info, io.BytesIO(bytes_))
+        _add(kit, content)
 
 
 def _write_tfds(

@@ -68,18 +68,8 @@ def cost_of_an_image(side: str, store: str, images: int) -> float:
     for count in (_FEW, images):
         with tempfile.TemporaryDirectory() as folder:
             write(Path(folder, "in"), count, *SIZES[store])
-            command = [
-                sys.executable,
-                "-m",
-                "benchmarks.data.pictures",
-                "--side",
-                side,
-                "--store",
-                store,
-                "--in",
-                folder,
-            ]
-            costs.append(cost(command).cpu_seconds)
+            options = ["--side", side, "--store", store, "--in", folder]
+            costs.append(cost([sys.executable, "-m", "benchmarks.data.pictures", *options]).cpu_seconds)
     return (costs[1] - costs[0]) / (images - _FEW)
 
 

@@ -20,8 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.steps.train.gang.supervisor import HEAP_VARIABLES
-from trainyard.steps.train.loop.checkpoint_writer import MAX_OVERHEAD
-from trainyard.steps.train.loop.save_schedule import CHECKPOINT_SECONDS
+from trainyard.steps.train.loop.checkpoint_writer import CHECKPOINT_SECONDS, MAX_OVERHEAD
 
 ROUNDS = 5
 CASES = [

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from difflib import get_close_matches
 from enum import IntEnum
-from typing import TypeVar
+from typing import Any, TypeVar
 
 _T = TypeVar("_T")
 
@@ -89,6 +89,11 @@ class Preempted(TrainyardError):
 def known_code(number: int | None, otherwise: _T) -> ExitCode | _T:
     """Return the code of the table that `number` is, `otherwise` if it is none."""
     return otherwise if number is None or number not in set(ExitCode) else ExitCode(number)
+
+
+def failure_fields(error: TrainyardError) -> dict[str, Any]:
+    """Return what events and messages say of `error`, of which `from_code` makes it again."""
+    return {"code": int(error.exit_code), "error": type(error).__name__, "message": str(error)}
 
 
 def from_code(code: int, message: str, name: str = "") -> TrainyardError:

@@ -14,7 +14,7 @@ from trainyard.errors import ExitCode
 from trainyard.kubernetes.client import connect
 from trainyard.steps.train.gang.pods.job import worker_job
 from trainyard_control.cluster.explanation import Finding
-from trainyard_control.kubeflow.run_pods import findings, gangs, pods_of_job, pods_of_run
+from trainyard_control.kubeflow.run_pods import findings, gangs, of_run, pods_of_job
 
 pytestmark = pytest.mark.cluster
 
@@ -198,15 +198,20 @@ def test_a_runs_pods_are_those_with_its_label_and_those_of_the_gang_they_started
     job = worker_job(gang(plans.plan("gang-of-1234", plans.SLEEP)))
     owner = {"apiVersion": "v1", "kind": "Pod", "name": "launching", "uid": launcher["metadata"]["uid"]}
     job["metadata"]["ownerReferences"] = [owner]
-    namespace.kubectl("create", "-f", "-", stdin=json.dumps(job))
+    created = json.loads(namespace.kubectl("create", "-o", "json", "-f", "-", stdin=json.dumps(job)))
+    name, uid = created["metadata"]["name"], created["metadata"]["uid"]
+    feeding = worker_job(gang(plans.plan("gang-of-1234", plans.SLEEP, workers=1, feeds=name)))
+    feeding["metadata"]["ownerReferences"] = [{"apiVersion": "batch/v1", "kind": "Job", "name": name, "uid": uid}]
+    namespace.kubectl("create", "-f", "-", stdin=json.dumps(feeding))
     cluster = connect(namespace.name)
 
     def running() -> bool:
-        pod_findings = findings(cluster, pods_of_run(cluster, "1234"), [])
+        pod_findings = findings(cluster, of_run(cluster, "1234")[0], [])
         return {finding.name for finding in pod_findings if finding.cause == "running"} == {
             "train",
             "train worker 0",
             "train worker 1",
+            "train input worker 0",
         }
 
     until(running)

@@ -225,11 +225,12 @@ def test_a_step_on_flink_gives_the_same_bytes_though_a_taskmanager_was_killed(fl
     until(lambda: step.done() or step.process.poll() is not None, SECONDS)
     assert step.process.poll() is None, step.log
     flink.namespace.kubectl("delete", killed, "--force", "--grace-period=0")
+    direct = flink.preprocess("sold", "/runs/store/direct", on_flink=False)  # while Flink waits for another
     step.ends()
     log = flink.namespace.kubectl("logs", "deployment/trainyard-flink-jobmanager", "-c", "jobmanager")
     assert "switched from state RUNNING to RESTARTING" in log
     assert step.events("beam_job")
-    flink.preprocess("sold", "/runs/store/direct", on_flink=False).ends()
+    direct.ends()
     assert flink.digests("/runs/store/on-flink") == flink.digests("/runs/store/direct")
     assert killed not in flink.managers()
 
@@ -241,8 +242,9 @@ def test_workers_that_share_a_bucket_alone_give_the_same_bytes(flink: Flink) -> 
         storage.write_text(f"{flink.store.uri}/tables/{number}.csv", table)
     recipe = RECIPE.format(tables="").replace("/runs/", f"{flink.store.uri}/tables")
     flink.desk.python("import pathlib, sys; pathlib.Path('/runs/bucket.yaml').write_text(sys.argv[1])", recipe)
-    flink.preprocess("bucket", "/runs/store/of-bucket", on_flink=False).ends()
+    direct = flink.preprocess("bucket", "/runs/store/of-bucket", on_flink=False)
     flink.without_volume()
+    direct.ends()
     output = f"{flink.store.uri}/store/on-flink"
     flink.preprocess("bucket", output, on_flink=True).ends()
     files = storage.require(output, "preprocess").files

@@ -10,7 +10,7 @@ import pytest
 from launcher import gang
 from namespaces import Namespace, until
 
-from trainyard.steps.train.gang.pods.job import Owner, headless_service, network_policy, worker_job
+from trainyard.steps.train.gang.pods.job import headless_service, network_policy, owner_reference, worker_job
 
 pytestmark = pytest.mark.cluster
 
@@ -22,7 +22,7 @@ def nodes(namespace: Namespace, name: str) -> list[str]:
 @pytest.mark.parametrize("pool", ["cpu", "gpu", "tpu", "slice"])
 def test_the_manifests_pass_restricted_at_the_api_server(namespace: Namespace, pool: str) -> None:
     plan = plans.plan("dry", plans.MEET, "0", pool=pool, queue="research", volume={"claim": "runs", "path": "/runs"})
-    owner = Owner(api_version="v1", kind="Pod", name="launcher", uid="0")
+    owner = owner_reference("v1", "Pod", "launcher", "0")
     job = worker_job(gang(plan), owner)
     # A Job's own admission warns only; its pods are refused, so the template is tried as a pod.
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "dry"}, "spec": job["spec"]["template"]["spec"]}

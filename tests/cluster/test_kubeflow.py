@@ -294,7 +294,7 @@ def send(name: str, file: Path, bound: str = "") -> None:
 
     from trainyard.spec import environment as environments
     from trainyard_control.compiler import placement
-    from trainyard_control.compiler.about import About, environment_slug
+    from trainyard_control.compiler.about import about
     from trainyard_control.compiler.compilation import to_yaml
     from trainyard_control.compiler.submission import Submission
     from trainyard_control.kubeflow.kubeflow_api import KubeflowServer
@@ -320,8 +320,8 @@ def send(name: str, file: Path, bound: str = "") -> None:
     placed = placement.place(json_format.MessageToDict(own.pipeline_spec), target)
     package = to_yaml(placed.documents)
     version = f"own-{hashlib.sha256(package.encode()).hexdigest()[:12]}"
-    about = About("own", environment_slug(target))
-    submit(Submission("trainyard-own", version, package, name, target, about), KubeflowServer(target))
+    what = Submission("trainyard-own", version, package, name, target, about("own", target))
+    submit(what, KubeflowServer(target))
 
 
 def until(name: str, environment: Path, ready: Callable[[Any], Any], seconds: float = 600) -> Any:

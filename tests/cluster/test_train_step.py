@@ -30,7 +30,7 @@ from trainyard.spec.environment import Environment
 from trainyard.spec.recipe import Recipe
 from trainyard_control.search.speed.pools import collect
 recipe, environment = (parse(text, kind, name="it") for text, kind in zip(sys.argv[1:], (Recipe, Environment)))
-print(collect(recipe, environment, {"train": "speed-train", "cpu": "speed-cpu"}).certificate.model_dump_json())
+print(collect(recipe, environment, {"train": "speed-train", "cpu": "speed-cpu"})[0].model_dump_json())
 """
 
 

@@ -11,10 +11,10 @@ import yaml
 
 from trainyard.spec.environment import Volume
 from trainyard.spec.hardware.pools import Pool, device_variables
-from trainyard.steps.train.gang.pods.job import Gang, Owner, headless_service, network_policy, worker_job
+from trainyard.steps.train.gang.pods.job import Gang, headless_service, network_policy, owner_reference, worker_job
 
 GOLDENS = Path(__file__).parent
-RUN = Owner(api_version="argoproj.io/v1alpha1", kind="Workflow", name="digits-x7k2p", uid="11111111-run")
+RUN = owner_reference("argoproj.io/v1alpha1", "Workflow", "digits-x7k2p", "11111111-run")
 RESOURCES = {"requests": {"cpu": "4", "memory": "16Gi"}, "limits": {"memory": "16Gi"}}
 POOLS = {
     "cpu": {"kind": "cpu"},

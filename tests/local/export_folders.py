@@ -130,8 +130,8 @@ def table(root: Path) -> None:
         labels=["poor", "rich"],
     )
     statistics = {
-        "age": {"train": {"mean": 49.5, "std": 18.0, "count": 1000}},
-        "city": {"train": {"top": [{"value": "Bern", "count": 200}]}},
+        "age": {"train": {"mean": 49.5, "std": 18.0, "count": 1000, "missing": 0}},
+        "city": {"train": {"top": [{"value": "Bern", "count": 200}], "count": 200, "missing": 0}},
     }
     commit_examples(root / "examples", described, prepare, rows[:1000], rows[1000:], statistics)
     keras.utils.set_random_seed(1)
@@ -175,7 +175,9 @@ def commit_examples(
     statistics: dict[str, Any] | None = None,
 ) -> None:
     with storage.stage(str(uri), producer="trainyard.preprocess") as folder:
-        (folder / "statistics.json").write_text(json.dumps({"features": statistics or {}}))
+        (folder / "statistics.json").write_text(
+            json.dumps({"examples": {}, "classes": {}, "features": statistics or {}})
+        )
         (folder / "examples").mkdir()
         splits = {}
         for split, rows in (("train", train), ("eval", rest)):

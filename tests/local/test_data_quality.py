@@ -5,10 +5,11 @@ import pytest
 
 from trainyard.contract.artifacts.preprocess import Quarantined
 from trainyard.errors import DataError
+from trainyard.quality.tables.bins import Numbers
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.preprocess.collect import Collected, Repeated
 from trainyard.steps.preprocess.facts import quality
-from trainyard.steps.preprocess.facts.summary import Numbers, SplitSummary
+from trainyard.steps.preprocess.facts.summary import SplitSummary
 from trainyard.steps.preprocess.readers.files import find_files
 from trainyard.steps.preprocess.work import Work
 

@@ -24,9 +24,8 @@ from trainyard.steps.predict.reading.source import find_source
 from trainyard.steps.predict.reading.tables import read_rows
 from trainyard.steps.preprocess.readers.files import Files, find_files
 from trainyard.steps.preprocess.readers.records import BadSource, Record, record_batch
-from trainyard.steps.preprocess.readers.tf_examples import read_tf_batches, read_tf_examples
+from trainyard.steps.preprocess.readers.tf_examples import read_records, read_tf_batches, read_tf_examples
 from trainyard.steps.preprocess.readers.tfds import Dataset, read_dataset
-from trainyard.steps.preprocess.readers.tfrecord import read_records
 from trainyard.storage.tfrecord import masked
 
 
@@ -200,7 +199,7 @@ def test_a_missing_tfds_shard_or_description_is_refused(tmp_path):
     shards = [[example(image=png(1), label=1)], [example(image=png(2), label=0)]]
     files = tfds_folder(tmp_path / "pets", shards, [1, 1])
     with pytest.raises(DataError, match=r"1 shards found, dataset_info.json counts 2"):
-        read_dataset(TFDS.data, Files(files.root, files.paths[:1]))
+        read_dataset(TFDS.data, Files(files.root, dict.fromkeys(files.paths[:1], ("", 0))))
     with pytest.raises(DataError, match=r"no feature 'lable'. It has: image, label. Did you mean 'label'?"):
         read_dataset(TFDS.data.model_copy(update={"label": "lable"}), files)
     (tmp_path / "pets" / "features.json").unlink()

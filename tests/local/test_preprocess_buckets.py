@@ -245,7 +245,7 @@ def test_a_worker_that_loses_the_store_makes_the_run_one_to_repeat(store, monkey
     root = f"{store.scheme}://data/pets"
     path = f"{root}/dog/0.png"
     with pytest.raises(TransientError, match=rf"^{path}: cannot be reached .*same command again\.$"):
-        collect(recipe(IMAGES, root), Files(root, [path], ["state"], [1]), None, Workspace(tmp_path), "")
+        collect(recipe(IMAGES, root), Files(root, {path: ("state", 1)}), None, Workspace(tmp_path), "")
 
 
 @pytest.mark.parametrize(

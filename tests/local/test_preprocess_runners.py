@@ -151,7 +151,7 @@ def test_workers_that_do_not_see_the_output_folder_are_noticed(tmp_path):
     sentence = (
         rf"^{gone}: Beam's workers do not see this folder of the step\. Mount one volume .* bucket .* runner direct\.$"
     )
-    collect = _Collect(recipes.load("digits"), Reader(recipes.load("digits"), Files("", []), None), Work(gone))
+    collect = _Collect(recipes.load("digits"), Reader(recipes.load("digits"), Files("", {}), None), Work(gone))
     server = LocalJobServicer()
     port = server.start_grpc_server()
     try:

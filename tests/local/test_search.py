@@ -34,10 +34,8 @@ class Listener(TrialScreen):
         self.ended: list[Trial] = []
 
     def of(self, trial: Trial) -> Listener:
-        return self
-
-    def trial_started(self, trial: Trial) -> None:
         self.trained.append(trial.number)
+        return self
 
     def trial_ended(self, trial: Trial, best: Trial | None) -> None:
         self.ended.append(trial)

@@ -14,6 +14,7 @@ from PIL import Image
 from preprocess_sources import preprocess
 
 from trainyard.contract.artifacts.preprocess import Examples
+from trainyard.contract.batches import batched
 from trainyard.contract.document import SPLITS
 from trainyard.errors import DataError
 from trainyard.runtime import step
@@ -76,9 +77,7 @@ def test_equal_rows_stay_together_and_three_different_ones_reach_every_split(dra
 
 @given(st.dictionaries(st.text(max_size=3), st.integers(1, 40), min_size=1, max_size=12))
 def test_classes_are_sorted_together_as_long_as_they_fit(counts):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(by_class, "_DRAWS", 50)
-        batches = list(by_class._batches(Counter(counts)))
+    batches = list(batched(sorted(counts), str, counts.__getitem__, len(counts), 50))
     assert [name for batch in batches for name in batch] == sorted(counts)
     assert all(len(batch) == 1 or sum(counts[name] for name in batch) <= 50 for batch in batches)
 

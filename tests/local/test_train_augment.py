@@ -19,7 +19,7 @@ from trainyard.data.images import decode_image, decode_pixels
 from trainyard.spec.recipe import Recipe
 from trainyard.spec.training.augment import Augment, Crop, RandAugment
 from trainyard.steps.train.engines.objective import Classification
-from trainyard.steps.train.input import crop, mixing, on_device
+from trainyard.steps.train.input import augment, crop, on_device
 from trainyard.steps.train.input import input as training_input
 from trainyard.steps.train.input.augment import Draws
 from trainyard.steps.train.input.input import Input, LocalReplicas
@@ -76,8 +76,8 @@ def test_a_gang_micro_batches_and_a_late_start_see_the_same_images_and_targets(
 def test_mixing_takes_pixels_and_targets_in_the_same_shares() -> None:
     draws = Draws(3, tf.constant(4, tf.int64), 64, 0, 64)
     for options in (Augment(mixup=1.0), Augment(cutmix=1.0), Augment(mixup=1.0, cutmix=1.0)):
-        columns = mixing.device_draws(options, draws, 8, 8)
-        share = mixing.mixed_share(columns, 8, 8).numpy()
+        columns = augment.device_draws(options, draws, 8, 8)
+        share = augment.mixed_share(columns, 8, 8).numpy()
         assert 0 <= share.min() < 0.4 and 0.6 < share.max() <= 1
         # White images and black ones in pairs: what is left of the white is the first one's share.
         images = np.zeros((64, 8, 8, 1), np.uint8)
@@ -92,7 +92,7 @@ def test_the_loss_of_mixed_targets_is_that_of_both_labels_by_share_and_class_wei
     labels, share = tf.constant([0, 2], tf.int64), tf.constant([0.75, 0.75])
     logits = tf.constant([[2.0, -1.0, 0.5], [0.0, 0.0, 3.0]])
     class_weights = np.asarray([1.0, 1.0, 4.0], np.float32)
-    targets, counts = mixing.mix_targets(labels, share, 3, class_weights)
+    targets, counts = augment.mix_targets(labels, share, 3, class_weights)
     objective = Classification(3, 0.1)
     alone = [objective.train_loss(logits, tf.constant([label, label], tf.int64)).numpy() for label in (0, 2)]
     expected = [0.75 * alone[0][0] + 0.25 * 4 * alone[1][0], 0.75 * 4 * alone[1][1] + 0.25 * alone[0][1]]
@@ -153,7 +153,7 @@ def test_colours_change_by_their_formulas() -> None:
 def test_jax_changes_images_as_tensorflow_does(tmp_path: Path) -> None:
     options = Augment.model_validate(COLOURS | {"cutout": 0.3, "mixup": 0.4, "cutmix": 1.0})
     images = np.random.default_rng(3).integers(0, 256, (8, 16, 12, 3), np.uint8)
-    draws = mixing.device_draws(options, Draws(3, tf.constant(4, tf.int64), 8, 0, 8), 16, 12)
+    draws = augment.device_draws(options, Draws(3, tf.constant(4, tf.int64), 8, 0, 8), 16, 12)
     changed = on_device.augment({"image": tf.constant(images), on_device.DRAWS: draws}, options)["image"].numpy()
     assert np.abs(changed - images).mean() > 10
     np.savez(tmp_path / "given.npz", image=images, draws=draws.numpy())

@@ -15,7 +15,7 @@ from trainyard.data.examples import open_examples
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.train import session
 from trainyard.steps.train.engines import engine
-from trainyard.steps.train.engines.variable_names import SCALE
+from trainyard.steps.train.engines.steps import SCALE
 
 EPOCHS, EPOCH, HALF, BATCH = 2, 117, 59, 4  # 466 examples
 COSTS = ("0", "1.5")  # seconds of CPU for a checkpoint

@@ -7,7 +7,8 @@ import json
 import pytest
 
 from trainyard.errors import InfrastructureError
-from trainyard.steps.train.engines.tensorflow import strategy, tensorflow_probe
+from trainyard.steps.train.engines.tensorflow import strategy
+from trainyard.steps.train.engines.tensorflow.tensorflow_engine import TensorFlowEngine
 
 
 @pytest.mark.parametrize(
@@ -22,7 +23,7 @@ def test_devices_that_tensorflow_does_not_find_end_the_step_with_40(
 ) -> None:
     monkeypatch.setenv("TRAINYARD_DEVICES", json.dumps(expected))
     with pytest.raises(InfrastructureError) as error:
-        tensorflow_probe.check()
+        TensorFlowEngine().check()
         strategy.create_strategy()
     assert error.value.exit_code == 40
     message, devices = str(error.value), f"{expected['count']} {expected['accelerator']}"
@@ -34,7 +35,7 @@ def test_each_device_is_measured_before_it_trains(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv("TRAINYARD_DEVICES", raising=False)
-    device = tensorflow_probe.probe()[0]
+    device = TensorFlowEngine().probe()[0]
     assert device.tflops > 0.001 and device.gb_per_second > 0.1
     log = capfd.readouterr().err
     assert '"devices", "name":' in log and '"tensorflow": "2.' in log

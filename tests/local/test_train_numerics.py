@@ -16,11 +16,10 @@ from trainyard.errors import ConfigurationError
 from trainyard.spec.recipe import Recipe
 from trainyard.spec.training.augment import Augment
 from trainyard.spec.training.train import Optimizer, Train
-from trainyard.steps.train.engines.objective import Classification, Regression
+from trainyard.steps.train.engines.objective import Classification, Regression, class_weights
 from trainyard.steps.train.engines.optimizer import RateSchedule, optimizer
-from trainyard.steps.train.input import augment, mixing, on_device
+from trainyard.steps.train.input import augment, on_device
 from trainyard.steps.train.input.augment import Draws, affine
-from trainyard.steps.train.input.class_weights import class_weights
 
 RECIPE = {"name": "t", "data": {"format": "image_folder", "bundled": "digits"}, "model": {"name": "cnn_small"}}
 
@@ -180,5 +179,5 @@ def augmented(images: np.ndarray, options: Augment, seed: int, step: int) -> np.
         images = tf.stack(changed)
     if options.resamples:
         images = augment.resample(images, options, draws.uniform(6))
-    device = mixing.device_draws(options, draws, height, width)
+    device = augment.device_draws(options, draws, height, width)
     return on_device.augment({"image": images, on_device.DRAWS: device}, options)["image"].numpy()

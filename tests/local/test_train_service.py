@@ -26,8 +26,7 @@ from trainyard.errors import ExitCode, TransientError
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.train.input.input import Input, LocalReplicas
 from trainyard.steps.train.input.service import client
-from trainyard.steps.train.input.service.client import InputService, InputWorker
-from trainyard.steps.train.input.service.turns import Turn, in_turn
+from trainyard.steps.train.input.service.client import InputService, InputWorker, Turn, in_turn
 from trainyard.steps.train.peers.messages import SILENCE_SECONDS, MessageStream
 
 WORKERS = 2

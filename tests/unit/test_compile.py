@@ -165,7 +165,7 @@ def test_compile_and_place_load_neither_tensorflow_nor_beam_nor_the_report(tmp_p
     program = f"""
 import json, sys
 from pathlib import Path
-from trainyard_control.cli.verbs.cluster import compile, place
+from trainyard_control.cli.main import compile, place
 before = sorted(name for name in ("kfp", "pydantic", "yaml") if name in sys.modules)
 compile.compile("digits", "gke", to={str(package)!r})
 place.place(Path({str(package)!r}), "kind", to={str(tmp_path / "kind.yaml")!r})

@@ -75,6 +75,15 @@ def test_the_container_that_works_is_told_from_a_sidecar() -> None:
             PodTask("train", worker="0"),
             "train worker 0",
         ),
+        (
+            {
+                "app.kubernetes.io/component": "train",
+                "trainyard/use": "input",
+                "batch.kubernetes.io/job-completion-index": "1",
+            },
+            PodTask("train", use="input", worker="1"),
+            "train input worker 1",
+        ),
         ({}, PodTask("p"), "p"),
     ],
 )

@@ -23,8 +23,8 @@ from tests.unit.test_environment import KUBEFLOW, LOCAL, load, refusal
         ),
         (
             f"{KUBEFLOW}namespace: team\nbeam: {{runner: flink, parallelism: 8}}",
-            "--runner=FlinkRunner --job_endpoint=trainyard-flink.team:8099 --environment_type=EXTERNAL "
-            "--environment_config=localhost:50000 --parallelism=8",
+            "--runner=FlinkRunner --job_endpoint=trainyard-flink.team:8099 --environment_cache_millis=20000 "
+            "--environment_type=EXTERNAL --environment_config=localhost:50000 --parallelism=8",
         ),
         (
             f"{KUBEFLOW}beam: {{runner: spark, options: {{job_endpoint: jobs:8099, environment_config: pool:1}}}}",

@@ -13,7 +13,7 @@ from trainyard.errors import ExitCode
 from trainyard.kubernetes import labels
 from trainyard.spec.environment import Volume
 from trainyard.spec.hardware.pools import Pool
-from trainyard.steps.train.gang.pods.job import Gang, Owner, headless_service, worker_job
+from trainyard.steps.train.gang.pods.job import Gang, headless_service, owner_reference, worker_job
 
 RESOURCES = {"requests": {"cpu": "1", "memory": "2Gi"}, "limits": {"memory": "2Gi"}}
 
@@ -82,10 +82,10 @@ def test_the_name_depends_on_run_and_step_alone() -> None:
 
 
 def test_another_plan_is_told_from_this_one_but_another_owner_is_not() -> None:
-    def plan(gang: Gang, owner: Owner | None = None) -> str:
+    def plan(gang: Gang, owner: dict[str, Any] | None = None) -> str:
         return str(worker_job(gang, owner)["metadata"]["annotations"][labels.PLAN])
 
-    assert plan(GANG, Owner(api_version="v1", kind="Pod", name="a", uid="1")) == plan(GANG)
+    assert plan(GANG, owner_reference("v1", "Pod", "a", "1")) == plan(GANG)
     assert plan(dataclasses.replace(GANG, workers=4)) != plan(GANG)
 
 

@@ -34,6 +34,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def outputs() -> dict[str, str]:
     """Return the key of each step's output, each made from the outputs before it."""
     provenance._closure.cache_clear()
+    provenance._installed.cache_clear()
     found: dict[str, str] = {}
     for step in OUTPUTS:
         found[step] = keys.output_uri("/runs", RECIPE, step, *(found[name] for name in keys.STEPS[step].reads))

@@ -13,7 +13,7 @@ from kubernetes.client import ApiException
 
 from trainyard.kubernetes.client import JOBS, Cluster
 from trainyard.spec.hardware.pools import Pool
-from trainyard.steps.train.gang.pods.job import Gang, Owner, network_policy, worker_job
+from trainyard.steps.train.gang.pods.job import Gang, network_policy, owner_reference, worker_job
 from trainyard.steps.train.gang.pods.launch import launch
 
 RESOURCES = {"requests": {"cpu": "1", "memory": "2Gi"}, "limits": {"memory": "2Gi"}}
@@ -93,7 +93,7 @@ def test_input_workers_of_an_earlier_gang_are_deleted_and_made_again_for_this_on
     cluster = Cluster(server, "runs")
     training, feeding = (cluster.path("jobs", gang.name, JOBS) for gang in (TRAINING, INPUT))
     policy = cluster.path("networkpolicies", INPUT.name, "apis/networking.k8s.io/v1")
-    earlier = cluster.create("jobs", worker_job(INPUT, Owner(api_version="batch/v1", kind="Job", name="t", uid="gone")))
+    earlier = cluster.create("jobs", worker_job(INPUT, owner_reference("batch/v1", "Job", "t", "gone")))
     assert earlier
     cluster.create("networkpolicies", network_policy(INPUT, server.uid(feeding)))
     server.objects[feeding]["status"] = {"conditions": [{"type": "Failed", "status": "True"}]}

@@ -18,6 +18,7 @@ from trainyard.spec import recipe as recipes
 from trainyard.spec.documents import parse
 from trainyard.spec.recipe import Recipe
 from trainyard.spec.training import command
+from trainyard.steps.train.loop.checkpoint import best_epoch
 from trainyard.steps.train.loop.goodput import Past
 from trainyard.steps.train.own.program_record import ProgramRecord
 from trainyard_control.cluster.doctor import examine
@@ -92,7 +93,7 @@ def test_an_image_without_a_command_is_refused_and_one_without_a_tag_is_for_doct
     look = next(
         look for look in examine(environments.load("vertex"), loaded, KubeflowServer) if look.name == "image train"
     )
-    assert look.bad and look.sentence.startswith("'example/trainer:latest' has no tag of its own")
+    assert look.verdict == "bad" and look.sentence.startswith("'example/trainer:latest' has no tag of its own")
 
 
 def test_the_image_is_part_of_the_key_of_train_alone_and_recipes_without_it_keep_theirs(recipe: str) -> None:
@@ -134,7 +135,8 @@ def test_lines_about_steps_and_epochs_become_events(capsys: pytest.CaptureFixtur
         epoch(2, 0.25),
         epoch(1, 0.125),
     )
-    assert (reader.steps, reader.resumed_from, reader.examples_per_second, reader.best_epoch) == (20, 5, 90.0, 1)
+    assert (reader.steps, reader.resumed_from, reader.examples_per_second) == (20, 5, 90.0)
+    assert best_epoch(reader.history) == reader.history[0]
     assert [each.eval_loss for each in reader.history] == [0.125, 0.25] and reader.step_seconds > 0
     kinds = [events.parse(line)["event"] for line in output]
     assert kinds == ["resumed", "began", "progress", "progress", "epoch", "epoch", "epoch"]

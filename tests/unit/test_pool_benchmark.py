@@ -83,13 +83,12 @@ def test_what_pools_have_measured_is_held_against_the_first_of_them(environment:
     leave(tmp_path, "digits", trained(100, 1, "CPU"), "speed-cpu")
     leave(tmp_path, "digits", trained(999, 1, "CPU"), "other-speed-cpu")
     runs = {"cpu": "speed-cpu", "l4": "speed-l4"}
-    first = pools.collect(recipe, where, runs)
-    assert first.missing == ["l4"] and first.certificate and len(first.certificate.speeds) == 1
-    assert first.certificate.skipped == {"l4": "It has not been measured yet."}
+    first, missing = pools.collect(recipe, where, runs)
+    assert missing == ["l4"] and first and len(first.speeds) == 1
+    assert first.skipped == {"l4": "It has not been measured yet."}
     leave(tmp_path, "digits", trained(2400, 2, "NVIDIA L4"), "speed-l4")
-    measured = pools.collect(recipe, where, runs)
-    certificate = measured.certificate
-    assert certificate and not measured.missing
+    certificate, missing = pools.collect(recipe, where, runs)
+    assert certificate and not missing
     cpu, l4 = certificate.speeds
     assert (cpu.pool, cpu.hardware, cpu.examples_per_second, cpu.dollars_per_hour) == ("cpu", "CPU", 100, 0.5)
     assert (l4.pool, l4.hardware, l4.workers, l4.dollars_per_hour) == ("l4", "4 x NVIDIA L4", 2, 4)  # two nodes
@@ -100,7 +99,7 @@ def test_what_pools_have_measured_is_held_against_the_first_of_them(environment:
     ]
     assert certificate.digest == digest(certificate)
     fed = where.model_copy(update={"input_workers": environments.InputWorkers(count=2, pool="cpu")})
-    with_input = pools.collect(recipe, fed, runs).certificate
+    with_input, _ = pools.collect(recipe, fed, runs)
     assert with_input and [speed.dollars_per_hour for speed in with_input.speeds] == [
         1.5,
         5,
@@ -111,7 +110,7 @@ def test_what_pools_have_measured_is_held_against_the_first_of_them(environment:
 
 def test_nothing_is_shown_before_anything_is_measured(environment: str, tmp_path: Path) -> None:
     where = environments.load(environment).model_copy(update={"storage": str(tmp_path)})
-    assert pools.collect(recipes.load("digits"), where, {"cpu": "speed-cpu"}) == pools.PoolMeasurements(None, ["cpu"])
+    assert pools.collect(recipes.load("digits"), where, {"cpu": "speed-cpu"}) == (None, ["cpu"])
 
 
 @pytest.mark.parametrize(

@@ -164,16 +164,21 @@ def test_a_picture_goes_as_it_came_unless_the_model_would_not_decode_it_upright(
     turned = Image.Exif()
     turned[0x0112] = 6
     Image.new("RGB", (4, 2)).save(folder / "c.jpg", exif=turned)
+    Image.new("RGB", (4, 2)).save(folder / "f.png", exif=turned)
+    start, end, rest = (folder / "f.png").read_bytes().partition(b"\0\0\0\0IEND")
+    exif = start[33 : start.index(b"IDAT") - 4]  # the one chunk before the pixels; it may also stand behind them
+    (folder / "g.png").write_bytes(start.replace(exif, b"") + exif + end + rest)
     (folder / "d.jpg").write_bytes(b"")
     (folder / "e.txt").write_text("no picture")
     items = list(pictures.read_pictures(source.find_source(str(folder), pictures=True), channels=1))
     (batch,) = [item for item in items if isinstance(item, InputBatch)]
     encoded = dict(zip(batch.keys.to_pylist(), batch.inputs["image"].tolist(), strict=True))
-    assert list(encoded) == ["b.bmp", "c.jpg", "deep/a.png"]
+    assert list(encoded) == ["b.bmp", "c.jpg", "deep/a.png", "f.png", "g.png"]
     assert encoded["deep/a.png"] == (folder / "deep" / "a.png").read_bytes()
     assert all(each.startswith(b"\x89PNG") for each in encoded.values())
-    with Image.open(io.BytesIO(encoded["c.jpg"])) as image:
-        assert image.size == (2, 4)
+    for name in ("c.jpg", "f.png", "g.png"):
+        with Image.open(io.BytesIO(encoded[name])) as image:
+            assert image.size == (2, 4)
     assert {item.key: item.reason for item in items if isinstance(item, Rejected)} == {
         "d.jpg": "zero_bytes",
         "e.txt": "not_an_image",

@@ -20,7 +20,7 @@ import trainyard as ty
 import trainyard_control.api as api
 from trainyard.errors import ConfigurationError, DataError
 from trainyard.spec import recipe as recipes
-from trainyard_control.api.settings import overrides
+from trainyard_control.api.arguments import overrides
 from trainyard_control.cli.main import app
 
 ROOT = Path(__file__).parents[2]

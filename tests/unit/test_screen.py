@@ -116,3 +116,11 @@ def test_a_long_training_says_every_ten_seconds_how_it_stands(
     lines = capsys.readouterr().err.splitlines()
     assert [line.split()[2] for line in lines] == ["10/40", "20/40"]
     assert "eval loss 0.2500  metric 0.8750  1,234 examples/s  30 s left at most" in lines[0]
+
+
+def test_a_line_of_a_recipes_module_that_only_looks_like_an_event_ends_no_run(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for event in ({"event": "epoch"}, {"event": "epoch", "epoch": "first", "of": 2}, {"event": "progress"}):
+        progress.Screen().step_event("train", event)
+    assert capsys.readouterr().err == ""

@@ -22,6 +22,7 @@ from trainyard_control.planning import cost
 from trainyard_control.search import grammar as grammars
 from trainyard_control.search import latencies
 from trainyard_control.search import sweep as sweeps
+from trainyard_control.search.result import Result
 from trainyard_control.search.space import Dimension, override, parse
 from trainyard_control.search.study import Study, Sweep
 from trainyard_control.search.trials import Trial
@@ -277,3 +278,11 @@ def test_each_combination_is_tried_once_in_an_order_of_the_seed(tmp_path: Path) 
     # More trials go on in the same folder, another search has its own.
     assert sweep.folder == Sweep("digits", [], dimensions, here, trials=4).folder
     assert sweep.folder != Sweep("digits", [], dimensions[:1], here).folder
+
+
+def test_a_sweep_of_programs_whose_cost_nobody_counts_has_a_page_without_it(tmp_path: Path) -> None:
+    of_program = [Trial(number=n, values={"seed": n}, state="complete", metric=0.5, best_epoch=1) for n in (1, 2)]
+    recipe = recipes.load("digits")
+    over = [Dimension("seed", values=(1, 2))]
+    page = Result(str(tmp_path), over, of_program, of_program[0], recipe, None, {}).page()
+    assert "The search" in page and "What it costs" not in page

@@ -30,7 +30,7 @@ from trainyard_control.planning.expectation import expect
 def made(environment: str | Environment = "kind", name: str = "nightly-1", *changes: str) -> Submission:
     place = environments.load(environment) if isinstance(environment, str) else environment
     recipe = recipes.load("digits", changes)
-    return submission(recipe, place, compiled(recipe, place), name)
+    return submission(recipe.name, place, compiled(recipe, place), name)
 
 
 def own(tmp_path: Path, base: str, **sections: Any) -> Environment:
@@ -110,7 +110,7 @@ def test_a_package_says_what_its_runs_are_for_and_a_run_of_another_tool_does_not
     parameter = package["root"]["inputDefinitions"]["parameters"]["about"]
     assert read({"about": parameter["defaultValue"]}) == About("digits", "kind")
     for parameters in (None, {}, {"about": ""}, {"about": "[]"}, {"about": '{"recipe": "x", "other": 1}'}):
-        assert read(parameters) is None
+        assert read(parameters) == About("–", "–")
 
 
 def test_nothing_is_expected_where_nobody_knows_the_data(tmp_path: Path) -> None:

@@ -282,7 +282,7 @@ def test_members_are_found_again_by_their_place(tmp_path):
         ("img_train/cat/1.jpg", "cat"),
         ("img_train/dog/2.jpg", "dog"),
     ]
-    assert [found.bytes(file).getvalue() for file in reversed(found.files)] == [b"yy", b"x"]
+    assert [found.open(file).read() for file in reversed(found.files)] == [b"yy", b"x"]
     (tmp_path / "rows.csv").write_text("a,b\n1,2\n")
     assert find_source(str(tmp_path)).kind == "csv", "an archive beside a table may hold anything"
     alone = find_source(str(tmp_path / "img_train.tar.gz"), "image_folder")

@@ -10,10 +10,9 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Protocol
 
 import grpc  # type: ignore[import-untyped]
-from apache_beam.portability.api import beam_job_api_pb2
+from apache_beam.portability.api import beam_job_api_pb2, beam_job_api_pb2_grpc
 from apache_beam.runners.portability.portable_runner import TERMINAL_STATES, JobServiceHandle
 
 from trainyard import events
@@ -30,24 +29,19 @@ def job_name(step: str, output: str) -> str:
     return f"trainyard-{step}-{hashlib.sha256(output.encode()).hexdigest()[:12]}"
 
 
-class _JobService(Protocol):
-    """The calls of Beam's job server that are made here."""
-
-    def GetJobs(self, request: beam_job_api_pb2.GetJobsRequest, timeout: float) -> beam_job_api_pb2.GetJobsResponse: ...
-    def GetState(
-        self, request: beam_job_api_pb2.GetJobStateRequest, timeout: float
-    ) -> beam_job_api_pb2.JobStateEvent: ...
-    def Cancel(self, request: beam_job_api_pb2.CancelJobRequest, timeout: float) -> object: ...
-
-
 class Jobs:
     """The jobs that a pipeline starts on a job server."""
 
     def __init__(self) -> None:
-        self._started: list[tuple[_JobService, str]] = []
+        self._started: list[tuple[beam_job_api_pb2_grpc.JobServiceStub, str]] = []
 
     def record(self, service: JobServiceHandle, name: str) -> JobServiceHandle:
         """Have `service` cancel the jobs called `name` that are left of earlier attempts, and say which one it starts.
+
+        It follows that for as long as it takes. job_server_timeout is meant for single answers, and stays in force for
+        those before the job starts. But if a job's id is that of its preparation, as on Prism, Beam 2.77 makes it the
+        deadline of the streams of states and messages too (`JobServiceHandle.run` in portable_runner.py), and with them
+        of the pipeline: 300 s by default. The step has a deadline of its own.
 
         name: '' if the caller holds no lease, so that no job can be told to be an abandoned one.
         """
@@ -55,6 +49,7 @@ class Jobs:
 
         def run_recorded(preparation_id: str) -> tuple[str, Iterator[object], Iterator[object]]:
             _cancel_named(service.job_service, name, but=preparation_id)
+            service.timeout = None  # gRPC's word for none
             try:
                 job, messages, states = run(preparation_id)
             except BaseException:  # it may run, and nobody knows its id
@@ -78,7 +73,7 @@ class Jobs:
             raise
 
 
-def _cancel_named(service: _JobService, name: str, but: str = "") -> None:
+def _cancel_named(service: beam_job_api_pb2_grpc.JobServiceStub, name: str, but: str = "") -> None:
     """Cancel the jobs called `name`, if it is not '', but not the job `but`: some servers list one before it runs."""
     if not name:
         return
@@ -91,7 +86,7 @@ def _cancel_named(service: _JobService, name: str, but: str = "") -> None:
             _cancel(service, job.job_id)
 
 
-def _cancel(service: _JobService, job: str) -> None:
+def _cancel(service: beam_job_api_pb2_grpc.JobServiceStub, job: str) -> None:
     try:
         state = service.GetState(beam_job_api_pb2.GetJobStateRequest(job_id=job), timeout=_ANSWER_SECONDS).state
         if state not in TERMINAL_STATES:

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Literal
 
 from trainyard import events
+from trainyard.heartbeat import Heartbeat
 
 Unit = Literal["files", "records", "examples"]
 
@@ -33,18 +34,12 @@ def reported(total: int, unit: Unit, finished: Callable[[], int]) -> Iterator[No
     """
     with _lock:
         _counted.clear()
-    over = threading.Event()
-
-    def report() -> None:
-        while not over.wait(SECONDS):
-            _report(total, unit, finished())
-
-    reporter = threading.Thread(target=report, daemon=True, name="progress")
+    reporter = Heartbeat("progress", SECONDS, lambda: _report(total, unit, finished()))
     reporter.start()
     try:
         yield
     finally:
-        over.set()
+        reporter.stop()
         reporter.join()
     _report(total, unit, finished())
 

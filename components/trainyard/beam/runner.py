@@ -74,8 +74,7 @@ def pipeline(beam_options: str) -> Iterator[beam.Pipeline]:
     except (ConfigurationError, TransientError) as error:  # from this process, with the transform's name at the end
         raise type(error)(str(error).partition(" [while running")[0]) from error
     except RuntimeError as error:
-        _raise_ours(error)
-        _raise_of_the_machine(error)
+        _raise_known(error)
         raise
     finally:
         # A step ends without its exit handlers, where Beam would have stopped them.
@@ -164,7 +163,7 @@ def _adapt(runner: PipelineRunner, beam_options: str, jobs: Jobs) -> list[JobSer
         def create_job_service(options: PipelineOptions) -> JobServiceHandle:
             try:
                 name = _name_job(options)
-                return jobs.record(_without_deadline(create(options)), name)
+                return jobs.record(create(options), name)
             except grpc.FutureTimeoutError as error:
                 raise TransientError(
                     f"beam options '{beam_options}': the job server does not answer. Check its address and the network."
@@ -185,38 +184,16 @@ def _name_job(options: PipelineOptions) -> str:
     return str(cloud.job_name)
 
 
-def _without_deadline(service: JobServiceHandle) -> JobServiceHandle:
-    """Have `service` follow a job for as long as it takes.
-
-    job_server_timeout is meant for single answers, and stays in force for those before the job starts. But if a job's
-    id is that of its preparation, as on Prism, Beam 2.77 makes it the deadline of the streams of states and messages
-    too (`JobServiceHandle.run` in portable_runner.py), and with them of the pipeline: 300 s by default. The step has a
-    deadline of its own.
-    """
-    run = service.run
-
-    def run_without_deadline(preparation_id: str) -> tuple[str, Iterator[object], Iterator[object]]:
-        service.timeout = None  # gRPC's word for none
-        return run(preparation_id)
-
-    service.run = run_without_deadline
-    return service
-
-
 def _wrong(beam_options: str, reason: str) -> ConfigurationError:
     return ConfigurationError(
         f"beam options '{beam_options}': {reason.rstrip('.')}. Correct the section beam of the environment."
     )
 
 
-def _raise_ours(error: RuntimeError) -> None:
-    """Raise the error of ours that a worker met: Beam hands its errors on as text."""
+def _raise_known(error: RuntimeError) -> None:
+    """Raise the error of ours that a worker met, or its `OSError`: Beam hands its errors on as text."""
     if match := _OURS.search(str(error)):
         raise from_name(match[1], match[2]) from error
-
-
-def _raise_of_the_machine(error: RuntimeError) -> None:
-    """Raise `OSError` if a worker met one."""
     for number in _OF_THE_MACHINE:
         if os.strerror(number) in str(error):
             raise OSError(number, os.strerror(number)) from error

@@ -62,17 +62,13 @@ class _Do(beam.DoFn, Generic[_Task]):
     def process(self, numbered: tuple[int, Iterable[_Task]]) -> Iterator[None]:
         """Do a task that no other process has taken."""
         number, [task] = numbered
-        if not self._claims or _claim(Path(self._claims, str(number))):
-            self._do(task)
+        try:
+            if self._claims:
+                Path(self._claims, str(number)).touch(exist_ok=False)
+        except FileExistsError:
+            return
+        self._do(task)
         yield from ()
-
-
-def _claim(path: Path) -> bool:
-    try:
-        path.touch(exist_ok=False)
-    except FileExistsError:
-        return False
-    return True
 
 
 @contextmanager
@@ -128,8 +124,7 @@ def _pass_on(helper: ChildProcess) -> None:
 
 def _helpers(tasks: int, data_bytes: int) -> int:
     """Return how many processes beside this one are worth their start, and have a core and memory."""
-    installed = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >> 20
-    room = (memory.limit_mib() or installed) // _PROCESS_MIB
+    room = memory.usable_bytes() // (_PROCESS_MIB << 20)
     return max(0, min(_cores() - 1, room - 1, tasks - 1, data_bytes // _BYTES))
 
 

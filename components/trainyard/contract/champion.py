@@ -52,14 +52,6 @@ def champion(destination: str) -> Champion | None:
     return best.model_copy(update={"path": folder})
 
 
-def statistics(best: Champion) -> Statistics | None:
-    """Return the statistics of the data that `best` learnt from, or None if its version holds none.
-
-    Raises `DataError` if they are damaged.
-    """
-    return version_statistics(best.path)
-
-
 def version_statistics(folder: str) -> Statistics | None:
     """Return the statistics that the version in `folder` holds, or None. Raises `DataError` if they are damaged."""
     name = f"{EXTRA}/{Statistics.file}"

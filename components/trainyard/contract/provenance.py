@@ -57,18 +57,11 @@ _NETWORKS = "trainyard.models.build"  # imports the recipe's network by its name
 _RECIPE_MODULE = "trainyard.data.module"  # loads the recipe's own module
 
 # The distributions of the libraries that compute, by what is imported; the first that there is counts.
-_DISTRIBUTIONS = {
-    "ai_edge_litert": ("ai-edge-litert",),
-    "apache_beam": ("apache-beam",),
-    "jax": ("jax",),
-    "jaxlib": ("jaxlib",),
-    "keras": ("keras",),
-    "numpy": ("numpy",),
+_SAME_NAMES = ("ai_edge_litert", "apache_beam", "jax", "jaxlib", "keras", "numpy", "tensorflow_transform", "tfx_bsl")
+_DISTRIBUTIONS = {name: (name.replace("_", "-"),) for name in _SAME_NAMES} | {
     "PIL": ("pillow",),
     "sklearn": ("scikit-learn",),
     "tensorflow": ("tensorflow", "tensorflow-tpu"),
-    "tensorflow_transform": ("tensorflow-transform",),
-    "tfx_bsl": ("tfx-bsl",),
 }
 
 
@@ -228,15 +221,17 @@ def _meaning(node: object) -> str:
 def _version(names: tuple[str, ...], variant: str) -> str:
     """Return the version of the first of `names` that the image `variant` pins, else that is here, else ''."""
     pins = _pins(variant) if variant else {}
-    for name in names:
-        if name in pins:
-            return pins[name]
-    for name in names:
-        try:
-            return importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return ""
+    pinned = [pins.get(name, "") for name in names]
+    return next(filter(None, [*pinned, *map(_installed, names)]), "")
+
+
+@cache
+def _installed(name: str) -> str:
+    """Return the version of the distribution `name` that is here, else ''. To look reads files; a key asks for ten."""
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
 
 
 @cache

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -95,24 +95,18 @@ class ExampleFolder:
         label is an int64 class id, bool (classes,) of multi_label, or a float32 target, several (targets,). Beside the
         features is `WEIGHT`, float32, if there are weights.
         """
-        parsed = tf.io.parse_example(serialized, {**self._features, **self._label, **self._weight})
-        labels = self._as_label(parsed.pop("label"))
-        return {name.removeprefix("raw/"): values for name, values in parsed.items()}, labels
+        return self._parsed(serialized, {**self._features, **self._weight})
 
     def decode(self, serialized: tf.Tensor) -> tuple[Tensors, tf.Tensor]:
         """Return what `parse` does of one tf.Example, a scalar string, its image as uint8 in its `Feature`'s shape."""
         features, label = self.parse(serialized)
         return self.decode_features(features), label
 
-    def decode_features(self, features: Tensors, *, quick: bool = False) -> Tensors:
-        """Return one example's `features` as `parse` gives them, its image as uint8. quick: as of `decode_pixels`."""
+    def decode_features(self, features: Tensors, decode: Callable[..., tf.Tensor] = decode_pixels) -> Tensors:
+        """Return one example's `features` as `parse` gives them, its image as `decode`, one of `data.images`, does."""
         image = self.document.image
-        return {name: features[name] for name in self._weight} | {
-            feature.name: decode_pixels(features[feature.name], image, pixels=feature.pixels, quick=quick)
-            if feature.encoded and image is not None
-            else features[feature.name]
-            for feature in self.document.features
-        }
+        encoded = [feature for feature in self.document.features if feature.encoded and image is not None]
+        return features | {item.name: decode(features[item.name], image, pixels=item.pixels) for item in encoded}
 
     def parsed_batches(self, split: Split, batch_size: int) -> tf.data.Dataset[tuple[Tensors, tf.Tensor]]:
         """Return `split` in stored order as `parse` gives it."""
@@ -127,12 +121,13 @@ class ExampleFolder:
 
     def batches(self, split: Split, batch_size: int) -> tf.data.Dataset[KeyedBatch]:
         """Return `split` in stored order, the last batch kept: features (n, ...) by name, labels (n,), keys (n,)."""
-        spec = {**self._features, **self._label, "key": tf.io.FixedLenFeature((), tf.string)}
+        spec = {**self._features, "key": tf.io.FixedLenFeature((), tf.string)}
 
         @tf.autograph.experimental.do_not_convert
         def decode(serialized: tf.Tensor) -> tuple[Tensors, tf.Tensor, tf.Tensor]:
-            parsed = tf.io.parse_example(serialized, spec)
-            return self._model_features(parsed), self._as_label(parsed["label"]), parsed["key"]
+            features, label = self._parsed(serialized, spec)
+            key = features.pop("key")
+            return self.decode_features(features, decode_image), label, key
 
         records, parallel = self._records(split), tf.data.AUTOTUNE
         if self.document.image is None:
@@ -147,12 +142,11 @@ class ExampleFolder:
 
         @tf.autograph.experimental.do_not_convert
         def decode(serialized: tf.Tensor) -> tuple[Tensors, tf.Tensor]:
-            parsed = tf.io.parse_example(serialized, {**self._raw, **self._label})
-            raw = {feature.name: parsed[f"raw/{feature.name}"] for feature in self.document.raw_features}
+            raw, label = self._parsed(serialized, self._raw)
             for feature in self.document.features:
                 if feature.pixels and self.document.image is not None:
                     raw[feature.name] = encode_pixels(raw[feature.name], self.document.image)
-            return raw, self._as_label(parsed["label"])
+            return raw, label
 
         return self._records(split).batch(batch_size).map(decode).prefetch(tf.data.AUTOTUNE)
 
@@ -173,21 +167,15 @@ class ExampleFolder:
         batches = list(self._records(split).batch(4096).map(decode).as_numpy_iterator())
         return np.concatenate(batches) if batches else np.zeros((0, *spec.shape), spec.dtype.as_numpy_dtype)
 
-    def _as_label(self, stored: tf.Tensor) -> tf.Tensor:
-        """Return the labels as `parse` gives them."""
-        return tf.not_equal(stored, 0) if self.document.task == "multi_label" else stored
+    def _parsed(self, serialized: tf.Tensor, spec: dict[str, tf.io.FixedLenFeature]) -> tuple[Tensors, tf.Tensor]:
+        """Return what `spec` names, by the names of features, and the labels as `parse` gives them."""
+        parsed = tf.io.parse_example(serialized, {**spec, **self._label})
+        stored = parsed.pop("label")
+        labels = tf.not_equal(stored, 0) if self.document.task == "multi_label" else stored
+        return {name.removeprefix("raw/"): values for name, values in parsed.items()}, labels
 
     def _records(self, split: Split) -> tf.data.Dataset[tf.Tensor]:
         return tf.data.TFRecordDataset(self.files(split), buffer_size=_READ_AHEAD)
-
-    def _model_features(self, parsed: Tensors) -> Tensors:
-        image = self.document.image
-        return {
-            feature.name: decode_image(parsed[f"raw/{feature.name}"], image, pixels=feature.pixels)
-            if feature.encoded and image is not None
-            else parsed[feature.name]
-            for feature in self.document.features
-        }
 
 
 def load_transform(uri: str) -> Transform:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -62,6 +63,7 @@ def configure(configuration: Any, config: Any, context: str = "") -> None:
         ) from error
 
 
+@dataclass
 class Cluster:
     """A cluster and one namespace of it.
 
@@ -73,25 +75,17 @@ class Cluster:
     refuses.
     """
 
-    def __init__(
-        self,
-        api: Any,
-        namespace: str,
-        patience_seconds: float | None = None,
-        on_retry: Callable[[str], None] | None = None,
-        remedy: str = "",
-    ) -> None:
-        self._api = api
-        self.namespace = namespace
-        self.unreachable = False
-        self._patience_seconds = patience_seconds
-        self._on_retry = on_retry
-        self._remedy = remedy
+    api: Any
+    namespace: str
+    patience_seconds: float | None = None
+    on_retry: Callable[[str], None] | None = None
+    remedy: str = ""
+    unreachable: bool = field(default=False, init=False)
 
     @property
     def host(self) -> str:
         """The API server's address."""
-        return str(self._api.configuration.host)
+        return str(self.api.configuration.host)
 
     def path(self, kind: str, name: str = "", group: str = "api/v1") -> str:
         """Return the path of the object, or of all objects of `kind`, in the namespace."""
@@ -160,7 +154,7 @@ class Cluster:
     def _request(
         self, method: str, path: str, query: dict[str, str | int] | None, body: Manifest | None, accept: str, limit: Any
     ) -> Any:
-        return self._api.call_api(
+        return self.api.call_api(
             path,
             method,
             query_params=list((query or {}).items()),
@@ -190,9 +184,9 @@ class Cluster:
             response = self._request(method, path, query, body, accept, CALL_SECONDS)
             return str(response.data.decode("utf-8", errors="replace"))
 
-        seconds = PATIENCE_SECONDS if self._patience_seconds is None else self._patience_seconds
+        seconds = PATIENCE_SECONDS if self.patience_seconds is None else self.patience_seconds
         try:
-            return patient(once, seconds if repeat else 0, self._on_retry)
+            return patient(once, seconds if repeat else 0, self.on_retry)
         except ApiException as error:
             if error.status in absent:
                 return None
@@ -207,7 +201,7 @@ class Cluster:
     def _refused(self, method: str, path: str, error: Any) -> InfrastructureError | TransientError:
         what = f"kubernetes: {method} {path}"
         if error.status in (401, 403):
-            return InfrastructureError(f"{what}: refused ({message(error)}). {self._remedy}")
+            return InfrastructureError(f"{what}: refused ({message(error)}). {self.remedy}")
         busy = error.status in _BUSY
         self.unreachable = self.unreachable or busy
         return (TransientError if busy else InfrastructureError)(f"{what}: {error.status} ({message(error)}).")

@@ -87,7 +87,7 @@ class Diagnosis:
 
 @dataclass(frozen=True)
 class PodTask:
-    """What a pod works for: `train`, worker 1 of `train`, or the second task of `check` in one run."""
+    """What a pod works for: `train`, worker 1 of `train` or of its input, or the second task of `check` in one run."""
 
     step: str
     use: str = ""
@@ -95,8 +95,8 @@ class PodTask:
 
     @property
     def name(self) -> str:
-        """Such as `train`, `train worker 1` or `check 2`."""
-        return self.step + (f" worker {self.worker}" if self.worker else f" {self.use}" if self.use else "")
+        """Such as `train`, `train worker 1`, `train input worker 1` or `check 2`."""
+        return self.step + (f" {self.use}" if self.use else "") + (f" worker {self.worker}" if self.worker else "")
 
 
 def diagnose(pod: Manifest) -> Diagnosis:
@@ -128,11 +128,16 @@ def conditions(thing: Manifest, status: str = "True") -> dict[str, Manifest]:
     return {condition["type"]: condition for condition in every if condition["status"] == status}
 
 
+def name_of(thing: Manifest) -> str:
+    """Return the name of an object of the API."""
+    return str(thing["metadata"]["name"])
+
+
 def task_of(thing: Manifest) -> PodTask:
     """Return what a pod or a Job works for; a driver of Kubeflow is `driver`."""
     own = thing["metadata"].get("labels", {})
     if (step := own.get(labels.STEP)) is None:
-        name = str(thing["metadata"]["name"])
+        name = name_of(thing)
         return PodTask("driver" if "driver" in name else name)
     return PodTask(str(step), use=str(own.get(labels.USE, "")), worker=str(own.get(labels.INDEX, "")))
 

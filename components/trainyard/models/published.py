@@ -75,7 +75,6 @@ def _fetch(uri: str, cache: Path) -> None:
             return
         folder = storage.local(uri, made_by="train")
         with os_errors(cache):
-            cache.mkdir(parents=True, exist_ok=True)
             for name in manifest.files:
                 partial = cache / f".{name}.{os.getpid()}"
                 shutil.copyfile(folder / name, partial)

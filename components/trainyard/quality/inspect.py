@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import get_args
 
 from trainyard.errors import ConfigurationError
 from trainyard.quality.arrow import forgo_pandas
@@ -12,7 +13,7 @@ from trainyard.quality.source import Kind, SourceFiles, find_source
 from trainyard.quality.tables.tables import profile_table
 from trainyard.spec.recipe import Recipe
 
-_KINDS: dict[str, Kind] = {"csv": "csv", "parquet": "parquet", "image_folder": "image_folder"}
+_KINDS: dict[str, Kind] = {kind: kind for kind in get_args(Kind)}
 
 
 def inspect(path: str, label: str | None = None) -> Profile:

@@ -38,7 +38,7 @@ class Repeats(Part):
     repeats: int
     such_as: list[list[str]]
     conflicts: int
-    conflicts_such_as: list[list[str]]
+    conflicts_such_as: list[list[str]] = []
 
 
 class Picture(Part):

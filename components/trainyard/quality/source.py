@@ -59,11 +59,6 @@ class SourceFiles:
             return io.BytesIO(self._archives.read(file.archive, file.at, file.bytes))
         return open_file(f"{self.root.rstrip('/')}/{file.name}")
 
-    def bytes(self, file: listing.SourceFile) -> io.BytesIO:
-        """Return all of the file's bytes."""
-        with self.open(file) as stream:
-            return io.BytesIO(stream.read())
-
     def label(self, name: str) -> str | None:
         """Return the class of the picture `name`, the first folder that it lies in; None if it lies in none."""
         relative = name.partition("/")[2] if self.has_splits else name

@@ -94,9 +94,8 @@ def _balance(examples: Examples, labels: list[str]) -> Figure:
         for split in SPLITS
         if split in examples.splits and examples.splits[split].class_counts
     ]
-    return _figure(
-        bars, plain(examples.label), "examples", barmode="stack", xaxis={"type": "category", "showgrid": False}
-    )
+    axis = {"type": "category", "showgrid": False}
+    return _figure(bars, plain(examples.label), "examples", barmode="stack", xaxis=axis)
 
 
 def _loss(training: Training) -> Figure:
@@ -119,16 +118,10 @@ def _metric(training: Training, examples: Examples | None) -> Figure:
     epochs = [epoch.epoch for epoch in training.history]
     rate = [epoch.learning_rate for epoch in training.history]
     lines = [_line(epochs, [epoch.metric for epoch in training.history], f"eval {name}", "@second")]
-    if not any(rate):  # as above
-        return _figure(lines, "epoch", f"eval {name}", hovermode="x unified", **_best(training))
-    lines.append(_line(epochs, rate, "learning rate", "@muted", yaxis="y2", line={"width": 1.5, "dash": "dot"}))
-    return _figure(
-        lines,
-        "epoch",
-        f"eval {name}",
-        hovermode="x unified",
-        **_best(training),
-        yaxis2={
+    axis: Figure = {}
+    if any(rate):  # as above
+        lines.append(_line(epochs, rate, "learning rate", "@muted", yaxis="y2", line={"width": 1.5, "dash": "dot"}))
+        axis["yaxis2"] = {
             "title": {"text": "learning rate"},
             "overlaying": "y",
             "side": "right",
@@ -137,8 +130,8 @@ def _metric(training: Training, examples: Examples | None) -> Figure:
             "tickmode": "auto",
             "nticks": 6,
             "exponentformat": "power",
-        },
-    )
+        }
+    return _figure(lines, "epoch", f"eval {name}", hovermode="x unified", **_best(training), **axis)
 
 
 def _mark(x: float, name: str, color: str, **text: Any) -> Figure:

@@ -100,7 +100,7 @@ def render(
         main_metric=MAIN_METRIC,
         metric_titles=METRIC_TITLES,
         drawn=set(figures),
-        figures=_json(figures),
+        figures=figures,
         style=(Path(__file__).parent / "report.css").read_text(encoding="utf-8"),
         script=script,
         script_hashes=[_hash(script), *([_plotly()[1]] if figures else [])],
@@ -175,6 +175,7 @@ def _template() -> Any:
         lstrip_blocks=True,
     )
     environment.filters |= {"number": _number, "bytes": _bytes}
+    environment.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
     return environment.get_template("report.html.j2")
 
 
@@ -189,15 +190,6 @@ def _plotly() -> tuple[str, str]:
 
 def _hash(script: str) -> str:
     return f"sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}"
-
-
-def _json(value: Any) -> str:
-    """Return JSON that stays inside its script element whatever strings it holds.
-
-    Source: https://html.spec.whatwg.org/multipage/scripting.html#restrictions-for-contents-of-script-elements
-    """
-    text = json.dumps(value, allow_nan=False, separators=(",", ":"))
-    return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
 
 def _number(value: float | None) -> str:

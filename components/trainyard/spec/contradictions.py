@@ -155,12 +155,9 @@ def _no_feature(name: str, data: Data) -> str | None:
     }
     if column := formula.mixed(node, read):
         kind = read[column]
-        return f"reads '{column}' as a {_other(kind)}, and the model takes it as a {kind}. Read it alike"
+        other = "text" if kind == "number" else "number"
+        return f"reads '{column}' as a {other}, and the model takes it as a {kind}. Read it alike"
     return None
-
-
-def _other(kind: str) -> str:
-    return "text" if kind == "number" else "number"
 
 
 def _model_faults(recipe: Recipe) -> Iterator[tuple[Location, str]]:

@@ -94,8 +94,6 @@ class PictureSchema(Strict):
     max_side: Pixels = Field(100_000, description="The most pixels of either side.")
 
 
-DataSchema = Annotated[TableSchema | PictureSchema, Field(discriminator="schema_of")]
-
 _KINDS: dict[str, type[TableSchema] | type[PictureSchema]] = {"table": TableSchema, "pictures": PictureSchema}
 
 

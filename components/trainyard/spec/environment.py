@@ -285,12 +285,10 @@ def _placement_faults(environment: Environment) -> Iterator[tuple[Location, str]
     if DEFAULT not in environment.placement:
         yield ("placement", DEFAULT), f"is required for target {environment.target}: name a pool. {defined}"
     yield from _training_faults(environment)
-    used = [
-        (pool, environment.pools[pool].variant) for pool in environment.placement.values() if pool in environment.pools
-    ]
-    for pool, variant in dict.fromkeys(used):
-        if variant not in environment.images:
-            yield ("images", variant), f"is required, for steps are placed on the {variant} pool '{pool}'"
+    for name in dict.fromkeys(environment.placement.values()):
+        used = environment.pools.get(name)
+        if used and used.variant not in environment.images:
+            yield ("images", used.variant), f"is required, for steps are placed on the {used.variant} pool '{name}'"
 
 
 def _input_faults(environment: Environment) -> Iterator[tuple[Location, str]]:

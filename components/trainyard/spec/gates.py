@@ -85,7 +85,6 @@ class Gate(Strict):
             "min_difference": self.min_difference is not None and self.min_difference > high - low,
             "max_difference": self.max_difference is not None and self.max_difference < low - high,
         }
-        if any(hopeless.values()):
-            bound = next(name for name, is_hopeless in hopeless.items() if is_hopeless)
+        if bound := next((name for name, is_hopeless in hopeless.items() if is_hopeless), None):
             raise ValueError(f"{bound}: no model can meet it: {self.metric} lies between {low:g} and {high:g}")
         return self

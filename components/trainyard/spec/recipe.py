@@ -337,20 +337,16 @@ def load(name: str, overrides: list[str] | None = None) -> Recipe:
     """Return the recipe `name` (see `documents.find`), every path in it absolute. Raises `ConfigurationError`."""
     path = documents.find("recipe", name, BUNDLED)
     recipe = documents.load(path, Recipe, overrides or [])
-    module, source, push, weights = recipe.module, recipe.data.path, recipe.push.path, recipe.model.weights
+    folder, module, source = path.parent, recipe.module, recipe.data.path
+    push, weights = recipe.push.path, recipe.model.weights
+    data = {"path": source and uris.resolve(folder, source), "schema_": _schema(recipe.data, folder)}
+    weights = weights if weights in (None, IMAGENET) else uris.resolve(folder, weights)
     return recipe.model_copy(
         update={
-            "module": module and uris.resolve(path.parent, module),
-            "data": recipe.data.model_copy(
-                update={
-                    "path": source and uris.resolve(path.parent, source),
-                    "schema_": _schema(recipe.data, path.parent),
-                }
-            ),
-            "model": recipe.model.model_copy(
-                update={"weights": uris.resolve(path.parent, weights) if weights and weights != IMAGENET else weights}
-            ),
-            "train": _train(recipe.train, path.parent),
+            "module": module and uris.resolve(folder, module),
+            "data": recipe.data.model_copy(update=data),
+            "model": recipe.model.model_copy(update={"weights": weights}),
+            "train": _train(recipe.train, folder),
             "push": recipe.push.model_copy(update={"path": push and uris.resolve(Path(), push)}),
         }
     )

@@ -47,9 +47,7 @@ def entry(key: str, manifest: Manifest, fetch: Callable[[Path], None]) -> Path:
         while not has(key, manifest):
             with locked(cache):
                 make_room(cache, manifest.bytes)
-                partial = Path(tempfile.mkdtemp(prefix=_PARTIAL, dir=cache))
-                lock = lock_of(partial, fcntl.LOCK_SH)
-            try:
+            with temporary_folder() as partial:
                 fetch(partial)
                 (partial / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
                 with locked(cache):
@@ -57,9 +55,6 @@ def entry(key: str, manifest: Manifest, fetch: Callable[[Path], None]) -> Path:
                         _remove(final)
                         folders.publish(partial, final, manifest)
                         hold(final)
-            finally:
-                os.close(lock)
-                shutil.rmtree(partial, ignore_errors=True)
     return final
 
 

@@ -9,7 +9,7 @@ import re
 import secrets
 import shutil
 import stat
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -48,10 +48,6 @@ def local(uri: str, made_by: str, only: Callable[[str], bool] | None = None) -> 
     with os_errors(Path(uri), "read"):
         manifests.verify(require(uri, made_by), Path(uri), only)
     return Path(uri)
-
-
-def stream(uri: str, made_by: str, names: Collection[str]) -> None:
-    """See `storage.stream`."""
 
 
 def read(folder: str, name: str) -> bytes | None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -52,9 +51,9 @@ def list_files(path: str, field: str = "data.path") -> Listing:
     `TransientError` if a bucket cannot be reached; they name the recipe's `field`, if it is not ''.
     """
     if is_bucket(path):
-        source = bucket_source.list_objects(path, field)
-        files = [SourceFile(item.name, item.bytes, item.checksum) for item in source.objects]
-        return Listing(source.root, files, source.root == path.rstrip("/"))
+        root, objects = bucket_source.list_objects(path, field)
+        files = [SourceFile(item.name, item.bytes, item.checksum) for item in objects]
+        return Listing(root, files, root == path.rstrip("/"))
     try:
         return _local(path, field)
     except (OSError, ValueError) as error:
@@ -95,7 +94,8 @@ class _Folder:
         self._root = root.rstrip("/")
         self._real = os.path.realpath(root)
         self._pattern = globs.expression(glob) if glob else None
-        self._parts = [_part(part) for part in glob.split("/")] if glob else []
+        parts = glob.split("/") if glob else []
+        self._parts = [None if "**" in part else globs.expression(part) for part in parts]
 
     def files(self) -> Iterator[SourceFile]:
         """Yield the files, in no order."""
@@ -156,10 +156,6 @@ class _Folder:
         if folder and linked:
             return _unreadable(name, "nested_link", "a link to a folder, below another such link, is not followed")
         return None
-
-
-def _part(part: str) -> re.Pattern[str] | None:
-    return None if "**" in part else globs.expression(part)
 
 
 def _source_file(name: str, status: os.stat_result) -> SourceFile:

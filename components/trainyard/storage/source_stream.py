@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import IO, cast
 
+from trainyard.errors import DataError
 from trainyard.storage.buckets import bucket_source
 from trainyard.uris import is_bucket
 
@@ -34,6 +35,11 @@ def seekable_file(path: str) -> Iterator[str | IO[bytes]]:
         return
     with open_file(path, _SEEKING_CHUNK) as stream:
         yield stream
+
+
+def unreadable(name: str, error: Exception) -> DataError:
+    """Return that the file `name` cannot be read to its end, for the reason `error`."""
+    return DataError(f"{name}: cannot be read ({error}). Check its permissions, or copy it again from its origin.")
 
 
 def _open_regular(path: str) -> IO[bytes]:

@@ -8,8 +8,8 @@ opens an output only through its manifest, so it never sees half a result.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Collection
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,12 +17,11 @@ from trainyard.errors import ConfigurationError
 from trainyard.storage import folders
 from trainyard.storage.buckets.objects import deadline
 from trainyard.storage.file_stream import FileStream
-from trainyard.storage.manifest import ATTEMPTS, MANIFEST, SCHEMA_VERSION, File, Manifest, adopt, measure
+from trainyard.storage.manifest import ATTEMPTS, MANIFEST, File, Manifest, adopt, measure
 from trainyard.uris import BUCKETS, is_bucket, scheme
 
 __all__ = [
     "MANIFEST",
-    "SCHEMA_VERSION",
     "File",
     "FileStream",
     "Manifest",
@@ -39,7 +38,6 @@ class _Backend(Protocol):
     def committed(self, uri: str) -> Manifest | None: ...
     def require(self, uri: str, made_by: str) -> Manifest: ...
     def local(self, uri: str, made_by: str, only: Callable[[str], bool] | None = None) -> Path: ...
-    def stream(self, uri: str, made_by: str, names: Collection[str]) -> FileStream | None: ...
     def read(self, folder: str, name: str) -> bytes | None: ...
     def children(self, uri: str) -> list[str]: ...
     def sizes(self, uri: str) -> dict[str, int]: ...
@@ -49,7 +47,6 @@ class _Backend(Protocol):
         self, uri: str, producer: str, last: str = "", origin: dict[str, Any] | None = None
     ) -> AbstractContextManager[Path]: ...
     def write_text(self, uri: str, text: str) -> None: ...
-    def reserve(self, uri: str, size: int) -> None: ...
     def read_text(self, uri: str) -> str | None: ...
     def remove(self, uri: str) -> None: ...
     def lease(self, uri: str) -> AbstractContextManager[None]: ...
@@ -94,7 +91,11 @@ def stream(uri: str, made_by: str, names: Collection[str]) -> FileStream | None:
     None if all of the folder is on this machine, or in its cache. What comes stays in TRAINYARD_CACHE for all processes
     of the machine, as long as it fits TRAINYARD_CACHE_SIZE.
     """
-    return _backend(uri).stream(uri, made_by, names)
+    if not is_bucket(uri):
+        return None
+    from trainyard.storage.buckets import bucket_folders
+
+    return bucket_folders.stream(uri, made_by, names)
 
 
 def read(folder: str, name: str) -> bytes | None:
@@ -129,8 +130,9 @@ def remove_abandoned(uri: str) -> None:
     _backend(uri).remove_abandoned(uri)
 
 
-@contextmanager
-def stage(uri: str, producer: str, last: str = "", origin: dict[str, Any] | None = None) -> Iterator[Path]:
+def stage(
+    uri: str, producer: str, last: str = "", origin: dict[str, Any] | None = None
+) -> AbstractContextManager[Path]:
     """Yield an empty local folder whose content becomes the folder `uri` when the block ends without an error.
 
     After an error the staging folder is removed and `uri` is as it was. If another writer published `uri` meanwhile,
@@ -140,8 +142,7 @@ def stage(uri: str, producer: str, last: str = "", origin: dict[str, Any] | None
 
     Raises `InfrastructureError` on a full disk, a missing permission, or a different folder already at `uri`.
     """
-    with _backend(uri).stage(uri, producer, last, origin) as folder:
-        yield folder
+    return _backend(uri).stage(uri, producer, last, origin)
 
 
 def attempt(uri: str, name: str) -> str:
@@ -163,7 +164,8 @@ def reserve(uri: str, size: int) -> None:
 
     A bucket needs none.
     """
-    _backend(uri).reserve(uri, size)
+    if not is_bucket(uri):
+        folders.reserve(uri, size)
 
 
 def read_text(uri: str) -> str | None:
@@ -182,14 +184,12 @@ def remove(uri: str) -> None:
     _backend(uri).remove(uri)
 
 
-@contextmanager
-def lease(uri: str) -> Iterator[None]:
+def lease(uri: str) -> AbstractContextManager[None]:
     """Hold the right to write `uri` until the block ends; it becomes free when the process dies.
 
     Raises `TransientError` if another process holds it: at once for a folder, within seconds for a bucket.
     """
-    with _backend(uri).lease(uri):
-        yield
+    return _backend(uri).lease(uri)
 
 
 def _backend(uri: str) -> _Backend:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import IO
 
 from trainyard.errors import DataError
-from trainyard.storage.source_stream import open_file
+from trainyard.storage.source_stream import open_file, unreadable
 from trainyard.uris import is_bucket
 
 BLOCK = 512
@@ -89,9 +89,7 @@ def look(path: str, size: int, most: int | None = None) -> Look:
             share = None if most is None else max(1, (most - len(outer)) // max(1, len(archives)))
             inner = {member.at: _look_inside(stream, path, member, share, farthest) for member in archives}
     except (OSError, EOFError, zlib.error) as error:
-        raise DataError(
-            f"{path}: cannot be read ({error}). Check its permissions, or copy it again from its origin."
-        ) from error
+        raise unreadable(path, error) from error
     looks = [inner.get(member.at) or Look([member], 1, True) for member in outer]
     count = sum(look.count for look in looks) * (1 if all_of_it else _times(outer, 0, size))
     seen = [member for look in looks for member in look.members]
@@ -224,10 +222,8 @@ class _Walk:
 
     def broken(self, why: str) -> Member:
         """Return a last member that says that the archive cannot be read further."""
-        self.is_over = True
         after = f"after {self._last}" if self._last else "at its beginning"
-        detail = f"{why}, {after}; what follows is not read"
-        return Member(self._last, self._at, self._at, 0, "broken_archive", detail)
+        return self._last_member("broken_archive", f"{why}, {after}; what follows is not read")
 
     def _member(self, info: tarfile.TarInfo, name: str, header: int, size: int) -> Member | None:
         """Return the member of this header, None of a folder, and go on to the next one."""
@@ -246,16 +242,12 @@ class _Walk:
         return Member(self._last if reason else clean, header, at, size, reason, detail)
 
     def _cut(self) -> Member:
-        self.is_over = True
         after = f"in or after {self._last}" if self._last else "at its beginning"
-        return Member(
-            self._last,
-            self._at,
-            self._at,
-            0,
-            "truncated_archive",
-            f"ends {after}, without its mark; the rest is missing",
-        )
+        return self._last_member("truncated_archive", f"ends {after}, without its mark; the rest is missing")
+
+    def _last_member(self, reason: str, detail: str) -> Member:
+        self.is_over = True
+        return Member(self._last, self._at, self._at, 0, reason, detail)
 
     def _read(self, size: int) -> bytes:
         if self._end is not None:

@@ -18,19 +18,15 @@ _DAY = CLASSES["hours"]
 
 def trials(candidate: Candidate, deadline: float | None, budget: float | None) -> str:
     """Return how many such trainings fit a deadline (hours) and a budget (USD); '' without limits or a duration."""
-    if candidate.hours is None or (deadline is None and budget is None):
+    if candidate.hours is None:
         return ""
     in_turn = None if deadline is None else math.floor(deadline / max(candidate.hours.expected, 1e-9))
     paid = None if budget is None or not candidate.cost_usd else math.floor(budget / candidate.cost_usd)
-    if 0 in (in_turn, paid):
-        return ""  # the pool's own line says by how much it misses the limits
+    if 0 in (in_turn, paid) or (in_turn is None and paid is None):
+        return ""  # of a missed limit the pool's own line says by how much
     where = f"on {candidate.pool}"
     if paid is None:
-        return (
-            ""
-            if in_turn is None
-            else f"A sweep of {in_turn:,} such trainings {where}, one after the other, fits {deadline:g} h."
-        )
+        return f"A sweep of {in_turn:,} such trainings {where}, one after the other, fits {deadline:g} h."
     if in_turn is None:
         return f"A sweep of {paid:,} such trainings {where} fits {budget:g} USD."
     if paid <= in_turn:
@@ -54,7 +50,7 @@ def help_for(
     observations: list[Observation],
 ) -> str:
     """Return what brings a training of more than a day below one; '' if it takes less."""
-    if candidate.hours is None or candidate.hours.expected < _DAY:
+    if candidate.hours is None or candidate.expected_hours < _DAY:
         return ""
 
     def hours_with(name: Network) -> float | None:
@@ -65,15 +61,17 @@ def help_for(
         except TrainyardError:
             return None
         pools = (row for row in forecasts if row.pool == candidate.pool and row.hours and row.feasible)
-        return next(map(_hours, pools), None)
+        return next((row.expected_hours for row in pools), None)
 
-    times = candidate.hours.expected / _DAY
+    times = candidate.expected_hours / _DAY
     advice = [f"The training on {candidate.pool} would have to be {times:,.1f} times as fast to take less than a day."]
-    faster = min((other for other in others if other.feasible and other.hours), key=_hours, default=candidate)
-    if _hours(faster) < _DAY:
-        advice.append(f"{faster.pool} takes {_hours(faster):.2g} h.")
-    for name in reversed(_smaller(recipe)):
-        hours = hours_with(name)
+    able = [other for other in others if other.feasible and other.hours]
+    faster = min(able, key=lambda other: other.expected_hours, default=candidate)
+    if faster.expected_hours < _DAY:
+        advice.append(f"{faster.pool} takes {faster.expected_hours:.2g} h.")
+    pictures = recipe.data.is_image and recipe.model.name is not None
+    for name in reversed(LADDERS["efficient"]) if pictures else ():
+        hours = hours_with(name) if name != recipe.model.name else None
         if hours is not None and hours < _DAY:
             advice.append(
                 f"On {candidate.pool} {name} would take {hours:.2g} h; `trainyard sweep --ladder` compares networks."
@@ -83,14 +81,3 @@ def help_for(
         "Part of the data (data.fraction) tells sooner which settings are good; `trainyard learn-curve` what is lost."
     )
     return " ".join(advice)
-
-
-def _hours(candidate: Candidate) -> float:
-    return candidate.hours.expected if candidate.hours else math.inf
-
-
-def _smaller(recipe: Recipe) -> tuple[Network, ...]:
-    """Return the networks of images to compare that are not the recipe's own, the cheapest first."""
-    if not recipe.data.is_image or recipe.model.name is None:
-        return ()
-    return tuple(name for name in LADDERS["efficient"] if name != recipe.model.name)

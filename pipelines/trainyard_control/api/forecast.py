@@ -18,14 +18,14 @@ from trainyard.spec import recipe as recipes
 from trainyard.spec.environment import Environment
 from trainyard.spec.recipe import Recipe
 from trainyard_control.api import day
-from trainyard_control.api.arguments import LOCAL, at_least_one
+from trainyard_control.api.arguments import LOCAL, at_least_one, overrides
 from trainyard_control.api.drawing import as_html, plain_table
-from trainyard_control.api.settings import overrides
 from trainyard_control.planning import cost, data, scaling
 from trainyard_control.planning.choice import choose, usd
 from trainyard_control.planning.data import DataSummary
 from trainyard_control.planning.history import History, read_history
-from trainyard_control.planning.plan import ADVICE, Candidate, Estimate
+from trainyard_control.planning.learning import Estimate
+from trainyard_control.planning.plan import ADVICE, Candidate
 from trainyard_control.planning.plan import candidates as candidates_of
 from trainyard_control.planning.roofline import ExampleCost
 from trainyard_control.planning.scaling import ScalingForecast
@@ -63,7 +63,33 @@ class Forecast:
 
     def print_to(self, console: Console) -> None:
         """Print the table of pools, with a reason for each."""
-        _show(self, console)
+        recipe, data, work, candidates = self.recipe, self.data, self.work, self.candidates
+        unit = "images/s" if data.image else "rows/s"
+        size = " · ".join(map(str, data.image)) if data.image else f"{len(data.features)} columns"
+        console.print(
+            f"[bold]{escape(recipe.name)}[/]: {recipe.model.name or 'own model'}, {work.parameters:,} parameters, "
+            f"{work.flops_per_example / 1e6:,.4g} MFLOP a training example of {size}; {data.train:,} examples "
+            f"({data.origin}), {recipe.train.epochs} epochs, batch {recipe.train.batch_size}"
+        )
+        table = plain_table("pool", "devices", "workers", unit, "time", "class", "USD")
+        for candidate in candidates:
+            table.add_row(
+                f"[bold green]→ {escape(candidate.pool)}[/]" if candidate.chosen else f"  {escape(candidate.pool)}",
+                str(candidate.devices),
+                str(candidate.workers),
+                _between(candidate.examples_per_second, "{:,.0f}"),
+                _time(candidate.hours),
+                candidate.duration or "–",
+                _cost(candidate),
+            )
+        console.print(table)
+        classes = dict.fromkeys(candidate.duration for candidate in candidates if candidate.duration)
+        lines = [*(f"{name}: {ADVICE[name]}." for name in classes), *self.day, ""]
+        lines += [_reason(candidate) for candidate in candidates]
+        lines += [] if any(candidate.chosen for candidate in candidates) else ["No pool meets the limits."]
+        lines += ["", *(_needs(candidate) for candidate in candidates if candidate.selector or candidate.tolerations)]
+        console.print("\n".join(lines), soft_wrap=True, markup=False)
+        console.print(f"[dim]In brackets 80 % intervals, from {self.runs} recorded runs.[/]")
 
 
 def plan(
@@ -95,7 +121,7 @@ def plan(
     forecasts = choose(candidates_of(loaded, where, known, work, past.observations), most, budget)
     feasible = [candidate for candidate in forecasts if candidate.feasible and candidate.hours]
     one = next((candidate for candidate in feasible if candidate.chosen), None)
-    one = one or min(feasible, key=lambda row: row.hours.expected if row.hours else math.inf, default=None)
+    one = one or min(feasible, key=lambda row: row.expected_hours, default=None)
     sentences: list[str] = []
     if one is not None:
         sentences = [
@@ -138,36 +164,6 @@ def hours(text: str) -> float:
         why = "no training takes no time" if any(numbers) else "is no time"
         raise ConfigurationError(f"deadline {text[:80]}: {why}. Write it such as 90m, 4h, 1h30m or 2d.")
     return total
-
-
-def _show(forecast: Forecast, console: Console) -> None:
-    recipe, data, work, candidates = forecast.recipe, forecast.data, forecast.work, forecast.candidates
-    unit = "images/s" if data.image else "rows/s"
-    size = " · ".join(map(str, data.image)) if data.image else f"{len(data.features)} columns"
-    console.print(
-        f"[bold]{escape(recipe.name)}[/]: {recipe.model.name or 'own model'}, {work.parameters:,} parameters, "
-        f"{work.flops_per_example / 1e6:,.4g} MFLOP a training example of {size}; {data.train:,} examples "
-        f"({data.origin}), {recipe.train.epochs} epochs, batch {recipe.train.batch_size}"
-    )
-    table = plain_table("pool", "devices", "workers", unit, "time", "class", "USD")
-    for candidate in candidates:
-        table.add_row(
-            f"[bold green]→ {escape(candidate.pool)}[/]" if candidate.chosen else f"  {escape(candidate.pool)}",
-            str(candidate.devices),
-            str(candidate.workers),
-            _between(candidate.examples_per_second, "{:,.0f}"),
-            _time(candidate.hours),
-            candidate.duration or "–",
-            _cost(candidate),
-        )
-    console.print(table)
-    classes = dict.fromkeys(candidate.duration for candidate in candidates if candidate.duration)
-    lines = [*(f"{name}: {ADVICE[name]}." for name in classes), *forecast.day, ""]
-    lines += [_reason(candidate) for candidate in candidates]
-    lines += [] if any(candidate.chosen for candidate in candidates) else ["No pool meets the limits."]
-    lines += ["", *(_needs(candidate) for candidate in candidates if candidate.selector or candidate.tolerations)]
-    console.print("\n".join(lines), soft_wrap=True, markup=False)
-    console.print(f"[dim]In brackets 80 % intervals, from {forecast.runs} recorded runs.[/]")
 
 
 def _reason(candidate: Candidate) -> str:

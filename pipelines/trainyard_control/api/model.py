@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from functools import cached_property
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -75,7 +76,6 @@ class Model:
 
     def __init__(self, pushed: PushedModel) -> None:
         self.pushed = pushed
-        self._predictor: Predictor | None = None
 
     @property
     def folder(self) -> str:
@@ -108,13 +108,15 @@ class Model:
         >>> import trainyard as ty
         >>> ty.load("digits").predict("photos/")["prediction"]  # doctest: +SKIP
         """
-        if self._predictor is None:
-            require_tensorflow()
-            from trainyard.steps.predict.prediction import Predictor
-
-            self._predictor = Predictor(self.pushed)
         answers = self._predictor.predict(inputs, key)
         return Predictions(answers.table, answers.rejected)
+
+    @cached_property
+    def _predictor(self) -> Predictor:
+        require_tensorflow()
+        from trainyard.steps.predict.prediction import Predictor
+
+        return Predictor(self.pushed)
 
 
 def require_tensorflow() -> None:

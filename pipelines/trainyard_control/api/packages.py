@@ -11,9 +11,8 @@ from trainyard.errors import ConfigurationError
 from trainyard.graph import PREDICT
 from trainyard.spec import environment as environments
 from trainyard.spec import recipe as recipes
-from trainyard_control.api.arguments import LOCAL, known_step
-from trainyard_control.api.settings import overrides
-from trainyard_control.local import run_names
+from trainyard_control.api.arguments import LOCAL, known_step, overrides
+from trainyard_control.local import local_runs
 
 if TYPE_CHECKING:
     from trainyard.spec.environment import Environment
@@ -88,7 +87,7 @@ def prepare(
     where = _cluster(environment, "Use `trainyard run`")
     loaded = recipes.load(recipe, sets)
     run = name or _run_name(loaded.name)
-    what = submission(loaded, where, compiled(loaded, where, day=day, again=known_step(from_step) or ""), run)
+    what = submission(loaded.name, where, compiled(loaded, where, day=day, again=known_step(from_step) or ""), run)
     if where.target == "kubeflow":
         what = replace(what, about=replace(what.about, expected=expect(loaded, where)))
     return what
@@ -123,7 +122,7 @@ def prepare_benchmarks(
     for pool in pools:
         run, placed = f"{name}-{pool}", environments.with_training_on(where, pool)
         require_memory(loaded, where, pool)
-        what = submission(loaded, placed, compiled_benchmark(loaded, placed, label=run), run)
+        what = submission(loaded.name, placed, compiled_benchmark(loaded, placed, label=run), run)
         runs[pool] = replace(what, pipeline=f"trainyard-benchmark-{loaded.name}")
     return Benchmarks(loaded, name, runs)
 
@@ -135,15 +134,14 @@ def prepare_prediction(
 
     Raises `ConfigurationError` if the environment is no cluster, or one of the places is on this machine.
     """
-    from trainyard_control.compiler.about import About, environment_slug
     from trainyard_control.compiler.compilation import compiled_prediction, reachable
-    from trainyard_control.compiler.submission import submission_for
+    from trainyard_control.compiler.submission import submission
 
     where = _cluster(environment, "Leave --submit out")
     if not reachable(model, where):
         model = keys.models_folder(where.storage, recipes.load(model))
     placed = compiled_prediction(model, inputs, out.rstrip("/"), key or "", where)
-    return submission_for(About(PREDICT, environment_slug(where)), where, placed, name or _run_name(PREDICT))
+    return submission(PREDICT, where, placed, name or _run_name(PREDICT))
 
 
 def _cluster(environment: str, instead: str) -> Environment:
@@ -156,7 +154,7 @@ def _cluster(environment: str, instead: str) -> Environment:
 
 
 def _run_name(of: str) -> str:
-    return f"{of}-{run_names.new()}"
+    return f"{of}-{local_runs.new_name()}"
 
 
 def send(what: Submission) -> Submitted:

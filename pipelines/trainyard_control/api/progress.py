@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import time
+from contextlib import suppress
 from copy import copy
 from importlib.util import find_spec
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from rich.console import Console
@@ -52,9 +52,7 @@ class Screen:
         self._progress.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._progress.stop()
 
     def step_started(self, step: str) -> None:
@@ -67,20 +65,18 @@ class Screen:
 
     def step_event(self, step: str, event: dict[str, Any]) -> None:
         """Show progress as it comes, and decisions as lines."""
-        fields = {
-            name: value for name, value in event.items() if name not in ("event", "step", "done", "total", "unit")
-        }
-        if event["event"] == "progress" and self._task is not None:
-            of = f"/{event['total']}" if event["total"] else ""  # not known of the rows of a file
-            text = " ".join([f"{event['done']}{of} {event['unit']}", *_facts(fields)])
-            self._progress.update(self._task, completed=event["done"], total=event["total"] or None, text=text)
-        elif event["event"] == "epoch":
-            self._show_epoch(step, event)
-        elif event["event"] == "runs_again":
-            self._console.print(f"· {step.ljust(_WIDTH)}  runs again: {escape(str(event.get('because', '')))}")
-        elif event["event"] == "warning":
-            message = escape(str(event.get("message", "")))
-            self._console.print(f"[yellow]![/] {self._prefix}{step}: {message}")
+        with suppress(KeyError, TypeError, ValueError):  # a recipe's module may print what only looks like an event
+            if event["event"] == "progress" and self._task is not None:
+                of = f"/{event['total']}" if event["total"] else ""  # not known of the rows of a file
+                text = " ".join([f"{event['done']}{of} {event['unit']}", *_facts(event)])
+                self._progress.update(self._task, completed=event["done"], total=event["total"] or None, text=text)
+            elif event["event"] == "epoch":
+                self._show_epoch(step, event)
+            elif event["event"] == "runs_again":
+                self._console.print(f"· {step.ljust(_WIDTH)}  runs again: {escape(str(event.get('because', '')))}")
+            elif event["event"] == "warning":
+                message = escape(str(event.get("message", "")))
+                self._console.print(f"[yellow]![/] {self._prefix}{step}: {message}")
 
     def _show_epoch(self, step: str, event: dict[str, Any]) -> None:
         """Print how the training stands, at most every ten seconds; the time left is that of epochs after the first."""
@@ -149,9 +145,6 @@ class SweepScreen(TrialScreen):
         one._prefix, one._task, one._first_epoch = f"{trial.number + 1}/{self._count} ", None, None
         return one
 
-    def trial_started(self, trial: Trial) -> None:
-        """Nothing: its line comes when it has ended."""
-
     def trial_sent(self, trial: Trial, run: str, run_id: str, attached: bool) -> None:
         """Say what its run is called."""
         how = "was sent before" if attached else "is sent"
@@ -216,5 +209,7 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def _facts(fields: dict[str, Any]) -> list[str]:
-    return [f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}" for name, value in fields.items()]
+def _facts(event: dict[str, Any]) -> list[str]:
+    """Return what an event of progress tells besides how far the work is."""
+    facts = {name: event[name] for name in event if name not in ("event", "step", "done", "total", "unit")}
+    return [f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}" for name, value in facts.items()]

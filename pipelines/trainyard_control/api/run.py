@@ -19,11 +19,10 @@ from trainyard.report import summary
 from trainyard.spec import recipe as recipes
 from trainyard.spec.hardware import machines
 from trainyard.storage import disk, storage
-from trainyard_control.api.arguments import LOCAL, known_step, of_this_machine
+from trainyard_control.api.arguments import LOCAL, known_step, of_this_machine, overrides
 from trainyard_control.api.model import Model, load
 from trainyard_control.api.progress import Screen
-from trainyard_control.api.settings import overrides
-from trainyard_control.local import local_runs, run_names
+from trainyard_control.local import local_runs
 from trainyard_control.local.journal import Journal
 from trainyard_control.local.local_run import LocalRun
 from trainyard_control.local.local_runs import LocalRunView
@@ -141,7 +140,7 @@ def run(
     """
     loaded = recipes.load(recipe, overrides(set_, settings))
     where = of_this_machine(environment, "`run` works on this machine; use `compile` for a cluster.")
-    run_id = run_names.new()
+    run_id = local_runs.new_name()
     screen, first = Screen(), known_step(from_step)
     with Journal(keys.run_folder(where.storage, loaded, run_id), screen) as journal:
         local_run = LocalRun(loaded, where, run_id, first, journal, day, push=push)

@@ -16,9 +16,8 @@ from trainyard.spec import environment as environments
 from trainyard.spec import recipe as recipes
 from trainyard.spec.gates import MAIN_METRIC
 from trainyard.spec.networks import LADDERS
-from trainyard_control.api.arguments import LOCAL, at_least_one, of_this_machine
+from trainyard_control.api.arguments import LOCAL, at_least_one, of_this_machine, overrides
 from trainyard_control.api.progress import BenchScreen, SweepScreen
-from trainyard_control.api.settings import overrides
 
 if TYPE_CHECKING:
     import keras

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import typer
 
@@ -40,12 +40,19 @@ def write_page(html: Path | None, page: Callable[[], str]) -> None:
         write_file(page(), html, "--html")
 
 
-def write_file(text: str, file: Path, option: str) -> None:
-    """Write `text` into the file that `option` names. Raises `ConfigurationError` if it cannot be written."""
+def write_file(text: str, file: Path, option: str = "", mode: Literal["w", "x"] = "w") -> None:
+    """Write `text` into the file that `option` names; mode: as of `open`.
+
+    Raises `ConfigurationError` if it cannot be written.
+    """
     try:
-        file.write_text(text, encoding="utf-8")
+        with file.open(mode, encoding="utf-8") as stream:
+            stream.write(text)
+    except FileExistsError as error:
+        raise ConfigurationError(f"{file}: is there already. Name another file.") from error
     except OSError as error:
+        where = f"{option} {str(file)[:200]}".lstrip()
         raise ConfigurationError(
-            f"{option} {str(file)[:200]}: cannot be written ({error.strerror}). Name a file in a folder that is there."
+            f"{where}: cannot be written ({error.strerror}). Name a file in a folder that is there."
         ) from error
     typer.echo(f"✓ wrote {file}", err=True)

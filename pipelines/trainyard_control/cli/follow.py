@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from trainyard.errors import ExitCode
+from trainyard_control.cluster.durations import duration_text
+
 if TYPE_CHECKING:
-    from trainyard.errors import ExitCode
     from trainyard_control.kubeflow.run_view import RunView, StepView
     from trainyard_control.kubeflow.runs import KubeflowRuns
 
@@ -22,8 +24,6 @@ def follow(runs: KubeflowRuns, run_id: str, pending_limit: float = math.inf) -> 
     A step that waits for longer than `pending_limit` seconds ends the run: Kubeflow itself would let it wait for ever.
     Without a limit nothing is ended, whatever comes.
     """
-    from trainyard.errors import ExitCode
-    from trainyard_control.cluster.durations import duration_text
     from trainyard_control.kubeflow.runs import changes, longest_wait
 
     view = None
@@ -45,15 +45,14 @@ def follow(runs: KubeflowRuns, run_id: str, pending_limit: float = math.inf) -> 
     return view, view.exit_code
 
 
-def show_steps(view: RunView, troubled_only: bool = False) -> None:
-    """Print a line a step, its earlier attempts below it."""
+def show_troubled_steps(view: RunView) -> None:
+    """Print a line for each step that failed, waits or was tried before, its earlier attempts below it."""
     for step in view.steps:
-        if not troubled_only or step.state in ("failed", "waiting") or step.earlier:
+        if step.state in ("failed", "waiting") or step.earlier:
             typer.echo(_line(step))
             for attempt in step.earlier:
                 typer.echo(f"    before: {attempt}")
 
 
 def _line(step: StepView) -> str:
-    """Return what is to be said of a step in one line."""
     return f"{_MARKS[step.state]} {step.name.ljust(10)}  {step.sentence}"

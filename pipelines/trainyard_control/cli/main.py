@@ -14,7 +14,6 @@ import typer
 from trainyard.errors import ExitCode, TrainyardError
 from trainyard.signals import Terminated, handle_sigterm
 from trainyard.storage import disk
-from trainyard.uris import without_secrets
 from trainyard_control.cli.verbs import (
     bench,
     data,
@@ -82,6 +81,8 @@ def options(
 
 def readable(error: TrainyardError) -> list[str]:
     """Return the lines of `error` without the secrets of a URI, and none too long to read."""
+    from trainyard.uris import without_secrets  # with pydantic, which the help and the version do without
+
     return [line[:_LONGEST] for line in without_secrets(str(error)).splitlines()]
 
 

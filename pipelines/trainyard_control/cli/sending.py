@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from trainyard.errors import ConfigurationError
+from trainyard_control.cli.follow import follow
 from trainyard_control.cli.options import Output
 
 if TYPE_CHECKING:
@@ -31,7 +33,6 @@ def send_and_follow(what: Submission, *, dry_run: bool, wait: bool, pending_limi
         typer.echo(f"· train: the plan expects {done.expected}", err=True)
     record, code = done.document(), 0
     if wait:
-        from trainyard_control.cli.follow import follow
         from trainyard_control.kubeflow.runs import KubeflowRuns
 
         view, code = follow(KubeflowRuns(what.environment), done.run_id, pending_limit)
@@ -43,8 +44,6 @@ def send_and_follow(what: Submission, *, dry_run: bool, wait: bool, pending_limi
 
 
 def _require_kubeflow(what: Submission, wait: bool) -> None:
-    from trainyard.errors import ConfigurationError
-
     if wait and what.environment.target == "vertex":
         raise ConfigurationError("--wait: only runs on Kubeflow are followed. Leave it out.")
 
@@ -64,7 +63,6 @@ def send_all(runs: Collection[Submission], *, dry_run: bool, wait: bool, pending
         how = "was submitted before" if sent[-1][1].attached else "submitted"
         typer.echo(f"✓ {what.run} {how}: {sent[-1][1].run_id}", err=True)
     for what, done in sent if wait else ():
-        from trainyard_control.cli.follow import follow
         from trainyard_control.kubeflow.runs import KubeflowRuns
 
         typer.echo(f"· {what.run}", err=True)
@@ -93,6 +91,7 @@ def _dry(what: Submission) -> str:
         return str(yaml.safe_dump(sent, sort_keys=False, width=120))
     import kfp_server_api
 
-    ids = (f"<experiment {what.experiment}>", f"<pipeline {what.pipeline}>", f"<version {what.version}>")
+    experiment = what.environment.kubeflow.experiment
+    ids = (f"<experiment {experiment}>", f"<pipeline {what.pipeline}>", f"<version {what.version}>")
     body = kfp_server_api.ApiClient().sanitize_for_serialization(request(what, *ids))
     return f"{what.package}---\n{yaml.safe_dump(body, sort_keys=False, width=120, allow_unicode=True)}"

@@ -21,7 +21,8 @@ BOUND = (
     "start. Place or compile the pipeline again, for this version sets no such bound, or raise it in set_retry"
 )
 _DEADLINE = "Step exceeded its deadline"  # what the container `wait` wrote that ended the others
-_OUT_OF_TIME = ("Max duration limit exceeded", "Backoff would exceed max duration limit")
+# Why a step was given up for the time that all its attempts had taken together.
+OUT_OF_TIME = ("Max duration limit exceeded", "Backoff would exceed max duration limit")
 
 
 def run_ends(workflow: Manifest) -> str:
@@ -36,8 +37,7 @@ def run_ends(workflow: Manifest) -> str:
 def overdue(workflows: Iterable[Manifest]) -> int | None:
     """Return the deadline in seconds of a run that Argo ended for having reached it, None for any other run."""
     for workflow in workflows:
-        seconds = workflow["spec"].get("activeDeadlineSeconds")
-        status = workflow.get("status", {})
+        seconds, status = workflow["spec"].get("activeDeadlineSeconds"), workflow.get("status", {})
         if seconds and status.get("phase") in ("Failed", "Error"):
             lasted = seconds_between(str(status.get("startedAt") or ""), str(status.get("finishedAt") or ""))
             if lasted is not None and lasted >= seconds:
@@ -71,17 +71,10 @@ def retried(workflows: Iterable[Manifest]) -> set[str]:
     names = set()
     for workflow in workflows:
         nodes = workflow.get("status", {}).get("nodes") or {}
-        for node in nodes.values():
-            last = (node.get("children") or [""])[-1]
-            over = nodes.get(last, {}).get("phase") in ("Failed", "Error")
-            if node.get("type") == "Retry" and node.get("phase") == "Running" and over:
-                names.add(last)
+        going_on = [node for node in nodes.values() if node.get("type") == "Retry" and node.get("phase") == "Running"]
+        last_attempts = {(node.get("children") or [""])[-1] for node in going_on}
+        names |= {name for name in last_attempts if nodes.get(name, {}).get("phase") in ("Failed", "Error")}
     return names
-
-
-def ran_out_of_time(message: str) -> bool:
-    """Return whether a step was given up for the time that all its attempts had taken together."""
-    return message in _OUT_OF_TIME
 
 
 def node_of(pod: Manifest) -> str:
@@ -105,12 +98,7 @@ def ended_at_deadline(pod: Manifest) -> bool:
 
 def deadline_sentence(pod: Manifest, run_ends: str) -> str:
     """Return at which deadline Argo ended the pod: its run's, `run_ends`, or that of all attempts of its step."""
-    time = deadline_of(pod)
+    time = variable(pod["spec"], "ARGO_DEADLINE")
     if time == run_ends or not (run_ends or is_retry(pod)):
         return f"was ended at {time}, the deadline of its run. Raise deadline_seconds in the environment"
     return f"was ended by Argo at {time}: {BOUND}"
-
-
-def deadline_of(pod: Manifest) -> str:
-    """Return the time at which Argo ends the pod, '' if it never does."""
-    return variable(pod["spec"], "ARGO_DEADLINE")

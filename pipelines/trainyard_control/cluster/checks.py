@@ -44,17 +44,12 @@ PERSON_NEEDS = (
 
 @dataclass(frozen=True)
 class Check:
-    """One thing looked at. code is what the run would end with if it is bad."""
+    """One thing looked at. code: what the run would end with, DONE unless the verdict is bad."""
 
     name: str
     verdict: Verdict
     sentence: str
     code: ExitCode = ExitCode.DONE
-
-    @property
-    def bad(self) -> bool:
-        """Whether it has to be mended before a run."""
-        return self.verdict == "bad"
 
 
 def good(name: str, sentence: str) -> Check:
@@ -74,7 +69,7 @@ def unknown(name: str, sentence: str) -> Check:
 
 def worst(checks: list[Check]) -> ExitCode:
     """Return the exit code of the gravest fault: 40 before 20 before 30."""
-    return max((check.code for check in checks if check.bad), key=lambda code: SEVERITY[code], default=ExitCode.DONE)
+    return max((check.code for check in checks), key=lambda code: SEVERITY[code], default=ExitCode.DONE)
 
 
 def version(server: str, sdk: str) -> Check:

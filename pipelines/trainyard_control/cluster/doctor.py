@@ -221,15 +221,8 @@ def _exists(
 
 
 def _is_allowed(cluster: Cluster, need: tuple[str, str, str, str], account: str = "") -> bool:
-    verb, group, resource, part = need
-    attributes = {
-        "namespace": cluster.namespace,
-        "verb": verb,
-        "group": group,
-        "resource": resource,
-        "subresource": part,
-    }
-    spec: Manifest = {"resourceAttributes": attributes}
+    asked = dict(zip(("verb", "group", "resource", "subresource"), need, strict=True))
+    spec: Manifest = {"resourceAttributes": {"namespace": cluster.namespace, **asked}}
     kind = "SubjectAccessReview" if account else "SelfSubjectAccessReview"
     if account:
         spec["user"] = f"system:serviceaccount:{cluster.namespace}:{account}"

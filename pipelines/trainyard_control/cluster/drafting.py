@@ -31,12 +31,6 @@ GROUPS: dict[str, Platform] = {
     "kubernetes.azure.com/agentpool": "aks",
     "agentpool": "aks",
 }
-SPOT = {
-    "cloud.google.com/gke-spot": "true",
-    "eks.amazonaws.com/capacityType": "SPOT",
-    "karpenter.sh/capacity-type": "spot",
-    "kubernetes.azure.com/scalesetpriority": "spot",
-}
 # Taints of nodes that are on their way, or that the platform keeps for itself.
 _PASSING = ("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/", "ToBeDeletedByClusterAutoscaler")
 _KEPT = ("node-role.kubernetes.io/", "CriticalAddonsOnly", "components.gke.io/")
@@ -98,10 +92,8 @@ def draft(nodes: list[Manifest]) -> str:
 
 
 def _platform(nodes: list[Manifest]) -> Platform:
-    for label, platform in GROUPS.items():
-        if any(label in _labels(node) for node in nodes):
-            return platform
-    return "kubernetes"
+    labels = {label for node in nodes for label in _labels(node)}
+    return next((platform for label, platform in GROUPS.items() if label in labels), "kubernetes")
 
 
 def _groups(nodes: list[Manifest]) -> Iterator[Group]:
@@ -146,8 +138,9 @@ def _fields(group: Group, platform: Platform) -> dict[str, Any]:
         fields["count"] = _count(group.node)
     if machine := labels.get(TYPE):
         fields["machine"] = machine
-    if spot := any(labels.get(label) == value for label, value in SPOT.items()):
-        fields["spot"] = spot
+    spot_labels = [marks.spot.node_selector.items() for marks in catalog().platforms.values()]
+    if any(selector and selector <= labels.items() for selector in spot_labels):
+        fields["spot"] = True
     fields["nodes"] = group.nodes
     cpu = max(1, math.floor(SHARE * quantity.in_cores(allocatable["cpu"])))
     memory = f"{max(1, math.floor(SHARE * quantity.in_bytes(allocatable['memory']) / _GIB))}Gi"

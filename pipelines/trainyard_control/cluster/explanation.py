@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from trainyard import events, memory
 from trainyard.errors import ExitCode, known_code
@@ -21,6 +21,7 @@ from trainyard.kubernetes.diagnosis import (
     conditions,
     diagnose,
     disruption,
+    name_of,
     one_line,
     task_of,
 )
@@ -88,7 +89,6 @@ class Finding:
     code: ExitCode | None = None
     permanent: bool = False
     against_plan: str = ""
-    facts: dict[str, str] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -175,7 +175,7 @@ def _failed(failed: Finding, diagnosis: Diagnosis, evidence: Evidence) -> Findin
         sentence = argo.deadline_sentence(evidence.pod, evidence.run_ends)
         return replace(failed, cause="deadline", sentence=sentence, code=ExitCode.INFRASTRUCTURE)
     exited = _exited(failed, end, evidence)
-    if argo.ran_out_of_time(evidence.stop_reason):
+    if evidence.stop_reason in argo.OUT_OF_TIME:
         return replace(exited, sentence=f"{exited.sentence.rstrip('.')}. It was not tried again: {argo.BOUND}")
     return exited
 
@@ -192,10 +192,8 @@ def _exited(finding: Finding, end: Exit, evidence: Evidence) -> Finding:
     cause = code.name.lower().replace("_", "-")
     text = one_line(message) or _last_line(log or end.message) or "it said nothing"
     sentence = f"ended with exit code {number} ({cause}): {text.rstrip('.')}. {evidence.again or advice(code)}"
-    return replace(finding, cause=cause, sentence=sentence.rstrip("."), code=code, permanent=code not in _AGAIN)
-
-
-_AGAIN = (ExitCode.TRANSIENT, ExitCode.PEER_LOST, ExitCode.PREEMPTED)
+    permanent = code not in (ExitCode.TRANSIENT, ExitCode.PEER_LOST, ExitCode.PREEMPTED)
+    return replace(finding, cause=cause, sentence=sentence.rstrip("."), code=code, permanent=permanent)
 
 
 def _out_of_memory(finding: Finding, evidence: Evidence, container: str) -> Finding:
@@ -203,18 +201,15 @@ def _out_of_memory(finding: Finding, evidence: Evidence, container: str) -> Find
     limit = ((spec.get("resources") or {}).get("limits") or {}).get("memory", "that of the node")
     pool = f"pools.{finding.pool}.resources" if finding.pool else "the pool's resources"
     progress = events.last(evidence.log, "progress", "peak_mib", "done", "total", "unit")
-    last, facts = "", {"limit": str(limit)}
+    last = ""
     if progress:
-        facts["peak_mib"] = str(progress["peak_mib"])
         done = f"{progress['done']} of {progress['total']} {progress['unit']}"
         last = f", and it last told of {progress['peak_mib']} MiB ({done})"
     sentence = (
         f"was killed for memory: its limit is {limit}{last}. "
         f"Raise {pool}.limits.memory (and requests){memory.less_memory_advice(finding.task.step)}"
     )
-    return replace(
-        finding, cause="out-of-memory", sentence=sentence, code=ExitCode.INFRASTRUCTURE, permanent=True, facts=facts
-    )
+    return replace(finding, cause="out-of-memory", sentence=sentence, code=ExitCode.INFRASTRUCTURE, permanent=True)
 
 
 def _disrupted(finding: Finding, diagnosis: Diagnosis) -> Finding:
@@ -234,11 +229,9 @@ def _disrupted(finding: Finding, diagnosis: Diagnosis) -> Finding:
 
 
 def _node_lost(finding: Finding, evidence: Evidence) -> Finding | None:
-    node = next(
-        (candidate for candidate in evidence.nodes or [] if candidate["metadata"]["name"] == finding.node), None
-    )
     if not finding.node or evidence.nodes is None:
         return None
+    node = next((candidate for candidate in evidence.nodes if name_of(candidate) == finding.node), None)
     if node is None:
         sentence = f"was on {finding.node}, and that node is gone. It is started again if retries are left"
         return replace(finding, cause="node-lost", sentence=sentence)
@@ -289,7 +282,6 @@ def _unscheduled(finding: Finding, diagnosis: Diagnosis, evidence: Evidence) -> 
         cause="full" if obstacle.kind == "full" else "unschedulable",
         sentence=f"no node takes it: {obstacle.advice}",
         permanent=obstacle.permanent,
-        facts={"misfit": obstacle.kind, "scheduler": message},
     )
 
 

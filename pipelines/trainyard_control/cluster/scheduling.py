@@ -12,6 +12,7 @@ from typing import Literal
 
 from trainyard.errors import did_you_mean, listed
 from trainyard.kubernetes.client import Manifest
+from trainyard.kubernetes.diagnosis import conditions, name_of
 from trainyard.kubernetes.pod_spec import pod_spec
 from trainyard.quantity import in_bytes
 from trainyard.spec.hardware.catalog import Platform
@@ -69,7 +70,7 @@ def find_obstacle(spec: Manifest, nodes: list[Manifest], pods: Iterable[Manifest
         return Obstacle("label", f"no single node has {selectors}", "Correct the pool's nodeSelector, or label a node")
     open_nodes = [node for node in fitting if not _closed(node)]
     if not open_nodes:
-        why = "; ".join(f"{_name(node)} {_closed(node)}" for node in fitting[:_SHOWN])
+        why = "; ".join(f"{name_of(node)} {_closed(node)}" for node in fitting[:_SHOWN])
         return Obstacle("nodes", f"the nodes it may use take no pods ({why})", "Uncordon or mend them, or add nodes")
     tolerated = [node for node in open_nodes if not _untolerated(node, spec)]
     if not tolerated:
@@ -81,7 +82,7 @@ def free(node: Manifest, pods: Iterable[Manifest]) -> dict[str, float]:
     """Return what of the node's allocatable resources its `pods` leave."""
     remaining = {name: in_bytes(str(value)) for name, value in node["status"].get("allocatable", {}).items()}
     for pod in pods:
-        if pod["spec"].get("nodeName") != _name(node) or pod["status"].get("phase") in ("Succeeded", "Failed"):
+        if pod["spec"].get("nodeName") != name_of(node) or pod["status"].get("phase") in ("Succeeded", "Failed"):
             continue
         for name, value in (requests(pod["spec"]) | {"pods": 1}).items():
             remaining[name] = remaining.get(name, 0) - value
@@ -93,16 +94,6 @@ def capacity(spec: Manifest, node: Manifest, pods: Iterable[Manifest]) -> int:
     remaining = free(node, pods)
     asked = requests(spec) | {"pods": 1.0}
     return max(0, min(int(remaining.get(name, 0) // value) for name, value in asked.items() if value))
-
-
-def takes(node: Manifest, spec: Manifest) -> bool:
-    """Return whether the node's labels and taints let a pod of `spec` land there."""
-    return all(_matches(node, term) for term in _terms(spec)) and not _untolerated(node, spec)
-
-
-def is_open(node: Manifest) -> bool:
-    """Return whether the node is ready and takes new pods."""
-    return not _closed(node)
 
 
 def amount(resource: str, value: float) -> str:
@@ -154,7 +145,7 @@ def _label_obstacle(term: Term, nodes: list[Manifest]) -> Obstacle:
 
 def _taint_obstacle(nodes: list[Manifest], spec: Manifest) -> Obstacle:
     taints = sorted({_taint(taint) for node in nodes for taint in _untolerated(node, spec)})
-    node_names = listed([_name(node) for node in nodes], _SHOWN)
+    node_names = listed([name_of(node) for node in nodes], _SHOWN)
     return Obstacle(
         "taint",
         f"{node_names} would do, but the pod does not tolerate the taint {listed(taints, _SHOWN)}",
@@ -199,7 +190,7 @@ def _resource_obstacle(
 
 
 def _holders(resource: str, nodes: list[Manifest], pods: list[Manifest]) -> list[str]:
-    names = {_name(node) for node in nodes}
+    names = {name_of(node) for node in nodes}
     using = [
         (requests(pod["spec"]).get(resource, 0), f"{pod['metadata']['namespace']}/{pod['metadata']['name']}")
         for pod in pods
@@ -212,10 +203,7 @@ def _closed(node: Manifest) -> str:
     """Return why the node takes no pods at all, '' if it does."""
     if node["spec"].get("unschedulable"):
         return "is cordoned"
-    ready = next(
-        (condition for condition in node["status"].get("conditions", []) if condition["type"] == "Ready"), None
-    )
-    return "" if ready is None or ready["status"] == "True" else "is not ready"
+    return "is not ready" if {**conditions(node, "False"), **conditions(node, "Unknown")}.get("Ready") else ""
 
 
 def _untolerated(node: Manifest, spec: Manifest) -> list[Manifest]:
@@ -243,10 +231,6 @@ def _requested(container: Manifest) -> dict[str, float]:
     return {name: in_bytes(str(value)) for name, value in asked.items()}
 
 
-def _name(node: Manifest) -> str:
-    return str(node["metadata"]["name"])
-
-
 @dataclass(frozen=True)
 class Nodes:
     """How many nodes a pool's selector and tolerations reach, how many of them are ready, and have room for one pod."""
@@ -259,7 +243,8 @@ class Nodes:
 def count_nodes(pool: Pool, platform: Platform, nodes: list[Manifest], pods: list[Manifest]) -> Nodes:
     """Return how many of the cluster's `nodes` serve the pool, beside all `pods` that are there."""
     spec = pod_spec(pool, platform)
-    matching = [node for node in nodes if takes(node, spec)]
-    ready = [node for node in matching if is_open(node)]
+    labelled = [node for node in nodes if all(_matches(node, term) for term in _terms(spec))]
+    matching = [node for node in labelled if not _untolerated(node, spec)]
+    ready = [node for node in matching if not _closed(node)]
     room = sum(capacity(spec, node, pods) > 0 for node in ready)
     return Nodes(len(matching), len(ready), room)

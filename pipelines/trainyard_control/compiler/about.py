@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.spec.environment import Environment
-from trainyard.spec.recipe import Recipe
 from trainyard_control.planning.expectation import Expectation
-from trainyard_control.planning.plan import Estimate
+from trainyard_control.planning.learning import Estimate
 
 PARAMETER = "about"
 _LONGEST = 40  # characters of the environment's name; a label of Vertex AI has at most 63
@@ -31,23 +30,26 @@ class About:
         return {PARAMETER: json.dumps({name: value for name, value in asdict(self).items() if value})}
 
 
-def about(recipe: Recipe, environment: Environment) -> About:
-    """Return what a run of `recipe` in `environment` is for."""
-    return About(recipe.name, environment_slug(environment))
+_UNKNOWN = About("–", "–")
 
 
-def environment_slug(environment: Environment) -> str:
-    """Return the environment's name as labels and versions may have it."""
+def about(recipe: str, environment: Environment) -> About:
+    """Return what a run of `recipe` in `environment` is for, that one's name as labels and versions may have it."""
     slug = re.sub(r"[^a-z0-9]+", "-", Path(environment.name).stem.lower()).strip("-")
-    return slug[:_LONGEST]
+    return About(recipe, slug[:_LONGEST])
 
 
-def read(parameters: dict[str, Any] | None) -> About | None:
-    """Return what a run with these parameters is for, None for one that somebody else's tool made."""
+def of_run(run: Any) -> About:
+    """Return what Kubeflow's `run`, or recurring run, is for."""
+    return read(run.runtime_config.parameters if run.runtime_config else None)
+
+
+def read(parameters: dict[str, Any] | None) -> About:
+    """Return what a run with these parameters is for; its names are – if somebody else's tool made it."""
     try:
         fields = json.loads((parameters or {})[PARAMETER])
         if expected := fields.pop("expected", None):
             fields["expected"] = Expectation(expected["pool"], Estimate(**expected["speed"]))
         return About(**fields)
     except (KeyError, TypeError, ValueError, AttributeError):
-        return None
+        return _UNKNOWN

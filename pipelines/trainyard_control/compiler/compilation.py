@@ -17,7 +17,7 @@ from trainyard.spec.environment import Environment
 from trainyard.spec.networks import IMAGENET
 from trainyard.spec.recipe import Recipe
 from trainyard.spec.schedule import When
-from trainyard_control.compiler.about import About, about, environment_slug
+from trainyard_control.compiler.about import about
 from trainyard_control.compiler.placement import PlacedSpec, place
 
 
@@ -69,17 +69,12 @@ def _of_recipe(
     pipeline: Any, recipe: Recipe, environment: Environment, more: dict[str, str], day: str = ""
 ) -> PlacedSpec:
     """Return the placed pipeline, its parameters' defaults those of the recipe and the environment, and `more`."""
-    from google.protobuf import json_format
-
-    spec = json_format.MessageToDict(pipeline.pipeline_spec)
     defaults = {
         "recipe": plain_yaml.dump(recipe.model_dump(mode="json")),
         "storage": environment.storage,
         "code": keys.code_digest(recipe.module),
-        "beam_options": environment.beam_options,
-        **about(recipe, environment).parameters(),
     }
-    _set_defaults(spec, defaults | more)
+    spec = _with_defaults(pipeline, recipe.name, environment, defaults | more)
     _fill_in_time(spec, day_of(day) if day else "")
     return place(spec, environment)
 
@@ -98,30 +93,27 @@ def compiled_prediction(model: str, inputs: str, predictions: str, key: str, env
     ]
     if faults and environment.target != "local":
         raise ConfigurationError("\n".join(faults))
-    from google.protobuf import json_format
-
     from trainyard_control.catalog.predict import predict_pipeline
 
-    spec = json_format.MessageToDict(predict_pipeline.pipeline_spec)
-    _set_defaults(
-        spec,
-        {
-            "model": model,
-            "inputs": inputs,
-            "predictions": predictions,
-            "key": key,
-            "code": keys.code_digest(),
-            "beam_options": environment.beam_options,
-            **About(PREDICT, environment_slug(environment)).parameters(),
-        },
-    )
-    return place(spec, environment)
+    defaults = {
+        "model": model,
+        "inputs": inputs,
+        "predictions": predictions,
+        "key": key,
+        "code": keys.code_digest(),
+    }
+    return place(_with_defaults(predict_pipeline, PREDICT, environment, defaults), environment)
 
 
-def _set_defaults(spec: dict[str, Any], defaults: dict[str, str]) -> None:
-    parameters = spec["root"]["inputDefinitions"]["parameters"]
-    for name, value in defaults.items():
-        parameters[name] |= {"defaultValue": value, "isOptional": True}
+def _with_defaults(pipeline: Any, recipe: str, environment: Environment, defaults: dict[str, str]) -> dict[str, Any]:
+    """Return the compiled pipeline with these and the environment's `defaults` of its parameters."""
+    from google.protobuf import json_format
+
+    spec = json_format.MessageToDict(pipeline.pipeline_spec)
+    every = {**defaults, "beam_options": environment.beam_options, **about(recipe, environment).parameters()}
+    for name, value in every.items():
+        spec["root"]["inputDefinitions"]["parameters"][name] |= {"defaultValue": value, "isOptional": True}
+    return spec
 
 
 def _fill_in_time(spec: dict[str, Any], day: str) -> None:

@@ -187,11 +187,9 @@ def _tasks(spec: Spec, steps: dict[str, str]) -> Iterator[tuple[Spec, str]]:
 def _variables(container: Spec, config: Spec) -> set[str]:
     """Return the environment variables that the author gave the step, in whichever way."""
     names = {str(variable["name"]) for variable in container.get("env", [])}
-    names |= {str(key["envVar"]) for way in _FROM_MAPS for one in config.get(way, []) for key in one["keyToEnv"]}
+    from_maps = [*config.get("secretAsEnv", []), *config.get("configMapAsEnv", [])]
+    names |= {str(key["envVar"]) for one in from_maps for key in one["keyToEnv"]}
     return names | {str(one["name"]) for one in config.get("fieldPathAsEnv", [])}
-
-
-_FROM_MAPS = ("secretAsEnv", "configMapAsEnv")
 
 
 def _place_container(container: Spec, placement: _StepPlacement, environment: Environment, own: set[str]) -> None:
@@ -215,11 +213,8 @@ def _place_container(container: Spec, placement: _StepPlacement, environment: En
 
 def _completed(own: Spec, ours: Spec) -> Spec:
     """Return `own` with all of `ours` about a resource that `own` does not name: a request fits its own limit alone."""
-    named = [sort for sort in _SORTS if any(sort in name.lower() for name in own)]
+    named = [sort for sort in ("cpu", "memory", "accelerator") if any(sort in name.lower() for name in own)]
     return own | {name: value for name, value in ours.items() if not any(sort in name.lower() for sort in named)}
-
-
-_SORTS = ("cpu", "memory", "accelerator")
 
 
 def _resources(pool: Pool, environment: Environment) -> Spec:

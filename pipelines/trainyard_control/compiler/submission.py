@@ -9,7 +9,6 @@ from typing import Any
 
 from trainyard.errors import ConfigurationError
 from trainyard.spec.environment import Environment
-from trainyard.spec.recipe import Recipe
 from trainyard_control.compiler.about import About, about
 from trainyard_control.compiler.compilation import to_yaml
 from trainyard_control.compiler.placement import PlacedSpec
@@ -29,19 +28,12 @@ class Submission:
     environment: Environment
     about: About
 
-    @property
-    def experiment(self) -> str:
-        """What the run is filed under."""
-        return self.environment.kubeflow.experiment
 
+def submission(recipe: str, environment: Environment, placed: PlacedSpec, run: str) -> Submission:
+    """Return the submission of a placed pipeline as the run `run`. Raises `ConfigurationError` for a bad name.
 
-def submission(recipe: Recipe, environment: Environment, placed: PlacedSpec, run: str) -> Submission:
-    """Return the submission of the recipe's placed pipeline as `submission_for` does."""
-    return submission_for(about(recipe, environment), environment, placed, run)
-
-
-def submission_for(purpose: About, environment: Environment, placed: PlacedSpec, run: str) -> Submission:
-    """Return the submission of the placed pipeline as the run `run`. Raises `ConfigurationError` for a bad name."""
+    recipe: what it runs, by name.
+    """
     if not _RUN_NAME.match(run):
         raise ConfigurationError(
             f"--name {run}: is not a name. "
@@ -49,8 +41,8 @@ def submission_for(purpose: About, environment: Environment, placed: PlacedSpec,
         )
     package = to_yaml(placed.documents)
     digest = hashlib.sha256(package.encode()).hexdigest()[:_DIGEST]
-    version = f"{purpose.environment}-{digest}"
-    return Submission(f"trainyard-{purpose.recipe}", version, package, run, environment, purpose)
+    purpose = about(recipe, environment)
+    return Submission(f"trainyard-{recipe}", f"{purpose.environment}-{digest}", package, run, environment, purpose)
 
 
 def request(submission: Submission, experiment: str, pipeline: str, version: str) -> Any:

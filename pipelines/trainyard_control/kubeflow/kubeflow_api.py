@@ -6,6 +6,7 @@ import json
 import os
 import tempfile
 from collections.abc import Callable, Iterator
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -44,7 +45,6 @@ class KubeflowServer:
         self._experiments = kfp_server_api.ExperimentServiceApi(api)
         self._runs = kfp_server_api.RunServiceApi(api)
         self._recurring = kfp_server_api.RecurringRunServiceApi(api)
-        self._namespace: str | None = None
 
     @property
     def host(self) -> str:
@@ -63,16 +63,17 @@ class KubeflowServer:
         """Return the id of the environment's experiment, made if it is missing."""
         name = self._settings.experiment
 
-        def make() -> Any:
+        def make() -> str:
             body = self._kfp.V2beta1Experiment(display_name=name, namespace=self._multi_user_namespace or None)
-            return self._write(self._experiments.experiment_service_create_experiment, experiment=body)
+            call = self._experiments.experiment_service_create_experiment
+            return str(self._write(call, experiment=body).experiment_id)
 
-        return str(self._ensured(self._experiment, make).experiment_id)
+        return self._ensured(self.find_experiment, make)
 
     def find_experiment(self) -> str | None:
         """Return the id of the environment's experiment, None if there is none yet."""
-        experiment = self._experiment()
-        return str(experiment.experiment_id) if experiment else None
+        call = self._experiments.experiment_service_list_experiments
+        return self._find(call, "experiments", "experiment_id", self._settings.experiment)
 
     def upload(self, pipeline: str, version: str, package: str) -> tuple[str, str]:
         """Return the ids of the pipeline and of its version `version`, whose package is `package`.
@@ -82,19 +83,18 @@ class KubeflowServer:
         owner = self._pipeline(pipeline)
         versions = self._pipelines.pipeline_service_list_pipeline_versions
 
-        def make() -> Any:
+        def make() -> str:
             with tempfile.TemporaryDirectory() as folder:
                 file = Path(folder) / "pipeline.yaml"
                 file.write_text(package, encoding="utf-8")
+                names = {"name": version, "display_name": version, "pipelineid": owner}
                 call = self._upload.upload_pipeline_version
-                return self._write(
-                    call, _UPLOAD_SECONDS, uploadfile=str(file), name=version, display_name=version, pipelineid=owner
-                )
+                return str(self._write(call, _UPLOAD_SECONDS, uploadfile=str(file), **names).pipeline_version_id)
 
-        uploaded = self._ensured(
-            lambda: self._first(versions, "pipeline_versions", {"display_name": version}, pipeline_id=owner), make
-        )
-        return owner, str(uploaded.pipeline_version_id)
+        def find() -> str | None:
+            return self._find(versions, "pipeline_versions", "pipeline_version_id", version, pipeline_id=owner)
+
+        return owner, self._ensured(find, make)
 
     def create_run(self, run: Any) -> Any:
         """Return the run as the server created it. What is not known to have arrived is not sent again here."""
@@ -151,28 +151,22 @@ class KubeflowServer:
     def _settings(self) -> Any:
         return self._environment.kubeflow
 
-    @property
+    @cached_property
     def _multi_user_namespace(self) -> str:
         """The namespace of lists: an installation for several users asks for one, others refuse it."""
-        if self._namespace is None:
-            self._namespace = self._environment.namespace if self.multi_user() else ""
-        return self._namespace
-
-    def _experiment(self) -> Any:
-        call = self._experiments.experiment_service_list_experiments
-        return self._first(call, "experiments", {"display_name": self._settings.experiment})
+        return self._environment.namespace if self.multi_user() else ""
 
     def _pipeline(self, name: str) -> str:
         """Return the id of the pipeline `name`, made if it is missing."""
         call = self._pipelines.pipeline_service_list_pipelines
 
-        def make() -> Any:
+        def make() -> str:
             body = self._kfp.V2beta1Pipeline(name=name, display_name=name, namespace=self._multi_user_namespace or None)
-            return self._write(self._pipelines.pipeline_service_create_pipeline, pipeline=body)
+            return str(self._write(self._pipelines.pipeline_service_create_pipeline, pipeline=body).pipeline_id)
 
-        return str(self._ensured(lambda: self._first(call, "pipelines", {"display_name": name}), make).pipeline_id)
+        return self._ensured(lambda: self._find(call, "pipelines", "pipeline_id", name), make)
 
-    def _ensured(self, find: Callable[[], Any], make: Callable[[], Any]) -> Any:
+    def _ensured(self, find: Callable[[], str | None], make: Callable[[], str]) -> str:
         """Return what `find` finds, else what `make` makes, else what another made at the same moment."""
         if (existing := find()) is not None:
             return existing
@@ -188,8 +182,10 @@ class KubeflowServer:
         answer = self._read(self._health.healthz_service_get_healthz, _preload_content=False)
         return dict(json.loads(answer.data))
 
-    def _first(self, call: Callable[..., Any], field: str, equal: dict[str, str], **query: str) -> Any:
-        return next(self._pages(call, field, equal, **query), None)
+    def _find(self, call: Callable[..., Any], field: str, key: str, name: str, **query: str) -> str | None:
+        """Return the `key` of the newest entry of `field` called `name`, None if there is none."""
+        entries = self._pages(call, field, {"display_name": name}, **query)
+        return next((str(getattr(entry, key)) for entry in entries), None)
 
     def _pages(
         self, call: Callable[..., Any], field: str, equal: dict[str, str] | None = None, **query: str

@@ -84,15 +84,14 @@ class Schedules:
 
 def schedule_of(run: Any) -> str:
     """Return the schedule that the server's recurring `run` was made for; '' if no schedule file made it."""
-    purpose = about.read(run.runtime_config and run.runtime_config.parameters)
-    return (purpose.schedule if purpose else "") or older_schedule(str(run.display_name))
+    return about.of_run(run).schedule or older_schedule(str(run.display_name))
 
 
 def package(schedule: Schedule, environment: Environment) -> tuple[Submission, str]:
     """Return what the schedule runs, and the name of the recurring run that would run just that."""
     recipe = recipes.load(schedule.recipe, schedule.overrides)
     placed = compiled(recipe, environment, schedule.when)
-    what = submission(recipe, environment, placed, schedule.name)
+    what = submission(recipe.name, environment, placed, schedule.name)
     what = replace(what, about=replace(what.about, schedule=schedule.name))
     return what, f"{schedule.name}.{digest(schedule, what.package, environment.service_accounts.run)}"
 

@@ -8,7 +8,7 @@ from trainyard.contract.training.gang import STEP as TRAIN
 from trainyard.errors import InfrastructureError
 from trainyard.kubernetes import labels
 from trainyard.kubernetes.client import JOBS, Cluster, Manifest
-from trainyard.kubernetes.diagnosis import PodTask, conditions, main_container, task_of
+from trainyard.kubernetes.diagnosis import PodTask, conditions, main_container, name_of, task_of
 from trainyard.kubernetes.pod_spec import variable
 from trainyard.steps.train.peers import settings
 from trainyard_control.cluster import argo
@@ -25,18 +25,24 @@ def workflows(cluster: Cluster, run_id: str) -> list[Manifest]:
 
 
 def gangs(cluster: Cluster, owners: list[Manifest]) -> list[Manifest]:
-    """Return the Jobs that belong to any of `owners`."""
-    uids = {owner["metadata"]["uid"] for owner in owners}
+    """Return the Jobs that belong to any of `owners`, and those of the input workers that belong to these."""
     jobs = cluster.items("jobs", selector=f"{labels.APPLICATION}=trainyard", group=JOBS)
+    own = _owned(jobs, owners)
+    return own + _owned(jobs, own)
+
+
+def of_run(cluster: Cluster, run_id: str) -> tuple[list[Manifest], list[Manifest], list[Manifest]]:
+    """Return the run's pods, those of its gangs included, oldest first; the Jobs of its gangs; and its Workflow."""
+    flows, pods = workflows(cluster, run_id), cluster.items("pods", selector=f"{labels.KUBEFLOW_RUN}={run_id}")
+    jobs = gangs(cluster, [*flows, *pods])
+    for job in jobs:
+        pods += pods_of_job(cluster, name_of(job))
+    return sorted(pods, key=lambda pod: str(pod["metadata"]["creationTimestamp"])), jobs, flows
+
+
+def _owned(jobs: list[Manifest], owners: list[Manifest]) -> list[Manifest]:
+    uids = {owner["metadata"]["uid"] for owner in owners}
     return [job for job in jobs if uids & {owner["uid"] for owner in job["metadata"].get("ownerReferences") or []}]
-
-
-def pods_of_run(cluster: Cluster, run_id: str) -> list[Manifest]:
-    """Return the run's pods, those of its gangs included, oldest first."""
-    own = cluster.items("pods", selector=f"{labels.KUBEFLOW_RUN}={run_id}")
-    for job in gangs(cluster, [*workflows(cluster, run_id), *own]):
-        own += pods_of_job(cluster, job["metadata"]["name"])
-    return sorted(own, key=lambda pod: str(pod["metadata"]["creationTimestamp"]))
 
 
 def pods_of_job(cluster: Cluster, job: str) -> list[Manifest]:
@@ -59,7 +65,7 @@ def evidence(
     """Return all that the cluster says of each of `pods`, as far as the caller may read it."""
     ends = next((text for workflow in workflows if (text := argo.run_ends(workflow))), "")
     stop_reasons = argo.stop_reasons(workflows)
-    replaced = {_name(job) for job in jobs if _replaces(job)}
+    replaced = {name_of(job) for job in jobs if _replaces(job)}
     retried, cancelled = argo.retried(workflows), argo.cancelled_nodes(workflows)
     unscheduled = any(not pod["spec"].get("nodeName") for pod in pods)
     nodes = _allowed(cluster, "/api/v1/nodes")
@@ -91,10 +97,9 @@ def findings(
     """Return a finding of every pod, and of every Job of `jobs` that has fewer pods than it should."""
     explained = [explain(pod_evidence) for pod_evidence in evidence(cluster, pods, expected, workflows, jobs)]
     for job in jobs:
-        name = _name(job)
-        if sum(name == pod["metadata"]["labels"].get(labels.JOB) for pod in pods) < int(
-            job["spec"].get("parallelism", 1)
-        ):
+        name = name_of(job)
+        own = sum(name == pod["metadata"]["labels"].get(labels.JOB) for pod in pods)
+        if own < int(job["spec"].get("parallelism", 1)):
             missing = refused(task_of(job), name, _events(cluster, job["metadata"]["uid"]))
             explained += [missing] if missing else []
     return explained
@@ -125,10 +130,6 @@ def _replaces(job: Manifest) -> bool:
     return not job["metadata"].get("deletionTimestamp") and not ended
 
 
-def _name(thing: Manifest) -> str:
-    return str(thing["metadata"]["name"])
-
-
 def _events(cluster: Cluster, uid: str) -> list[Manifest]:
     events = cluster.items("events", fields=f"involvedObject.uid={uid}")
     return sorted(events, key=lambda event: str(event.get("lastTimestamp") or event.get("eventTime") or ""))
@@ -140,7 +141,7 @@ def _log(cluster: Cluster, pod: Manifest) -> str:
     trains = task_of(pod).step == TRAIN and any("running" in state for state in states)
     if not trains and not any((state.get("terminated") or {}).get("exitCode") for state in states):
         return ""
-    return cluster.log(pod["metadata"]["name"], main_container(pod), _LOG_LINES)
+    return cluster.log(name_of(pod), main_container(pod), _LOG_LINES)
 
 
 def _allowed(cluster: Cluster, path: str) -> list[Manifest] | None:

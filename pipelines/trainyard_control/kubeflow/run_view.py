@@ -43,7 +43,7 @@ class StepView(Finding):
     def document(self) -> dict[str, Any]:
         """Return the step as JSON has it."""
         fields = asdict(self)
-        return {"name": self.name} | {name: fields[name] for name in fields if name not in ("task", "until", "facts")}
+        return {"name": self.name} | {name: fields[name] for name in fields if name not in ("task", "until")}
 
 
 @dataclass(frozen=True)
@@ -199,13 +199,10 @@ def _step(findings: list[Finding], now: datetime) -> StepView:
     )
 
 
-def with_outputs(views: tuple[StepView, ...], folders: dict[str, str]) -> tuple[StepView, ...]:
-    """Return the steps with the folders of their outputs."""
-    return tuple(replace(view, output=folders.get(view.name, "")) for view in views)
-
-
 def _order(step: StepView) -> tuple[int, str]:
     task = replace(step.task, worker="")
+    if task not in _TASKS:  # input workers stand beside the step that they feed
+        task = replace(task, use="")
     return _TASKS.index(task) if task in _TASKS else len(_TASKS), step.name
 
 

@@ -7,28 +7,20 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import cached_property
 from typing import Any
 
 from trainyard.errors import ConfigurationError, InfrastructureError, TrainyardError, TransientError, did_you_mean
 from trainyard.kubernetes import client
-from trainyard.kubernetes.client import JOBS, Manifest
-from trainyard.kubernetes.diagnosis import main_container, task_of
+from trainyard.kubernetes.client import JOBS
+from trainyard.kubernetes.diagnosis import PodTask, main_container, name_of, task_of
 from trainyard.spec.environment import Environment
 from trainyard.storage import storage
 from trainyard_control.cluster import argo
-from trainyard_control.cluster.explanation import Finding
 from trainyard_control.compiler import about
 from trainyard_control.kubeflow import run_pods
 from trainyard_control.kubeflow.kubeflow_api import KubeflowServer
-from trainyard_control.kubeflow.run_view import (
-    OVER,
-    RunView,
-    StepView,
-    steps,
-    steps_of_tasks,
-    with_outputs,
-    with_podless,
-)
+from trainyard_control.kubeflow.run_view import OVER, RunView, StepView, steps, steps_of_tasks, with_podless
 
 _POLL_SECONDS = 3.0  # chosen: two servers are asked, and a step takes ten seconds at least
 _ENDING = OVER | {"CANCELING"}
@@ -47,13 +39,11 @@ class KubeflowRuns:
             )
         self.environment = environment
         self.server = KubeflowServer(environment)
-        self._cluster: client.Cluster | None = None
 
-    @property
+    @cached_property
     def cluster(self) -> client.Cluster:
         """The cluster that the pods are in."""
-        self._cluster = self._cluster or client.connect(self.environment.namespace)
-        return self._cluster
+        return client.connect(self.environment.namespace)
 
     def newest(self, count: int, everything: bool) -> list[RunView]:
         """Return the newest `count` runs, of the environment's experiment or of all; without their steps."""
@@ -86,31 +76,25 @@ class KubeflowRuns:
         view, now = self._bare(run), datetime.now(UTC)
         overdue = None
         try:
-            workflows = run_pods.workflows(self.cluster, run_id)
-            views_by_pod, overdue = steps(self._findings(run, workflows), now), argo.overdue(workflows)
+            pods, jobs, workflows = run_pods.of_run(self.cluster, run_id)
+            findings = run_pods.findings(self.cluster, pods, jobs, about.of_run(run).expected, workflows)
+            findings += run_pods.uncreated_steps(workflows)
+            views_by_pod, overdue = steps(findings, now), argo.overdue(workflows)
         except (ConfigurationError, InfrastructureError):
             views_by_pod = ()
         # Pods are gone an hour after the run, by Argo's default, and a step that its cache answers has none at all.
         by_task = steps_of_tasks((run.run_details and run.run_details.task_details) or [], now)
-        views_by_pod = with_podless(views_by_pod, by_task)
-        record, folder = self._record(view, run_id)
-        views = with_outputs(views_by_pod, (record or {}).get("folders", {}))
-        facts = view.facts | ({"folder": folder} if folder else {})
-        return replace(view, steps=views, record=record, overdue=overdue, facts=facts)
-
-    def _findings(self, run: Any, workflows: list[Manifest]) -> list[Finding]:
-        pods = run_pods.pods_of_run(self.cluster, str(run.run_id))
-        jobs = run_pods.gangs(self.cluster, [*workflows, *pods])
-        purpose = _about(run)
-        expected = purpose.expected if purpose else None
-        findings = run_pods.findings(self.cluster, pods, jobs, expected, workflows)
-        return findings + run_pods.uncreated_steps(workflows)
+        folder = self._folder(view.recipe, run_id)
+        record = self._record(folder)
+        folders = (record or {}).get("folders", {})
+        views = tuple(replace(step, output=folders.get(step.name, "")) for step in with_podless(views_by_pod, by_task))
+        return replace(view, steps=views, record=record, overdue=overdue, facts={"folder": folder})
 
     def log(self, run_id: str, step: str, tail: int | None) -> str:
         """Return the newest log of `step`; if it trains in a gang, that of the gang's worker 0."""
-        pods = run_pods.pods_of_run(self.cluster, run_id)
+        pods, _, _ = run_pods.of_run(self.cluster, run_id)
         tasks = [task_of(pod) for pod in pods]
-        chief = [pod for pod, task in zip(pods, tasks, strict=True) if task.step == step and task.worker == "0"]
+        chief = [pod for pod, task in zip(pods, tasks, strict=True) if task == PodTask(step, worker="0")]
         candidates = chief or [pod for pod, task in zip(pods, tasks, strict=True) if task.name == step]
         if not candidates:
             known = sorted({task.name for task in tasks} - {"driver"})
@@ -118,7 +102,7 @@ class KubeflowRuns:
                 f"run {run_id}: no pod of step '{step}'. There are: {', '.join(known) or 'none any more'}."
                 f"{did_you_mean(step, known)}"
             )
-        return self.cluster.log(candidates[-1]["metadata"]["name"], main_container(candidates[-1]), tail)
+        return self.cluster.log(name_of(candidates[-1]), main_container(candidates[-1]), tail)
 
     def cancel(self, run_id: str) -> None:
         """The run, its pods and the gangs that it started are gone. Raises `TransientError` if they do not end."""
@@ -127,14 +111,12 @@ class KubeflowRuns:
         heartbeats: set[str] = set()
         while True:
             # Argo kills a launcher without letting it remove its gang, so that is done here.
-            pods = run_pods.pods_of_run(self.cluster, run_id)
-            owners = [*run_pods.workflows(self.cluster, run_id), *pods]
-            jobs = run_pods.gangs(self.cluster, owners)
+            pods, jobs, _ = run_pods.of_run(self.cluster, run_id)
             heartbeats |= {uri for job in jobs if (uri := run_pods.launcher_heartbeat(job))}
             for job in jobs:
                 if not job["metadata"].get("deletionTimestamp"):
-                    self.cluster.delete(self.cluster.path("jobs", _name(job), JOBS))
-            alive = [_name(pod) for pod in pods if pod["status"].get("phase") not in ("Succeeded", "Failed")]
+                    self.cluster.delete(self.cluster.path("jobs", name_of(job), JOBS))
+            alive = [name_of(pod) for pod in pods if pod["status"].get("phase") not in ("Succeeded", "Failed")]
             state = self._state(run_id)
             if not jobs and not alive and state in OVER:
                 _forget(heartbeats)
@@ -142,7 +124,7 @@ class KubeflowRuns:
                     storage.write_text(self._note(self.server.run(run_id)), datetime.now(UTC).isoformat())
                 return
             if time.monotonic() > deadline:
-                remaining = ", ".join([*alive, *map(_name, jobs)]) or f"the run, which says {state}"
+                remaining = ", ".join([*alive, *map(name_of, jobs)]) or f"the run, which says {state}"
                 raise TransientError(
                     f"run {run_id}: does not end within {_GONE_SECONDS} s: {remaining}. Give the command again."
                 )
@@ -179,7 +161,7 @@ class KubeflowRuns:
             time.sleep(_POLL_SECONDS)
 
     def _bare(self, run: Any) -> RunView:
-        purpose = _about(run)
+        purpose = about.of_run(run)
         created = run.created_at.astimezone(UTC).isoformat(timespec="seconds") if run.created_at else ""
         end = run.finished_at if run.finished_at and run.finished_at.year > 1970 else None
         last = end or datetime.now(UTC)
@@ -187,8 +169,8 @@ class KubeflowRuns:
             run_id=str(run.run_id),
             name=str(run.display_name),
             state=self._outcome(run),
-            recipe=purpose.recipe if purpose else "–",
-            environment=purpose.environment if purpose else "–",
+            recipe=purpose.recipe,
+            environment=purpose.environment,
             created=created,
             seconds=round((last - run.created_at).total_seconds(), 1) if run.created_at else None,
             error=str(run.error.message) if run.error and run.error.message else "",
@@ -212,22 +194,16 @@ class KubeflowRuns:
 
     def _note(self, run: Any) -> str:
         """Return where `cancel` notes that it ended the run."""
-        purpose = _about(run)
-        return storage.join(
-            self.environment.storage, purpose.recipe if purpose else "–", "runs", str(run.run_id), "cancelled"
-        )
+        return storage.join(self._folder(about.of_run(run).recipe, str(run.run_id)), "cancelled")
 
-    def _record(self, view: RunView, run_id: str) -> tuple[dict[str, Any] | None, str]:
-        """Return the run's run.json and its folder; None if the storage cannot be read from here."""
-        folder = storage.join(self.environment.storage, view.recipe, "runs", run_id)
-        try:
-            return storage.read_json(storage.join(folder, "run.json")) or None, folder
-        except (TrainyardError, OSError, ValueError):
-            return None, folder
+    def _folder(self, recipe: str, run_id: str) -> str:
+        return storage.join(self.environment.storage, recipe, "runs", run_id)
 
-
-def _about(run: Any) -> about.About | None:
-    return about.read(run.runtime_config.parameters if run.runtime_config else None)
+    def _record(self, folder: str) -> dict[str, Any] | None:
+        """Return the run.json in the folder of a run, None if it is not there or cannot be read from here."""
+        with suppress(TrainyardError, OSError, ValueError):
+            return storage.read_json(storage.join(folder, "run.json")) or None
+        return None
 
 
 def _forget(heartbeats: set[str]) -> None:
@@ -261,7 +237,3 @@ def longest_wait(view: RunView, now: datetime) -> tuple[float, StepView] | None:
         if step.state == "waiting" and step.since
     ]
     return max(waiting, key=lambda wait: wait[0], default=None)
-
-
-def _name(thing: Manifest) -> str:
-    return str(thing["metadata"]["name"])

@@ -159,16 +159,12 @@ def plan(name: str, paused: bool, existing: list[Recurring], now: datetime) -> l
     elif name:
         stopped = [max(schedule.last or schedule.created, now - SETTLE) for schedule in others if schedule.enabled]
         actions.append(Action("create", name, start=max(stopped, default=now)))
-    for schedule in others:
-        if schedule.running:
-            actions.append(
-                Action("keep", schedule.name, schedule.id, why="disabled; a run of it goes on, and would end with it")
-            )
-        else:
-            actions.append(
-                Action("delete", schedule.name, schedule.id, why="its runs stay listed, their pods and logs go")
-            )
-    return actions
+    return actions + [
+        Action("keep", schedule.name, schedule.id, why="disabled; a run of it goes on, and would end with it")
+        if schedule.running
+        else Action("delete", schedule.name, schedule.id, why="its runs stay listed, their pods and logs go")
+        for schedule in others
+    ]
 
 
 def removal(existing: list[Recurring]) -> list[Action]:

@@ -7,7 +7,6 @@ import json
 import time
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any, Self
 
 from trainyard.errors import ConfigurationError, TransientError
@@ -43,9 +42,7 @@ class Journal:
                 new.rename(folder / JOURNAL)  # nobody sees it without its lock
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         with suppress(OSError):
             if self._stream:
                 self._stream.close()

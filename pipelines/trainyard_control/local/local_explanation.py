@@ -9,6 +9,7 @@ from trainyard.graph import OUTPUTS
 from trainyard.storage import storage
 from trainyard_control.cluster.explanation import advice
 from trainyard_control.cluster.pace import verdict
+from trainyard_control.local.local_runs import recipes_by_run
 
 
 def explain_folder(root: str, run: str) -> tuple[str, ExitCode]:
@@ -16,7 +17,7 @@ def explain_folder(root: str, run: str) -> tuple[str, ExitCode]:
 
     Raises `ConfigurationError` if there is no such run.
     """
-    folders = {name: folder for name, folder in sorted(_runs(root))}
+    folders = {name: storage.join(root, recipe, "runs", name) for name, recipe in sorted(recipes_by_run(root).items())}
     if not folders or (run and run not in folders):
         newest = ", ".join(list(folders)[-5:]) or "none"
         raise ConfigurationError(f"no run '{run or 'at all'}' in {root}. There: {newest}.{did_you_mean(run, folders)}")
@@ -28,12 +29,6 @@ def explain_folder(root: str, run: str) -> tuple[str, ExitCode]:
         return f"{name} {ended}. Report: {record['report']}", ExitCode.DONE
     sentence, code = _failure(name, folders[name], str(record.get("failure") or ""), record.get("exit_code"))
     return f"{sentence} Report: {record['report']}" if record.get("report") else sentence, code
-
-
-def _runs(root: str) -> list[tuple[str, str]]:
-    """Return (name, folder) of every run of every recipe."""
-    parents = [storage.join(root, recipe, "runs") for recipe in storage.children(root)]
-    return [(name, storage.join(parent, name)) for parent in parents for name in storage.children(parent)]
 
 
 def _failure(name: str, folder: str, sentence: str, number: int | None) -> tuple[str, ExitCode]:

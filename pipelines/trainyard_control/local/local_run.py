@@ -52,7 +52,8 @@ class LocalRun:
 
     day: as `window.day_of` reads it. unfinished: the output that a step is writing, by step. folder: where the
     recipe's copy and the steps' logs go, by default the folder of the run. push: whether a blessed model is pushed.
-    cores: those that the steps may use, by default all. stop: what ends a run outside of the main thread.
+    cores: those that the steps may use, by default all. stop: what ends a run outside of the main thread. on_event:
+    called with each event of a step before the listener, and may raise.
     """
 
     recipe: Recipe
@@ -65,6 +66,7 @@ class LocalRun:
     push: bool = True
     cores: frozenset[int] | None = None
     stop: Stop | None = None
+    on_event: Callable[[str, dict[str, Any]], None] | None = None
     folders: dict[str, str] = field(default_factory=dict)
     unfinished: dict[str, str] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
@@ -178,6 +180,8 @@ class LocalRun:
                     self.startup_seconds[step] = round(time.monotonic() - start, 2)
                 failure = events.failure(line) or failure
                 if event:
+                    if self.on_event:
+                        self.on_event(step, event)
                     self.listener.step_event(step, event)
             code = running.wait()
         running.require_undisturbed(step)

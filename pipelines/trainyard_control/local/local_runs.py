@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import fcntl
+import re
+import secrets
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -15,10 +17,12 @@ from trainyard.spec import plain_yaml
 from trainyard.spec.gates import MAIN_METRIC
 from trainyard.storage import storage
 from trainyard_control.cluster.durations import seconds_between
-from trainyard_control.local import run_names
 
 JOURNAL = "journal.jsonl"
 """What happens in a run, in its folder; locked while the run goes on."""
+
+_SECOND = "%Y%m%d-%H%M%S"
+_NAME = re.compile(r"(\d{8}-\d{6})-[0-9a-f]{4}")
 
 
 @dataclass(frozen=True)
@@ -68,6 +72,17 @@ class LocalRunView:
         return {name: getattr(self, name) for name in names}
 
 
+def new_name() -> str:
+    """Return the name of a run that begins now: four characters tell it from another of the same second."""
+    return f"{datetime.now().strftime(_SECOND)}-{secrets.token_hex(2)}"
+
+
+def begun(name: str) -> str:
+    """Return when the run `name` was begun, in local time with its zone; '' if the name is another's."""
+    match = _NAME.fullmatch(name)
+    return datetime.strptime(match[1], _SECOND).astimezone().isoformat() if match else ""
+
+
 def newest(root: str, count: int, recipe: str = "") -> list[LocalRunView]:
     """Return the newest runs below the storage `root`, of `recipe` or of all, the newest first."""
     runs = [
@@ -89,7 +104,7 @@ def find(root: str, text: str) -> LocalRunView:
         root = above or "."
     else:
         name, recipe = text, ""
-    known = {run: recipe for recipe in storage.children(root) for run in storage.children(_runs(root, recipe))}
+    known = recipes_by_run(root)
     if name in known and recipe in ("", known[name]):
         return view(root, known[name], name)
     if name in known.values():
@@ -102,6 +117,11 @@ def find(root: str, text: str) -> LocalRunView:
     )
 
 
+def recipes_by_run(root: str) -> dict[str, str]:
+    """Return the recipe of every run below the storage `root`, by the run's name."""
+    return {run: recipe for recipe in storage.children(root) for run in storage.children(_runs(root, recipe))}
+
+
 def view(root: str, recipe: str, name: str) -> LocalRunView:
     """Return the run `name` of a recipe below the storage `root`, as far as it is recorded."""
     folder = storage.join(_runs(root, recipe), name)
@@ -110,7 +130,7 @@ def view(root: str, recipe: str, name: str) -> LocalRunView:
     except ValueError:  # damaged by hand or by a disk: the run is listed all the same
         record = {"failure": f"{folder}/run.json is damaged"}
     state = _state(record) if record else "running" if _goes_on(folder) else "unfinished"
-    return LocalRunView(name, recipe, folder, run_names.begun(name), state, record)
+    return LocalRunView(name, recipe, folder, begun(name), state, record)
 
 
 def log(run: LocalRunView, step: str, tail: int | None) -> str:

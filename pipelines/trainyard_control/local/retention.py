@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -16,7 +15,7 @@ from trainyard.errors import ConfigurationError, TransientError, did_you_mean
 from trainyard.graph import OUTPUTS
 from trainyard.storage import storage
 from trainyard.storage.manifest import ATTEMPTS, STAGING
-from trainyard_control.local import run_names
+from trainyard_control.local import local_runs
 
 RUNNING_DAYS = 14  # chosen: twice what the longest step may take by default
 _LOCKS = re.compile(r"\..+\.(lock|lease)")
@@ -48,11 +47,6 @@ class Pruning:
 
     removals: list[Removal]
     notes: list[str]
-
-    @property
-    def bytes(self) -> int:
-        """Size of all that goes."""
-        return sum(removal.bytes for removal in self.removals)
 
 
 def plan(root: str, keep: int, recipe: str = "", now: datetime | None = None) -> Pruning:
@@ -115,9 +109,9 @@ class _Store:
 
     def plan(self, keep: int) -> Pruning:
         self._measure()
-        unknown = datetime.min.replace(tzinfo=UTC)
+        unknown, stale = datetime.min.replace(tzinfo=UTC), self.now - timedelta(days=RUNNING_DAYS)
         runs = sorted(map(self._run, self.runs), key=lambda run: (run.time or unknown, run.name), reverse=True)
-        running = [run for run in runs if not run.ended and self._may_run(run)]
+        running = [run for run in runs if not run.ended and (run.time is None or run.time > stale)]
         destinations = sorted({self._models, *(run.pushed[0] for run in runs if run.pushed[0])})
         champions = {destination: best for destination in destinations if (best := champion(destination))}
         retained = {run.name for run in [*runs[:keep], *running]}
@@ -166,7 +160,7 @@ class _Store:
         uris = [note["folder"] for note in notes]
         uris += [uri for part in ("folders", "unfinished") for uri in record.get(part, {}).values()]
         times = [text for part in (record, *notes) if (text := part.get("ended") or part.get("time"))]
-        if not times and (begun := run_names.begun(name)):
+        if not times and (begun := local_runs.begun(name)):
             times = [begun]
         time = max(map(datetime.fromisoformat, times), default=None)
         destination, _, version = str((record.get("pushed") or {}).get("path", "")).rpartition("/")
@@ -177,9 +171,6 @@ class _Store:
     @property
     def _models(self) -> str:
         return storage.join(self.root, self.recipe, "models")
-
-    def _may_run(self, run: _Run) -> bool:
-        return run.time is None or self.now - run.time < timedelta(days=RUNNING_DAYS)
 
     def _pushed(self, digests: set[str]) -> set[Output]:
         """Return the outputs of push that pushed a model with one of the `digests`."""
@@ -197,12 +188,9 @@ class _Store:
             output = todo.pop()
             if output not in reached:
                 reached.add(output)
-                todo += self._inputs(output)
+                made_from = origin.recorded(storage.join(self.root, self.recipe, *output))
+                todo += map(_output, made_from.inputs.values()) if made_from else ()
         return reached
-
-    def _inputs(self, output: Output) -> Iterator[Output]:
-        if made_from := origin.recorded(storage.join(self.root, self.recipe, *output)):
-            yield from map(_output, made_from.inputs.values())
 
 
 def _output(uri: str) -> Output:

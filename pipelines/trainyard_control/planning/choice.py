@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 
 from trainyard_control.planning.plan import Candidate
@@ -28,7 +27,8 @@ def choose(candidates: list[Candidate], deadline: float | None, budget: float | 
         best, why = _fastest(within_limits), f"{_of('fastest', within_limits)}; none takes less than a day"
     if best and best.cost_usd is None:
         why = _of("fastest", within_limits) + ("" if best.pool == HERE else "; it has no price")
-    unpriced = sorted((candidate for candidate in feasible if candidate.cost_usd is None), key=_hours)
+    unpriced = [candidate for candidate in feasible if candidate.cost_usd is None]
+    unpriced.sort(key=lambda candidate: candidate.expected_hours)
 
     def judged(candidate: Candidate) -> Candidate:
         if not candidate.feasible:
@@ -45,8 +45,8 @@ def choose(candidates: list[Candidate], deadline: float | None, budget: float | 
 
 def _objection(candidate: Candidate, deadline: float | None, budget: float | None) -> str:
     """Return why the candidate does not meet the limits, or an empty string."""
-    if deadline is not None and _hours(candidate) > deadline:
-        return f"takes {_number(_hours(candidate))} h, the deadline is {deadline:g} h"
+    if deadline is not None and candidate.expected_hours > deadline:
+        return f"takes {_number(candidate.expected_hours)} h, the deadline is {deadline:g} h"
     if budget is not None and candidate.cost_usd is None:
         return "no price, so the budget cannot be held: set price_per_hour"
     if budget is not None and candidate.cost_usd is not None and candidate.cost_usd > budget:
@@ -66,7 +66,7 @@ def _against(candidate: Candidate, best: Candidate | None, unpriced: list[Candid
         )
         return f"no price, {speed}{rank}: set price_per_hour to have its cost compared"
     if best.cost_usd is not None and candidate.cost_usd >= best.cost_usd:
-        faster = _hours(best) / _hours(candidate)
+        faster = best.expected_hours / candidate.expected_hours
         return f"costs {usd(candidate.cost_usd - best.cost_usd)} USD more" + (
             f", {faster:.1f} times as fast" if faster > 1.05 else ""
         )
@@ -74,7 +74,7 @@ def _against(candidate: Candidate, best: Candidate | None, unpriced: list[Candid
 
 
 def _speed(candidate: Candidate, best: Candidate) -> str:
-    times = _hours(best) / _hours(candidate)
+    times = best.expected_hours / candidate.expected_hours
     if 1 / ALIKE <= times <= ALIKE:
         return f"about as fast as {best.pool}" + (" with more devices" if candidate.devices > best.devices else "")
     return (
@@ -87,34 +87,29 @@ def usd(amount: float) -> str:
     return f"{amount:,.2f}" if amount >= 0.1 else f"{amount:.2g}"
 
 
-def _cheapest(pools: Iterable[Candidate]) -> Candidate | None:
+def _cheapest(pools: list[Candidate]) -> Candidate | None:
     """Return the cheapest with a known price, else the fastest."""
-    pools = list(pools)
     if priced := _priced(pools):
-        return min(priced, key=lambda candidate: (candidate.cost_usd or 0.0, _hours(candidate)))
+        return min(priced, key=lambda candidate: (candidate.cost_usd or 0.0, candidate.expected_hours))
     return _fastest(pools)
 
 
 def _fastest(pools: list[Candidate]) -> Candidate | None:
     """Return the fastest; of those that are about as fast, the one with the fewest devices."""
-    most = ALIKE * min(map(_hours, pools), default=0.0)
+    most = ALIKE * min((candidate.expected_hours for candidate in pools), default=0.0)
     return min(
-        (candidate for candidate in pools if _hours(candidate) <= most),
-        key=lambda candidate: (candidate.devices, _hours(candidate)),
+        (candidate for candidate in pools if candidate.expected_hours <= most),
+        key=lambda candidate: (candidate.devices, candidate.expected_hours),
         default=None,
     )
 
 
-def _priced(pools: Iterable[Candidate]) -> list[Candidate]:
+def _priced(pools: list[Candidate]) -> list[Candidate]:
     return [candidate for candidate in pools if candidate.cost_usd is not None]
 
 
 def _number(hours: float) -> str:
     return f"{hours:,.0f}" if hours >= 100 else f"{hours:.3g}"
-
-
-def _hours(candidate: Candidate) -> float:
-    return candidate.hours.expected if candidate.hours else float("inf")
 
 
 def _of(adjective: str, pools: list[Candidate]) -> str:

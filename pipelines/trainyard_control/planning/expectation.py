@@ -13,7 +13,8 @@ from trainyard.spec.environment import Environment
 from trainyard.spec.recipe import Recipe
 from trainyard_control.planning import cost, data
 from trainyard_control.planning.history import read_history
-from trainyard_control.planning.plan import Estimate, candidates
+from trainyard_control.planning.learning import Estimate
+from trainyard_control.planning.plan import Candidate, candidates
 
 
 @dataclass(frozen=True)
@@ -35,12 +36,7 @@ class Expectation:
 def expect(recipe: Recipe, environment: Environment) -> Expectation | None:
     """Return what `trainyard plan` says of the pool that train is placed on, None if it cannot tell."""
     pool = environment.pool_name(TRAIN)
-    past = read_history(environment, recipe)
-    try:
-        known = data.find(recipe, past.examples, None)
-        forecasts = candidates(recipe, environment, known, cost.of_recipe(recipe, known), past.observations)
-    except TrainyardError:  # such as a bucket that was never preprocessed: nobody knows how many examples it holds
-        return None
+    forecasts = _forecasts(recipe, environment)
     speed = next((candidate.examples_per_second for candidate in forecasts if candidate.pool == pool), None)
     return Expectation(pool, speed) if pool and speed else None
 
@@ -53,15 +49,20 @@ def predicted(recipe: Recipe, environment: Environment, training: Training) -> P
     model = recipe.model
     if recipe.train.command or recipe.train.teacher or model.name is None or model.width != 1 or model.depth != 1:
         return None
+    forecasts = _forecasts(recipe, environment, before=training.finished)
+    speed = forecasts[0].examples_per_second if forecasts else None
+    return Prediction(**vars(speed)) if speed else None
+
+
+def _forecasts(recipe: Recipe, environment: Environment, before: str | None = None) -> list[Candidate]:
+    """Return what the plan says of each pool, by the runs that had finished `before`; nothing if it cannot tell."""
     past = read_history(environment, recipe)
-    before = [observation for observation in past.observations if observation.finished < training.finished]
+    seen = [observation for observation in past.observations if before is None or observation.finished < before]
     try:
         known = data.find(recipe, past.examples, None)
-        (candidate,) = candidates(recipe, environment, known, cost.of_recipe(recipe, known), before)
-    except TrainyardError:
-        return None
-    speed = candidate.examples_per_second
-    return Prediction(low=speed.low, expected=speed.expected, high=speed.high) if speed else None
+        return candidates(recipe, environment, known, cost.of_recipe(recipe, known), seen)
+    except TrainyardError:  # such as a bucket that was never preprocessed: nobody knows how many examples it holds
+        return []
 
 
 def _number(value: float) -> str:

@@ -41,16 +41,16 @@ class Observation:
 
 
 @dataclass(frozen=True)
-class Factor:
-    """What to multiply a predicted step time with: the expected value, and the ends of the 80 % interval."""
+class Estimate:
+    """An expected value within its 80 % interval."""
 
-    expected: float
     low: float
+    expected: float
     high: float
 
 
-def factor(hardware: str, model: str, observations: Iterable[Observation]) -> Factor:
-    """Return what the observations `seen` say of `model` on `hardware`."""
+def factor(hardware: str, model: str, observations: Iterable[Observation]) -> Estimate:
+    """Return what to multiply a predicted step time of `model` on `hardware` with, by the `observations`."""
     groups: dict[str, list[float]] = defaultdict(list)
     for observation in observations:
         if observation.hardware == hardware:
@@ -63,17 +63,17 @@ def factor(hardware: str, model: str, observations: Iterable[Observation]) -> Fa
     if own := groups.get(model):
         mean, variance = _update(mean, variance, sum(own) / len(own), RUN**2 / len(own))
     spread = WITHIN * math.sqrt(variance + RUN**2)
-    return Factor(math.exp(mean), math.exp(mean - spread), math.exp(mean + spread))
+    return Estimate(math.exp(mean - spread), math.exp(mean), math.exp(mean + spread))
 
 
 def past_errors(model: str, hardware: str, observations: Sequence[Observation]) -> list[float]:
     """Return, oldest first, the relative error of the speed predicted before each run of the model."""
     ordered = sorted(observations, key=lambda observation: observation.finished)
-    errors = []
-    for index, observation in enumerate(ordered):
-        if (observation.model, observation.hardware) == (model, hardware):
-            errors.append(observation.ratio / factor(hardware, model, ordered[:index]).expected - 1)
-    return errors
+    return [
+        observation.ratio / factor(hardware, model, ordered[:index]).expected - 1
+        for index, observation in enumerate(ordered)
+        if (observation.model, observation.hardware) == (model, hardware)
+    ]
 
 
 def _prior(hardware: str) -> str:

@@ -15,7 +15,7 @@ from trainyard.spec.hardware.pools import Pool, nearest_that_trains, placement
 from trainyard.spec.recipe import Recipe
 from trainyard_control.planning import learning, sites
 from trainyard_control.planning.data import DataSummary
-from trainyard_control.planning.learning import Observation
+from trainyard_control.planning.learning import Estimate, Observation
 from trainyard_control.planning.roofline import ExampleCost, Site, most_bytes, needed_bytes, step_seconds
 
 Class = Literal["minutes", "hours", "days", "week", "month"]
@@ -34,15 +34,6 @@ START_SECONDS = 10
 POD_SECONDS = 20
 # Images of 224 pixels that one core decodes a second. Measured here: 0.6 of the 2,800 of a bare libjpeg-turbo loop.
 DECODED_PIXELS = 0.6 * 2800 * 224 * 224
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """An expected value within its 80 % interval."""
-
-    low: float
-    expected: float
-    high: float
 
 
 @dataclass(frozen=True)
@@ -67,6 +58,11 @@ class Candidate:
     selector: tuple[str, ...] = ()
     tolerations: tuple[str, ...] = ()
     input_cost_usd: float | None = None
+
+    @property
+    def expected_hours(self) -> float:
+        """The hours that its training takes, infinite if it cannot run there."""
+        return self.hours.expected if self.hours else math.inf
 
     @property
     def duration(self) -> Class | None:
@@ -189,13 +185,10 @@ def _input_note(site: Site, speed: float, ceiling: float) -> str:
 
 def _priced(candidate: Candidate, environment: Environment, pool: Pool) -> Candidate:
     """Return `candidate` with its cost, if it can train and all its nodes have a price."""
-    total, feeding, workers = (
-        usd_per_hour(environment, pool),
-        input_usd_per_hour(environment),
-        environment.input_workers,
-    )
     if candidate.hours is None:
         return candidate
+    total, feeding = usd_per_hour(environment, pool), input_usd_per_hour(environment)
+    workers = environment.input_workers
     if workers and feeding is None:
         unpriced = f"its input workers have no price: set price_per_hour of pool '{workers.pool}'"
         return replace(candidate, why="; ".join(filter(None, [candidate.why, unpriced])))

@@ -29,19 +29,15 @@ def of_pool(recipe: Recipe, environment: Environment, pool: Pool) -> Site:
     """
     feeding = input_pool(environment)
     input_cores = environment.input_count * _cores(feeding, environment.platform) if feeding else None
-    return replace(_of_pool(recipe, environment, pool), input_cores=input_cores)
-
-
-def _of_pool(recipe: Recipe, environment: Environment, pool: Pool) -> Site:
     machine, cores = machines.machine_of(pool, environment.platform), _cores(pool, environment.platform)
     gbit = machine[1].network_gbit if machine else None
     network = (gbit * 1e9 / 8 if gbit else UNKNOWN_NETWORK) if pool.workers > 1 else None
     if pool.accelerator is None:
-        return cpu(cores, pool.workers, network)
-    slice_ = pool.kind == "tpu"  # its chips reach each other without the network, whichever host they are on
-    return device(
-        recipe.train.precision, pool.accelerator, pool.count, pool.workers, cores, None if slice_ else network
-    )
+        return replace(cpu(cores, pool.workers, network), input_cores=input_cores)
+    if pool.kind == "tpu":  # its chips reach each other without the network, whichever host they are on
+        network = None
+    site = device(recipe.train.precision, pool.accelerator, pool.count, pool.workers, cores, network)
+    return replace(site, input_cores=input_cores)
 
 
 def _cores(pool: Pool, platform: Platform) -> float:

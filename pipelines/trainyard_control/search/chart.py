@@ -1,12 +1,17 @@
-"""Places points, lines and ticks of a small chart, for a template to draw as SVG."""
+"""Places points, lines and ticks of small charts, for a template to draw as SVG on a page that opens offline."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
-WIDTH, HEIGHT = 520, 300
+from trainyard.quality.page import template_of
+
+Table = tuple[Sequence[str], Sequence[Sequence[str]]]
+
+_WIDTH, _HEIGHT = 520, 300
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 14, 12, 40
 _TITLE = 24  # pixels that the title of the vertical axis takes, with a gap to its ticks
 _GAP = 6  # pixels between a tick and its axis
@@ -89,12 +94,18 @@ def chart(
     ys += [y for _, y in (*points, *band)]
     ys += [0.0] if from_zero else []
     x_ends = (-0.5, len(categories) - 0.5) if categories else _ends(xs, log_x)
-    y = Axis(names[1], *_ends(ys, log_y), HEIGHT - _BOTTOM, _TOP, log_y)
+    y = Axis(names[1], *_ends(ys, log_y), _HEIGHT - _BOTTOM, _TOP, log_y)
     longest = max((len(name) for _, name in y.ticks), default=0)
-    x = Axis(names[0], *x_ends, max(_LEFT, _TITLE + longest * _LETTER + _GAP), WIDTH - _RIGHT, log_x, categories)
+    x = Axis(names[0], *x_ends, max(_LEFT, _TITLE + longest * _LETTER + _GAP), _WIDTH - _RIGHT, log_x, categories)
     placed = [(name, [(x.at(a), y.at(b)) for a, b in line]) for name, line in (lines or {}).items()]
     bar = _BAR * (x.at(1) - x.at(0)) if categories and from_zero else 0.0
     return Chart(title, x, y, list(marks), placed, [(x.at(a), y.at(b)) for a, b in band], bar)
+
+
+def page(title: str, notes: list[str], charts: list[Chart], tables: Sequence[Table]) -> str:
+    """Return a page of notes, charts and tables, each with its head and its rows, as HTML that requests nothing."""
+    template = template_of(Path(__file__).parent / "page.html.j2")
+    return template.render(title=title, notes=notes, charts=charts, tables=tables, width=_WIDTH, height=_HEIGHT)
 
 
 def _shortened(name: str, room: int) -> str:

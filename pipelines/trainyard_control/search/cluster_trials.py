@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Protocol
 
 import optuna
@@ -30,7 +31,7 @@ from trainyard_control.search.result import Result
 from trainyard_control.search.speed.pools import training_of
 from trainyard_control.search.study import Study, Sweep
 from trainyard_control.search.sweep import SweepListener, in_lanes, require_possible, result, write_winner
-from trainyard_control.search.trials import Pruned, Trial, as_pruned, epoch_of, with_training
+from trainyard_control.search.trials import Pruned, Trial, as_pruned, judge_new, with_training
 
 PREPROCESS = OUTPUTS[0]
 _POLL_SECONDS = 1.0
@@ -92,7 +93,7 @@ def packages(sweep: Sweep) -> list[Submission]:
 def _submission(sweep: Sweep, trial: Trial) -> Submission:
     variant, name = sweep.variant(trial.values), f"{sweep.run}-{trial.number + 1}"
     placed = compiled_benchmark(variant, sweep.environment, label=name)
-    what = submission(variant, sweep.environment, placed, name)
+    what = submission(variant.name, sweep.environment, placed, name)
     return replace(what, pipeline=f"trainyard-sweep-{variant.name}")
 
 
@@ -121,8 +122,7 @@ class _ClusterTrials:
             view = self._followed(trial, run_id, lane, lambda: self._judge(drawn, run_id, epochs))
         except Pruned as pruned:
             self.runs.cancel(run_id)
-            seconds = sum(epoch.seconds for epoch in epochs)
-            trial = as_pruned(trial, [epoch.metric for epoch in epochs], seconds, pruned)
+            trial = as_pruned(trial, epochs, sum(epoch.seconds for epoch in epochs), pruned)
         else:
             trial = self._ended(trial, what.run, view)
         self.examples.set()
@@ -143,10 +143,7 @@ class _ClusterTrials:
             log = self.runs.log(run_id, TRAIN, _LOG_LINES)
         except TrainyardError:
             return
-        for epoch in filter(None, (epoch_of(events.parse(line)) for line in log.splitlines())):
-            if not epochs or epoch.epoch > epochs[-1].epoch:
-                epochs.append(epoch)
-                self.study.require_promising(drawn, epoch)
+        judge_new(epochs, map(events.parse, log.splitlines()), partial(self.study.require_promising, drawn))
 
     def _followed(self, trial: Trial, run_id: str, lane: Lane, judge: Callable[[], None]) -> RunView:
         """Return the trial's run as it ended; `judge` is called while it trains.

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from trainyard.contract.artifacts.evaluate import Evaluation
 from trainyard.contract.artifacts.gate import Interval
 from trainyard.contract.artifacts.train import Epoch, Training
+from trainyard.contract.document import Document
 from trainyard.errors import ConfigurationError
 from trainyard.quality.page import framed
 from trainyard.spec import plain_yaml
 from trainyard_control.local.local_runs import LocalRunView
-from trainyard_control.search.chart import chart
-from trainyard_control.search.page import page
+from trainyard_control.search.chart import chart, page
+
+_Document = TypeVar("_Document", bound=Document)
 
 _MISSING = "–"
 
@@ -54,20 +56,12 @@ class Comparison:
 
     def page(self) -> str:
         """Return the comparison as a page of HTML."""
-        names = self.names
-        curves = dict(zip(names, self.curves, strict=True))
+        names, titles = self.names, {"eval_loss": "Eval loss", "train_loss": "Training loss", "metric": "Eval metric"}
+        curves = {name: curve for name, curve in zip(names, self.curves, strict=True) if curve}
         charts = []
-        for title, attribute in (
-            ("Eval loss", "eval_loss"),
-            ("Training loss", "train_loss"),
-            ("Eval metric", "metric"),
-        ):
-            lines = {
-                name: [(epoch.epoch, getattr(epoch, attribute)) for epoch in curve] for name, curve in curves.items()
-            }
-            drawn = {name: line for name, line in lines.items() if line}
-            if drawn:
-                charts.append(chart(title, ("epoch", title.lower()), [], drawn))
+        for key, title in titles.items() if curves else ():
+            lines = {name: [(epoch.epoch, getattr(epoch, key)) for epoch in curve] for name, curve in curves.items()}
+            charts.append(chart(title, ("epoch", title.lower()), [], lines))
         parts = [("setting", self.settings), ("metric, test split", self.metrics)]
         parts += [("training", self.training), ("exported file", self.exports)]
         tables = [([title, *names], [[row.name, *row.cells] for row in rows]) for title, rows in parts if rows]
@@ -92,7 +86,7 @@ def compare(runs: list[LocalRunView]) -> Comparison:
     """
     if len(runs) < 2 or len({run.folder for run in runs}) < len(runs):
         raise ConfigurationError("name two or more runs, each once.")
-    trainings = [_training(run) for run in runs]
+    trainings = [_output(run, "train", Training) for run in runs]
     return Comparison(
         runs,
         list(_settings(runs)),
@@ -120,7 +114,7 @@ def _flattened(value: Any, key: str) -> Iterator[tuple[str, str]]:
 
 
 def _metrics(runs: list[LocalRunView]) -> Iterator[Row]:
-    evaluations = [_evaluation(run) for run in runs]
+    evaluations = [_output(run, "evaluate", Evaluation) for run in runs]
     for name in dict.fromkeys(name for evaluation in evaluations if evaluation for name in evaluation.metrics):
         values = [evaluation.metrics.get(name) if evaluation else None for evaluation in evaluations]
         intervals = [evaluation.intervals.get(name) if evaluation else None for evaluation in evaluations]
@@ -164,11 +158,6 @@ def _exports(runs: list[LocalRunView]) -> Iterator[Row]:
             yield Row(f"{name}, {what}", cells, [False] * len(cells))
 
 
-def _training(run: LocalRunView) -> Training | None:
-    folder = run.record.get("folders", {}).get("train")
-    return Training.read(folder) if folder else None
-
-
-def _evaluation(run: LocalRunView) -> Evaluation | None:
-    folder = run.record.get("folders", {}).get("evaluate")
-    return Evaluation.read(folder) if folder else None
+def _output(run: LocalRunView, step: str, document: type[_Document]) -> _Document | None:
+    folder = run.record.get("folders", {}).get(step)
+    return document.read(folder) if folder else None

@@ -57,7 +57,7 @@ def with_latencies(trials: list[Trial], listener: Listener) -> list[Trial]:
 def _measure(
     function: str, arguments: tuple[str, ...], cores: frozenset[int] | None, stop: Stop
 ) -> tuple[list[float | None], str]:
-    """Return the milliseconds that `function` of trainyard.models.costs.answers measures, and why there are no more."""
+    """Return the milliseconds that `function` of trainyard.models.costs.measure measures, and why there are no more."""
     with forked(_call, (function, arguments), "latency", stop, cores) as running:
         lines = list(running.child.lines)
         running.wait()
@@ -70,6 +70,6 @@ def _measure(
 def _call(function: str, arguments: tuple[str, ...]) -> None:
     """Measure in the new process, which has TensorFlow imported; this one never has."""
     try:
-        getattr(import_module("trainyard.models.costs.answers"), function)(*arguments)
+        getattr(import_module("trainyard.models.costs.measure"), function)(*arguments)
     except TrainyardError as error:
         events.emit("failed", code=int(error.exit_code), message=str(error))

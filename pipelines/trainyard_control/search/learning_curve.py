@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,8 +18,7 @@ from trainyard.spec.environment import Environment
 from trainyard.spec.gates import SMALLER_IS_BETTER
 from trainyard.storage import storage
 from trainyard_control.local.local_run import Listener, LocalRun
-from trainyard_control.search.chart import Mark, chart
-from trainyard_control.search.page import page
+from trainyard_control.search.chart import Mark, chart, page
 from trainyard_control.search.space import override
 
 _DRAWS = 2000  # chosen: the ends of an interval of 95 % then rest on 50 draws each
@@ -79,17 +79,10 @@ def fractions(text: str) -> list[float]:
     return shares
 
 
-class CurveListener(Listener, Protocol):
-    """Receives what happens while a learning curve is measured."""
-
-    def point_measured(self, point: CurvePoint) -> None:
-        """One of the trainings is judged."""
-
-
 def measure(
-    name: str, overrides: list[str], shares: list[float], environment: Environment, listener: CurveListener
-) -> list[CurvePoint]:
-    """Train and judge the recipe `name` on each share of its training split, and return what came.
+    name: str, overrides: list[str], shares: list[float], environment: Environment, listener: Listener
+) -> Iterator[CurvePoint]:
+    """Train and judge the recipe `name` on each share of its training split, and yield what came.
 
     Each training takes about as many steps as that on all examples, so that a smaller share is not trained less.
     """
@@ -99,15 +92,12 @@ def measure(
         for share in shares
         for epochs in [max(1, round(recipe.train.epochs / share))]
     ]
-    points = []
     for share, variant in zip(shares, variants, strict=True):
         folder = storage.join(environment.storage, recipe.name, "learning-curve", f"{share:g}")
         run = LocalRun(variant, environment, "", None, listener, folder=folder)
         examples = Examples.read(run.preprocess())
         run.train(None)
-        points.append(_point(share, examples.splits["train"].examples, Evaluation.read(run.evaluate(None))))
-        listener.point_measured(points[-1])
-    return points
+        yield _point(share, examples.splits["train"].examples, Evaluation.read(run.evaluate(None)))
 
 
 def fit(points: list[CurvePoint], seed: int = 1) -> PowerLaw:
@@ -176,10 +166,9 @@ def curve_page(name: str, points: list[CurvePoint], law: PowerLaw, text: str, er
     ]
     first, last = points[0].examples, 4 * points[-1].examples
     along = [first * (last / first) ** (step / _DRAWN) for step in range(_DRAWN + 1)]
-    drawn = [law.error(examples) for examples in along]
-    band = [(x, low) for x, (_, low, _) in zip(along, drawn, strict=True)]
-    band += [(x, high) for x, (_, _, high) in reversed(list(zip(along, drawn, strict=True)))]
-    line = [(x, value) for x, (value, _, _) in zip(along, drawn, strict=True)]
+    drawn = [(examples, *law.error(examples)) for examples in along]
+    band = [(x, low) for x, _, low, _ in drawn] + [(x, high) for x, _, _, high in reversed(drawn)]
+    line = [(x, value) for x, value, _, _ in drawn]
     curve = chart("Error and examples", ("training examples", error), marks, {"": line}, band, log_x=True, log_y=True)
     head = ["share", "examples", error, "95 %, from", "to"]
     rows = [

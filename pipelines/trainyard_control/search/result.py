@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from trainyard.contract.artifacts.evaluate import Evaluation
 from trainyard.quality.page import framed
 from trainyard.spec.gates import LARGER_MAIN_IS_BETTER, MAIN_METRIC, METRIC_TITLES
 from trainyard.spec.recipe import Recipe
-from trainyard_control.search.chart import Chart, Mark, chart
+from trainyard_control.search.chart import Chart, Mark, chart, page
 from trainyard_control.search.grammar import Grammar
-from trainyard_control.search.page import page
 from trainyard_control.search.space import Dimension
 from trainyard_control.search.trials import Trial
 
@@ -53,8 +53,7 @@ class Result:
         """Return what was found as a page of HTML."""
         metric = f"eval {METRIC_TITLES[self.metric]}"
         done = [trial for trial in self.trials if trial.state == "complete" and trial.metric is not None]
-        charts = [_cost(self, done, metric), *_latency(self, done, metric), *_dollars(self, done, metric)]
-        charts.append(_history(self, done, metric))
+        charts = [*_costs(self, done, metric), _history(self, done, metric)]
         dimensions = [dimension for dimension in self.dimensions if isinstance(dimension, Dimension)]
         charts += [_by_value(dimension, done, self, metric) for dimension in dimensions]
         notes = [f"{key}: {share:.0%} of the differences" for key, share in self.importance.items()]
@@ -80,45 +79,38 @@ class Result:
         return front
 
 
-def _cost(result: Result, done: list[Trial], metric: str) -> Chart:
-    costs = all(trial.operations for trial in done)
-    at = (lambda trial: trial.operations) if costs else (lambda trial: float(trial.parameters))
-    cost = "operations of a training step, an example" if costs else "parameters"
-    return _against(result, done, "What it costs; on the line no other is better and cheaper", (cost, metric), at)
-
-
-def _latency(result: Result, done: list[Trial], metric: str) -> list[Chart]:
-    timed = [trial for trial in done if trial.milliseconds]
-    if not timed:
-        return []
-    names = ("milliseconds an answer, one core", metric)
-    title = "How long it takes; on the line no other is better and faster"
-    return [_against(result, timed, title, names, lambda trial: trial.milliseconds or 0)]
-
-
-def _dollars(result: Result, done: list[Trial], metric: str) -> list[Chart]:
-    priced = [trial for trial in done if trial.dollars]
-    if not priced:
-        return []
-    title = "What its training costs; on the line no other is better for less"
-    return [_against(result, priced, title, ("dollars of training", metric), lambda trial: trial.dollars or 0)]
-
-
-def _against(
-    result: Result, done: list[Trial], title: str, names: tuple[str, str], cost: Callable[[Trial], float]
-) -> Chart:
-    front = result.unbeaten(done, cost)
-    strong = {trial.number for trial in front}
-    marks = [Mark(cost(trial), trial.metric or 0, _title(trial), trial.number in strong) for trial in done]
-    return chart(title, names, marks, {"": [(cost(trial), trial.metric or 0) for trial in front]}, log_x=True)
+def _costs(result: Result, done: list[Trial], metric: str) -> Iterator[Chart]:
+    """Yield what trials cost beside what they reach, a chart each for operations, time and money as far as known."""
+    counted = all(trial.operations for trial in done)
+    costs: tuple[tuple[str, str, Callable[[Trial], float]], ...] = (
+        (
+            "What it costs; on the line no other is better and cheaper",
+            "operations of a training step, an example" if counted else "parameters",
+            lambda trial: trial.operations if counted else trial.parameters,
+        ),
+        (
+            "How long it takes; on the line no other is better and faster",
+            "milliseconds an answer, one core",
+            lambda trial: trial.milliseconds or 0,
+        ),
+        (
+            "What its training costs; on the line no other is better for less",
+            "dollars of training",
+            lambda trial: trial.dollars or 0,
+        ),
+    )
+    for title, name, cost in costs:
+        if known := [trial for trial in done if cost(trial)]:
+            front = result.unbeaten(known, cost)
+            line = [(cost(trial), trial.metric or 0) for trial in front]
+            marks = [Mark(cost(trial), trial.metric or 0, _title(trial), trial in front) for trial in known]
+            yield chart(title, (name, metric), marks, {"": line}, log_x=True)
 
 
 def _history(result: Result, done: list[Trial], metric: str) -> Chart:
     marks = [Mark(trial.number + 1, trial.metric or 0, _title(trial), trial is result.best) for trial in done]
-    best, line = [], []
-    for mark in marks:
-        best.append(mark.y)
-        line.append((mark.x, (max if result.larger_is_better else min)(best)))
+    best = itertools.accumulate((mark.y for mark in marks), max if result.larger_is_better else min)
+    line = [(mark.x, value) for mark, value in zip(marks, best, strict=True)]
     return chart("The search", ("trial", metric), marks, {"": line})
 
 

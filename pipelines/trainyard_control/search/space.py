@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -101,13 +102,9 @@ def _dimension(key: str, what: str) -> Dimension:
 
 def _number(key: str, text: str) -> float:
     try:
-        return int(text) if re.fullmatch(r"[+-]?[0-9]{1,15}", text) else _finite(text)
+        value = int(text) if re.fullmatch(r"[+-]?[0-9]{1,15}", text) else float(text)
+        if not math.isfinite(value):
+            raise ValueError(text)
     except ValueError as error:
         raise ConfigurationError(f"over {key}: {text[:100]!r} is no number. {_FORM}") from error
-
-
-def _finite(text: str) -> float:
-    value = float(text)
-    if abs(value) < float("inf"):
-        return value
-    raise ValueError(text)
+    return value

@@ -10,15 +10,14 @@ import itertools
 import json
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Protocol
 
 import optuna
 
 from trainyard.contract import keys
 from trainyard.contract.artifacts.evaluate import Evaluation
-from trainyard.contract.artifacts.train import Epoch
 from trainyard.contract.champion import champion
 from trainyard.errors import ConfigurationError, DataError, ExitCode, TrainyardError
 from trainyard.spec import plain_yaml
@@ -45,9 +44,6 @@ class SweepListener(Listener, Protocol):
 
     def of(self, trial: Trial) -> Listener:
         """Return the receiver of what happens in `trial`."""
-
-    def trial_started(self, trial: Trial) -> None:
-        """A trial begins, or goes on."""
 
     def trial_ended(self, trial: Trial, best: Trial | None) -> None:
         """The trial is complete, pruned, failed or left out; `best` of all so far."""
@@ -86,7 +82,6 @@ def in_lanes(study: Study, cores: Sequence[frozenset[int] | None], train: Train,
             with timing:
                 trial, drawn = _within_budget(study, *next_trial, lane, inputs)
             if trial.state == "begun":
-                listener.trial_started(trial)
                 trial = train(trial, drawn, lane)
             best = study.end(trial, drawn)
             listener.trial_ended(study.trials[trial.number], best)
@@ -105,13 +100,6 @@ class _Local:
 
     def train(self, trial: Trial, drawn: optuna.Trial, lane: Lane) -> Trial:
         """Return the trial as it ended."""
-        reported: set[int] = set()
-
-        def on_epoch(epoch: Epoch) -> None:
-            if epoch.epoch not in reported:  # a training that goes on tells of its first epochs again
-                reported.add(epoch.epoch)
-                self.study.require_promising(drawn, epoch)
-
         sweep = self.study.sweep
         folder, listener = storage.join(sweep.folder, "trials", str(trial.number)), self.listener.of(trial)
         try:
@@ -119,17 +107,14 @@ class _Local:
             run = LocalRun(
                 variant, sweep.environment, "", None, listener, folder=folder, cores=lane.cores, stop=lane.stop
             )
-            with self._alone(trial):
-                return trials.train(trial, run, self.preprocessing, on_epoch)
+            # Two trials of the same values are kept apart: the second takes what the first trained.
+            with self._equal.setdefault(json.dumps(trial.values, sort_keys=True), threading.Lock()):
+                return trials.train(trial, run, self.preprocessing, partial(self.study.require_promising, drawn))
         except TrainyardError as error:
             others = trial.number or sweep.max_parallel > 1
             if error.exit_code not in _MADE_WRONGLY or not others:
                 raise
             return trial.model_copy(update={"state": "failed", "why": str(error)})
-
-    def _alone(self, trial: Trial) -> AbstractContextManager[bool]:
-        """Keep two trials of the same values apart: the second takes what the first trained."""
-        return self._equal.setdefault(json.dumps(trial.values, sort_keys=True), threading.Lock())
 
 
 def _within_budget(

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 from typing import Any, Literal
 
 from pydantic import ValidationError
@@ -16,11 +15,11 @@ from trainyard.contract.champion import champion
 from trainyard.contract.document import Part
 from trainyard.errors import ConfigurationError
 from trainyard.storage import storage
-from trainyard_control.local.local_run import Listener, LocalRun
+from trainyard_control.local.local_run import LocalRun
 
 
 class Trial(Part):
-    """A variant that was trained: `values` by key of the recipe, and `text`, the recipe's YAML.
+    """A variant that was trained: `values` by key of the recipe.
 
     metric: the main one, of the best epoch on the eval split; epochs: that of each epoch so far.
     operations: of a training step, for one example. milliseconds: that an answer takes on one core of this machine,
@@ -50,58 +49,36 @@ class Pruned(Exception):
     """The trial is left: it would hardly become the best."""
 
 
-def epoch_of(event: dict[str, Any]) -> Epoch | None:
-    """Return the epoch that an event of a training tells of; None if it is another one."""
-    if event.get("event") != "epoch":
-        return None
-    try:
-        return Epoch.model_validate({name: value for name, value in event.items() if name not in ("event", "of")})
-    except ValidationError:  # a recipe's module may print what it likes
-        return None
+def judge_new(epochs: list[Epoch], events: Iterable[dict[str, Any]], judge: Callable[[Epoch], None]) -> None:
+    """Add to `epochs` those that the events of a training tell of, and have `judge` judge each.
+
+    A training that goes on tells of the earlier ones again.
+    """
+    for event in events:
+        if event.get("event") != "epoch":
+            continue
+        try:
+            epoch = Epoch.model_validate({name: value for name, value in event.items() if name not in ("event", "of")})
+        except ValidationError:  # a recipe's module may print what it likes
+            continue
+        if not epochs or epoch.epoch > epochs[-1].epoch:
+            epochs.append(epoch)
+            judge(epoch)
 
 
-@dataclass
-class TrialListener:
-    """Passes on what a trial's run tells; on_epoch may raise `Pruned`."""
-
-    listener: Listener
-    on_epoch: Callable[[Epoch], None]
-
-    def step_started(self, step: str) -> None:
-        """A step begins."""
-        self.listener.step_started(step)
-
-    def step_event(self, step: str, event: dict[str, Any]) -> None:
-        """The step wrote an event."""
-        if step == "train" and event["event"] == "epoch":
-            if (epoch := epoch_of(event)) is None:
-                return
-            self.on_epoch(epoch)
-        self.listener.step_event(step, event)
-
-    def step_ended(self, step: str, seconds: float, reused: bool) -> None:
-        """The step's output is there."""
-        self.listener.step_ended(step, seconds, reused)
-
-    def step_skipped(self, step: str, why: str) -> None:
-        """The step is left out."""
-        self.listener.step_skipped(step, why)
-
-
-def train(trial: Trial, run: LocalRun, preprocessing: threading.Lock, on_epoch: Callable[[Epoch], None]) -> Trial:
-    """Return `trial` with what the training of `run` gave.
+def train(trial: Trial, run: LocalRun, preprocessing: threading.Lock, judge: Callable[[Epoch], None]) -> Trial:
+    """Return `trial` with what the training of `run` gave; `judge` receives each new epoch, and may raise `Pruned`.
 
     Examples and a model that are there already are used; others are made by one trial at a time, on all cores. Raises
     what ends the sweep as well: `Preempted`, Ctrl-C.
     """
-    epochs: list[float] = []
+    epochs: list[Epoch] = []
 
-    def note(epoch: Epoch) -> None:
-        if epoch.epoch > len(epochs):  # a run that goes on tells of the earlier ones again
-            epochs.append(epoch.metric)
-        on_epoch(epoch)
+    def note(step: str, event: dict[str, Any]) -> None:
+        if step == "train":
+            judge_new(epochs, [event], judge)
 
-    run.listener, cores = TrialListener(run.listener, note), run.cores
+    run.on_event, cores = note, run.cores
     with preprocessing:
         run.cores = None
         run.preprocess()
@@ -115,10 +92,11 @@ def train(trial: Trial, run: LocalRun, preprocessing: threading.Lock, on_epoch: 
     return with_training(trial, run.recipe.name, model, Training.read(model))
 
 
-def as_pruned(trial: Trial, epochs: list[float], seconds: float, pruned: Pruned) -> Trial:
-    """Return `trial` as it was left after the metrics `epochs`."""
+def as_pruned(trial: Trial, epochs: list[Epoch], seconds: float, pruned: Pruned) -> Trial:
+    """Return `trial` as it was left after `epochs`."""
+    metrics = [epoch.metric for epoch in epochs]
     return trial.model_copy(
-        update={"state": "pruned", "epochs": epochs, "seconds": round(seconds, 2), "why": str(pruned)}
+        update={"state": "pruned", "epochs": metrics, "seconds": round(seconds, 2), "why": str(pruned)}
     )
 
 

@@ -15,8 +15,8 @@ class Anomaly(Part):
     reason: str
     expected: str
     received: str
-    rows: int
-    such_as: list[str]
+    rows: int = 0
+    such_as: list[str] = []
 
     @property
     def sentence(self) -> str:

@@ -160,11 +160,8 @@ class Evaluation(Document):
             return ""
         constant, interval = self.baseline.metrics[name], self.intervals.get(name)
         text = f"{self.baseline.answer} as the answer to everything has {name} {constant:.4f}"
-        better = interval is None or (
-            interval.high < constant if name in SMALLER_IS_BETTER else interval.low > constant
-        )
-        return f"{text}." if better else f"{text}: the model is not better beyond doubt, {self._interval(name)}."
-
-    def _interval(self, name: str) -> str:
-        interval = self.intervals[name]
-        return f"{self.metrics[name]:.4f} with an interval of 95 % from {interval.low:.4f} to {interval.high:.4f}"
+        smaller = name in SMALLER_IS_BETTER
+        if interval is None or (interval.high < constant if smaller else interval.low > constant):
+            return f"{text}."
+        bounds = f"an interval of 95 % from {interval.low:.4f} to {interval.high:.4f}"
+        return f"{text}: the model is not better beyond doubt, {self.metrics[name]:.4f} with {bounds}."

@@ -25,7 +25,7 @@ class Threshold(Part):
     name: str
     value: float | None
     bound: float
-    interval: Interval | None
+    interval: Interval | None = None
     passed: bool
     champion: float | None = None
     note: str = ""

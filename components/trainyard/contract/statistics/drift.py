@@ -177,14 +177,15 @@ def _text_distance(old: _Shares, new: _Shares) -> Distance:
 def _out_of_bounds(name: str, apart: Distance | None, bounds: Bounds) -> list[str]:
     if apart is None:
         return []
-    sentences = []
-    if bounds.max_jensen_shannon is not None and apart.jensen_shannon > bounds.max_jensen_shannon:
-        sentences.append(
-            f"{name}: Jensen-Shannon divergence {apart.jensen_shannon:.3g}, more than {bounds.max_jensen_shannon:g}"
-        )
-    if bounds.max_psi is not None and apart.psi > bounds.max_psi:
-        sentences.append(f"{name}: population stability index {apart.psi:.3g}, more than {bounds.max_psi:g}")
-    return sentences
+    measures = (
+        ("Jensen-Shannon divergence", apart.jensen_shannon, bounds.max_jensen_shannon),
+        ("population stability index", apart.psi, bounds.max_psi),
+    )
+    return [
+        f"{name}: {measure} {value:.3g}, more than {bound:g}"
+        for measure, value, bound in measures
+        if bound is not None and value > bound
+    ]
 
 
 def _frequencies(name: str, old: _Shares, new: _Shares, bound: float) -> list[str]:

@@ -9,7 +9,6 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from trainyard.contract.artifacts.preprocess import Examples
-from trainyard.contract.document import Part
 from trainyard.spec import documents
 from trainyard.spec.documents import Strict
 from trainyard.spec.gates import TimeTo
@@ -17,19 +16,6 @@ from trainyard.spec.gates import TimeTo
 _CLASSES = 1000
 _PICTURES = (1_281_167, 1_331_167)
 """Without and with the 50,000 that judge. Source: O. Russakovsky et al., arXiv:1409.0575, table 2."""
-
-
-class PublishedTime(Part):
-    """A result of others. source: its name and where it can be read. epochs, dollars: None if nobody said."""
-
-    source: str
-    address: str
-    hardware: str
-    software: str
-    day: str
-    epochs: int | None
-    hours: float
-    dollars: float | None
 
 
 class _Source(Strict):
@@ -47,6 +33,12 @@ class _Row(Strict):
     epochs: int | None = None
     hours: float
     dollars: float | None = None
+
+
+class PublishedTime(_Row):
+    """A result of others. source: its name and where it can be read. epochs, dollars: None if nobody said."""
+
+    address: str
 
 
 class _Table(Strict):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 
 from trainyard.contract import keys
@@ -35,14 +36,11 @@ def scaling(training: Training, folder: str) -> Scaling | None:
     parent, own = keys.split(folder)
     by_batch: dict[bool, Training] = {}
     for name in storage.children(parent):
-        other = None if name == own else _read(storage.join(parent, name))
-        if (
-            other
-            and other.workers == 1
-            and _alike(other, training)
-            and _batch(other) in (batch, batch // training.workers)
-        ):
-            by_batch[_batch(other) != batch] = other
+        with suppress(TrainyardError, ValueError):  # not committed, or of another version
+            other = Training.read(storage.join(parent, name))
+            is_one = name != own and other.workers == 1 and _alike(other, training)
+            if is_one and _batch(other) in (batch, batch // training.workers):
+                by_batch[_batch(other) != batch] = other
     if not by_batch:
         return None
     same_part = True in by_batch
@@ -59,10 +57,3 @@ def _alike(one: Training, other: Training) -> bool:
         getattr(one, name) == getattr(other, name)
         for name in ("model", "parameters", "precision", "engine", "hardware", "cores")
     )
-
-
-def _read(folder: str) -> Training | None:
-    try:
-        return Training.read(folder) if storage.committed(folder) else None
-    except (TrainyardError, ValueError):
-        return None

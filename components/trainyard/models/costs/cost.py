@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import keras
 
@@ -70,11 +69,11 @@ def _kept(model: keras.Model) -> int:
     sizes: dict[int, int] = {}
     for layer in _leaves(model):
         activation = getattr(getattr(layer, "activation", None), "__name__", "linear")
-        tensors = [] if isinstance(layer, (*_LINEAR, *_ACTIVATIONS)) else _listed(layer.input)
+        tensors = [] if isinstance(layer, (*_LINEAR, *_ACTIVATIONS)) else keras.tree.flatten(layer.input)
         if activation in _BY_OUTPUT or isinstance(layer, _BY_OUTPUT_LAYERS):
-            tensors = [*tensors, *_listed(layer.output)]
+            tensors = [*tensors, *keras.tree.flatten(layer.output)]
         elif activation != "linear" or isinstance(layer, _ACTIVATIONS):
-            tensors = [*tensors, *_listed(layer.input)]
+            tensors = [*tensors, *keras.tree.flatten(layer.input)]
         sizes |= {id(tensor): math.prod(size or 1 for size in tensor.shape[1:]) for tensor in tensors}
         if isinstance(layer, keras.layers.MultiHeadAttention):
             sizes[id(layer)] = sum(_Attention.of(layer).inside)
@@ -96,7 +95,7 @@ class _Attention:
 
     @classmethod
     def of(cls, layer: keras.layers.MultiHeadAttention) -> _Attention:
-        shapes = [tensor.shape for tensor in _listed(layer.input)]
+        shapes = [tensor.shape for tensor in keras.tree.flatten(layer.input)]
         # Keras lists the tensors as they were passed: the query, the value, and the key if it is another one.
         queries, keys = (math.prod(size or 1 for size in shape[1:-1]) for shape in shapes[:2])
         scores = layer.num_heads * queries * keys
@@ -124,12 +123,7 @@ def _leaves(model: keras.Model) -> list[keras.Layer]:
 
 
 def _output_shapes(layer: keras.Layer) -> list[tuple[int, ...]]:
-    return [tuple(size or 1 for size in output.shape) for output in _listed(layer.output)]
-
-
-def _listed(tensors: Any) -> list[Any]:
-    """Return one tensor, or any nest of them, as a list."""
-    return list(keras.tree.flatten(tensors))
+    return [tuple(size or 1 for size in output.shape) for output in keras.tree.flatten(layer.output)]
 
 
 def _positions(layer: keras.Layer, kernel: object, outputs: int) -> float:

@@ -3,6 +3,8 @@
 It is that of the recipe, or of a pushed version. The planner runs it as a process, because it may not load
 TensorFlow itself. FEATURES is a JSON list; the last line of stdout is [parameters, operations, activations, kept,
 head], the last the parameters of the last layer.
+
+A sweep calls `of_recipe` and `of_outputs` in a process that it forks; each writes an event for each model.
 """
 
 from __future__ import annotations
@@ -14,12 +16,16 @@ from dataclasses import astuple
 from pathlib import Path
 
 import keras
+import tensorflow as tf
 
+from trainyard import events
 from trainyard.contract.artifacts.preprocess import Feature
 from trainyard.data import trained
 from trainyard.data.module import load_module
+from trainyard.errors import ConfigurationError
 from trainyard.models.build import build
 from trainyard.models.costs.cost import cost
+from trainyard.models.costs.latency import fastest, of_model
 from trainyard.spec import documents
 from trainyard.spec.recipe import Recipe
 
@@ -41,6 +47,25 @@ def network(file: str, features: str = "", classes: str = "") -> keras.Model:
         return build(recipe.model, inputs, int(classes), recipe.seed)
     own: keras.Model = load_module(str(recipe.module)).build_model(inputs, int(classes))
     return own
+
+
+def of_recipe(file: str, features: str, classes: str) -> None:
+    """Write the milliseconds that the network of the recipe in `file` takes at its fastest, untrained.
+
+    features, classes: as `network` has them. Raises `ConfigurationError` if it cannot be built.
+    """
+    tf.config.set_visible_devices([], "GPU")
+    events.emit("latency", milliseconds=round(fastest(network(file, features, classes)), 4))
+
+
+def of_outputs(*outputs: str) -> None:
+    """Write the milliseconds of each model that train left, null for one with code of its own."""
+    tf.config.set_visible_devices([], "GPU")
+    for output in outputs:
+        try:
+            events.emit("latency", milliseconds=of_model(trained.load(output)).p50)
+        except ConfigurationError:  # such code is not run here
+            events.emit("latency", milliseconds=None)
 
 
 if __name__ == "__main__":

@@ -129,7 +129,8 @@ def _count(counts: _PictureCounters, source: SourceFiles, file: SourceFile, samp
     try:
         if file.reason:
             raise OSError(file.detail)
-        encoded = source.bytes(file).getvalue()
+        with source.open(file) as stream:
+            encoded = stream.read()
         if not encoded:
             raise OSError("the file is empty")
         with Image.open(io.BytesIO(encoded), formats=FORMATS) as image:

@@ -29,7 +29,7 @@ def check_source(schema: TableSchema | PictureSchema, source: SourceFiles) -> li
         measured = [(file.name, measure(source, file)) for file in source.files]
         conformity.merge(check_rows(schema, _rows([entry for _, entry in measured if isinstance(entry, SizedPicture)])))
         broken = [f"{name} ({entry})" for name, entry in measured if isinstance(entry, str)]
-        return [*_unreadable(broken), *anomalies(schema, conformity)]
+        return [*([_unreadable(broken)] if broken else []), *anomalies(schema, conformity)]
     ragged: list[Ragged] = []
     for item in read_table(source):
         if isinstance(item, Ragged):
@@ -38,33 +38,25 @@ def check_source(schema: TableSchema | PictureSchema, source: SourceFiles) -> li
         names = item.columns.schema.names
         columns = dict(zip(names, item.columns.columns, strict=True))
         conformity.merge(check_rows(schema, Rows(item.columns.num_rows, columns, item.name)))
-    return [*_ragged(ragged), *anomalies(schema, conformity)]
+    return [*([_ragged(ragged)] if ragged else []), *anomalies(schema, conformity)]
 
 
-def _ragged(rows: list[Ragged]) -> list[Anomaly]:
-    if not rows:
-        return []
-    return [
-        Anomaly(
-            column="row",
-            reason="ragged_row",
-            expected=f"{rows[0].expected} cells",
-            received=f"{rows[0].cells}",
-            rows=len(rows),
-            such_as=[f"{item.file}:{item.row} {item.cells}" for item in rows[:SUCH_AS]],
-        )
-    ]
+def _ragged(rows: list[Ragged]) -> Anomaly:
+    return Anomaly(
+        column="row",
+        reason="ragged_row",
+        expected=f"{rows[0].expected} cells",
+        received=f"{rows[0].cells}",
+        rows=len(rows),
+        such_as=[f"{item.file}:{item.row} {item.cells}" for item in rows[:SUCH_AS]],
+    )
 
 
-def _unreadable(broken: list[str]) -> list[Anomaly]:
-    if not broken:
-        return []
-    such_as = broken[:SUCH_AS]
-    return [
-        Anomaly(
-            column="file", reason="unreadable", expected="a picture", received="none", rows=len(broken), such_as=such_as
-        )
-    ]
+def _unreadable(broken: list[str]) -> Anomaly:
+    shown = broken[:SUCH_AS]
+    return Anomaly(
+        column="file", reason="unreadable", expected="a picture", received="none", rows=len(broken), such_as=shown
+    )
 
 
 def _rows(measured: list[SizedPicture]) -> Rows:

@@ -110,7 +110,7 @@ def check_rows(schema: TableSchema | PictureSchema, rows: Rows) -> Conformity:
 def anomalies(schema: TableSchema | PictureSchema, conformity: Conformity) -> list[Anomaly]:
     """Return in which ways all rows together do not fit, by the order of the schema's columns, or []."""
     listed = [
-        Anomaly(column=name, reason="absent", expected="a column", received=f"none in {file}", rows=0, such_as=[])
+        Anomaly(column=name, reason="absent", expected="a column", received=f"none in {file}")
         for name, file in conformity.absent.items()
     ]
     listed += [
@@ -119,22 +119,22 @@ def anomalies(schema: TableSchema | PictureSchema, conformity: Conformity) -> li
             reason="unknown_column",
             expected="no column besides those of the schema",
             received=f"one in {file}",
-            rows=0,
-            such_as=[],
         )
         for name, file in conformity.others.items()
     ]
-    for name, reason, misfit in _sorted(schema, conformity):
-        listed.append(
-            Anomaly(
-                column=name,
-                reason=reason,
-                expected=_expected(schema, name, reason),
-                received=misfit.such_as[0][2],
-                rows=misfit.rows,
-                such_as=[f"{_name(cell)} {cell[2]}" for cell in misfit.such_as],
-            )
+    order = list(schema.columns) if isinstance(schema, TableSchema) else ["class", "size"]
+    listed += [
+        Anomaly(
+            column=name,
+            reason=reason,
+            expected=_expected(schema, name, reason),
+            received=misfit.such_as[0][2],
+            rows=misfit.rows,
+            such_as=[f"{_name(cell)} {cell[2]}" for cell in misfit.such_as],
         )
+        for name in sorted(conformity.misfits, key=order.index)
+        for reason, misfit in sorted(conformity.misfits[name].items())
+    ]
     if isinstance(schema, TableSchema):
         listed += _missing(schema, conformity)
     return listed
@@ -142,43 +142,28 @@ def anomalies(schema: TableSchema | PictureSchema, conformity: Conformity) -> li
 
 def _check_column(result: Conformity, name: str, column: Column, rows: Rows) -> None:
     parsed = cells(rows.columns[name])
-    if isinstance(column, NumberColumn):
-        missing, wrong = _is_in(pc.utf8_lower(parsed.texts), MISSING), _wrong_numbers(column, parsed)
-    else:
-        missing = _is_in(parsed.texts, [""])
-        wrong = _wrong_days(column, parsed) if isinstance(column, DateColumn) else _wrong_texts(column, parsed)
+    missing = _is_in(pc.utf8_lower(parsed.texts), MISSING if isinstance(column, NumberColumn) else [""])
     result.missing[name] = int(missing.sum())
-    for reason, mask in wrong.items():
+    for reason, mask in _wrong(column, parsed).items():
         _note(result, (name, reason), mask & ~missing, lambda index: parsed.texts[index].as_py(), rows)
 
 
-def _wrong_numbers(column: NumberColumn, parsed: Cells) -> dict[str, Mask]:
-    numbers = parsed.numbers
-    wrong = {"type": np.isnan(numbers)}
-    if column.type == "integer":
-        wrong["type"] = wrong["type"] | (numbers != np.floor(numbers))
-    if column.min is not None:
-        wrong["min"] = numbers < column.min
-    if column.max is not None:
-        wrong["max"] = numbers > column.max
-    return wrong
-
-
-def _wrong_days(column: DateColumn, parsed: Cells) -> dict[str, Mask]:
-    wrong = {"type": np.isnan(parsed.days)}
-    if column.min is not None:
-        wrong["min"] = parsed.days < _day(column.min)
-    if column.max is not None:
-        wrong["max"] = parsed.days > _day(column.max)
-    return wrong
-
-
-def _wrong_texts(column: CategoryColumn | TextColumn, parsed: Cells) -> dict[str, Mask]:
+def _wrong(column: Column, parsed: Cells) -> dict[str, Mask]:
+    """Return which cells do not fit, by reason; missing ones may be among them."""
     if isinstance(column, CategoryColumn):
         return {"values": ~_is_in(parsed.texts, column.values)}
-    if column.max_length is None:
-        return {}
-    return {"max_length": np.asarray(pc.utf8_length(parsed.texts)) > column.max_length}
+    if isinstance(column, TextColumn):
+        most = column.max_length
+        return {} if most is None else {"max_length": np.asarray(pc.utf8_length(parsed.texts)) > most}
+    values = parsed.days if isinstance(column, DateColumn) else parsed.numbers
+    wrong = {"type": np.isnan(values)}
+    if column.type == "integer":
+        wrong["type"] = wrong["type"] | (values != np.floor(values))
+    if column.min is not None:
+        wrong["min"] = values < _number(column.min)
+    if column.max is not None:
+        wrong["max"] = values > _number(column.max)
+    return wrong
 
 
 def _check_pictures(schema: PictureSchema, rows: Rows) -> Conformity:
@@ -230,7 +215,6 @@ def _missing(schema: TableSchema, conformity: Conformity) -> list[Anomaly]:
             expected=f"a value in all rows but {column.max_missing:.2%}",
             received=f"{conformity.missing[name] / rows:.2%} missing",
             rows=conformity.missing[name],
-            such_as=[],
         )
         for name, column in schema.columns.items()
         if conformity.missing.get(name, 0) > column.max_missing * conformity.rows
@@ -253,15 +237,5 @@ def _expected(schema: TableSchema | PictureSchema, name: str, reason: str) -> st
     return {"date": "a day YYYY-MM-DD", "integer": "a whole number"}.get(column.type, "a number")
 
 
-def _sorted(schema: TableSchema | PictureSchema, conformity: Conformity) -> list[tuple[str, str, Misfit]]:
-    """Return (column, reason, misfit) in the order of the schema's columns."""
-    order = list(schema.columns) if isinstance(schema, TableSchema) else ["class", "size"]
-    return [
-        (name, reason, conformity.misfits[name][reason])
-        for name in sorted(conformity.misfits, key=order.index)
-        for reason in sorted(conformity.misfits[name])
-    ]
-
-
-def _day(text: str) -> int:
-    return (datetime.date.fromisoformat(text) - _EPOCH).days
+def _number(bound: float | str) -> float:
+    return (datetime.date.fromisoformat(bound) - _EPOCH).days if isinstance(bound, str) else bound

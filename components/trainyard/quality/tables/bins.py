@@ -1,6 +1,10 @@
-"""Counts numbers into a `Histogram` of bounded size, a batch at a time."""
+"""Counts numbers, a batch at a time: how many, their spread, and a `Histogram` of bounded size."""
 
 from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,7 +14,60 @@ from trainyard.contract.statistics.histogram import Histogram, aligned
 MOST = 1024
 """Bins with values that are kept while counting. Chosen: quantiles are then good to a thousandth of the range."""
 
+_DRAWN = 64  # most bins of a histogram in a document; chosen
 _FINEST = -200  # exponent; chosen: below any difference that a float32 near 1e-38 can have
+
+
+@dataclass
+class Numbers:
+    """Mean and spread. Source: Chan, Golub, LeVeque (1979), the pairwise update of the sum of squares.
+
+    most, of `of` and `merge` alike: as `counted`.
+    """
+
+    count: int = 0
+    missing: int = 0
+    mean: float = 0.0
+    squares: float = 0.0
+    low: float = math.inf
+    high: float = -math.inf
+    histogram: Histogram | None = None
+
+    @classmethod
+    def of(cls, values: NDArray[np.float64], most: int = MOST) -> Numbers:
+        """Return those of `values` (n,), NaN counted as missing."""
+        known = values[~np.isnan(values)]
+        missing = len(values) - len(known)
+        if not len(known):
+            return cls(missing=missing)
+        with np.errstate(over="ignore", invalid="ignore"):  # values of 1e300 have a spread that float64 does not hold
+            mean = float(known.mean())
+            squares = float(np.square(known - mean).sum())
+        low, high = float(known.min()), float(known.max())
+        return cls(len(known), missing, mean, squares, low, high, counted(known, most))
+
+    def merge(self, other: Numbers, most: int = MOST) -> None:
+        """Count all that `other` counted."""
+        self.missing += other.missing
+        if other.count:
+            count = self.count + other.count
+            delta = other.mean - self.mean
+            self.mean += delta * other.count / count
+            self.squares += other.squares + delta * delta * self.count * other.count / count
+            self.count = count
+            self.low, self.high = min(self.low, other.low), max(self.high, other.high)
+            if self.histogram is None or other.histogram is None:
+                self.histogram = self.histogram or other.histogram
+            else:
+                self.histogram = merged(self.histogram, other.histogram, most)
+
+    def document(self) -> dict[str, Any]:
+        """Return the statistics to six digits: the rest depends on the order of the additions."""
+        std = math.sqrt(self.squares / max(1, self.count))
+        values = {"mean": self.mean, "std": std, "min": self.low, "max": self.high} if self.count else {}
+        rounded = {name: float(f"{value:.6g}") for name, value in values.items()}
+        drawn = {"histogram": self.histogram.limited(_DRAWN).model_dump()} if self.histogram else {}
+        return {"count": self.count, "missing": self.missing, **rounded, **drawn}
 
 
 def counted(values: NDArray[np.float64], most: int = MOST) -> Histogram:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable
 
@@ -11,11 +10,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from trainyard.contract.statistics.drift import FeatureStatistics, TopValue
-from trainyard.contract.statistics.histogram import Histogram
 from trainyard.quality import hashes
 from trainyard.quality.hashes import Hashes, HashSample
 from trainyard.quality.profile import ColumnProfile, ColumnType
-from trainyard.quality.tables.bins import counted, merged
+from trainyard.quality.tables.bins import Numbers
 from trainyard.quality.tables.cells import Cells
 
 TOP = 20
@@ -24,35 +22,10 @@ TOP = 20
 SHARES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
 """The quantiles of a profile."""
 
-DRAWN = 64
-"""Most bins of a histogram in a document. Chosen."""
-
 _KEPT = 10_000  # different texts whose counts are kept; chosen, as preprocess does
 _SUCH_AS = 5
 _MOSTLY = 0.9  # chosen: a column is of a type if at least so many of its cells are
 _CATEGORY = 50, 0.05  # chosen: at most so many different texts, or so many in relation to the cells
-
-
-class Moments:
-    """Count, mean and spread of numbers. Source: Chan, Golub, LeVeque (1979), the pairwise update."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.mean = 0.0
-        self.squares = 0.0
-        self.low = math.inf
-        self.high = -math.inf
-
-    def add(self, values: NDArray[np.float64]) -> None:
-        """Count `values`, all finite."""
-        if not len(values):
-            return
-        mean, count = float(values.mean()), self.count + len(values)
-        delta = mean - self.mean
-        self.squares += float(np.square(values - mean).sum()) + delta * delta * self.count * len(values) / count
-        self.mean += delta * len(values) / count
-        self.count = count
-        self.low, self.high = min(self.low, float(values.min())), max(self.high, float(values.max()))
 
 
 class ColumnCounter:
@@ -64,9 +37,7 @@ class ColumnCounter:
         self._missing = 0
         self._whole = True
         self._longest = 0
-        self._numbers, self._days = Moments(), Moments()
-        self._number_bins: Histogram | None = None
-        self._day_bins: Histogram | None = None
+        self._numbers, self._days = Numbers(), Numbers()
         self._texts: Counter[str] = Counter()
         self._distinct = HashSample()
         self._not_numbers: dict[str, str] = {}
@@ -77,12 +48,10 @@ class ColumnCounter:
         self._rows += len(cells.missing)
         self._missing += int(cells.missing.sum())
         is_number, is_day = ~np.isnan(cells.numbers), ~np.isnan(cells.days)
-        numbers, days = cells.numbers[is_number], cells.days[is_day]
+        numbers = cells.numbers[is_number]
         self._whole = self._whole and bool((numbers == np.floor(numbers)).all())
-        self._numbers.add(numbers)
-        self._days.add(days)
-        self._number_bins = _counted(self._number_bins, numbers)
-        self._day_bins = _counted(self._day_bins, days)
+        self._numbers.merge(Numbers.of(numbers))
+        self._days.merge(Numbers.of(cells.days))
         self._note(self._not_numbers, cells, ~is_number & ~cells.missing, name)
         self._note(self._not_days, cells, ~is_day & ~cells.missing, name)
         cell_hashes = self._hash(cells, is_number)
@@ -94,27 +63,22 @@ class ColumnCounter:
         """Return what was counted."""
         kind = self._type()
         count = self._rows - self._missing
-        moments = self._days if kind == "date" else self._numbers if kind in ("integer", "number") else None
+        numbers = self._days if kind == "date" else self._numbers if kind in ("integer", "number") else None
         such_as = self._not_days if kind == "date" else self._not_numbers
-        mistyped = count - moments.count if moments else 0
-        bins = self._day_bins if kind == "date" else self._number_bins
+        mistyped = count - numbers.count if numbers else 0
         top = [TopValue(value=value, count=times) for value, times in self.most_common(TOP).items()]
-        histogram = bins if moments else None
+        texts = {"count": count, "distinct": self._distinct.distinct, "top": top}
+        statistics = (numbers.document() if numbers else texts) | {"missing": self._missing}
+        histogram = numbers.histogram if numbers else None
+        quantiles = {share: histogram.quantile(share) for share in SHARES} if histogram else {}
         return ColumnProfile(
             name=self.name,
             type=kind,
-            statistics=FeatureStatistics(
-                count=moments.count if moments else count,
-                missing=self._missing,
-                distinct=None if moments else self._distinct.distinct,
-                top=None if moments else top,
-                histogram=histogram.limited(DRAWN) if histogram else None,
-                **_spread(moments),
-            ),
+            statistics=FeatureStatistics.model_validate(statistics),
             distinct=self._distinct.distinct,
             mistyped=mistyped,
             mistyped_such_as=[f"{where} {text!r}" for where, text in such_as.items()] if mistyped else [],
-            quantiles={f"{share:g}": _digits(histogram.quantile(share)) for share in SHARES} if histogram else {},
+            quantiles={f"{share:g}": float(f"{value:.6g}") for share, value in quantiles.items()},
             top=top,
             longest=self._longest,
         )
@@ -157,25 +121,6 @@ class ColumnCounter:
             return hashes.of_numbers(cells.numbers)
         of_values = hashes.of_texts(values)
         return np.where(is_number, hashes.of_numbers(cells.numbers), of_values[indices])
-
-
-def _counted(before: Histogram | None, values: NDArray[np.float64]) -> Histogram | None:
-    if not len(values):
-        return before
-    now = counted(values)
-    return now if before is None else merged(before, now)
-
-
-def _spread(moments: Moments | None) -> dict[str, float]:
-    if moments is None or not moments.count:
-        return {}
-    std = math.sqrt(moments.squares / moments.count)
-    values = {"mean": moments.mean, "std": std, "min": moments.low, "max": moments.high}
-    return {name: _digits(value) for name, value in values.items()}
-
-
-def _digits(value: float) -> float:
-    return float(f"{value:.6g}")
 
 
 def numbers_profile(name: str, values: NDArray[np.float64]) -> ColumnProfile:

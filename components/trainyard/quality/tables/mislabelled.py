@@ -9,7 +9,6 @@ for a threshold that each class has of its own.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,17 +22,11 @@ _AGREE = 0.95  # chosen: of all that are predicted so surely; so up to one label
 _AGREE_TOGETHER = 0.9  # chosen: of a hundred of them, for some have more wrong ones by chance
 
 
-@dataclass(frozen=True)
-class Suspect:
-    """A row, by its position in the table, its label and the class that the other columns name."""
+def suspects(columns: Mapping[str, Cells], label: str) -> list[tuple[int, str, str]]:
+    """Return the suspicious rows of a table of `columns`, the surest first; `label` is one of classes.
 
-    position: int
-    label: str
-    likely: str
-
-
-def suspects(columns: Mapping[str, Cells], label: str) -> list[Suspect]:
-    """Return the suspicious rows of a table of `columns`, the surest first; `label` is one of classes."""
+    Of each its position in the table, its label and the class that the other columns name.
+    """
     named = columns[label].texts.dictionary_encode()
     labels = codes(named)
     classes = named.dictionary.to_pylist()
@@ -52,7 +45,7 @@ def suspects(columns: Mapping[str, Cells], label: str) -> list[Suspect]:
         sure[_sure(np.flatnonzero(likely == number), labels == number, margins)] = True
     rows = np.flatnonzero(sure & (likely != labels))
     rows = rows[np.argsort(-margins[rows], kind="stable")]
-    return [Suspect(int(row), classes[labels[row]], classes[likely[row]]) for row in rows]
+    return [(int(row), classes[labels[row]], classes[likely[row]]) for row in rows]
 
 
 def _scores(labels: NDArray[np.int64], columns: list[NDArray[np.int64]], classes: int) -> NDArray[np.float64]:

@@ -24,6 +24,7 @@ from trainyard.quality.source import SourceFiles
 from trainyard.quality.tables.dialect import Dialect
 from trainyard.quality.tables.parquet import column_names, read_parquet
 from trainyard.spec.tables.columns import DELIMITERS, Delimiter, Quote
+from trainyard.storage.source_stream import unreadable
 
 _PLACE = re.compile(r"column #(\d+): Row #(\d+)")  # in Arrow's sentences; its rows begin below the header
 _BLOCK = 4 << 20  # bytes of text that are parsed at once; chosen: a longer row is a lost quote
@@ -72,7 +73,7 @@ def read_table(source: SourceFiles) -> Iterator[RowBatch | Ragged]:
                     raise DataError(_other_header(header, first, file.name, source.files[0].name))
                 yield from _rows(stream, header, file.name, dialect)
         except (OSError, EOFError, zlib.error) as error:
-            raise _unreadable(file.name, error) from error
+            raise unreadable(file.name, error) from error
 
 
 def _parquet(source: SourceFiles) -> Iterator[RowBatch]:
@@ -93,7 +94,7 @@ def find_delimiter(source: SourceFiles) -> Delimiter:
         with source.open(file) as stream:
             return _header(stream, file.name, source.quote)[1].delimiter
     except (OSError, EOFError, zlib.error) as error:
-        raise _unreadable(file.name, error) from error
+        raise unreadable(file.name, error) from error
 
 
 def likely_delimiter(cell: str) -> Delimiter | None:
@@ -226,10 +227,6 @@ def _other_header(header: list[str], first: list[str], name: str, first_name: st
         f"{name}: row 1: the header {' and '.join(parts) or 'has another order'}, compared with {first_name}. "
         "All files of a source have the same columns in the same order. Correct it, or name the files by a glob."
     )
-
-
-def _unreadable(name: str, error: Exception) -> DataError:
-    return DataError(f"{name}: cannot be read ({error}). Check its permissions, or copy it again from its origin.")
 
 
 def _not_csv(name: str, error: Exception, header: Sequence[str]) -> str:

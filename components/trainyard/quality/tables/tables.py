@@ -6,11 +6,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from trainyard.errors import ConfigurationError, DataError, did_you_mean
 from trainyard.quality import findings
-from trainyard.quality.hashes import Hashes, HashSample, combined
+from trainyard.quality.hashes import HashSample, combined
 from trainyard.quality.profile import ColumnProfile, Profile, Repeats
 from trainyard.quality.sample import RowSample
 from trainyard.quality.source import SourceFiles
@@ -74,7 +73,7 @@ def profile_table(
         findings=[],
         others=source.others,
     )
-    return profile.model_copy(update={"findings": findings.of_table(profile, certainty, counts.exact)})
+    return profile.model_copy(update={"findings": findings.of_table(profile, certainty, counts.whole.exact)})
 
 
 @dataclass
@@ -110,10 +109,6 @@ class _ColumnCounters:
         self._count(item)
         self.rows += item.columns.num_rows
 
-    @property
-    def exact(self) -> bool:
-        return self.whole.exact
-
     def repeated(self) -> Repeats:
         """Return the equal rows; with a label, those that are equal without it and differ in it are conflicts."""
         conflicts = max(0, self.whole.distinct - self.features.distinct) if self.label else 0
@@ -121,7 +116,6 @@ class _ColumnCounters:
             repeats=self.whole.repeats,
             such_as=[[self._name(row), f"{times} times"] for row, times in self.whole.repeated(_SUCH_AS)],
             conflicts=conflicts,
-            conflicts_such_as=[],
         )
 
     def drawn(self) -> dict[str, Cells]:
@@ -134,21 +128,17 @@ class _ColumnCounters:
         """Return the name, the label and the likely class of each suspicious row of those `drawn`, the surest first."""
         assert self.sample is not None  # noqa: S101 - there are rows
         positions = self.sample.positions()
-        return [(self._name(positions[row.position]), row.label, row.likely) for row in suspects(drawn, label)]
+        return [(self._name(positions[row]), named, likely) for row, named, likely in suspects(drawn, label)]
 
     def _count(self, batch: RowBatch) -> None:
         index = np.arange(self.rows, self.rows + batch.columns.num_rows)
-        whole = np.zeros(len(index), np.uint64)
-        features = whole
+        features = whole = np.zeros(len(index), np.uint64)
         for name, column in self.columns.items():
             parsed: Cells = cells(batch.columns[name])
             of_cells = column.add(parsed, batch.name, self.rows)
             whole = combined(whole, of_cells)
             if name != self.label:
                 features = combined(features, of_cells)
-        self._add_rows(batch, whole, features, index)
-
-    def _add_rows(self, batch: RowBatch, whole: Hashes, features: Hashes, index: NDArray[np.int64]) -> None:
         self.whole.add(whole, index)
         if self.label is not None:
             self.features.add(features, index)

@@ -245,11 +245,9 @@ class Pool(Strict):
     def why_no_nodes(self) -> str:
         """Why no step can be placed on the pool at all, '' if one can."""
         known = catalog().accelerators.get(self.accelerator or "")
-        return (
-            f"no platform has nodes with {self.accelerator}, it can only be planned"
-            if known and known.plan_only
-            else ""
-        )
+        if known is None or not known.plan_only:
+            return ""
+        return f"no platform has nodes with {self.accelerator}, it can only be planned"
 
     @model_validator(mode="after")
     def _hardware(self) -> Self:

@@ -98,14 +98,9 @@ def parse(text: str) -> Node:
 
 def columns(node: Node) -> dict[str, Kind]:
     """Return the columns of `node` in order, and as what each is read; number if as both."""
-    if isinstance(node, Constant):
-        return {}
-    if isinstance(node, Cell):
-        return {node.column: node.kind}
     by_name: dict[str, Kind] = {}
-    for argument in node.arguments:
-        for name, kind in columns(argument).items():
-            by_name[name] = "number" if "number" in (kind, by_name.get(name)) else kind
+    for cell, _ in _cells(node):
+        by_name[cell.column] = "number" if "number" in (cell.kind, by_name.get(cell.column)) else cell.kind
     return by_name
 
 

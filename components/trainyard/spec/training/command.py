@@ -28,18 +28,16 @@ FileText = Annotated[str, Field(max_length=MAX_FILE_BYTES)]
 
 # Keys of `train` that a program may follow or ignore; all others are of Trainyard's own training.
 _USABLE = {
-    *(
-        "command",
-        "image",
-        "files",
-        "result",
-        "workers",
-        "epochs",
-        "batch_size",
-        "optimizer",
-        "schedule",
-        "warmup_epochs",
-    ),
+    "command",
+    "image",
+    "files",
+    "result",
+    "workers",
+    "epochs",
+    "batch_size",
+    "optimizer",
+    "schedule",
+    "warmup_epochs",
     "label_smoothing",
 }
 

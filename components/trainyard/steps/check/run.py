@@ -8,7 +8,7 @@ from trainyard.contract import keys
 from trainyard.contract.artifacts.evaluate import Evaluation
 from trainyard.contract.artifacts.export import Exports
 from trainyard.contract.artifacts.push import Pushed
-from trainyard.contract.champion import Champion, champion, statistics
+from trainyard.contract.champion import Champion, champion, version_statistics
 from trainyard.contract.statistics.drift import Statistics, drift
 from trainyard.contract.training import warm_start
 from trainyard.contract.version import content
@@ -56,7 +56,7 @@ def _new(best: Champion, recipe: Recipe, examples: str, when: When) -> str:
     """Return why to train on `examples`, which no model has learnt from yet."""
     if when.new_data:
         return "nothing was trained yet from the data as they are now, by this recipe and code"
-    before = statistics(best)
+    before = version_statistics(best.path)
     if before is None:
         return f"version {best.version} does not say what its data were like"
     if storage.committed(examples) is None:

@@ -40,7 +40,6 @@ def judge_drift(verdict: Verdict, movements: list[Movement], bounds: Bounds) -> 
         name="features that left the drift bounds <= 0",
         value=float(sum(bool(movement.sentences) for movement in movements)),
         bound=0.0,
-        interval=None,
         passed=not sentences,
         note=listed(sentences, _LISTED, "; "),
     )

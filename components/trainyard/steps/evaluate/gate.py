@@ -64,31 +64,26 @@ def judge(
 def _judge(gate: Gate, measured: MetricPair | None, slices: Sequence[str], champion: ChampionState) -> Threshold:
     if gate.slice is not None and gate.slice not in slices:
         known = f" Slices: {', '.join(slices[:20])}." if slices else " Name its feature in evaluate.slices."
-        return _failed(
+        return _unmeasured(
             gate, f"No example of the split is in the slice '{gate.slice}'.{did_you_mean(gate.slice, slices)}{known}"
         )
     if measured is None or not math.isfinite(measured.value):
         what = "is not a number" if measured else "is not defined"
         scope = f"the slice '{gate.slice}'" if gate.slice else "the split"
-        return _failed(gate, f"{gate.metric} {what} on {scope}. Remove the condition, or mend what makes it so.")
+        return _unmeasured(gate, f"{gate.metric} {what} on {scope}. Remove the condition, or mend what makes it so.")
     if not _is_difference(gate):
         return _threshold(gate, measured.value, measured.interval)
     if gate.against == "boosted":
         if measured.rival is None or not math.isfinite(measured.rival):
-            return _failed(gate, f"Boosted trees cannot be compared: they were not grown, or have no {gate.metric}.")
+            return _unmeasured(
+                gate, f"Boosted trees cannot be compared: they were not grown, or have no {gate.metric}."
+            )
         return _threshold(gate, measured.value - measured.rival, measured.difference)
     if not champion.present:
-        return Threshold(
-            name=_name(gate),
-            value=None,
-            bound=_bound(gate),
-            interval=None,
-            passed=True,
-            note="There is no champion yet, so there is nothing to be worse than.",
-        )
+        return _unmeasured(gate, "There is no champion yet, so there is nothing to be worse than.", passed=True)
     if champion.fault or measured.rival is None or not math.isfinite(measured.rival):
         fault = champion.fault or f"the champion's {gate.metric} is not defined."
-        return _failed(gate, f"The champion cannot be compared: {fault}")
+        return _unmeasured(gate, f"The champion cannot be compared: {fault}")
     threshold = _threshold(gate, measured.value - measured.rival, measured.difference)
     return threshold.model_copy(update={"champion": measured.rival})
 
@@ -100,8 +95,8 @@ def _threshold(gate: Gate, value: float, interval: Interval | None) -> Threshold
     return Threshold(name=_name(gate), value=value, bound=bound, interval=interval, passed=passed)
 
 
-def _failed(gate: Gate, note: str) -> Threshold:
-    return Threshold(name=_name(gate), value=None, bound=_bound(gate), interval=None, passed=False, note=note)
+def _unmeasured(gate: Gate, note: str, *, passed: bool = False) -> Threshold:
+    return Threshold(name=_name(gate), value=None, bound=_bound(gate), passed=passed, note=note)
 
 
 def _name(gate: Gate) -> str:

@@ -17,6 +17,8 @@ def run(recipe: Recipe, examples: str, model: str, output: Path, champion: str =
     if recipe.train.result == "folder":
         judge_reported(recipe, model, output, champion)
         return
-    from trainyard.steps.evaluate.trained_model import judge_trained  # TensorFlow and scikit-learn: seconds
+    from trainyard.data.examples import reading  # TensorFlow and scikit-learn: seconds
+    from trainyard.steps.evaluate.trained_model import judge_trained
 
-    judge_trained(recipe, examples, model, output, champion)
+    with reading(examples):
+        judge_trained(recipe, examples, model, output, champion)

@@ -13,7 +13,7 @@ from trainyard import events
 from trainyard.contract.artifacts.evaluate import Boosted, Evaluation, TargetMetrics
 from trainyard.contract.artifacts.gate import Interval
 from trainyard.contract.document import Split
-from trainyard.data.examples import ExampleFolder, open_examples, reading
+from trainyard.data.examples import ExampleFolder, open_examples
 from trainyard.data.formulas import computed
 from trainyard.errors import DataError
 from trainyard.spec.gates import MAIN_METRIC
@@ -38,13 +38,8 @@ SPLIT: Split = "test"
 Masks = dict[str, NDArray[np.bool_]]
 
 
-def judge_trained(recipe: Recipe, examples: str, model: str, output: Path, champion: str) -> None:
+def judge_trained(recipe: Recipe, examples: str, model: str, output: Path, champion_uri: str) -> None:
     """Write what `run` writes of a model that was trained on the examples."""
-    with reading(examples):
-        _judge(recipe, examples, model, output, champion)
-
-
-def _judge(recipe: Recipe, examples: str, model: str, output: Path, champion_uri: str) -> None:
     folder = open_examples(examples)
     batch_size = recipe.train.batch_size
     batches = folder.batches(SPLIT, batch_size)

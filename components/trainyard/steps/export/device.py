@@ -12,6 +12,7 @@ import numpy as np
 from ai_edge_litert.interpreter import Interpreter
 
 from trainyard.contract.artifacts.preprocess import Examples
+from trainyard.contract.statistics.drift import Statistics
 from trainyard.contract.version import PREPROCESSING as FILE
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.export import signature
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from ai_edge_litert.interpreter import _TensorDetails
 
 VOCABULARIES = "vocabularies"
-_NUMBERS = ("mean", "std", "min", "max")
+_NUMBERS = {"mean", "std", "min", "max"}
 
 
 def write(recipe: Recipe, document: Examples, examples: str, files: Sequence[Path], folder: Path) -> None:
@@ -46,7 +47,7 @@ def write(recipe: Recipe, document: Examples, examples: str, files: Sequence[Pat
         shutil.copytree(assets, folder / VOCABULARIES)
     image, transform = document.image, _transform(document)
     columns = recipe.data.features | recipe.data.inputs if transform == "columns" else {}
-    statistics = _statistics(examples)
+    statistics = Statistics.read(examples).features
     content = {
         "transform": transform,
         "inputs": [
@@ -63,10 +64,10 @@ def write(recipe: Recipe, document: Examples, examples: str, files: Sequence[Pat
             {
                 **feature.model_dump(exclude_none=True),
                 "column": columns[feature.name].model_dump() if feature.name in columns else None,
-                "train": {name: train[name] for name in _NUMBERS if name in train},
+                "train": train.model_dump(include=_NUMBERS, exclude_none=True) if train else {},
             }
             for feature in document.raw_features
-            for train in [statistics.get(feature.name, {}).get("train", {})]
+            for train in [statistics.get(feature.name, {}).get("train")]
         ],
         "computed_features": [
             {
@@ -105,9 +106,3 @@ def _tensor(details: _TensorDetails) -> dict[str, Any]:
     scale, zero_point = details["quantization"]
     real = {"scale": float(scale), "zero_point": int(zero_point)} if scale else {}
     return {"dtype": np.dtype(details["dtype"]).name, "shape": [int(size) for size in details["shape"]], **real}
-
-
-def _statistics(examples: str) -> dict[str, Any]:
-    text = storage.read_text(storage.join(examples, "statistics.json"))
-    features: dict[str, Any] = json.loads(text).get("features", {}) if text else {}
-    return features

@@ -28,24 +28,13 @@ def judge(measured: Sequence[ParityFigures], task: Task, max_metric_drop: float)
 
 
 def _metric_threshold(file: ParityFigures, task: Task, drop: float) -> Threshold:
-    export, metric = file.export, MAIN_METRIC[task]
+    name, difference = f"{file.export.format} {MAIN_METRIC[task]}", file.export.accuracy_difference
+    # a hair of slack: 0.99 - 1.0 is -0.010000000000000009 in floating point
     if task != "regression":
-        # a hair of slack: 0.99 - 1.0 is -0.010000000000000009 in floating point
-        passed = export.accuracy_difference >= -drop - 1e-9
-        return Threshold(
-            name=f"{export.format} {metric} - trained >= {0 - drop:g}",
-            value=export.accuracy_difference,
-            bound=0 - drop,
-            interval=None,
-            passed=passed,
-        )
-    return Threshold(
-        name=f"{export.format} {metric} / trained - 1 <= {drop:g}",
-        value=file.rise,
-        bound=drop,
-        interval=None,
-        passed=file.rise <= drop + 1e-9,
-    )
+        name = f"{name} - trained >= {0 - drop:g}"
+        return Threshold(name=name, value=difference, bound=0 - drop, passed=difference >= -drop - 1e-9)
+    name = f"{name} / trained - 1 <= {drop:g}"
+    return Threshold(name=name, value=file.rise, bound=drop, passed=file.rise <= drop + 1e-9)
 
 
 def _skew_threshold(file: ParityFigures, task: Task) -> Threshold:
@@ -54,6 +43,5 @@ def _skew_threshold(file: ParityFigures, task: Task) -> Threshold:
         name=f"{file.export.format} {difference} <= {MAX_SKEW:g}",
         value=file.skew,
         bound=MAX_SKEW,
-        interval=None,
         passed=file.skew <= MAX_SKEW,
     )

@@ -24,9 +24,11 @@ def run(recipe: Recipe, examples: str, model: str, output: Path) -> None:
     if recipe.train.result == "folder":
         _copy(model, output)
         return
-    from trainyard.steps.export.trained_model import export_trained  # TensorFlow: seconds
+    from trainyard.data.examples import reading  # TensorFlow: seconds
+    from trainyard.steps.export.trained_model import export_trained
 
-    export_trained(recipe, examples, model, output)
+    with reading(examples):
+        export_trained(recipe, examples, model, output)
 
 
 def _copy(model: str, output: Path) -> None:

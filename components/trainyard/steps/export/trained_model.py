@@ -18,7 +18,7 @@ from trainyard.contract.artifacts.export import Exports
 from trainyard.contract.artifacts.preprocess import Examples
 from trainyard.contract.statistics.drift import Statistics
 from trainyard.data import trained
-from trainyard.data.examples import ExampleFolder, load_transform, open_examples, reading
+from trainyard.data.examples import ExampleFolder, load_transform, open_examples
 from trainyard.spec.recipe import Format, Recipe
 from trainyard.steps.export import device, gate, parity, signature
 from trainyard.steps.export.lite import LiteConverter, LiteModel
@@ -36,17 +36,12 @@ _PATHS: dict[Format, str] = {
 
 def export_trained(recipe: Recipe, examples: str, model: str, output: Path) -> None:
     """Write what `run` writes of a model that was trained on the examples."""
-    with reading(examples):
-        _export(recipe, examples, model, output)
-
-
-def _export(recipe: Recipe, examples: str, model: str, output: Path) -> None:
     start = time.monotonic()
     folder = open_examples(examples)
     network = trained.load(model)
     float32 = trained.in_float32(network)
     _write(recipe, folder, model, network, float32, output)
-    lite = [output / _PATHS[format] for format in _formats(recipe) if format.startswith("litert")]
+    lite = [output / _PATHS[format] for format in recipe.export.formats if format.startswith("litert")]
     device.write(recipe, folder.document, examples, lite, output)
     shutil.copyfile(storage.join(examples, Statistics.file), output / Statistics.file)
     events.emit("exported", formats=",".join(recipe.export.formats), seconds=round(time.monotonic() - start, 2))
@@ -55,21 +50,17 @@ def _export(recipe: Recipe, examples: str, model: str, output: Path) -> None:
     document = folder.document
     reference = _keras_predictor(network, document)
     exact = reference if float32 is network else _keras_predictor(float32, document)
-    candidates = [_candidate(format, output / _PATHS[format], document) for format in _formats(recipe)]
+    candidates = [_candidate(format, output / _PATHS[format], document) for format in recipe.export.formats]
     measured = parity.measure(candidates, reference, exact, folder)
     verdict = gate.judge(measured, recipe.task, recipe.export.max_accuracy_drop)
     events.emit("compared", verdict=verdict.verdict, seconds=round(time.monotonic() - start, 2))
     Exports(exports=[file.export for file in measured], gate=verdict).write(output)
 
 
-def _formats(recipe: Recipe) -> list[Format]:
-    return list(dict.fromkeys(recipe.export.formats))
-
-
 def _write(
     recipe: Recipe, folder: ExampleFolder, model: str, network: keras.Model, float32: keras.Model, output: Path
 ) -> None:
-    formats = _formats(recipe)
+    formats = recipe.export.formats
     converter: LiteConverter | None = None
     for done, format in enumerate(formats):
         events.progress(done, len(formats), "files", format=format)

@@ -55,7 +55,7 @@ class PredictPart:
             "predicted": results.predicted,
             "reasons": results.reasons,
             "classes": results.classes,
-            "first": f"{results.first.key}: {results.first.detail}" if results.first else "",
+            "first": results.first,
         }
         partial = self.record_path(number).with_suffix(".partial")
         partial.write_text(json.dumps(record), encoding="utf-8")

@@ -15,7 +15,7 @@ from trainyard.errors import DataError
 from trainyard.events import stderr_hidden
 from trainyard.quality.arrow import forgo_pandas
 from trainyard.steps.predict.pushed_model import PushedModel
-from trainyard.steps.predict.reading.batches import InputBatch, Items, Rejected
+from trainyard.steps.predict.reading.batches import Items, Rejected
 from trainyard.steps.predict.reading.inputs import items_of, source_items
 from trainyard.steps.predict.reading.source import InputFiles, find_source
 from trainyard.steps.predict.results import Receiver, Results, Table, rejected_file
@@ -59,7 +59,7 @@ def predict(model: PushedModel, path: str, out: Path, key: str | None, progress:
     done = time.monotonic()
     rejected = results.reasons.total()
     if not results.predicted:
-        raise DataError(_nothing(source.path, results))
+        raise DataError(nothing(source.path, results.reasons, results.first))
     return PredictionSummary(
         model=model.folder,
         input=path,
@@ -96,7 +96,7 @@ class Predictor:
         results = Table(self.model)
         answer_all(itertools.chain(first, items), self._served, results, lambda _: None)
         if not results.predicted:
-            raise DataError(_nothing("predict", results))
+            raise DataError(nothing("predict", results.reasons, results.first))
         return results
 
 
@@ -117,7 +117,7 @@ def answer_all(items: Items, served: ServedModel, results: Receiver, report: Cal
             if isinstance(answer, Rejected):
                 results.reject(answer)
             else:
-                results.add(answer.keys, answer.outputs)
+                results.add(*answer)
         report(results)
 
     with ThreadPoolExecutor(1) as asking:
@@ -125,15 +125,11 @@ def answer_all(items: Items, served: ServedModel, results: Receiver, report: Cal
             if isinstance(item, Rejected):
                 results.reject(item)
                 continue
-            waiting.append(asking.submit(_answers, served, item))
+            waiting.append(asking.submit(served.answer, item))
             if len(waiting) == _IN_FLIGHT:
                 take()
         while waiting:
             take()
-
-
-def _answers(served: ServedModel, batch: InputBatch) -> list[Answers | Rejected]:
-    return list(served.answer(batch))
 
 
 class _Reporter:
@@ -149,11 +145,6 @@ class _Reporter:
         if time.monotonic() - self._at > _PROGRESS_SECONDS:
             self._at = time.monotonic()
             self._progress(results.predicted + results.reasons.total(), self._total, self._unit)
-
-
-def _nothing(where: str, results: Receiver) -> str:
-    first = results.first
-    return nothing(where, results.reasons, f"{first.key}: {first.detail}" if first else "")
 
 
 def nothing(where: str, reasons: Counter[str], first: str) -> str:

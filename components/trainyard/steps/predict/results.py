@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import os
 import tempfile
@@ -13,7 +14,7 @@ from functools import partial
 from itertools import compress
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Protocol, Self
+from typing import IO, Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -92,28 +93,30 @@ class Form:
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
 
-class Receiver(Protocol):
-    """Where the answers to inputs go. predicted, reasons: how many so far; first: the first that was rejected."""
-
-    predicted: int
-    reasons: Counter[str]
-    first: Rejected | None
-
-    def add(self, keys: pa.Array, outputs: Array) -> None:
-        """Take the answers `outputs`, as `Form.batch` does."""
-
-    def reject(self, item: Rejected) -> None:
-        """Take what has no prediction."""
-
-
-class Table:
-    """Predictions in memory. batches: the answers, with `form`'s columns; rejected: what has none."""
+class Receiver:
+    """Where the answers to inputs go. predicted, reasons: how many so far; first: which was rejected first, and why."""
 
     def __init__(self, model: PushedModel) -> None:
         self.predicted, self.reasons = 0, Counter[str]()
-        self.first: Rejected | None = None
-        self.rejected: list[Rejected] = []
+        self.first = ""
         self._form = Form(model)
+
+    def add(self, keys: pa.Array, outputs: Array) -> None:
+        """Take the answers `outputs`, as `Form.batch` does."""
+        raise NotImplementedError
+
+    def reject(self, item: Rejected) -> None:
+        """Take and count what has no prediction."""
+        self.first = self.first or f"{item.key}: {item.detail}"
+        self.reasons[item.reason] += 1
+
+
+class Table(Receiver):
+    """Predictions in memory. rejected: what has none."""
+
+    def __init__(self, model: PushedModel) -> None:
+        super().__init__(model)
+        self.rejected: list[Rejected] = []
         self._batches: list[pa.RecordBatch] = []
 
     @property
@@ -128,19 +131,17 @@ class Table:
 
     def reject(self, item: Rejected) -> None:
         """Keep what has no prediction."""
-        self.first = self.first or item
-        self.reasons[item.reason] += 1
+        super().reject(item)
         self.rejected.append(item)
 
 
-class Results:
+class Results(Receiver):
     """The files of a prediction while they are written: hidden ones beside `out`, which take its name at the end."""
 
     def __init__(self, out: Path, model: PushedModel) -> None:
-        self.predicted, self.reasons, self.classes = 0, Counter[str](), Counter[str]()
-        self.first: Rejected | None = None
+        super().__init__(model)
+        self.classes: Counter[str] = Counter()
         self._out = out
-        self._form = Form(model)
         self._temporary: dict[Path, IO[bytes]] = {}
         self._rejected: Any = None
 
@@ -169,14 +170,13 @@ class Results:
             self.classes.update({entry["values"]: entry["counts"] for entry in counts})
 
     def reject(self, item: Rejected) -> None:
-        """Write and count what has no prediction."""
-        self.first = self.first or item
-        self.reasons[item.reason] += 1
+        """Write what has no prediction."""
+        super().reject(item)
         path = rejected_file(self._out)
         with disk.os_errors(path):
             if self._rejected is None:
-                stream = self._open(path)
-                self._rejected = csv.writer(_Text(stream), lineterminator="\n")
+                text = io.TextIOWrapper(self._open(path), "utf-8", "backslashreplace", newline="", write_through=True)
+                self._rejected = csv.writer(text, lineterminator="\n")
                 self._rejected.writerow(["key", "reason", "detail"])
             self._rejected.writerow([item.key, item.reason, item.detail])
 
@@ -223,14 +223,6 @@ def _columns(model: PushedModel) -> list[tuple[str, pa.DataType]]:
     for rank in range(2, TOP + 1):
         columns += [(f"prediction_{rank}", pa.string()), (f"score_{rank}", pa.float32())]
     return columns
-
-
-class _Text:
-    def __init__(self, stream: IO[bytes]) -> None:
-        self._stream = stream
-
-    def write(self, text: str) -> int:
-        return self._stream.write(text.encode("utf-8", "backslashreplace"))
 
 
 class _JsonLines:

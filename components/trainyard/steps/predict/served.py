@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -16,13 +14,8 @@ from trainyard.steps.predict.pushed_model import PushedModel
 from trainyard.steps.predict.reading.batches import Array, InputBatch, Rejected
 from trainyard.storage import storage
 
-
-@dataclass(frozen=True)
-class Answers:
-    """What the model gave for the inputs `keys` (n,): probabilities (n, classes), or predictions (n,), float32."""
-
-    keys: pa.Array
-    outputs: Array
+Answers = tuple[pa.Array, Array]
+"""The keys (n,) of inputs, and what the model gave: probabilities (n, classes), or predictions (n,), float32."""
 
 
 class ServedModel:
@@ -34,25 +27,23 @@ class ServedModel:
         self._output = "prediction" if model.labels is None else "probabilities"
         self._pictures = model.channels is not None
 
-    def answer(self, batch: InputBatch) -> Iterator[Answers | Rejected]:
-        """Yield the answers for the batch, and the inputs that have none."""
+    def answer(self, batch: InputBatch) -> list[Answers | Rejected]:
+        """Return the answers for the batch, and the inputs that have none."""
         try:
             outputs = self._serve(batch)
         except (tf.errors.InvalidArgumentError, tf.errors.UnimplementedError) as error:
             if len(batch) == 1:
                 reason = "truncated_image" if self._pictures else "refused_by_the_model"
-                yield Rejected(batch.keys[0].as_py(), reason, _why(error.message))
-                return
-            for half in batch.halves():
-                yield from self.answer(half)
-            return
+                return [Rejected(batch.keys[0].as_py(), reason, _why(error.message))]
+            return [answer for half in batch.halves() for answer in self.answer(half)]
         finite = np.asarray(np.isfinite(outputs.reshape(len(outputs), -1)).all(axis=1), np.bool_)
-        for row in np.flatnonzero(~finite).tolist():
-            yield Rejected(batch.keys[row].as_py(), "not_a_number", "the model gives NaN or infinity")
-        if finite.all():
-            yield Answers(batch.keys, outputs)
-        elif finite.any():
-            yield Answers(batch.keys.filter(pa.array(finite)), outputs[finite])
+        answers: list[Answers | Rejected] = [
+            Rejected(batch.keys[row].as_py(), "not_a_number", "the model gives NaN or infinity")
+            for row in np.flatnonzero(~finite).tolist()
+        ]
+        if finite.any():
+            answers.append((batch.keys.filter(pa.array(finite)), outputs[finite]))
+        return answers
 
     def _serve(self, batch: InputBatch) -> Array:
         serve = self._loaded.signatures["serving_default"]  # through `_loaded`, for it keeps the variables alive

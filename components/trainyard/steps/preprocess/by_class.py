@@ -7,7 +7,7 @@ sorted, and cut where its shares end.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from fractions import Fraction
 from math import floor
 
@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from trainyard.contract.batches import batched
 from trainyard.contract.document import SPLITS, Split
 from trainyard.spec.tables.columns import SplitRows
 from trainyard.steps.preprocess.parts import PartFile, fixed_bytes
@@ -37,7 +38,7 @@ def class_limits(parts: list[PartFile], work: Work, split: SplitRows) -> Limits:
         counted = pc.value_counts(rows["label"])
         counts.update(dict(zip(counted.field("values").to_pylist(), counted.field("counts").to_pylist(), strict=True)))
     limits: Limits = {}
-    for classes in _batches(counts):
+    for classes in batched(sorted(counts), str, lambda name: counts[name], len(counts), _DRAWS):
         ends = np.cumsum([counts[name] for name in classes])
         draws = _draws_of(parts, work, classes, ends)
         for name, of_class in zip(classes, np.split(draws, ends[:-1]), strict=True):
@@ -97,20 +98,6 @@ def _nearest_edge(draws: Draws, end: int, low: int, high: int) -> int:
     end = min(max(end, low), high)
     before, after = (int(np.searchsorted(draws, draws[end], side)) for side in ("left", "right"))
     return before if end - before <= after - end else min(after, high)
-
-
-def _batches(counts: Counter[str]) -> Iterator[list[str]]:
-    """Yield all classes, so many at once that they have `_DRAWS` rows at most, or one class."""
-    batch: list[str] = []
-    rows = 0
-    for name in sorted(counts):
-        if batch and rows + counts[name] > _DRAWS:
-            yield batch
-            batch, rows = [], 0
-        batch.append(name)
-        rows += counts[name]
-    if batch:
-        yield batch
 
 
 def _draws_of(parts: Iterable[PartFile], work: Work, classes: list[str], ends: npt.NDArray[np.int64]) -> Draws:

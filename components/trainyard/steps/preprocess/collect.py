@@ -37,7 +37,8 @@ from trainyard.steps.preprocess.facts.near_duplicates import with_looks
 from trainyard.steps.preprocess.facts.summary import SplitSummary, Summary
 from trainyard.steps.preprocess.parts import BUCKETS, PartFile, PartWriter, buckets, fixed_bytes
 from trainyard.steps.preprocess.readers.files import WHOLE, FilePiece, Files
-from trainyard.steps.preprocess.readers.sources import Fatal, Reader, pieces
+from trainyard.steps.preprocess.readers.records import BadSource
+from trainyard.steps.preprocess.readers.sources import Reader, pieces
 from trainyard.steps.preprocess.readers.tfds import Dataset
 from trainyard.steps.preprocess.split import assign, assign_rows, draw
 from trainyard.steps.preprocess.work import Work
@@ -230,8 +231,8 @@ class _Collect(_Do[_Task]):
     def _rows(self, task: _Task, result: _Result) -> Iterator[_SplitRows]:
         recipe = self._recipe
         for item in self._reader.read(task.paths, task.piece):
-            if isinstance(item, Fatal):
-                result.fatal.append(item.sentence)
+            if isinstance(item, BadSource):
+                result.fatal.append(str(item))
             elif isinstance(item, Quarantined):
                 result.bad.append(item)
             else:
@@ -269,15 +270,14 @@ def _tasks(recipe: Recipe, files: Files, dataset: Dataset | None) -> dict[str, _
     loose = [path for path in files.paths if not is_alone(path)]
     ends = [end for end, path in enumerate(loose, 1) if end == len(loose) or _ends_task(path)]
     tasks = [_Task(loose[start:end]) for start, end in zip([0, *ends], ends, strict=False)]
-    alone = [(path, size) for path, size in zip(files.paths, files.sizes, strict=True) if is_alone(path)]
+    alone = [(path, size) for path, (_, size) in files.states.items() if is_alone(path)]
     tasks += [_Task([path], piece) for path, size in alone for piece in pieces(path, size, recipe.data)]
-    states = dict(zip(files.paths, files.states, strict=True))
     about: object = dataclasses.asdict(dataset) if dataset else None
     if files.official:
         official = json.dumps(dataclasses.asdict(files.official), sort_keys=True)
         about = [about, hashlib.sha256(official.encode()).hexdigest()]
     described = (
-        [about, dataclasses.astuple(task.piece), [(files.name(path), states[path]) for path in task.paths]]
+        [about, dataclasses.astuple(task.piece), [(files.name(path), files.states[path][0]) for path in task.paths]]
         for task in tasks
     )
     return dict(zip(digests(recipe, described), tasks, strict=True))

@@ -43,7 +43,7 @@ def write_description(
     columns: what the transform learned, by raw feature, if it is that by type of column.
     """
     labels = list(settings.label_ids) if settings.label_ids is not None else None
-    warnings = quality.warnings(collected)
+    warnings, weight = quality.warnings(collected), recipe.data.weight
     document = Examples(
         task=recipe.task,
         label=", ".join(recipe.data.labels),
@@ -59,7 +59,7 @@ def write_description(
             ComputedFeature(name=name, formula=formula, learned=columns.get(name))
             for name, formula in recipe.data.derived_features.items()
         ],
-        mean_weight=quality.mean_weight(collected, recipe.data.weight),
+        mean_weight=float(collected.splits["train"].statistics[weight]["mean"]) if weight else None,
         image=image,
         quarantined=len(collected.bad),
         quarantine=dict(sorted(Counter(item.reason for item in collected.bad).items())),
@@ -74,7 +74,8 @@ def write_description(
     schema = schema_utils.schema_from_feature_spec(settings.raw_spec)
     (output / "schema.pbtxt").write_text(text_format.MessageToString(schema), encoding="utf-8")
     quality.write_statistics(collected, output)
-    quality.write_quarantine(collected, output)
+    bad = "".join(item.model_dump_json() + "\n" for item in collected.bad)
+    (output / "quarantine.jsonl").write_text(bad, encoding="utf-8")
 
 
 def _split_files(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -64,7 +65,8 @@ class PartFile(Part):
         """Yield all rows, or those of `split`, sorted by split and order key."""
         for name in [split] if split else SPLITS:
             if self.rows[name]:
-                yield from self._read(work, self.pieces[name])
+                pieces = self.pieces[name]
+                yield from opened(work.buffers([_range(self.name, pieces)])[0], pieces)
 
     def light_batches(self, work: Work, split: Split | None = None) -> Iterator[pa.RecordBatch]:
         """Yield as `batches`, with the columns that the step looks at, all but features and measures.
@@ -87,9 +89,6 @@ class PartFile(Part):
         pieces = self.pieces[split]
         first = [piece.bucket for piece in pieces]
         return pieces[max(0, bisect_left(first, low) - 1) : bisect_left(first, high)]
-
-    def _read(self, work: Work, pieces: list[StreamPiece]) -> Iterator[pa.RecordBatch]:
-        yield from opened(work.buffers([_range(self.name, pieces)])[0], pieces)
 
 
 class PartWriter:
@@ -142,8 +141,8 @@ class PartWriter:
                     for piece in _cut(batch) if self._work.uri else [batch] * bool(len(batch)):
                         start = stream.tell()
                         _write_stream(stream, piece)
-                        size = stream.tell() - start
-                        part.pieces[split].append(StreamPiece(start=start, bytes=size, bucket=_Buckets(piece)[0]))
+                        size, bucket = stream.tell() - start, _bucket(fixed_bytes(piece["order"]), 0)
+                        part.pieces[split].append(StreamPiece(start=start, bytes=size, bucket=bucket))
 
         def fill_light(path: Path) -> None:
             with pa.OSFile(str(path), "wb") as stream:
@@ -188,17 +187,9 @@ def buckets(rows: pa.RecordBatch) -> npt.NDArray[np.int64]:
     return fixed_bytes(rows["order"])[:, :2].copy().view(">u2")[:, 0].astype(np.int64)
 
 
-class _Buckets:
-    """The buckets of sorted rows, each read when it is asked for: a shard of many looks at a few rows of a part."""
-
-    def __init__(self, rows: pa.RecordBatch) -> None:
-        self._orders = fixed_bytes(rows["order"])
-
-    def __len__(self) -> int:
-        return len(self._orders)
-
-    def __getitem__(self, row: int) -> int:
-        return int(self._orders[row, 0]) << 8 | int(self._orders[row, 1])
+def _bucket(orders: npt.NDArray[np.uint8], row: int) -> int:
+    """Return the bucket of one row: a shard of many looks at a few rows of a part."""
+    return int(orders[row, 0]) << 8 | int(orders[row, 1])
 
 
 def fixed_bytes(column: pa.Array) -> npt.NDArray[np.uint8]:
@@ -217,7 +208,8 @@ def rows_between(parts: Iterable[PartFile], work: Work, split: Split, low: int, 
     contents = work.buffers([_range(name, pieces) for name, pieces in chosen])
     for content, (_, pieces) in zip(contents, chosen, strict=True):
         for rows in opened(content, pieces):
-            start, end = (bisect_left(_Buckets(rows), bucket) for bucket in (low, high))
+            bucket_of = partial(_bucket, fixed_bytes(rows["order"]))
+            start, end = (bisect_left(range(len(rows)), bucket, key=bucket_of) for bucket in (low, high))
             if start < end:
                 slices.append(rows.slice(start, end - start))
     return slices

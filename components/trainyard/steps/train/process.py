@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import time
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from trainyard import events
 from trainyard.contract.artifacts.train import Training
@@ -15,12 +13,8 @@ from trainyard.contract.training import weights
 from trainyard.graph import STEPS
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.train.engines import engine
-from trainyard.steps.train.peers import settings
 from trainyard.steps.train.peers.rank import current_rank
 from trainyard.storage import storage
-
-if TYPE_CHECKING:
-    from trainyard.steps.train.input.service.client import InputService
 
 
 def train_in_process(
@@ -37,14 +31,13 @@ def train_in_process(
         if by_command := train_by_command(recipe, examples, checkpoints, output, past):
             _finish(by_command, output)
         return
-    os.environ.setdefault("TF_USE_LEGACY_KERAS", "0")
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     start_of_import, started = time.perf_counter(), time.monotonic()
     # Here and not above: --help and compilation must not load TensorFlow, and its seconds are counted.
     engine.prepare()
     from trainyard.steps.train import session
     from trainyard.steps.train.input import files
     from trainyard.steps.train.input.feed import Feed
+    from trainyard.steps.train.input.service.client import InputService
     from trainyard.steps.train.loop.goodput import Past
 
     import_seconds = time.perf_counter() - start_of_import
@@ -52,7 +45,7 @@ def train_in_process(
     gang_past.spent["import"] = import_seconds
     gang_past.reads_since = time.time()
     manifest = storage.require(examples, made_by="preprocess")
-    service = _input_service()
+    service = InputService.from_environment()
     streamed = set() if service else files.streamed_files(recipe, examples, current_rank())
     stream = storage.stream(examples, "preprocess", streamed) if streamed else None
     needed_files = files.needed_files(recipe, examples, current_rank(), stream is not None, service is not None)
@@ -81,17 +74,6 @@ def _finish(document: Training, output: Path) -> None:
         bottleneck=document.bottleneck,
         seconds=round(sum(document.seconds.values()), 1),
     )
-
-
-def _input_service() -> InputService | None:
-    """Return the input workers that the environment names, once they serve; None if it names none."""
-    from trainyard.steps.train.input.service.client import InputService
-
-    addresses = os.environ.get(settings.INPUT_WORKERS)
-    if not addresses:
-        return None
-    token = os.environ.get(settings.GANG_TOKEN, "")
-    return InputService.connect(addresses.split(","), token, settings.start_deadline_seconds())
 
 
 def _identity(recipe: Recipe, examples: storage.Manifest) -> str:

@@ -28,11 +28,10 @@ from trainyard.models.weights import load_weights
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.train import warm_start
 from trainyard.steps.train.engines import engine as engines
-from trainyard.steps.train.engines import teacher
+from trainyard.steps.train.engines import teacher as teachers
 from trainyard.steps.train.engines.engine import Engine, Steps
 from trainyard.steps.train.engines.network import Moments, deployable, network, target_moments
-from trainyard.steps.train.engines.objective import objective
-from trainyard.steps.train.input.class_weights import class_weights
+from trainyard.steps.train.engines.objective import class_weights, objective
 from trainyard.steps.train.input.feed import Feed
 from trainyard.steps.train.input.input import Input, LocalReplicas
 from trainyard.steps.train.input.service.client import InputService
@@ -191,7 +190,7 @@ def prepare(
     def build() -> keras.Model:
         return network(recipe, document, targets, precision)
 
-    load_teacher = partial(teacher.load, recipe, folder.uri, document)
+    load_teacher = partial(teachers.load, recipe, folder.uri, document)
     return data, engine.steps(build, recipe, data.steps_per_epoch, minimized, precision, load_teacher)
 
 
@@ -210,7 +209,8 @@ def _finish(
     all_reduce = loop.all_reduce_seconds() if replicas > 1 else 0.0
     best = loop.restore_best()
     model = loop.steps.model
-    work = cost(model)
+    work, teacher = cost(model), loop.steps.teacher
+    taught = passes.operations(cost(teacher.model).flops_per_example, 0) if teacher else 0
     deployable(model, recipe, loop.data.folder.document, targets).save(output / "model.keras")
     stepped = max(1, loop.history[-1].step - (loop.resumed_from or 0))
     parts = speed.split(real, cached, all_reduce) | {"checkpoint": loop.seconds["save"] / stepped}
@@ -236,7 +236,7 @@ def _finish(
         gradient_bytes=loop.steps.gradient_bytes if replicas > 1 else 0,
         hardware=engine.hardware(),
         cores=len(os.sched_getaffinity(0)),
-        flops_per_example=_flops_per_example(work.flops_per_example, recipe, loop.steps),
+        flops_per_example=passes.operations(work.flops_per_example, passes.backbone_share(recipe)) + taught,
         backbone_share=passes.backbone_share(recipe),
         activations_per_example=work.activations_per_example,
         saved_activations_per_example=work.saved_activations_per_example,
@@ -250,12 +250,6 @@ def _finish(
         rollbacks=loop.rollbacks,
         seconds={name: round(value, 3) for name, value in {**seconds, **loop.seconds}.items()},
     )
-
-
-def _flops_per_example(whole: float, recipe: Recipe, steps: Steps) -> float:
-    """Return the operations of a step of an example, which are `whole` if all layers learn and nobody teaches."""
-    own = passes.operations(whole, passes.backbone_share(recipe))
-    return own + (passes.operations(cost(steps.teacher.model).flops_per_example, 0) if steps.teacher else 0)
 
 
 def _write_summary(writer: tf.summary.SummaryWriter, epoch: Epoch) -> None:

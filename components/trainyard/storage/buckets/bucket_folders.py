@@ -161,10 +161,6 @@ def write_text(uri: str, text: str) -> None:
     store.write(name, text.encode())
 
 
-def reserve(uri: str, size: int) -> None:
-    """See `storage.reserve`."""
-
-
 def read_text(uri: str) -> str | None:
     """See `storage.read_text`."""
     store, name = stores.locate(uri)

@@ -5,33 +5,25 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import IO, cast
 
 from trainyard import globs
 from trainyard.errors import DataError, InfrastructureError, TransientError
 from trainyard.storage.buckets import stores
-from trainyard.storage.buckets.objects import Kind, Missing, Object, ObjectStore, StoreError
+from trainyard.storage.buckets.objects import Kind, Missing, Object, ObjectStore, StoreFault
 
 _DEADLINE_SECONDS = 20.0  # chosen: a longer silence is an outage
 _CHUNK = 16 << 20  # bytes a request; Beam's own choice for the client of Google's
 
 
-@dataclass(frozen=True)
-class BucketSource:
-    """The objects below `root`, a bucket's URI without a slash at its end; their names are seen from there."""
+def list_objects(uri: str, field: str = "data.path") -> tuple[str, list[Object]]:
+    """Return the objects that `uri` (a folder, an object or a glob) names, in order, and before them their root.
 
-    root: str
-    objects: list[Object]
-
-
-def list_objects(uri: str, field: str = "data.path") -> BucketSource:
-    """Return the objects that `uri` (a folder, an object or a glob) names, in order.
-
-    A folder or an object of that very name comes before a glob. Hidden objects are left out, and the empty ones ending
-    in a slash by which consoles show a folder. Raises `DataError` if the bucket is missing or closed,
-    `TransientError` if the store cannot be reached.
+    Their names are seen from the root, a URI without a slash at its end. A folder or an object of that very name comes
+    before a glob. Hidden objects are left out, and the empty ones ending in a slash by which consoles show a folder.
+    Raises `DataError` if the bucket is missing or closed, `TransientError` if the store cannot be reached.
     """
     root, pattern = stores.split(uri)
     bucket = stores.store(root, _DEADLINE_SECONDS)
@@ -43,7 +35,7 @@ def list_objects(uri: str, field: str = "data.path") -> BucketSource:
     prefix = f"{folder}/" if folder else ""
     files = [replace(item, name=item.name.removeprefix(prefix)) for item in listed if not item.name.endswith("/")]
     visible = (item for item in files if not any(part.startswith(".") for part in item.name.split("/")))
-    return BucketSource(f"{root}/{folder}".rstrip("/"), sorted(visible, key=lambda item: item.name))
+    return f"{root}/{folder}".rstrip("/"), sorted(visible, key=lambda item: item.name)
 
 
 def in_field(path: str, field: str) -> str:
@@ -80,9 +72,9 @@ def source_errors(where: str, field: str = "data.path") -> Iterator[None]:
     except Missing as error:
         raise _no_such(where, field) from error
     except (InfrastructureError, TransientError) as error:
-        if not isinstance(error.__cause__, StoreError):
+        fault = error.__cause__
+        if not isinstance(fault, StoreFault):
             raise
-        fault = error.__cause__.fault
         if fault.kind is Kind.NO_BUCKET:
             raise _no_such(where, field) from error
         if fault.kind is Kind.REFUSED:

@@ -59,8 +59,6 @@ class CloudStorage(ObjectStore):
         return content, str(blob.generation)
 
     def _read_range(self, name: str, start: int, length: int) -> bytes:
-        if length == 0:
-            return b""
         return bytes(
             self._blob(name).download_as_bytes(
                 start=start,

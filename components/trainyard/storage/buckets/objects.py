@@ -47,20 +47,13 @@ class Kind(Enum):
     TRANSIENT = "transient"
 
 
-@dataclass(frozen=True)
-class StoreFault:
-    """What went wrong with one request, and the store's message."""
+class StoreFault(Exception):
+    """What went wrong with one request, and the store's message: the cause of an error of ours."""
 
-    kind: Kind
-    reason: str
-
-
-class StoreError(Exception):
-    """The cause of an error of ours: the fault that the store reported."""
-
-    def __init__(self, fault: StoreFault) -> None:
-        super().__init__(fault.reason)
-        self.fault = fault
+    def __init__(self, kind: Kind, reason: str) -> None:
+        super().__init__(reason)
+        self.kind = kind
+        self.reason = reason
 
 
 class Missing(Exception):
@@ -73,6 +66,9 @@ class PastEnd(Exception):
 
 class Changed(Exception):
     """The object is not in the version that the write was made for."""
+
+
+_PLAIN: dict[Kind, type[Exception]] = {Kind.MISSING: Missing, Kind.CHANGED: Changed, Kind.PAST_END: PastEnd}
 
 
 @dataclass(frozen=True)
@@ -173,7 +169,7 @@ class ObjectStore(ABC):
             try:
                 page = self.retried(prefix, "list", partial(self._page, prefix, deep, token))
             except Missing as error:
-                raise self._no_bucket(str(error)) from StoreError(StoreFault(Kind.NO_BUCKET, str(error)))
+                raise self._no_bucket(str(error)) from StoreFault(Kind.NO_BUCKET, str(error))
             listing.objects.extend(page.objects)
             listing.folders.extend(page.folders)
             token = page.next
@@ -210,7 +206,7 @@ class ObjectStore(ABC):
             )
         except known as error:
             fault = self._fault(error)
-            raise self._error(fault, name, verb, time.monotonic() - start) from StoreError(fault)
+            raise self._error(fault, name, verb, time.monotonic() - start) from fault
 
     def _retried_write(self, name: str, call: Callable[[], T]) -> T:
         try:
@@ -220,12 +216,8 @@ class ObjectStore(ABC):
 
     def _error(self, fault: StoreFault, name: str, verb: str, seconds: float) -> Exception:
         where = f"{self.root}/{name}"
-        if fault.kind is Kind.MISSING:
-            return Missing(fault.reason)
-        if fault.kind is Kind.CHANGED:
-            return Changed(fault.reason)
-        if fault.kind is Kind.PAST_END:
-            return PastEnd(fault.reason)
+        if plain := _PLAIN.get(fault.kind):
+            return plain(fault.reason)
         if fault.kind is Kind.NO_BUCKET:
             return self._no_bucket(fault.reason)
         if fault.kind is Kind.REFUSED:

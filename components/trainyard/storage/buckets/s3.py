@@ -72,19 +72,15 @@ class S3(ObjectStore):
         return answer["Body"].read(), answer["ETag"]
 
     def _read_range(self, name: str, start: int, length: int) -> bytes:
-        if length == 0:
-            return b""
         answer = _client().get_object(Bucket=self.bucket, Key=name, Range=f"bytes={start}-{start + length - 1}")
         return bytes(answer["Body"].read())
 
     def _write(self, name: str, content: bytes, match: str | None) -> str:
         condition = {} if match is None else {"IfNoneMatch": "*"} if match == ABSENT else {"IfMatch": match}
-        checksum = _base64_crc32c(content)
-        answer = _client().put_object(Bucket=self.bucket, Key=name, Body=content, ChecksumCRC32C=checksum, **condition)
+        version = self._put(name, content, condition)
         if condition and not self._trusted:
             self._require_conditions(name, content)
-        self._confirm(name, answer, content, checksum)
-        return str(answer["ETag"])
+        return version
 
     def _require_conditions(self, name: str, content: bytes) -> None:
         """Raise `InfrastructureError` if the server ignores conditions: two writers could then both win.
@@ -96,7 +92,8 @@ class S3(ObjectStore):
             ("If-Match", {"IfMatch": '"00000000000000000000000000000000"'}),
         ):
             try:
-                self.retried(name, "write", partial(self._put_again, name, content, condition))
+                put_again = partial(_client().put_object, Bucket=self.bucket, Key=name, Body=content, **condition)
+                self.retried(name, "write", put_again)
             except Changed:
                 continue
             raise InfrastructureError(
@@ -105,18 +102,13 @@ class S3(ObjectStore):
             )
         self._trusted = True
 
-    def _put_again(self, name: str, content: bytes, condition: dict[str, str]) -> None:
-        _client().put_object(Bucket=self.bucket, Key=name, Body=content, **condition)
-
     def _upload(self, name: str, path: Path, file: File) -> None:
         size = max(PART_BYTES, -(-file.bytes // _MOST_PARTS))
         if file.bytes <= size:
             content = path.read_bytes()
-            checksum = _base64_crc32c(content)
-            if checksum != file.base64:
+            if _base64_crc32c(content) != file.base64:
                 raise _was_changed(path)
-            answer = _client().put_object(Bucket=self.bucket, Key=name, Body=content, ChecksumCRC32C=checksum)
-            self._confirm(name, answer, content, checksum)
+            self._put(name, content, {})
         else:
             self._upload_parts(name, path, file, size)
 
@@ -155,12 +147,17 @@ class S3(ObjectStore):
             )
         return {"PartNumber": number, "ETag": answer["ETag"]} | ({"ChecksumCRC32C": checksum} if confirmed else {})
 
-    def _confirm(self, name: str, answer: dict[str, Any], content: bytes, checksum: str) -> None:
-        """Raise a transient error if the server stored other content, so that the upload is tried again."""
-        if answer.get("ChecksumCRC32C") == checksum or answer["ETag"].strip('"') == _md5(content):
-            return
-        if self._read(name)[0] != content:
+    def _put(self, name: str, content: bytes, condition: dict[str, str]) -> str:
+        """Store a whole object and return its version.
+
+        Raises a transient error if the server stored other content, so that the upload is tried again.
+        """
+        checksum = _base64_crc32c(content)
+        answer = _client().put_object(Bucket=self.bucket, Key=name, Body=content, ChecksumCRC32C=checksum, **condition)
+        confirmed = answer.get("ChecksumCRC32C") == checksum or answer["ETag"].strip('"') == _md5(content)
+        if not confirmed and self._read(name)[0] != content:
             raise ConnectionError("what was stored differs from what was sent")
+        return str(answer["ETag"])
 
     def _page(self, prefix: str, deep: bool, token: str) -> Page:
         options = ({} if deep else {"Delimiter": "/"}) | ({"ContinuationToken": token} if token else {})

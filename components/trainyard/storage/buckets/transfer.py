@@ -54,13 +54,8 @@ def delete(store: ObjectStore, names: Iterable[str]) -> None:
 def in_parallel(call: Callable[[Any], None], items: Iterable[Any]) -> None:
     """Call `call` with every one of `items`, several at a time. The first error cancels the calls not yet begun."""
     with ThreadPoolExecutor(THREADS, "transfer") as pool:
-        futures = [pool.submit(call, item) for item in items]
-        try:
-            for future in futures:
-                future.result()
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+        for _ in pool.map(call, items):
+            pass
 
 
 def _starts(file: File) -> range:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from trainyard.errors import ConfigurationError
 from trainyard_control.cli.answers import print_answer, write_page
 from trainyard_control.cli.options import (
     LOCAL,
@@ -22,8 +23,6 @@ from trainyard_control.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from trainyard_control.api.packages import Benchmarks
     from trainyard_control.search.speed.certificate import Certificate
 
@@ -64,8 +63,6 @@ def bench(
     With --pools each pool of a cluster's environment gets a run that trains there. The same command with the same
     --name shows what has been measured: speed, and examples a dollar, compared with the first pool.
     """
-    from trainyard.errors import ConfigurationError
-
     if pools is not None:
         if quick or workers is not None or rounds is not None:
             raise ConfigurationError("--quick, --workers and --rounds are of this machine. Leave them or --pools out.")
@@ -74,20 +71,17 @@ def bench(
         names = [pool.strip() for pool in pools.split(",")]
         benchmarks = prepare_benchmarks(recipe, environment, set_ or [], names, name)
         measured = _on_pools(benchmarks, dry_run, wait, pending_limit)
-        if measured is not None:
-            _give(measured, html, output)
-        return
-    if name or dry_run or wait:
+    elif name or dry_run or wait:
         raise ConfigurationError("--name, --dry-run and --wait are of runs on a cluster. Add --pools, or leave it out.")
-    from trainyard_control import api
+    else:
+        from trainyard_control import api
 
-    measured = api.bench(recipe, environment=environment, set_=set_ or [], quick=quick, workers=workers, rounds=rounds)
-    _give(measured, html, output)
-
-
-def _give(measured: Certificate, html: Path | None, output: Output) -> None:
-    write_page(html, measured.page)
-    print_answer(output, measured, lambda: _show(measured))
+        measured = api.bench(
+            recipe, environment=environment, set_=set_ or [], quick=quick, workers=workers, rounds=rounds
+        )
+    if measured is not None:
+        write_page(html, measured.page)
+        print_answer(output, measured, lambda: _show(measured))
 
 
 def _on_pools(benchmarks: Benchmarks, dry_run: bool, wait: bool, pending_limit: int) -> Certificate | None:
@@ -99,13 +93,15 @@ def _on_pools(benchmarks: Benchmarks, dry_run: bool, wait: bool, pending_limit: 
     if dry_run:
         return None
     environment = next(iter(benchmarks.runs.values())).environment
-    measured = collect(benchmarks.recipe, environment, {pool: run.run for pool, run in benchmarks.runs.items()})
-    if measured.missing:
-        missing, again = ", ".join(measured.missing), f"The same command with --name {benchmarks.name}"
-        typer.echo(f"· not measured yet: {missing}. {again} shows it then.", err=True)
+    certificate, missing = collect(
+        benchmarks.recipe, environment, {pool: run.run for pool, run in benchmarks.runs.items()}
+    )
+    if missing:
+        again = f"The same command with --name {benchmarks.name}"
+        typer.echo(f"· not measured yet: {', '.join(missing)}. {again} shows it then.", err=True)
     if code:
         raise typer.Exit(code)
-    return measured.certificate
+    return certificate
 
 
 def _show(certificate: Certificate) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from trainyard.errors import ConfigurationError, DataError
 from trainyard_control.cli.answers import print_answer, write_file, write_page
 from trainyard_control.cli.options import HtmlPage, Label, Output, OutputFormat
 
@@ -53,19 +55,14 @@ def schema(
     output: OutputFormat = Output.TEXT,
 ) -> None:
     """Draft the schema of data, to keep in git, or compare data with one."""
-    import datetime
-
-    from trainyard.errors import ConfigurationError
-
     if check is not None:
         if write is not None:
             raise ConfigurationError("--write and --check: give one of them.")
         _check(source, recipe, check, output)
         return
-    from trainyard.spec import plain_yaml
-
     profile = _profile(source, label, recipe)
     from trainyard.quality.schema.draft import draft
+    from trainyard.spec import plain_yaml
 
     text = draft(profile, datetime.datetime.now(datetime.UTC).date())
     if write is not None:
@@ -88,7 +85,6 @@ def compare(
 ) -> None:
     """Say how far data moved from others: drift between days, skew between training and serving."""
     from trainyard.contract.statistics import drift
-    from trainyard.errors import DataError
     from trainyard.quality.source import require_libraries
     from trainyard.spec import recipe as recipes
     from trainyard.spec.schedule import Bounds
@@ -124,7 +120,6 @@ def _show_movements(movements: list[Movement]) -> None:
 
 
 def _check(source: str, recipe: str | None, file: Path, output: Output) -> None:
-    from trainyard.errors import DataError
     from trainyard.spec.data_schema import load_schema
 
     expected = load_schema(file)
@@ -146,7 +141,6 @@ def _check(source: str, recipe: str | None, file: Path, output: Output) -> None:
 
 def _recipe(source: str, recipe: str | None) -> Recipe | None:
     """Return the recipe whose data are meant, None for the source's. Raises `ConfigurationError` for both or none."""
-    from trainyard.errors import ConfigurationError
     from trainyard.quality.source import require_libraries
     from trainyard.spec import recipe as recipes
 
@@ -158,8 +152,6 @@ def _recipe(source: str, recipe: str | None) -> Recipe | None:
 
 def _profile(source: str, label: str | None, recipe: str | None) -> Profile:
     """Return the profile of the source or of the recipe's. Raises as `_recipe`."""
-    from trainyard.errors import ConfigurationError
-
     loaded = _recipe(source, recipe)
     from trainyard.quality.inspect import inspect, inspect_recipe
 

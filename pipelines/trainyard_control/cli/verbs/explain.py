@@ -6,7 +6,9 @@ from typing import Annotated
 
 import typer
 
+from trainyard.errors import ConfigurationError
 from trainyard_control.cli.answers import print_answer
+from trainyard_control.cli.follow import show_troubled_steps
 from trainyard_control.cli.options import LOCAL, EnvironmentName, Output, OutputFormat
 
 
@@ -16,7 +18,6 @@ def explain(
     output: OutputFormat = Output.TEXT,
 ) -> None:
     """Say in a sentence why a run waits or failed, and what to do."""
-    from trainyard.errors import ConfigurationError
     from trainyard.spec import environment as environments
 
     loaded = environments.load(environment)
@@ -29,7 +30,6 @@ def explain(
         return
     if not run:
         raise ConfigurationError("name a run, or its id. `trainyard runs list` shows them.")
-    from trainyard_control.cli.follow import show_steps
     from trainyard_control.kubeflow.runs import KubeflowRuns
 
     runs = KubeflowRuns(loaded)
@@ -37,6 +37,6 @@ def explain(
 
     def show() -> None:
         typer.echo(f"{view.reason.rstrip('.')}.")
-        show_steps(view, troubled_only=True)
+        show_troubled_steps(view)
 
     print_answer(output, view.document(), show)

@@ -38,8 +38,11 @@ def learn_curve(
     shares = learning_curve.fractions(fractions)
     where = of_this_machine(environment, "A learning curve is measured on this machine.")
     metric, is_share = MAIN_METRIC[loaded.task], LARGER_MAIN_IS_BETTER[loaded.task]
+    points = []
     with CurveScreen() as screen:
-        points = learning_curve.measure(recipe, set_ or [], shares, where, screen)
+        for point in learning_curve.measure(recipe, set_ or [], shares, where, screen):
+            screen.point_measured(point)
+            points.append(point)
     law = learning_curve.fit(points)
     text = learning_curve.sentence(points, law, is_percentage=is_share)
     name = f"test error (1 - {METRIC_TITLES[metric]})" if is_share else f"test {METRIC_TITLES[metric]}"

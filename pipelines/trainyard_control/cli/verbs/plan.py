@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from trainyard.errors import ConfigurationError
 from trainyard_control.cli.answers import print_answer
 from trainyard_control.cli.options import LOCAL, EnvironmentName, Output, OutputFormat, Overrides, RecipeName
 
 if TYPE_CHECKING:
     from trainyard.spec.environment import Environment
     from trainyard_control.planning.plan import Candidate
-    from trainyard_control.planning.scaling import ScalingForecast
 
 
 def plan(
@@ -38,15 +38,16 @@ def plan(
     output: OutputFormat = Output.TEXT,
 ) -> None:
     """Predict time and cost of a training on every pool of an environment, and choose one."""
-    from trainyard.errors import ConfigurationError
     from trainyard_control import api
     from trainyard_control.api.drawing import table_console
     from trainyard_control.api.forecast import simulate
+    from trainyard_control.cli.plan_tables import show_scaling
 
     if scale is not None:
         if deadline is not None or budget is not None or serve is not None or place:
             raise ConfigurationError("--scale: chooses no pool. Leave --deadline, --budget, --serve and --place out.")
-        _scale(simulate(recipe, scale, environment=environment, set_=set_ or [], examples=examples), output)
+        scaling = simulate(recipe, scale, environment=environment, set_=set_ or [], examples=examples)
+        print_answer(output, scaling.as_dict(), lambda: show_scaling(scaling))
         return
     if serve is not None:
         if deadline is not None or budget is not None or examples is not None or place:
@@ -85,13 +86,6 @@ def _write_choice(name: str, environment: Environment, chosen: Candidate) -> Non
         typer.echo(f"! the training {short}. Raise timeout_seconds.train", err=True)
 
 
-def _scale(scaling: ScalingForecast, output: Output) -> None:
-    """Show the simulated speeds."""
-    from trainyard_control.cli.plan_tables import show_scaling
-
-    print_answer(output, scaling.as_dict(), lambda: show_scaling(scaling))
-
-
 def _serve(recipe: str, set_: list[str], environment: str, load: str, output: Output) -> None:
     """Show how many replicas on which pool answer the load."""
     from trainyard.spec import environment as environments
@@ -104,4 +98,4 @@ def _serve(recipe: str, set_: list[str], environment: str, load: str, output: Ou
     exports = serving.last_exports(loaded, where.storage)
     folder = serving.answers_folder(loaded, where.storage)
     rows = serving.plan(where, exports, demand, serving.answers(loaded, where.storage), folder)
-    print_answer(output, [row.as_dict() for row in rows], lambda: show_serving(loaded, exports, demand, rows))
+    print_answer(output, [vars(row) for row in rows], lambda: show_serving(loaded, exports, demand, rows))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from trainyard import events
+from trainyard.errors import ConfigurationError, ExitCode
 from trainyard.graph import PREDICT
 from trainyard_control.cli.answers import print_answer
 from trainyard_control.cli.options import (
@@ -65,8 +66,6 @@ def predict(
     output: OutputFormat = Output.TEXT,
 ) -> None:
     """Predict with a pushed model: a class or a number, and scores, for every picture or row."""
-    from trainyard.errors import ConfigurationError
-
     if submit:
         from trainyard_control.api.packages import prepare_prediction
         from trainyard_control.cli.sending import send_and_follow
@@ -86,7 +85,6 @@ def _predict_here(
     model: str, environment: str, inputs: str, out: str, key: str | None, force: bool
 ) -> PredictionSummary:
     """Write the answers to the file `out`, with progress on the screen. Ends the program if it is interrupted."""
-    from trainyard.errors import ExitCode
     from trainyard_control.api.model import load, require_tensorflow
     from trainyard_control.api.progress import Screen
 

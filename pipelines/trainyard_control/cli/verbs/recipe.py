@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from trainyard.errors import ConfigurationError
+from trainyard_control.cli.answers import write_file
 from trainyard_control.cli.options import Label, Overrides, RecipeName
 
 app = typer.Typer(no_args_is_help=True, help="Write and check recipes.")
@@ -74,7 +77,6 @@ def new(
 ) -> None:
     """Write a recipe to start from, or draft one from data."""
     from trainyard import uris
-    from trainyard.errors import ConfigurationError
 
     if fault := uris.path_error(str(file)) or ("" if file.suffix in (".yaml", ".yml") else "does not end in .yaml"):
         raise ConfigurationError(f"{uris.without_secrets(str(file))!r}: {fault}. Name a YAML file to write.")
@@ -85,24 +87,12 @@ def new(
     else:
         kind = "Columns of a CSV file" if table else "Images, one folder a class"
         text = _TEMPLATE.format(file=file, name=_name(file), kind=kind) + (_TABLE if table else _IMAGES)
-    try:
-        with file.open("x", encoding="utf-8") as stream:
-            stream.write(text)
-    except FileExistsError as error:
-        raise ConfigurationError(f"{file}: is there already. Name another file.") from error
-    except OSError as error:
-        raise ConfigurationError(
-            f"{str(file)[:200]}: cannot be written ({error.strerror}). Name a file in a folder that is there."
-        ) from error
-    typer.echo(f"✓ wrote {file}", err=True)
+    write_file(text, file, mode="x")
 
 
 def _drafted(file: Path, source: str, label: str | None, table: bool) -> str:
     """Return the recipe that `source` suggests, for `file`; say what was guessed."""
-    import os
-
     from trainyard import uris
-    from trainyard.errors import ConfigurationError
     from trainyard.quality.source import require_libraries
 
     require_libraries()

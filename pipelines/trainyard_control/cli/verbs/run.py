@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from trainyard.errors import ExitCode, GateRefused
 from trainyard_control.cli.answers import print_answer
 from trainyard_control.cli.options import LOCAL, Day, EnvironmentName, Output, OutputFormat, Overrides, RecipeName, Step
 
@@ -32,7 +33,6 @@ def run(
     What an earlier run finished is used again; what it left half done is resumed.
     """
     from trainyard.contract import refusal
-    from trainyard.errors import ExitCode, GateRefused
     from trainyard_control import api
     from trainyard_control.api.run import INTERRUPTED
     from trainyard_control.cli.screen import show

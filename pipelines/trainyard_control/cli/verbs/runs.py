@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trainyard.errors import ConfigurationError
+from trainyard.errors import ConfigurationError, ExitCode
 from trainyard_control.cli.answers import print_answer, write_page
+from trainyard_control.cli.follow import follow
 from trainyard_control.cli.options import LOCAL, DryRun, EnvironmentName, HtmlPage, Output, OutputFormat
 from trainyard_control.cluster.durations import duration_text
 
@@ -71,8 +72,6 @@ def watch(
     if root := _local(environment):
         code = _watch_local(root, run)
     else:
-        from trainyard_control.cli.follow import follow
-
         runs = _runs(environment)
         run_id = runs.find(run) if run else next((view.run_id for view in runs.newest(1, False)), "")
         if not run_id:
@@ -85,7 +84,9 @@ def watch(
 @app.command("logs")
 def logs(
     run: _Run,
-    step: Annotated[str, typer.Argument(help="Name of the step, such as train, or 'train worker 1'.")],
+    step: Annotated[
+        str, typer.Argument(help="Name of the step, such as train, 'train worker 1' or 'train input worker 0'.")
+    ],
     environment: EnvironmentName = LOCAL,
     tail: Annotated[int | None, typer.Option("--tail", min=1, help="Only the last lines.")] = None,
 ) -> None:
@@ -141,7 +142,6 @@ def _local(environment: str) -> str:
 
 def _watch_local(root: str, name: str) -> int:
     """Show the run as it goes on, and return its exit code."""
-    from trainyard.errors import ExitCode
     from trainyard_control.api.progress import Screen
     from trainyard_control.local import journal, local_runs
 

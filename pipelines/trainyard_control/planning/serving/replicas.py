@@ -7,8 +7,7 @@ import math
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 from pydantic import TypeAdapter
 
@@ -54,10 +53,6 @@ class Serving:
     nodes: int | None = None
     usd_per_hour: float | None = None
     why: str = ""
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the entry of `trainyard plan --serve -o json`."""
-        return asdict(self)
 
 
 def demand(text: str) -> Demand:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from trainyard.contract.artifacts.export import Answer
 from trainyard.contract.artifacts.train import Device, InputSpeed
 from trainyard.contract.document import Part
 from trainyard.quality.page import framed
-from trainyard_control.search.chart import Mark, chart
-from trainyard_control.search.page import page
-from trainyard_control.search.speed import input_ceiling, pool_table, scaling_curve
+from trainyard_control.search.chart import Mark, chart, page
+from trainyard_control.search.speed import input_ceiling, scaling_curve
 from trainyard_control.search.speed.speed import Speed
 
 _WAITS = 0.1  # chosen: less is the noise of a machine that does other things
@@ -83,7 +83,7 @@ class Certificate(Part):
         ]
         charts, tables = [drawn], [(head, rows)]
         if speeds[0].pool:
-            tables.append(pool_table.table(speeds))
+            tables.append(_pool_table(speeds))
         elif points := scaling_curve.points(speeds):
             charts.append(scaling_curve.drawn(points))
             tables.append(scaling_curve.table(points))
@@ -116,7 +116,7 @@ class Certificate(Part):
         """What to do about it: which accelerator trains, what is faster than the recipe as it is, and its input."""
         base = self.speeds[0]
         if base.pool:
-            return pool_table.sentences(self.speeds)
+            return _pool_sentences(self.speeds)
         kinds = sorted({device.name.partition(":")[0] for device in self.devices})
         cpu = kinds == ["CPU"]
         lines = [
@@ -163,3 +163,35 @@ def digest(certificate: Certificate) -> str:
     """Return the SHA-256 of what the certificate says, by which a changed one is known."""
     content = json.dumps(certificate.model_dump(exclude={"digest"}), sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()
+
+
+def _pool_table(speeds: Sequence[Speed]) -> tuple[list[str], list[list[str]]]:
+    """Return the head and the rows of the page's table."""
+    base = speeds[0].examples_per_second
+    rows = [
+        [
+            speed.pool,
+            speed.hardware,
+            f"{speed.workers}",
+            f"{speed.examples_per_second:,.0f}",
+            f"{speed.examples_per_second / base:.2f}",
+            "–" if speed.dollars_per_hour is None else f"{speed.dollars_per_hour:,.2f}",
+            "–" if speed.examples_per_dollar is None else f"{speed.examples_per_dollar:,.0f}",
+            *(f"{speed.step_split_ms.get(part, 0.0):.1f}" for part in ("compute", "all_reduce", "input")),
+        ]
+        for speed in speeds
+    ]
+    head = ["pool", "devices", "workers", "examples/s", "×", "$/h", "examples/$"]
+    return [*head, "of a step: computation, ms", "sum of gradients, ms", "input, ms"], rows
+
+
+def _pool_sentences(speeds: Sequence[Speed]) -> list[str]:
+    """Return how the other pools compare with the first, by speed and by money."""
+    base, lines = speeds[0], []
+    for speed in speeds[1:]:
+        times = speed.examples_per_second / base.examples_per_second
+        money = ""
+        if speed.examples_per_dollar and base.examples_per_dollar:
+            money = f", and {speed.examples_per_dollar / base.examples_per_dollar:.2f} times as many examples a dollar"
+        lines.append(f"{speed.pool} ({speed.hardware}) trains {times:.2f} times as fast as {base.pool}{money}.")
+    return lines

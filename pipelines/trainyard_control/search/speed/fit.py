@@ -8,7 +8,7 @@ from trainyard.spec.environment import Environment
 from trainyard.spec.recipe import Recipe
 from trainyard.storage import storage
 from trainyard_control.planning import cost, data, sites
-from trainyard_control.planning.roofline import Site, needed_bytes
+from trainyard_control.planning.roofline import needed_bytes
 
 _GIB = 1 << 30
 
@@ -18,9 +18,12 @@ def require_memory(recipe: Recipe, environment: Environment, pool: str | None = 
 
     Nothing is raised if the sizes are not known yet, such as of pictures that nothing has read.
     """
-    site = _site(recipe, environment, pool)
-    most = _memory(site, pool) if site else None
-    if site is None or most is None:
+    try:
+        site = sites.here(recipe) if pool is None else sites.of_pool(recipe, environment, environment.pools[pool])
+    except ConfigurationError:  # the catalog has no figures of it
+        return
+    most = memory.usable_bytes() if pool is None and site.cpu else site.memory_bytes
+    if most is None:
         return
     try:
         root = environment.storage
@@ -39,17 +42,3 @@ def require_memory(recipe: Recipe, environment: Environment, pool: str | None = 
             f"{recipe.name}: train.batch_size {train.batch_size:,} needs at least {needed / _GIB:,.1f} GiB of memory, "
             f"and {where} has {most / _GIB:,.1f} GiB. Give fewer examples, or split it by train.accumulation_steps."
         )
-
-
-def _site(recipe: Recipe, environment: Environment, pool: str | None) -> Site | None:
-    if pool is None:
-        return sites.here(recipe)
-    try:
-        return sites.of_pool(recipe, environment, environment.pools[pool])
-    except ConfigurationError:  # the catalog has no figures of it
-        return None
-
-
-def _memory(site: Site, pool: str | None) -> float | None:
-    """Return the bytes of one device, or of this machine if its cores train."""
-    return memory.usable_bytes() if pool is None and site.cpu else site.memory_bytes

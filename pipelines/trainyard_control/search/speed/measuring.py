@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
+from itertools import starmap
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -147,9 +148,8 @@ def measure(
                 continue
             folder = storage.join(environment.storage, recipe.name, "certificate", str(number))
             try:
-                training, examples = _trained(
-                    _variant(name, overrides, setting), environment, setting, folder, listener
-                )
+                variant = recipes.load(name, [*overrides, *starmap(override, setting.values.items())])
+                training, examples = _trained(variant, environment, setting, folder, listener)
             except ConfigurationError as error:
                 if setting is measured[0]:
                     raise
@@ -167,7 +167,7 @@ def measure(
                 skipped[_INPUT], inputs = str(error), []
             input_seconds += time.monotonic() - before
     speeds = [
-        over_rounds(setting, _batch_size(recipe, setting), trainings[setting.name], trainings[measured[0].name])
+        over_rounds(setting, recipe.train.batch_size, trainings[setting.name], trainings[measured[0].name])
         for setting in measured
         if setting.name in trainings
     ]
@@ -195,14 +195,6 @@ def _far_slower(trainings: Sequence[Training] | None, base: Sequence[Training] |
     return trainings is not None and base is not None and epoch_rate(trainings[0]) < _FAR_SLOWER * epoch_rate(base[0])
 
 
-def _variant(name: str, overrides: Sequence[str], setting: Setting) -> recipes.Recipe:
-    return recipes.load(name, [*overrides, *(override(key, value) for key, value in setting.values.items())])
-
-
-def _batch_size(recipe: recipes.Recipe, setting: Setting) -> int:
-    return int(setting.values.get("train.batch_size", recipe.train.batch_size))
-
-
 def of_model(model: keras.Model, quick: bool, listener: SpeedListener) -> Certificate:
     """Measure training steps of a Keras model on the CPU and on each kind of accelerator, and return how fast they are.
 
@@ -221,6 +213,7 @@ def of_model(model: keras.Model, quick: bool, listener: SpeedListener) -> Certif
             listener.setting_skipped(*measured)
             continue
         rate = sum(measured.rates) / len(measured.rates)
+        tflops, peak = rate * work.flops_per_example / 1e12, published_tflops(names[measured.device], "float32")
         speed = Speed(
             setting=step_speed.setting_name(measured.device, measured.batch_size, measured.xla),
             values={},
@@ -229,9 +222,9 @@ def of_model(model: keras.Model, quick: bool, listener: SpeedListener) -> Certif
             low=round(min(measured.rates), 2),
             high=round(max(measured.rates), 2),
             input_examples_per_second=round(rate, 2),
-            tflops=float(f"{rate * work.flops_per_example / 1e12:.4g}"),
+            tflops=float(f"{tflops:.4g}"),
             peak_share=None,
-            published_share=_share(rate * work.flops_per_example / 1e12, names[measured.device]),
+            published_share=round(tflops / peak, 4) if peak else None,
             first_step_seconds=round(measured.first_step_seconds, 2),
         )
         speeds.append(speed)
@@ -261,11 +254,6 @@ def of_model(model: keras.Model, quick: bool, listener: SpeedListener) -> Certif
     return signed(certificate)
 
 
-def _share(tflops: float, product: str) -> float | None:
-    published = published_tflops(product, "float32")
-    return round(tflops / published, 4) if published else None
-
-
 def epoch_rate(training: Training) -> float:
     """Return the examples a second of a training, its first epoch left out as warm-up."""
     return statistics.harmonic_mean([epoch.examples_per_second for epoch in training.history[1:]])
@@ -273,11 +261,11 @@ def epoch_rate(training: Training) -> float:
 
 def over_rounds(setting: Setting, batch_size: int, trainings: Sequence[Training], base: Sequence[Training]) -> Speed:
     """Return what the trainings of a setting, one a round, tell of its speed, and beside `base` of the same rounds."""
-    first = speed_of(setting, batch_size, trainings[0])
+    speeds = [speed_of(setting, batch_size, training) for training in trainings]
+    first = speeds[0]
     if len(trainings) == 1:
         return first
     rates = [epoch_rate(training) for training in trainings]
-    speeds = [speed_of(setting, batch_size, training) for training in trainings]
     rate, low, high = interval(rates)
     times, times_low, times_high = quotient(rates, [epoch_rate(training) for training in base])
     share = rate / first.examples_per_second
@@ -312,8 +300,10 @@ def _peak(training: Training) -> float:
 def speed_of(setting: Setting, batch_size: int, training: Training, chips: int | None = None) -> Speed:
     """Return what a training of the recipe with a setting tells of its speed, its first epoch left out as warm-up.
 
-    chips: accelerators that trained together, by default one a replica.
+    batch_size: of the recipe, if the setting has no other. chips: accelerators that trained together, by default one a
+    replica.
     """
+    batch_size = int(setting.values.get("train.batch_size", batch_size))
     rates = [epoch.examples_per_second for epoch in training.history[1:]]
     rate = epoch_rate(training)
     peak = _peak(training)

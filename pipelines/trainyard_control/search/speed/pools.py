@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from trainyard.contract import keys
 from trainyard.contract.artifacts.train import Training
@@ -16,27 +15,21 @@ from trainyard_control.search.speed.measuring import Setting, certificate_of, sp
 from trainyard_control.search.speed.speed import Speed
 
 
-@dataclass(frozen=True)
-class PoolMeasurements:
-    """certificate: of the pools that have been measured, None if none has. missing: the others."""
+def collect(recipe: Recipe, environment: Environment, runs: Mapping[str, str]) -> tuple[Certificate | None, list[str]]:
+    """Return the certificate of what the runs have measured, None if nothing, and the pools that have not been.
 
-    certificate: Certificate | None
-    missing: list[str]
-
-
-def collect(recipe: Recipe, environment: Environment, runs: Mapping[str, str]) -> PoolMeasurements:
-    """Return what the runs have measured; `runs` are their names by pool, with the first of which others are compared.
+    runs: their names by pool, with the first of which others are compared.
 
     Raises `TransientError` if a bucket cannot be reached.
     """
     results = {pool: result[1] for pool, run in runs.items() if (result := training_of(environment, recipe.name, run))}
     missing = [pool for pool in runs if pool not in results]
     if not results:
-        return PoolMeasurements(None, missing)
+        return None, missing
     speeds = [_speed(recipe, environment, pool, training) for pool, training in results.items()]
     where = f"pools of {environment.name}"
     skipped = dict.fromkeys(missing, "It has not been measured yet.")
-    return PoolMeasurements(certificate_of(recipe.name, list(results.values()), where, speeds, skipped), missing)
+    return certificate_of(recipe.name, list(results.values()), where, speeds, skipped), missing
 
 
 def training_of(environment: Environment, recipe: str, run: str) -> tuple[str, Training] | None:

@@ -1,14 +1,14 @@
 from collections.abc import Callable, Iterator
-from typing import Any
 
 from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.portability.api.beam_job_api_pb2_grpc import JobServiceStub
 from apache_beam.runners.portability.job_server import JobServer
 from apache_beam.runners.runner import PipelineRunner
 
 TERMINAL_STATES: list[int]
 
 class JobServiceHandle:
-    job_service: Any
+    job_service: JobServiceStub
     timeout: float | None
     run: Callable[[str], tuple[str, Iterator[object], Iterator[object]]]
 

@@ -22,16 +22,13 @@ def baseline(candidate: SplitPredictions, examples: Examples) -> Baseline:
     multi_label the answer is as many of the most frequent classes as score best.
     """
     counts = examples.splits["train"].class_counts
-    if examples.targets:
-        means = np.average(candidate.labels, axis=0, weights=candidate.weights)
-        constant = replace(candidate, outputs=np.tile(means.astype(np.float32), (len(candidate.labels), 1)))
-        values = measure("regression", constant)
-        return Baseline(answer="each target's mean", metrics={name: values[name] for name in ("mae", "rmse")})
     if not examples.labels or not counts:
-        mean = candidate.mean(candidate.labels.astype(np.float64))
-        constant = replace(candidate, outputs=np.full(len(candidate.labels), mean, np.float32))
-        values = measure("regression", constant)
-        return Baseline(answer=f"the mean, {mean:.6g}", metrics={name: values[name] for name in ("mae", "rmse")})
+        labels = candidate.labels if examples.targets else candidate.labels.astype(np.float64)
+        mean = np.average(labels, axis=0, weights=candidate.weights)
+        outputs = np.broadcast_to(mean.astype(np.float32), labels.shape)
+        values = measure("regression", replace(candidate, outputs=outputs))
+        answer = "each target's mean" if examples.targets else f"the mean, {mean:.6g}"
+        return Baseline(answer=answer, metrics={name: values[name] for name in ("mae", "rmse")})
     if examples.task == "multi_label":
         return _most_frequent(candidate, examples.labels, counts)
     most = int(np.argmax(counts))

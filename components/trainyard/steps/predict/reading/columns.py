@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -72,7 +71,10 @@ def _typed(column: pa.Array, of: RawInput, where: str) -> tuple[Array, Mask]:
     if is_list(column.type):
         if of.column is None or of.column.separator is None:
             raise DataError(f"{where}: '{of.name}' is {column.type}, and the model takes one value a row. Choose one.")
-        column = _joined(column, of.column.separator, f"{where}: '{of.name}'")
+        try:
+            column = joined(column, of.column.separator)
+        except ValueError as error:
+            raise DataError(f"{where}: '{of.name}': {error}.") from error
     if of.dtype == "string":
         return _texts(column, day=of.is_date, hour=of.column is not None and of.column.hour)
     numbers, wrong = _numbers(column)
@@ -82,15 +84,9 @@ def _typed(column: pa.Array, of: RawInput, where: str) -> tuple[Array, Mask]:
     return np.where(wrong, 0, numbers).astype(np.int64), wrong
 
 
-def _joined(lists: pa.Array, separator: str, where: str) -> pa.Array:
-    try:
-        return joined(lists, separator)
-    except ValueError as error:
-        raise DataError(f"{where}: {error}.") from error
-
-
 def _numbers(column: pa.Array) -> tuple[npt.NDArray[np.float64], Mask]:
-    if _is_number(column):
+    kind = column.type
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind):
         numbers = np.asarray(pc.fill_null(pc.cast(column, pa.float64()), np.nan))
         return numbers, np.abs(numbers) > MAX_FLOAT32
     if (plain := _plain_numbers(column)) is not None:
@@ -123,22 +119,14 @@ def _texts(column: pa.Array, *, day: bool, hour: bool) -> tuple[Array, Mask]:
     return np.asarray(texts.to_numpy(zero_copy_only=False), object), wrong
 
 
-def _is_number(column: pa.Array) -> bool:
-    kind = column.type
-    return pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
-
-
 def _rejected(
     name: str, row: int, arrays: dict[str, pa.Array], typed: dict[str, tuple[Any, Mask]], model: PushedModel
 ) -> Rejected:
-    details = list(_details(row, arrays, typed, model))
+    expected = {"string": "a day YYYY-MM-DD", "float32": "a number", "int64": "a whole number"}
+    details = (
+        f"'{feature.name}': {expected[feature.dtype]} is expected, "
+        f"{str(arrays[feature.name][row].as_py())[:40]!r} was found"
+        for feature in model.inputs
+        if typed[feature.name][1][row]
+    )
     return Rejected(name, "mistyped_value", "; ".join(details)[:_SHOWN])
-
-
-def _details(
-    row: int, arrays: dict[str, pa.Array], typed: dict[str, tuple[Any, Mask]], model: PushedModel
-) -> Iterator[str]:
-    for feature in model.inputs:
-        if typed[feature.name][1][row]:
-            expected = {"string": "a day YYYY-MM-DD", "float32": "a number", "int64": "a whole number"}[feature.dtype]
-            yield f"'{feature.name}': {expected} is expected, {str(arrays[feature.name][row].as_py())[:40]!r} was found"

@@ -20,12 +20,21 @@ def plain_size(encoded: bytes) -> tuple[int, int] | None:
     Others are animated, turned by EXIF, in other colours than grey and RGB or YCbCr, or broken in their header.
     """
     if encoded.startswith(_PNG):
-        end = encoded.find(b"IDAT")
-        if len(encoded) < 24 or any(encoded.find(name, 24, end) >= 0 for name in _ANIMATED_OR_TURNED):
-            return None
-        width, height = struct.unpack_from(">II", encoded, 16)
-        return width, height
+        return _of_png(encoded)
     return _of_jpeg(encoded) if encoded.startswith(_JPEG) else None
+
+
+def _of_png(encoded: bytes) -> tuple[int, int] | None:
+    if len(encoded) < 24:
+        return None
+    width, height = struct.unpack_from(">II", encoded, 16)
+    at = 33  # behind the header
+    while at + 8 <= len(encoded):  # to the end, for EXIF may stand behind the pixels
+        size, name = struct.unpack_from(">I4s", encoded, at)
+        if name in _ANIMATED_OR_TURNED:
+            return None
+        at += 12 + int(size)
+    return width, height
 
 
 def _of_jpeg(encoded: bytes) -> tuple[int, int] | None:

@@ -14,6 +14,7 @@ import pyarrow as pa
 from google.protobuf.message import DecodeError
 from PIL import Image, ImageOps, UnidentifiedImageError
 
+from trainyard.contract.batches import batched
 from trainyard.contract.pictures import BROKEN, FORMATS, KEPT_MODES, ORIENTATION
 from trainyard.spec.recipe import Data
 from trainyard.steps.predict.reading.batches import InputBatch, Items, Rejected
@@ -55,19 +56,8 @@ def read_all(sources: Iterable[InputFiles], channels: int) -> Items:
 
 def batches(pictures: Iterable[_Picture]) -> Items:
     """Yield pictures in batches, and those that are set aside."""
-    pending: list[tuple[str, bytes]] = []
-    pending_bytes = 0
-    for picture in pictures:
-        if isinstance(picture, Rejected):
-            yield picture
-            continue
-        if pending and (len(pending) == PICTURES or pending_bytes + len(picture[1]) > _BATCH_BYTES):
-            yield _batch(pending)
-            pending, pending_bytes = [], 0
-        pending.append(picture)
-        pending_bytes += len(picture[1])
-    if pending:
-        yield _batch(pending)
+    for batch in batched(pictures, tuple, lambda picture: len(picture[1]), PICTURES, _BATCH_BYTES):
+        yield _batch(batch) if isinstance(batch, list) else batch
 
 
 def checked(key: str, encoded: bytes, channels: int) -> _Picture:
@@ -106,15 +96,12 @@ def _of_files(source: InputFiles, channels: int) -> Iterator[_Picture]:
     with ThreadPoolExecutor(_READERS) as readers:
         waiting: deque[Future[list[_Picture]]] = deque()
         for start in range(0, len(source.files), _FILES):
-            waiting.append(readers.submit(_read_all, source, source.files[start : start + _FILES], channels))
+            files = source.files[start : start + _FILES]
+            waiting.append(readers.submit(lambda files: [_read(source, file, channels) for file in files], files))
             if len(waiting) == _AHEAD:
                 yield from waiting.popleft().result()
         while waiting:
             yield from waiting.popleft().result()
-
-
-def _read_all(source: InputFiles, files: list[SourceFile], channels: int) -> list[_Picture]:
-    return [_read(source, file, channels) for file in files]
 
 
 def _read(source: InputFiles, file: SourceFile, channels: int) -> _Picture:
@@ -162,7 +149,7 @@ def _image_of(record: bytes) -> bytes | str:
 
 def _is_plain(image: Image.Image) -> bool:
     as_stored = image.mode in KEPT_MODES.get(image.format or "", ()) and getattr(image, "n_frames", 1) == 1
-    return as_stored and (image.format == "PNG" or image.getexif().get(ORIENTATION, 1) == 1)
+    return as_stored and image.getexif().get(ORIENTATION, 1) == 1
 
 
 def _as_png(image: Image.Image, channels: int) -> bytes:

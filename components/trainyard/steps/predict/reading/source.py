@@ -37,11 +37,7 @@ class InputFiles:
 
     def open(self, file: SourceFile) -> IO[bytes]:
         """Return the file's bytes, gunzipped if its name ends in .gz."""
-        return open_file(self.name(file))
-
-    def name(self, file: SourceFile) -> str:
-        """Return the path or URI of the file."""
-        return self.path_of(file.name)
+        return open_file(self.path_of(file.name))
 
     def path_of(self, name: str) -> str:
         """Return the path or URI of what is called `name` below the root."""

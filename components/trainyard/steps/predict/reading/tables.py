@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import parquet
 
+from trainyard.contract.batches import batched
 from trainyard.errors import DataError
 from trainyard.quality.source import SourceFiles
 from trainyard.quality.tables.table import Ragged, read_table
@@ -89,7 +90,7 @@ def _parquet(source: InputFiles, file: SourceFile, model: PushedModel, key: str 
     required = {key, *(feature.name for feature in model.inputs)}
     done = 0
     try:
-        with seekable_file(source.name(file)) as path, parquet.ParquetFile(path) as opened:
+        with seekable_file(source.path_of(file.name)) as path, parquet.ParquetFile(path) as opened:
             names = opened.schema_arrow.names
             require_columns(names, model, key, file.name)  # before the others are left out
             for columns in opened.iter_batches(ROWS, columns=[name for name in names if name in required]):
@@ -104,11 +105,9 @@ def _tfrecord(source: InputFiles, file: SourceFile, model: PushedModel, key: str
 
     decoder = ExamplesToRecordBatchDecoder()
     forms = {feature.name: _form(feature) for feature in model.inputs} | ({key: "text"} if key else {})
-    for group in _groups(numbered_records(source, file)):
-        rejected = [item for item in group if isinstance(item, Rejected)]
-        yield from rejected
-        records = [item for item in group if not isinstance(item, Rejected)]
-        yield from _decoded(decoder, records, file, forms)
+    records = numbered_records(source, file)
+    for group in batched(records, tuple, lambda record: len(record[1]), ROWS, _GROUP_BYTES):
+        yield from _decoded(decoder, group, file, forms) if isinstance(group, list) else [group]
 
 
 def _form(of: RawInput) -> _Form:
@@ -132,26 +131,10 @@ def numbered_records(source: InputFiles, file: SourceFile) -> Iterator[tuple[int
         yield Rejected(f"{file.name}:{number + 1}", "unreadable_file", str(error))
 
 
-def _groups(records: Iterator[tuple[int, bytes] | Rejected]) -> Iterator[list[tuple[int, bytes] | Rejected]]:
-    """Yield the records in groups of at most `ROWS`, and of one or about `_GROUP_BYTES`."""
-    group: list[tuple[int, bytes] | Rejected] = []
-    size = 0
-    for record in records:
-        group.append(record)
-        size += 0 if isinstance(record, Rejected) else len(record[1])
-        if len(group) == ROWS or size > _GROUP_BYTES:
-            yield group
-            group, size = [], 0
-    if group:
-        yield group
-
-
 def _decoded(
     decoder: Any, records: list[tuple[int, bytes]], file: SourceFile, forms: dict[str, _Form]
 ) -> Iterator[_Block | Rejected]:
     """Yield the records as columns; one that is no tf.Example, or has several values that may not, is set aside."""
-    if not records:
-        return
     try:
         decoded = decoder.DecodeBatch([record for _, record in records])
         columns = {name: _column(decoded, name, form) for name, form in forms.items()}

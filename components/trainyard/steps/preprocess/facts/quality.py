@@ -93,21 +93,10 @@ def warnings(collected: Collected) -> list[str]:
     return warnings
 
 
-def mean_weight(collected: Collected, weight: str | None) -> float | None:
-    """Return the mean of the column `weight` over the training split, None if there is none."""
-    return None if weight is None else float(collected.splits["train"].statistics[weight]["mean"])
-
-
 def fingerprint(collected: Collected) -> str:
     """Return the SHA-256 that stands for all examples and labels, in whatever files and order they come."""
     digests = [f"{split} {collected.splits[split].examples} {collected.splits[split].digests}" for split in SPLITS]
     return hashlib.sha256("\n".join(digests).encode()).hexdigest()
-
-
-def write_quarantine(collected: Collected, folder: Path) -> None:
-    """Write quarantine.jsonl, one bad record a line in the order of their names."""
-    lines = [item.model_dump_json() + "\n" for item in collected.bad]
-    (folder / "quarantine.jsonl").write_text("".join(lines), encoding="utf-8")
 
 
 def write_statistics(collected: Collected, folder: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -13,62 +12,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from trainyard.contract.document import Part
-from trainyard.contract.statistics.histogram import Histogram
-from trainyard.quality.tables import bins
+from trainyard.quality.tables.bins import Numbers
 from trainyard.steps.preprocess.readers.records import LABELS_APART
 
 _DISTINCT = 10_000  # chosen: values a feature whose counts are kept exactly
 _TOP = 20
-_BINS, _DRAWN = 256, 64  # chosen: bins of a histogram while counting, and in the document
-
-
-@dataclass
-class Numbers:
-    """Mean and spread. Source: Chan, Golub, LeVeque (1979), the pairwise update of the sum of squares."""
-
-    count: int = 0
-    missing: int = 0
-    mean: float = 0.0
-    squares: float = 0.0
-    low: float = math.inf
-    high: float = -math.inf
-    histogram: Histogram | None = None
-
-    @classmethod
-    def of(cls, values: np.ndarray) -> Numbers:
-        """Return those of `values` (n,), NaN counted as missing."""
-        known = values[~np.isnan(values)]
-        missing = len(values) - len(known)
-        if not len(known):
-            return cls(missing=missing)
-        with np.errstate(over="ignore", invalid="ignore"):  # values of 1e300 have a spread that float64 does not hold
-            mean = float(known.mean())
-            squares = float(np.square(known - mean).sum())
-        low, high = float(known.min()), float(known.max())
-        return cls(len(known), missing, mean, squares, low, high, bins.counted(known, _BINS))
-
-    def merge(self, other: Numbers) -> None:
-        """Count all that `other` counted."""
-        self.missing += other.missing
-        if other.count:
-            count = self.count + other.count
-            delta = other.mean - self.mean
-            self.mean += delta * other.count / count
-            self.squares += other.squares + delta * delta * self.count * other.count / count
-            self.count = count
-            self.low, self.high = min(self.low, other.low), max(self.high, other.high)
-            if self.histogram is None or other.histogram is None:
-                self.histogram = self.histogram or other.histogram
-            else:
-                self.histogram = bins.merged(self.histogram, other.histogram, _BINS)
-
-    def document(self) -> dict[str, Any]:
-        """Return the statistics to six digits: the rest depends on the order of the additions."""
-        std = math.sqrt(self.squares / self.count) if self.count else None
-        values = {"mean": self.mean, "std": std, "min": self.low, "max": self.high} if self.count else {}
-        rounded = {name: float(f"{value:.6g}") for name, value in values.items() if value is not None}
-        drawn = {"histogram": self.histogram.limited(_DRAWN).model_dump()} if self.histogram else {}
-        return {"count": self.count, "missing": self.missing, **rounded, **drawn}
+_BINS = 256  # of a histogram while counting; chosen
 
 
 @dataclass
@@ -139,14 +88,14 @@ class Summary:
         summary = cls(examples=len(rows))
         if targets:
             numbers = np.array([[float(part) for part in label] for label in labels_apart(rows["label"])])
-            summary.numbers = {name: Numbers.of(numbers[:, index]) for index, name in enumerate(targets)}
+            summary.numbers = {name: Numbers.of(numbers[:, index], _BINS) for index, name in enumerate(targets)}
         else:
             for label, count in _counts(rows["label"]).items():
                 summary.labels.update(dict.fromkeys(_apart(label), count))
         for column in rows.schema:
             kind, _, name = column.name.partition("/")
             if kind in ("raw", "measure") and pa.types.is_floating(column.type):
-                summary.numbers[name] = Numbers.of(rows[column.name].to_numpy(zero_copy_only=False))
+                summary.numbers[name] = Numbers.of(rows[column.name].to_numpy(zero_copy_only=False), _BINS)
             elif kind in ("raw", "measure") and pa.types.is_string(column.type):
                 summary.texts[name] = Texts.of(rows[column.name])
         if "measure/height" in rows.schema.names and len(rows):
@@ -162,7 +111,7 @@ class Summary:
         self.digests = f"{(int(self.digests, 16) + int(other.digests, 16)) % 2**256:x}"
         self.first = min(filter(None, (self.first, other.first)), default=None)
         for name, numbers in other.numbers.items():
-            self.numbers.setdefault(name, Numbers()).merge(numbers)
+            self.numbers.setdefault(name, Numbers()).merge(numbers, _BINS)
         for name, texts in other.texts.items():
             self.texts.setdefault(name, Texts()).merge(texts)
 

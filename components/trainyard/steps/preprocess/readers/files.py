@@ -85,26 +85,27 @@ class Official:
 class Files:
     """The files of a source: absolute paths in order, all below `root`; in a window of days, below a root a day.
 
-    states: what changes whenever the content of the path at the same place does; sizes: its bytes. bad: the
-    images that must not be opened, and why. ignored: the names of other files, which are not read. official: of
-    `data.split` by folder.
+    states: by path, what changes whenever its content does, and its bytes. bad: the images that must not be opened,
+    and why. ignored: the names of other files, which are not read. official: of `data.split` by folder.
     """
 
     root: str
-    paths: list[str]
-    states: list[str] = field(default_factory=list)
-    sizes: list[int] = field(default_factory=list)
+    states: dict[str, tuple[str, int]]
     roots: tuple[str, ...] = ()
     window: Window | None = None
     bad: tuple[Quarantined, ...] = ()
     ignored: tuple[str, ...] = ()
+    official: Official | None = None
+
+    @property
+    def paths(self) -> list[str]:
+        """The paths of the files."""
+        return list(self.states)
 
     @property
     def bytes(self) -> int:
         """Of all files together."""
-        return sum(self.sizes)
-
-    official: Official | None = None
+        return sum(size for _, size in self.states.values())
 
     def name(self, path: str) -> str:
         """Return `path` as seen from the root."""
@@ -147,16 +148,10 @@ def _in_window(data: Data, day: str) -> Files:
     root = (data.path or "").partition("%")[0].rpartition("/")[0]
     filled = [files for files in by_day.values() if files.paths or files.bad]
     bad = [item.model_copy(update={"source": _from(root, day, item.source)}) for day in filled for item in day.bad]
-    about = {
-        path: (state, size)
-        for files in filled
-        for path, state, size in zip(files.paths, files.states, files.sizes, strict=True)
-    }
+    states = {path: state for files in filled for path, state in files.states.items()}
     return Files(
         root,
-        sorted(about),
-        [about[path][0] for path in sorted(about)],
-        [about[path][1] for path in sorted(about)],
+        dict(sorted(states.items())),
         roots=tuple(dict.fromkeys(files.root for files in filled)),
         window=days,
         bad=tuple({item.source: item for item in bad}.values()),
@@ -173,15 +168,16 @@ def _listed(data: Data, path: str) -> Files:
     chosen = [file for file in source.files if not source.is_folder or _is_wanted(file.name, data)]
     bad = [file for file in (_limited(file, data) for file in chosen) if file.reason]
     if bad and data.format != "image_folder":
-        raise DataError(_refusal(path, bad))
+        shown = listed([f"{file.name} ({file.detail})" for file in bad], _SHOWN, "; ")
+        raise DataError(
+            f"data.path: {path}: files cannot be read: {shown}. Each may hold many examples. Repair or remove them."
+        )
     names = {file.name for file in bad}
     ignored = {file.name for file in source.files} - {file.name for file in chosen}
     good = [file for file in chosen if file.name not in names]
     return Files(
         source.root,
-        [f"{source.root.rstrip('/')}/{file.name}" for file in good],
-        [f"{file.bytes} {file.state}" for file in good],
-        [file.bytes for file in good],
+        {f"{source.root.rstrip('/')}/{file.name}": (f"{file.bytes} {file.state}", file.bytes) for file in good},
         bad=tuple(Quarantined(source=file.name, reason=file.reason, detail=file.detail) for file in bad),
         ignored=tuple(sorted(name for name in ignored if not _describes(name, data))),
     )
@@ -212,11 +208,6 @@ def _limited(file: SourceFile, data: Data) -> SourceFile:
     return replace(file, reason=error.reason, detail=error.detail)
 
 
-def _refusal(path: str, bad: list[SourceFile]) -> str:
-    shown = listed([f"{file.name} ({file.detail})" for file in bad], _SHOWN, "; ")
-    return f"data.path: {path}: files cannot be read: {shown}. Each may hold many examples. Repair or remove them."
-
-
 def image_limit(data: Data) -> int:
     """Return the most bytes that an encoded image may have: those of as many pixels as the recipe allows."""
     return data.max_image_pixels * _BYTES_PER_PIXEL + _SLACK
@@ -240,7 +231,7 @@ def read_at_most(stream: IO[bytes], limit: int) -> bytes | None:
 def read_text(path: str, limit: int = 64 << 20) -> str | None:
     """Return the text of the file at `path`, or None if there is none. Raises `DataError` if it is no such text."""
     try:
-        if is_bucket(path) and not bucket_source.list_objects(path).objects:
+        if is_bucket(path) and not bucket_source.list_objects(path)[1]:
             return None
         with open_file(path) as stream:
             content = read_at_most(stream, limit)

@@ -34,15 +34,11 @@ def with_official(files: Files, data: Data) -> Files:
     sides, as far as it can be known without reading pictures.
     """
     official, others = _splits(files, data)
-    names = {path: files.name(path) for path in files.paths}
-    indices = [index for index, path in enumerate(files.paths) if official.split(names[path])]
     bad = tuple(item for item in files.bad if official.split(item.source))
     ignored = {name for name in others if name not in (_LIST, _KAGGLE, _KIT)}
     files = replace(
         files,
-        paths=[files.paths[index] for index in indices],
-        states=[files.states[index] for index in indices],
-        sizes=[files.sizes[index] for index in indices],
+        states={path: state for path, state in files.states.items() if official.split(files.name(path))},
         bad=bad,
         ignored=tuple(sorted({*files.ignored, *ignored})),
         official=official,

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 import pyarrow as pa
 
+from trainyard.contract.batches import batched
 from trainyard.spec.recipe import Data
 from trainyard.spec.tables.columns import Category, Date, Numeric, Text
 
@@ -111,17 +112,9 @@ def record_batch(records: Sequence[Record], data: Data) -> pa.RecordBatch:
 
 def in_batches(items: Iterable[Record | _Other], data: Data) -> Iterator[pa.RecordBatch | _Other]:
     """Yield the records of `items` in batches, and what is no record as it comes."""
-    pending: list[Record] = []
-    pending_bytes = 0
-    for item in items:
-        if not isinstance(item, Record):
-            yield item
-            continue
-        size = sum(len(value) if isinstance(value, str | bytes) else 8 for value in item.raw.values())
-        if pending and (len(pending) == MOST_ROWS or pending_bytes + size > MOST_BYTES):
-            yield record_batch(pending, data)
-            pending, pending_bytes = [], 0
-        pending.append(item)
-        pending_bytes += size
-    if pending:
-        yield record_batch(pending, data)
+    for batch in batched(items, Record, _bytes, MOST_ROWS, MOST_BYTES):
+        yield record_batch(batch, data) if isinstance(batch, list) else batch
+
+
+def _bytes(record: Record) -> int:
+    return sum(len(value) if isinstance(value, str | bytes) else 8 for value in record.raw.values())

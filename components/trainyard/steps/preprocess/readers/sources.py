@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import IO, TypeVar
 
@@ -35,16 +35,10 @@ from trainyard.steps.preprocess.readers.tf_examples import read_tf_batches
 from trainyard.steps.preprocess.readers.tfds import Dataset
 from trainyard.storage import tar
 from trainyard.storage.buckets import bucket_source
+from trainyard.storage.source_stream import unreadable
 from trainyard.storage.tar import as_folder, is_archive
 
 _Item = TypeVar("_Item")
-
-
-@dataclass(frozen=True)
-class Fatal:
-    """A file is wrong as a whole: the sentence that the run ends with."""
-
-    sentence: str
 
 
 class Reader:
@@ -52,10 +46,12 @@ class Reader:
 
     def __init__(self, recipe: Recipe, files: Files, dataset: Dataset | None) -> None:
         self._recipe = recipe
-        self._root = replace(files, paths=[], states=[], sizes=[], bad=(), ignored=())
+        self._root = replace(files, states={}, bad=(), ignored=())
         self._dataset = dataset
 
-    def read(self, paths: Sequence[str], piece: FilePiece = WHOLE) -> Iterator[pa.RecordBatch | Quarantined | Fatal]:
+    def read(
+        self, paths: Sequence[str], piece: FilePiece = WHOLE
+    ) -> Iterator[pa.RecordBatch | Quarantined | BadSource]:
         """Yield what the files at `paths` hold; of a table its `piece`.
 
         Raises `TransientError` if a bucket does not answer any more.
@@ -65,26 +61,26 @@ class Reader:
             progress.count("records", len(item) if isinstance(item, pa.RecordBatch) else 1)
             yield item
 
-    def _images(self, paths: Sequence[str], piece: FilePiece) -> Iterator[pa.RecordBatch | Quarantined | Fatal]:
+    def _images(self, paths: Sequence[str], piece: FilePiece) -> Iterator[pa.RecordBatch | Quarantined | BadSource]:
         read = {path: partial(self._archive, piece) if is_archive(path) else self._image for path in paths}
         items = (item for path in paths for item in self._guarded(path, read[path], counts=piece.end is None))
         return in_batches(items, self._recipe.data)
 
-    def _files(self, paths: Sequence[str], piece: FilePiece) -> Iterator[pa.RecordBatch | Quarantined | Fatal]:
+    def _files(self, paths: Sequence[str], piece: FilePiece) -> Iterator[pa.RecordBatch | Quarantined | BadSource]:
         for path in paths:
             yield from self._guarded(path, partial(self._rows, piece), counts=piece.end is None)
 
     def _guarded(
         self, path: str, read: Callable[[str, str], Iterator[_Item]], counts: bool = True
-    ) -> Iterator[_Item | Fatal]:
+    ) -> Iterator[_Item | BadSource]:
         name = self._root.name(path)
         try:
             with bucket_source.source_errors(path):
                 yield from read(path, name)
         except (BadSource, DataError) as error:
-            yield Fatal(str(error))
+            yield BadSource(str(error))
         except (OSError, EOFError, zlib.error, gzip.BadGzipFile) as error:
-            yield Fatal(f"{name}: cannot be read ({error}). Check its permissions, or copy it again from its origin.")
+            yield BadSource(str(unreadable(name, error)))
         if counts:
             progress.count("files")
 

@@ -6,8 +6,8 @@ import gzip
 import zlib
 from typing import IO
 
-from trainyard.errors import DataError
 from trainyard.steps.preprocess.readers.files import PIECE_BYTES, WHOLE, FilePiece, open_file
+from trainyard.storage.source_stream import unreadable
 from trainyard.storage.tar import BLOCK, Member, as_folder, inside, is_archive, members, no_archive
 from trainyard.uris import is_bucket
 
@@ -49,9 +49,7 @@ def names(path: str) -> list[str]:
         with open_file(path) as stream:
             good = [member.name for member in members(stream) if not member.reason]
     except (OSError, EOFError, zlib.error) as error:
-        raise DataError(
-            f"data.path: {path}: cannot be read ({error}). Check its permissions, or copy it again from its origin."
-        ) from error
+        raise unreadable(f"data.path: {path}", error) from error
     return [f"{as_folder(name)}/" if is_archive(name) else name for name in good]
 
 

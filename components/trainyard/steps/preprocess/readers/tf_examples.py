@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import IO
 
 import numpy as np
 import pyarrow as pa
@@ -13,15 +14,16 @@ from google.protobuf.message import DecodeError
 from tfx_bsl.coders.example_coder import ExamplesToRecordBatchDecoder
 
 from trainyard.contract.artifacts.preprocess import Quarantined
+from trainyard.contract.batches import batched
 from trainyard.quality.tables.cells import number_texts
-from trainyard.spec.recipe import Data, Recipe
-from trainyard.steps.preprocess.readers.files import image_limit, open_file
+from trainyard.spec.recipe import Recipe
+from trainyard.steps.preprocess.readers.files import image_limit, open_file, too_many_bytes
 from trainyard.steps.preprocess.readers.images import image_record
 from trainyard.steps.preprocess.readers.records import MOST_ROWS, BadRecord, BadSource, Record, in_batches
 from trainyard.steps.preprocess.readers.tables.columns import ColumnJudge, Mask
 from trainyard.steps.preprocess.readers.tables.rows import check_row, typed_label
 from trainyard.steps.preprocess.readers.tfds import Dataset
-from trainyard.steps.preprocess.readers.tfrecord import read_records
+from trainyard.storage import tfrecord
 
 _MAX_COLUMNS = 16 << 20  # bytes of an example without its image; chosen
 _GROUP_BYTES = 4 << 20  # judged at once; chosen
@@ -42,7 +44,7 @@ def read_tf_batches(
         yield from in_batches(_items(examples, recipe, dataset), recipe.data)
     else:
         judge = _Judge(recipe, dataset)
-        for group in _grouped(examples):
+        for group in batched(examples, _Example, _bytes, MOST_ROWS, _GROUP_BYTES):
             yield from judge.items(group)
 
 
@@ -58,10 +60,9 @@ class _Example:
 
 
 def _examples(path: str, name: str, recipe: Recipe, dataset: Dataset | None) -> Iterator[_Example]:
-    number = 0
+    limit, number = _MAX_COLUMNS + (image_limit(recipe.data) if recipe.data.is_image else 0), 0
     with open_file(path) as stream:
-        for serialized in read_records(stream, name, _limit(recipe.data)):
-            number += 1
+        for number, serialized in enumerate(read_records(stream, name, limit), 1):
             yield _Example(f"{name}:{number}", serialized)
     if dataset is not None and number != dataset.records[name]:
         raise BadSource(
@@ -69,19 +70,20 @@ def _examples(path: str, name: str, recipe: Recipe, dataset: Dataset | None) -> 
         )
 
 
-def _grouped(examples: Iterable[_Example]) -> Iterator[list[_Example]]:
-    """Yield the examples in groups of at most `MOST_ROWS`, and of one or `_GROUP_BYTES`."""
-    group: list[_Example] = []
-    group_bytes = 0
-    for example in examples:
-        size = 0 if isinstance(example.serialized, BadRecord) else len(example.serialized)
-        if group and (len(group) == MOST_ROWS or group_bytes + size > _GROUP_BYTES):
-            yield group
-            group, group_bytes = [], 0
-        group.append(example)
-        group_bytes += size
-    if group:
-        yield group
+def read_records(stream: IO[bytes], name: str, limit: int) -> Iterator[bytes | BadRecord]:
+    """Yield the records of one TFRecord file, and for one of more than `limit` bytes, passed over, why it is not read.
+
+    Raises `BadSource` that names file and record if a checksum differs, those of what is passed over included.
+    """
+    try:
+        for record in tfrecord.read_records(stream, limit):
+            yield too_many_bytes(record, limit) if isinstance(record, int) else record
+    except tfrecord.DamagedRecord as error:
+        raise BadSource(f"{name}: {error}") from error
+
+
+def _bytes(example: _Example) -> int:
+    return 0 if isinstance(example.serialized, BadRecord) else len(example.serialized)
 
 
 class _Judge:
@@ -123,7 +125,7 @@ class _Judge:
         decoded = self._decoder.DecodeBatch(serialized)
         odd = np.zeros(len(serialized), np.bool_)
         texts = {}
-        for name in _wanted(self._recipe):
+        for name in self._recipe.data.columns:
             texts[name], several = _column_texts(decoded, name, self._recipe.data.separators.get(name))
             odd |= several
         label = self._recipe.data.label
@@ -186,10 +188,6 @@ def _item(example: _Example, recipe: Recipe, dataset: Dataset | None) -> Record 
         return Quarantined(source=example.source, reason=error.reason, detail=error.detail)
 
 
-def _limit(data: Data) -> int:
-    return image_limit(data) + _MAX_COLUMNS if data.is_image else _MAX_COLUMNS
-
-
 def _record(serialized: bytes, source: str, recipe: Recipe, dataset: Dataset | None) -> Record | None:
     try:
         features = tf.train.Example.FromString(serialized).features.feature
@@ -197,7 +195,8 @@ def _record(serialized: bytes, source: str, recipe: Recipe, dataset: Dataset | N
         raise BadRecord("not_an_example", f"{len(serialized)} bytes are no tf.Example") from error
     separators = recipe.data.separators
     columns = {
-        name: _text(features[name], name, separators.get(name)) if name in features else "" for name in _wanted(recipe)
+        name: _text(features[name], name, separators.get(name)) if name in features else ""
+        for name in recipe.data.columns
     }
     name = recipe.data.label
     if name in columns:
@@ -207,10 +206,6 @@ def _record(serialized: bytes, source: str, recipe: Recipe, dataset: Dataset | N
     label = typed_label(columns[name], name, recipe.data, recipe.task)
     encoded = _image(features, (dataset.image,) if dataset and dataset.image else _IMAGE_NAMES)
     return image_record(encoded, label, source, recipe.data)
-
-
-def _wanted(recipe: Recipe) -> list[str]:
-    return recipe.data.columns
 
 
 def _label_name(label: str, name: str, dataset: Dataset | None) -> str:

@@ -62,9 +62,7 @@ def _without_label(columns: Columns, outputs: Tensors, where: str) -> Tensors:
 
 def _number(value: object, where: str) -> tf.Tensor:
     if isinstance(value, tf.Tensor) and value.shape.rank and value.shape[1:].is_fully_defined():
-        if value.dtype.is_floating:
-            return tf.cast(value, tf.float32)
-        if value.dtype == tf.bool:
+        if value.dtype.is_floating or value.dtype == tf.bool:
             return tf.cast(value, tf.float32)
         if value.dtype.is_integer:
             return tf.cast(value, tf.int64)

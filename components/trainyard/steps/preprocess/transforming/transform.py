@@ -238,7 +238,8 @@ class _WriteShard:
         }
         columns: dict[str, Column] = {}
         if self._transform:
-            transformed = self._transform({name: _tensor(values) for name, values in raw.items()})
+            inputs = {name: tf.constant(values.to_numpy(zero_copy_only=False)) for name, values in raw.items()}
+            transformed = self._transform(inputs)
             columns |= {name: tensor.numpy() for name, tensor in transformed.items()}
         columns |= {f"raw/{name}": as_column(values) for name, values in raw.items()}
         columns["label"] = self._labels(batch["label"])
@@ -259,7 +260,3 @@ class _WriteShard:
         for row, classes in enumerate(texts):
             has[row, [self._label_ids[name] for name in classes]] = 1
         return has
-
-
-def _tensor(values: pa.Array) -> tf.Tensor:
-    return tf.constant(values.to_numpy(zero_copy_only=False))

@@ -143,10 +143,9 @@ def engine_name() -> EngineName:
     name = os.environ.get(ENGINE_VARIABLE) or "tensorflow"
     if name == "jax" and find_spec("jax") is None:
         raise ConfigurationError(f"{ENGINE_VARIABLE}: JAX is not installed here. Name the image jax, or leave it out.")
-    for known_name in get_args(EngineName):
-        if name == known_name:
-            return cast(EngineName, known_name)
-    raise ConfigurationError(f"{ENGINE_VARIABLE}: no engine '{name}'. Known: {', '.join(get_args(EngineName))}.")
+    if name not in get_args(EngineName):
+        raise ConfigurationError(f"{ENGINE_VARIABLE}: no engine '{name}'. Known: {', '.join(get_args(EngineName))}.")
+    return cast(EngineName, name)
 
 
 def prepare() -> list[str]:

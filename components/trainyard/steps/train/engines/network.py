@@ -24,9 +24,8 @@ def network(recipe: Recipe, document: Examples, targets: Moments, precision: str
     targets: mean and standard deviation of the training targets; a regression starts there, so that the network itself
     learns numbers of about 1. Raises `ConfigurationError` if the recipe's build_model does not keep the convention.
     """
-    outputs = document.outputs
     with precision_policy(precision):
-        model = _build_model(recipe, document, outputs)
+        model = _build_model(recipe, document)
         if document.task == "regression":
             mean, deviation = targets
             scaled = keras.layers.Rescaling(deviation, offset=mean, dtype="float32", name="target_unit")(model.output)
@@ -66,9 +65,9 @@ def target_moments(labels: np.ndarray) -> Moments:
     return mean.tolist(), np.where(deviation > 0, deviation, 1.0).tolist()
 
 
-def _build_model(recipe: Recipe, document: Examples, outputs: int) -> keras.Model:
+def _build_model(recipe: Recipe, document: Examples) -> keras.Model:
     if recipe.model.name is not None or recipe.module is None:
-        model = build(recipe.model, document.features, outputs, recipe.seed)
+        model = build(recipe.model, document.features, document.outputs, recipe.seed)
         train = recipe.train
         steps = train.epochs * math.ceil(document.splits["train"].examples / train.batch_size)
         limit_batch_norm_momentum(model, steps * train.accumulation_steps)
@@ -80,20 +79,20 @@ def _build_model(recipe: Recipe, document: Examples, outputs: int) -> keras.Mode
             "Write build_model(features, outputs) -> keras.Model, or set model.name."
         )
     keras.utils.set_random_seed(recipe.seed)
-    own: keras.Model = build_model(document.features, outputs)
-    _check(recipe.module, own, document, outputs)
+    own: keras.Model = build_model(document.features, document.outputs)
+    _check(recipe.module, own, document)
     return own
 
 
-def _check(module: str, model: keras.Model, document: Examples, outputs: int) -> None:
+def _check(module: str, model: keras.Model, document: Examples) -> None:
     names = sorted(feature.name for feature in document.features)
     if not isinstance(model, keras.Model) or not isinstance(model.input, dict):
         raise ConfigurationError(
             f"{module}: build_model returned {type(model).__name__}. "
             f"Return a functional keras.Model whose inputs are a dict of {', '.join(names)}."
         )
-    if sorted(model.input) != names or list(model.output.shape) != [None, outputs]:
+    if sorted(model.input) != names or list(model.output.shape) != [None, document.outputs]:
         raise ConfigurationError(
             f"{module}: build_model's model maps {', '.join(sorted(model.input))} to {tuple(model.output.shape)}. "
-            f"It must map {', '.join(names)} to (None, {outputs})."
+            f"It must map {', '.join(names)} to (None, {document.outputs})."
         )

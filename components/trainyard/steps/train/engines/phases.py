@@ -45,14 +45,9 @@ class Phases:
         self.current = phases[0]
         self._phases = phases
 
-    def enter(self, step: int) -> int:
-        """Make the phase of the step number `step` the current one, as which what is traced now is; return its number.
-
-        The model's layers look at it only while they are traced.
-        """
-        number = self.number(step)
-        self.current = self._phases[number]
-        return number
+    def enter(self, step: int) -> None:
+        """Make the phase of the step number `step` the current one: the model's layers look at it while traced."""
+        self.current = self.at(step)
 
     def at(self, step: int) -> Phase:
         """Return the phase that the step number `step` is in."""

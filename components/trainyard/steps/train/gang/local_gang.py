@@ -18,11 +18,11 @@ from pathlib import Path
 
 from trainyard import events
 from trainyard.child_process import end_programs, start_program
-from trainyard.errors import ExitCode, Preempted, TrainyardError, TransientError, from_code
+from trainyard.errors import ExitCode, Preempted, TrainyardError, TransientError, failure_fields, from_code
 from trainyard.signals import on_sigterm
 from trainyard.spec import plain_yaml
 from trainyard.spec.recipe import Recipe
-from trainyard.steps.train.input.service.input_process import InputProcess
+from trainyard.steps.train.input.service.worker import InputProcess
 from trainyard.steps.train.peers import handshake, settings
 from trainyard.storage import storage
 
@@ -65,7 +65,8 @@ class _LocalGang:
     def train(self) -> None:
         environment = self._environment()
         with ExitStack() as stack:
-            stack.callback(self._end_input)
+            inputs = self._input_processes  # those that it holds at the end
+            stack.callback(lambda: end_programs([process.program for process in inputs.values()], _GRACE_SECONDS))
             stack.callback(lambda: end_programs(self._processes.values(), _GRACE_SECONDS))
             stack.enter_context(on_sigterm(self._stop))
             for number in range(self.input_workers):
@@ -124,9 +125,6 @@ class _LocalGang:
             time.sleep(0.05)
         return codes
 
-    def _end_input(self) -> None:
-        end_programs([process.program for process in self._input_processes.values()], _GRACE_SECONDS)
-
     def _keep_input(self, environment: dict[str, str]) -> None:
         """Start input workers again that were killed or frozen; end the training if one fails for good."""
         for number, process in list(self._input_processes.items()):
@@ -139,8 +137,8 @@ class _LocalGang:
                 self._start_input(number, environment)
                 continue
             del self._input_processes[number]
-            text = f"train: input worker {number} {process.describe_end()}. Run the same command again."
-            self.failure = self.failure or events.Failure(int(ExitCode.TRANSIENT), text, TransientError.__name__)
+            lost = TransientError(f"train: input worker {number} {process.describe_end()}. Run the same command again.")
+            self.failure = self.failure or events.Failure(**failure_fields(lost))
             for supervisor in self._processes.values():
                 supervisor.terminate()
 
@@ -182,11 +180,6 @@ def _free_ports(workers: int) -> list[int]:
     ports: list[int] = []
     while len(ports) < workers:
         port = 20_000 + 10 * secrets.randbelow(1_000)
-        if (
-            handshake.is_free(port)
-            and handshake.is_free(port + 1)
-            and handshake.is_free(port + 2)
-            and port not in ports
-        ):
+        if port not in ports and all(handshake.is_free(port + more) for more in range(3)):
             ports.append(port)
     return ports

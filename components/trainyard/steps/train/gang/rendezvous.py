@@ -16,7 +16,9 @@ from dataclasses import dataclass, field
 from multiprocessing import connection
 
 from trainyard import events
-from trainyard.errors import CommandFailed, ExitCode
+from trainyard.contract.artifacts.train import Restart
+from trainyard.errors import CommandFailed, ExitCode, InfrastructureError, TransientError, failure_fields
+from trainyard.steps.train.loop.goodput import Past
 from trainyard.steps.train.peers import handshake
 from trainyard.steps.train.peers.messages import HEARTBEAT_SECONDS, SILENCE_SECONDS, Message, MessageStream, StallGuard
 
@@ -55,17 +57,13 @@ class Rendezvous:
     _generation: int = 0
     _running: bool = False
     _waiting_since: float = field(default_factory=time.monotonic)
-    _started: float = field(default_factory=time.monotonic)
-    _met_at: float = 0.0
-    _began_at: int | None = None
+    _past: Past = field(default_factory=Past)
     _beat_at: float = 0.0
     _step: int = 0
     _step_at_start: int = 0
     _starts_without_step: int = 0
     _oom_kills: int = 0
-    _last_break: tuple[str, int, float] | None = None
     _symptom_of: int = 0  # the generation whose break may have another cause than its reason, 0 for none
-    _restarts: list[Message] = field(default_factory=list)
     _failed: tuple[float, Message] | None = None
     _end: Message | None = None
 
@@ -127,10 +125,10 @@ class Rendezvous:
         if kind == "done":
             self._end = {"code": 0, "error": "", "message": ""}
         elif kind == "began":
-            self._began_at = _natural_number(message["began_at"])
+            self._past.began_at = _natural_number(message["began_at"])
         elif kind == "recovered":
-            self._restarts.append(dict(message["restart"]))
-            self._last_break = None
+            self._past.restarts.append(Restart.model_validate(message["restart"]))
+            self._past.last_break = None
         elif kind == "broke":
             self._handle_break(message)
 
@@ -156,24 +154,25 @@ class Rendezvous:
             self._stop(f"worker {worker} is lost: {reason}")
 
     def _handle_break(self, message: Message) -> None:
-        code, error, text = _natural_number(message["code"]), str(message["error"]), str(message["message"])
+        code, text = _natural_number(message["code"]), str(message["message"])
+        failure: Message = {"code": code, "error": str(message["error"]), "message": text}
         grace_seconds, cause = float(message.get("grace_seconds", 0.0)), bool(message.get("cause"))
-        if error == CommandFailed.__name__ and self.workers > 1:
+        if failure["error"] == CommandFailed.__name__ and self.workers > 1:
             # It may have failed because another worker is lost, which is known within the silence.
-            self._failed = self._failed or (time.monotonic(), {"code": code, "error": error, "message": text})
+            self._failed = self._failed or (time.monotonic(), failure)
             return
         if code in _FINAL_CODES:
-            self._end = {"code": code, "error": error, "message": text}
+            self._end = failure
             return
         if self._running:
             self._starts_without_step = self._starts_without_step + 1 if self._step <= self._step_at_start else 0
         self._oom_kills += bool(message.get("out_of_memory"))
         if self._oom_kills >= _MAX_OOM_KILLS:
             text = f"train: gave up after {self._oom_kills} out-of-memory kills. {text}"
-            self._end = {"code": int(ExitCode.INFRASTRUCTURE), "error": "InfrastructureError", "message": text}
+            self._end = failure_fields(InfrastructureError(text))
         elif self._starts_without_step >= _MAX_STARTS_WITHOUT_STEP:
             text = f"train: gave up after {self._starts_without_step} starts without a new step. {text}"
-            self._end = {"code": int(ExitCode.TRANSIENT), "error": "TransientError", "message": text}
+            self._end = failure_fields(TransientError(text))
         else:
             self._stop(text, grace_seconds, cause)
 
@@ -183,12 +182,12 @@ class Rendezvous:
         cause: False if `reason` may only be that another worker is lost; the cause, said later, then takes its place.
         """
         if not self._running:
-            if self._symptom_of == self._generation and cause and self._last_break is not None:
-                self._last_break, self._symptom_of = (reason, *self._last_break[1:]), 0
+            if self._symptom_of == self._generation and cause and self._past.last_break is not None:
+                self._past.last_break, self._symptom_of = (reason, *self._past.last_break[1:]), 0
             return
         self._running, self._waiting_since, self._failed = False, time.monotonic(), None
-        if self._last_break is None:
-            self._last_break = (reason, self._step, time.monotonic())
+        if self._past.last_break is None:
+            self._past.last_break = (reason, self._step, time.monotonic())
             self._symptom_of = 0 if cause else self._generation
         events.emit("restarting", generation=self._generation + 1, step=self._step, reason=reason)
         for member in self._members.values():
@@ -216,19 +215,16 @@ class Rendezvous:
                 f"train: waiting for worker {', '.join(map(str, missing))} of {self.workers} for {waited:.0f} s, the "
                 "deadline. Look why it does not start, or run the same command again."
             )
-            self._end = {"code": int(ExitCode.TRANSIENT), "error": "TransientError", "message": text}
+            self._end = failure_fields(TransientError(text))
 
     def _start(self) -> None:
         self._generation += 1
         self._running, self._step_at_start = True, self._step
-        self._met_at = self._met_at or time.monotonic()
-        spent = {"meet": self._met_at - self._started}
-        past: Message = {"started": self._started, "began_at": self._began_at, "spent": spent}
-        past |= {"restarts": self._restarts, "last_break": self._last_break}
+        self._past.spent = self._past.spent or {"meet": time.monotonic() - self._past.started}
         addresses = [self._members[worker].address for worker in range(self.workers)]
         events.emit("started_together", workers=self.workers, generation=self._generation)
         for member in self._members.values():
-            member.stream.send("start", generation=self._generation, addresses=addresses, past=past)
+            member.stream.send("start", generation=self._generation, addresses=addresses, past=self._past.model_dump())
 
 
 def _natural_number(value: object) -> int:

@@ -20,13 +20,12 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from trainyard import child_process, events
-from trainyard.errors import ConfigurationError, ExitCode, TrainyardError
+from trainyard.errors import ConfigurationError, ExitCode, PeerLost, TrainyardError, TransientError, failure_fields
 from trainyard.spec import recipe as recipes
 from trainyard.steps.train.engines import engine
 from trainyard.steps.train.gang import rendezvous
 from trainyard.steps.train.gang.rendezvous import Rendezvous
 from trainyard.steps.train.gang.training_process import TrainingProcess
-from trainyard.steps.train.gang.worker import WorkerStart
 from trainyard.steps.train.loop.watchdog import call_seconds
 from trainyard.steps.train.peers import handshake, settings
 from trainyard.steps.train.peers.launcher_heartbeat import LauncherMonitor
@@ -41,7 +40,7 @@ HEAP_VARIABLES = {"MALLOC_ARENA_MAX": "1", "MALLOC_TRIM_THRESHOLD_": "4000000000
 
 @dataclass(frozen=True)
 class Membership:
-    """Which worker this is, where all supervisors are (host:port by worker), and how long to wait.
+    """Which worker this is, and where all supervisors are (host:port by worker).
 
     token: the secret of the gang, by which its supervisors know each other.
     """
@@ -49,8 +48,6 @@ class Membership:
     worker: int
     addresses: list[str]
     token: str
-    deadline_seconds: float
-    stall_seconds: float
 
     @classmethod
     def from_environment(cls) -> Membership:
@@ -68,7 +65,7 @@ class Membership:
                 "TRAINYARD_GANG_TOKEN: is not set. Give all workers of the gang the same random text: "
                 "they know each other by it."
             )
-        return cls(int(index), addresses, token, settings.start_deadline_seconds(), call_seconds())
+        return cls(int(index), addresses, token)
 
     @property
     def rendezvous(self) -> tuple[str, int]:
@@ -84,6 +81,7 @@ class Supervisor:
         self.membership = membership
         self.options = options
         self._training: TrainingProcess | None = None
+        self._deadline_seconds, self._stall_seconds = settings.start_deadline_seconds(), call_seconds()
         self._launcher = LauncherMonitor()
         self._stop_requested_at = 0.0
         self._generation = 0
@@ -95,7 +93,7 @@ class Supervisor:
         threading.Thread(target=_preload, args=(self.options["recipe"],), daemon=True).start()
         meeting = None
         if self.membership.worker == 0:
-            workers, deadline = len(self.membership.addresses), self.membership.deadline_seconds
+            workers, deadline = len(self.membership.addresses), self._deadline_seconds
             meeting = Rendezvous(
                 *self.membership.rendezvous, workers, deadline, self.membership.token, _exit_after_failed_rendezvous
             ).open()
@@ -127,7 +125,7 @@ class Supervisor:
         key, problem = rendezvous.rendezvous_key(self.membership.token), ""
         start = time.monotonic()
         # Its own deadline is a little longer than the rendezvous', which knows better who is missing.
-        while time.monotonic() - start < self.membership.deadline_seconds + 2:
+        while time.monotonic() - start < self._deadline_seconds + 2:
             if self._stop_requested_at:
                 return ExitCode.PREEMPTED
             if storage.committed(self.options["output"]) is not None:
@@ -142,10 +140,10 @@ class Supervisor:
             return stream
         text = (
             f"train: worker {self.membership.worker} is waiting for worker 0 of {len(self.membership.addresses)} "
-            f"({self.membership.addresses[0]}: {problem}) for {self.membership.deadline_seconds:g} s, the deadline. "
+            f"({self.membership.addresses[0]}: {problem}) for {self._deadline_seconds:g} s, the deadline. "
             "Look why it does not start, or run the same command again."
         )
-        return _emit_failure(ExitCode.TRANSIENT, "TransientError", text)
+        return _emit_failure(**failure_fields(TransientError(text)))
 
     def _send_ready(self, stream: MessageStream) -> None:
         host, _, port = self.membership.addresses[self.membership.worker].rpartition(":")
@@ -172,19 +170,19 @@ class Supervisor:
             if self._stop_requested_at and self._may_exit():
                 # The chief may still be saving the step at which all of them have stopped.
                 text = f"worker {self.membership.worker} got SIGTERM"
-                self._send_break(stream, ExitCode.PEER_LOST, "PeerLost", text, cause=True, grace_seconds=_GRACE_SECONDS)
+                self._send_break(stream, text, grace_seconds=_GRACE_SECONDS)
                 return ExitCode.PREEMPTED
             if self.membership.worker == 0 and self._launcher.is_lost():
                 text = "train: nobody waits for this gang any more: its launcher has given no sign of life"
-                self._send_break(stream, ExitCode.INTERRUPTED, "Interrupted", text)
+                self._send(stream, "broke", code=int(ExitCode.INTERRUPTED), error="Interrupted", message=text)
             self._check_training(stream)
 
     def _handle(self, message: Message, stream: MessageStream) -> int | None:
         kind = message["type"]
         if kind == "start" and not self._stop_requested_at:
             self._generation = int(message["generation"])
-            start = WorkerStart(self.membership.worker, message["addresses"], self.options, json.dumps(message["past"]))
-            self._training = TrainingProcess(start)
+            past = json.dumps(message["past"])
+            self._training = TrainingProcess(self.membership.worker, message["addresses"], self.options, past)
         elif kind == "stop":
             self._check_training(stream)  # it may be what the worker lost that asked for the stop
             self._stop_training(message["grace_seconds"])
@@ -210,12 +208,12 @@ class Supervisor:
                 self._send(stream, "done")
             else:
                 self._send(stream, "broke", **training.break_message(self.membership.worker))
-        elif training.silent_seconds() > self.membership.stall_seconds:
+        elif training.silent_seconds() > self._stall_seconds:
             self._training = None
             training.dump()
             training.end()
-            text = f"worker {self.membership.worker} made no progress for {self.membership.stall_seconds:g} s"
-            self._send_break(stream, ExitCode.PEER_LOST, "PeerLost", text, cause=True)
+            text = f"worker {self.membership.worker} made no progress for {self._stall_seconds:g} s"
+            self._send_break(stream, text)
 
     def _send_heartbeats(self, stream: MessageStream) -> None:
         """Send `beat` until the connection is closed, in a thread: a first start waits for TensorFlow."""
@@ -225,8 +223,8 @@ class Supervisor:
     def _send(self, stream: MessageStream, kind: str, **fields: Any) -> None:
         stream.send(kind, generation=self._generation, step=self._step, **fields)
 
-    def _send_break(self, stream: MessageStream, code: int, error: str, message: str, **fields: Any) -> None:
-        self._send(stream, "broke", code=int(code), error=error, message=message, **fields)
+    def _send_break(self, stream: MessageStream, reason: str, **fields: Any) -> None:
+        self._send(stream, "broke", **failure_fields(PeerLost(reason)), cause=True, **fields)
 
     def _may_exit(self) -> bool:
         """Whether the training process has saved and ended after SIGTERM, or has had its time."""
@@ -260,27 +258,22 @@ def supervise(options: dict[str, str]) -> NoReturn:
     try:
         membership = Membership.from_environment()
         engine.engine_name()
-    except ConfigurationError as error:
-        sys.exit(_emit_failure(ExitCode.CONFIGURATION, "ConfigurationError", str(error)))
-    try:
         code = Supervisor(membership, options).run()
     except TrainyardError as error:
-        code = _emit_failure(error.exit_code, type(error).__name__, str(error))
+        code = _emit_failure(**failure_fields(error))
     sys.stderr.flush()
     os._exit(int(code))
 
 
 def _emit_failure(code: int, error: str, message: str) -> int:
-    events.emit("failed", step="train", code=int(code), error=error, message=message)
-    return int(code)
+    events.emit("failed", step="train", code=code, error=error, message=message)
+    return code
 
 
 def _exit_after_failed_rendezvous() -> None:
     """End this process at once: started again, it opens another rendezvous, to which the others come."""
-    _emit_failure(
-        ExitCode.PEER_LOST, "PeerLost", "train: the meeting of the gang broke off, its traceback is in the log"
-    )
-    os._exit(ExitCode.PEER_LOST)
+    lost = PeerLost("train: the meeting of the gang broke off, its traceback is in the log")
+    os._exit(_emit_failure(**failure_fields(lost)))
 
 
 def _free_port(first: int) -> int:

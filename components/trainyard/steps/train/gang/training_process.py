@@ -1,27 +1,34 @@
-"""The training process of a worker, as its supervisor sees it: how far it is, and how it ended."""
+"""The training process of a worker: what it does, and how its supervisor sees how far it is and how it ended."""
 
 from __future__ import annotations
 
 import contextlib
+import faulthandler
+import json
 import os
 import signal
 import sys
+import tempfile
 import threading
 import time
+from pathlib import Path
 
 from trainyard import child_process, events, memory
 from trainyard.child_process import ChildProcess
-from trainyard.errors import ExitCode, known_code
-from trainyard.steps.train.gang.worker import WorkerStart
-from trainyard.steps.train.gang.worker import main as train
+from trainyard.errors import ExitCode, PeerLost, failure_fields, known_code
+from trainyard.heartbeat import Heartbeat
+from trainyard.steps.train.loop.watchdog import call_seconds
 from trainyard.steps.train.peers.messages import Message
+
+_HEARTBEAT_SECONDS = 5.0  # chosen
 
 
 class TrainingProcess:
     """A running training process. What it writes goes to stderr; its events say how far it is."""
 
-    def __init__(self, start: WorkerStart) -> None:
-        self.child = ChildProcess(train, (start,), "training")
+    def __init__(self, worker: int, addresses: list[str], options: dict[str, str], past: str) -> None:
+        """Start it, with the arguments of `train`."""
+        self.child = ChildProcess(train, (worker, addresses, options, past), "training")
         self.step = 0
         self.failure: Message = {}
         self.peak_mib = 0
@@ -56,10 +63,9 @@ class TrainingProcess:
             text = f"worker {worker}'s training process was killed by SIGKILL. Its peak memory was {self.peak_mib} MiB"
             if oom_killed:
                 text = f"worker {worker}'s training process was killed{memory.oom_message(self.peak_mib, 'train')}"
-            end = {"code": int(ExitCode.PEER_LOST), "error": "PeerLost", "message": text}
-            return {**end, "cause": True, "out_of_memory": oom_killed}
+            return {**failure_fields(PeerLost(text)), "cause": True, "out_of_memory": oom_killed}
         text = f"worker {worker}'s training process {child_process.describe_exit(code)}"
-        return {"code": known, "error": "PeerLost", "message": text}
+        return {**failure_fields(PeerLost(text)), "code": known}
 
     def dump(self) -> None:
         """Have it write every thread's stack."""
@@ -99,3 +105,38 @@ class TrainingProcess:
             self._messages.append((kind, {"began_at": int(event["began_at"])}))
         elif kind == "failed":
             self.failure = {"error": str(event["error"]), "message": str(event["message"])}
+
+
+def train(worker: int, addresses: list[str], options: dict[str, str], past: str) -> None:
+    """Train as `worker` of those whose TensorFlow is at `addresses`; ends the process. past: the restarts so far.
+
+    The chief leaves the committed output and exits with 0. The others exit with the table's code if they fail, and
+    otherwise wait to be stopped: TensorFlow takes a worker that leaves early for a lost one.
+    """
+    faulthandler.register(signal.SIGUSR1, all_threads=True)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    Heartbeat("alive", min(_HEARTBEAT_SECONDS, call_seconds() / 4), events.emit_alive).start()
+    cluster = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": worker}}
+    os.environ["TF_CONFIG"] = json.dumps(cluster)
+
+    from trainyard.runtime import step
+    from trainyard.spec import recipe
+    from trainyard.steps.train.process import train_in_process
+
+    if worker == 0:
+        options = {**options, "past": past}
+        step.main(train_in_process, [f"--{name}={value}" for name, value in options.items()], unfetched={"examples"})
+    code = 0
+    try:
+        with step.recorded("train", lambda: options["output"]), tempfile.TemporaryDirectory() as discarded:
+            loaded = recipe.load(options["recipe"])
+            train_in_process(
+                loaded, options["examples"], options["checkpoints"], Path(discarded), start=options["start"]
+            )
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            while True:
+                signal.pause()
+    except SystemExit as end:
+        code = int(end.code or 0)
+    sys.stderr.flush()
+    os._exit(code)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import tensorflow as tf
 
@@ -12,15 +13,15 @@ from trainyard.errors import TransientError
 from trainyard.storage import storage
 
 
+@dataclass(eq=False)
 class Feed:
     """The shards of examples in a bucket, which `files` fetches.
 
     root: the local folder that has the other files of the examples, and to which the shards' names are relative.
     """
 
-    def __init__(self, files: storage.FileStream, root: str) -> None:
-        self.files = files
-        self.root = root
+    files: storage.FileStream
+    root: str
 
     def follow(self, epochs: Iterator[list[str]], readers: int) -> None:
         """Fetch in the order of `epochs`, lists of paths as in `root`, for so many `readers`."""

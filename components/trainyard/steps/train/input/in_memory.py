@@ -9,8 +9,6 @@ import tensorflow as tf
 from trainyard.contract.document import Split
 from trainyard.data.examples import ExampleFolder, Tensors
 
-_Batches = tf.data.Dataset[tuple[Tensors, tf.Tensor]]
-
 
 @dataclass(frozen=True)
 class InMemory:
@@ -22,20 +20,13 @@ class InMemory:
     @classmethod
     def read(cls, folder: ExampleFolder, split: Split, encoded: bool) -> InMemory:
         """Return the `split` of `folder`, its images still encoded if asked."""
-        batches = list(cls._batches(folder, split, encoded, 1024))
-        names = batches[0][0]
-        return cls(
-            features={name: tf.concat([features[name] for features, _ in batches], axis=0) for name in names},
-            labels=tf.concat([labels for _, labels in batches], axis=0),
-        )
-
-    @classmethod
-    def whole(cls, folder: ExampleFolder, split: Split, encoded: bool) -> _Batches:
-        """Return a data set whose only element, (features, labels), is what `read` reads."""
-        return cls._batches(folder, split, encoded, folder.document.splits[split].examples)
+        [(features, labels)] = cls.whole(folder, split, encoded)
+        return cls(features, labels)
 
     @staticmethod
-    def _batches(folder: ExampleFolder, split: Split, encoded: bool, size: int) -> _Batches:
+    def whole(folder: ExampleFolder, split: Split, encoded: bool) -> tf.data.Dataset[tuple[Tensors, tf.Tensor]]:
+        """Return a data set whose only element, (features, labels), is what `read` reads."""
+        size = folder.document.splits[split].examples
         return folder.parsed_batches(split, size) if encoded else folder.pixel_batches(split, size)
 
     def rows(self, indices: tf.Tensor) -> tuple[Tensors, tf.Tensor]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -24,14 +25,13 @@ from trainyard.contract.document import Split
 from trainyard.contract.training.passes import MEMORY_BYTES
 from trainyard.data.examples import ExampleFolder, Tensors
 from trainyard.spec.recipe import Recipe
-from trainyard.steps.train.input import augment, mixing, on_device
+from trainyard.steps.train.input import augment, on_device
 from trainyard.steps.train.input.augment import Draws
 from trainyard.steps.train.input.feed import Feed
 from trainyard.steps.train.input.in_memory import InMemory
 from trainyard.steps.train.input.lanes import PARALLEL, Lanes, count_lanes, no_autograph
 from trainyard.steps.train.input.pictures import Pictures
-from trainyard.steps.train.input.service.client import InputService, InputWorker
-from trainyard.steps.train.input.service.turns import Turn, in_turn
+from trainyard.steps.train.input.service.client import InputService, InputWorker, Turn, in_turn
 
 # Chosen: of the memory limit of the container, what is prepared ahead may take so much.
 _PREPARED_SHARE = 1 / 4
@@ -39,6 +39,7 @@ _PREPARED_SHARE = 1 / 4
 Batch = tuple[Tensors, tf.Tensor, tf.Tensor]
 _Key = tuple[tf.Tensor, tf.Tensor]  # number of the micro-batch, replica
 _KeyedBatch = tuple[tf.Tensor, tf.Tensor, Tensors, tf.Tensor, tf.Tensor]
+_Load = Callable[[tf.Tensor], tuple[Tensors, tf.Tensor]]
 _Rows = tf.data.Dataset[tuple[Tensors, tf.Tensor]]
 
 
@@ -114,11 +115,8 @@ class Input:
     def _served(self, worker: InputWorker, first: int) -> tf.data.Dataset[tuple[tf.Tensor, Batch]]:
         """Return (number, batch) of the micro-batches from `first` on that `worker` prepares."""
 
-        @no_autograph
-        def numbered(
-            number: tf.Tensor, replica: tf.Tensor, features: Tensors, labels: tf.Tensor, example_mask: tf.Tensor
-        ) -> tuple[tf.Tensor, Batch]:
-            return number, self._augment_and_weigh(number, replica, features, labels, example_mask)
+        def numbered(number: tf.Tensor, *others: Any) -> tuple[tf.Tensor, Batch]:
+            return number, self._augment_and_weigh(number, *others)
 
         theirs = replace(self, folder=self.folder.at(worker.examples), feed=None)
         batches = theirs._training_batches(first, worker.turn).map(no_autograph(numbered), **PARALLEL)
@@ -134,11 +132,10 @@ class Input:
         # As an element and no constant, the split is read by the input worker and not sent there.
         split = InMemory.whole(self.folder, "train", encoded)
 
-        @no_autograph
         def shuffled(features: Tensors, labels: tf.Tensor) -> tf.data.Dataset[_KeyedBatch]:
             return self._shuffled_batches(InMemory(features, labels), first, turn)
 
-        return split.flat_map(shuffled)
+        return split.flat_map(no_autograph(shuffled))
 
     @property
     def _end(self) -> int:
@@ -155,16 +152,16 @@ class Input:
         size = self._replica_batch_size("eval")
         keys = self._keys(0, self.evaluation_steps, Turn())
         if self.fits("eval"):
-            examples = InMemory.read(self.folder, "eval", encoded=False)
+            examples, count = InMemory.read(self.folder, "eval", encoded=False), self._count("eval")
 
-            @no_autograph
             def stored(number: tf.Tensor, replica: tf.Tensor) -> Batch:
-                return self._stored_batch(examples, number, replica, size)
+                positions = (number * self.replicas.total + replica) * size + tf.range(size, dtype=tf.int64)
+                return *examples.rows(positions % count), tf.cast(positions < count, tf.float32)
 
-            batches = keys.map(stored, **PARALLEL)
+            batches = keys.map(no_autograph(stored), **PARALLEL)
         else:
             lanes = self._lanes("eval")
-            rows = self._decoded(lanes.stored(*self._rows("eval")), size)
+            rows = self._decoded(lanes.stored(*self._rows("eval")), size, self.folder.decode)
             batches = tf.data.Dataset.zip(keys, rows).map(
                 no_autograph(lambda key, batch: (*batch, lanes.example_mask(key[0], key[1] * size, size)))
             )
@@ -192,13 +189,12 @@ class Input:
         """Return what `_training_batches` does, of a split that is held in memory."""
         keys = self._keys(first, self._end, turn)
 
-        @no_autograph
         def shuffled(number: tf.Tensor, replica: tf.Tensor) -> _KeyedBatch:
             indices, example_mask = self._shuffled_rows(number, replica)
             return number, replica, *examples.rows(indices), example_mask
 
         if not self._pictures.changes_examples:
-            return keys.map(shuffled, **PARALLEL)
+            return keys.map(no_autograph(shuffled), **PARALLEL)
         indices = keys.map(no_autograph(lambda *key: self._shuffled_rows(*key)[0])).unbatch()
         rows = self._changed(indices, examples.rows, keys, self._replica_batch_size("train"))
         return tf.data.Dataset.zip(keys, rows).map(
@@ -218,12 +214,6 @@ class Input:
             positions % count, seed=tf.stack([np.int64(self.recipe.seed), epoch]), max_index=count - 1
         )
         return indices, tf.cast(positions < count, tf.float32)
-
-    def _stored_batch(self, examples: InMemory, number: tf.Tensor, replica: tf.Tensor, size: int) -> Batch:
-        """Return the `size` examples of `replica` in micro-batch `number` of the eval split, in stored order."""
-        positions = (number * self.replicas.total + replica) * size + tf.range(size, dtype=tf.int64)
-        count = self._count("eval")
-        return *examples.rows(positions % count), tf.cast(positions < count, tf.float32)
 
     def _streamed_batches(self, start: int, turn: Turn) -> tf.data.Dataset[_KeyedBatch]:
         """Return what `_training_batches` does, of a split that is read bit by bit."""
@@ -246,12 +236,11 @@ class Input:
             batches = records.batch(size * self.replicas.count)
             records = batches.shard(turn.of, turn.first(start) - start).unbatch()
 
-        @no_autograph
         def masked(key: _Key, batch: tuple[Tensors, tf.Tensor]) -> _KeyedBatch:
             mask = lanes.example_mask(key[0] % self._micro_batches_per_epoch, key[1] * size, size)
             return *key, *batch, mask
 
-        return tf.data.Dataset.zip(keys, self._training_rows(records, keys, size)).map(masked)
+        return tf.data.Dataset.zip(keys, self._training_rows(records, keys, size)).map(no_autograph(masked))
 
     def _reading_order(self, lanes: Lanes, first: int) -> Iterator[list[str]]:
         """Yield the shards in the order in which each epoch from `first` on opens them, those of eval at its end."""
@@ -279,12 +268,12 @@ class Input:
         size = self._replica_batch_size(split)
         return self.replicas.first * size, (self.replicas.first + self.replicas.count) * size
 
-    def _decoded(self, records: tf.data.Dataset[tf.Tensor], size: int) -> _Rows:
-        """Return (features, labels) of the serialized `records`, `size` at a time."""
+    def _decoded(self, records: tf.data.Dataset[tf.Tensor], size: int, decode: _Load) -> _Rows:
+        """Return (features, labels) of the serialized `records`, `size` at a time; images are decoded by `decode`."""
         if self.folder.document.image is None:
             # A call for all rows instead of one for each.
             return records.batch(size, drop_remainder=True).map(no_autograph(self.folder.parse), **PARALLEL)
-        return records.map(no_autograph(self.folder.decode), **PARALLEL).batch(size, drop_remainder=True)
+        return records.map(no_autograph(decode), **PARALLEL).batch(size, drop_remainder=True)
 
     def _training_rows(self, records: tf.data.Dataset[tf.Tensor], keys: tf.data.Dataset[_Key], size: int) -> _Rows:
         """Return what `_decoded` does, each image changed on its own by the draws of `keys`."""
@@ -293,30 +282,22 @@ class Input:
             return self._changed(
                 records, self.folder.parse if pictures.cut_encoded else pictures.decode_quickly, keys, size
             )
-        if self.folder.document.image is None:
-            return self._decoded(records, size)
-        return records.map(no_autograph(pictures.decode_quickly), **PARALLEL).batch(size, drop_remainder=True)
+        return self._decoded(records, size, pictures.decode_quickly)
 
     def _changed(
-        self,
-        examples: tf.data.Dataset[tf.Tensor],
-        load: Callable[[tf.Tensor], tuple[Tensors, tf.Tensor]],
-        keys: tf.data.Dataset[_Key],
-        size: int,
+        self, examples: tf.data.Dataset[tf.Tensor], load: _Load, keys: tf.data.Dataset[_Key], size: int
     ) -> _Rows:
         """Return what `load` makes of `examples`, each image changed by the draws of `keys`, `size` at a time."""
 
-        @no_autograph
         def draws(number: tf.Tensor, replica: tf.Tensor) -> tf.Tensor:
             return augment.example_draws(self.recipe.train.augment, self._draws(number, replica))
 
-        @no_autograph
         def changed(example: tf.Tensor, row: tf.Tensor) -> tuple[Tensors, tf.Tensor]:
             features, label = load(example)
             return self._pictures.changed(features, row), label
 
-        rows = tf.data.Dataset.zip(examples, keys.map(draws).unbatch())
-        return rows.map(changed, **PARALLEL).batch(size, drop_remainder=True)
+        rows = tf.data.Dataset.zip(examples, keys.map(no_autograph(draws)).unbatch())
+        return rows.map(no_autograph(changed), **PARALLEL).batch(size, drop_remainder=True)
 
     def _draws(self, number: tf.Tensor, replica: tf.Tensor) -> Draws:
         """Return the draws of the rows of `replica` in micro-batch `number`."""
@@ -326,12 +307,7 @@ class Input:
         return Draws(self.recipe.seed, step, self.batch_size, first, size)
 
     def _augment_and_weigh(
-        self,
-        number: tf.Tensor,
-        replica: tf.Tensor,
-        features: dict[str, tf.Tensor],
-        labels: tf.Tensor,
-        example_mask: tf.Tensor,
+        self, number: tf.Tensor, replica: tf.Tensor, features: Tensors, labels: tf.Tensor, example_mask: tf.Tensor
     ) -> Batch:
         step, options, draws = number // self._micro_batches, self.recipe.train.augment, self._draws(number, replica)
         preceding = step % self.steps_per_epoch * self.batch_size
@@ -342,11 +318,12 @@ class Input:
             features = features | {name: augment.resample(features[name], options, draws.uniform(6)) for name in shapes}
         if shapes and options.on_device:
             height, width, _ = next(iter(shapes.values()))
-            device = mixing.device_draws(options, draws, height, width)
+            device = augment.device_draws(options, draws, height, width)
             features = {**features, on_device.DRAWS: device}
             if options.mixes:
-                share = mixing.mixed_share(device, height, width)
-                targets, counts = mixing.mix_targets(labels, share, self._classes, self._weight_of_class)
+                share, classes = augment.mixed_share(device, height, width), len(self.folder.document.labels or [])
+                class_weights = np.ones(classes, np.float32) if self.class_weights is None else self.class_weights
+                targets, counts = augment.mix_targets(labels, share, classes, class_weights)
                 return features, targets, weights * counts
         if self.class_weights is not None:
             weights *= tf.gather(self.class_weights, labels)
@@ -363,15 +340,6 @@ class Input:
     @property
     def _pictures(self) -> Pictures:
         return Pictures(self.folder, self.recipe.train.augment)
-
-    @property
-    def _classes(self) -> int:
-        return len(self.folder.document.labels or [])
-
-    @property
-    def _weight_of_class(self) -> np.ndarray:
-        """How much an example of each class counts, float32 (classes,)."""
-        return np.ones(self._classes, np.float32) if self.class_weights is None else self.class_weights
 
     def _count(self, split: Split) -> int:
         return self.folder.document.splits[split].examples

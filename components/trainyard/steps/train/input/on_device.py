@@ -27,12 +27,8 @@ COLUMNS = (
     *("brightness", "contrast", "saturation", "hue"),  # in -1..1
     *("cutout_y", "cutout_x"),  # centre, in -1..1 from edge to edge
     "share",  # of the image itself, the rest is its partner's
-    *(
-        "top",
-        "bottom",
-        "left",
-        "right",
-    ),  # window of the partner's pixels; no row or column counts from bottom or right on
+    # Window of the partner's pixels; no row or column counts from bottom or right on.
+    *("top", "bottom", "left", "right"),
 )
 """Names of the draws' columns."""
 

@@ -32,12 +32,9 @@ def rand_augment(image: tf.Tensor, options: RandAugment, draws: tf.Tensor) -> tf
     for number in range(options.operations):
         which = tf.cast((draws[DRAWS * number] + 1) / 2 * len(OPERATIONS), tf.int32)
         sign = tf.where(draws[DRAWS * number + 1] < 0, -1.0, 1.0)
-        pixels = tf.switch_case(tf.minimum(which, len(OPERATIONS) - 1), _branches(pixels, options.magnitude / 10, sign))
+        branches = [partial(change, pixels, options.magnitude / 10, sign) for change in OPERATIONS.values()]
+        pixels = tf.switch_case(tf.minimum(which, len(OPERATIONS) - 1), branches)
     return tf.ensure_shape(tf.cast(pixels, image.dtype), tuple(image.shape))
-
-
-def _branches(pixels: tf.Tensor, strength: float, sign: tf.Tensor) -> list[Callable[[], tf.Tensor]]:
-    return [partial(change, pixels, strength, sign) for change in OPERATIONS.values()]
 
 
 def _autocontrast(image: tf.Tensor, strength: float, sign: tf.Tensor) -> tf.Tensor:  # noqa: ARG001 - one signature
@@ -118,20 +115,13 @@ def _rotate(image: tf.Tensor, strength: float, sign: tf.Tensor) -> tf.Tensor:
     return _moved(image, [cosine, -sine, x - cosine * x + sine * y, sine, cosine, y - sine * x - cosine * y])
 
 
-def _shear_x(image: tf.Tensor, strength: float, sign: tf.Tensor) -> tf.Tensor:
-    return _moved(image, [1.0, sign * (0.3 * strength), 0.0, 0.0, 1.0, 0.0])
-
-
-def _shear_y(image: tf.Tensor, strength: float, sign: tf.Tensor) -> tf.Tensor:
-    return _moved(image, [1.0, 0.0, 0.0, sign * (0.3 * strength), 1.0, 0.0])
-
-
-def _translate_x(image: tf.Tensor, strength: float, sign: tf.Tensor) -> tf.Tensor:
-    return _moved(image, [1.0, 0.0, sign * (0.45 * strength * image.shape[1]), 0.0, 1.0, 0.0])
-
-
-def _translate_y(image: tf.Tensor, strength: float, sign: tf.Tensor) -> tf.Tensor:
-    return _moved(image, [1.0, 0.0, 0.0, 0.0, 1.0, sign * (0.45 * strength * image.shape[0])])
+def _slide(
+    image: tf.Tensor, strength: float, sign: tf.Tensor, *, entry: int, share: float, side: int | None = None
+) -> tf.Tensor:
+    """Return `image` sheared, or shifted by a share of a `side`: the identity map but for the number `entry` of it."""
+    transform: list[tf.Tensor | float] = [1.0, 0.0, 0.0, 0.0, 1.0, 0.0]
+    transform[entry] = sign * (share * strength * (1 if side is None else image.shape[side]))
+    return _moved(image, transform)
 
 
 def _moved(image: tf.Tensor, transform: list[tf.Tensor | float]) -> tf.Tensor:
@@ -158,9 +148,9 @@ OPERATIONS: dict[str, _Operation] = {
     "contrast": _contrast,
     "brightness": _brightness,
     "sharpness": _sharpness,
-    "shear_x": _shear_x,
-    "shear_y": _shear_y,
-    "translate_x": _translate_x,
-    "translate_y": _translate_y,
+    "shear_x": partial(_slide, entry=1, share=0.3),
+    "shear_y": partial(_slide, entry=3, share=0.3),
+    "translate_x": partial(_slide, entry=2, share=0.45, side=1),
+    "translate_y": partial(_slide, entry=5, share=0.45, side=0),
 }
 """By their names in the paper."""

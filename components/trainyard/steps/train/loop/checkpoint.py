@@ -6,13 +6,11 @@ The data position is the step itself, for the batches are a pure function of it.
 
 from __future__ import annotations
 
-import json
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from pydantic import ValidationError
 
 from trainyard import events
 from trainyard.contract.artifacts.train import Epoch, Rollback
@@ -50,16 +48,18 @@ class Checkpoint:
     arrays: dict[str, np.ndarray]
 
 
+@dataclass(eq=False)
 class CheckpointFolder:
     """The checkpoints of one run below the folder `uri`: the last `keep` of them and the best one."""
 
-    def __init__(self, uri: str, identity: str, keep: int, writes: bool = True) -> None:
-        self.uri = uri
-        self.identity = identity
-        self.keep = keep
-        self._writes = writes
-        if writes:
-            storage.remove_unfinished(uri)
+    uri: str
+    identity: str
+    keep: int
+    writes: bool = True
+
+    def __post_init__(self) -> None:
+        if self.writes:
+            storage.remove_unfinished(self.uri)
 
     def save(self, progress: Progress, arrays: Arrays) -> None:
         """Commit `ckpt-<step>` of `progress` and remove what is neither among the last ones nor the best."""
@@ -105,7 +105,7 @@ class CheckpointFolder:
     def _check_best(self, history: list[Epoch]) -> None:
         """Warn if the best epoch's checkpoint is lost, and remove a damaged one: another becomes the one to keep."""
         best = best_epoch(history)
-        if best is None or not self._writes:
+        if best is None or not self.writes:
             return
         path = self._path(best.step)
         try:
@@ -124,15 +124,7 @@ class CheckpointFolder:
                 raise DataError(f"{path}: was written by {manifest.producer}.")
             with np.load(folder / _STATE, allow_pickle=False) as archive:
                 return Checkpoint(Progress.read(str(folder)), {name: archive[name] for name in archive.files})
-        except (
-            ValidationError,
-            ValueError,
-            KeyError,
-            EOFError,
-            OSError,
-            zipfile.BadZipFile,
-            json.JSONDecodeError,
-        ) as error:
+        except (ValueError, KeyError, EOFError, OSError, zipfile.BadZipFile) as error:
             raise DataError(f"{path}: cannot be read ({type(error).__name__}: {error}).") from error
 
     def _path(self, step: int) -> str:

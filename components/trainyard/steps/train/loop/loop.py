@@ -7,6 +7,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -20,10 +21,9 @@ from trainyard.steps.train.engines.engine import Steps
 from trainyard.steps.train.engines.objective import has_top5
 from trainyard.steps.train.input.input import Input
 from trainyard.steps.train.loop.checkpoint import Checkpoint, CheckpointFolder, Progress, best_epoch, lost_best_message
-from trainyard.steps.train.loop.checkpoint_writer import CheckpointWriter
+from trainyard.steps.train.loop.checkpoint_writer import CheckpointWriter, SaveSchedule
 from trainyard.steps.train.loop.goodput import Past
 from trainyard.steps.train.loop.progress import ProgressReporter
-from trainyard.steps.train.loop.save_schedule import SaveSchedule
 from trainyard.steps.train.loop.speed import SpeedMeter
 from trainyard.steps.train.loop.watchdog import Watchdog
 from trainyard.steps.train.peers.rank import Rank
@@ -39,6 +39,7 @@ LAST_WAIT_SECONDS = 5.0
 MAX_PAUSE_SECONDS = 3.0
 
 
+@dataclass(eq=False)
 class Loop:
     """Trains to the end of the schedule or to the early stop; `history` then has the evidence of each epoch.
 
@@ -49,41 +50,32 @@ class Loop:
     on_epoch: called with each epoch's evidence, those before a resume included.
     """
 
-    def __init__(
-        self,
-        train: Train,
-        steps: Steps,
-        data: Input,
-        checkpoints: CheckpointFolder,
-        on_epoch: Callable[[Epoch], None],
-        rank: Rank,
-        past: Past,
-        watchdog: Watchdog,
-    ) -> None:
-        self.rank = rank
-        self.past = past
-        self.settings = train
-        self.steps = steps
-        self.data = data
-        self.checkpoints = checkpoints
-        self.writer = CheckpointWriter(checkpoints)
-        self.watchdog = watchdog
-        self.on_epoch = on_epoch
-        self.total = train.epochs * data.steps_per_epoch
-        self.seconds: defaultdict[str, float] = defaultdict(float)
-        self.history: list[Epoch] = []
-        self.rollbacks: list[Rollback] = []
-        self.began = past.reads_since
-        self.resumed_from: int | None = None
-        self._dataset: Any = None
-        self._batches: Any = None
-        self._evaluation: Any = None
-        self._saves = SaveSchedule(train.checkpoints, data.steps_per_epoch)
-        self._call_steps = 1
-        self._speed = SpeedMeter(data.batch_size)
-        self._reporter = ProgressReporter(steps, data, rank, self._speed, self.total, self.seconds)
-        self._started = False
-        self._stop_requested = False
+    settings: Train
+    steps: Steps
+    data: Input
+    checkpoints: CheckpointFolder
+    on_epoch: Callable[[Epoch], None]
+    rank: Rank
+    past: Past
+    watchdog: Watchdog
+    history: list[Epoch] = field(default_factory=list)
+    rollbacks: list[Rollback] = field(default_factory=list)
+    resumed_from: int | None = None
+    seconds: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
+    _dataset: Any = None
+    _batches: Any = None
+    _evaluation: Any = None
+    _call_steps: int = 1
+    _started: bool = False
+    _stop_requested: bool = False
+
+    def __post_init__(self) -> None:
+        self.writer = CheckpointWriter(self.checkpoints)
+        self.total = self.settings.epochs * self.data.steps_per_epoch
+        self.began = self.past.reads_since
+        self._saves = SaveSchedule(self.settings.checkpoints, self.data.steps_per_epoch)
+        self._speed = SpeedMeter(self.data.batch_size)
+        self._reporter = ProgressReporter(self.steps, self.data, self.rank, self._speed, self.total, self.seconds)
 
     def run(self) -> None:
         """Train. Raises `DataError` if the loss is not finite twice, `Preempted` after a last checkpoint."""

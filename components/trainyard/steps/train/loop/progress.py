@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from trainyard import events
 from trainyard.steps.train.engines.engine import Steps
@@ -17,6 +18,7 @@ PROGRESS_SECONDS, PACE_SECONDS = 0.25, 10.0
 PROBE_AT_CALL, PROBE_EVERY_CALLS = 40, 1200
 
 
+@dataclass
 class ProgressReporter:
     """Emits progress and pace of one process's training towards `total` steps.
 
@@ -24,18 +26,17 @@ class ProgressReporter:
     alone. Both are 0 until they were measured. seconds: what the loop's time went into, which the loop adds to.
     """
 
-    def __init__(
-        self, steps: Steps, data: Input, rank: Rank, speed: SpeedMeter, total: int, seconds: Mapping[str, float]
-    ) -> None:
-        self.prefetched_step_seconds = self.all_reduce_seconds = 0.0
-        self._steps = steps
-        self._data = data
-        self._rank = rank
-        self._speed = speed
-        self._total = total
-        self._seconds = seconds
-        self._progress_at = self._pace_at = 0.0
-        self._calls = 0
+    steps: Steps
+    data: Input
+    rank: Rank
+    speed: SpeedMeter
+    total: int
+    seconds: Mapping[str, float]
+    prefetched_step_seconds: float = 0.0
+    all_reduce_seconds: float = 0.0
+    _progress_at: float = 0.0
+    _pace_at: float = 0.0
+    _calls: int = 0
 
     def is_probe_call(self) -> bool:
         """Count a call; return whether it is to be probed. It is the same call on all workers of a gang."""
@@ -45,16 +46,16 @@ class ProgressReporter:
     def report(self, done: int, at_once: bool = False) -> None:
         """Emit that `done` steps are done, unless that was emitted just before."""
         now = time.monotonic()
-        if now - self._progress_at >= PROGRESS_SECONDS or done == self._total or at_once:
+        if now - self._progress_at >= PROGRESS_SECONDS or done == self.total or at_once:
             self._progress_at = now
-            in_epoch = (done - 1) % self._data.steps_per_epoch + 1
+            in_epoch = (done - 1) % self.data.steps_per_epoch + 1
             events.progress(
                 done,
-                self._total,
+                self.total,
                 "steps",
-                loss=round(self._steps.loss_sum / in_epoch, 4),
-                examples_per_second=round(self._speed.rate),
-                **(self._data.feed.progress() if self._data.feed else {}),
+                loss=round(self.steps.loss_sum / in_epoch, 4),
+                examples_per_second=round(self.speed.rate),
+                **(self.data.feed.progress() if self.data.feed else {}),
             )
         if now - self._pace_at >= PACE_SECONDS and self.prefetched_step_seconds:
             self._pace_at = now
@@ -62,19 +63,19 @@ class ProgressReporter:
 
     def _emit_pace(self, done: int) -> None:
         """Emit what the time goes into, for `trainyard explain`: ms a step, seconds since this process began."""
-        step_seconds = self._speed.step_seconds_so_far
+        step_seconds = self.speed.step_seconds_so_far
         events.emit(
             "pace",
             step=done,
-            steps=self._total,
-            examples_per_second=round(self._data.batch_size / max(step_seconds, 1e-9)),
+            steps=self.total,
+            examples_per_second=round(self.data.batch_size / max(step_seconds, 1e-9)),
             step_ms=round(1000 * step_seconds, 3),
             rested_step_ms=round(1000 * self.prefetched_step_seconds, 3),
             all_reduce_ms=round(1000 * self.all_reduce_seconds, 3),
-            workers=self._rank.workers,
-            input_workers=self._data.input_workers,
+            workers=self.rank.workers,
+            input_workers=self.data.input_workers,
             **{
-                f"{name}_seconds": round(self._seconds.get(name, 0.0), 1)
+                f"{name}_seconds": round(self.seconds.get(name, 0.0), 1)
                 for name in ("step", "compile", "input", "eval", "save")
             },
         )

@@ -23,18 +23,19 @@ def checked(path: Path, examples: Examples) -> keras.Model:
     model = _with_names(load_file(path), path, examples)
     outputs = examples.outputs
     expected = {feature.name: (None, *feature.shape) for feature in examples.features}
-    inputs = {name: tuple(tensor.shape) for name, tensor in _inputs(model).items()}
+    tensors: Any = model.input
+    inputs = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     if inputs.keys() != expected.keys() or not all(_fits(inputs[name], expected[name]) for name in expected):
         raise _wrong(f"takes {_listed(inputs)}. It must take {_listed(expected)}")
     shape = tuple(getattr(model.output, "shape", ()))
     if shape != (None, outputs):
-        raise _wrong(f"gives {shape}. It must give (None, {outputs}), {_what(examples)}")
+        what = "the logits of its classes" if examples.labels else "numbers in the unit of the label"
+        raise _wrong(f"gives {shape}. It must give (None, {outputs}), {what}")
     last = model.layers[-1]
     activation = getattr(getattr(last, "activation", None), "__name__", "") or type(last).__name__.lower()
     if examples.labels and activation in _PROBABILITIES:
-        raise _wrong(
-            f"ends in {activation} (layer '{last.name}'). It must give logits: Trainyard adds the {_added(examples)}"
-        )
+        added = "softmax" if examples.task == "classification" else "sigmoid"
+        raise _wrong(f"ends in {activation} (layer '{last.name}'). It must give logits: Trainyard adds the {added}")
     return model
 
 
@@ -43,23 +44,14 @@ def _with_names(model: keras.Model, path: Path, examples: Examples) -> keras.Mod
     tensors: Any = getattr(model, "input", None)
     if isinstance(tensors, dict):
         return model
-    if len(examples.features) > 1 or not hasattr(tensors, "shape") or not _fits(tuple(tensors.shape), _shape(examples)):
+    feature, *others = examples.features
+    if others or not hasattr(tensors, "shape") or not _fits(tuple(tensors.shape), (None, *feature.shape)):
         names = ", ".join(feature.name for feature in examples.features)
         raise _wrong(f"takes inputs without names. It must be a functional model that takes a dict of {names}")
-    feature = examples.features[0]
     inputs = keras.Input(feature.shape, name=feature.name, dtype=feature.dtype)
     named = keras.Model({feature.name: inputs}, model(inputs), name=model.name)
     named.save(path)
     return named
-
-
-def _inputs(model: keras.Model) -> dict[str, Any]:
-    inputs: Any = model.input
-    return dict(inputs)
-
-
-def _shape(examples: Examples) -> tuple[int | None, ...]:
-    return (None, *examples.features[0].shape)
 
 
 def _fits(shape: tuple[int | None, ...], expected: tuple[int | None, ...]) -> bool:
@@ -73,11 +65,3 @@ def _wrong(what: str) -> ConfigurationError:
 
 def _listed(shapes: dict[str, tuple[int | None, ...]]) -> str:
     return ", ".join(f"{name} {shape}" for name, shape in sorted(shapes.items()))
-
-
-def _added(examples: Examples) -> str:
-    return "softmax" if examples.task == "classification" else "sigmoid"
-
-
-def _what(examples: Examples) -> str:
-    return "the logits of its classes" if examples.labels else "numbers in the unit of the label"

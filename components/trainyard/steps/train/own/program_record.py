@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 from trainyard import events, memory
 from trainyard.contract.artifacts.train import Epoch
@@ -19,27 +19,21 @@ from trainyard.storage import storage
 _Steps = Annotated[int, Field(ge=0, le=1 << 53)]
 _Number = Annotated[float, Field(allow_inf_nan=False)]
 _Speed = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-
-
 _EPOCHS = TypeAdapter(list[Epoch])
 
 
-class _Line(BaseModel):
-    model_config = ConfigDict(extra="ignore")
-
-
-class _Progress(_Line):
+class _Progress(BaseModel):
     done: _Steps
     total: _Steps
     loss: _Number | None = None
     examples_per_second: _Speed | None = None
 
 
-class _Resumed(_Line):
+class _Resumed(BaseModel):
     step: _Steps
 
 
-class _Epoch(_Line):
+class _Epoch(BaseModel):
     epoch: Annotated[int, Field(ge=1, le=1 << 31)]
     step: _Steps
     train_loss: _Number
@@ -80,11 +74,6 @@ class ProgramRecord:
             return 0.0
         return (self._last[0] - self._first[0]) / (self._last[1] - self._first[1])
 
-    @property
-    def best_epoch(self) -> int:
-        """The epoch with the smallest eval loss; 0 if the program reported none."""
-        return min(self.history, key=lambda epoch: epoch.eval_loss).epoch if self.history else 0
-
     def read(self, line: str) -> None:
         """Pass `line` on: an event of a known kind as such, with what it may say; any other as text."""
         fields = events.parse(line)
@@ -123,7 +112,8 @@ class ProgramRecord:
             self.examples_per_second = line.examples_per_second
         fields = line.model_dump() | {"examples_per_second": self.examples_per_second, "seconds": seconds}
         epoch = Epoch(**fields)
-        self.history = sorted([*(old for old in self.history if old.epoch != epoch.epoch), epoch], key=_number)
+        by_number = {old.epoch: old for old in self.history} | {epoch.epoch: epoch}
+        self.history = [by_number[number] for number in sorted(by_number)]
         if self._record:
             storage.write_text(self._record, _EPOCHS.dump_json(self.history).decode())
         events.emit("epoch", of=max(self._epochs, epoch.epoch), **epoch.model_dump())
@@ -139,7 +129,3 @@ class ProgramRecord:
             message=f"train.command: a line of {kind} is left out: {where}: {fault['msg']}. "
             "docs/how-to/own-script.md says what it may hold.",
         )
-
-
-def _number(epoch: Epoch) -> int:
-    return epoch.epoch

@@ -20,6 +20,7 @@ from trainyard.contract.champion import EXTRA
 from trainyard.errors import ConfigurationError, Preempted
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.train.loop import goodput
+from trainyard.steps.train.loop.checkpoint import best_epoch
 from trainyard.steps.train.loop.goodput import Past
 from trainyard.steps.train.own import program
 from trainyard.steps.train.own.program_record import ProgramRecord
@@ -156,12 +157,13 @@ def _model(recipe: Recipe, examples: str, output: Path) -> tuple[str, int]:
 
 def _training(recipe: Recipe, name: str, parameters: int, record: ProgramRecord, rank: Rank) -> Training:
     """Return the evidence of what was trained."""
+    best = best_epoch(record.history)
     return Training(
         model=name,
         parameters=parameters,
         steps=record.steps,
         epochs=len(record.history),
-        best_epoch=record.best_epoch,
+        best_epoch=best.epoch if best else 0,
         workers=rank.workers,
         devices=[],
         precision="unknown",

@@ -48,9 +48,7 @@ class Acceptor:
             else:
                 client.socket.close()
         if self._server in readable:
-            for _ in range(_ACCEPTS_PER_TURN):
-                if not self._accept_one():
-                    break
+            self._challenge_new()
         self._drop_slow()
         return accepted
 
@@ -61,21 +59,21 @@ class Acceptor:
         self._clients = []
         self._server.close()
 
-    def _accept_one(self) -> bool:
-        """Challenge one client; return whether there may be another one."""
-        try:
-            connection, _ = self._server.accept()
-        except BlockingIOError:
-            return False
-        except OSError:  # the client is gone already, or this process has no descriptor left
-            time.sleep(0.05)
-            return False
-        client = _PendingClient(connection, self._key)
-        if client.challenged:
-            self._clients.append(client)
-        else:
-            connection.close()
-        return True
+    def _challenge_new(self) -> None:
+        """Challenge the clients that have come."""
+        for _ in range(_ACCEPTS_PER_TURN):
+            try:
+                connection, _ = self._server.accept()
+            except BlockingIOError:
+                return
+            except OSError:  # the client is gone already, or this process has no descriptor left
+                time.sleep(0.05)
+                return
+            client = _PendingClient(connection, self._key)
+            if client.challenged:
+                self._clients.append(client)
+            else:
+                connection.close()
 
     def _drop_slow(self) -> None:
         """Cut off clients that have not answered in time, and the oldest if there are too many."""

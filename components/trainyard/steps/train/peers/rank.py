@@ -21,31 +21,22 @@ class Rank:
         return self.index == 0
 
 
-class _Cluster(TypedDict):
-    worker: list[str]
-
-
-class _Task(TypedDict):
-    index: int
-
-
 class _Config(TypedDict):
-    cluster: _Cluster
-    task: _Task
+    cluster: dict[str, list[str]]
+    task: dict[str, int | str]
 
 
 def gang_addresses() -> list[str]:
     """Return host:port of each worker in the gang that TF_CONFIG describes; on each port that worker may listen."""
-    config = _config()
-    return config["cluster"]["worker"] if config else []
+    return _index_and_addresses()[1]
 
 
 def current_rank() -> Rank:
     """Return this process's rank in the gang that TF_CONFIG describes; without one it is the only worker."""
-    config = _config()
-    return Rank(int(config["task"]["index"]), len(config["cluster"]["worker"])) if config else Rank(0, 1)
+    index, addresses = _index_and_addresses()
+    return Rank(index, len(addresses) or 1)
 
 
-def _config() -> _Config | None:
-    config: _Config = json.loads(os.environ.get("TF_CONFIG") or "{}")
-    return config or None
+def _index_and_addresses() -> tuple[int, list[str]]:
+    config: _Config | None = json.loads(os.environ.get("TF_CONFIG") or "null")
+    return (int(config["task"]["index"]), config["cluster"]["worker"]) if config else (0, [])

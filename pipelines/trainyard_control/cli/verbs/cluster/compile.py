@@ -7,6 +7,7 @@ from pathlib import Path
 
 import typer
 
+from trainyard.errors import ConfigurationError
 from trainyard_control.cli.options import LOCAL, EnvironmentName, Overrides, PackageFile, RecipeName
 
 
@@ -22,7 +23,6 @@ def compile(
 def write(file: str, text: str) -> None:
     """Leave `text` in the file `file`, whole or not at all; '-' is stdout."""
     from trainyard import uris
-    from trainyard.errors import ConfigurationError
     from trainyard.storage import storage
 
     if file == "-":

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from trainyard_control.cli.answers import print_answer, print_lines
 from trainyard_control.cli.options import LOCAL, EnvironmentName, Output, OutputFormat
-
-if TYPE_CHECKING:
-    from trainyard.spec.environment import Environment
-    from trainyard_control.kubeflow.kubeflow_api import KubeflowServer
 
 _MARKS = {"good": "✓", "bad": "✗", "unknown": "–"}
 
@@ -26,18 +22,13 @@ def doctor(
     from trainyard.spec import recipe as recipes
     from trainyard_control.cluster.checks import worst
     from trainyard_control.cluster.doctor import examine
+    from trainyard_control.kubeflow.kubeflow_api import KubeflowServer
 
     loaded = environments.load(environment)
-    found = examine(loaded, recipes.load(recipe) if recipe else None, _connect)
+    found = examine(loaded, recipes.load(recipe) if recipe else None, KubeflowServer)
     checks = print_lines(output, found, lambda check: f"{_MARKS[check.verdict]} {check.name}: {check.sentence}")
     code = worst(checks)
     listed = [{"name": c.name, "verdict": c.verdict, "sentence": c.sentence, "exit_code": int(c.code)} for c in checks]
     print_answer(output, {"exit_code": int(code), "checks": listed}, lambda: None)
     if code:
         raise typer.Exit(code)
-
-
-def _connect(environment: Environment) -> KubeflowServer:
-    from trainyard_control.kubeflow.kubeflow_api import KubeflowServer
-
-    return KubeflowServer(environment)

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from trainyard.errors import ConfigurationError
 from trainyard_control.cli.options import LOCAL, EnvironmentName, PackageFile
 
 _MAX_BYTES = 8 << 20  # chosen: two hundred times what the catalog's pipelines have
@@ -33,7 +34,6 @@ def place(
 
 def _read(file: Path) -> tuple[dict[str, Any], dict[str, Any] | None]:
     """Return the IR in `file`, and the platform spec if the package has one."""
-    from trainyard.errors import ConfigurationError
     from trainyard.spec import plain_yaml
     from trainyard.spec.documents import read_text
 

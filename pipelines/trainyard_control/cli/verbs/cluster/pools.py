@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from trainyard.errors import TrainyardError
 from trainyard_control.cli.answers import print_answer
 from trainyard_control.cli.options import LOCAL, EnvironmentName, Output, OutputFormat
 
@@ -28,7 +29,6 @@ def pools(
     output: OutputFormat = Output.TEXT,
 ) -> None:
     """List the pools of an environment, with price and matching nodes; or draft them from a cluster."""
-    from trainyard.errors import TrainyardError
     from trainyard.spec import environment as environments
 
     if from_cluster:
@@ -59,11 +59,7 @@ def _rows(environment: Environment) -> list[dict[str, Any]]:
                 "pool": name,
                 "kind": pool.kind,
                 "machine": machine[0] if machine else pool.machine,
-                "accelerator": pool.accelerator,
-                "count": pool.count,
-                "topology": pool.topology,
-                "workers": pool.workers,
-                "spot": pool.spot,
+                **{key: getattr(pool, key) for key in ("accelerator", "count", "topology", "workers", "spot")},
                 "usd_per_hour": price.usd_per_hour if price else None,
                 "price_region": price.region if price else None,
                 "price_date": price.date if price else None,

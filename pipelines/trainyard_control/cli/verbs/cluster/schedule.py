@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from trainyard.errors import ExitCode
 from trainyard_control.cli.answers import print_answer
 from trainyard_control.cli.options import LOCAL, DryRun, EnvironmentName, Output, OutputFormat
 
@@ -34,8 +35,6 @@ def apply(file: _File, dry_run: DryRun = False) -> None:
 @app.command("diff")
 def diff(file: _File) -> None:
     """Say what apply would do; exit with 20 if that is anything."""
-    from trainyard.errors import ExitCode
-
     _, _, _, actions = _planned(file)
     for action in actions:
         typer.echo(f"would {action}")

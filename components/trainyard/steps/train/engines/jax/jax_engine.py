@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Callable
 from functools import partial
 from typing import Protocol
@@ -30,7 +28,7 @@ from trainyard.steps.train.engines.resizing import Resizing
 from trainyard.steps.train.engines.teacher import TeacherModel
 from trainyard.steps.train.expected_devices import devices_error, expected_devices
 from trainyard.steps.train.peers import handshake
-from trainyard.steps.train.peers.rank import current_rank
+from trainyard.steps.train.peers.rank import current_rank, gang_addresses
 
 # How the errors begin that a lost worker causes: the statuses that TensorFlow gives then, and with gloo UNKNOWN.
 _PEER_ERRORS = (
@@ -74,7 +72,7 @@ class JaxEngine:
             # On CPUs; those of a TPU go over its own links. Its preemption service would take SIGTERM from the loop.
             jax.config.update("jax_cpu_collectives_implementation", "gloo")
             jax.config.update("jax_enable_preemption_service", False)
-            chief: str = json.loads(os.environ["TF_CONFIG"])["cluster"]["worker"][0]
+            chief = gang_addresses()[0]
             # By itself its coordinator would listen on every interface.
             bind = chief if handshake.is_loopback(chief.rpartition(":")[0]) else None
             jax.distributed.initialize(
@@ -154,8 +152,7 @@ class JaxEngine:
         devices = sorted(jax.devices(), key=lambda device: (device.process_index, device.id))
         mesh = Mesh(np.array(devices), (AXIS,))
         resizing = Resizing(model, train.progressive_resizing, steps_per_epoch)
-        teacher = load_teacher()
-        return JaxSteps(mesh, model, parts, resizing, objective, teacher, train.augment, train.accumulation_steps)
+        return JaxSteps(model, parts, resizing, objective, load_teacher(), train, mesh)
 
     def is_peer_loss(self, error: Exception) -> bool:
         """Whether XLA says that a sum, or the coordinator, did not answer."""

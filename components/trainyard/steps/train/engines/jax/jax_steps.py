@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
@@ -13,13 +13,8 @@ import keras
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from trainyard.spec.training.augment import Augment
-from trainyard.steps.train.engines.objective import Objective, top5
 from trainyard.steps.train.engines.optimizer import RateSchedule
-from trainyard.steps.train.engines.phases import Phases
-from trainyard.steps.train.engines.resizing import Resizing
-from trainyard.steps.train.engines.teacher import TeacherModel
-from trainyard.steps.train.engines.variable_names import LOSS_SUM, SCALE, STEP, named_variables
+from trainyard.steps.train.engines.steps import LOSS_SUM, SCALE, STEP, SharedSteps
 from trainyard.steps.train.input import on_device
 
 AXIS = "batch"
@@ -29,57 +24,39 @@ State = dict[str, jax.Array]
 _Batch = tuple[dict[str, jax.Array], jax.Array, jax.Array]
 
 
-class JaxSteps:
+@dataclass(eq=False)
+class JaxSteps(SharedSteps):
     """Model, optimizer and the loop's own variables on the devices of `mesh`, by their names in a checkpoint.
 
     The variables of Keras are their first values, and what `load` sets. In between they are arguments and results of a
     pure function, which takes the memory of the former for the latter.
-
-    augment: what is changed in the images of training on the device. micro_batches: elements of the batches that make a
-    step.
     """
 
-    def __init__(
-        self,
-        mesh: Mesh,
-        model: keras.Model,
-        phases: Phases,
-        resizing: Resizing,
-        objective: Objective,
-        teacher: TeacherModel | None,
-        augment: Augment,
-        micro_batches: int,
-    ) -> None:
-        self.model = model
-        self.phases = phases
-        self._resizing = resizing
-        self._objective = objective
-        self.teacher = teacher
-        self._augment = augment
-        self._micro_batches = micro_batches
-        self._sharded = NamedSharding(mesh, PartitionSpec(AXIS))
-        self._replicated = NamedSharding(mesh, PartitionSpec())
-        self._variables = {**named_variables(model, phases.optimizers), SCALE: phases.scale}
+    mesh: Mesh
+    step = 0
+
+    def __post_init__(self) -> None:
+        self._sharded = NamedSharding(self.mesh, PartitionSpec(AXIS))
+        self._replicated = NamedSharding(self.mesh, PartitionSpec())
+        self._variables = self.named_variables()
         self._names = {id(variable): name for name, variable in self._variables.items()}
-        self._trainable = self._names_of(model.trainable_variables)
-        self._non_trainable = self._names_of(model.non_trainable_variables)
+        self._trainable = self._names_of(self.model.trainable_variables)
+        self._non_trainable = self._names_of(self.model.non_trainable_variables)
         self._values: State = {}
-        taught = teacher.model.non_trainable_variables if teacher else []
+        taught = self.teacher.model.non_trainable_variables if self.teacher else []
         # Arguments, for what a program closes over becomes a constant of it.
         self._teacher_values = [self._replicate(np.asarray(variable.value)) for variable in taught]
-        self.step = 0
         # The number of the phase is static: each has a program of its own, and so has each size of images.
-        self._compiled_update = jax.jit(
-            self._apply_update, donate_argnums=(0, 1), static_argnums=3, out_shardings=self._replicated
+        replicated = partial(jax.jit, out_shardings=self._replicated)
+        self._compiled_update = replicated(self._apply_update, donate_argnums=(0, 1), static_argnums=3)
+        self._compiled_accumulate = replicated(self._accumulate_gradients, donate_argnums=(0, 1), static_argnums=3)
+        self._compiled_evaluate = replicated(self._evaluate_batch)
+        self._mean = replicated(lambda worker_values: jnp.mean(worker_values, axis=0))
+        self._sum = replicated(lambda vectors: jnp.sum(vectors, axis=0))
+        self._zeros = jax.jit(
+            lambda: jnp.zeros((self.mesh.size, self.gradient_bytes // 4)), out_shardings=self._sharded
         )
-        self._compiled_accumulate = jax.jit(
-            self._accumulate_gradients, donate_argnums=(0, 1), static_argnums=3, out_shardings=self._replicated
-        )
-        self._compiled_evaluate = jax.jit(self._evaluate_batch, out_shardings=self._replicated)
-        self._mean = jax.jit(lambda worker_values: jnp.mean(worker_values, axis=0), out_shardings=self._replicated)
-        self._sum = jax.jit(lambda vectors: jnp.sum(vectors, axis=0), out_shardings=self._replicated)
-        self._zeros = jax.jit(lambda: jnp.zeros((mesh.size, self.gradient_bytes // 4)), out_shardings=self._sharded)
-        self._finite = jax.jit(_finite, out_shardings=self._replicated)
+        self._finite = replicated(lambda values: jnp.stack([jnp.all(jnp.isfinite(value)) for value in values]))
         # Its operations one by one would be a dozen programs.
         self._rate = jax.jit(_rate, static_argnums=0)
 
@@ -102,20 +79,11 @@ class JaxSteps:
         self.phases.scale.assign(value)
         self._state[SCALE] = self._replicate(np.float32(value))
 
-    def phase(self, step: int) -> int:
-        """Return the number of the phase that the step number `step` is in; each size of images counts as one."""
-        return self.phases.number(step) + self._resizing.number(step)
-
     @property
     def learning_rate(self) -> float:
         """The learning rate of the next step."""
         phase = self.phases.at(self.step)
         return float(self._rate(phase.schedule, np.int32(self.step - phase.first_step), np.float32(self.scale)))
-
-    @property
-    def gradient_bytes(self) -> int:
-        """Bytes that each replica sends and receives the sum of, each step."""
-        return sum(4 * math.prod(variable.shape) for variable in self.phases.at(self.step).variables)
 
     def distributed(self, dataset: Any) -> Iterable[Any]:
         """Return the elements of `dataset`, one a local replica, as parts of arrays over the whole gang."""
@@ -123,13 +91,11 @@ class JaxSteps:
 
     def train(self, batches: Any, count: int, worker_values: Sequence[float]) -> list[float]:
         """Take `count` steps and return the mean of all workers' `worker_values`."""
-        self.phases.enter(self.step)
-        self._resizing.enter(self.step)
-        state, phase = self._state, self.phase(self.step)
+        state, phase = self._state, self.enter_phase()
         try:
             for _ in range(count):
                 accumulated: list[jax.Array] = []
-                for _ in range(self._micro_batches - 1):
+                for _ in range(self.settings.accumulation_steps - 1):
                     state, accumulated = self._compiled_accumulate(
                         state, accumulated, next(batches), phase, self._teacher_values
                     )
@@ -226,8 +192,8 @@ class JaxSteps:
         """
         del phase
         features, labels, weights = batch
-        features = on_device.augment(features, self._augment)
-        model, shown = self._resizing.model(), self._resizing.shrunk(features)
+        features = on_device.augment(features, self.settings.augment)
+        model, shown = self.resizing.model(), self.resizing.shrunk(features)
         others_of = self._names_of(model.non_trainable_variables)
 
         def loss_of(trained: list[jax.Array]) -> tuple[jax.Array, list[jax.Array]]:
@@ -240,7 +206,7 @@ class JaxSteps:
                 return_losses=True,
             )
             loss = jnp.sum(weights * self._train_loss(features, outputs, labels, teacher))
-            return loss + sum(penalties) / self._micro_batches, others
+            return loss + sum(penalties) / self.settings.accumulation_steps, others
 
         names = self._names_of(self.phases.current.variables)
         trained = [state[name] for name in names]
@@ -254,19 +220,16 @@ class JaxSteps:
         self, features: dict[str, jax.Array], outputs: jax.Array, labels: jax.Array, values: list[jax.Array]
     ) -> jax.Array:
         if self.teacher is None:
-            return self._objective.train_loss(outputs, labels)
+            return self.objective.train_loss(outputs, labels)
         answers, _ = self.teacher.model.stateless_call([], values, features, training=False)  # none is trainable
-        return self.teacher.loss(self._objective, outputs, labels, answers)
+        return self.teacher.loss(self.objective, outputs, labels, answers)
 
     def _evaluate_batch(self, state: State, batch: _Batch, totals: jax.Array) -> jax.Array:
         """Return `totals`, float32 (4,), plus loss, metric, top-5 hits and weight summed over the batch."""
         features, labels, weights = batch
         trained, others = ([state[name] for name in names] for names in (self._trainable, self._non_trainable))
         outputs, _ = self.model.stateless_call(trained, others, on_device.as_floats(features), training=False)
-        loss = jnp.sum(weights * self._objective.eval_loss(outputs, labels))
-        metric = jnp.sum(weights * self._objective.metric(outputs, labels))
-        hits = jnp.sum(weights * top5(self._objective, outputs, labels))
-        return totals + jnp.stack([loss, metric, hits, jnp.sum(weights)])
+        return totals + self.eval_sums(outputs, labels, weights)
 
 
 @dataclass(frozen=True)
@@ -291,11 +254,6 @@ class _Batches:
             self.rows, rows.astype(np.int32) if rows.dtype == np.int64 else rows
         )
         return placed
-
-
-def _finite(values: list[jax.Array]) -> jax.Array:
-    """Return bool (variables,): whether each of `values` is finite."""
-    return jnp.stack([jnp.all(jnp.isfinite(value)) for value in values])
 
 
 def _rate(schedule: RateSchedule, step: keras.KerasTensor, scale: jax.Array) -> keras.KerasTensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -12,7 +11,7 @@ import tensorflow as tf
 
 from trainyard.steps.train.engines.tensorflow.ring import Ring
 from trainyard.steps.train.peers import settings
-from trainyard.steps.train.peers.rank import current_rank
+from trainyard.steps.train.peers.rank import current_rank, gang_addresses
 
 _PORTS = settings.PORT_RANGE - 1  # the ring's is one of those behind TensorFlow's own
 
@@ -70,20 +69,16 @@ def _connect_ring(strategy: tf.distribute.Strategy) -> Ring | None:
     rank = current_rank()
     if rank.workers == 1 or strategy.num_replicas_in_sync != rank.workers or tf.config.list_physical_devices("GPU"):
         return None
-    addresses = json.loads(os.environ["TF_CONFIG"])["cluster"]["worker"]
+    addresses = gang_addresses()
     hosts = [address.rpartition(":")[0] for address in addresses]
     port = int(addresses[rank.index].rpartition(":")[2])
 
     @tf.function(autograph=False)
     def collective_sum(values: tf.Tensor) -> Any:
-        return strategy.run(_collective_sum, args=(values,))
+        return strategy.run(lambda: _collective_sums([tf.identity(values)])[0])
 
     def all_reduce(values: np.ndarray) -> np.ndarray:
         return np.asarray(strategy.experimental_local_results(collective_sum(tf.constant(values)))[0])
 
     token = os.environ.get(settings.GANG_TOKEN, "")
     return Ring.connect(rank.index, hosts, range(port + 1, port + 1 + _PORTS), all_reduce, token)
-
-
-def _collective_sum(values: tf.Tensor) -> tf.Tensor:
-    return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, tf.identity(values))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import keras
@@ -11,14 +11,9 @@ import numpy as np
 import tensorflow as tf
 
 from trainyard.data.examples import Tensors
-from trainyard.spec.training.augment import Augment
-from trainyard.steps.train.engines.objective import Objective, top5
-from trainyard.steps.train.engines.phases import Phases
-from trainyard.steps.train.engines.resizing import Resizing
-from trainyard.steps.train.engines.teacher import TeacherModel
+from trainyard.steps.train.engines.steps import LOSS_SUM, STEP, SharedSteps
 from trainyard.steps.train.engines.tensorflow.all_reduce import AllReduce
 from trainyard.steps.train.engines.tensorflow.strategy import devices
-from trainyard.steps.train.engines.variable_names import LOSS_SUM, SCALE, STEP, named_variables
 from trainyard.steps.train.input import on_device
 from trainyard.steps.train.input.input import Batch
 
@@ -26,54 +21,31 @@ GRADIENT_BUCKET_BYTES = 4 << 20
 """Chosen: gradients are collected up to this size before an all-reduce."""
 
 
-class TensorFlowSteps:
+@dataclass(eq=False)
+class TensorFlowSteps(SharedSteps):
     """Model, optimizers and the loop's own variables on the devices of a strategy.
 
-    Variables change only inside `train`, so between two calls they are the state after a whole number of steps,
-    whatever signal arrived meanwhile.
-
-    augment: what is changed in the images of training on the device. micro_batches: elements of the batches that make a
-    step. xla: compile what computes loss and gradients; it must hold no all-reduce. apart: normalization of which each
+    xla: compile what computes loss and gradients; it must hold no all-reduce. apart: normalization of which each
     replica has moving averages of its own within a step; it ends with their mean.
     """
 
-    def __init__(
-        self,
-        strategy: tf.distribute.Strategy,
-        model: keras.Model,
-        phases: Phases,
-        resizing: Resizing,
-        objective: Objective,
-        teacher: TeacherModel | None,
-        all_reduce: AllReduce,
-        augment: Augment,
-        micro_batches: int,
-        xla: bool,
-        apart: Sequence[keras.layers.BatchNormalization],
-    ) -> None:
-        self.strategy = strategy
-        self.model = model
-        self.phases = phases
-        self._resizing = resizing
-        self.objective = objective
-        self.teacher = teacher
-        self._all_reduce_vectors = all_reduce
-        self._augment = augment
+    strategy: tf.distribute.Strategy
+    all_reduce_vectors: AllReduce
+    xla: bool
+    apart: Sequence[keras.layers.BatchNormalization]
+
+    def __post_init__(self) -> None:
         self._step = tf.Variable(0, dtype=tf.int64, trainable=False)
         self._loss_sum = tf.Variable(0.0, dtype=tf.float32, trainable=False)
-        self._scale = phases.scale
-        self._micro_batches = micro_batches
-        self._apart = apart
         self._loss_and_gradients = (
             tf.function(self._replica_loss_and_gradients, autograph=False, jit_compile=True)
-            if xla
+            if self.xla
             else self._replica_loss_and_gradients
         )
-        # Each replica's own sums over the micro-batches before a step's last: the loss, then the gradients by name.
-        self._loss_accumulator = _accumulator(()) if micro_batches > 1 else None
-        self._gradient_accumulators = {
-            variable.path: _accumulator(variable.shape) for variable in phases.variables if micro_batches > 1
-        }
+        # Each replica's own sums over the micro-batches before a step's last: the loss as "", the gradients by name.
+        shapes = {"": (), **{variable.path: variable.shape for variable in self.phases.variables}}
+        accumulated = shapes if self.settings.accumulation_steps > 1 else {}
+        self._accumulator_by_path = {path: _accumulator(shape) for path, shape in accumulated.items()}
 
     @property
     def step(self) -> int:
@@ -92,15 +64,11 @@ class TensorFlowSteps:
     @property
     def scale(self) -> float:
         """What the schedule's learning rate is multiplied by."""
-        return float(self._scale.numpy())
+        return float(self.phases.scale.numpy())
 
     @scale.setter
     def scale(self, value: float) -> None:
-        self._scale.assign(value)
-
-    def phase(self, step: int) -> int:
-        """Return the number of the phase that the step number `step` is in; each size of images counts as one."""
-        return self.phases.number(step) + self._resizing.number(step)
+        self.phases.scale.assign(value)
 
     @property
     def learning_rate(self) -> float:
@@ -116,9 +84,7 @@ class TensorFlowSteps:
 
     def train(self, batches: Any, count: int, worker_values: Sequence[float]) -> list[float]:
         """Take `count` steps and return the mean of all workers' `worker_values`."""
-        self.phases.enter(self.step)
-        self._resizing.enter(self.step)
-        phase = self.phase(self.step)
+        phase = self.enter_phase()
         try:
             mean = self._train(batches, tf.constant(count, tf.int64), tf.constant(worker_values, tf.float32), phase)
         except tf.errors.ResourceExhaustedError as error:
@@ -149,8 +115,8 @@ class TensorFlowSteps:
             return number
 
         def step(_: tf.Tensor) -> tf.Tensor:
-            if self._micro_batches > 1:
-                _repeated(accumulate, tf.constant(self._micro_batches - 1, tf.int64), tf.constant(0))
+            if self.settings.accumulation_steps > 1:
+                _repeated(accumulate, tf.constant(self.settings.accumulation_steps - 1, tf.int64), tf.constant(0))
             losses = self.strategy.run(self._replica_step, args=(next(iterator), phase))
             # The gang's loss in every replica: one of them is enough.
             self._loss_sum.assign_add(self.strategy.experimental_local_results(losses)[0])
@@ -164,7 +130,7 @@ class TensorFlowSteps:
     @tf.function(autograph=False)
     def _all_reduce(self, vector: tf.Tensor, count: tf.Tensor) -> None:
         def all_reduce(vector: tf.Tensor) -> tf.Tensor:
-            self.strategy.run(self._all_reduce_vectors, args=([vector],))
+            self.strategy.run(self.all_reduce_vectors, args=([vector],))
             return vector
 
         _repeated(all_reduce, count, vector)
@@ -173,7 +139,7 @@ class TensorFlowSteps:
     def _mean(self, worker_values: tf.Tensor) -> tf.Tensor:
         if self.strategy.num_replicas_in_sync == 1:
             return worker_values
-        (sums,) = self.strategy.run(self._all_reduce_vectors, args=([worker_values],))
+        (sums,) = self.strategy.run(self.all_reduce_vectors, args=([worker_values],))
         return self.strategy.experimental_local_results(sums)[0] / self.strategy.num_replicas_in_sync
 
     @tf.function(autograph=False)
@@ -183,12 +149,6 @@ class TensorFlowSteps:
             return totals + self.strategy.reduce("SUM", sums, axis=None)
 
         return _repeated(add, count, totals)
-
-    @property
-    def gradient_bytes(self) -> int:
-        """Bytes that each replica sends and receives the sum of, each step."""
-        variables = self.phases.at(self.step).variables
-        return sum(4 * math.prod(tuple(map(int, variable.shape))) for variable in variables)
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Return every variable's value by a name that is stable over processes; later steps leave it as it is."""
@@ -218,16 +178,13 @@ class TensorFlowSteps:
             variable.assign(arrays[name])
 
     def _variables(self) -> dict[str, Any]:
-        named = named_variables(self.model, self.phases.optimizers)
-        return named | {STEP: self._step, LOSS_SUM: self._loss_sum, SCALE: self._scale}
+        return self.named_variables() | {STEP: self._step, LOSS_SUM: self._loss_sum}
 
     @property
     def _accumulators(self) -> list[tf.Variable]:
         """The sums of the current phase, the loss first; none if a step has one micro-batch."""
-        if self._loss_accumulator is None:
-            return []
-        gradients = [self._gradient_accumulators[variable.path] for variable in self.phases.current.variables]
-        return [self._loss_accumulator, *gradients]
+        paths = ["", *(variable.path for variable in self.phases.current.variables)]
+        return [self._accumulator_by_path[path] for path in paths] if self._accumulator_by_path else []
 
     def _replica_step(self, batch: Batch, phase: int) -> tf.Tensor:
         """Apply one update, after a step's last micro-batch, and return the gang's loss."""
@@ -260,16 +217,16 @@ class TensorFlowSteps:
         """
         del phase  # the current one: XLA compiles a function a number
         features, labels, weights = batch
-        features = on_device.augment(features, self._augment)
+        features = on_device.augment(features, self.settings.augment)
         optimizer, variables = self.phases.current.optimizer, self.phases.current.variables
-        model = self._resizing.model()
+        model = self.resizing.model()
         # What is frozen is not watched, so that nothing before the head is traced backwards while its backbone is.
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch([variable.value for variable in variables])
-            outputs = model(self._resizing.shrunk(features), training=True)
+            outputs = model(self.resizing.shrunk(features), training=True)
             loss = tf.reduce_sum(weights * self._train_loss(features, outputs, labels))
             if model.losses:
-                loss += tf.add_n(model.losses) / (self.strategy.num_replicas_in_sync * self._micro_batches)
+                loss += tf.add_n(model.losses) / (self.strategy.num_replicas_in_sync * self.settings.accumulation_steps)
             scaled = optimizer.scale_loss(loss)
         # An embedding's comes as slices, whose norm is wrong if an id is there twice.
         gradients = tape.gradient(scaled, variables)
@@ -297,7 +254,7 @@ class TensorFlowSteps:
             size += gradient.shape.num_elements() * 4
             if size < GRADIENT_BUCKET_BYTES and i != present[0][0]:
                 continue
-            reduced = self._all_reduce_vectors([vector for _, vector in bucket])
+            reduced = self.all_reduce_vectors([vector for _, vector in bucket])
             for (number, _), value in zip(bucket, reduced, strict=True):
                 if number < 0:
                     others[-1 - number] = value
@@ -310,17 +267,14 @@ class TensorFlowSteps:
 
     def _averages_apart(self) -> list[tf.Variable]:
         """Return this replica's own copies of the moving averages that differ between the replicas by now."""
-        learning = [layer for layer in self._apart if layer.trainable]
+        learning = [layer for layer in self.apart if layer.trainable]
         return [average.value._get() for layer in learning for average in (layer.moving_mean, layer.moving_variance)]
 
     def _replica_sums(self, batch: Batch) -> tf.Tensor:
         """Return float32 (4,): loss, metric, top-5 hits and weight summed over this replica's examples."""
         features, labels, weights = batch
         outputs = self.model(on_device.as_floats(features), training=False)
-        loss = tf.reduce_sum(weights * self.objective.eval_loss(outputs, labels))
-        metric = tf.reduce_sum(weights * self.objective.metric(outputs, labels))
-        hits = tf.reduce_sum(weights * top5(self.objective, outputs, labels))
-        return tf.stack([loss, metric, hits, tf.reduce_sum(weights)])
+        return self.eval_sums(outputs, labels, weights)
 
 
 def _repeated(body: Callable[[tf.Tensor], tf.Tensor], times: tf.Tensor, value: tf.Tensor) -> tf.Tensor:

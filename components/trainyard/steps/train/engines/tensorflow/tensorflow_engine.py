@@ -8,17 +8,20 @@ from functools import partial
 import keras
 import tensorflow as tf
 
+from trainyard.contract.artifacts.train import Device
 from trainyard.errors import PeerLost
 from trainyard.spec.recipe import Recipe
+from trainyard.steps.train.engines import probe
 from trainyard.steps.train.engines.objective import Objective
 from trainyard.steps.train.engines.optimizer import optimizer
 from trainyard.steps.train.engines.phases import phases
 from trainyard.steps.train.engines.resizing import Resizing
 from trainyard.steps.train.engines.teacher import TeacherModel
-from trainyard.steps.train.engines.tensorflow import strategy, tensorflow_probe
+from trainyard.steps.train.engines.tensorflow import strategy
 from trainyard.steps.train.engines.tensorflow.all_reduce import AllReduce
 from trainyard.steps.train.engines.tensorflow.replica_layers import synchronize_layers
 from trainyard.steps.train.engines.tensorflow.steps import TensorFlowSteps
+from trainyard.steps.train.expected_devices import devices_error, expected_devices, visible_devices
 
 # What TensorFlow raises if another worker of the gang is gone (seen: Unavailable, Internal, Aborted, Cancelled).
 _PEER_ERRORS = (
@@ -35,12 +38,21 @@ class TensorFlowEngine:
     """The engine of every device but the slices of several hosts and the chips that TensorFlow has no build for."""
 
     replicas = 1
-    check = staticmethod(tensorflow_probe.check)
     devices = staticmethod(strategy.devices)
     hardware = staticmethod(strategy.hardware)
     precision = staticmethod(strategy.precision)
-    versions = staticmethod(tensorflow_probe.versions)
-    probe = staticmethod(tensorflow_probe.probe)
+
+    def check(self) -> None:
+        """Raise `InfrastructureError` if TensorFlow does not list the expected devices.
+
+        Call it before a strategy is made: it starts no device.
+        """
+        expected = expected_devices()
+        if expected is None or expected.kind == "tpu":  # TensorFlow lists TPUs after their start alone
+            return
+        devices = tf.config.list_physical_devices(expected.kind.upper())
+        if len(devices) != expected.count:
+            raise devices_error(expected, f"TensorFlow {tf.version.VERSION} lists {len(devices)}")
 
     def join(self) -> None:
         """Make the strategy over the gang's devices."""
@@ -49,6 +61,23 @@ class TensorFlowEngine:
 
     def leave(self) -> None:
         """Do nothing: workers that are done wait to be stopped, for TensorFlow takes one that leaves for a lost one."""
+
+    def probe(self) -> list[Device]:
+        """Return, and emit, what each device of this process computes and copies in a second.
+
+        Call it in the training process. TFLOP/s are those of a matrix product (float32 on a CPU, else bfloat16 or
+        float16), GB/s those of reading and writing.
+        """
+        details = _details()
+        return probe.report([_measured(name, details) for name in strategy.devices()], self.versions())
+
+    def versions(self) -> dict[str, str]:
+        """Return the versions of what drives the devices: TensorFlow, what it was built with, and the driver."""
+        build = tf.sysconfig.get_build_info()
+        versions = {"tensorflow": tf.version.VERSION, "driver": visible_devices("gpu").driver}
+        if tf.config.list_physical_devices("GPU"):
+            versions |= {"cuda": str(build.get("cuda_version", "")), "cudnn": str(build.get("cudnn_version", ""))}
+        return {name: value for name, value in versions.items() if value}
 
     def steps(
         self,
@@ -67,21 +96,38 @@ class TensorFlowEngine:
             replicated, own = self.replicas > 1, train.batch_statistics == "worker"
             apart = synchronize_layers(model, all_reduce, xla, own) if replicated else []
             make = partial(optimizer, train, float16=precision == "float16", gradients_summed=replicated)
+            parts = phases(model, recipe, steps_per_epoch, make)
+            resizing = Resizing(model, train.progressive_resizing, steps_per_epoch)
             return TensorFlowSteps(
-                self.strategy,
-                model,
-                phases(model, recipe, steps_per_epoch, make),
-                Resizing(model, train.progressive_resizing, steps_per_epoch),
-                objective,
-                load_teacher(),
-                all_reduce,
-                train.augment,
-                train.accumulation_steps,
-                xla,
-                apart,
+                model, parts, resizing, objective, load_teacher(), train, self.strategy, all_reduce, xla, apart
             )
 
     def is_peer_loss(self, error: Exception) -> bool:
         """Whether TensorFlow says of another worker, or the ring from within a step, that it is gone."""
         ring_lost = isinstance(error, tf.errors.UnknownError) and PeerLost.__name__ in error.message
         return ring_lost or isinstance(error, _PEER_ERRORS)
+
+
+def _details() -> dict[str, tuple[str, int]]:
+    """Return product name and memory of each GPU, by the device's name."""
+    gpus = visible_devices("gpu").gpus or []
+    details = {}
+    for index, device in enumerate(tf.config.list_physical_devices("GPU")):
+        name = tf.config.experimental.get_device_details(device).get("device_name", "GPU")
+        details[f"GPU:{index}"] = (str(name), gpus[index].memory_bytes if index < len(gpus) else 0)
+    return details
+
+
+def _measured(name: str, details: dict[str, tuple[str, int]]) -> Device:
+    kind = name.partition(":")[0]
+    edge, size = probe.SIZES[kind]
+    with tf.device(name):
+        matrix = tf.cast(tf.random.stateless_normal((edge, edge), (1, 2)) / edge**0.5, strategy.native_precision())
+        vector = tf.zeros(size // 4, tf.float32)
+        products = probe.calls_per_second(lambda x: tf.matmul(matrix, x), matrix, _wait)
+        copies = probe.calls_per_second(lambda x: x + 1.0, vector, _wait)
+    return probe.device_record(name, *details.get(name, (kind, 0)), products, copies)
+
+
+def _wait(value: tf.Tensor) -> None:
+    tf.reshape(value, [-1])[0].numpy()

@@ -38,16 +38,6 @@ _SLUG = 36  # longest part of the run's name in a Job's: pods are called <job>-<
 
 
 @dataclass(frozen=True, kw_only=True)
-class Owner:
-    """The object whose deletion deletes the gang, as an ownerReference spells it."""
-
-    api_version: str
-    kind: str
-    name: str
-    uid: str
-
-
-@dataclass(frozen=True, kw_only=True)
 class Gang:
     """What one gang is: `workers` pods that run `command` in `image`, one on each node of `pool`.
 
@@ -85,8 +75,15 @@ class Gang:
         return [f"{self.name}-{index}.{self.name}:{PORT}" for index in range(self.workers)]
 
 
-def worker_job(gang: Gang, owner: Owner | None = None) -> Manifest:
-    """Return the Indexed Job of `gang`; deleting `owner` deletes it."""
+def owner_reference(api_version: str, kind: str, name: str, uid: str) -> Manifest:
+    """Return how Kubernetes spells the object whose deletion deletes another."""
+    names = {"apiVersion": api_version, "kind": kind, "name": name, "uid": uid}
+    # blockOwnerDeletion would need a permission on the owner's finalizers.
+    return {**names, "controller": False, "blockOwnerDeletion": False}
+
+
+def worker_job(gang: Gang, owner: Manifest | None = None) -> Manifest:
+    """Return the Indexed Job of `gang`; deleting `owner`, an `owner_reference`, deletes it."""
     spec = {
         "completionMode": "Indexed",
         "completions": gang.workers,
@@ -98,23 +95,23 @@ def worker_job(gang: Gang, owner: Owner | None = None) -> Manifest:
         "podReplacementPolicy": "Failed",
         "podFailurePolicy": {"rules": _failure_rules()},
         "suspend": bool(gang.pool.queue),
-        "template": {"metadata": {"labels": _labels(gang)}, "spec": _pod(gang)},
+        "template": {"metadata": {"labels": _task_labels(gang)}, "spec": _pod(gang)},
     }
-    own = _labels(gang) | ({labels.QUEUE: gang.pool.queue} if gang.pool.queue else {})
+    digest = hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()
+    own = _task_labels(gang) | ({labels.QUEUE: gang.pool.queue} if gang.pool.queue else {})
     metadata: Manifest = {"name": gang.name, "labels": own}
-    metadata["annotations"] = {labels.RUN: gang.run, labels.PLAN: _digest(spec)}
+    metadata["annotations"] = {labels.RUN: gang.run, labels.PLAN: digest[:16]}
     if owner is not None:
-        metadata["ownerReferences"] = [_reference(owner)]
+        metadata["ownerReferences"] = [owner]
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec}
 
 
 def headless_service(gang: Gang, job_uid: str) -> Manifest:
     """Return the Service that gives every worker its host name; it goes when the Job with `job_uid` goes."""
-    owner = Owner(api_version="batch/v1", kind="Job", name=gang.name, uid=job_uid)
     return {
         "apiVersion": "v1",
         "kind": "Service",
-        "metadata": {"name": gang.name, "labels": _labels(gang), "ownerReferences": [_reference(owner)]},
+        "metadata": _owned(gang, job_uid),
         "spec": {
             "clusterIP": "None",
             "selector": {labels.JOB: gang.name},
@@ -132,7 +129,6 @@ def network_policy(gang: Gang, job_uid: str) -> Manifest:
 
     The gRPC of TensorFlow and of JAX asks nobody who they are. The policy goes when the Job with `job_uid` goes.
     """
-    owner = Owner(api_version="batch/v1", kind="Job", name=gang.name, uid=job_uid)
     workers = {"podSelector": {"matchLabels": _labels(gang)}}
     clients = {"podSelector": {"matchLabels": {**_labels(gang), labels.INSTANCE: gang.feeds or gang.name}}}
     ports: list[Manifest] = [{"protocol": "TCP", "port": PORT, "endPort": PORT + settings.PORT_RANGE}]
@@ -141,7 +137,7 @@ def network_policy(gang: Gang, job_uid: str) -> Manifest:
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
-        "metadata": {"name": gang.name, "labels": _labels(gang), "ownerReferences": [_reference(owner)]},
+        "metadata": _owned(gang, job_uid),
         "spec": {**workers, "policyTypes": ["Ingress"], "ingress": [{"from": [clients], "ports": ports}]},
     }
 
@@ -247,13 +243,10 @@ def _labels(gang: Gang) -> dict[str, str]:
     return {**labels.of_step(gang.step), labels.INSTANCE: gang.name}
 
 
-def _reference(owner: Owner) -> Manifest:
-    # blockOwnerDeletion would need a permission on the owner's finalizers.
-    return {"apiVersion": owner.api_version, "kind": owner.kind, "name": owner.name, "uid": owner.uid} | {
-        "controller": False,
-        "blockOwnerDeletion": False,
-    }
+def _task_labels(gang: Gang) -> dict[str, str]:
+    return _labels(gang) | ({labels.USE: labels.INPUT} if gang.feeds else {})
 
 
-def _digest(spec: Manifest) -> str:
-    return hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()[:16]
+def _owned(gang: Gang, job_uid: str) -> Manifest:
+    owner = owner_reference("batch/v1", "Job", gang.name, job_uid)
+    return {"name": gang.name, "labels": _labels(gang), "ownerReferences": [owner]}

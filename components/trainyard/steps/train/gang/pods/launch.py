@@ -13,7 +13,7 @@ from trainyard.kubernetes.client import JOBS, Cluster, Manifest
 from trainyard.kubernetes.diagnosis import conditions
 from trainyard.signals import Terminated
 from trainyard.steps.train.gang.pods import outcome
-from trainyard.steps.train.gang.pods.job import Gang, Owner, headless_service, network_policy, worker_job
+from trainyard.steps.train.gang.pods.job import Gang, headless_service, network_policy, owner_reference, worker_job
 from trainyard.steps.train.gang.pods.outcome import Worker
 from trainyard.steps.train.gang.pods.worker_log import WorkerLog
 from trainyard.steps.train.peers import settings
@@ -160,7 +160,7 @@ class _Watch:
         return Worker(worker.index, worker.state, reason=f"no pod: {last.get('message')}") if last else worker
 
 
-def _create_or_attach(gang: Gang, cluster: Cluster, owner: Owner | None) -> Manifest:
+def _create_or_attach(gang: Gang, cluster: Cluster, owner: Manifest | None) -> Manifest:
     """Return the gang's only Job, with its Service, made now unless it is there. One on its way out is waited for."""
     planned = worker_job(gang, owner)
     deadline = time.monotonic() + gang.pool.grace_seconds + _GONE_SECONDS
@@ -184,7 +184,7 @@ def _create_or_attach(gang: Gang, cluster: Cluster, owner: Owner | None) -> Mani
 
 def _create_input(gang: Gang, cluster: Cluster, training: str) -> None:
     """Create the Job of the input workers `gang`, owned by that of the `training` (its uid), whose token they have."""
-    owner = Owner(api_version="batch/v1", kind="Job", name=gang.feeds, uid=training)
+    owner = owner_reference("batch/v1", "Job", gang.feeds, training)
     known = replace(gang, environment={**gang.environment, settings.GANG_TOKEN: training})
     if job := cluster.create("jobs", worker_job(known, owner)):
         _complete(gang, cluster, job, "created")
@@ -212,31 +212,26 @@ def _remove(gang: Gang, cluster: Cluster, uid: str) -> None:
     events.emit("gang_removed", job=gang.name, seconds=round(time.monotonic() - start, 1))
 
 
-def _owner(pod: Manifest) -> Owner:
+def _owner(pod: Manifest) -> Manifest:
     """Return what owns the launcher's pod (a KFP run's Workflow), so that the gang outlives a restart; else the pod."""
     for owner in pod["metadata"].get("ownerReferences") or []:
-        return Owner(api_version=owner["apiVersion"], kind=owner["kind"], name=owner["name"], uid=owner["uid"])
-    return Owner(api_version="v1", kind="Pod", name=pod["metadata"]["name"], uid=pod["metadata"]["uid"])
+        return owner_reference(owner["apiVersion"], owner["kind"], owner["name"], owner["uid"])
+    return owner_reference("v1", "Pod", pod["metadata"]["name"], pod["metadata"]["uid"])
 
 
 def _why_detached(cluster: Cluster, own: Manifest) -> str:
-    """Return why the gang outlives this launcher, whose pod is `own` and which got SIGTERM; '' if it does not."""
+    """Return why the gang outlives this launcher, whose pod is `own` and which got SIGTERM; '' if it does not.
+
+    It does if the pod goes and its run stays: by a drain, a preemption or a deletion. Who cancels a run of Argo ends
+    the processes in its pods and deletes none. One deleted by force, as with a node that is lost, is gone at once; if
+    its run is deleted too, so is the gang, by its ownerReference.
+    """
     try:
-        return "the launcher's pod goes, its run stays" if _is_moved(cluster, own) else ""
+        pod = cluster.get(cluster.path("pods", own["metadata"]["name"]))
     except TransientError:
         return _NO_ANSWER
-
-
-def _is_moved(cluster: Cluster, own: Manifest) -> bool:
-    """Return whether `own`, the launcher's pod, goes and its run stays: by a drain, a preemption or a deletion.
-
-    Who cancels a run of Argo ends the processes in its pods and deletes none. One deleted by force, as with a node that
-    is lost, is gone at once; if its run is deleted too, so is the gang, by its ownerReference.
-    """
-    pod = cluster.get(cluster.path("pods", own["metadata"]["name"]))
-    if pod is None or pod["metadata"]["uid"] != own["metadata"]["uid"]:
-        return True
-    if "DisruptionTarget" in conditions(pod):
-        return True
-    metadata = pod.get("metadata", {})
-    return bool(metadata.get("deletionTimestamp") and metadata.get("ownerReferences"))
+    moved = "the launcher's pod goes, its run stays"
+    if pod is None or pod["metadata"]["uid"] != own["metadata"]["uid"] or "DisruptionTarget" in conditions(pod):
+        return moved
+    metadata = pod["metadata"]
+    return moved if metadata.get("deletionTimestamp") and metadata.get("ownerReferences") else ""

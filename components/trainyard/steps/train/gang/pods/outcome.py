@@ -74,8 +74,8 @@ def missing(gang: Gang, worker: Worker) -> str:
 
 def failure(gang: Gang, job: Manifest, pods: list[Manifest]) -> TrainyardError | None:
     """Return the error that ended the gang, with the exit code and the sentence of the worker that caused it."""
-    ended = [end for pod in pods if (end := _end(pod)) is not None]
-    out_of_memory = [end for end in ended if end.exit.out_of_memory]
+    ended = [(pod, end) for pod in pods if (end := _failed_exit(pod)) is not None]
+    out_of_memory = [pod for pod, end in ended if end.out_of_memory]
     of_job = conditions(job)
     condition = of_job.get("Failed") or of_job.get("FailureTarget")
     if len(out_of_memory) > 1 or (condition and out_of_memory):
@@ -90,28 +90,12 @@ def failure(gang: Gang, job: Manifest, pods: list[Manifest]) -> TrainyardError |
     cause = _cause(ended)
     if cause is None:
         return TransientError(f"{gang.name}: the Job failed ({condition.get('message', 'no reason given')}).")
-    times = "" if cause.code in FINAL else f" The pods failed more than {BACKOFF_LIMIT * gang.workers} times."
-    recorded = events.failure(cause.exit.message)
-    message = recorded.message[:_LONGEST] if recorded else _last_line(cause.exit.message)
-    sentence = f"{gang.name}: {cause.worker(gang)} ended with exit code {cause.code}: {message}{times}"
-    return from_code(cause.code, sentence, recorded.error if recorded else "")
-
-
-@dataclass(frozen=True)
-class _End:
-    """How the worker of one pod ended."""
-
-    index: str
-    pod: str
-    node: str
-    exit: Exit
-
-    @property
-    def code(self) -> int:
-        return self.exit.code
-
-    def worker(self, gang: Gang) -> str:
-        return f"worker {self.index} of {gang.workers} (pod {self.pod} on {self.node})"
+    pod, end = cause
+    times = "" if end.code in FINAL else f" The pods failed more than {BACKOFF_LIMIT * gang.workers} times."
+    recorded = events.failure(end.message)
+    message = recorded.message[:_LONGEST] if recorded else _last_line(end.message)
+    sentence = f"{gang.name}: {_worker_name(gang, pod)} ended with exit code {end.code}: {message}{times}"
+    return from_code(end.code, sentence, recorded.error if recorded else "")
 
 
 def _worker(index: int, pod: Manifest | None) -> Worker:
@@ -136,25 +120,29 @@ def _worker(index: int, pod: Manifest | None) -> Worker:
     return Worker(index, "pending", name, f"pod is starting on {pod['spec'].get('nodeName', 'a node')}")
 
 
-def _end(pod: Manifest) -> _End | None:
+def _worker_name(gang: Gang, pod: Manifest) -> str:
+    index, node = pod["metadata"]["labels"].get(labels.INDEX, "?"), pod["spec"].get("nodeName", "no node")
+    return f"worker {index} of {gang.workers} (pod {pod['metadata']['name']} on {node})"
+
+
+def _failed_exit(pod: Manifest) -> Exit | None:
+    """Return how the worker of `pod` ended, None if it has not failed."""
     end = diagnose(pod).exit
-    if end is None or not end.code or end.container != CONTAINER:
-        return None
-    index = pod["metadata"]["labels"].get(labels.INDEX, "?")
-    return _End(index, pod["metadata"]["name"], pod["spec"].get("nodeName", "no node"), end)
+    return end if end is not None and end.code and end.container == CONTAINER else None
 
 
-def _cause(ended: list[_End]) -> _End | None:
+def _cause(ended: list[tuple[Manifest, Exit]]) -> tuple[Manifest, Exit] | None:
     """Return the end that the others followed from: one that is final by its code, else the last of real failures."""
-    in_order = sorted(ended, key=lambda end: end.exit.finished)
-    final = [end for end in in_order if end.code in FINAL]
-    real = [end for end in in_order if end.code != ExitCode.PREEMPTED]
+    in_order = sorted(ended, key=lambda pod_and_end: pod_and_end[1].finished)
+    final = [(pod, end) for pod, end in in_order if end.code in FINAL]
+    real = [(pod, end) for pod, end in in_order if end.code != ExitCode.PREEMPTED]
     return final[0] if final else real[-1] if real else None
 
 
-def _memory_error(gang: Gang, end: _End) -> InfrastructureError:
+def _memory_error(gang: Gang, pod: Manifest) -> InfrastructureError:
+    limit = gang.pool.resources.limits.memory
     return InfrastructureError(
-        f"{gang.name}: {end.worker(gang)} was killed for memory, its limit is {gang.pool.resources.limits.memory}. "
+        f"{gang.name}: {_worker_name(gang, pod)} was killed for memory, its limit is {limit}. "
         "Raise resources.limits.memory of the pool, or lower train.batch_size in the recipe."
     )
 

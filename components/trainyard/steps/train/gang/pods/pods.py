@@ -70,12 +70,7 @@ def gang(plan: GangSpec, recipe: Recipe, run: str, options: dict[str, str]) -> G
     planned = Gang(
         run=f"{recipe.name}-{run}",
         image=recipe.train.image or plan.image,
-        command=(
-            "python",
-            "-m",
-            "trainyard.steps.train.gang.pods.pod",
-            *(f"--{name}={value}" for name, value in options.items()),
-        ),
+        command=_program("gang.pods.pod", options),
         workers=plan.workers,
         pool=plan.pool,
         platform=plan.platform,
@@ -85,21 +80,27 @@ def gang(plan: GangSpec, recipe: Recipe, run: str, options: dict[str, str]) -> G
         service_account=plan.service_account,
         timeout_seconds=plan.timeout_seconds,
     )
-    return (
-        replace(planned, input=_input_gang(plan.input_workers, planned, plan, options))
-        if plan.input_workers
-        else planned
-    )
+    if plan.input_workers is None:
+        return planned
+    return replace(planned, input=_input_gang(plan.input_workers, planned, plan, options))
 
 
 def _input_gang(workers: InputPods, planned: Gang, plan: GangSpec, options: dict[str, str]) -> Gang:
-    module = "trainyard.steps.train.input.service.worker"
     return replace(
         planned,
         image=workers.image,
-        command=("python", "-m", module, *(f"--{name}={options[name]}" for name in ("examples", "output"))),
+        command=_program("input.service.worker", {name: options[name] for name in ("examples", "output")}),
         workers=workers.count,
         pool=workers.pool,
         environment=plan.variables,
         feeds=planned.name,
+    )
+
+
+def _program(module: str, options: dict[str, str]) -> tuple[str, ...]:
+    return (
+        "python",
+        "-m",
+        f"trainyard.steps.train.{module}",
+        *(f"--{name}={value}" for name, value in options.items()),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 import uuid
@@ -16,8 +17,8 @@ import tensorflow as tf
 from trainyard import events
 from trainyard.errors import ConfigurationError, PeerLost, TransientError
 from trainyard.runtime.step import end_with
-from trainyard.steps.train.input.service.turns import Turn
-from trainyard.steps.train.peers import handshake
+from trainyard.steps.train.input.lanes import no_autograph
+from trainyard.steps.train.peers import handshake, settings
 from trainyard.steps.train.peers.messages import Message, MessageStream, StallGuard
 
 _CALL_SECONDS = 2.0  # chosen: for one call of an input worker, which is tried again
@@ -30,6 +31,18 @@ _Element = TypeVar("_Element")
 def service_key(token: str) -> bytes:
     """Return the key of the handshake between a training and its input workers in the gang with `token`."""
     return handshake.derive_key(token, b"input")
+
+
+@dataclass(frozen=True)
+class Turn:
+    """Of `of` input workers the one that prepares each micro-batch whose number leaves the remainder `number`."""
+
+    number: int = 0
+    of: int = 1
+
+    def first(self, start: int) -> int:
+        """Return the first number of this turn from `start` on."""
+        return start + (self.number - start) % self.of
 
 
 @dataclass(frozen=True)
@@ -78,10 +91,15 @@ class InputService:
         TensorFlow.
         """
         end = time.monotonic() + deadline_seconds
-        turns = [Turn(number, len(addresses)) for number in range(len(addresses))]
-        workers = [_met(turn, address, token, end) for turn, address in zip(turns, addresses, strict=True)]
+        workers = [_met(Turn(number, len(addresses)), address, token, end) for number, address in enumerate(addresses)]
         events.emit("input_workers", count=len(workers))
         return cls(workers)
+
+    @classmethod
+    def from_environment(cls) -> InputService | None:
+        """Return the workers that the environment names, once they serve; None if it names none."""
+        addresses, token = os.environ.get(settings.INPUT_WORKERS), os.environ.get(settings.GANG_TOKEN, "")
+        return cls.connect(addresses.split(","), token, settings.start_deadline_seconds()) if addresses else None
 
     @contextmanager
     def errors(self) -> Iterator[None]:
@@ -120,6 +138,26 @@ class InputService:
                 if (closed or worker.stream.is_silent()) and not done.is_set():
                     why = "the connection to it is closed" if closed else "it gives no sign of life"
                     end_with(PeerLost(f"train: {worker} is lost: {why}. The training goes on when it is back."))
+
+
+def in_turn(
+    parts: Sequence[tf.data.Dataset[tuple[tf.Tensor, _Element]]], first: int, end: int, local: int
+) -> tf.data.Dataset[_Element]:
+    """Return the batches of the micro-batches `first` to `end`, `local` of each number, from the parts in turn.
+
+    A part gives (number, batch). One that gives another number than expected, because it began anew or left some out,
+    raises InvalidArgumentError: no batch is trained on twice or left out in silence.
+    """
+    numbers = tf.data.Dataset.range(first * local, end * local).map(no_autograph(lambda key: key // local))
+    batches = tf.data.Dataset.choose_from_datasets(parts, numbers.map(no_autograph(lambda number: number % len(parts))))
+
+    def checked(expected: tf.Tensor, numbered: tuple[tf.Tensor, _Element]) -> _Element:
+        number, batch = numbered
+        message = f"an input worker of {len(parts)} gave the micro-batch of another number"
+        tf.debugging.assert_equal(number, expected, message)
+        return batch
+
+    return tf.data.Dataset.zip(numbers, batches).map(no_autograph(checked))
 
 
 def _met(turn: Turn, address: str, token: str, end: float) -> InputWorker:

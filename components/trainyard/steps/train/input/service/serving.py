@@ -10,7 +10,7 @@ import os
 import sys
 
 from trainyard import events
-from trainyard.errors import ConfigurationError, ExitCode, TrainyardError
+from trainyard.errors import ConfigurationError, ExitCode, TrainyardError, failure_fields
 from trainyard.steps.train.peers import settings
 from trainyard.storage import storage
 
@@ -21,13 +21,12 @@ def main() -> None:
     for name in ("examples", "output"):
         parser.add_argument(f"--{name}", required=True)
     options = parser.parse_args()
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     code = ExitCode.DONE
     try:
         _serve(options.examples, options.output)
     except TrainyardError as error:
         code = error.exit_code
-        events.emit("failed", step="train", code=int(code), error=type(error).__name__, message=str(error))
+        events.emit("failed", step="train", **failure_fields(error))
     sys.stderr.flush()
     os._exit(int(code))
 

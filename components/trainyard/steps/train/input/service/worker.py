@@ -1,6 +1,7 @@
-"""An input worker as a program, as a pod runs it: its process, which is ended if it is frozen.
+"""The process of an input worker, as whoever started it sees it: what it writes, how it ended, whether it is frozen.
 
-It ends as that process does, and then who started it starts another one.
+A training notices a frozen one by itself, and waits for it: only who started it can end it and start another one. In a
+pod that is this module as a program, which ends as the process does; then the Job starts another pod.
 """
 
 from __future__ import annotations
@@ -9,12 +10,65 @@ import argparse
 import os
 import signal
 import sys
+import threading
 import time
+from collections.abc import Callable
 
 from trainyard import events
-from trainyard.errors import ExitCode, TransientError
-from trainyard.steps.train.input.service.input_process import LOOK_SECONDS, InputProcess
+from trainyard.child_process import describe_exit, end_with_parent, start_program
+from trainyard.errors import ExitCode, TransientError, failure_fields
 from trainyard.steps.train.peers import settings
+from trainyard.steps.train.peers.messages import SILENCE_SECONDS
+
+_LOOK_SECONDS = 0.2  # chosen: how often a pod calls `poll`
+_LONGEST_LOOK = 1.0  # chosen: if more time than this lies between two looks, who looks stood still itself
+_LAST_LINES_SECONDS = 5.0  # chosen: what a pipe holds is read by then
+
+
+class InputProcess:
+    """A running input worker, which says again and again that it serves; `poll` ends one that does not.
+
+    options: of the program `serving`. on_line: called in a thread with each line that it writes and is no such sign.
+    """
+
+    def __init__(self, options: dict[str, str], environment: dict[str, str], on_line: Callable[[str], None]) -> None:
+        command = [sys.executable, "-m", "trainyard.steps.train.input.service.serving"]
+        command += [f"--{name}={options[name]}" for name in ("examples", "output")]
+        self.frozen = False
+        self._on_line = on_line
+        # The first sign comes after TensorFlow's import, which has the time that the training waits for it.
+        self._allowed_seconds = settings.start_deadline_seconds()
+        self._silent_seconds, self._looked_at = 0.0, time.monotonic()
+        self.program = start_program(command, environment, first=end_with_parent())
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def poll(self) -> int | None:
+        """Return its exit code, None while it runs. It is killed, and `frozen`, if it gave no sign for too long."""
+        now = time.monotonic()
+        self._silent_seconds += min(now - self._looked_at, _LONGEST_LOOK)
+        self._looked_at = now
+        if self.program.poll() is None and self._silent_seconds > self._allowed_seconds:
+            self.frozen = True
+            self.program.kill()
+        return self.program.poll()
+
+    def describe_end(self) -> str:
+        """Return how it ended, as the end of a sentence."""
+        if self.frozen:
+            return f"gave no sign of life for {self._allowed_seconds:g} s, and was killed"
+        return describe_exit(self.program.returncode)
+
+    def join(self) -> None:
+        """Wait for the last lines of a process that has ended."""
+        self._reader.join(_LAST_LINES_SECONDS)
+
+    def _read(self) -> None:
+        for line in self.program.stdout or ():
+            if events.is_alive(events.parse(line)):
+                self._silent_seconds, self._allowed_seconds = 0.0, SILENCE_SECONDS
+            else:
+                self._on_line(line)
 
 
 def main() -> None:
@@ -27,13 +81,13 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: os._exit(ExitCode.PREEMPTED))
     process = InputProcess(options, {**os.environ}, lambda line: events.write(line.rstrip("\n")))
     while (code := process.poll()) is None:
-        time.sleep(LOOK_SECONDS)
+        time.sleep(_LOOK_SECONDS)
     process.join()
     if process.frozen:
         code = ExitCode.TRANSIENT
         number = os.environ.get(settings.WORKER_INDEX, "")
-        message = f"train: input worker {number} {process.describe_end()}."
-        events.emit("failed", step="train", code=int(code), error=TransientError.__name__, message=message)
+        frozen = TransientError(f"train: input worker {number} {process.describe_end()}.")
+        events.emit("failed", step="train", **failure_fields(frozen))
     sys.stderr.flush()
     os._exit(code if code >= 0 else 128 - code)
 
