@@ -48,7 +48,7 @@ CONTENT = manifest()
 
 
 @pytest.fixture(autouse=True)
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache with room for two copies and their manifests."""
     monkeypatch.setenv("TRAINYARD_CACHE", str(tmp_path))
     monkeypatch.setenv("TRAINYARD_CACHE_SIZE", "2900")
@@ -71,49 +71,49 @@ def open_all(*keys: str) -> list[str]:
     return [how for how, _ in started.printed]  # type: ignore[attr-defined]
 
 
-def test_the_copy_used_longest_ago_goes_first(place: Path) -> None:
+def test_the_copy_used_longest_ago_goes_first(cache_folder: Path) -> None:
     assert open_all("a", "b") == ["fetched", "fetched"]
     assert open_all("a") == ["there"]
     assert open_all("c") == ["fetched"]
-    assert sorted(path.name for path in place.iterdir()) == ["a", "c"]
+    assert sorted(path.name for path in cache_folder.iterdir()) == ["a", "c"]
 
 
-def test_a_copy_stays_while_a_process_that_opened_it_lives_and_goes_when_that_was_killed(place: Path) -> None:
+def test_a_copy_stays_while_a_process_that_opened_it_lives_and_goes_when_that_was_killed(cache_folder: Path) -> None:
     reader = process("a")
     assert open_all("b", "c") == ["fetched", "fetched"]
-    assert (place / "a").is_dir()
+    assert (cache_folder / "a").is_dir()
     reader.kill()
     reader.communicate()
-    assert open_all("d") == ["fetched"] and not (place / "a").is_dir()
+    assert open_all("d") == ["fetched"] and not (cache_folder / "a").is_dir()
 
 
-def test_what_a_killed_fetch_left_is_removed_and_one_under_way_is_not(place: Path) -> None:
-    (place / ".partial-dead").mkdir()
-    (place / ".partial-dead" / "a").write_bytes(bytes(1000))
+def test_what_a_killed_fetch_left_is_removed_and_one_under_way_is_not(cache_folder: Path) -> None:
+    (cache_folder / ".partial-dead").mkdir()
+    (cache_folder / ".partial-dead" / "a").write_bytes(bytes(1000))
 
     def fetch(folder: Path) -> None:
         (folder / "a").write_bytes(bytes(1000))
         assert open_all("b") == ["fetched"]
 
     cache.entry("a", CONTENT, fetch)
-    assert sorted(path.name for path in place.iterdir()) == ["a", "b"]
+    assert sorted(path.name for path in cache_folder.iterdir()) == ["a", "b"]
 
 
-def test_a_copy_that_another_process_was_faster_to_fetch_is_not_replaced(place: Path) -> None:
+def test_a_copy_that_another_process_was_faster_to_fetch_is_not_replaced(cache_folder: Path) -> None:
     faster: list[os.stat_result] = []
 
     def fetch(folder: Path) -> None:
         assert open_all("a") == ["fetched"]
-        faster.append((place / "a").stat())
+        faster.append((cache_folder / "a").stat())
         (folder / "a").write_bytes(bytes(1000))
 
     assert os.path.samestat(cache.entry("a", CONTENT, fetch).stat(), faster[0])
-    assert [path.name for path in place.iterdir()] == ["a"]
+    assert [path.name for path in cache_folder.iterdir()] == ["a"]
 
 
-def test_a_damaged_copy_is_fetched_again(place: Path) -> None:
+def test_a_damaged_copy_is_fetched_again(cache_folder: Path) -> None:
     assert opened("a") and not opened("a")
-    (place / "a" / "a").write_bytes(b"")
+    (cache_folder / "a" / "a").write_bytes(b"")
     assert opened("a") and not opened("a")
 
 
@@ -123,8 +123,10 @@ def test_a_size_that_is_none_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         opened("a")
 
 
-def test_a_file_begun_again_between_the_look_and_the_lock_stays(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = place / f"key{cache.FILES}" / "a"
+def test_a_file_begun_again_between_the_look_and_the_lock_stays(
+    cache_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = cache_folder / f"key{cache.FILES}" / "a"
     path.parent.mkdir()
     path.write_bytes(bytes(1000))
     lock_of = cache.lock_of
@@ -136,5 +138,5 @@ def test_a_file_begun_again_between_the_look_and_the_lock_stays(place: Path, mon
         return descriptor
 
     monkeypatch.setattr(cache, "lock_of", lock_of_the_old)
-    assert not cache.make_room(place, 2900)
+    assert not cache.make_room(cache_folder, 2900)
     assert path.stat().st_size == 2000

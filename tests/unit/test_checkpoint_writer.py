@@ -16,7 +16,7 @@ from trainyard.steps.train.loop.checkpoint_writer import MAX_OVERHEAD, Checkpoin
 STATE = {"loop/step": np.asarray(7)}
 
 
-class Held(CheckpointFolder):
+class BlockingCheckpoints(CheckpointFolder):
     """Checkpoints whose writing waits until it is let go, and may then fail."""
 
     def __init__(self, uri: str) -> None:
@@ -37,7 +37,7 @@ class Held(CheckpointFolder):
 
 
 def test_a_save_returns_before_the_checkpoint_is_written_and_nothing_is_readable_until_it_is(tmp_path: Path) -> None:
-    checkpoints = Held(str(tmp_path))
+    checkpoints = BlockingCheckpoints(str(tmp_path))
     writer = CheckpointWriter(checkpoints)
     writer.save(progress(5), STATE)
     assert checkpoints.steps() == [] and not writer.wait(0.01)
@@ -47,7 +47,7 @@ def test_a_save_returns_before_the_checkpoint_is_written_and_nothing_is_readable
 
 
 def test_a_newer_checkpoint_waits_for_the_one_before_and_both_are_written(tmp_path: Path) -> None:
-    checkpoints = Held(str(tmp_path))
+    checkpoints = BlockingCheckpoints(str(tmp_path))
     writer = CheckpointWriter(checkpoints)
     writer.save(progress(5), STATE)
     threading.Timer(0.05, checkpoints.go.set).start()
@@ -57,7 +57,7 @@ def test_a_newer_checkpoint_waits_for_the_one_before_and_both_are_written(tmp_pa
 
 
 def test_what_went_wrong_in_writing_is_raised_once_by_the_next_call(tmp_path: Path) -> None:
-    checkpoints = Held(str(tmp_path))
+    checkpoints = BlockingCheckpoints(str(tmp_path))
     checkpoints.error = InfrastructureError("the disk is full")
     checkpoints.go.set()
     writer = CheckpointWriter(checkpoints)
@@ -68,7 +68,7 @@ def test_what_went_wrong_in_writing_is_raised_once_by_the_next_call(tmp_path: Pa
 
 
 def test_the_next_checkpoint_is_so_far_that_this_one_costs_its_share(tmp_path: Path) -> None:
-    checkpoints = Held(str(tmp_path))
+    checkpoints = BlockingCheckpoints(str(tmp_path))
     writer = CheckpointWriter(checkpoints)
     assert writer.min_interval_seconds == 0
     writer.save(progress(5), STATE, waited=1.0)

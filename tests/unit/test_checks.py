@@ -14,10 +14,10 @@ from trainyard_control.cluster import checks
 
 
 def gke(**pool: Any) -> Environment:
-    place = environments.load("gke")
+    environment = environments.load("gke")
     resources = {"requests": {"cpu": "2", "memory": "4Gi"}, "limits": {"memory": "4Gi"}}
     own = Pool.model_validate({"kind": "cpu", "nodeSelector": {"pool": "cpu"}, "resources": resources} | pool)
-    return place.model_copy(update={"pools": {"cpu": own}, "placement": {"default": "cpu"}})
+    return environment.model_copy(update={"pools": {"cpu": own}, "placement": {"default": "cpu"}})
 
 
 def node(**labels: str) -> dict[str, Any]:
@@ -83,11 +83,13 @@ def test_a_pool_without_nodes_may_grow_where_platforms_do_and_is_a_fault_elsewhe
 
 
 def test_a_volume_that_one_node_alone_can_mount_is_a_fault() -> None:
-    place = gke().model_copy(update={"volume": Volume(claim="runs", path="/mnt/runs")})
+    environment = gke().model_copy(update={"volume": Volume(claim="runs", path="/mnt/runs")})
     bound = {"spec": {"accessModes": ["ReadWriteMany"]}, "status": {"phase": "Bound"}}
-    assert checks.claim(place, bound).verdict == "good"
-    assert checks.claim(place, bound | {"spec": {"accessModes": ["ReadWriteOnce"]}}).verdict == "bad"
-    assert checks.claim(place, None).sentence == "no PersistentVolumeClaim 'runs' in namespace trainyard. Create it"
+    assert checks.claim(environment, bound).verdict == "good"
+    assert checks.claim(environment, bound | {"spec": {"accessModes": ["ReadWriteOnce"]}}).verdict == "bad"
+    assert (
+        checks.claim(environment, None).sentence == "no PersistentVolumeClaim 'runs' in namespace trainyard. Create it"
+    )
 
 
 @pytest.mark.parametrize(
@@ -102,8 +104,8 @@ def test_a_volume_that_one_node_alone_can_mount_is_a_fault() -> None:
 def test_a_kubeflow_for_one_user_runs_nothing_in_another_namespace(
     multi_user: bool, namespace: str, endpoint: str, verdict: str
 ) -> None:
-    place = gke().model_copy(update={"namespace": namespace, "kubeflow": Kubeflow(endpoint=endpoint)})
-    check = checks.space(place, multi_user)
+    environment = gke().model_copy(update={"namespace": namespace, "kubeflow": Kubeflow(endpoint=endpoint)})
+    check = checks.space(environment, multi_user)
     assert check.verdict == verdict
     if check.verdict == "bad":
         assert check.sentence.endswith("Set namespace: kubeflow") and check.code == ExitCode.CONFIGURATION
@@ -137,8 +139,8 @@ def test_a_condition_on_the_controllers_retries_is_a_doubt() -> None:
     ],
 )
 def test_a_deadline_of_the_controllers_own_is_a_doubt(spec: str, sentence: str) -> None:
-    found = checks.deadlines({"data": {"workflowDefaults": f"spec: {spec}"}}, "kubeflow")
-    assert found.verdict == "unknown" and sentence in found.sentence
+    check = checks.deadlines({"data": {"workflowDefaults": f"spec: {spec}"}}, "kubeflow")
+    assert check.verdict == "unknown" and sentence in check.sentence
 
 
 def test_our_own_defaults_of_the_controller_have_no_deadline_and_mean_retries() -> None:

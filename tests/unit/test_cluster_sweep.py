@@ -95,13 +95,13 @@ class Server:
                 self.before.append(run.display_name)
             run.run_id, run.created_at, run.state = f"id-{run.display_name}", NOON, "RUNNING"
             self.made.append(run)
-            self.most = max(self.most, sum(self._now(each).state == "RUNNING" for each in self.made))
+            self.most = max(self.most, sum(self._now(other).state == "RUNNING" for other in self.made))
             return run
 
     def run(self, run_id: str) -> Any:
         with self._lock:
             run = next(run for run in self.made if run.run_id == run_id)
-            alone = sum(self._now(each).state == "RUNNING" for each in self.made) < 2
+            alone = sum(self._now(other).state == "RUNNING" for other in self.made) < 2
             if not (self._looks[run_id] == 2 and alone and len(self.made) < self.meet):
                 self._looks[run_id] += 1
             if self._looks[run_id] == 3 and self._end(run) == "SUCCEEDED":

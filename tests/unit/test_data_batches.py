@@ -66,12 +66,12 @@ def by_column(path, recipe) -> tuple[list[dict], list[Quarantined], str]:
 
 
 def assert_equal(path, recipe) -> tuple[list[dict], list[Quarantined], str]:
-    expected, found = by_row(path, recipe), by_column(path, recipe)
-    assert found[2] == expected[2]
-    if not found[2]:
-        assert [repr(row) for row in found[0]] == [repr(row) for row in expected[0]]  # by repr, for NaN is not NaN
-        assert found[1] == expected[1]
-    return found
+    expected, actual = by_row(path, recipe), by_column(path, recipe)
+    assert actual[2] == expected[2]
+    if not actual[2]:
+        assert [repr(row) for row in actual[0]] == [repr(row) for row in expected[0]]  # by repr, for NaN is not NaN
+        assert actual[1] == expected[1]
+    return actual
 
 
 DERIVED = {
@@ -157,7 +157,9 @@ def test_derived_rows_are_what_they_are_one_by_one(tmp_path):
     rows, bad, end = assert_equal(path, recipe(**DERIVED))
     assert end == "" and 1000 < len(rows) < 3000
     assert {item.reason for item in bad} == {"mistyped_value", "missing_label", "missing_split", "bad_weight"}
-    assert {each["label"] for each in rows} == {"true", "false"} and all(each["raw/c"] != "green" for each in rows)
+    assert {record["label"] for record in rows} == {"true", "false"} and all(
+        record["raw/c"] != "green" for record in rows
+    )
 
 
 def test_most_rows_of_a_plain_table_are_judged_by_column(tmp_path, monkeypatch):

@@ -58,8 +58,8 @@ def test_every_way_not_to_fit_is_told_with_column_row_expected_and_received(sche
     rows = list(ROWS)
     rows[2], rows[4], rows[6] = "999,Oslo,2024-03-03,1,0", "young,Paris,2024-02-30,1,0", "1,2"
     rows[8:10] = ["20.5,,2024-03-03,1,0", ",Oslo,2023-01-01,1,0"]
-    found = check_source(load_schema(schema), find_source(str(written(tmp_path / "b.csv", rows))))
-    assert [each.sentence for each in found] == [
+    problems = check_source(load_schema(schema), find_source(str(written(tmp_path / "b.csv", rows))))
+    assert [anomaly.sentence for anomaly in problems] == [
         "row: expected 5 cells, received 2 in 1 row, such as b.csv:8 2",
         "age: expected at most 74, received '999' in 1 row, such as b.csv:4 '999'",
         "age: expected a whole number, received 'young' in 2 rows, such as b.csv:6 'young'; b.csv:10 '20.5'",
@@ -74,7 +74,7 @@ def test_every_way_not_to_fit_is_told_with_column_row_expected_and_received(sche
 def test_a_column_that_is_gone_and_one_that_is_refused_are_told(schema: Path, tmp_path: Path) -> None:
     expected = load_schema(schema).model_copy(update={"other_columns": "refused"})
     file = written(tmp_path / "b.csv", ROWS, HEADER.replace("city", "town"))
-    assert [(each.column, each.reason) for each in check_source(expected, find_source(str(file)))] == [
+    assert [(anomaly.column, anomaly.reason) for anomaly in check_source(expected, find_source(str(file)))] == [
         ("city", "absent"),
         ("town", "unknown_column"),
     ]
@@ -89,10 +89,10 @@ def test_what_batches_say_adds_up_in_any_order(schema: Path) -> None:
         return check_rows(expected, Rows(size, columns, lambda index: f"a.csv:{start + index + 2}"))
 
     def together(parts: list[Conformity]) -> list[str]:
-        found = Conformity()
-        for each in parts:
-            found.merge(each)
-        return [each.sentence for each in anomalies(expected, found)]
+        conformity = Conformity()
+        for batch in parts:
+            conformity.merge(batch)
+        return [anomaly.sentence for anomaly in anomalies(expected, conformity)]
 
     parts = [part(start, 20) for start in range(0, 200, 20)]
     random.Random(1).shuffle(parts)
@@ -153,6 +153,6 @@ def test_the_verbs_answer_with_their_exit_codes(
     capsys.readouterr()
     assert call("compare", str(statistics), str(moved), "-o", "json") == ExitCode.DATA
     answer = capsys.readouterr()
-    distances = {each["feature"]: each["distance"] for each in json.loads(answer.out)}
+    distances = {row["feature"]: row["distance"] for row in json.loads(answer.out)}
     assert distances["city"]["l_infinity"] == 0.5 and distances["age"]["psi"] == 0
     assert "city: 'Bergen' 50.0% → 0.0%, 'Paris' 0.0% → 50.0%" in answer.err

@@ -43,13 +43,16 @@ def test_the_trainings_that_fit_the_limits_are_counted(
 def test_a_training_of_days_is_told_how_much_faster_it_must_be_and_what_would_be(tmp_path: Path) -> None:
     environment, recipe = load(tmp_path)
     known = data.find(recipe, None, 1_281_167)
-    found = {each.pool: each for each in candidates(recipe, environment, known, cost.of_recipe(recipe, known), [])}
-    l4, more = found["l4"], (recipe, environment, known, [])
-    alone, beside = day.help_for(l4, [l4], *more), day.help_for(l4, [*found.values()], *more)
+    by_pool = {
+        candidate.pool: candidate
+        for candidate in candidates(recipe, environment, known, cost.of_recipe(recipe, known), [])
+    }
+    l4, more = by_pool["l4"], (recipe, environment, known, [])
+    alone, beside = day.help_for(l4, [l4], *more), day.help_for(l4, [*by_pool.values()], *more)
     assert l4.duration == "days" and "l4 would have to be 2." in alone and "learn-curve" in alone
     assert "b200 takes" in beside and "b200" not in alone
     assert "would take" in alone and "trainyard sweep --ladder" in alone
-    assert day.help_for(found["b200"], [l4], *more) == ""
+    assert day.help_for(by_pool["b200"], [l4], *more) == ""
 
 
 def test_a_run_of_this_machine_is_held_against_what_was_known_before_it(tmp_path: Path) -> None:

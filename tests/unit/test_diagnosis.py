@@ -48,21 +48,23 @@ def ended(code: int, reason: str = "Error", name: str = "worker") -> dict[str, A
     ],
 )
 def test_state_and_cause_of_a_pod(phase: str, status: dict[str, Any], state: str, cause: str) -> None:
-    found = diagnose(pod(phase, **status))
-    assert (found.state, found.cause) == (state, cause)
-    assert found.disrupted == (cause in ("preempted", "evicted", "disk"))
-    assert found.blocked == (cause in ("image", "configuration"))
+    diagnosis = diagnose(pod(phase, **status))
+    assert (diagnosis.state, diagnosis.cause) == (state, cause)
+    assert diagnosis.disrupted == (cause in ("preempted", "evicted", "disk"))
+    assert diagnosis.blocked == (cause in ("image", "configuration"))
 
 
 def test_an_unscheduled_pod_has_the_schedulers_first_sentence() -> None:
-    found = diagnose(pod("Pending", **condition("PodScheduled", "False", "Unschedulable", "0/2 nodes. no new claims")))
-    assert (found.cause, found.message) == ("unscheduled", "0/2 nodes")
+    diagnosis = diagnose(
+        pod("Pending", **condition("PodScheduled", "False", "Unschedulable", "0/2 nodes. no new claims"))
+    )
+    assert (diagnosis.cause, diagnosis.message) == ("unscheduled", "0/2 nodes")
 
 
 def test_the_container_that_works_is_told_from_a_sidecar() -> None:
     assert main_container(pod("Running")) == "worker"
-    found = diagnose(pod("Running", **ended(3, name="sidecar")))
-    assert found.exit and (found.exit.container, found.exit.code) == ("sidecar", 3)
+    diagnosis = diagnose(pod("Running", **ended(3, name="sidecar")))
+    assert diagnosis.exit and (diagnosis.exit.container, diagnosis.exit.code) == ("sidecar", 3)
 
 
 @pytest.mark.parametrize(

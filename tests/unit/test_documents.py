@@ -189,10 +189,10 @@ def schema(kind: str) -> Node:
 
 def leaves(kind: str) -> dict[Location, list[Node]]:
     """Return the schemas of every value that a document of this kind may hold, by its place; * stands for any key."""
-    found: dict[Location, list[Node]] = {}
+    schemas: dict[Location, list[Node]] = {}
     for at, node in _leaves(schema(kind), (), schema(kind)["$defs"]):
-        found.setdefault(at, []).append(json.loads(node))
-    return found
+        schemas.setdefault(at, []).append(json.loads(node))
+    return schemas
 
 
 def _leaves(node: Node, at: Location, definitions: Node) -> Iterator[tuple[Location, str]]:
@@ -213,8 +213,8 @@ def _leaves(node: Node, at: Location, definitions: Node) -> Iterator[tuple[Locat
 
 
 def _values_of_any_key(node: Node) -> list[Node]:
-    found = [*node.get("patternProperties", {}).values(), node.get("additionalProperties")]
-    return [inner for inner in found if isinstance(inner, dict)]
+    schemas = [*node.get("patternProperties", {}).values(), node.get("additionalProperties")]
+    return [inner for inner in schemas if isinstance(inner, dict)]
 
 
 CASES = [(kind, at) for kind in MODELS for at in leaves(kind)]
@@ -273,13 +273,13 @@ def _without(section: Node, keys: frozenset[str]) -> Node:
 
 def present(document: Any, at: Location) -> list[Any]:
     """Return the values at the place and at those around it, the outermost first."""
-    found = [document]
+    values = [document]
     for part in at:
-        key = key_of(found[-1], part) if isinstance(found[-1], dict) else part
-        if key not in found[-1] if isinstance(found[-1], dict) else not isinstance(found[-1], list) or key != 0:
+        key = key_of(values[-1], part) if isinstance(values[-1], dict) else part
+        if key not in values[-1] if isinstance(values[-1], dict) else not isinstance(values[-1], list) or key != 0:
             break
-        found.append(found[-1][key])
-    return found
+        values.append(values[-1][key])
+    return values
 
 
 def good_values(kind: str, at: Location, document: Node) -> Iterator[str]:
@@ -388,5 +388,5 @@ def test_the_good_documents_can_run(kind: str) -> None:
 @pytest.mark.parametrize(("kind", "at"), CASES, ids=[f"{kind}-{plain_yaml.dotted(at)}" for kind, at in CASES])
 def test_a_hostile_value_is_refused_with_its_line_or_can_run(kind: str, at: Location) -> None:
     refused = [(is_refused(kind, text), good) for text, good in mutations(kind, at)]
-    assert sum(each for each, good in refused if not good) >= len(SYNTAX)
-    assert not all(each for each, _ in refused), "nothing is accepted: the place is not what was tried"
+    assert sum(refusal for refusal, good in refused if not good) >= len(SYNTAX)
+    assert not all(refusal for refusal, _ in refused), "nothing is accepted: the place is not what was tried"

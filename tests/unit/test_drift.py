@@ -29,7 +29,7 @@ def statistics(classes: tuple[int, int] = (50, 50), **features: FeatureStatistic
     return Statistics(
         examples={"train": 100, "eval": 10, "test": 10},
         classes={"no": {"train": classes[0]}, "yes": {"train": classes[1]}},
-        features={name: {"train": each} for name, each in features.items()},
+        features={name: {"train": feature_statistics} for name, feature_statistics in features.items()},
     )
 
 
@@ -40,8 +40,8 @@ def test_equal_data_and_data_within_the_bounds_have_not_drifted() -> None:
 
 
 def test_a_mean_that_moved_by_more_than_its_share_of_the_spread_is_named() -> None:
-    found = drift(statistics(age=number(40)), statistics(age=number(41.1)), BOUNDS)
-    assert found == ["age: mean 40 before, 41.1 now (standard deviation 2)"]
+    sentences = drift(statistics(age=number(40)), statistics(age=number(41.1)), BOUNDS)
+    assert sentences == ["age: mean 40 before, 41.1 now (standard deviation 2)"]
 
 
 def test_any_other_value_in_a_constant_column_is_a_drift() -> None:
@@ -49,8 +49,10 @@ def test_any_other_value_in_a_constant_column_is_a_drift() -> None:
 
 
 def test_values_that_came_or_became_rarer_are_listed_with_their_shares() -> None:
-    found = drift(statistics(city=text(oslo=60, bergen=40)), statistics(city=text(oslo=40, bergen=40, bodø=20)), BOUNDS)
-    assert found == ["city: 'bodø' 0.0% → 20.0%, 'oslo' 60.0% → 40.0%"]
+    sentences = drift(
+        statistics(city=text(oslo=60, bergen=40)), statistics(city=text(oslo=40, bergen=40, bodø=20)), BOUNDS
+    )
+    assert sentences == ["city: 'bodø' 0.0% → 20.0%, 'oslo' 60.0% → 40.0%"]
 
 
 def test_missing_values_classes_and_columns_count_too() -> None:
@@ -74,7 +76,8 @@ def test_distances_are_those_of_a_calculation_by_hand() -> None:
     assert apart.psi == pytest.approx(0.25 * math.log(0.75 / 0.5) - 0.25 * math.log(0.25 / 0.5), abs=1e-6)
     middle = [0.625, 0.375]
     divergence = [
-        sum(p * math.log2(p / m) for p, m in zip(each, middle, strict=True)) for each in ([0.5] * 2, [0.75, 0.25])
+        sum(p * math.log2(p / m) for p, m in zip(distribution, middle, strict=True))
+        for distribution in ([0.5] * 2, [0.75, 0.25])
     ]
     assert apart.jensen_shannon == pytest.approx(sum(divergence) / 2, abs=1e-6)
     assert distance([1, 0], [0, 1]).jensen_shannon == 1.0

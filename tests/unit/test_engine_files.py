@@ -14,16 +14,21 @@ from trainyard.spec import beam
 ROOT = Path(__file__).parents[2]
 FLINK = ROOT / "k8s" / "components" / "flink"
 OBJECTS: dict[str, dict[str, Any]] = {
-    f"{each['kind']} {each['metadata']['name']}": each
+    f"{manifest['kind']} {manifest['metadata']['name']}": manifest
     for file in FLINK.glob("*.yaml")
     if file.name != "kustomization.yaml"
-    for each in yaml.safe_load_all(file.read_text())
+    for manifest in yaml.safe_load_all(file.read_text())
 }
-PODS = {name: each["spec"]["template"]["spec"] for name, each in OBJECTS.items() if name.startswith("Deployment ")}
+PODS = {
+    name: manifest["spec"]["template"]["spec"] for name, manifest in OBJECTS.items() if name.startswith("Deployment ")
+}
 
 
 def test_the_service_and_the_workers_of_flink_are_where_an_environment_says() -> None:
-    ports = {each["name"]: each["port"] for each in OBJECTS[f"Service {beam.FLINK_SERVICE}"]["spec"]["ports"]}
+    ports = {
+        service_port["name"]: service_port["port"]
+        for service_port in OBJECTS[f"Service {beam.FLINK_SERVICE}"]["spec"]["ports"]
+    }
     assert ports["jobs"] == beam.FLINK_JOB_PORT
     workers = PODS["Deployment trainyard-flink-taskmanager"]["containers"][1]
     host, port = beam.FLINK_WORKERS.split(":")
@@ -45,7 +50,7 @@ def test_a_pod_of_flink_meets_restricted_and_asks_for_what_it_may_take(name: str
 def test_only_the_steps_reach_the_job_server_of_flink_from_outside() -> None:
     [rule] = OBJECTS["NetworkPolicy trainyard-flink-jobs"]["spec"]["ingress"]
     assert rule["from"] == [{"podSelector": {"matchLabels": {"app.kubernetes.io/name": "trainyard"}}}]
-    assert [each["port"] for each in rule["ports"]] == [8098, beam.FLINK_JOB_PORT]
+    assert [port["port"] for port in rule["ports"]] == [8098, beam.FLINK_JOB_PORT]
     [own] = OBJECTS["NetworkPolicy trainyard-flink"]["spec"]["ingress"]
     assert own == {"from": [{"podSelector": {"matchLabels": {"app.kubernetes.io/name": "trainyard-flink"}}}]}
 

@@ -91,7 +91,7 @@ def test_a_secret_is_refused_where_packages_would_show_it_and_is_not_repeated(se
     end = "}" if ":" in section else ""
     message = refusal(tmp_path, f"{KUBEFLOW}\n{section}: {json.dumps(SECRETS | PLAIN)}{end}\n").splitlines()
     name = "beam.options" if end else section
-    assert [line.split(": ")[1] for line in message] == [f"{name}.{each}" for each in SECRETS]
+    assert [line.split(": ")[1] for line in message] == [f"{name}.{variable}" for variable in SECRETS]
     assert not any(value in line for line in message for value in SECRETS.values() if len(value) > 5)
     assert message[0].endswith("name that under secrets: AWS_SECRET_ACCESS_KEY: {secret: …, key: …}.")
 
@@ -101,10 +101,13 @@ def overlay(name: str) -> tuple[str, dict[str, dict[str, Any]]]:
     folder = ROOT / "k8s" / "overlays" / name
     files = [*(ROOT / "k8s" / "base").glob("*.yaml"), *folder.glob("*.yaml")]
     objects = [
-        each for file in files if file.name != "kustomization.yaml" for each in yaml.safe_load_all(file.read_text())
+        manifest
+        for file in files
+        if file.name != "kustomization.yaml"
+        for manifest in yaml.safe_load_all(file.read_text())
     ]
     namespace = yaml.safe_load((folder / "kustomization.yaml").read_text())["namespace"]
-    return namespace, {f"{each['kind']} {each['metadata']['name']}": each for each in objects}
+    return namespace, {f"{manifest['kind']} {manifest['metadata']['name']}": manifest for manifest in objects}
 
 
 @pytest.mark.parametrize("name", ["kind", "gke"])
@@ -112,12 +115,16 @@ def test_an_environment_names_the_namespace_and_the_accounts_that_its_overlay_ma
     environment, (namespace, objects) = environments.load(name), overlay(name)
     assert environment.namespace == namespace
     accounts = environment.service_accounts
-    made = {each.partition(" ")[2] for each in objects if each.startswith("ServiceAccount ")}
+    made = {key.partition(" ")[2] for key in objects if key.startswith("ServiceAccount ")}
     assert {accounts.run, accounts.worker} - {"", "default"} <= made
     if name == "gke":
         assert (accounts.run, accounts.worker) == ("trainyard-launcher", "trainyard-worker")
-        bound = [each for key, each in objects.items() if key.startswith("RoleBinding ")]
-        roles = {each["roleRef"]["name"] for each in bound if accounts.run in [one["name"] for one in each["subjects"]]}
+        bound = [manifest for key, manifest in objects.items() if key.startswith("RoleBinding ")]
+        roles = {
+            binding["roleRef"]["name"]
+            for binding in bound
+            if accounts.run in [one["name"] for one in binding["subjects"]]
+        }
         assert roles == {"trainyard-gang", "trainyard-run"}
 
 

@@ -66,4 +66,6 @@ def test_an_engine_and_its_parallelism_become_beams_command_line(document: str, 
 )
 def test_an_engine_that_cannot_run_is_refused(beam: str, sentences: list[str], tmp_path: Path) -> None:
     lines = refusal(tmp_path, f"{LOCAL}beam: {beam}\n").splitlines()
-    assert [line.partition(": beam.")[2][: len(each)] for line, each in zip(lines, sentences, strict=True)] == sentences
+    assert [
+        line.partition(": beam.")[2][: len(sentence)] for line, sentence in zip(lines, sentences, strict=True)
+    ] == sentences

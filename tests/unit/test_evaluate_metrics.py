@@ -19,16 +19,16 @@ BINARY = predictions([1, 0, 0, 1], [[0.2, 0.8], [0.9, 0.1], [0.4, 0.6], [0.7, 0.
 
 
 def test_binary_metrics_equal_those_worked_out_by_hand():
-    found = measure("classification", BINARY)
-    assert found["accuracy"] == 0.5
+    metrics = measure("classification", BINARY)
+    assert metrics["accuracy"] == 0.5
     # Each class: precision 1/2, recall 1/2.
-    assert found["macro_f1"] == pytest.approx(0.5)
+    assert metrics["macro_f1"] == pytest.approx(0.5)
     # Pairs of a positive (0.8, 0.3) and a negative (0.1, 0.6): 0.8 beats both, 0.3 beats 0.1 alone.
-    assert found["roc_auc"] == pytest.approx(3 / 4)
-    assert found["log_loss"] == pytest.approx(-sum(map(math.log, (0.8, 0.9, 0.4, 0.3))) / 4, rel=1e-6)
+    assert metrics["roc_auc"] == pytest.approx(3 / 4)
+    assert metrics["log_loss"] == pytest.approx(-sum(map(math.log, (0.8, 0.9, 0.4, 0.3))) / 4, rel=1e-6)
     # Confidences 0.8 right, 0.9 right, 0.6 wrong, 0.7 wrong, each in a bin of its own.
-    assert found["calibration_error"] == pytest.approx((0.2 + 0.1 + 0.6 + 0.7) / 4, rel=1e-6)
-    assert "top5_accuracy" not in found
+    assert metrics["calibration_error"] == pytest.approx((0.2 + 0.1 + 0.6 + 0.7) / 4, rel=1e-6)
+    assert "top5_accuracy" not in metrics
 
 
 def test_calibration_error_compares_accuracy_and_confidence_within_a_bin():
@@ -42,15 +42,15 @@ def test_top5_counts_a_label_at_the_fifth_place_and_not_at_the_sixth():
 
 
 def test_a_model_that_gives_every_class_the_same_probability_has_no_top5_by_luck_of_ties():
-    found = measure("classification", predictions(range(10), np.full((10, 10), 0.1)))
-    assert found["top5_accuracy"] == 0.5
-    assert found["roc_auc"] == pytest.approx(0.5)
+    metrics = measure("classification", predictions(range(10), np.full((10, 10), 0.1)))
+    assert metrics["top5_accuracy"] == 0.5
+    assert metrics["roc_auc"] == pytest.approx(0.5)
 
 
 def test_macro_f1_is_the_mean_over_classes_that_have_examples():
     # Class 2 has no example and one false find, which costs class 0 its recall: F1 of 0 is 2*1*0.5/1.5, of 1 is 1.
-    found = measure("classification", predictions([0, 0, 1], [[1, 0, 0], [0, 0, 1], [0, 1, 0]]))
-    assert found["macro_f1"] == pytest.approx((2 / 3 + 1) / 2)
+    metrics = measure("classification", predictions([0, 0, 1], [[1, 0, 0], [0, 0, 1], [0, 1, 0]]))
+    assert metrics["macro_f1"] == pytest.approx((2 / 3 + 1) / 2)
 
 
 def test_a_metric_that_is_not_defined_is_left_out():
@@ -63,11 +63,11 @@ def test_a_certain_mistake_costs_a_finite_loss():
 
 
 def test_regression_metrics_equal_those_worked_out_by_hand():
-    found = measure("regression", SplitPredictions(np.float32([1, 2, 3, 6]), np.float32([1, 3, 3, 3])))
-    assert found["mae"] == pytest.approx(1)
-    assert found["rmse"] == pytest.approx(math.sqrt(10 / 4))
+    metrics = measure("regression", SplitPredictions(np.float32([1, 2, 3, 6]), np.float32([1, 3, 3, 3])))
+    assert metrics["mae"] == pytest.approx(1)
+    assert metrics["rmse"] == pytest.approx(math.sqrt(10 / 4))
     # Spread around the mean 3: 4 + 1 + 0 + 9.
-    assert found["r2"] == pytest.approx(1 - 10 / 14)
+    assert metrics["r2"] == pytest.approx(1 - 10 / 14)
 
 
 def random_answers(examples, classes, seed):
@@ -82,11 +82,11 @@ def random_answers(examples, classes, seed):
 @pytest.mark.parametrize("classes", [2, 3, 10])
 def test_the_resampled_form_of_every_metric_agrees_with_its_plain_form(classes):
     """Weights of 0, 1 and 2 are the same as leaving out and repeating examples, the area under ROC to first order."""
-    found = random_answers(200, classes, seed=classes)
-    values = measure("classification", found)
+    answers = random_answers(200, classes, seed=classes)
+    values = measure("classification", answers)
     weights = np.random.default_rng(0).integers(0, 3, (1, 200)).astype(float)
-    repeated = measure("classification", found.take(np.repeat(np.arange(200), weights[0].astype(int))))
-    for name, statistic in statistics("classification", found).items():
+    repeated = measure("classification", answers.take(np.repeat(np.arange(200), weights[0].astype(int))))
+    for name, statistic in statistics("classification", answers).items():
         assert statistic(np.ones((1, 200)))[0] == pytest.approx(values[name], rel=1e-9), name
         assert statistic(weights)[0] == pytest.approx(repeated[name], rel=2e-3 if name == "roc_auc" else 1e-9), name
 
@@ -94,10 +94,10 @@ def test_the_resampled_form_of_every_metric_agrees_with_its_plain_form(classes):
 def test_the_resampled_form_of_regression_metrics_agrees_with_their_plain_form():
     generator = np.random.default_rng(5)
     labels = generator.normal(1000, 3, 100)
-    found = SplitPredictions(labels, labels + generator.normal(0, 1, 100))
+    answers = SplitPredictions(labels, labels + generator.normal(0, 1, 100))
     weights = generator.integers(0, 3, (1, 100)).astype(float)
-    repeated = measure("regression", found.take(np.repeat(np.arange(100), weights[0].astype(int))))
-    for name, statistic in statistics("regression", found).items():
+    repeated = measure("regression", answers.take(np.repeat(np.arange(100), weights[0].astype(int))))
+    for name, statistic in statistics("regression", answers).items():
         assert statistic(weights)[0] == pytest.approx(repeated[name], rel=1e-9), name
 
 
@@ -106,8 +106,8 @@ def test_a_95_percent_interval_holds_the_true_value_about_95_times_in_100():
     truth = measure("classification", random_answers(100_000, 2, seed=999))
     covered = dict.fromkeys(names, 0)
     for seed in range(150):
-        found = statistics("classification", random_answers(200, 2, seed))
-        for name, draws in resample({name: found[name] for name in names}, 200, 200, seed).items():
+        metric_statistics = statistics("classification", random_answers(200, 2, seed))
+        for name, draws in resample({name: metric_statistics[name] for name in names}, 200, 200, seed).items():
             bound = percentiles(draws)
             covered[name] += bound.low <= truth[name] <= bound.high
     # 142.5 of 150 are expected, standard deviation 2.7; percentile intervals of 200 examples fall a little short.
@@ -115,26 +115,26 @@ def test_a_95_percent_interval_holds_the_true_value_about_95_times_in_100():
 
 
 def test_equal_seeds_give_equal_intervals_and_other_seeds_others():
-    found = random_answers(50, 3, seed=1)
-    values = measure("classification", found)
-    first, again, other = (intervals("classification", found, values, 100, seed) for seed in (1, 1, 2))
+    answers = random_answers(50, 3, seed=1)
+    values = measure("classification", answers)
+    first, again, other = (intervals("classification", answers, values, 100, seed) for seed in (1, 1, 2))
     assert first == again
     assert first != other
 
 
 def test_the_interval_of_a_share_without_a_mistake_is_the_exact_one():
     """20 of 20: (0.025)^(1/20) = 0.8316 (Clopper and Pearson)."""
-    found = predictions([0] * 10 + [1] * 10, [[1, 0]] * 10 + [[0, 1]] * 10)
-    bounds = intervals("classification", found, measure("classification", found), 50, seed=1)
+    answers = predictions([0] * 10 + [1] * 10, [[1, 0]] * 10 + [[0, 1]] * 10)
+    bounds = intervals("classification", answers, measure("classification", answers), 50, seed=1)
     assert bounds["accuracy"].low == pytest.approx(0.8316, abs=1e-4)
     assert bounds["accuracy"].high == 1
     assert "roc_auc" not in bounds
 
 
 def test_the_interval_of_calibration_error_holds_the_value_itself():
-    found = random_answers(300, 5, seed=3)
-    value = measure("classification", found)["calibration_error"]
-    bound = intervals("classification", found, {"calibration_error": value}, 300, seed=1)["calibration_error"]
+    answers = random_answers(300, 5, seed=3)
+    value = measure("classification", answers)["calibration_error"]
+    bound = intervals("classification", answers, {"calibration_error": value}, 300, seed=1)["calibration_error"]
     assert bound.low < value < bound.high
 
 
@@ -150,10 +150,10 @@ def test_a_paired_difference_is_narrower_than_two_separate_intervals():
 
 
 def test_resamples_do_not_depend_on_how_many_are_drawn_at_once(monkeypatch):
-    found = random_answers(60, 3, seed=2)
-    whole = resample(statistics("classification", found), 60, 20, seed=4)
+    answers = random_answers(60, 3, seed=2)
+    whole = resample(statistics("classification", answers), 60, 20, seed=4)
     monkeypatch.setattr("trainyard.steps.evaluate.metrics.bootstrap.CELLS", 60 * 3)
-    for name, draws in resample(statistics("classification", found), 60, 20, seed=4).items():
+    for name, draws in resample(statistics("classification", answers), 60, 20, seed=4).items():
         assert draws == pytest.approx(whole[name]), name
 
 
@@ -163,9 +163,9 @@ def test_draws_that_are_undefined_are_left_out_of_an_interval():
 
 
 def test_confusion_and_classes_count_true_rows_and_predicted_columns():
-    found = predictions([0, 0, 1, 2], [[1, 0, 0], [0, 1, 0], [0, 1, 0], [0, 1, 0]])
-    assert curves.confusion(found, 3) == [[1, 1, 0], [0, 1, 0], [0, 1, 0]]
-    first, second, third = curves.class_metrics(found, ["a", "b", "c"])
+    answers = predictions([0, 0, 1, 2], [[1, 0, 0], [0, 1, 0], [0, 1, 0], [0, 1, 0]])
+    assert curves.confusion(answers, 3) == [[1, 1, 0], [0, 1, 0], [0, 1, 0]]
+    first, second, third = curves.class_metrics(answers, ["a", "b", "c"])
     assert (first.precision, first.recall, first.examples) == (1, 0.5, 2)
     assert second.precision == pytest.approx(1 / 3)
     assert (third.precision, third.recall, third.f1) == (0, 0, 0)
@@ -182,8 +182,10 @@ def test_a_roc_curve_runs_from_corner_to_corner_with_finite_falling_thresholds()
 
 def test_calibration_bins_hold_every_example_once():
     bins = curves.calibration(random_answers(100, 4, seed=1))
-    assert sum(each.examples for each in bins) == 100
-    assert [each.confidence for each in bins] == sorted(each.confidence for each in bins)
+    assert sum(calibration_bin.examples for calibration_bin in bins) == 100
+    assert [calibration_bin.confidence for calibration_bin in bins] == sorted(
+        calibration_bin.confidence for calibration_bin in bins
+    )
 
 
 @pytest.mark.parametrize("task", ["classification", "regression"])
@@ -199,15 +201,15 @@ def test_an_example_of_weight_three_counts_as_three_and_one_of_none_not_at_all(t
         outputs = np.concatenate([outputs, np.zeros((300, 1), np.float32)], axis=1)
     weighed = SplitPredictions(labels, outputs, times.astype(np.float32))
     repeated = SplitPredictions(np.repeat(labels, times), np.repeat(outputs, times, axis=0))
-    expected, found = measure(task, repeated), measure(task, weighed)
-    assert found == pytest.approx(expected, rel=1e-6)
+    expected, metrics = measure(task, repeated), measure(task, weighed)
+    assert metrics == pytest.approx(expected, rel=1e-6)
     once, alike = np.ones((1, 300)), np.ones((1, times.sum()))
     for name, statistic in statistics(task, weighed).items():
-        assert statistic(once)[0] == pytest.approx(found[name], rel=1e-6, abs=1e-6), name
+        assert statistic(once)[0] == pytest.approx(metrics[name], rel=1e-6, abs=1e-6), name
         resampled = draw.integers(0, 3, (4, 300)).astype(np.float64)
         of_repeated = statistics(task, repeated)[name](np.repeat(resampled, times, axis=1))
         np.testing.assert_allclose(statistic(resampled), of_repeated, rtol=1e-6, err_msg=name)
-        assert statistics(task, repeated)[name](alike)[0] == pytest.approx(found[name], rel=1e-6, abs=1e-6)
+        assert statistics(task, repeated)[name](alike)[0] == pytest.approx(metrics[name], rel=1e-6, abs=1e-6)
 
 
 def test_few_examples_that_count_much_leave_a_wide_interval():
@@ -215,7 +217,7 @@ def test_few_examples_that_count_much_leave_a_wide_interval():
     alike = SplitPredictions(np.ones(100, int), right)
     uneven = SplitPredictions(np.ones(100, int), right, np.float32([1000] * 4 + [1] * 96))
     narrow, wide = (
-        intervals("classification", each, {"accuracy": 1.0}, 100, 1)["accuracy"] for each in (alike, uneven)
+        intervals("classification", answers, {"accuracy": 1.0}, 100, 1)["accuracy"] for answers in (alike, uneven)
     )
     assert narrow.low > 0.96
     assert wide.low < 0.6

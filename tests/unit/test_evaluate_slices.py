@@ -74,9 +74,9 @@ def test_a_label_is_cut_by_its_name_and_only_where_it_has_examples():
 
 def test_only_the_most_frequent_values_of_a_long_column_are_kept():
     values = np.array([b"often"] * 5 + [f"name {index}".encode() for index in range(200)], dtype=object)
-    found = members(["sex"], {"sex": values})
-    assert len(found) == 50
-    assert found["sex=often"] == [0, 1, 2, 3, 4]
+    slices = members(["sex"], {"sex": values})
+    assert len(slices) == 50
+    assert slices["sex=often"] == [0, 1, 2, 3, 4]
 
 
 def test_a_feature_that_the_data_have_not_is_refused_by_name():

@@ -81,7 +81,7 @@ def ended_by_argo(node: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("node", "run_ends", "words"),
+    ("node", "run_ends", "phrase"),
     [
         ("run.root.train.executor(1)", "", "all attempts of a step must end within the backoffMaxDuration"),
         ("run.root.train.executor(1)", "2026-01-02T00:00:00Z", "all attempts of a step must end within the backoffMax"),
@@ -90,10 +90,10 @@ def ended_by_argo(node: str) -> dict[str, Any]:
         ("run.root.train", "", "the deadline of its run. Raise deadline_seconds"),
     ],
 )
-def test_a_pod_that_argo_ended_says_at_which_deadline(node: str, run_ends: str, words: str) -> None:
+def test_a_pod_that_argo_ended_says_at_which_deadline(node: str, run_ends: str, phrase: str) -> None:
     finding = explain(Evidence(ended_by_argo(node), run_ends=run_ends))
     assert (finding.cause, finding.code) == ("deadline", ExitCode.INFRASTRUCTURE)
-    assert f"at {ARGOS_DEADLINE}" in finding.sentence and words in finding.sentence
+    assert f"at {ARGOS_DEADLINE}" in finding.sentence and phrase in finding.sentence
 
 
 def test_a_step_that_argo_did_not_try_again_for_the_time_it_took_says_so() -> None:
@@ -133,7 +133,7 @@ def test_a_cancelled_run_that_kubeflow_calls_failed_is_told_from_one_that_failed
         note.parent.mkdir(parents=True)
         note.touch()
     config = kfp_server_api.V2beta1RuntimeConfig(parameters=About("digits", "kind").parameters())
-    states = [kfp_server_api.V2beta1RuntimeStatus(state=each) for each in history]
+    states = [kfp_server_api.V2beta1RuntimeStatus(state=history_state) for history_state in history]
     run = kfp_server_api.V2beta1Run(run_id="r", state=history[-1], state_history=states, runtime_config=config)
     assert runs._outcome(run) == state
 
@@ -162,8 +162,8 @@ def test_a_worker_that_its_job_replaces_and_an_attempt_that_argo_follows_by_anot
     over = job | {"status": {"conditions": [{"type": "FailureTarget", "status": "True"}]}}
 
     def sentence(jobs: list[dict[str, Any]], workflows: list[dict[str, Any]]) -> str:
-        (found,) = evidence(Silent(), [failed], None, workflows, jobs)
-        return explain(found).sentence
+        (pod_evidence,) = evidence(Silent(), [failed], None, workflows, jobs)
+        return explain(pod_evidence).sentence
 
     assert sentence([job], []).endswith("Its Job replaces it, and training goes on from its last checkpoint")
     assert sentence([over], [workflow]).endswith("It is tried again")
@@ -257,7 +257,7 @@ def test_a_training_that_goes_on_says_what_bounds_it_and_what_to_change(
 
 
 @pytest.mark.parametrize(
-    ("speed", "rested", "cause", "words"),
+    ("speed", "rested", "cause", "phrase"),
     [
         (98, 30.0, "input-bound", "left; the plan expected 182 (103–324) examples/s on pool gpu-l4; it"),
         (98, 48.0, "compute-bound", "gpu-l4; it computes most of each step, so its node"),
@@ -266,12 +266,12 @@ def test_a_training_that_goes_on_says_what_bounds_it_and_what_to_change(
     ],
 )
 def test_a_pace_outside_what_the_plan_expected_is_held_against_it(
-    speed: int, rested: float, cause: str, words: str
+    speed: int, rested: float, cause: str, phrase: str
 ) -> None:
     pace = {"event": "pace", **PACE, "examples_per_second": speed, "rested_step_ms": rested}
     plan = Expectation("gpu-l4", Estimate(103, 182, 324))
     finding = explain(Evidence(pod(), log=f"{json.dumps(pace)}\n", expected=plan))
-    assert finding.cause == cause and words in finding.sentence
+    assert finding.cause == cause and phrase in finding.sentence
 
 
 def test_who_waits_hears_that_a_training_has_fallen_behind_the_plan_once() -> None:
@@ -279,11 +279,11 @@ def test_who_waits_hears_that_a_training_has_fallen_behind_the_plan_once() -> No
     views = []
     for speed in (150, 140, 98, 97):
         log = json.dumps({"event": "pace", **PACE, "examples_per_second": speed})
-        found = steps([explain(Evidence(pod(), log=log, expected=plan))], now)
-        views.append(RunView("id", "nightly", "RUNNING", "digits", "kind", "", 180.0, found))
+        step_views = steps([explain(Evidence(pod(), log=log, expected=plan))], now)
+        views.append(RunView("id", "nightly", "RUNNING", "digits", "kind", "", 180.0, step_views))
     message: list[str] = []
     assert list(changes(iter(views), lambda step: message.append(step.sentence))) == views
-    assert [each.partition("; ")[2][:17] for each in message] == ["it computes most ", "the plan expected"]
+    assert [sentence.partition("; ")[2][:17] for sentence in message] == ["it computes most ", "the plan expected"]
 
 
 def test_a_pod_killed_for_memory_says_what_it_last_told_of() -> None:
@@ -309,14 +309,14 @@ def test_a_kill_without_a_word_is_worth_another_try() -> None:
 
 def test_two_labels_that_no_single_node_has_are_both_named() -> None:
     spec = {"nodeSelector": {"zone": "a", "disk": "ssd"}, "containers": []}
-    found = find_obstacle(spec, [node("one", zone="a"), node("two", disk="ssd")])
-    assert found and found.sentence == "no single node has zone=a and disk=ssd"
+    obstacle = find_obstacle(spec, [node("one", zone="a"), node("two", disk="ssd")])
+    assert obstacle and obstacle.sentence == "no single node has zone=a and disk=ssd"
 
 
 def test_nodes_that_are_cordoned_or_not_ready_are_named() -> None:
     cordoned = node("one") | {"spec": {"unschedulable": True}}
-    found = find_obstacle({"containers": []}, [cordoned, node("two", ready="False")])
-    assert found and "(one is cordoned; two is not ready)" in found.sentence and not found.permanent
+    obstacle = find_obstacle({"containers": []}, [cordoned, node("two", ready="False")])
+    assert obstacle and "(one is cordoned; two is not ready)" in obstacle.sentence and not obstacle.permanent
 
 
 def test_a_pod_that_fits_is_no_misfit_and_requests_are_sums_or_the_largest_init() -> None:
@@ -352,10 +352,10 @@ def test_the_two_checks_of_a_run_for_drift_are_told_apart_and_in_their_order() -
     second = pod("q", step="check")
     second["metadata"]["labels"]["trainyard/use"] = "2"
     pods = [pod("r", step="preprocess"), second, pod("p", step="check"), pod("s", step="train")]
-    found = steps([explain(Evidence(each)) for each in pods], now)
+    step_views = steps([explain(Evidence(manifest)) for manifest in pods], now)
     expected = [("check", "p"), ("preprocess", "r"), ("check 2", "q"), ("train", "s")]
-    assert [(view.name, view.pod) for view in found] == expected
-    assert all(view.attempts == 1 for view in found)
+    assert [(view.name, view.pod) for view in step_views] == expected
+    assert all(view.attempts == 1 for view in step_views)
     views = [
         kfp_server_api.V2beta1PipelineTaskDetail(display_name=name, state="SUCCEEDED") for name in ("check-2", "check")
     ]

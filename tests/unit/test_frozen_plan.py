@@ -35,13 +35,13 @@ FROZEN = recipe({"weights": "imagenet", "freeze": "backbone"}, {})
 
 
 def works() -> tuple[ExampleCost, ExampleCost, ExampleCost]:
-    whole, tuned, frozen = (cost.of_recipe(each, DATA) for each in (WHOLE, TUNED, FROZEN))
+    whole, tuned, frozen = (cost.of_recipe(variant, DATA) for variant in (WHOLE, TUNED, FROZEN))
     return whole, tuned, frozen
 
 
 def test_a_frozen_backbone_is_passed_once_and_its_head_alone_learns() -> None:
     whole, tuned, frozen = works()
-    assert [backbone_share(each) for each in (WHOLE, TUNED, FROZEN)] == [1, 0.75, 0]
+    assert [backbone_share(variant) for variant in (WHOLE, TUNED, FROZEN)] == [1, 0.75, 0]
     assert frozen.flops_per_example == pytest.approx(whole.flops_per_example / 3)
     assert tuned.flops_per_example == pytest.approx(whole.flops_per_example * (2 * 1 + 6 * 3) / (8 * 3))
     assert (whole.learning, frozen.learning) == (whole.parameters, HEAD)
@@ -50,11 +50,11 @@ def test_a_frozen_backbone_is_passed_once_and_its_head_alone_learns() -> None:
 
 def test_steps_sums_and_memory_shrink_with_what_learns() -> None:
     whole, tuned, frozen = works()
-    steps = [step_seconds(each, 64, GPUS) for each in (whole, tuned, frozen)]
+    steps = [step_seconds(example_cost, 64, GPUS) for example_cost in (whole, tuned, frozen)]
     assert steps[0] > steps[1] > steps[2]
-    sums = [communication_seconds(each, GPUS) for each in (whole, frozen)]
+    sums = [communication_seconds(example_cost, GPUS) for example_cost in (whole, frozen)]
     assert sums[1] / sums[0] == pytest.approx(HEAD / whole.parameters)
-    needed = [needed_bytes(each, 64, GPUS) for each in (whole, tuned, frozen)]
+    needed = [needed_bytes(example_cost, 64, GPUS) for example_cost in (whole, tuned, frozen)]
     assert needed[0] == needed[1], "the last epochs need the most"
     assert needed[2] == 4 * whole.parameters + 12 * HEAD
 

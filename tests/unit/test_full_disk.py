@@ -154,12 +154,12 @@ def test_a_full_disk_is_known_however_a_library_words_it_and_the_right_disk_is_n
         except ValueError as error:
             raise RuntimeError("the pipeline failed") from error
     except RuntimeError as error:
-        found = disk.disk_full_cause(error)
-    assert isinstance(found, ValueError)
+        cause = disk.disk_full_cause(error)
+    assert isinstance(cause, ValueError)
     monkeypatch.setattr(disk.tempfile, "gettempdir", lambda: str(small))
-    assert str(disk.disk_full(found, small.parent)).startswith(f"{small.parent}: the disk is full")
+    assert str(disk.disk_full(cause, small.parent)).startswith(f"{small.parent}: the disk is full")
     fill(small)
-    assert str(disk.disk_full(found, small.parent)).startswith(f"{small}: the disk is full")
+    assert str(disk.disk_full(cause, small.parent)).startswith(f"{small}: the disk is full")
     assert disk.disk_full_cause(OSError(errno.ENOENT, "No such file or directory")) is None
 
 

@@ -54,12 +54,12 @@ def test_a_gang_is_held_against_the_one_worker_whose_batch_each_of_its_workers_h
     write(tmp_path / "whole", examples_per_second=120.0, step_ms=1000 * 64 / 120)
     write(tmp_path / "half", examples_per_second=100.0, step_ms=1000 * 32 / 100)
     write(tmp_path / "another", examples_per_second=1.0, step_ms=1000 * 32, parameters=7)
-    found = training().model_copy(update=gang)
-    assert scaling(found, str(tmp_path / "gang")) == Scaling(2, 0.9, 100.0, same_part=True)
+    gang_training = training().model_copy(update=gang)
+    assert scaling(gang_training, str(tmp_path / "gang")) == Scaling(2, 0.9, 100.0, same_part=True)
     storage.remove(str(tmp_path / "half"))
-    assert scaling(found, str(tmp_path / "gang")) == Scaling(2, 0.75, 120.0, same_part=False)
+    assert scaling(gang_training, str(tmp_path / "gang")) == Scaling(2, 0.75, 120.0, same_part=False)
     storage.remove(str(tmp_path / "whole"))
-    assert scaling(found, str(tmp_path / "gang")) is None
+    assert scaling(gang_training, str(tmp_path / "gang")) is None
 
 
 def write(folder: Path, **changes: object) -> None:

@@ -84,17 +84,17 @@ def values(verb: str, name: str) -> list[str]:
 
 def line(verb: str, name: str, value: str) -> list[str]:
     """Return the command line that gives `value` for one parameter, and what is required for the others."""
-    words = [*verb.split(), *SAFE.get(verb, [])]
+    command = [*verb.split(), *SAFE.get(verb, [])]
     for parameter in COMMANDS[verb].params:
         value_or_default = (
             value if parameter.name == name else REQUIRED.get(parameter.name) if parameter.required else None
         )
         if value_or_default is not None:
-            words += [parameter.opts[0], value_or_default] if parameter.param_type_name == "option" else []
+            command += [parameter.opts[0], value_or_default] if parameter.param_type_name == "option" else []
     # Behind --, so that an argument may begin with a dash.
-    arguments = [each for each in COMMANDS[verb].params if each.param_type_name == "argument"]
-    words += ["--", *(value if each.name == name else REQUIRED.get(each.name, "x") for each in arguments)]
-    return words
+    arguments = [argument for argument in COMMANDS[verb].params if argument.param_type_name == "argument"]
+    command += ["--", *(value if argument.name == name else REQUIRED.get(argument.name, "x") for argument in arguments)]
+    return command
 
 
 @pytest.fixture(scope="module")
@@ -128,4 +128,4 @@ def test_a_hostile_value_is_answered_in_one_sentence(
         allowed = (*allowed, ExitCode.DATA) if verb.startswith(("data ", "predict", "recipe new")) else allowed
         assert code in allowed, (value[:80], error)
         lines = readable(error) if isinstance(error, TrainyardError) else []
-        assert not any("secret@" in each or len(each) > 1000 for each in lines), (value[:80], error)
+        assert not any("secret@" in error_line or len(error_line) > 1000 for error_line in lines), (value[:80], error)

@@ -30,7 +30,7 @@ def pod(gang: Gang) -> dict[str, Any]:
 
 
 def variables(gang: Gang) -> dict[str, Any]:
-    return {each["name"]: each.get("value") for each in pod(gang)["containers"][0]["env"]}
+    return {variable["name"]: variable.get("value") for variable in pod(gang)["containers"][0]["env"]}
 
 
 def action(code: int, disrupted: bool = False) -> str:
@@ -110,7 +110,7 @@ def test_only_tmp_shared_memory_and_the_storage_can_be_written() -> None:
     spec = pod(dataclasses.replace(GANG, volume=Volume(claim="runs", path="/runs")))
     container = spec["containers"][0]
     assert container["securityContext"]["readOnlyRootFilesystem"] is True
-    assert [each["mountPath"] for each in container["volumeMounts"]] == ["/dev/shm", "/tmp", "/runs"]
+    assert [mount["mountPath"] for mount in container["volumeMounts"]] == ["/dev/shm", "/tmp", "/runs"]
     assert spec["automountServiceAccountToken"] is False
 
 

@@ -35,10 +35,10 @@ def outputs() -> dict[str, str]:
     """Return the key of each step's output, each made from the outputs before it."""
     provenance._closure.cache_clear()
     provenance._installed.cache_clear()
-    found: dict[str, str] = {}
+    uris: dict[str, str] = {}
     for step in OUTPUTS:
-        found[step] = keys.output_uri("/runs", RECIPE, step, *(found[name] for name in keys.STEPS[step].reads))
-    return found
+        uris[step] = keys.output_uri("/runs", RECIPE, step, *(uris[name] for name in keys.STEPS[step].reads))
+    return uris
 
 
 def changed(package: Path, module: str, text: str) -> list[str]:

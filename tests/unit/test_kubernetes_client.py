@@ -62,14 +62,14 @@ def test_no_patience_and_a_post_ask_once() -> None:
 
 def test_an_object_that_exists_is_not_created_and_one_that_is_gone_is_none() -> None:
     api = Api(409, 404)
-    found = cluster(api)
-    assert found.create("jobs", {"apiVersion": "batch/v1"}) is None
-    assert found.get(found.path("jobs", "gang", JOBS)) is None
+    client = cluster(api)
+    assert client.create("jobs", {"apiVersion": "batch/v1"}) is None
+    assert client.get(client.path("jobs", "gang", JOBS)) is None
     assert [path for _, path, _ in api.calls] == [
         "/apis/batch/v1/namespaces/runs/jobs",
         "/apis/batch/v1/namespaces/runs/jobs/gang",
     ]
-    assert not found.unreachable
+    assert not client.unreachable
 
 
 def test_a_deletion_by_uid_spares_an_object_made_later() -> None:

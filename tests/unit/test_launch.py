@@ -61,12 +61,12 @@ class Server:
             return {"items": []}
         if path not in self.objects:
             raise ApiException(status=404)
-        found = self.objects[path]
-        if "deletionTimestamp" in found["metadata"]:
+        manifest = self.objects[path]
+        if "deletionTimestamp" in manifest["metadata"]:
             self._reads_left[path] -= 1
             if not self._reads_left[path]:
                 del self.objects[path]
-        return found
+        return manifest
 
     def _delete(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         if path not in self.objects:
@@ -107,7 +107,7 @@ def test_input_workers_of_an_earlier_gang_are_deleted_and_made_again_for_this_on
             seen.append("gone" if job is None else "earlier")
             return
         container = job["spec"]["template"]["spec"]["containers"][0]
-        variables = {each["name"]: each.get("value") for each in container["env"]}
+        variables = {variable["name"]: variable.get("value") for variable in container["env"]}
         assert variables["TRAINYARD_GANG_TOKEN"] == server.uid(training)
         assert server.owners(policy) == [server.uid(feeding)] and server.uid(feeding) != earlier["metadata"]["uid"]
         server.objects[training]["status"] = {"conditions": [{"type": "Complete", "status": "True"}]}

@@ -15,7 +15,7 @@ def test_nothing_of_a_launchers_heartbeat_is_left_once_its_gang_has_trained(tmp_
         launcher_heartbeat.write_queue_seconds(uri, 3.0)
     assert len([*(tmp_path / "gang").iterdir()]) == 2
     launcher_heartbeat.remove(uri)
-    assert [each.name for each in tmp_path.iterdir()] == ["step-1"]
+    assert [path.name for path in tmp_path.iterdir()] == ["step-1"]
     launcher_heartbeat.remove(uri)
 
 

@@ -34,8 +34,8 @@ def test_a_share_of_the_data_is_within_a_larger_one_and_leaves_the_other_splits_
         used[fraction] = {
             split: {
                 content
-                for content, place in zip(rows["content"].to_pylist(), rows["split"].to_pylist(), strict=True)
-                if place == number
+                for content, split_number in zip(rows["content"].to_pylist(), rows["split"].to_pylist(), strict=True)
+                if split_number == number
             }
             for number, split in enumerate(SPLITS)
         }

@@ -56,7 +56,9 @@ def test_input_workers_of_the_environment_reach_the_training_unless_a_program_of
     tmp_path: Path,
 ) -> None:
     workers = environment.InputWorkers(count=3)
-    place = environment.load("local").model_copy(update={"storage": str(tmp_path), "input_workers": workers})
+    local_environment = environment.load("local").model_copy(
+        update={"storage": str(tmp_path), "input_workers": workers}
+    )
     options: dict[str, dict[str, str]] = {}
 
     class Noted(Run):
@@ -64,19 +66,19 @@ def test_input_workers_of_the_environment_reach_the_training_unless_a_program_of
             options[step] = arguments
             super()._process(step, output, arguments)
 
-    Noted(recipes.load("digits"), place, "run", None, Quiet()).execute()
+    Noted(recipes.load("digits"), local_environment, "run", None, Quiet()).execute()
     assert options["train"]["input_workers"] == "3" and "input_workers" not in options["evaluate"]
     digits = recipes.load("digits")
     own = digits.model_copy(update={"train": digits.train.model_copy(update={"command": ["python", "own.py"]})})
     with pytest.raises(ConfigurationError, match="reads the examples itself, and the environment has 3 input workers"):
-        Run(own, place, "own", None, Quiet()).execute()
+        Run(own, local_environment, "own", None, Quiet()).execute()
 
 
 def judged(root: Path, destination: Path) -> str:
     """Return the evaluation's folder of a run that pushes to `destination`."""
     recipe = recipes.load("digits", [f"push.path={destination}"])
-    place = environment.load("local").model_copy(update={"storage": str(root)})
-    run = Run(recipe, place, "run", None, Quiet())
+    local_environment = environment.load("local").model_copy(update={"storage": str(root)})
+    run = Run(recipe, local_environment, "run", None, Quiet())
     run.execute()
     return run.folders["evaluate"]
 
@@ -104,20 +106,20 @@ def test_a_run_of_this_machine_says_once_that_the_programs_image_is_for_clusters
 
     recipe = recipes.load("digits", [f"push.path={tmp_path}/models"])
     train = recipe.train.model_copy(update={"command": ["python"], "image": "example/trainer:1"})
-    place = environment.load("local").model_copy(update={"storage": str(tmp_path)})
-    Run(recipe.model_copy(update={"train": train}), place, "run", None, Listening()).execute()
+    local_environment = environment.load("local").model_copy(update={"storage": str(tmp_path)})
+    Run(recipe.model_copy(update={"train": train}), local_environment, "run", None, Listening()).execute()
     assert warnings == ["train.image is for clusters; the program runs in this machine's Python"]
 
 
 @pytest.mark.parametrize(
-    ("error", "raised", "code", "words"),
+    ("error", "raised", "code", "phrase"),
     [
         (OSError(errno.ENOSPC, "No space left on device"), InfrastructureError, 40, "the disk is full"),
         (ZeroDivisionError("division by zero"), ZeroDivisionError, 50, "a fault of Trainyard"),
     ],
 )
 def test_a_run_that_ended_by_whatever_error_is_recorded_as_failed(
-    error: Exception, raised: type[Exception], code: int, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    error: Exception, raised: type[Exception], code: int, phrase: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(_: LocalRun) -> None:
         raise error
@@ -128,9 +130,9 @@ def test_a_run_that_ended_by_whatever_error_is_recorded_as_failed(
         run_command("digits", environment=str(tmp_path / "here.yaml"))
     (path,) = tmp_path.glob("storage/digits/runs/*/run.json")
     record = json.loads(path.read_text())
-    assert record["exit_code"] == code and words in record["failure"]
+    assert record["exit_code"] == code and phrase in record["failure"]
     sentence, explained = explain_folder(f"{tmp_path}/storage", "")
-    assert explained == code and words in sentence
+    assert explained == code and phrase in sentence
 
 
 def test_a_champion_that_was_moved_is_the_same_champion(tmp_path: Path) -> None:

@@ -53,10 +53,10 @@ def root(tmp_path: Path) -> Path:
 
 def test_runs_are_listed_with_what_became_of_them_the_newest_first(root: Path) -> None:
     runs = local_runs.newest(str(root), 10)
-    assert [each.state for each in runs] == ["unfinished", "failed", "pushed", "pushed"]
-    assert [each.metric for each in runs] == ["", "accuracy 0.9100", "accuracy 0.9500", "accuracy 0.9000"]
+    assert [entry.state for entry in runs] == ["unfinished", "failed", "pushed", "pushed"]
+    assert [entry.metric for entry in runs] == ["", "accuracy 0.9100", "accuracy 0.9500", "accuracy 0.9000"]
     assert runs[1].reason == "train: stopped" and runs[0].seconds is None and (runs[1].seconds or 0) > 0
-    assert [each.name for each in local_runs.newest(str(root), 2)] == [each.name for each in runs[:2]]
+    assert [entry.name for entry in local_runs.newest(str(root), 2)] == [entry.name for entry in runs[:2]]
 
 
 def test_a_run_of_a_pipeline_stands_by_its_end_and_a_damaged_record_hides_no_other(root: Path) -> None:
@@ -65,7 +65,7 @@ def test_a_run_of_a_pipeline_stands_by_its_end_and_a_damaged_record_hides_no_oth
         storage.write_text(str(root / "digits" / "runs" / name / "run.json"), record)
     storage.write_text(str(root / "digits" / "runs" / THIRD / "run.json"), "{")
     runs = local_runs.newest(str(root), 10)
-    assert [each.name for each in runs][::2] == ["24383155", THIRD, SECOND] and runs[3].name == "99307505"
+    assert [entry.name for entry in runs][::2] == ["24383155", THIRD, SECOND] and runs[3].name == "99307505"
     assert runs[2].state == "failed" and "run.json is damaged" in runs[2].reason
     assert local_runs.find(str(root), "digits").name == "24383155"
 
@@ -105,8 +105,8 @@ def test_runs_that_cannot_be_compared_are_refused(root: Path) -> None:
 
 
 def test_the_commands_answer_for_this_machine(root: Path) -> None:
-    def answer(*words: str) -> str:
-        ended = CliRunner().invoke(app, ["runs", *words, "-e", str(root / "here.yaml")])
+    def answer(*arguments: str) -> str:
+        ended = CliRunner().invoke(app, ["runs", *arguments, "-e", str(root / "here.yaml")])
         assert ended.exit_code == 0, ended.output
         return ended.stdout
 

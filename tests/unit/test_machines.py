@@ -115,7 +115,7 @@ def test_the_environments_price_wins_and_an_unknown_one_stays_unknown() -> None:
 
 def test_without_a_name_the_smallest_machine_with_room_is_meant() -> None:
     named = [machines.machine_of(pool(cpu=cpu), "gke") for cpu in ("2", "6", "20")]
-    assert [each and each[0] for each in named] == ["g2-standard-4", "g2-standard-8", "g2-standard-32"]
+    assert [machine and machine[0] for machine in named] == ["g2-standard-4", "g2-standard-8", "g2-standard-32"]
 
 
 def test_platforms_without_accelerator_labels_select_the_machine_type() -> None:

@@ -119,16 +119,16 @@ def test_many_rows_at_once_have_the_labels_that_each_has_alone(
 def test_the_metrics_of_several_classes_by_hand() -> None:
     labels = np.array([[1, 1, 0], [0, 0, 0], [0, 1, 1], [1, 0, 0]], np.bool_)
     outputs = np.float32([[0.9, 0.4, 0.1], [0.2, 0.1, 0.3], [0.6, 0.7, 0.8], [0.8, 0.1, 0.2]])
-    found = measure("multi_label", SplitPredictions(labels, outputs))
+    metrics = measure("multi_label", SplitPredictions(labels, outputs))
     # By example: one of two classes found, none and none, both and one too many, all.
-    assert found["f1"] == pytest.approx(np.mean([2 / 3, 1, 4 / 5, 1]))
+    assert metrics["f1"] == pytest.approx(np.mean([2 / 3, 1, 4 / 5, 1]))
     # By class: (2 right, 1 too many), (1 right, 1 missed), (1 right).
-    assert found["macro_f1"] == pytest.approx(np.mean([4 / 5, 2 / 3, 1]))
-    assert found["exact_match"] == 0.5
+    assert metrics["macro_f1"] == pytest.approx(np.mean([4 / 5, 2 / 3, 1]))
+    assert metrics["exact_match"] == 0.5
     # Of the pairs of a row that has the class and one that has not, those in order: 4 of 4, 4 of 4, 3 of 3.
-    assert found["roc_auc"] == pytest.approx(1)
+    assert metrics["roc_auc"] == pytest.approx(1)
     right = np.where(labels, outputs, 1 - outputs)
-    assert found["log_loss"] == pytest.approx(-np.log(right).mean(), rel=1e-6)
+    assert metrics["log_loss"] == pytest.approx(-np.log(right).mean(), rel=1e-6)
 
 
 @pytest.mark.parametrize("weighed", [False, True])
@@ -171,7 +171,7 @@ def test_a_gate_may_be_about_one_target() -> None:
         Subject("mae", target="cooling"): MetricPair(20, None),
     }
     verdict = gate.judge(both, measured, [], ChampionState(present=False))
-    assert [(each.name, each.passed) for each in verdict.thresholds] == [
+    assert [(threshold.name, threshold.passed) for threshold in verdict.thresholds] == [
         ("mae <= 11", True),
         ("mae of cooling <= 11", False),
     ]

@@ -83,21 +83,21 @@ def at(seconds: int) -> datetime:
 
 def test_the_queue_ends_when_worker_0_first_starts_whichever_launcher_asks() -> None:
     made = client.V1Job(metadata=client.V1ObjectMeta(creation_timestamp=at(0)))
-    found = client.ApiClient().sanitize_for_serialization(made)
+    manifest = client.ApiClient().sanitize_for_serialization(made)
     waiting = client.V1ContainerState(waiting=client.V1ContainerStateWaiting(reason="ContainerCreating"))
     running = client.V1ContainerState(running=client.V1ContainerStateRunning(started_at=at(90)))
     earlier = client.V1ContainerState(
         terminated=client.V1ContainerStateTerminated(exit_code=143, started_at=at(40), finished_at=at(60))
     )
-    assert outcome.queue_seconds(found, []) is None
-    assert outcome.queue_seconds(found, [started(0, waiting), started(1, running), pending(0, NO_NODE)]) is None
-    assert outcome.queue_seconds(found, [started(0, running, name="sidecar"), started(0, running)]) == 90.0
-    assert outcome.queue_seconds(found, [started(0, running), started(0, earlier)]) == 40.0
+    assert outcome.queue_seconds(manifest, []) is None
+    assert outcome.queue_seconds(manifest, [started(0, waiting), started(1, running), pending(0, NO_NODE)]) is None
+    assert outcome.queue_seconds(manifest, [started(0, running, name="sidecar"), started(0, running)]) == 90.0
+    assert outcome.queue_seconds(manifest, [started(0, running), started(0, earlier)]) == 40.0
 
 
 def test_the_newest_pod_of_an_index_speaks_for_the_worker() -> None:
     pods = [pod(0, "Running", created="2026-11-21T02:00:09Z"), pod(0, "Failed"), pod(1, "Succeeded")]
-    assert [each.state for each in outcome.workers(3, pods)] == ["running", "done", "absent"]
+    assert [worker.state for worker in outcome.workers(3, pods)] == ["running", "done", "absent"]
 
 
 @pytest.mark.parametrize("reason", ["ImagePullBackOff", "InvalidImageName"])

@@ -137,7 +137,7 @@ def test_lines_about_steps_and_epochs_become_events(capsys: pytest.CaptureFixtur
     )
     assert (reader.steps, reader.resumed_from, reader.examples_per_second) == (20, 5, 90.0)
     assert best_epoch(reader.history) == reader.history[0]
-    assert [each.eval_loss for each in reader.history] == [0.125, 0.25] and reader.step_seconds > 0
+    assert [epoch_metrics.eval_loss for epoch_metrics in reader.history] == [0.125, 0.25] and reader.step_seconds > 0
     kinds = [events.parse(line)["event"] for line in output]
     assert kinds == ["resumed", "began", "progress", "progress", "epoch", "epoch", "epoch"]
     assert "mood" not in events.parse(output[2]) and events.parse(output[4])["of"] == 3
@@ -147,7 +147,11 @@ def test_epochs_of_an_earlier_start_are_kept(tmp_path: Path, capsys: pytest.Capt
     record = str(tmp_path / "epochs.json")
     read(capsys, epoch(1, 0.5), epoch(2, 0.25), record=record)
     reader, _ = read(capsys, epoch(2, 0.125), epoch(3, 0.25), record=record)
-    assert [(each.epoch, each.eval_loss) for each in reader.history] == [(1, 0.5), (2, 0.125), (3, 0.25)]
+    assert [(epoch_metrics.epoch, epoch_metrics.eval_loss) for epoch_metrics in reader.history] == [
+        (1, 0.5),
+        (2, 0.125),
+        (3, 0.25),
+    ]
 
 
 @pytest.mark.parametrize(

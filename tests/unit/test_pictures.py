@@ -38,8 +38,8 @@ def orientation(value: int) -> Image.Exif:
     ids=["colour", "grey progressive", "profile", "exif", "two pictures", "cmyk", "cut", "12 bits"],
 )
 def test_a_jpeg_is_known_from_its_header_or_left_to_others(encoded, header):
-    found = jpeg.read_header(encoded)
-    assert found == header or (header is None and found is not None and not found.plain)
+    jpeg_header = jpeg.read_header(encoded)
+    assert jpeg_header == header or (header is None and jpeg_header is not None and not jpeg_header.plain)
 
 
 def test_a_jpeg_that_was_cut_anywhere_is_not_whole():

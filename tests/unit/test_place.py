@@ -22,7 +22,7 @@ from trainyard.steps.train.component import train
 from trainyard_control.catalog.train import train_pipeline
 from trainyard_control.compiler.placement import bounded_retries, place
 
-Hand = Callable[[PipelineTask, str], PipelineTask]
+TaskChange = Callable[[PipelineTask, str], PipelineTask]
 
 
 def documents(pipeline: Any) -> list[dict[str, Any]]:
@@ -30,12 +30,12 @@ def documents(pipeline: Any) -> list[dict[str, Any]]:
     return [json_format.MessageToDict(pipeline.pipeline_spec), *([platform] if platform else [])]
 
 
-def written_with_calls(hand: Hand, deadline: int | None = None) -> list[dict[str, Any]]:
+def written_with_calls(change: TaskChange, deadline: int | None = None) -> list[dict[str, Any]]:
     """The pipeline of the catalog, with every task passed through `hand` in its body."""
     config = dsl.PipelineConfig(active_deadline_seconds=deadline)
 
     @dsl.pipeline(name="trainyard-train", description=train_pipeline.description, pipeline_config=config)
-    def by_hand(
+    def expected_pipeline(
         recipe: str,
         storage: str,
         code: str = "",
@@ -47,20 +47,20 @@ def written_with_calls(hand: Hand, deadline: int | None = None) -> list[dict[str
     ) -> None:
         shared = {"recipe": recipe, "storage": storage, "code": code}
         run_id = dsl.PIPELINE_JOB_ID_PLACEHOLDER
-        ended = hand(summary(recipe=recipe, storage=storage, run_id=run_id).set_caching_options(False), "summary")
+        ended = change(summary(recipe=recipe, storage=storage, run_id=run_id).set_caching_options(False), "summary")
         with dsl.ExitHandler(ended):
             own = {"run_id": run_id, "again": again}
             data = preprocess(**shared, **own, beam_options=beam_options, scheduled=scheduled)
             data.set_caching_options(False)
-            examples = hand(data, "preprocess").outputs["examples"]
+            examples = change(data, "preprocess").outputs["examples"]
             outputs = {name: data.outputs[name] for name in ("examples", "fingerprint", "plan")}
             trained = train(**shared, **outputs, gang=gang)
-            model = hand(trained, "train").outputs["model"]
+            model = change(trained, "train").outputs["model"]
             judged = evaluate(**shared, **own, examples=examples, model=model).set_caching_options(False)
-            hand(judged, "evaluate")
+            change(judged, "evaluate")
             with dsl.If(judged.outputs["Output"] == "blessed", name="blessed"):
                 maker = judged.outputs["maker"]
-                files = hand(export(**shared, examples=examples, model=model, maker=maker), "export")
+                files = change(export(**shared, examples=examples, model=model, maker=maker), "export")
                 with dsl.If(files.outputs["Output"] == "blessed", name="export-blessed"):
                     pushed = push(
                         **shared,
@@ -68,9 +68,9 @@ def written_with_calls(hand: Hand, deadline: int | None = None) -> list[dict[str
                         evaluation=judged.outputs["evaluation"],
                         exported=files.outputs["exported"],
                     )
-                    hand(pushed.set_caching_options(False), "push")
+                    change(pushed.set_caching_options(False), "push")
 
-    return documents(by_hand)
+    return documents(expected_pipeline)
 
 
 def without_descriptions(spec: dict[str, Any]) -> dict[str, Any]:
@@ -181,13 +181,13 @@ ON_GKE = DAY + 6 * DAY + 30 * 31 + 4 * (3 * 7200 + 30 * 3) + 7200
 
 
 @pytest.mark.parametrize(
-    ("environment", "hand", "deadline"),
+    ("environment", "change", "deadline"),
     [("kind", on_kind, ON_KIND), ("gke", on_gke, ON_GKE), ("vertex", on_vertex, None)],
 )
 def test_placing_equals_the_calls_of_kfp_in_the_body_for_every_step(
-    environment: str, hand: Hand, deadline: int | None
+    environment: str, change: TaskChange, deadline: int | None
 ) -> None:
-    assert_equal(placed(environment), written_with_calls(hand, deadline))
+    assert_equal(placed(environment), written_with_calls(change, deadline))
 
 
 def test_no_bound_on_all_attempts_together_ends_a_step_before_its_last_ones_timeout() -> None:
@@ -228,18 +228,18 @@ def train_own(text: str) -> str:
 
 
 def test_a_pipeline_of_ones_own_keeps_its_images_and_settings_however_deep_its_steps_are() -> None:
-    def body(hand: Callable[[PipelineTask], PipelineTask]) -> Any:
+    def body(task_change: Callable[[PipelineTask], PipelineTask]) -> Any:
         @dsl.pipeline(name="own")
         def own() -> None:
-            first = hand(train_own(text="a"))
+            first = task_change(train_own(text="a"))
             with dsl.ParallelFor(["b", "c"]) as item, dsl.If(item == "b"):
                 second = train_own(text=first.output).set_env_variable("AWS_DEFAULT_REGION", "eu-west-1")
                 kubernetes.use_secret_as_env(second, secret_name="s", secret_key_to_env={"k": "K"})
-                hand(second)
+                task_change(second)
 
         return own
 
-    def hand(task: PipelineTask) -> PipelineTask:
+    def change(task: PipelineTask) -> PipelineTask:
         task.set_cpu_request("500m").set_memory_request("3Gi").set_memory_limit("3Gi").set_retry(1, "30s", 2.0, NEVER)
         kubernetes.set_timeout(task, 1800)
         region = (task.container_spec.env or {}).get("AWS_DEFAULT_REGION")
@@ -251,24 +251,24 @@ def test_a_pipeline_of_ones_own_keeps_its_images_and_settings_however_deep_its_s
 
     spec, platform = documents(body(lambda task: task))
     ours = place(spec, environments.load("kind"), platform)
-    theirs = documents(body(hand))
+    theirs = documents(body(change))
     assert ours.documents == theirs
     assert set(spec["deploymentSpec"]["executors"]) == {"exec-train-own", "exec-train-own-2"}
 
 
-def one_step(hand: Callable[[PipelineTask], Any]) -> list[dict[str, Any]]:
+def one_step(change: Callable[[PipelineTask], Any]) -> list[dict[str, Any]]:
     @dsl.pipeline(name="own")
     def own() -> None:
-        hand(train_own(text="a"))
+        change(train_own(text="a"))
 
     return documents(own)
 
 
 def own_step(
-    environment: environments.Environment, hand: Callable[[PipelineTask], Any] = lambda task: None
+    environment: environments.Environment, change: Callable[[PipelineTask], Any] = lambda task: None
 ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
     """Return a placed step of somebody else's pipeline: its container, its platform config and its task."""
-    placed = place(*(written := one_step(hand))[:1], environment, *written[1:])
+    placed = place(*(written := one_step(change))[:1], environment, *written[1:])
     assert placed.platform is not None
     return (
         placed.pipeline["deploymentSpec"]["executors"]["exec-train-own"]["container"],
@@ -278,7 +278,7 @@ def own_step(
 
 
 def test_what_the_author_of_a_pipeline_set_stays() -> None:
-    def hand(task: PipelineTask) -> None:
+    def change(task: PipelineTask) -> None:
         task.set_memory_limit("512Mi").set_cpu_request("50m").set_retry(4, "1s", 1.0, "2s")
         kubernetes.set_timeout(task, 60)
         kubernetes.set_security_context(task, run_as_user=1000, run_as_non_root=True)
@@ -287,10 +287,10 @@ def test_what_the_author_of_a_pipeline_set_stays() -> None:
         kubernetes.use_secret_as_env(task, "mine", {"id": "AWS_ACCESS_KEY_ID"})
         kubernetes.use_config_map_as_env(task, "mine", {"region": "AWS_DEFAULT_REGION"})
 
-    before = one_step(hand)
+    before = one_step(change)
     kind = environments.load("kind")
     kind = kind.model_copy(update={"placement": {"default": "training"}, "run_as_user": 65532})
-    container, config, task = own_step(kind, hand)
+    container, config, task = own_step(kind, change)
     executor = before[0]["deploymentSpec"]["executors"]["exec-train-own"]["container"]
     assert container["resources"] == executor["resources"]  # a request of the pool's would not fit the author's limit
     assert task["retryPolicy"] == before[0]["root"]["dag"]["tasks"]["train-own"]["retryPolicy"]
@@ -317,15 +317,15 @@ def test_a_step_with_several_gpus_has_shared_memory_as_kfp_mounts_it(count: int,
     pool = gke.pools["gpu-l4"].model_copy(update={"count": count, "shared_memory": "8Gi"})
     gke = gke.model_copy(update={"pools": gke.pools | {"gpu-l4": pool}, "placement": {"default": "gpu-l4"}})
 
-    def hand(task: PipelineTask, path: str = "/dev/shm", size: str = "8Gi") -> None:
+    def change(task: PipelineTask, path: str = "/dev/shm", size: str = "8Gi") -> None:
         kubernetes.empty_dir_mount(task, "shared-memory", path, medium="Memory", size_limit=size)
 
     def mounts(config: dict[str, Any]) -> Any:
         return config.get("emptyDirMounts")
 
-    by_kfp = one_step(hand)[1]["platforms"]["kubernetes"]["deploymentSpec"]["executors"]["exec-train-own"]
+    by_kfp = one_step(change)[1]["platforms"]["kubernetes"]["deploymentSpec"]["executors"]["exec-train-own"]
     assert mounts(own_step(gke)[1]) == (mounts(by_kfp) if mounted else None)
-    ((own,)) = mounts(own_step(gke, lambda task: hand(task, size="1Gi"))[1])
+    ((own,)) = mounts(own_step(gke, lambda task: change(task, size="1Gi"))[1])
     assert own["sizeLimit"] == "1Gi"
 
 
@@ -353,11 +353,11 @@ def test_a_volume_is_mounted_in_every_step_as_kfp_mounts_a_claim() -> None:
     volume = {"claim": "runs", "path": "/mnt/runs"}
     kind = environments.load("kind").model_copy(update={"volume": environments.Volume.model_validate(volume)})
 
-    def hand(task: PipelineTask, step: str) -> PipelineTask:
+    def change(task: PipelineTask, step: str) -> PipelineTask:
         return kubernetes.mount_pvc(on_kind(task, step), "runs", "/mnt/runs")
 
     once = place(documents(train_pipeline)[0], kind)
-    assert_equal(once.documents, written_with_calls(hand, ON_KIND))
+    assert_equal(once.documents, written_with_calls(change, ON_KIND))
     assert place(once.pipeline, kind, once.platform) == once
 
 
@@ -395,6 +395,6 @@ def test_every_step_knows_the_image_that_trains_if_its_libraries_are_others(chan
     gke = gke.model_copy(update={"pools": pools, "placement": gke.placement | {"train": name}})
     executors = place(documents(train_pipeline)[0], gke).pipeline["deploymentSpec"]["executors"].values()
     trainer = {"name": "TRAINYARD_TRAINER", "value": variant}
-    assert all(trainer in each["container"]["env"] for each in executors)
+    assert all(trainer in executor["container"]["env"] for executor in executors)
     local_libraries = place(documents(train_pipeline)[0], environments.load("kind"))
     assert "TRAINYARD_TRAINER" not in str(local_libraries.pipeline)

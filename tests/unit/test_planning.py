@@ -58,10 +58,10 @@ def test_runs_move_the_prediction_and_narrow_its_interval() -> None:
     def observed(number: int) -> list[Observation]:
         return [Observation("CPU", "mlp", 2.0, f"2026-11-{day:02}") for day in range(1, number + 1)]
 
-    found = [learning.factor("CPU", "mlp", observed(number)) for number in (0, 1, 4)]
-    assert found[0].expected == 1
-    assert 1.8 < found[1].expected < found[2].expected < 2
-    widths = [each.high / each.low for each in found]
+    factors = [learning.factor("CPU", "mlp", observed(number)) for number in (0, 1, 4)]
+    assert factors[0].expected == 1
+    assert 1.8 < factors[1].expected < factors[2].expected < 2
+    widths = [factor.high / factor.low for factor in factors]
     assert widths[0] > widths[1] > widths[2]
 
 
@@ -112,7 +112,10 @@ def test_recorded_runs_are_read_and_those_without_a_cost_are_left_out(tmp_path: 
     write_training(tmp_path, hardware="NVIDIA L4", model="alexnet")
     (tmp_path / "tabular" / "train" / "unfinished").mkdir()
     seen = [*records.observations(str(tmp_path), one_machine=True)]
-    assert [(each.hardware, each.model) for each in seen] == [("CPU", "mlp"), ("nvidia-l4", "alexnet")]
+    assert [(observation.hardware, observation.model) for observation in seen] == [
+        ("CPU", "mlp"),
+        ("nvidia-l4", "alexnet"),
+    ]
 
 
 def pool(name: str, hours_: float, cost_usd: float | None, feasible: bool = True) -> Candidate:
@@ -132,35 +135,35 @@ def pool(name: str, hours_: float, cost_usd: float | None, feasible: bool = True
 def test_the_cheapest_pool_within_the_limits_is_chosen(
     deadline: float | None, budget: float | None, chosen: str, why: str
 ) -> None:
-    found = [pool("slow", 90, 5), pool("middle", 20, 15), pool("fast", 2, 40), pool("unpriced", 50, None)]
-    taken = [each for each in choose(found, deadline, budget) if each.chosen]
-    assert [(each.pool, each.why) for each in taken] == [(chosen, why)]
+    pools = [pool("slow", 90, 5), pool("middle", 20, 15), pool("fast", 2, 40), pool("unpriced", 50, None)]
+    taken = [candidate for candidate in choose(pools, deadline, budget) if candidate.chosen]
+    assert [(candidate.pool, candidate.why) for candidate in taken] == [(chosen, why)]
 
 
 def test_a_pool_that_is_not_chosen_says_why() -> None:
-    found = [pool("slow", 90, 5), pool("middle", 20, 15), pool("fast", 2, 40), pool("unpriced", 1, None)]
-    reasons = {each.pool: each.why for each in choose(found, 30, 20)}
+    pools = [pool("slow", 90, 5), pool("middle", 20, 15), pool("fast", 2, 40), pool("unpriced", 1, None)]
+    reasons = {candidate.pool: candidate.why for candidate in choose(pools, 30, 20)}
     assert reasons["slow"] == "takes 90 h, the deadline is 30 h"
     assert reasons["fast"] == "costs 40.00 USD, the budget is 20"
     assert reasons["unpriced"] == "no price, so the budget cannot be held: set price_per_hour"
-    assert {each.pool: each.why for each in choose(found[1:3], None, None)}[
+    assert {candidate.pool: candidate.why for candidate in choose(pools[1:3], None, None)}[
         "fast"
     ] == "costs 25.00 USD more, 10.0 times as fast"
 
 
 def test_where_nothing_is_quick_the_fastest_is_chosen_and_where_nothing_is_priced_too() -> None:
     slow = choose([pool("a", 900, 5), pool("b", 600, 50)], None, None)
-    assert [each.pool for each in slow if each.chosen] == ["b"]
+    assert [candidate.pool for candidate in slow if candidate.chosen] == ["b"]
     unpriced = choose([pool("a", 5, None), pool("b", 3, None)], None, None)
-    assert [(each.pool, each.why) for each in unpriced if each.chosen] == [
+    assert [(candidate.pool, candidate.why) for candidate in unpriced if candidate.chosen] == [
         ("b", "the fastest of 2 pools; it has no price")
     ]
-    assert not any(each.chosen for each in choose([pool("a", 5, 1)], 1, None))
+    assert not any(candidate.chosen for candidate in choose([pool("a", 5, 1)], 1, None))
 
 
 def test_pools_without_a_price_are_ranked_by_speed_beside_the_chosen_one() -> None:
-    found = [pool("priced", 10, 5), pool("slow", 40, None), pool("fast", 2, None)]
-    assert {each.pool: each.why for each in choose(found, None, None)} == {
+    pools = [pool("priced", 10, 5), pool("slow", 40, None), pool("fast", 2, None)]
+    assert {candidate.pool: candidate.why for candidate in choose(pools, None, None)} == {
         "priced": "the only pool with a price whose training takes minutes or hours",
         "slow": "no price, 4 times slower than priced, number 2 by speed of 2 without: "
         "set price_per_hour to have its cost compared",
@@ -171,11 +174,15 @@ def test_pools_without_a_price_are_ranked_by_speed_beside_the_chosen_one() -> No
 
 def test_without_any_price_more_devices_are_taken_only_where_they_are_faster() -> None:
     one, two = pool("one", 10, None), replace(pool("two", 9.9, None), devices=2)
-    assert {each.pool: each.why for each in choose([one, two], None, None)} == {
+    assert {candidate.pool: candidate.why for candidate in choose([one, two], None, None)} == {
         "one": "the fastest of 2 pools; it has no price",
         "two": "about as fast as one with more devices",
     }
-    (taken,) = [each.pool for each in choose([one, replace(two, hours=Estimate(2, 5, 8))], None, None) if each.chosen]
+    (taken,) = [
+        candidate.pool
+        for candidate in choose([one, replace(two, hours=Estimate(2, 5, 8))], None, None)
+        if candidate.chosen
+    ]
     assert taken == "two"
 
 
@@ -192,14 +199,14 @@ def load(tmp_path: Path) -> tuple[environments.Environment, recipes.Recipe]:
 def test_every_pool_is_judged_and_what_cannot_train_says_why(tmp_path: Path) -> None:
     environment, recipe = load(tmp_path)
     known = data.DataSummary(1_281_167, 50_000, 1000, (224, 224, 3))
-    found = {each.pool: each for each in candidates(recipe, environment, known, RESNET, [])}
-    assert found["v7"].why == "images.jax is not in own.yaml" and not found["v7"].feasible
-    assert (found["b200"].devices, found["b200"].cost_usd) == (8, None) and found["b200"].feasible
-    assert [found[name].duration for name in ("cpu", "l4", "a100")] == ["month", "days", "hours"]
-    a100 = found["a100"]
+    by_pool = {candidate.pool: candidate for candidate in candidates(recipe, environment, known, RESNET, [])}
+    assert by_pool["v7"].why == "images.jax is not in own.yaml" and not by_pool["v7"].feasible
+    assert (by_pool["b200"].devices, by_pool["b200"].cost_usd) == (8, None) and by_pool["b200"].feasible
+    assert [by_pool[name].duration for name in ("cpu", "l4", "a100")] == ["month", "days", "hours"]
+    a100 = by_pool["a100"]
     assert a100.cost_usd is not None and a100.hours is not None
     assert a100.cost_usd == pytest.approx(3.6734 * a100.hours.expected)
-    assert found["l4"].tolerations == ("nvidia.com/gpu:NoSchedule",)
+    assert by_pool["l4"].tolerations == ("nvidia.com/gpu:NoSchedule",)
 
 
 def test_input_workers_cost_as_long_as_the_training_and_decode_in_its_place(tmp_path: Path) -> None:
@@ -210,9 +217,11 @@ def test_input_workers_cost_as_long_as_the_training_and_decode_in_its_place(tmp_
         fed = environment.model_copy(update={"input_workers": environments.InputWorkers(count=2, pool="feed")})
         cpu = environment.pools["cpu"].model_copy(update=pool)
         fed = fed.model_copy(update={"pools": {**environment.pools, "feed": cpu}})
-        return next(each for each in candidates(recipe, fed, known, RESNET, []) if each.pool == "a100")
+        return next(candidate for candidate in candidates(recipe, fed, known, RESNET, []) if candidate.pool == "a100")
 
-    (alone,) = (each for each in candidates(recipe, environment, known, RESNET, []) if each.pool == "a100")
+    (alone,) = (
+        candidate for candidate in candidates(recipe, environment, known, RESNET, []) if candidate.pool == "a100"
+    )
     assert alone.hours and alone.input_cost_usd is None
     # Two n1-standard-8 of 0.38 USD, of which a pod can have 7.91 cores: 1,680 images a core.
     fed = planned(known)
@@ -241,7 +250,9 @@ def test_a_batch_that_is_too_large_is_told_which_parts_would_fit(tmp_path: Path)
 
     def why(*settings: str) -> str:
         recipe = recipes.load(str(tmp_path / "imagenet.yaml"), [*settings])
-        return next(each.why for each in candidates(recipe, environment, known, RESNET, []) if each.pool == "l4")
+        return next(
+            candidate.why for candidate in candidates(recipe, environment, known, RESNET, []) if candidate.pool == "l4"
+        )
 
     assert why("train.batch_size=1024") == (
         "needs at least 40 GiB a device, of 24; set train.accumulation_steps to 2, or take more devices"
@@ -262,11 +273,11 @@ def test_a_batch_without_equal_parts_is_no_plan(tmp_path: Path) -> None:
     environment, _ = load(tmp_path)
     for override, parts in (("train.batch_size=100", 8), ("train.accumulation_steps=4", 32)):
         recipe = recipes.load(str(tmp_path / "imagenet.yaml"), ["train.batch_size=100", override])
-        found = {
-            each.pool: each
-            for each in candidates(recipe, environment, data.DataSummary(1, 1, 2, (224, 224, 3)), RESNET, [])
+        by_pool = {
+            candidate.pool: candidate
+            for candidate in candidates(recipe, environment, data.DataSummary(1, 1, 2, (224, 224, 3)), RESNET, [])
         }
-        assert found["b200"].why == f"train.batch_size 100 makes no {parts} equal parts; a multiple of {parts} does"
+        assert by_pool["b200"].why == f"train.batch_size 100 makes no {parts} equal parts; a multiple of {parts} does"
 
 
 def test_the_number_of_examples_is_found_or_asked_for(tmp_path: Path) -> None:
@@ -289,8 +300,8 @@ def test_the_files_of_a_folder_are_counted(tmp_path: Path) -> None:
     recipe.write_text(
         "name: pets\ndata: {format: image_folder, path: images, image_size: [64, 64]}\nmodel: {name: cnn_small}\n"
     )
-    found = data.find(recipes.load(str(recipe)), None, None)
-    assert (found.train, found.eval, found.classes, found.origin) == (8, 1, 2, "files counted")
+    summary = data.find(recipes.load(str(recipe)), None, None)
+    assert (summary.train, summary.eval, summary.classes, summary.origin) == (8, 1, 2, "files counted")
 
 
 def test_the_pictures_in_archives_are_counted_by_their_headers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -355,8 +366,8 @@ def test_the_last_preprocessing_says_how_many_examples_there_are(tmp_path: Path)
         splits=splits, features=[], raw_features=[],  # type: ignore[arg-type]
         image=ImageShape(height=8, width=8, channels=1), quarantined=0, quarantine={}, warnings=[], fingerprint="x",
     ).write(folder)  # fmt: skip
-    found = data.find(recipe, read_history(here(tmp_path), recipe).examples, None)
-    assert (found.train, found.eval, found.image, found.origin) == (1446, 157, (8, 8, 1), "last preprocessing")
+    summary = data.find(recipe, read_history(here(tmp_path), recipe).examples, None)
+    assert (summary.train, summary.eval, summary.image, summary.origin) == (1446, 157, (8, 8, 1), "last preprocessing")
 
     (folder / "examples.json").write_text((folder / "examples.json").read_text().replace("shard_examples", "of_old"))
     assert read_history(here(tmp_path), recipe).examples is None, "what another version wrote is passed over"

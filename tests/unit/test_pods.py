@@ -19,9 +19,9 @@ OPTIONS = {"code": "c0de", "examples": "/runs/examples", "checkpoints": "/runs/m
 
 
 def environment(name: str = "gke", **changes: Any) -> Environment:
-    found = environments.load(name)
-    pool = found.pools["gpu-l4"].model_copy(update={"workers": 2, "queue": "research", "grace_seconds": 20} | changes)
-    return found.model_copy(update={"pools": found.pools | {"gpu-l4": pool}})
+    base = environments.load(name)
+    pool = base.pools["gpu-l4"].model_copy(update={"workers": 2, "queue": "research", "grace_seconds": 20} | changes)
+    return base.model_copy(update={"pools": base.pools | {"gpu-l4": pool}})
 
 
 def container(plan: GangSpec) -> dict[str, Any]:
@@ -56,7 +56,9 @@ def test_one_worker_with_input_workers_is_a_gang_too_and_they_are_told_of_each_o
     assert (feeding.name, feeding.workers) == (f"{training.name}-input", 3)
     assert feeding.image == "registry.example.com/trainyard/cpu:0.1.0"
     assert feeding.command[-2:] == ("--examples=/runs/examples", "--output=/runs/m")
-    variables = [{each["name"]: each for each in made_container(gang)["env"]} for gang in (training, feeding)]
+    variables = [
+        {variable["name"]: variable for variable in made_container(gang)["env"]} for gang in (training, feeding)
+    ]
     addresses = [variable["TRAINYARD_INPUT_WORKERS"]["value"] for variable in variables]
     assert addresses == [",".join(feeding.addresses)] * 2
     assert "TRAINYARD_WORKERS" in variables[0] and "TRAINYARD_WORKERS" not in variables[1]
@@ -82,7 +84,7 @@ def test_workers_get_what_the_steps_get_and_secrets_by_reference_alone() -> None
     )
     plan = gang_spec(loaded)
     assert plan is not None
-    variables = {each["name"]: each for each in container(plan)["env"]}
+    variables = {variable["name"]: variable for variable in container(plan)["env"]}
     assert variables["AWS_DEFAULT_REGION"]["value"] == "r"
     assert variables["AWS_SECRET_ACCESS_KEY"] == {
         "name": "AWS_SECRET_ACCESS_KEY",
@@ -93,7 +95,7 @@ def test_workers_get_what_the_steps_get_and_secrets_by_reference_alone() -> None
 def test_workers_are_told_the_recipe_and_what_devices_were_promised() -> None:
     plan = gang_spec(environment())
     assert plan is not None
-    variables = {each["name"]: each.get("value", "") for each in container(plan)["env"]}
+    variables = {variable["name"]: variable.get("value", "") for variable in container(plan)["env"]}
     assert "name: digits" in variables["TRAINYARD_RECIPE"]
     assert json.loads(variables["TRAINYARD_DEVICES"]) == {"kind": "gpu", "accelerator": "nvidia-l4", "count": 1}
     assert container(plan)["command"][:4] == ["python", "-m", "trainyard.steps.train.gang.pods.pod", "--code=c0de"]
@@ -108,7 +110,7 @@ def test_a_slice_of_several_hosts_is_a_gang_of_jax_with_the_slice_to_itself() ->
     assert (spec["completions"], spec["parallelism"], spec["completionMode"]) == (4, 4, "Indexed")
     assert pod["subdomain"] == job["metadata"]["name"]
     assert container(plan)["resources"]["limits"]["google.com/tpu"] == "4"
-    variables = {each["name"]: each.get("value", "") for each in container(plan)["env"]}
+    variables = {variable["name"]: variable.get("value", "") for variable in container(plan)["env"]}
     assert variables["TRAINYARD_ENGINE"] == "jax" and json.loads(variables["TRAINYARD_DEVICES"])["count"] == 4
     required = "requiredDuringSchedulingIgnoredDuringExecution"
     (ours,), (others,) = (pod["affinity"][kind][required] for kind in ("podAffinity", "podAntiAffinity"))

@@ -148,9 +148,15 @@ def test_the_nodes_of_a_platform_become_pools(
     nodes: list[dict[str, Any]], platform: str, pool: str, expected: tuple[object, ...], tmp_path: Path
 ) -> None:
     drafted = load(tmp_path, nodes)
-    found = drafted.pools[pool]
+    drafted_pool = drafted.pools[pool]
     assert drafted.platform == platform
-    assert (found.kind, found.accelerator, found.count, found.machine, found.spot) == expected
+    assert (
+        drafted_pool.kind,
+        drafted_pool.accelerator,
+        drafted_pool.count,
+        drafted_pool.machine,
+        drafted_pool.spot,
+    ) == expected
 
 
 @pytest.mark.parametrize("nodes", [GKE, EKS, KARPENTER, AKS, OPERATOR])
@@ -160,14 +166,14 @@ def test_every_drafted_pool_reaches_its_own_nodes_and_has_room_there(
     drafted = load(tmp_path, nodes)
     assert drafted.placement["train"] in drafted.pools and drafted.pools[drafted.placement["default"]].kind == "cpu"
     for pool in drafted.pools.values():
-        found = count_nodes(pool, drafted.platform, nodes, [])
-        assert found.room == found.ready == found.matching >= pool.nodes  # type: ignore[operator]
+        node_count = count_nodes(pool, drafted.platform, nodes, [])
+        assert node_count.room == node_count.ready == node_count.matching >= pool.nodes  # type: ignore[operator]
 
 
 def test_taints_of_a_team_are_tolerated_and_those_of_the_profile_are_not_repeated(tmp_path: Path) -> None:
     pool = load(tmp_path, GKE).pools["spot-l4"]
-    assert [each.key for each in pool.tolerations] == ["team"] and pool.nodes == 2
-    assert {each.key for each in placement(pool, "gke").tolerations} == {
+    assert [toleration.key for toleration in pool.tolerations] == ["team"] and pool.nodes == 2
+    assert {toleration.key for toleration in placement(pool, "gke").tolerations} == {
         "team",
         "nvidia.com/gpu",
         "cloud.google.com/gke-spot",

@@ -175,7 +175,7 @@ def test_a_picture_goes_as_it_came_unless_the_model_would_not_decode_it_upright(
     encoded = dict(zip(batch.keys.to_pylist(), batch.inputs["image"].tolist(), strict=True))
     assert list(encoded) == ["b.bmp", "c.jpg", "deep/a.png", "f.png", "g.png"]
     assert encoded["deep/a.png"] == (folder / "deep" / "a.png").read_bytes()
-    assert all(each.startswith(b"\x89PNG") for each in encoded.values())
+    assert all(content.startswith(b"\x89PNG") for content in encoded.values())
     for name in ("c.jpg", "f.png", "g.png"):
         with Image.open(io.BytesIO(encoded[name])) as image:
             assert image.size == (2, 4)
@@ -271,8 +271,8 @@ def test_a_file_that_is_there_is_replaced_only_by_force(tmp_path: Path) -> None:
 
 def test_a_model_is_a_version_or_a_folder_of_versions_and_nothing_else(tmp_path: Path) -> None:
     folder = version(tmp_path / "models" / "1", image={"height": 8, "width": 8, "channels": 1})
-    found = pushed_model.find_model(folder)
-    assert found.channels == 1 and found.labels == ("no", "yes, of course")
+    served_model = pushed_model.find_model(folder)
+    assert served_model.channels == 1 and served_model.labels == ("no", "yes, of course")
     with pytest.raises(DataError, match="no model"):
         pushed_model.find_model(str(tmp_path / "models"))
     pointer = {"version": 1, "path": "1", "digest": "d", "metrics": {}}

@@ -72,11 +72,11 @@ def test_while_a_run_may_be_going_on_no_output_of_its_recipe_goes(store: Storage
     store.run(1)
     store.run(2)
     store.begin("20260110-000000-bbbb")
-    found = retention.plan(store.root, keep=1, now=NOW)
-    assert [each.name for each in found.removals] == ["runs/20260101-000000-aaaa", "runs/20260102-000000-aaaa"]
-    assert "20260110-000000-bbbb may be going on" in found.notes[0]
+    plan = retention.plan(store.root, keep=1, now=NOW)
+    assert [removal.name for removal in plan.removals] == ["runs/20260101-000000-aaaa", "runs/20260102-000000-aaaa"]
+    assert "20260110-000000-bbbb may be going on" in plan.notes[0]
     later = retention.plan(store.root, keep=1, now=datetime(2026, 3, 1, tzinfo=UTC))
-    assert "train/1111" in [each.name for each in later.removals]
+    assert "train/1111" in [removal.name for removal in later.removals]
 
 
 def test_a_run_of_the_cluster_goes_on_until_it_has_a_record(store: Storage) -> None:
@@ -91,7 +91,9 @@ def test_a_run_of_the_cluster_goes_on_until_it_has_a_record(store: Storage) -> N
 def test_an_output_that_a_process_writes_stays(store: Storage) -> None:
     store.run(1)
     store.run(2)
-    (first, *_) = [each for each in retention.plan(store.root, keep=1, now=NOW).removals if each.kind == "output"]
+    (first, *_) = [
+        removal for removal in retention.plan(store.root, keep=1, now=NOW).removals if removal.kind == "output"
+    ]
     with storage.lease(first.uri(store.root)):
         assert "is writing it" in retention.remove(store.root, first)
     assert storage.committed(first.uri(store.root))
@@ -117,8 +119,8 @@ def test_the_command_says_what_would_go_and_removes_nothing(store: Storage, tmp_
     output = CliRunner().invoke(app, [*command, "--dry-run"]).stdout.splitlines()
     assert [line.split()[-1] for line in output[:-1]] == [f"digits/{name}" for name in store.plan(keep=1)]
     assert "would go, 6 folders" in output[-1]
-    found = json.loads(CliRunner().invoke(app, [*command, "-o", "json"]).stdout)
-    assert found["bytes"] == sum(each["bytes"] for each in found["removed"]) > 0 and not found["dry_run"]
+    answer = json.loads(CliRunner().invoke(app, [*command, "-o", "json"]).stdout)
+    assert answer["bytes"] == sum(removal["bytes"] for removal in answer["removed"]) > 0 and not answer["dry_run"]
     assert "0 KiB  removed, 0 folders" in CliRunner().invoke(app, command).stdout
 
 

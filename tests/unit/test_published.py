@@ -117,21 +117,21 @@ def test_every_run_names_its_source_and_hardware_of_the_catalog() -> None:
 
 def argued() -> list[tuple[str, str, float, float, float, bool]]:
     """Return a row for each figure and each hardware: the figure, the hardware, predicted, low, high, inside."""
-    images, found = 90 * IMAGENET, []
+    images, rows = 90 * IMAGENET, []
     for hardware, devices, batch in PODS:
         rate = predicted({"hardware": hardware, "devices": devices, "batch": batch, "precision": "auto"})
         known = learning.factor(hardware, "resnet50", [])
         ends, where = (rate / known.high, rate / known.low), f"{hardware}, {devices} chips"
-        minutes = [images / each / 60 for each in (rate, *reversed(ends))]
-        found.append((f"{POD_SPEED:,} images/s", where, rate, *ends, ends[0] <= POD_SPEED <= ends[1]))
-        found.append((f"{POD_MINUTES} minutes", where, *minutes, minutes[1] <= POD_MINUTES <= minutes[2]))
+        minutes = [images / speed / 60 for speed in (rate, *reversed(ends))]
+        rows.append((f"{POD_SPEED:,} images/s", where, rate, *ends, ends[0] <= POD_SPEED <= ends[1]))
+        rows.append((f"{POD_MINUTES} minutes", where, *minutes, minutes[1] <= POD_MINUTES <= minutes[2]))
     for hardware, batch, precision in GPUS:
         rate = predicted({"hardware": hardware, "devices": 1, "batch": batch, "precision": precision})
         known = learning.factor(hardware, "resnet50", [])
-        days = [images / each / 86400 for each in (rate, rate / known.low, rate / known.high)]
-        found.append(("over a week", f"one {hardware}, {precision}", *days, days[2] > GPU_DAYS))
+        days = [images / speed / 86400 for speed in (rate, rate / known.low, rate / known.high)]
+        rows.append(("over a week", f"one {hardware}, {precision}", *days, days[2] > GPU_DAYS))
     order = ["images", "minutes", "week"]
-    return sorted(found, key=lambda row: next(place for place, word in enumerate(order) if word in row[0]))
+    return sorted(rows, key=lambda row: next(position for position, word in enumerate(order) if word in row[0]))
 
 
 def test_the_arguments_figures_lie_in_the_intervals_of_a_part_of_a_pod_and_of_the_gpus_of_its_time() -> None:
@@ -176,7 +176,7 @@ def _shown(value: float) -> str:
 
 def test_the_page_says_what_the_planner_predicts_today() -> None:
     written = PAGE.read_text(encoding="utf-8") if PAGE.exists() else ""
-    _, mark, by_hand = written.partition("\n## What it misses")
+    _, mark, notes = written.partition("\n## What it misses")
     if os.environ.get("TRAINYARD_GOLDENS") == "write":
-        PAGE.write_text(page() + mark + by_hand, encoding="utf-8")
+        PAGE.write_text(page() + mark + notes, encoding="utf-8")
     assert PAGE.read_text(encoding="utf-8").partition("\n## What it misses")[0] == page()

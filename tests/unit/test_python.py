@@ -76,7 +76,7 @@ def test_a_keyword_is_a_set_of_the_command_line() -> None:
 
 
 @pytest.mark.parametrize(
-    ("call", "words"),
+    ("call", "phrase"),
     [
         (
             lambda: ty.run("digits", train__epoch=3),
@@ -105,12 +105,12 @@ def test_a_keyword_is_a_set_of_the_command_line() -> None:
     ],
 )
 def test_a_fault_is_an_error_with_the_sentence_of_the_command_line(
-    call: Callable[[], Any], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    call: Callable[[], Any], phrase: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ty.TrainyardError) as error:
         call()
-    assert isinstance(error.value, ConfigurationError | DataError) and words in str(error.value)
+    assert isinstance(error.value, ConfigurationError | DataError) and phrase in str(error.value)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -161,7 +161,7 @@ def test_every_call_in_the_docs_has_arguments_that_the_function_takes() -> None:
             for node in ast.walk(ast.parse(block)):
                 if isinstance(node, ast.Call) and re.fullmatch(r"ty\.\w+", name := ast.unparse(node.func)):
                     name = name.removeprefix("ty.")
-                    arguments = {str(each.arg): each.value for each in node.keywords}
+                    arguments = {str(keyword.arg): keyword.value for keyword in node.keywords}
                     inspect.signature(getattr(ty, name)).bind(*node.args, **arguments)
                     names.add(name)
     assert names == {name for name in ty.__all__ if inspect.isfunction(getattr(ty, name))}

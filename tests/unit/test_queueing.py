@@ -46,9 +46,9 @@ def test_more_requests_than_servers_can_take_never_end() -> None:
 
 def test_the_fewest_replicas_keep_the_limit_and_one_less_does_not() -> None:
     service = Service(0.01, 0.013)
-    found = replicas(200, 0.05, 1, service)
-    assert response_p95(200 / found, 1, service) <= 0.05 < response_p95(200 / (found - 1), 1, service)
-    assert found >= 3, "two of 100 requests a second have no time left"
+    count = replicas(200, 0.05, 1, service)
+    assert response_p95(200 / count, 1, service) <= 0.05 < response_p95(200 / (count - 1), 1, service)
+    assert count >= 3, "two of 100 requests a second have no time left"
 
 
 def test_an_idle_queue_answers_in_the_service_time() -> None:

@@ -150,10 +150,10 @@ def test_a_crowd_of_idle_strangers_keeps_nobody_waiting(port: int) -> None:
     before = time.monotonic()
     Caller(port).write(b"\n")
     assert time.monotonic() - before < 5
-    for each in idle:
+    for connection in idle:
         # A reset, as of a process that is gone: the meeting may find it so at any moment.
-        each.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        each.close()
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        connection.close()
 
 
 JSON = st.recursive(

@@ -91,7 +91,9 @@ def test_a_table_s_columns_are_shown_with_what_they_lack_and_hold(tmp_path):
         "town": FeatureStatistics(count=80, missing=20, distinct=7, top=top),
     }
     Statistics(
-        examples={"train": 8}, classes={}, features={name: {"train": each} for name, each in columns.items()}
+        examples={"train": 8},
+        classes={},
+        features={name: {"train": feature_statistics} for name, feature_statistics in columns.items()},
     ).write(Path(folders["preprocess"]))
     km, few, town = summaries(folders["preprocess"])
     assert (km.missing, km.bars) == (1 / 8, [0.5, 1, 0, 0.25])
@@ -166,16 +168,16 @@ def test_a_best_epoch_whose_checkpoint_was_lost_is_told(tmp_path):
 def test_names_in_the_data_stay_text(tmp_path, text):
     plain = render("digits", recipe(), read(whole_run(tmp_path / "plain")), SECONDS)
     hostile = render(text, recipe(text), read(whole_run(tmp_path / "hostile", text)), SECONDS, Ending(failure=text))
-    expected, found = Page(plain), Page(hostile)
-    added = [tag for tag, _attributes in found.elements]
+    expected, page = Page(plain), Page(hostile)
+    added = [tag for tag, _attributes in page.elements]
     for tag, _attributes in expected.elements:
         added.remove(tag)
     assert sorted(added) == ["div", "strong"]  # the failure's own box
-    assert len(found.scripts) == 3
-    assert found.scripts[1:] == expected.scripts[1:]
-    assert not [name for _tag, attributes in found.elements for name in attributes if name.startswith("on")]
-    assert "<" not in found.scripts[0]
-    shown = figures(found)["confusion"]["data"][0]["x"][0]
+    assert len(page.scripts) == 3
+    assert page.scripts[1:] == expected.scripts[1:]
+    assert not [name for _tag, attributes in page.elements for name in attributes if name.startswith("on")]
+    assert "<" not in page.scripts[0]
+    shown = figures(page)["confusion"]["data"][0]["x"][0]
     assert shown == text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 

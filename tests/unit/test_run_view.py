@@ -128,8 +128,8 @@ def test_a_step_that_kubeflows_cache_answered_is_done_though_it_has_no_pod() -> 
         ],
         now,
     )
-    found = steps([explain(Evidence(pod(step=step))) for step in ("preprocess", "evaluate")], now)
-    views = run_view.with_podless(found, message)
+    step_views = steps([explain(Evidence(pod(step=step))) for step in ("preprocess", "evaluate")], now)
+    views = run_view.with_podless(step_views, message)
     assert [(view.name, view.pod, view.state) for view in views] == [
         ("preprocess", "p", "running"),
         ("train", "", "done"),

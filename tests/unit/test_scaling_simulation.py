@@ -145,9 +145,9 @@ def test_the_command_simulates_from_the_recorded_run_and_without_one_from_the_ro
     folder = tmp_path / "runs" / "digits" / "train" / "key"
     folder.mkdir(parents=True)
     recorded().write(folder)
-    found = json.loads(CliRunner().invoke(app, [*command, "-o", "json"]).stdout)
-    assert found["parts"]["origin"].startswith("measured") and found["parts"]["compute"] == 0.018
-    assert [point["workers"] for point in found["points"]] == [1, 2, 4, 8, 16]
+    simulation = json.loads(CliRunner().invoke(app, [*command, "-o", "json"]).stdout)
+    assert simulation["parts"]["origin"].startswith("measured") and simulation["parts"]["compute"] == 0.018
+    assert [point["workers"] for point in simulation["points"]] == [1, 2, 4, 8, 16]
     shown = CliRunner().invoke(app, command).stdout
     assert re.search(r"16 +[\d,]+ +56,889 +\d+%", shown) and "measured, run of 2026-11-21" in shown
     for other in ({"model": "mlp"}, {"workers": 2, "replicas": 2}, {"examples_per_second": 1600.0}, {"cores": 999}):
@@ -277,7 +277,7 @@ while the backward pass, two thirds of a step, goes on; *after* is how Trainyard
 
 def test_the_page_says_what_the_simulation_gives_today() -> None:
     written = PAGE.read_text(encoding="utf-8") if PAGE.exists() else ""
-    _, mark, by_hand = written.partition(MARK)
+    _, mark, notes = written.partition(MARK)
     if os.environ.get("TRAINYARD_GOLDENS") == "write":
-        PAGE.write_text(page() + mark + by_hand, encoding="utf-8")
+        PAGE.write_text(page() + mark + notes, encoding="utf-8")
     assert PAGE.read_text(encoding="utf-8").partition(MARK)[0] == page()

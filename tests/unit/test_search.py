@@ -155,8 +155,8 @@ def test_threads_take_each_trial_once_and_what_was_begun_goes_on(here: Environme
     taken: list[Trial] = []
 
     def lane(_: Lane) -> None:
-        while found := again.take():
-            trial, drawn = found
+        while entry := again.take():
+            trial, drawn = entry
             taken.append(trial)
             again.end(ended(trial, 0.5), drawn)
 
@@ -170,14 +170,14 @@ def test_threads_take_each_trial_once_and_what_was_begun_goes_on(here: Environme
 @pytest.fixture
 def timed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """An answer takes a millisecond a block: what TensorFlow would measure. Holds what was timed."""
-    found: list[int] = []
+    block_counts: list[int] = []
 
     def untrained(recipe: Recipe, *_: object) -> float:
-        found.append(len(recipe.model.blocks or []))
-        return float(found[-1])
+        block_counts.append(len(recipe.model.blocks or []))
+        return float(block_counts[-1])
 
     monkeypatch.setattr(latencies, "untrained", untrained)
-    return found
+    return block_counts
 
 
 def test_networks_over_the_budget_are_left_out_untrained_and_others_drawn(here: Environment, timed: list[int]) -> None:
@@ -193,7 +193,9 @@ def test_networks_over_the_budget_are_left_out_untrained_and_others_drawn(here: 
 
     sweeps.in_lanes(study, [None], train, SweepScreen(5, "accuracy"))
     assert len(trained) == 5 and max(timed) > 3
-    assert sum(trial.draws for trial in Study(study.sweep).trials) == len([each for each in timed if each > 3])
+    assert sum(trial.draws for trial in Study(study.sweep).trials) == len(
+        [block_count for block_count in timed if block_count > 3]
+    )
     assert all(trial.milliseconds == len(trial.values["model.blocks"]) <= 3 for trial in trained)
 
 

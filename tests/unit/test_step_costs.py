@@ -67,10 +67,10 @@ def test_a_batch_that_does_not_fit_needs_more_memory_than_the_device_has() -> No
 
 @pytest.mark.parametrize(("side", "low", "high"), [(96, 96, 96), (112, 96, 128), (512, 384, 10_000)])
 def test_the_cost_between_measured_sizes_lies_between_theirs(side: int, low: int, high: int) -> None:
-    found = cost.named("resnet50", (side, side, 3), 10).flops_per_example
+    flops = cost.named("resnet50", (side, side, 3), 10).flops_per_example
     below, above = (cost.named("resnet50", (size, size, 3), 10).flops_per_example for size in (low, high))
-    assert below <= found <= above
-    assert found == pytest.approx(
+    assert below <= flops <= above
+    assert flops == pytest.approx(
         cost.named("resnet50", (224, 224, 3), 10).flops_per_example * side**2 / 224**2, rel=0.1
     )
 

@@ -14,9 +14,9 @@ def main(pod: dict[str, Any]) -> dict[str, Any]:
 
 
 def gke(**pool: Any) -> Environment:
-    place = environments.load("gke")
-    pools = place.pools | {"gpu-l4": place.pools["gpu-l4"].model_copy(update=pool)}
-    return place.model_copy(update={"pools": pools})
+    environment = environments.load("gke")
+    pools = environment.pools | {"gpu-l4": environment.pools["gpu-l4"].model_copy(update=pool)}
+    return environment.model_copy(update={"pools": pools})
 
 
 def test_the_pod_of_a_pool_says_what_place_writes_and_what_kubeflow_adds() -> None:
@@ -24,7 +24,10 @@ def test_the_pod_of_a_pool_says_what_place_writes_and_what_kubeflow_adds() -> No
     assert pod["metadata"]["labels"]["app.kubernetes.io/component"] == "train"
     assert pod["spec"]["serviceAccountName"] == "trainyard-launcher"
     assert pod["spec"]["nodeSelector"]["cloud.google.com/gke-accelerator"] == "nvidia-l4"
-    assert [each["key"] for each in pod["spec"]["tolerations"]] == ["nvidia.com/gpu", "cloud.google.com/gke-spot"]
+    assert [toleration["key"] for toleration in pod["spec"]["tolerations"]] == [
+        "nvidia.com/gpu",
+        "cloud.google.com/gke-spot",
+    ]
     assert pod["spec"]["activeDeadlineSeconds"] == 86400
     assert main(pod)["image"] == "registry.example.com/trainyard/gpu:0.1.0"
     requests = {"cpu": "6", "memory": "24Gi", "nvidia.com/gpu": "1"}
@@ -47,10 +50,10 @@ def test_the_pod_of_a_pool_of_input_workers_alone_is_theirs() -> None:
 
 def test_place_writes_that_pod_into_the_package() -> None:
     volume = Volume(claim="runs", path="/mnt/runs")
-    place_of = gke(count=2, shared_memory="8Gi").model_copy(update={"volume": volume})
-    pod = pool_pod(place_of, "gpu-l4")
+    environment = gke(count=2, shared_memory="8Gi").model_copy(update={"volume": volume})
+    pod = pool_pod(environment, "gpu-l4")
     executors = {"exec-train": {"container": {"image": "trainyard/cpu"}}}
-    placed = place({"root": {}, "components": {}, "deploymentSpec": {"executors": executors}}, place_of)
+    placed = place({"root": {}, "components": {}, "deploymentSpec": {"executors": executors}}, environment)
     assert placed.platform is not None
     config = placed.platform["platforms"]["kubernetes"]["deploymentSpec"]["executors"]["exec-train"]
     assert config["podMetadata"]["labels"] == pod["metadata"]["labels"]
@@ -59,7 +62,7 @@ def test_place_writes_that_pod_into_the_package() -> None:
     assert config["activeDeadlineSeconds"] == str(pod["spec"]["activeDeadlineSeconds"])
     assert config["securityContext"] == {"runAsUser": "65532", "runAsNonRoot": True}
     mounts = [*config["emptyDirMounts"], *config["pvcMount"]]
-    assert [each["mountPath"] for each in mounts] == [each["mountPath"] for each in main(pod)["volumeMounts"]]
+    assert [mount["mountPath"] for mount in mounts] == [mount["mountPath"] for mount in main(pod)["volumeMounts"]]
     container = placed.pipeline["deploymentSpec"]["executors"]["exec-train"]["container"]
     assert container["image"] == main(pod)["image"]
     wanted, requests = container["resources"], main(pod)["resources"]["requests"]
@@ -68,19 +71,23 @@ def test_place_writes_that_pod_into_the_package() -> None:
 
 
 def test_volumes_shared_memory_and_secrets_are_those_of_the_step() -> None:
-    place = gke(count=2, shared_memory="8Gi").model_copy(update={"volume": Volume(claim="runs", path="/mnt/runs")})
-    pod = pool_pod(place, "gpu-l4")
-    assert {each["name"] for each in pod["spec"]["volumes"]} == {"storage", "shared-memory"}
-    mounts = {each["name"]: each["mountPath"] for each in main(pod)["volumeMounts"]}
+    environment = gke(count=2, shared_memory="8Gi").model_copy(
+        update={"volume": Volume(claim="runs", path="/mnt/runs")}
+    )
+    pod = pool_pod(environment, "gpu-l4")
+    assert {volume["name"] for volume in pod["spec"]["volumes"]} == {"storage", "shared-memory"}
+    mounts = {mount["name"]: mount["mountPath"] for mount in main(pod)["volumeMounts"]}
     assert mounts == {"storage": "/mnt/runs", "shared-memory": "/dev/shm"}
-    variables = {each["name"]: each for each in main(pool_pod(environments.load("kind"), "training"))["env"]}
+    variables = {
+        variable["name"]: variable for variable in main(pool_pod(environments.load("kind"), "training"))["env"]
+    }
     assert variables["AWS_ACCESS_KEY_ID"]["valueFrom"]["secretKeyRef"]["key"] == "accesskey"
 
 
 def test_a_pool_that_trains_in_a_gang_is_tried_with_a_worker_and_a_pool_of_another_pipelines_step_with_that() -> None:
     kind = environments.load("kind")
-    place = kind.model_copy(update={"placement": kind.placement | {"train": "gang", "my-step": "training"}})
-    worker = pool_pod(place, "gang")
+    environment = kind.model_copy(update={"placement": kind.placement | {"train": "gang", "my-step": "training"}})
+    worker = pool_pod(environment, "gang")
     assert main(worker)["command"][2] == "trainyard.steps.train.gang.pods.pod"
     assert main(worker)["securityContext"]["readOnlyRootFilesystem"]
-    assert pool_pod(place, "training")["metadata"]["labels"]["app.kubernetes.io/component"] == "my-step"
+    assert pool_pod(environment, "training")["metadata"]["labels"]["app.kubernetes.io/component"] == "my-step"

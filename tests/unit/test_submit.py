@@ -28,9 +28,9 @@ from trainyard_control.planning.expectation import expect
 
 
 def made(environment: str | Environment = "kind", name: str = "nightly-1", *changes: str) -> Submission:
-    place = environments.load(environment) if isinstance(environment, str) else environment
+    target = environments.load(environment) if isinstance(environment, str) else environment
     recipe = recipes.load("digits", changes)
-    return submission(recipe.name, place, compiled(recipe, place), name)
+    return submission(recipe.name, target, compiled(recipe, target), name)
 
 
 def own(tmp_path: Path, base: str, **sections: Any) -> Environment:
@@ -51,7 +51,7 @@ def test_equal_content_has_one_version_and_other_content_another() -> None:
 
 
 def test_a_prediction_is_sent_with_places_that_its_pod_sees_alone(tmp_path: Path) -> None:
-    place = own(tmp_path, "kind", **VOLUME)
+    environment = own(tmp_path, "kind", **VOLUME)
     places = ("digits", "s3://lake/2026-*.parquet", str(tmp_path / "Own cluster.yaml"))
     what = prepare_prediction(*places, "/mnt/trainyard/answers/", "id", "nightly")
     assert (what.pipeline, what.run, what.about) == ("trainyard-predict", "nightly", About("predict", "own-cluster"))
@@ -65,7 +65,7 @@ def test_a_prediction_is_sent_with_places_that_its_pod_sees_alone(tmp_path: Path
         "/mnt/trainyard/answers",
         "id",
     )
-    assert parameters["beam_options"] == place.beam_options
+    assert parameters["beam_options"] == environment.beam_options
     with pytest.raises(ConfigurationError) as refused:
         prepare_prediction("gs://b/models", "photos", places[2], "predictions.parquet", None)
     assert [line.split(" is on this machine")[0] for line in str(refused.value).splitlines()] == [
@@ -77,8 +77,8 @@ def test_a_prediction_is_sent_with_places_that_its_pod_sees_alone(tmp_path: Path
 
 
 def test_the_request_is_one_of_kubeflows_published_types(tmp_path: Path) -> None:
-    place = own(tmp_path, "kind", service_accounts={"run": "trainer"})
-    body = request(made(place), "e1", "p1", "v1")
+    environment = own(tmp_path, "kind", service_accounts={"run": "trainer"})
+    body = request(made(environment), "e1", "p1", "v1")
     api = kfp_server_api.ApiClient()
     sent = json.dumps(api.sanitize_for_serialization(body))
     answer = api.deserialize(type("Response", (), {"data": sent}), "V2beta1Run")
@@ -86,7 +86,7 @@ def test_the_request_is_one_of_kubeflows_published_types(tmp_path: Path) -> None
     assert read(answer.runtime_config.parameters) == About("digits", "own-cluster")
     assert json.loads(sent) == {
         "display_name": "nightly-1",
-        "description": f"trainyard-digits {made(place).version}",
+        "description": f"trainyard-digits {made(environment).version}",
         "experiment_id": "e1",
         "pipeline_version_reference": {"pipeline_id": "p1", "pipeline_version_id": "v1"},
         "runtime_config": {"parameters": {"about": '{"recipe": "digits", "environment": "own-cluster"}'}},
@@ -95,10 +95,10 @@ def test_the_request_is_one_of_kubeflows_published_types(tmp_path: Path) -> None
 
 
 def test_what_the_plan_expects_is_a_parameter_of_the_run_and_makes_no_other_version(tmp_path: Path) -> None:
-    place = own(tmp_path, "kind", **VOLUME, placement={"default": "cpu", "train": "gang"})
-    expected = expect(recipes.load("digits"), place)
+    environment = own(tmp_path, "kind", **VOLUME, placement={"default": "cpu", "train": "gang"})
+    expected = expect(recipes.load("digits"), environment)
     assert expected and expected.pool == "gang" and expected.speed.low < expected.speed.expected < expected.speed.high
-    plain = made(place)
+    plain = made(environment)
     what = replace(plain, about=replace(plain.about, expected=expected))
     body = request(what, "e1", "p1", "v1")
     assert read(body.runtime_config.parameters) == what.about
@@ -114,13 +114,13 @@ def test_a_package_says_what_its_runs_are_for_and_a_run_of_another_tool_does_not
 
 
 def test_nothing_is_expected_where_nobody_knows_the_data(tmp_path: Path) -> None:
-    place = own(tmp_path, "kind", **VOLUME)
+    environment = own(tmp_path, "kind", **VOLUME)
     recipe = tmp_path / "pets.yaml"
     recipe.write_text(
         "name: pets\ndata: {format: image_folder, path: s3://pets/images, image_size: [64, 64]}\n"
         "model: {name: cnn_small}\n"
     )
-    assert expect(recipes.load(str(recipe)), place) is None
+    assert expect(recipes.load(str(recipe)), environment) is None
 
 
 def test_vertex_gets_the_same_pipeline_as_a_job_of_that_name(tmp_path: Path) -> None:
@@ -161,11 +161,11 @@ def test_a_server_that_does_not_answer_is_named_with_exit_code_30(
 def test_a_token_is_read_from_its_file_for_every_request_and_never_shown(tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("first\n")
-    place = own(tmp_path, "kind", kubeflow={"endpoint": "http://kfp.example", "token_file": str(token)})
-    server = KubeflowServer(place)
+    environment = own(tmp_path, "kind", kubeflow={"endpoint": "http://kfp.example", "token_file": str(token)})
+    server = KubeflowServer(environment)
     token.write_text("the-2nd-token\n")
     assert server.configuration.get_api_key_with_prefix("authorization") == "Bearer the-2nd-token"
-    assert "the-2nd-token" not in made(place).package
+    assert "the-2nd-token" not in made(environment).package
     token.unlink()
     with pytest.raises(ConfigurationError, match=r"kubeflow.token_file: .*token: cannot be read"):
         server.version()

@@ -62,10 +62,14 @@ OURS = "trainyard (pyproject.toml)"
 def asked(extra: str) -> list[Requirement]:
     """What pyproject asks for with `extra`, the extras that it names of its own among them."""
     texts = [*PROJECT["dependencies"], *PROJECT["optional-dependencies"][extra]]
-    found = [each for each in map(Requirement, texts) if each.marker is None or each.marker.evaluate()]
-    for own in [each for each in found if each.name == PROJECT["name"]]:
-        found += [each for name in sorted(own.extras) for each in asked(name)]
-    return [each for each in found if each.name != PROJECT["name"]]
+    requirements = [
+        requirement
+        for requirement in map(Requirement, texts)
+        if requirement.marker is None or requirement.marker.evaluate()
+    ]
+    for own in [requirement for requirement in requirements if requirement.name == PROJECT["name"]]:
+        requirements += [requirement for name in sorted(own.extras) for requirement in asked(name)]
+    return [requirement for requirement in requirements if requirement.name != PROJECT["name"]]
 
 
 def parts(lock: Path) -> tuple[dict[str, str], dict[str, set[str]], set[str]]:
@@ -86,10 +90,10 @@ def parts(lock: Path) -> tuple[dict[str, str], dict[str, set[str]], set[str]]:
 def installed(name: str) -> tuple[str, tuple[Requirement, ...]]:
     """The version of a package that is installed here, '' for none, and what it needs."""
     try:
-        found = importlib.metadata.distribution(name)
+        distribution = importlib.metadata.distribution(name)
     except importlib.metadata.PackageNotFoundError:
         return "", ()
-    return found.version, tuple(map(Requirement, found.requires or ()))
+    return distribution.version, tuple(map(Requirement, distribution.requires or ()))
 
 
 def applies(needed: Requirement, extras: set[str]) -> bool:
@@ -111,7 +115,7 @@ def missing(requirements: list[Requirement], versions: dict[str, str], left_out:
             continue
         version, needs = installed(name)
         if version == versions[name]:
-            queue += [each for each in needs if applies(each, one.extras)]
+            queue += [need for need in needs if applies(need, one.extras)]
     return faults
 
 
@@ -121,8 +125,8 @@ def test_each_lock_holds_all_that_pyproject_asks_for_and_nothing_that_nobody_ask
     requirements = asked(extra)
     assert not missing(requirements, versions, left_out)
     asked_for = {name for name, askers in via.items() if OURS in askers}
-    assert asked_for == {canonicalize_name(each.name) for each in requirements}
-    askers = {asker for each in via.values() for asker in each if not asker.startswith("-c ")}
+    assert asked_for == {canonicalize_name(requirement.name) for requirement in requirements}
+    askers = {asker for package_askers in via.values() for asker in package_askers if not asker.startswith("-c ")}
     assert askers <= {OURS, *versions, *left_out}
 
 
@@ -138,7 +142,7 @@ def test_one_command_writes_every_lock_and_with_it_nothing_is_left_out_that_pypr
     makefile = (ROOT / "Makefile").read_text()
     recipe = makefile.partition("\nupdate:")[2].partition("\n\n")[0]
     assert sorted(re.findall(r"-o locks/(\w+)\.txt$", recipe, re.MULTILINE)) == [lock.stem for lock in LOCKS]
-    images = {each.name for extra in ("cpu", "gpu", "tpu", "jax") for each in asked(extra)}
+    images = {requirement.name for extra in ("cpu", "gpu", "tpu", "jax") for requirement in asked(extra)}
     assert not images & parts(ROOT / "locks/cpu.txt")[2]
 
 
@@ -198,18 +202,18 @@ FORBIDDEN_CALLS = {"eval", "exec", "yaml.load", "yaml.unsafe_load", "yaml.full_l
 
 
 def _unsafe(tree: ast.AST) -> list[str]:
-    found = []
+    names = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            found += [alias.name for alias in node.names if alias.name.partition(".")[0] in FORBIDDEN_IMPORTS]
+            names += [alias.name for alias in node.names if alias.name.partition(".")[0] in FORBIDDEN_IMPORTS]
         elif isinstance(node, ast.ImportFrom):
-            found += [node.module] if (node.module or "").partition(".")[0] in FORBIDDEN_IMPORTS else []
+            names += [node.module] if (node.module or "").partition(".")[0] in FORBIDDEN_IMPORTS else []
         elif isinstance(node, ast.Call):
             name = ast.unparse(node.func)
             shell = any(word.arg == "shell" and ast.unparse(word.value) != "False" for word in node.keywords)
             unsafe_load = any(word.arg == "safe_mode" and ast.unparse(word.value) != "True" for word in node.keywords)
-            found += [name] if name in FORBIDDEN_CALLS or shell or unsafe_load else []
-    return found
+            names += [name] if name in FORBIDDEN_CALLS or shell or unsafe_load else []
+    return names
 
 
 @pytest.mark.parametrize(
@@ -220,5 +224,5 @@ def test_the_check_for_unsafe_calls_sees_them(source: str) -> None:
 
 
 def test_our_code_neither_unpickles_nor_evaluates_nor_runs_a_shell() -> None:
-    found = {str(path.relative_to(ROOT)): _unsafe(ast.parse(path.read_text())) for path in SOURCES}
-    assert not {path: calls for path, calls in found.items() if calls}
+    unsafe_calls = {str(path.relative_to(ROOT)): _unsafe(ast.parse(path.read_text())) for path in SOURCES}
+    assert not {path: calls for path, calls in unsafe_calls.items() if calls}

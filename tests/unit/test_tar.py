@@ -277,12 +277,12 @@ def test_a_look_reads_few_headers_and_estimates_the_rest_by_bytes(tmp_path):
 
 def test_members_are_found_again_by_their_place(tmp_path):
     (tmp_path / "img_train.tar.gz").write_bytes(gzip.compress(archive([("cat/1.jpg", b"x"), ("dog/2.jpg", b"yy")])))
-    found = find_source(str(tmp_path), "image_folder", has_splits=True)
-    assert [(file.name, found.label(file.name)) for file in found.files] == [
+    source = find_source(str(tmp_path), "image_folder", has_splits=True)
+    assert [(file.name, source.label(file.name)) for file in source.files] == [
         ("img_train/cat/1.jpg", "cat"),
         ("img_train/dog/2.jpg", "dog"),
     ]
-    assert [found.open(file).read() for file in reversed(found.files)] == [b"yy", b"x"]
+    assert [source.open(file).read() for file in reversed(source.files)] == [b"yy", b"x"]
     (tmp_path / "rows.csv").write_text("a,b\n1,2\n")
     assert find_source(str(tmp_path)).kind == "csv", "an archive beside a table may hold anything"
     alone = find_source(str(tmp_path / "img_train.tar.gz"), "image_folder")

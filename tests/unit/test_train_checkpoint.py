@@ -25,10 +25,10 @@ def test_the_newest_checkpoint_comes_back_bit_for_bit(tmp_path: Path) -> None:
     history = [epoch(1, step=5, loss=1 / 3)]
     checkpoints.save(progress(5, history), {name: value + 1 for name, value in STATE.items()})
     checkpoints.save(progress(7, history), STATE)
-    found = checkpoints.latest(STATE)
-    assert found is not None and found.progress.step == 7 and found.progress.history == history
+    checkpoint = checkpoints.latest(STATE)
+    assert checkpoint is not None and checkpoint.progress.step == 7 and checkpoint.progress.history == history
     for name, value in STATE.items():
-        np.testing.assert_array_equal(found.arrays[name], value)
+        np.testing.assert_array_equal(checkpoint.arrays[name], value)
 
 
 def test_the_last_ones_and_the_best_one_are_kept(tmp_path: Path) -> None:
@@ -54,8 +54,8 @@ def test_the_best_checkpoint_that_is_lost_is_told_and_the_next_best_is_kept_in_i
     else:
         flip(tmp_path / "ckpt-20" / "state.npz")
     again = CheckpointFolder(str(tmp_path), "me", keep=2)
-    found = again.latest(STATE)
-    assert found is not None and found.progress.step == 30
+    checkpoint = again.latest(STATE)
+    assert checkpoint is not None and checkpoint.progress.step == 30
     assert "the checkpoint of epoch 2, the best one (eval loss 0.2), is lost" in capsys.readouterr().err
     for number, loss in enumerate([0.5, 0.6, 0.7], start=4):
         history.append(epoch(number, step=10 * number, loss=loss))
@@ -94,8 +94,8 @@ def test_a_damaged_newest_checkpoint_is_skipped_for_the_one_before(
         manifest.write_text(manifest.read_text().replace("trainyard.train", "another"))
     else:
         (newest / "manifest.json").unlink()
-    found = checkpoints.latest(STATE)
-    assert found is not None and found.progress.step == 5
+    checkpoint = checkpoints.latest(STATE)
+    assert checkpoint is not None and checkpoint.progress.step == 5
     assert "ckpt-7" in capsys.readouterr().err
     # The run goes on and writes the step again.
     checkpoints.save(progress(7, []), STATE)
@@ -122,8 +122,8 @@ def test_another_recipes_checkpoint_of_the_same_form_is_skipped_and_replaced(
     assert mine.latest(STATE) is None
     assert "ckpt-5: skipped, it was made with another recipe" in capsys.readouterr().err
     mine.save(progress(5, []), {name: value * 2 for name, value in STATE.items()})
-    found = mine.latest(STATE)
-    assert found is not None and found.arrays["loop/step"] == 14
+    checkpoint = mine.latest(STATE)
+    assert checkpoint is not None and checkpoint.arrays["loop/step"] == 14
 
 
 def test_what_a_killed_process_left_half_written_is_no_checkpoint_and_is_removed(tmp_path: Path) -> None:
@@ -153,13 +153,13 @@ def test_a_checkpoint_killed_at_any_of_its_writes_leaves_those_before_whole(wher
         checkpoints.save(progress(7, []), state)
         code = in_a_fork(lambda uri=uri, fatal=fatal: save_and_die(uri, state, where, fatal))
         again = CheckpointFolder(uri, "me", keep=2)
-        found = again.latest(state)
-        assert found is not None and found.progress.step in (7, 9)
-        np.testing.assert_array_equal(found.arrays["model/kernel"], state["model/kernel"])
+        checkpoint = again.latest(state)
+        assert checkpoint is not None and checkpoint.progress.step in (7, 9)
+        np.testing.assert_array_equal(checkpoint.arrays["model/kernel"], state["model/kernel"])
         assert len([step for step in again.steps() if storage.committed(f"{uri}/ckpt-{step}")]) >= 2
         again.save(progress(9, []), state)
         assert again.steps() == [7, 9]
-        outcomes.append(found.progress.step)
+        outcomes.append(checkpoint.progress.step)
         if code == 0:
             break
     assert code == 0, "the writer was never left alone"

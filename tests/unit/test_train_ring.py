@@ -30,8 +30,8 @@ def test_every_worker_has_the_same_sums_to_the_bit(workers: int, sizes: tuple[in
                 np.testing.assert_allclose(
                     sums[0][which], np.sum(expected, axis=0, dtype=np.float64), rtol=1e-5, atol=1e-5
                 )
-                for each in sums[1:]:
-                    np.testing.assert_array_equal(each[which], sums[0][which])
+                for worker_sums in sums[1:]:
+                    np.testing.assert_array_equal(worker_sums[which], sums[0][which])
 
 
 def test_a_worker_that_is_gone_is_a_lost_peer() -> None:
@@ -59,8 +59,8 @@ def test_strangers_at_every_port_of_the_ring_are_not_waited_for() -> None:
     with ThreadPoolExecutor(2) as threads:
         sums = list(threads.map(lambda ring: ring.sum(np.ones(3, np.float32)), (one, other)))
     np.testing.assert_array_equal(sums[0][0], [2, 2, 2])
-    for each in idle:
-        each.close()
+    for connection in idle:
+        connection.close()
 
 
 def test_a_worker_of_another_gang_or_of_an_earlier_ring_is_a_stranger() -> None:
@@ -86,8 +86,8 @@ def test_a_worker_with_more_than_a_thousand_open_files_waits_for_the_others() ->
             late = threads.submit(lambda: (time.sleep(0.05), other.sum(np.ones(1, np.float32)))[1])
             np.testing.assert_array_equal(one.sum(np.ones(1, np.float32))[0], late.result()[0])
     finally:
-        for each in taken:
-            os.close(each)
+        for descriptor in taken:
+            os.close(descriptor)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
