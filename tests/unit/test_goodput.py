@@ -60,6 +60,9 @@ def test_a_gang_is_held_against_the_one_worker_whose_batch_each_of_its_workers_h
     assert scaling(gang_training, str(tmp_path / "gang")) == Scaling(2, 0.75, 120.0, same_part=False)
     storage.remove(str(tmp_path / "whole"))
     assert scaling(gang_training, str(tmp_path / "gang")) is None
+    (tmp_path / "copied").mkdir()
+    training().model_copy(update={"examples_per_second": 100.0, "step_ms": 320.0}).write(tmp_path / "copied")
+    assert scaling(gang_training, str(tmp_path / "gang")) is None, "what is not committed is no training"
 
 
 def write(folder: Path, **changes: object) -> None:

@@ -36,10 +36,12 @@ def scaling(training: Training, folder: str) -> Scaling | None:
     parent, own = keys.split(folder)
     by_batch: dict[bool, Training] = {}
     for name in storage.children(parent):
-        with suppress(TrainyardError, ValueError):  # not committed, or of another version
-            other = Training.read(storage.join(parent, name))
-            is_one = name != own and other.workers == 1 and _alike(other, training)
-            if is_one and _batch(other) in (batch, batch // training.workers):
+        path = storage.join(parent, name)
+        with suppress(TrainyardError, ValueError):  # of another version
+            if name == own or not storage.committed(path):
+                continue
+            other = Training.read(path)
+            if other.workers == 1 and _alike(other, training) and _batch(other) in (batch, batch // training.workers):
                 by_batch[_batch(other) != batch] = other
     if not by_batch:
         return None
