@@ -133,6 +133,11 @@ def name_of(thing: Manifest) -> str:
     return str(thing["metadata"]["name"])
 
 
+def owner_uids(thing: Manifest) -> set[str]:
+    """Return the uids of what an object belongs to."""
+    return {str(owner["uid"]) for owner in thing["metadata"].get("ownerReferences") or []}
+
+
 def task_of(thing: Manifest) -> PodTask:
     """Return what a pod or a Job works for; a driver of Kubeflow is `driver`."""
     own = thing["metadata"].get("labels", {})

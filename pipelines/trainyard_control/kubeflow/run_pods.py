@@ -8,7 +8,7 @@ from trainyard.contract.training.gang import STEP as TRAIN
 from trainyard.errors import InfrastructureError
 from trainyard.kubernetes import labels
 from trainyard.kubernetes.client import JOBS, Cluster, Manifest
-from trainyard.kubernetes.diagnosis import PodTask, conditions, main_container, name_of, task_of
+from trainyard.kubernetes.diagnosis import PodTask, conditions, main_container, name_of, owner_uids, task_of
 from trainyard.kubernetes.pod_spec import variable
 from trainyard.steps.train.peers import settings
 from trainyard_control.cluster import argo
@@ -42,7 +42,7 @@ def of_run(cluster: Cluster, run_id: str) -> tuple[list[Manifest], list[Manifest
 
 def _owned(jobs: list[Manifest], owners: list[Manifest]) -> list[Manifest]:
     uids = {owner["metadata"]["uid"] for owner in owners}
-    return [job for job in jobs if uids & {owner["uid"] for owner in job["metadata"].get("ownerReferences") or []}]
+    return [job for job in jobs if uids & owner_uids(job)]
 
 
 def pods_of_job(cluster: Cluster, job: str) -> list[Manifest]:

@@ -10,7 +10,7 @@ from trainyard import events
 from trainyard.errors import ConfigurationError, InfrastructureError, TransientError
 from trainyard.kubernetes import labels
 from trainyard.kubernetes.client import JOBS, Cluster, Manifest
-from trainyard.kubernetes.diagnosis import conditions
+from trainyard.kubernetes.diagnosis import conditions, owner_uids
 from trainyard.signals import Terminated
 from trainyard.steps.train.gang.pods import outcome
 from trainyard.steps.train.gang.pods.job import Gang, headless_service, network_policy, owner_reference, worker_job
@@ -98,7 +98,7 @@ class _Watch:
         job = _job(self._gang, self._cluster)
         if job is None:
             _create_input(self._gang, self._cluster, uid)
-        elif all(owner["uid"] != uid for owner in job["metadata"].get("ownerReferences", [])):
+        elif uid not in owner_uids(job):
             # Of an earlier Job of the training, and about to go with it.
             self._cluster.delete(self._cluster.path("jobs", self._gang.name, JOBS), job["metadata"]["uid"])
         else:
