@@ -112,14 +112,16 @@ def test_recorded_runs_are_read_and_those_without_a_cost_are_left_out(tmp_path: 
     write_training(tmp_path, hardware="NVIDIA L4", model="alexnet")
     (tmp_path / "tabular" / "train" / "unfinished").mkdir()
     seen = [*records.observations(str(tmp_path), one_machine=True)]
-    assert [(observation.hardware, observation.model) for observation in seen] == [
-        ("CPU", "mlp"),
-        ("nvidia-l4", "alexnet"),
-    ]
+    assert [(known.hardware, known.model) for known in seen] == [("CPU", "mlp"), ("nvidia-l4", "alexnet")]
 
 
 def pool(name: str, hours_: float, cost_usd: float | None, feasible: bool = True) -> Candidate:
     return Candidate(name, 1, 1, Estimate(1, 2, 3), Estimate(hours_ / 2, hours_, 2 * hours_), cost_usd, feasible)
+
+
+def reasons(pools: list[Candidate], deadline: float | None = None, budget: float | None = None) -> dict[str, str]:
+    """Return why each pool is chosen, or is not, by its name."""
+    return {candidate.pool: candidate.why for candidate in choose(pools, deadline, budget)}
 
 
 @pytest.mark.parametrize(
@@ -142,13 +144,11 @@ def test_the_cheapest_pool_within_the_limits_is_chosen(
 
 def test_a_pool_that_is_not_chosen_says_why() -> None:
     pools = [pool("slow", 90, 5), pool("middle", 20, 15), pool("fast", 2, 40), pool("unpriced", 1, None)]
-    reasons = {candidate.pool: candidate.why for candidate in choose(pools, 30, 20)}
-    assert reasons["slow"] == "takes 90 h, the deadline is 30 h"
-    assert reasons["fast"] == "costs 40.00 USD, the budget is 20"
-    assert reasons["unpriced"] == "no price, so the budget cannot be held: set price_per_hour"
-    assert {candidate.pool: candidate.why for candidate in choose(pools[1:3], None, None)}[
-        "fast"
-    ] == "costs 25.00 USD more, 10.0 times as fast"
+    within = reasons(pools, 30, 20)
+    assert within["slow"] == "takes 90 h, the deadline is 30 h"
+    assert within["fast"] == "costs 40.00 USD, the budget is 20"
+    assert within["unpriced"] == "no price, so the budget cannot be held: set price_per_hour"
+    assert reasons(pools[1:3])["fast"] == "costs 25.00 USD more, 10.0 times as fast"
 
 
 def test_where_nothing_is_quick_the_fastest_is_chosen_and_where_nothing_is_priced_too() -> None:
@@ -163,7 +163,7 @@ def test_where_nothing_is_quick_the_fastest_is_chosen_and_where_nothing_is_price
 
 def test_pools_without_a_price_are_ranked_by_speed_beside_the_chosen_one() -> None:
     pools = [pool("priced", 10, 5), pool("slow", 40, None), pool("fast", 2, None)]
-    assert {candidate.pool: candidate.why for candidate in choose(pools, None, None)} == {
+    assert reasons(pools) == {
         "priced": "the only pool with a price whose training takes minutes or hours",
         "slow": "no price, 4 times slower than priced, number 2 by speed of 2 without: "
         "set price_per_hour to have its cost compared",
@@ -174,16 +174,12 @@ def test_pools_without_a_price_are_ranked_by_speed_beside_the_chosen_one() -> No
 
 def test_without_any_price_more_devices_are_taken_only_where_they_are_faster() -> None:
     one, two = pool("one", 10, None), replace(pool("two", 9.9, None), devices=2)
-    assert {candidate.pool: candidate.why for candidate in choose([one, two], None, None)} == {
+    assert reasons([one, two]) == {
         "one": "the fastest of 2 pools; it has no price",
         "two": "about as fast as one with more devices",
     }
-    (taken,) = [
-        candidate.pool
-        for candidate in choose([one, replace(two, hours=Estimate(2, 5, 8))], None, None)
-        if candidate.chosen
-    ]
-    assert taken == "two"
+    faster = choose([one, replace(two, hours=Estimate(2, 5, 8))], None, None)
+    assert [candidate.pool for candidate in faster if candidate.chosen] == ["two"]
 
 
 def test_money_of_less_than_ten_cents_is_no_row_of_noughts() -> None:
@@ -387,11 +383,8 @@ def test_a_bucket_that_cannot_be_read_costs_a_warning_and_no_time(monkeypatch: p
 def test_a_plan_for_a_cluster_takes_no_tensorflow_and_less_than_two_seconds_of_cpu(tmp_path: Path) -> None:
     load(tmp_path)
     file = tmp_path / "own.yaml"
-    file.write_text(
-        POOLS.replace(
-            "storage: gs://bucket/runs", f"storage: {tmp_path}/runs\nvolume: {{claim: runs, path: {tmp_path}}}"
-        )
-    )
+    storage = f"storage: {tmp_path}/runs\nvolume: {{claim: runs, path: {tmp_path}}}"
+    file.write_text(POOLS.replace("storage: gs://bucket/runs", storage))
     script = (
         "import json, sys, time\n"
         "sys.argv = ['trainyard', 'plan', 'digits', '-e', sys.argv[1], '-o', 'json']\n"
