@@ -26,6 +26,8 @@ BY_MODULE := --dist loadscope --no-loadscope-reorder
 # the libraries.
 ANY := 15
 export TF_CPP_MIN_LOG_LEVEL ?= 3
+# Where it is set, every process of a test would compile our modules anew, a tenth of a second each.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: sbom test-cluster help setup run test test-fast verify update images goldens docs profiles bench
 help: ## Show this list
@@ -49,7 +51,7 @@ test: test-fast ## Run every test that needs no cluster
 	$(BIN)/pytest $(PROCESSES) tests/faults tests/local tests/cluster
 
 test-fast: setup ## Run the unit and golden tests, for the loop while working
-	$(BIN)/pytest $(PROCESSES) tests/unit tests/golden
+	$(BIN)/pytest $(PROCESSES) tests/golden tests/unit
 
 verify: setup ## Check formatting, lint, types and import contracts
 	$(BIN)/ruff format --check .

@@ -35,20 +35,29 @@ TIMES = ["2024-13-45", "0001-01-01T00:00+14:00", "9" * 5000 + "h", "0h", "٣h", 
 FILES = ["pipe.yaml", "folder.yaml", "not-utf-8.yaml", "empty.yaml", "deep.yaml", "loop.yaml", "huge.yaml", "/dev/zero"]
 # Where a hostile value could be a good one: what keeps the verb from its work.
 SAFE = {
-    "run": ["-e", "kind"],
-    "sweep": ["-e", "kind", "--over", "train.epochs=1,2", "--dry-run"],
-    "learn-curve": ["-e", "kind"],
-    "bench": ["-e", "kind"],
-    "submit": ["-e", "kind", "--dry-run"],
-    "predict": ["-e", "kind", "--submit", "--dry-run"],
-    "runs list": ["-e", "kind"],
-    "runs show": ["-e", "kind"],
-    "runs watch": ["-e", "kind"],
-    "runs logs": ["-e", "kind"],
-    "runs cancel": ["-e", "kind", "--dry-run"],
+    "run": ["-e", "small.yaml"],
+    "sweep": ["-e", "small.yaml", "--over", "train.epochs=1,2", "--dry-run"],
+    "learn-curve": ["-e", "small.yaml"],
+    "bench": ["-e", "small.yaml"],
+    "submit": ["-e", "small.yaml", "--dry-run"],
+    "predict": ["-e", "small.yaml", "--submit", "--dry-run"],
+    "runs list": ["-e", "small.yaml"],
+    "runs show": ["-e", "small.yaml"],
+    "runs watch": ["-e", "small.yaml"],
+    "runs logs": ["-e", "small.yaml"],
+    "runs cancel": ["-e", "small.yaml", "--dry-run"],
     "schedule apply": ["--dry-run"],
 }
 REQUIRED = {"run": "x", "step": "train", "file": "nowhere/x.yaml", "recipe": "digits"}
+# Read again for every value, so of nothing but what is required.
+ENVIRONMENT = """
+target: kubeflow
+storage: /mnt/runs
+volume: {claim: runs, path: /mnt/runs}
+images: {cpu: "example/cpu:1"}
+pools: {cpu: {kind: cpu, resources: {requests: {cpu: 1, memory: 1Gi}, limits: {memory: 1Gi}}}}
+placement: {default: cpu}
+"""
 
 
 def verbs(group: Any, name: str = "") -> Iterator[tuple[str, Any]]:
@@ -97,18 +106,19 @@ def line(verb: str, name: str, value: str) -> list[str]:
     return command
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("hostile")
-    os.mkfifo(folder / "pipe.yaml")
-    (folder / "folder.yaml").mkdir()
-    (folder / "not-utf-8.yaml").write_bytes(b"\xff\xfe\0name")
-    (folder / "empty.yaml").write_text("")
-    (folder / "deep.yaml").write_text("[" * 5000)
-    (folder / "loop.yaml").symlink_to("loop.yaml")
-    with (folder / "huge.yaml").open("wb") as stream:
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Return a folder of hostile files; one of its own, as `compile --to` writes over them."""
+    os.mkfifo(tmp_path / "pipe.yaml")
+    (tmp_path / "small.yaml").write_text(ENVIRONMENT)
+    (tmp_path / "folder.yaml").mkdir()
+    (tmp_path / "not-utf-8.yaml").write_bytes(b"\xff\xfe\0name")
+    (tmp_path / "empty.yaml").write_text("")
+    (tmp_path / "deep.yaml").write_text("[" * 5000)
+    (tmp_path / "loop.yaml").symlink_to("loop.yaml")
+    with (tmp_path / "huge.yaml").open("wb") as stream:
         stream.truncate(1 << 33)
-    return folder
+    return tmp_path
 
 
 @pytest.mark.parametrize(("verb", "name"), CASES, ids=[f"{verb} {name}" for verb, name in CASES])
