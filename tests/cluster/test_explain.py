@@ -153,9 +153,11 @@ def test_a_slow_training_is_told_what_it_waits_for_while_it_runs(namespace: Name
 
 def test_an_eviction_is_told_from_a_failure(namespace: Namespace) -> None:
     start(namespace, "moved", plans.WORK)
-    await_finding(namespace, "moved", "running")
+    running = await_finding(namespace, "moved", "running")
+    assert running.since <= running.started and not running.until
     namespace.evict("moved")
     finding = await_finding(namespace, "moved", "evicted")
+    assert finding.started == running.started
     assert finding.sentence.startswith("was evicted, as by a drain of the node on cpu-")
     assert finding.code == ExitCode.TRANSIENT
 
@@ -188,7 +190,9 @@ def test_a_step_that_failed_speaks_in_its_own_words_though_the_launcher_says_1(
 
 def test_a_traceback_that_said_no_class_is_a_bug_with_its_last_line(namespace: Namespace) -> None:
     start(namespace, "crash", "raise KeyError('epoch')")
-    assert "ended with exit code 1 (bug): KeyError: 'epoch'" in await_finding(namespace, "crash", "bug").sentence
+    finding = await_finding(namespace, "crash", "bug")
+    assert "ended with exit code 1 (bug): KeyError: 'epoch'" in finding.sentence
+    assert finding.since <= finding.started <= finding.until
 
 
 def test_a_runs_pods_are_those_with_its_label_and_those_of_the_gang_they_started(namespace: Namespace) -> None:

@@ -61,7 +61,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "storage": f"/mnt/runs/{RUN}",
         "images": {"cpu": IMAGE},
         "pools": {
-            "cpu": {"kind": "cpu", "resources": MEMORY},
+            "cpu": {"kind": "cpu", "price_per_hour": 0.5, "resources": MEMORY},
             "none": {"kind": "cpu", "resources": MEMORY, "nodeSelector": {"no": "node"}},
         },
         "placement": {"default": "cpu"},
@@ -104,6 +104,7 @@ def test_digits_go_from_raw_data_to_a_pushed_model(finished: str, environment: P
     steps = {step["name"]: step["state"] for step in run["steps"]}
     assert steps == dict.fromkeys(("preprocess", "train", "evaluate", "export", "push", "summary"), "done")
     assert all(step["pool"] == "cpu" and step["node"] for step in run["steps"])
+    assert not run["cost"]["at_most"] and 0 < run["cost"]["usd"] < 0.5 * len(steps) * run["seconds"] / 3600
 
 
 def test_a_name_given_twice_is_one_run(finished: str, environment: Path) -> None:
@@ -120,6 +121,7 @@ def test_a_second_run_shows_the_steps_that_kubeflows_cache_answered(finished: st
     assert trainyard("submit", "digits", "-e", str(environment), "--name", name, "--wait", *QUICK).returncode == 0
     steps = {step["name"]: step for step in document("runs", "show", name, "-e", str(environment))["steps"]}
     assert {step["state"] for step in steps.values()} == {"done"} and not steps["train"]["pod"]
+    assert (steps["train"]["cause"], steps["train"]["cost"]["usd"]) == ("cached", 0)
 
 
 def remove(folder: str) -> None:

@@ -123,7 +123,8 @@ def prepare_benchmarks(
         run, placed = f"{name}-{pool}", environments.with_training_on(where, pool)
         require_memory(loaded, where, pool)
         what = submission(loaded.name, placed, compiled_benchmark(loaded, placed, label=run), run)
-        runs[pool] = replace(what, pipeline=f"trainyard-benchmark-{loaded.name}")
+        purpose = replace(what.about, trains_on=pool)
+        runs[pool] = replace(what, pipeline=f"trainyard-benchmark-{loaded.name}", about=purpose)
     return Benchmarks(loaded, name, runs)
 
 

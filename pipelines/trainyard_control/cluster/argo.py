@@ -77,6 +77,20 @@ def retried(workflows: Iterable[Manifest]) -> set[str]:
     return names
 
 
+def cached(workflows: Iterable[Manifest]) -> set[str]:
+    """Return the tasks, as Kubeflow shows them, whose container was left out, for an earlier output is taken.
+
+    Source: Kubeflow Pipelines 2.17, argocompiler/container.go (the task `executor`, unless `cached-decision` is true).
+    """
+    nodes = [workflow.get("status", {}).get("nodes") or {} for workflow in workflows]
+    return {
+        str(of_run.get(node.get("boundaryID"), {}).get("displayName", ""))
+        for of_run in nodes
+        for node in of_run.values()
+        if node.get("displayName") == "executor" and node.get("phase") == "Skipped"
+    }
+
+
 def node_of(pod: Manifest) -> str:
     """Return the id of the Workflow's node that the pod is, '' for a pod of no Workflow."""
     return str((pod["metadata"].get("annotations") or {}).get(labels.NODE_ID, ""))

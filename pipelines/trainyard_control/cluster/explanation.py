@@ -74,7 +74,7 @@ class Finding:
     """What `explain` finds of one pod. code is its exit code in the one table, None while it waits, runs or is done.
 
     cause is a word for programs, sentence is for people. permanent: waiting does not help. against_plan: slower or
-    faster than the plan expected, '' for neither.
+    faster than the plan expected, '' for neither. since: the pod was made; started: its node took it, '' if none did.
     """
 
     task: PodTask
@@ -83,6 +83,7 @@ class Finding:
     cause: str
     sentence: str
     since: str = ""
+    started: str = ""
     until: str = ""
     node: str = ""
     pool: str = ""
@@ -107,7 +108,8 @@ def explain(evidence: Evidence) -> Finding:
         cause=diagnosis.cause,
         sentence="",
         since=str(pod["metadata"].get("creationTimestamp") or ""),
-        until=_until(pod),
+        started=str(pod.get("status", {}).get("startTime") or ""),
+        until=_until(pod, over),
         node=pod["spec"].get("nodeName", ""),
         pool=pod["metadata"].get("labels", {}).get(labels.POOL, ""),
     )
@@ -300,11 +302,18 @@ def _blocked(diagnosis: Diagnosis) -> str:
     return f"its container ends again and again ({message}). Read the log (trainyard runs logs)"
 
 
-def _until(pod: Manifest) -> str:
-    """Return when the last of the pod's containers ended, '' while one runs."""
-    states = [status.get("state", {}) for status in pod.get("status", {}).get("containerStatuses", [])]
+def _until(pod: Manifest, over: bool) -> str:
+    """Return when the last of the pod's containers ended, '' while one runs.
+
+    Of a pod that is over and whose node did not tell of all its containers, when the last of its conditions changed,
+    or when it came to the node, if that turned it away.
+    """
+    status = pod.get("status", {})
+    states = [container.get("state", {}) for container in status.get("containerStatuses", [])]
     ends = [str(state["terminated"].get("finishedAt") or "") for state in states if state.get("terminated")]
-    return max(ends, default="") if len(ends) == len(states) else ""
+    last = max(ends, default="") if len(ends) == len(states) else ""
+    changes = [str(condition.get("lastTransitionTime") or "") for condition in status.get("conditions") or []]
+    return last or (max([*changes, str(status.get("startTime") or "")]) if over else "")
 
 
 def _last_line(text: str) -> str:

@@ -18,19 +18,24 @@ _LONGEST = 40  # characters of the environment's name; a label of Vertex AI has 
 
 @dataclass(frozen=True)
 class About:
-    """The names of recipe, environment and schedule, '' without one, and what the plan expects of the training."""
+    """The names of recipe, environment and schedule, '' without one, and what the plan expects of the training.
+
+    trains_on: the pool of train if a benchmark chose it, and not the environment.
+    """
 
     recipe: str
     environment: str
     expected: Expectation | None = None
     schedule: str = ""
+    trains_on: str = ""
 
     def parameters(self) -> dict[str, str]:
         """Return the run's parameter that `read` reads again."""
         return {PARAMETER: json.dumps({name: value for name, value in asdict(self).items() if value})}
 
 
-_UNKNOWN = About("–", "–")
+UNKNOWN = About("–", "–")
+"""What a run is for that somebody else's tool made."""
 
 
 def about(recipe: str, environment: Environment) -> About:
@@ -45,11 +50,11 @@ def of_run(run: Any) -> About:
 
 
 def read(parameters: dict[str, Any] | None) -> About:
-    """Return what a run with these parameters is for; its names are – if somebody else's tool made it."""
+    """Return what a run with these parameters is for, `UNKNOWN` if they do not say."""
     try:
         fields = json.loads((parameters or {})[PARAMETER])
         if expected := fields.pop("expected", None):
-            fields["expected"] = Expectation(expected["pool"], Estimate(**expected["speed"]))
+            fields["expected"] = Expectation(expected["pool"], Estimate(**expected["speed"]), expected.get("cost_usd"))
         return About(**fields)
     except (KeyError, TypeError, ValueError, AttributeError):
-        return _UNKNOWN
+        return UNKNOWN

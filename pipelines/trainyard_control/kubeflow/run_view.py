@@ -14,6 +14,9 @@ from trainyard.graph import STEPS, readers
 from trainyard.kubernetes.diagnosis import PodTask, State
 from trainyard_control.cluster.durations import seconds_between
 from trainyard_control.cluster.explanation import Finding
+from trainyard_control.kubeflow import run_cost
+from trainyard_control.kubeflow.run_cost import Cost
+from trainyard_control.planning.expectation import Expectation
 
 OVER = frozenset({"SUCCEEDED", "FAILED", "CANCELED", "SKIPPED"})
 _ROUTINE = ("done", "running", "starting", "pulling", "scheduling", "ending")
@@ -33,24 +36,35 @@ _TASKS = tuple(
 
 @dataclass(frozen=True)
 class StepView(Finding):
-    """One step (or worker of a gang) by what its newest pod shows; attempts counts its pods."""
+    """One step (or worker of a gang) by what its newest pod shows; attempts counts its pods.
+
+    held_seconds: how long all of them had a node, or if Kubeflow alone tells of the step, how long that took.
+    cost: None if it is not known, or another step's. cause: cached, for people too, if no pod was needed.
+    """
 
     seconds: float | None = None
     attempts: int = 1
     earlier: tuple[str, ...] = ()
     output: str = ""
+    held_seconds: float = 0.0
+    cost: Cost | None = None
+
+    @property
+    def going_on(self) -> bool:
+        """Whether it may take a node, or has one."""
+        return self.state in ("running", "waiting")
 
     def document(self) -> dict[str, Any]:
         """Return the step as JSON has it."""
         fields = asdict(self)
-        return {"name": self.name} | {name: fields[name] for name in fields if name not in ("task", "until")}
+        return {"name": self.name} | {name: fields[name] for name in fields if name not in ("task", "started", "until")}
 
 
 @dataclass(frozen=True)
 class RunView:
     """One run. record is its run.json, None if that is not written yet or not readable from here.
 
-    overdue: the deadline in seconds that ended it, None if none did.
+    overdue: the deadline in seconds that ended it, None if none did. expected: of its training, by the plan.
     """
 
     run_id: str
@@ -64,12 +78,18 @@ class RunView:
     record: dict[str, Any] | None = None
     error: str = ""
     overdue: int | None = None
+    expected: Expectation | None = None
     facts: dict[str, str] = field(default_factory=dict)
 
     @property
     def over(self) -> bool:
         """Whether nothing will change any more."""
         return self.state in OVER
+
+    @property
+    def cost(self) -> Cost | None:
+        """What all its steps cost, None if nothing is known of any."""
+        return run_cost.total(step.cost for step in self.steps)
 
     @property
     def exit_code(self) -> ExitCode:
@@ -127,19 +147,23 @@ class RunView:
         return f"{self.name}: {self.error or f'{self.state.lower()}, and it has no pods'}"
 
     def summary(self) -> dict[str, Any]:
-        """Return what is known of a run whose steps were not looked at, as JSON has it."""
+        """Return what is known of a run whose pods were not looked at, as JSON has it."""
         names = ("run_id", "name", "state", "recipe", "environment", "created", "seconds", "error")
-        return {name: getattr(self, name) for name in names}
+        return {name: getattr(self, name) for name in names} | self._cost()
 
     def document(self) -> dict[str, Any]:
         """Return the run as JSON has it."""
         code = int(self.exit_code) if self.over else None
         return asdict(self) | {
+            **self._cost(),
             "steps": [step.document() for step in self.steps],
             "reason": self.reason,
             "refused": bool(self.refused),
             "exit_code": code,
         }
+
+    def _cost(self) -> dict[str, Any]:
+        return {"cost": asdict(self.cost) if self.cost else None}
 
 
 def steps(findings: Iterable[Finding], now: datetime) -> tuple[StepView, ...]:
@@ -156,11 +180,11 @@ def steps_of_tasks(tasks: Iterable[Any], now: datetime) -> tuple[StepView, ...]:
     """Return the steps as Kubeflow's own API has them, for those who may not read pods: states without reasons."""
     views = {}
     for task in tasks:
-        name, _, use = str(task.display_name).partition("-")  # as KFP calls the second task of one component
-        known = PodTask(name, use)
+        known = _task_of(str(task.display_name))
         if known not in _TASKS:
             continue
         start, end = _text(task.start_time), _text(task.end_time)
+        seconds = seconds_between(start, end or now.isoformat())
         message = " ".join(str(task.error.message).split()) if task.error and task.error.message else ""
         views[known] = StepView(
             task=known,
@@ -169,24 +193,38 @@ def steps_of_tasks(tasks: Iterable[Any], now: datetime) -> tuple[StepView, ...]:
             cause=str(task.state).lower(),
             sentence=message or f"is {str(task.state).lower()} by Kubeflow, which says no more",
             since=start,
-            seconds=seconds_between(start, end or now.isoformat()),
+            seconds=seconds,
+            held_seconds=0.0 if str(task.state) == "SKIPPED" else seconds or 0.0,
         )
     return tuple(views[known] for known in sorted(views, key=_TASKS.index))
 
 
-def with_podless(by_pod: tuple[StepView, ...], by_task: tuple[StepView, ...]) -> tuple[StepView, ...]:
+def with_podless(
+    by_pod: tuple[StepView, ...], by_task: tuple[StepView, ...], cached: Iterable[str] = ()
+) -> tuple[StepView, ...]:
     """Return the steps `by_pod` by their pods, and of Kubeflow's `by_task` those that are done without a pod.
 
-    If no pod is left, all of Kubeflow's.
+    If no pod is left, all of Kubeflow's. cached: the tasks that needed none, by their names at Kubeflow.
     """
-    if not by_pod:
-        return by_task
+    taken = {_task_of(name) for name in cached}
     known = {replace(view.task, worker="") for view in by_pod}
-    sentence = "done, and has no pod: an earlier run's output was taken, or the pod is gone"
-    rest = [
-        replace(view, sentence=sentence) for view in by_task if view.cause == "succeeded" and view.task not in known
-    ]
-    return tuple(sorted([*by_pod, *rest], key=_order))
+    views = list(by_pod)
+    for view in by_task:
+        if view.task in taken - known:
+            sentence = "done, and nothing ran: an earlier run's output was taken"
+            views.append(replace(view, cause="cached", sentence=sentence, held_seconds=0.0))
+        elif not by_pod:
+            views.append(view)
+        elif view.cause == "succeeded" and view.task not in known:
+            sentence = "done, and has no pod: an earlier run's output was taken, or the pod is gone"
+            views.append(replace(view, sentence=sentence))
+    return tuple(sorted(views, key=_order))
+
+
+def _task_of(name: str) -> PodTask:
+    """Return the task that KFP shows as `name`, such as `check-2` for the second of one component."""
+    step, _, use = name.partition("-")
+    return PodTask(step, use)
 
 
 def _step(findings: list[Finding], now: datetime) -> StepView:
@@ -195,8 +233,14 @@ def _step(findings: list[Finding], now: datetime) -> StepView:
         **vars(newest),
         seconds=seconds_between(newest.since, newest.until or now.isoformat()),
         attempts=len(findings),
+        held_seconds=round(sum(_held(finding, now) for finding in findings), 1),
         earlier=tuple(f"{finding.pod} {finding.sentence}" for finding in findings[:-1] if finding.state == "failed"),
     )
+
+
+def _held(finding: Finding, now: datetime) -> float:
+    """Return how long a node had the pod; clocks may differ."""
+    return max(0.0, seconds_between(finding.started, finding.until or now.isoformat()) or 0.0)
 
 
 def _order(step: StepView) -> tuple[int, str]:

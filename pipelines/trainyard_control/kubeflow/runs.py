@@ -14,11 +14,11 @@ from trainyard.errors import ConfigurationError, InfrastructureError, TrainyardE
 from trainyard.kubernetes import client
 from trainyard.kubernetes.client import JOBS
 from trainyard.kubernetes.diagnosis import PodTask, main_container, name_of, task_of
-from trainyard.spec.environment import Environment
+from trainyard.spec.environment import TRAIN, Environment
 from trainyard.storage import storage
 from trainyard_control.cluster import argo
 from trainyard_control.compiler import about
-from trainyard_control.kubeflow import run_pods
+from trainyard_control.kubeflow import run_cost, run_pods
 from trainyard_control.kubeflow.kubeflow_api import KubeflowServer
 from trainyard_control.kubeflow.run_view import OVER, RunView, StepView, steps, steps_of_tasks, with_podless
 
@@ -46,11 +46,12 @@ class KubeflowRuns:
         return client.connect(self.environment.namespace)
 
     def newest(self, count: int, everything: bool) -> list[RunView]:
-        """Return the newest `count` runs, of the environment's experiment or of all; without their steps."""
+        """Return the newest `count` runs, of the environment's experiment or of all; of steps what Kubeflow tells."""
         experiment = None if everything else self.server.find_experiment()
         if experiment is None and not everything:
             return []
-        return [self._bare(run) for run in self.server.runs(count, experiment)]
+        views = [(run, self._bare(run)) for run in self.server.runs(count, experiment)]
+        return [replace(view, steps=self._priced(run, _by_task(run))) for run, view in views]
 
     def find(self, name: str) -> str:
         """Return the id of the newest run called `name`, or with that id. Raises `ConfigurationError` for none."""
@@ -74,20 +75,20 @@ class KubeflowRuns:
         """
         run = self.server.run(run_id)
         view, now = self._bare(run), datetime.now(UTC)
-        overdue = None
+        overdue, cached = None, set[str]()
         try:
             pods, jobs, workflows = run_pods.of_run(self.cluster, run_id)
-            findings = run_pods.findings(self.cluster, pods, jobs, about.of_run(run).expected, workflows)
+            findings = run_pods.findings(self.cluster, pods, jobs, view.expected, workflows)
             findings += run_pods.uncreated_steps(workflows)
-            views_by_pod, overdue = steps(findings, now), argo.overdue(workflows)
+            views_by_pod, overdue, cached = steps(findings, now), argo.overdue(workflows), argo.cached(workflows)
         except (ConfigurationError, InfrastructureError):
             views_by_pod = ()
         # Pods are gone an hour after the run, by Argo's default, and a step that its cache answers has none at all.
-        by_task = steps_of_tasks((run.run_details and run.run_details.task_details) or [], now)
+        views = self._priced(run, with_podless(views_by_pod, _by_task(run), cached))
         folder = self._folder(view.recipe, run_id)
         record = self._record(folder)
         folders = (record or {}).get("folders", {})
-        views = tuple(replace(step, output=folders.get(step.name, "")) for step in with_podless(views_by_pod, by_task))
+        views = tuple(replace(step, output=folders.get(step.name, "")) for step in views)
         return replace(view, steps=views, record=record, overdue=overdue, facts={"folder": folder})
 
     def log(self, run_id: str, step: str, tail: int | None) -> str:
@@ -163,8 +164,7 @@ class KubeflowRuns:
     def _bare(self, run: Any) -> RunView:
         purpose = about.of_run(run)
         created = run.created_at.astimezone(UTC).isoformat(timespec="seconds") if run.created_at else ""
-        end = run.finished_at if run.finished_at and run.finished_at.year > 1970 else None
-        last = end or datetime.now(UTC)
+        last = _end(run)
         return RunView(
             run_id=str(run.run_id),
             name=str(run.display_name),
@@ -174,7 +174,18 @@ class KubeflowRuns:
             created=created,
             seconds=round((last - run.created_at).total_seconds(), 1) if run.created_at else None,
             error=str(run.error.message) if run.error and run.error.message else "",
+            expected=purpose.expected,
         )
+
+    def _priced(self, run: Any, views: tuple[StepView, ...]) -> tuple[StepView, ...]:
+        """Return the steps with what they cost, unless the run is another environment's, which has its own pools."""
+        purpose, where = about.of_run(run), self.environment
+        ours = purpose != about.UNKNOWN
+        if ours and purpose.environment != about.about("", where).environment:
+            return views
+        if purpose.trains_on in where.pools:
+            where = where.model_copy(update={"placement": where.placement | {TRAIN: purpose.trains_on}})
+        return tuple(replace(step, cost=run_cost.of_step(step, where, ours)) for step in views)
 
     def _outcome(self, run: Any) -> str:
         """Return the run's state. Kubeflow has FAILED for one that was cancelled within a step with retries.
@@ -204,6 +215,17 @@ class KubeflowRuns:
         with suppress(TrainyardError, OSError, ValueError):
             return storage.read_json(storage.join(folder, "run.json")) or None
         return None
+
+
+def _end(run: Any) -> datetime:
+    """Return when the run ended, now if it has not; Kubeflow writes the first second of 1970 for none."""
+    finished: datetime | None = run.finished_at
+    return finished if finished and finished.year > 1970 else datetime.now(UTC)
+
+
+def _by_task(run: Any) -> tuple[StepView, ...]:
+    """Return the steps as Kubeflow knows them; what has no end ended with the run."""
+    return steps_of_tasks((run.run_details and run.run_details.task_details) or [], _end(run))
 
 
 def _forget(heartbeats: set[str]) -> None:

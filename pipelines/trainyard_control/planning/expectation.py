@@ -19,10 +19,11 @@ from trainyard_control.planning.plan import Candidate, candidates
 
 @dataclass(frozen=True)
 class Expectation:
-    """The examples a second of a training on `pool`, within their 80 % interval."""
+    """The examples a second of a training on `pool`, within their 80 % interval, and its USD, None without a price."""
 
     pool: str
     speed: Estimate
+    cost_usd: float | None = None
 
     def __str__(self) -> str:
         low, expected, high = map(_number, (self.speed.low, self.speed.expected, self.speed.high))
@@ -36,9 +37,11 @@ class Expectation:
 def expect(recipe: Recipe, environment: Environment) -> Expectation | None:
     """Return what `trainyard plan` says of the pool that train is placed on, None if it cannot tell."""
     pool = environment.pool_name(TRAIN)
-    forecasts = _forecasts(recipe, environment)
-    speed = next((candidate.examples_per_second for candidate in forecasts if candidate.pool == pool), None)
-    return Expectation(pool, speed) if pool and speed else None
+    forecast = next((candidate for candidate in _forecasts(recipe, environment) if candidate.pool == pool), None)
+    if not pool or forecast is None or forecast.examples_per_second is None:
+        return None
+    cost = None if forecast.cost_usd is None else float(f"{forecast.cost_usd:.4g}")
+    return Expectation(pool, forecast.examples_per_second, cost)
 
 
 def predicted(recipe: Recipe, environment: Environment, training: Training) -> Prediction | None:

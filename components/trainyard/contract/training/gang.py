@@ -44,14 +44,20 @@ class GangSpec(Strict):
     input_workers: InputPods | None = None
 
 
+def launches(environment: Environment) -> bool:
+    """Return whether the train step's own pod trains nothing in `environment`: it starts a gang and waits for it."""
+    feeding = environment.input_workers is not None
+    return environment.target == "kubeflow" and (feeding or environment.pool_of(STEP).workers > 1)
+
+
 def gang_spec(environment: Environment) -> GangSpec | None:
     """Return the gang that trains in `environment`, or None if the train step's own pod does.
 
     Raises `ConfigurationError` if the launcher would wait on accelerators.
     """
-    name = environment.pool_name(STEP)
-    if environment.target != "kubeflow" or (environment.pools[name].workers == 1 and not environment.input_workers):
+    if not launches(environment):
         return None
+    name = environment.pool_name(STEP)
     launcher = environment.placement[DEFAULT]
     if environment.pools[launcher].kind != "cpu":
         raise ConfigurationError(

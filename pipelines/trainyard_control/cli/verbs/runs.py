@@ -31,7 +31,7 @@ def list_(
     everything: Annotated[bool, typer.Option("--all", help="Of every experiment.")] = False,
     output: OutputFormat = Output.TEXT,
 ) -> None:
-    """List the newest runs with state, recipe, environment and duration; of this machine with their metric."""
+    """List the newest runs: state, recipe and duration; of this machine their metric, of a cluster their cost."""
     if _local(environment):
         from trainyard_control import api
 
@@ -41,17 +41,16 @@ def list_(
         print_answer(output, [run.document() for run in runs], lambda: _table(rows))
         return
     views = _runs(environment).newest(count, everything)
-    columns = [("NAME", "STATE", "RECIPE", "ENVIRONMENT", "CREATED", "DURATION")]
-    columns += [
-        (view.name, view.state, view.recipe, view.environment, view.created, duration_text(view.seconds))
-        for view in views
-    ]
+    columns = [("NAME", "STATE", "RECIPE", "ENVIRONMENT", "CREATED", "DURATION", "USD")]
+    for view in views:
+        took, cost = duration_text(view.seconds), str(view.cost or "–")
+        columns.append((view.name, view.state, view.recipe, view.environment, view.created, took, cost))
     print_answer(output, [run.summary() for run in views], lambda: _table(columns))
 
 
 @app.command("show")
 def show(run: _Run, environment: EnvironmentName = LOCAL, output: OutputFormat = Output.TEXT) -> None:
-    """Show a run's steps with states, pods, pools, durations and outputs."""
+    """Show a run's steps with states, pods, pools, durations and outputs; of a cluster with what they cost."""
     if root := _local(environment):
         from trainyard_control.local import local_runs
 
@@ -166,15 +165,38 @@ def _show_view(view: RunView) -> None:
         f"{view.name}  {view.state}  {duration_text(view.seconds)}  "
         f"({view.recipe} on {view.environment}, {view.run_id})"
     )
-    rows = [("STEP", "STATE", "POOL", "NODE", "POD", "DURATION", "OUTPUT")]
+    rows = [("STEP", "STATE", "POOL", "NODE", "POD", "DURATION", "USD", "OUTPUT")]
     for step in view.steps:
-        state = f"{step.state} ({step.attempts} pods)" if step.attempts > 1 else step.state
-        rows.append((step.name, state, step.pool, step.node, step.pod, duration_text(step.seconds), step.output))
+        notes = ([f"{step.attempts} pods"] if step.attempts > 1 else []) + ([step.cause] * (step.cause == "cached"))
+        state = f"{step.state} ({', '.join(notes)})" if notes else step.state
+        took, cost = duration_text(step.seconds), str(step.cost or "–")
+        rows.append((step.name, state, step.pool, step.node, step.pod, took, cost, step.output))
     _table(rows)
+    if cost_text := _cost_text(view):
+        typer.echo(f"cost    {cost_text}")
     if view.record:
         typer.echo(f"report  {view.record['report']}")
     if view.state != "SUCCEEDED" or view.refused or (view.record and view.record.get("not_due")):
         typer.echo(f"{view.reason.rstrip('.')}.")
+
+
+def _cost_text(view: RunView) -> str:
+    """Return what the run cost, and its training beside what the plan said of it; '' if nothing is known."""
+    from trainyard_control.planning.choice import usd
+
+    cost = view.cost
+    if cost is None:
+        return ""
+    if cost.usd is None:
+        text = f"not known: no price of {', '.join(cost.unpriced)}. Set price_per_hour of the pool in the environment"
+    else:
+        bound, now = "at most" if cost.at_most else "about", " so far" if cost.so_far else ""
+        text = f"{bound} {usd(cost.usd)} USD{now}, at list price"
+    planned = view.expected.cost_usd if view.expected else None
+    training = next((step.cost for step in view.steps if step.name == "train"), None)
+    if planned is None or training is None:
+        return text
+    return f"{text}. The training: {training}; the plan said about {usd(planned)}"
 
 
 def _show_local(run: LocalRunView) -> None:

@@ -1,0 +1,256 @@
+"""What a run on a cluster cost: how long its pods held their nodes, at the prices that the plan has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import kfp_server_api as kfp
+import pytest
+from tests.unit.test_explanation import Silent, pod
+
+from trainyard.spec import environment as environments
+from trainyard.spec.environment import Environment
+from trainyard_control.cli.verbs.runs import _cost_text, _show_view
+from trainyard_control.compiler.about import About
+from trainyard_control.kubeflow.run_cost import Cost
+from trainyard_control.kubeflow.run_view import RunView
+from trainyard_control.kubeflow.runs import KubeflowRuns
+from trainyard_control.planning.expectation import Expectation
+from trainyard_control.planning.plan import Estimate
+
+ROOM = '{requests: {cpu: "1", memory: 1Gi}, limits: {memory: 1Gi}}'
+ENVIRONMENT = f"""
+target: kubeflow
+platform: gke
+storage: gs://bucket/runs
+images: {{cpu: "registry.example/cpu:1", gpu: "registry.example/gpu:1"}}
+kubeflow: {{endpoint: "http://127.0.0.1:1"}}
+pools:
+  cpu: {{kind: cpu, price_per_hour: 0.5, resources: {ROOM}}}
+  l4: {{kind: gpu, accelerator: nvidia-l4, count: 2, price_per_hour: 2, resources: {ROOM}}}
+  l4-spot: {{kind: gpu, accelerator: nvidia-l4, count: 1, machine: g2-standard-8, spot: true, resources: {ROOM}}}
+  pair: {{kind: gpu, accelerator: nvidia-l4, count: 2, workers: 2, price_per_hour: 2, resources: {ROOM}}}
+  mine: {{kind: cpu, resources: {ROOM}, machine: our-own}}
+placement: {{default: cpu, train: TRAIN}}
+"""
+
+
+@pytest.fixture
+def yard(tmp_path: Path) -> Callable[..., Environment]:
+    """Makes an environment whose training is placed on a pool."""
+
+    def make(train: str, more: str = "") -> Environment:
+        file = tmp_path / "yard.yaml"
+        file.write_text(ENVIRONMENT.replace("TRAIN", train) + more)
+        return environments.load(str(file))
+
+    return make
+
+
+def clock(minute: int) -> str:
+    return f"2026-01-01T{12 + minute // 60}:{minute % 60:02}:00Z"
+
+
+def held(name: str, step: str, pool: str, start: int, end: int | None, **changes: Any) -> dict[str, Any]:
+    """A pod that waited ten minutes for the node that took it at `start`, until `end`."""
+    state = {"running": {}} if end is None else {"terminated": {"exitCode": 0, "finishedAt": clock(end)}}
+    status = {"phase": "Running" if end is None else "Succeeded", "startTime": clock(start)} | changes
+    status = {"containerStatuses": [{"name": "main", "state": state}]} | status
+    made = pod(name, step, clock(start - 10), **status)
+    made["metadata"]["labels"] |= {"trainyard/pool": pool}
+    return made
+
+
+def task(name: str, state: str = "SUCCEEDED", start: int = 0, end: int | None = 60) -> kfp.V2beta1PipelineTaskDetail:
+    """As server 2.17 tells of a task: a time that is not there is the first second of 1970."""
+    times = [datetime.fromisoformat(clock(minute)) if minute is not None else datetime.fromtimestamp(0, UTC)
+             for minute in (start, end)]  # fmt: skip
+    return kfp.V2beta1PipelineTaskDetail(display_name=name, state=state, start_time=times[0], end_time=times[1])
+
+
+class Kubeflow:
+    """Answers with one run. asked: how often."""
+
+    def __init__(self, tasks: list[Any], about: dict[str, str], state: str) -> None:
+        config = kfp.V2beta1RuntimeConfig(parameters=about)
+        created, finished = datetime.fromisoformat(clock(0)), datetime.fromisoformat(clock(240))
+        self.answer = kfp.V2beta1Run(
+            run_id="r", display_name="nightly", state=state, runtime_config=config, created_at=created,
+            finished_at=finished if state != "RUNNING" else datetime.fromtimestamp(0, UTC),
+            run_details=kfp.V2beta1RunDetails(task_details=tasks),
+        )  # fmt: skip
+        self.asked = 0
+
+    def run(self, run_id: str) -> Any:
+        return self.answer
+
+    def find_experiment(self) -> str:
+        return "e"
+
+    def runs(self, count: int, experiment: str | None = None) -> list[Any]:
+        self.asked += 1
+        return [self.answer]
+
+
+def runs(
+    where: Environment,
+    *pods: dict[str, Any],
+    tasks: list[Any] | None = None,
+    about: About | None = None,
+    nodes: dict[str, Any] | None = None,
+    state: str = "SUCCEEDED",
+) -> KubeflowRuns:
+    """The run of a cluster that knows these pods, Kubeflow's tasks and the nodes of Argo's Workflow."""
+    looked_at = KubeflowRuns(where)
+    looked_at.server = Kubeflow(tasks or [], (about or About("digits", "yard")).parameters(), state)  # type: ignore[assignment]
+    workflow = {"metadata": {"name": "w", "uid": "w"}, "spec": {}, "status": {"nodes": nodes or {}}}
+    kinds = {"pods": list(pods), "workflows": [workflow]}
+    looked_at.cluster = Silent()
+    looked_at.cluster.items = lambda kind, **_: kinds.get(kind, [])  # type: ignore[method-assign, assignment]
+    looked_at._record = lambda folder: None  # type: ignore[method-assign]
+    return looked_at
+
+
+def costs(view: RunView) -> dict[str, Cost | None]:
+    return {step.name: step.cost for step in view.steps}
+
+
+Yard = Callable[..., Environment]
+
+
+def test_a_step_costs_what_all_its_attempts_held_their_nodes_at_the_price_of_its_pool(yard: Yard) -> None:
+    lost = {"type": "DisruptionTarget", "status": "True", "reason": "DeletionByPodGC", "lastTransitionTime": clock(90)}
+    pods = [
+        held("p", "preprocess", "cpu", 10, 40),
+        held("t0", "train", "l4", 60, None, phase="Failed", conditions=[lost]),  # its node told of no end
+        held("t1", "train", "l4", 100, 160),
+    ]
+    view = runs(yard("l4"), *pods).view("r")
+    assert costs(view) == {"preprocess": Cost(0.25), "train": Cost(3.0)}
+    assert [step.held_seconds for step in view.steps] == [1800.0, 5400.0]
+    assert view.cost == Cost(3.25) and _cost_text(view) == "about 3.25 USD, at list price"
+    assert view.document()["cost"] == {"usd": 3.25, "at_most": False, "so_far": False, "unpriced": ()}
+
+
+def test_a_pod_that_its_node_turned_away_held_nothing_and_ended_there(yard: Yard) -> None:
+    """As a real kubelet 1.34 left it: with the time at which it came, and neither containers nor conditions."""
+    away = held("t0", "train", "l4", 20, None, phase="Failed", reason="OutOfmemory", containerStatuses=[])
+    (train,) = runs(yard("l4"), away, state="FAILED").view("r").steps
+    assert (train.seconds, train.cost) == (600.0, Cost(0.0))
+
+
+def test_a_spot_pool_costs_its_spot_price_and_the_same_as_it_costs_in_the_plan(yard: Yard) -> None:
+    view = runs(yard("l4-spot"), held("t", "train", "l4-spot", 0, 60)).view("r")
+    assert view.cost == Cost(0.3406)  # of machines.yaml: an hour of a g2-standard-8
+
+
+def test_a_pool_without_a_price_costs_no_number_and_free_nodes_cost_nothing(yard: Yard) -> None:
+    pods = [held("p", "preprocess", "cpu", 0, 60), held("t", "train", "mine", 60, 120)]
+    view = runs(yard("mine"), *pods).view("r")
+    assert costs(view) == {"preprocess": Cost(0.5), "train": Cost(None, unpriced=("mine",))}
+    assert view.cost == Cost(None, unpriced=("mine",)) and str(view.cost) == "no price"
+    assert _cost_text(view) == "not known: no price of mine. Set price_per_hour of the pool in the environment"
+    free = yard("mine")
+    free.pools["mine"] = free.pools["mine"].model_copy(update={"price_per_hour": 0.0})
+    assert runs(free, pods[1]).view("r").cost == Cost(0.0)
+    gone = runs(yard("l4"), held("t", "train", "sold", 0, 60)).view("r")
+    assert gone.cost == Cost(None, unpriced=("sold",))
+
+
+def test_a_gang_costs_all_its_workers_and_their_input_for_as_long_as_its_launcher_waited_for_it(yard: Yard) -> None:
+    launcher = held("launcher", "train", "cpu", 0, 60)
+    worker = held("w", "train", "pair", 10, 60)
+    worker["metadata"]["labels"] |= {"batch.kubernetes.io/job-completion-index": "1"}
+    feeding = held("f", "train", "cpu", 10, 60)
+    feeding["metadata"]["labels"] |= {"trainyard/use": "input", "batch.kubernetes.io/job-completion-index": "0"}
+    view = runs(yard("pair"), launcher, worker).view("r")
+    assert costs(view) == {"train": Cost(4.0, at_most=True), "train worker 1": None}
+    fed = yard("pair", "input_workers: {count: 3, pool: cpu}")
+    view = runs(fed, launcher, worker, feeding).view("r")
+    assert costs(view) == {"train": Cost(5.5, at_most=True), "train worker 1": None, "train input worker 0": None}
+    assert _cost_text(view) == "at most 5.50 USD, at list price"
+    again = held("second", "train", "cpu", 90, 120)
+    assert runs(fed, launcher, again).view("r").cost == Cost(8.25, at_most=True)
+    unpriced = runs(yard("pair", "input_workers: {count: 3, pool: mine}"), launcher).view("r")
+    assert unpriced.cost == Cost(None, at_most=True, unpriced=("mine",))
+
+
+def test_a_step_that_goes_on_costs_so_much_by_now_and_one_that_waits_for_a_node_nothing_yet(yard: Yard) -> None:
+    waits = held("e", "evaluate", "cpu", 30, None, phase="Pending", containerStatuses=[])
+    del waits["status"]["startTime"]
+    view = runs(yard("l4"), held("t", "train", "l4", 0, None), waits, state="RUNNING").view("r")
+    train, evaluate = (step.cost for step in view.steps)
+    since = (datetime.now(UTC) - datetime.fromisoformat(clock(0))).total_seconds() / 3600
+    assert train and train.so_far and train.usd == pytest.approx(2 * since, rel=1e-3)
+    assert evaluate == Cost(0.0, so_far=True)
+    assert _cost_text(view) == f"about {train.usd:,.2f} USD so far, at list price"
+
+
+def test_a_step_taken_from_the_cache_costs_nothing_and_says_so(yard: Yard, capsys: pytest.CaptureFixture[str]) -> None:
+    """The nodes are as Argo 4.0 makes them of a task whose `when` is false."""
+    nodes = {
+        "w-1": {"type": "DAG", "displayName": "preprocess", "phase": "Succeeded", "boundaryID": "w"},
+        "w-2": {"type": "Skipped", "displayName": "executor", "phase": "Skipped", "boundaryID": "w-1"},
+        "w-3": {"type": "DAG", "displayName": "train", "phase": "Succeeded", "boundaryID": "w"},
+        "w-4": {"type": "Pod", "displayName": "executor", "phase": "Succeeded", "boundaryID": "w-3"},
+        "w-5": {"type": "Skipped", "displayName": "push", "phase": "Skipped", "boundaryID": "w"},
+    }
+    tasks = [task("preprocess"), task("train"), task("push", "SKIPPED"), task("export")]
+    looked_at = runs(yard("l4"), held("t", "train", "l4", 10, 70), tasks=tasks, nodes=nodes)
+    view = looked_at.view("r")
+    step = view.steps[0]
+    assert (step.name, step.state, step.cause, step.cost) == ("preprocess", "done", "cached", Cost(0.0))
+    assert step.sentence == "done, and nothing ran: an earlier run's output was taken"
+    # What became of the pod of export nobody knows, so it costs what Kubeflow saw of it.
+    assert costs(view) == {"preprocess": Cost(0.0), "train": Cost(2.0), "export": Cost(0.5, at_most=True)}
+    assert view.cost == Cost(2.5, at_most=True)
+    _show_view(view)
+    shown = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert "preprocess done (cached) 1 h 0 min 0" in shown and "export done 1 h 0 min at most 0.50" in shown
+    assert "cost at most 2.50 USD, at list price" in shown
+
+
+def test_a_run_costs_at_most_the_times_of_kubeflow_when_its_pods_are_gone_and_in_a_list(yard: Yard) -> None:
+    tasks = [task("preprocess"), task("train", start=60, end=90), task("evaluate", "RUNNING", start=210, end=None)]
+    looked_at = runs(yard("pair"), tasks=[*tasks, task("push", "SKIPPED"), task("train-driver")])
+    expected = {
+        "preprocess": Cost(0.5, at_most=True),
+        "train": Cost(2.0, at_most=True),
+        "evaluate": Cost(0.25, at_most=True, so_far=True),  # no end is known, so it went on no longer than its run
+        "push": Cost(0.0),
+    }
+    assert costs(looked_at.view("r")) == expected
+    (listed,) = looked_at.newest(20, False)
+    assert costs(listed) == expected and listed.summary()["cost"]["usd"] == 2.75
+    assert looked_at.server.asked == 1  # type: ignore[attr-defined]
+    assert runs(yard("pair")).newest(20, False)[0].cost is None
+
+
+def test_what_the_plan_said_of_the_training_stands_beside_what_it_cost(yard: Yard) -> None:
+    expected = Expectation("l4", Estimate(1, 2, 3), 1.5)
+    about = About("digits", "yard", expected)
+    pods = [held("p", "preprocess", "cpu", 0, 60), held("t", "train", "l4", 0, 60)]
+    view = runs(yard("l4"), *pods, about=about).view("r")
+    assert view.document()["expected"]["cost_usd"] == 1.5
+    assert _cost_text(view) == "about 2.50 USD, at list price. The training: 2.00; the plan said about 1.50"
+    unpriced = About("digits", "yard", Expectation("l4", Estimate(1, 2, 3)))
+    assert _cost_text(runs(yard("l4"), *pods, about=unpriced).view("r")) == "about 2.50 USD, at list price"
+
+
+def test_a_benchmark_costs_by_the_pool_that_it_trained_on(yard: Yard) -> None:
+    about = About("digits", "yard", trains_on="pair")
+    launcher = held("launcher", "train", "cpu", 0, 60)
+    assert runs(yard("cpu"), launcher, about=about).view("r").cost == Cost(4.0, at_most=True)
+    alone = held("t", "train", "cpu", 0, 60)
+    assert runs(yard("pair"), alone, about=About("digits", "yard", trains_on="cpu")).view("r").cost == Cost(0.5)
+
+
+def test_the_run_of_another_environment_has_other_pools_and_somebody_elses_only_those_of_its_labels(yard: Yard) -> None:
+    trained = held("t", "train", "cpu", 0, 60)
+    other = runs(yard("pair"), trained, about=About("digits", "gke")).view("r")
+    assert costs(other) == {"train": None} and other.cost is None and _cost_text(other) == ""
+    placed = runs(yard("pair"), trained, tasks=[task("evaluate")], about=About("–", "–")).view("r")
+    assert costs(placed) == {"train": Cost(0.5), "evaluate": None}
