@@ -18,6 +18,7 @@ from trainyard.kubernetes import client
 from trainyard.spec import environment as environments
 from trainyard.spec import recipe as recipes
 from trainyard.spec.environment import Environment
+from trainyard_control.api.forecast import plan
 from trainyard_control.api.packages import prepare_prediction
 from trainyard_control.compiler.about import About, read
 from trainyard_control.compiler.compilation import compiled
@@ -103,6 +104,21 @@ def test_what_the_plan_expects_is_a_parameter_of_the_run_and_makes_no_other_vers
     body = request(what, "e1", "p1", "v1")
     assert read(body.runtime_config.parameters) == what.about
     assert body.description == f"trainyard-digits {plain.version}; the plan expects {expected}"
+
+
+def test_what_the_plan_says_that_the_training_costs_goes_with_the_run(tmp_path: Path) -> None:
+    pools = yaml.safe_load((environments.BUNDLED / "kind.yaml").read_text())["pools"]
+    pools["gang"]["price_per_hour"] = 3.6
+    environment = own(tmp_path, "kind", **VOLUME, pools=pools, placement={"default": "cpu", "train": "gang"})
+    planned = plan("digits", environment=str(tmp_path / "Own cluster.yaml")).candidates
+    cost = next(candidate.cost_usd for candidate in planned if candidate.pool == "gang")
+    expected = expect(recipes.load("digits"), environment)
+    assert cost and expected and expected.cost_usd == pytest.approx(cost, rel=1e-3)
+    assert read(About("digits", "own-cluster", expected).parameters()).expected == expected
+    older = json.dumps(
+        {"recipe": "digits", "environment": "kind", "expected": {"pool": "l4", "speed": vars(expected.speed)}}
+    )
+    assert read({"about": older}).expected == replace(expected, pool="l4", cost_usd=None)
 
 
 def test_a_package_says_what_its_runs_are_for_and_a_run_of_another_tool_does_not() -> None:
