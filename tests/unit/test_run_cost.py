@@ -54,7 +54,7 @@ def clock(minute: int) -> str:
     return f"2026-01-01T{12 + minute // 60}:{minute % 60:02}:00Z"
 
 
-def held(name: str, step: str, pool: str, start: int, end: int | None, **changes: Any) -> dict[str, Any]:
+def node_pod(name: str, step: str, pool: str, start: int, end: int | None, **changes: Any) -> dict[str, Any]:
     """A pod that waited ten minutes for the node that took it at `start`, until `end`."""
     state = {"running": {}} if end is None else {"terminated": {"exitCode": 0, "finishedAt": clock(end)}}
     status = {"phase": "Running" if end is None else "Succeeded", "startTime": clock(start)} | changes
@@ -124,31 +124,31 @@ Yard = Callable[..., Environment]
 def test_a_step_costs_what_all_its_attempts_held_their_nodes_at_the_price_of_its_pool(yard: Yard) -> None:
     lost = {"type": "DisruptionTarget", "status": "True", "reason": "DeletionByPodGC", "lastTransitionTime": clock(90)}
     pods = [
-        held("p", "preprocess", "cpu", 10, 40),
-        held("t0", "train", "l4", 60, None, phase="Failed", conditions=[lost]),  # its node told of no end
-        held("t1", "train", "l4", 100, 160),
+        node_pod("p", "preprocess", "cpu", 10, 40),
+        node_pod("t0", "train", "l4", 60, None, phase="Failed", conditions=[lost]),  # its node told of no end
+        node_pod("t1", "train", "l4", 100, 160),
     ]
     view = runs(yard("l4"), *pods).view("r")
     assert costs(view) == {"preprocess": Cost(0.25), "train": Cost(3.0)}
-    assert [step.held_seconds for step in view.steps] == [1800.0, 5400.0]
+    assert [step.machine_seconds for step in view.steps] == [1800.0, 5400.0]
     assert view.cost == Cost(3.25) and _cost_text(view) == "about 3.25 USD, at list price"
     assert view.document()["cost"] == {"usd": 3.25, "at_most": False, "so_far": False, "unpriced": ()}
 
 
 def test_a_pod_that_its_node_turned_away_held_nothing_and_ended_there(yard: Yard) -> None:
     """As a real kubelet 1.34 left it: with the time at which it came, and neither containers nor conditions."""
-    away = held("t0", "train", "l4", 20, None, phase="Failed", reason="OutOfmemory", containerStatuses=[])
+    away = node_pod("t0", "train", "l4", 20, None, phase="Failed", reason="OutOfmemory", containerStatuses=[])
     (train,) = runs(yard("l4"), away, state="FAILED").view("r").steps
     assert (train.seconds, train.cost) == (600.0, Cost(0.0))
 
 
 def test_a_spot_pool_costs_its_spot_price_and_the_same_as_it_costs_in_the_plan(yard: Yard) -> None:
-    view = runs(yard("l4-spot"), held("t", "train", "l4-spot", 0, 60)).view("r")
+    view = runs(yard("l4-spot"), node_pod("t", "train", "l4-spot", 0, 60)).view("r")
     assert view.cost == Cost(0.3406)  # of machines.yaml: an hour of a g2-standard-8
 
 
 def test_a_pool_without_a_price_costs_no_number_and_free_nodes_cost_nothing(yard: Yard) -> None:
-    pods = [held("p", "preprocess", "cpu", 0, 60), held("t", "train", "mine", 60, 120)]
+    pods = [node_pod("p", "preprocess", "cpu", 0, 60), node_pod("t", "train", "mine", 60, 120)]
     view = runs(yard("mine"), *pods).view("r")
     assert costs(view) == {"preprocess": Cost(0.5), "train": Cost(None, unpriced=("mine",))}
     assert view.cost == Cost(None, unpriced=("mine",)) and str(view.cost) == "no price"
@@ -156,15 +156,15 @@ def test_a_pool_without_a_price_costs_no_number_and_free_nodes_cost_nothing(yard
     free = yard("mine")
     free.pools["mine"] = free.pools["mine"].model_copy(update={"price_per_hour": 0.0})
     assert runs(free, pods[1]).view("r").cost == Cost(0.0)
-    gone = runs(yard("l4"), held("t", "train", "sold", 0, 60)).view("r")
+    gone = runs(yard("l4"), node_pod("t", "train", "sold", 0, 60)).view("r")
     assert gone.cost == Cost(None, unpriced=("sold",))
 
 
 def test_a_gang_costs_all_its_workers_and_their_input_for_as_long_as_its_launcher_waited_for_it(yard: Yard) -> None:
-    launcher = held("launcher", "train", "cpu", 0, 60)
-    worker = held("w", "train", "pair", 10, 60)
+    launcher = node_pod("launcher", "train", "cpu", 0, 60)
+    worker = node_pod("w", "train", "pair", 10, 60)
     worker["metadata"]["labels"] |= {"batch.kubernetes.io/job-completion-index": "1"}
-    feeding = held("f", "train", "cpu", 10, 60)
+    feeding = node_pod("f", "train", "cpu", 10, 60)
     feeding["metadata"]["labels"] |= {"trainyard/use": "input", "batch.kubernetes.io/job-completion-index": "0"}
     view = runs(yard("pair"), launcher, worker).view("r")
     assert costs(view) == {"train": Cost(4.0, at_most=True), "train worker 1": None}
@@ -172,16 +172,18 @@ def test_a_gang_costs_all_its_workers_and_their_input_for_as_long_as_its_launche
     view = runs(fed, launcher, worker, feeding).view("r")
     assert costs(view) == {"train": Cost(5.5, at_most=True), "train worker 1": None, "train input worker 0": None}
     assert _cost_text(view) == "at most 5.50 USD, at list price"
-    again = held("second", "train", "cpu", 90, 120)
+    again = node_pod("second", "train", "cpu", 90, 120)
     assert runs(fed, launcher, again).view("r").cost == Cost(8.25, at_most=True)
+    moved = runs(yard("pair"), again, tasks=[task("train", start=0, end=120)])  # its first launcher's pod was deleted
+    assert moved.view("r").cost == Cost(8.0, at_most=True) == moved.newest(20, False)[0].cost
     unpriced = runs(yard("pair", "input_workers: {count: 3, pool: mine}"), launcher).view("r")
     assert unpriced.cost == Cost(None, at_most=True, unpriced=("mine",))
 
 
 def test_a_step_that_goes_on_costs_so_much_by_now_and_one_that_waits_for_a_node_nothing_yet(yard: Yard) -> None:
-    waits = held("e", "evaluate", "cpu", 30, None, phase="Pending", containerStatuses=[])
+    waits = node_pod("e", "evaluate", "cpu", 30, None, phase="Pending", containerStatuses=[])
     del waits["status"]["startTime"]
-    view = runs(yard("l4"), held("t", "train", "l4", 0, None), waits, state="RUNNING").view("r")
+    view = runs(yard("l4"), node_pod("t", "train", "l4", 0, None), waits, state="RUNNING").view("r")
     train, evaluate = (step.cost for step in view.steps)
     since = (datetime.now(UTC) - datetime.fromisoformat(clock(0))).total_seconds() / 3600
     assert train and train.so_far and train.usd == pytest.approx(2 * since, rel=1e-3)
@@ -199,7 +201,7 @@ def test_a_step_taken_from_the_cache_costs_nothing_and_says_so(yard: Yard, capsy
         "w-5": {"type": "Skipped", "displayName": "push", "phase": "Skipped", "boundaryID": "w"},
     }
     tasks = [task("preprocess"), task("train"), task("push", "SKIPPED"), task("export")]
-    looked_at = runs(yard("l4"), held("t", "train", "l4", 10, 70), tasks=tasks, nodes=nodes)
+    looked_at = runs(yard("l4"), node_pod("t", "train", "l4", 10, 70), tasks=tasks, nodes=nodes)
     view = looked_at.view("r")
     step = view.steps[0]
     assert (step.name, step.state, step.cause, step.cost) == ("preprocess", "done", "cached", Cost(0.0))
@@ -232,7 +234,7 @@ def test_a_run_costs_at_most_the_times_of_kubeflow_when_its_pods_are_gone_and_in
 def test_what_the_plan_said_of_the_training_stands_beside_what_it_cost(yard: Yard) -> None:
     expected = Expectation("l4", Estimate(1, 2, 3), 1.5)
     about = About("digits", "yard", expected)
-    pods = [held("p", "preprocess", "cpu", 0, 60), held("t", "train", "l4", 0, 60)]
+    pods = [node_pod("p", "preprocess", "cpu", 0, 60), node_pod("t", "train", "l4", 0, 60)]
     view = runs(yard("l4"), *pods, about=about).view("r")
     assert view.document()["expected"]["cost_usd"] == 1.5
     assert _cost_text(view) == "about 2.50 USD, at list price. The training: 2.00; the plan said about 1.50"
@@ -242,14 +244,14 @@ def test_what_the_plan_said_of_the_training_stands_beside_what_it_cost(yard: Yar
 
 def test_a_benchmark_costs_by_the_pool_that_it_trained_on(yard: Yard) -> None:
     about = About("digits", "yard", trains_on="pair")
-    launcher = held("launcher", "train", "cpu", 0, 60)
+    launcher = node_pod("launcher", "train", "cpu", 0, 60)
     assert runs(yard("cpu"), launcher, about=about).view("r").cost == Cost(4.0, at_most=True)
-    alone = held("t", "train", "cpu", 0, 60)
+    alone = node_pod("t", "train", "cpu", 0, 60)
     assert runs(yard("pair"), alone, about=About("digits", "yard", trains_on="cpu")).view("r").cost == Cost(0.5)
 
 
 def test_the_run_of_another_environment_has_other_pools_and_somebody_elses_only_those_of_its_labels(yard: Yard) -> None:
-    trained = held("t", "train", "cpu", 0, 60)
+    trained = node_pod("t", "train", "cpu", 0, 60)
     other = runs(yard("pair"), trained, about=About("digits", "gke")).view("r")
     assert costs(other) == {"train": None} and other.cost is None and _cost_text(other) == ""
     placed = runs(yard("pair"), trained, tasks=[task("evaluate")], about=About("–", "–")).view("r")

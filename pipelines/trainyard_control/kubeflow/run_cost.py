@@ -23,6 +23,9 @@ from trainyard_control.planning.choice import usd
 if TYPE_CHECKING:
     from trainyard_control.kubeflow.run_view import StepView
 
+CACHED = "cached"
+"""The cause of a step that needed no pod, for an earlier output was taken."""
+
 
 @dataclass(frozen=True)
 class Cost:
@@ -42,13 +45,15 @@ class Cost:
         return f"{'at most ' if self.at_most else ''}{usd(self.usd)}{' so far' if self.so_far else ''}"
 
 
-def of_step(step: StepView, environment: Environment, ours: bool) -> Cost | None:
+def of_step(step: StepView, environment: Environment, ours: bool, task_seconds: float) -> Cost | None:
     """Return what the machines of the step cost, None of a pod that another step pays for, or that was never placed.
 
     ours: the run says that it is of `environment`; of another's pipeline the labels of its pods alone are known.
+    task_seconds: from start to end by Kubeflow.
 
-    A gang is gone with its Job when its launcher ends, so it is taken to last as long as that, with its input workers:
-    at most, for it may wait for its nodes. So may a step of which Kubeflow alone tells, and not its pods.
+    A gang is gone with its Job when its launcher ends, and may outlive that launcher's pod. So it is taken to last,
+    with its input workers, as long as Kubeflow's task: at most, for it may wait for its nodes. So may a step of which
+    Kubeflow alone tells, and not its pods.
     """
     launches = ours and step.task == PodTask(gang.STEP) and gang.launches(environment)
     placed = environment.pool_name(step.task.step) if ours else ""
@@ -56,14 +61,15 @@ def of_step(step: StepView, environment: Environment, ours: bool) -> Cost | None
     if step.task.worker or not name:
         return None
     at_most, so_far = launches or not step.pod, step.going_on
-    if not step.held_seconds:
+    seconds = max(step.machine_seconds, task_seconds if launches and step.cause != CACHED else 0.0)
+    if not seconds:
         return Cost(0.0, so_far=so_far)
     feeding = [environment.input_workers.pool] if launches and environment.input_workers else []
     prices = {pool: _usd_per_hour(pool, environment) for pool in [name, *feeding]}
     if unpriced := tuple(pool for pool, price in prices.items() if price is None):
         return Cost(None, at_most, so_far, unpriced)
     hourly = usd_per_hour(environment, environment.pools[name]) if launches else prices[name]
-    return Cost(_rounded(step.held_seconds / 3600 * (hourly or 0.0)), at_most, so_far)
+    return Cost(_rounded(seconds / 3600 * (hourly or 0.0)), at_most, so_far)
 
 
 def total(costs: Iterable[Cost | None]) -> Cost | None:

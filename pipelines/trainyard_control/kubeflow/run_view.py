@@ -15,7 +15,7 @@ from trainyard.kubernetes.diagnosis import PodTask, State
 from trainyard_control.cluster.durations import seconds_between
 from trainyard_control.cluster.explanation import Finding
 from trainyard_control.kubeflow import run_cost
-from trainyard_control.kubeflow.run_cost import Cost
+from trainyard_control.kubeflow.run_cost import CACHED, Cost
 from trainyard_control.planning.expectation import Expectation
 
 OVER = frozenset({"SUCCEEDED", "FAILED", "CANCELED", "SKIPPED"})
@@ -38,15 +38,15 @@ _TASKS = tuple(
 class StepView(Finding):
     """One step (or worker of a gang) by what its newest pod shows; attempts counts its pods.
 
-    held_seconds: how long all of them had a node, or if Kubeflow alone tells of the step, how long that took.
-    cost: None if it is not known, or another step's. cause: cached, for people too, if no pod was needed.
+    machine_seconds: how long all of them had a node, or if Kubeflow alone tells of the step, how long that took.
+    cost: None if it is not known, or another step's.
     """
 
     seconds: float | None = None
     attempts: int = 1
     earlier: tuple[str, ...] = ()
     output: str = ""
-    held_seconds: float = 0.0
+    machine_seconds: float = 0.0
     cost: Cost | None = None
 
     @property
@@ -194,7 +194,7 @@ def steps_of_tasks(tasks: Iterable[Any], now: datetime) -> tuple[StepView, ...]:
             sentence=message or f"is {str(task.state).lower()} by Kubeflow, which says no more",
             since=start,
             seconds=seconds,
-            held_seconds=0.0 if str(task.state) == "SKIPPED" else seconds or 0.0,
+            machine_seconds=0.0 if str(task.state) == "SKIPPED" else seconds or 0.0,
         )
     return tuple(views[known] for known in sorted(views, key=_TASKS.index))
 
@@ -212,7 +212,7 @@ def with_podless(
     for view in by_task:
         if view.task in taken - known:
             sentence = "done, and nothing ran: an earlier run's output was taken"
-            views.append(replace(view, cause="cached", sentence=sentence, held_seconds=0.0))
+            views.append(replace(view, cause=CACHED, sentence=sentence, machine_seconds=0.0))
         elif not by_pod:
             views.append(view)
         elif view.cause == "succeeded" and view.task not in known:
@@ -233,12 +233,12 @@ def _step(findings: list[Finding], now: datetime) -> StepView:
         **vars(newest),
         seconds=seconds_between(newest.since, newest.until or now.isoformat()),
         attempts=len(findings),
-        held_seconds=round(sum(_held(finding, now) for finding in findings), 1),
+        machine_seconds=round(sum(_machine_seconds(finding, now) for finding in findings), 1),
         earlier=tuple(f"{finding.pod} {finding.sentence}" for finding in findings[:-1] if finding.state == "failed"),
     )
 
 
-def _held(finding: Finding, now: datetime) -> float:
+def _machine_seconds(finding: Finding, now: datetime) -> float:
     """Return how long a node had the pod; clocks may differ."""
     return max(0.0, seconds_between(finding.started, finding.until or now.isoformat()) or 0.0)
 

@@ -185,7 +185,10 @@ class KubeflowRuns:
             return views
         if purpose.trains_on in where.pools:
             where = where.model_copy(update={"placement": where.placement | {TRAIN: purpose.trains_on}})
-        return tuple(replace(step, cost=run_cost.of_step(step, where, ours)) for step in views)
+        lasted = {step.task: step.machine_seconds for step in _by_task(run)}
+        return tuple(
+            replace(step, cost=run_cost.of_step(step, where, ours, lasted.get(step.task, 0.0))) for step in views
+        )
 
     def _outcome(self, run: Any) -> str:
         """Return the run's state. Kubeflow has FAILED for one that was cancelled within a step with retries.

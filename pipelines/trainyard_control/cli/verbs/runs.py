@@ -161,13 +161,15 @@ def _watch_local(root: str, name: str) -> int:
 
 
 def _show_view(view: RunView) -> None:
+    from trainyard_control.kubeflow.run_cost import CACHED
+
     typer.echo(
         f"{view.name}  {view.state}  {duration_text(view.seconds)}  "
         f"({view.recipe} on {view.environment}, {view.run_id})"
     )
     rows = [("STEP", "STATE", "POOL", "NODE", "POD", "DURATION", "USD", "OUTPUT")]
     for step in view.steps:
-        notes = ([f"{step.attempts} pods"] if step.attempts > 1 else []) + ([step.cause] * (step.cause == "cached"))
+        notes = ([f"{step.attempts} pods"] if step.attempts > 1 else []) + ([CACHED] if step.cause == CACHED else [])
         state = f"{step.state} ({', '.join(notes)})" if notes else step.state
         took, cost = duration_text(step.seconds), str(step.cost or "–")
         rows.append((step.name, state, step.pool, step.node, step.pod, took, cost, step.output))
