@@ -199,6 +199,8 @@ def test_a_step_taken_from_the_cache_costs_nothing_and_says_so(yard: Yard, capsy
         "w-3": {"type": "DAG", "displayName": "train", "phase": "Succeeded", "boundaryID": "w"},
         "w-4": {"type": "Pod", "displayName": "executor", "phase": "Succeeded", "boundaryID": "w-3"},
         "w-5": {"type": "Skipped", "displayName": "push", "phase": "Skipped", "boundaryID": "w"},
+        "w-6": {"type": "DAG", "displayName": "export", "phase": "Succeeded", "boundaryID": "w"},
+        "w-7": {"type": "Pod", "displayName": "executor", "phase": "Succeeded", "boundaryID": "w-6"},
     }
     tasks = [task("preprocess"), task("train"), task("push", "SKIPPED"), task("export")]
     looked_at = runs(yard("l4"), node_pod("t", "train", "l4", 10, 70), tasks=tasks, nodes=nodes)
