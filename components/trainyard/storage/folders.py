@@ -141,10 +141,10 @@ def reserve(uri: str, size: int) -> None:
         _write_new(final.with_name(f".{final.name}.{secrets.token_hex(4)}{TEMPORARY}"), _reserved(final), bytes(size))
 
 
-def read_text(uri: str) -> str | None:
+def read_text(uri: str, errors: str = "strict") -> str | None:
     """See `storage.read_text`."""
     content = _content(Path(uri))
-    return None if content is None else manifests.text(content, uri)
+    return None if content is None else manifests.text(content, uri, errors)
 
 
 def remove(uri: str) -> None:
