@@ -269,4 +269,6 @@ def _end_with_parent(orphan_signal: signal.Signals) -> None:
     parent = multiprocessing.parent_process()
     if parent is not None:
         connection.wait([parent.sentinel])
-        os.kill(os.getpid(), orphan_signal)
+        # What it has started, a recipe's own program say, goes with it: nobody is left who would call `kill_group`.
+        send = os.killpg if orphan_signal == signal.SIGKILL else os.kill
+        send(os.getpid(), orphan_signal)

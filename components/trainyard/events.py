@@ -79,7 +79,7 @@ def last(log: str, event: str, *required: str) -> dict[str, Any] | None:
 
     A line that is cut off, or has not the `required` fields, is passed over; None if there is no other.
     """
-    for line in reversed(log.splitlines()):
+    for line in reversed(log.split("\n")):  # splitlines would cut at characters of a sentence, such as U+2028
         fields = parse(line[max(0, line.find(_START)) :])
         if fields.pop("event", "") == event and all(fields.get(name) not in (None, "") for name in required):
             return fields

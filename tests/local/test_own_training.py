@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
+import time
 from pathlib import Path
 
 import gang_processes
@@ -61,6 +62,12 @@ def save(*_):
     saved.write_text("step 7")
     sys.exit(0)
 signal.signal(signal.SIGTERM, save)
+child = subprocess.Popen(["sleep", "600"])
+print("child", child.pid, flush=True)
+time.sleep(600)
+"""
+FORKS = """
+import subprocess, time
 child = subprocess.Popen(["sleep", "600"])
 print("child", child.pid, flush=True)
 time.sleep(600)
@@ -124,6 +131,31 @@ def test_a_program_that_fails_for_want_of_another_worker_is_started_again(tmp_pa
     assert (output / "files" / "notes.txt").read_text() == "kept"
     # It took a picture without a name, and takes a dict now, as evaluate gives one.
     assert list(keras.saving.load_model(output / "model.keras").input) == ["image"]
+
+
+def test_nothing_of_a_silent_program_outlives_its_supervisor_or_its_step(tmp_path: Path, examples: str) -> None:
+    gang = start(tmp_path, examples, FORKS, workers=2)
+
+    def children(count: int) -> list[int]:
+        gang.wait_for(lambda: gang.log.count("child ") == count)
+        return [int(number) for number in re.findall(r"child (\d+)", gang.log)]
+
+    children(2)
+    supervisor = gang.events("supervisor")[1]["process"]
+    (own,) = set(children(2)) & set(descendants(supervisor))
+    gang_processes.kill(supervisor)
+    gang.wait_for(lambda: not start_time(own), seconds=10)
+    *_, first, second = children(4)
+    gang_processes.kill(gang.process.pid)
+    assert gang.process.wait(10) == -signal.SIGKILL
+    end = time.monotonic() + 10
+    while any(map(start_time, (first, second))) or gang_processes.processes_of(tmp_path):
+        assert time.monotonic() < end
+        time.sleep(0.1)
+    gang = gang_processes.resume(tmp_path, examples)  # nobody holds what the killed one did
+    children(6)
+    gang.process.send_signal(signal.SIGTERM)
+    gang.finish(code=143)
 
 
 def test_a_program_told_to_stop_saves_and_the_next_start_finds_it(tmp_path: Path, examples: str) -> None:

@@ -44,6 +44,15 @@ def test_what_was_written_is_read_again_whatever_stands_around_it(capsys: pytest
     assert events.parse('{"event": ["no name"]}') == events.parse("story") == {}
 
 
+@pytest.mark.parametrize("end", ["\u2028", "\u2029", "\x85"])
+def test_a_failure_whose_sentence_names_what_some_take_for_a_lines_end_is_read(
+    capsys: pytest.CaptureFixture[str], end: str
+) -> None:
+    events.emit("failed", step="preprocess", code=10, error="DataError", message=f"the class 'a{end}b' is empty.")
+    log = f"before\n{capsys.readouterr().err}after\n"
+    assert events.failure(log) == (10, f"the class 'a{end}b' is empty.", "DataError")
+
+
 def test_an_error_comes_back_from_the_code_and_the_sentence_that_were_recorded() -> None:
     for kind in (*TrainyardError.__subclasses__(), TrainyardError):
         error = from_code(int(kind.exit_code), "row 7: no label.")

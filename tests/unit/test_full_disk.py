@@ -21,6 +21,7 @@ from trainyard.errors import InfrastructureError
 from trainyard.report import summary
 from trainyard.runtime import step
 from trainyard.storage import disk, storage
+from trainyard_control.local import local_runs
 from trainyard_control.local.local_explanation import explain_folder
 from trainyard_control.local.local_run import _Log
 
@@ -132,6 +133,19 @@ def test_a_log_that_the_disk_takes_no_more_of_does_not_end_the_step(small: Path)
             log.write("x" * 5000)
     assert log.fault and "the disk is full" in str(log.fault)
     assert (small / "train.log").read_text().startswith("first\n")
+
+
+def test_a_log_that_the_disk_cut_within_a_character_is_read_all_the_same(small: Path) -> None:
+    folder = small / "digits" / "runs" / "20260101-1"
+    folder.mkdir(parents=True)
+    with _Log(folder / "train.log") as log:
+        log.write("x")
+        log.write("é" * 300_000)
+    assert log.fault and (folder / "train.log").read_bytes().endswith("é".encode()[:1])
+    assert explain_folder(str(small), "")[0].startswith("20260101-1 is in train")
+    assert local_runs.log(local_runs.find(str(small), "20260101-1"), "train", None).startswith("xé")
+    log.upload(str(small.parent / "copy"))
+    assert (small.parent / "copy").read_text().startswith("xé")
 
 
 def test_a_limit_on_the_size_of_files_is_no_bug(tmp_path: Path) -> None:

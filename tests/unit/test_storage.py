@@ -34,6 +34,7 @@ with storage.stage(final, "test") as folder:
     (folder / "deep" / "b").write_text("new b")
 os._exit(0)
 """
+KILLED_REMOVER = KILLED_WRITER.partition("with storage.stage")[0] + "storage.remove(final)\nos._exit(0)\n"
 
 
 def write(final: Path, content: str) -> None:
@@ -74,6 +75,21 @@ def test_a_writer_killed_at_any_of_its_writes_leaves_all_or_nothing(tmp_path: Pa
     assert code == 0, "the writer was never left alone"
     assert outcomes[0] is False and outcomes[-1] is True
     assert outcomes == sorted(outcomes)
+
+
+def test_an_output_whose_removal_was_killed_at_any_point_is_whole_or_can_be_written_again(tmp_path: Path) -> None:
+    for fatal in range(1, 100):
+        final = tmp_path / str(fatal) / "out"
+        write(final, "old")
+        code = subprocess.run([sys.executable, "-c", KILLED_REMOVER, str(final), str(fatal)]).returncode
+        storage.remove_abandoned(str(final))
+        if storage.committed(str(final)) is None:
+            write(final, "new")
+        storage.require(str(final), "test")
+        assert not list((final.parent / ".staging").iterdir())
+        if code == 0:
+            break
+    assert code == 0 and fatal > 3 and (final / "a").read_text() == "new"
 
 
 def test_a_writer_that_lost_the_race_with_equal_content_succeeds(tmp_path: Path) -> None:

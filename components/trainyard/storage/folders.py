@@ -141,19 +141,21 @@ def reserve(uri: str, size: int) -> None:
         _write_new(final.with_name(f".{final.name}.{secrets.token_hex(4)}{TEMPORARY}"), _reserved(final), bytes(size))
 
 
-def read_text(uri: str) -> str | None:
+def read_text(uri: str, errors: str = "strict") -> str | None:
     """See `storage.read_text`."""
     content = _content(Path(uri))
-    return None if content is None else manifests.text(content, uri)
+    return None if content is None else manifests.text(content, uri, errors)
 
 
 def remove(uri: str) -> None:
-    """See `storage.remove`."""
+    """See `storage.remove`: one rename takes an output away, so that no kill leaves a part of it in the next's way."""
     path = Path(uri)
     with os_errors(path, "removed"), suppress(FileNotFoundError):
         _reserved(path).unlink(missing_ok=True)
         if path.is_dir() and not path.is_symlink():  # of a link, the link itself goes and not what it leads to
-            (path / MANIFEST).unlink(missing_ok=True)
+            if (path / MANIFEST).is_file():
+                (path.parent / STAGING).mkdir(exist_ok=True)
+                path = path.rename(path.parent / STAGING / f"{path.name}-{secrets.token_hex(4)}")
             shutil.rmtree(path)
         else:
             path.unlink(missing_ok=True)

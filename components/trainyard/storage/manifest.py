@@ -93,10 +93,10 @@ def parse(text: str | bytes, where: str) -> tuple[Manifest, dict[str, Any]]:
     return manifest, document
 
 
-def text(content: bytes, where: str) -> str:
+def text(content: bytes, where: str, errors: str = "strict") -> str:
     """Return `content` as text. Raises `DataError` if it is none."""
     try:
-        return content.decode()
+        return content.decode(errors=errors)
     except UnicodeDecodeError as error:
         raise DataError(f"{where}: is no UTF-8 text, so it is damaged. Remove it and run the step again.") from error
 

@@ -47,7 +47,7 @@ class _Backend(Protocol):
         self, uri: str, producer: str, last: str = "", origin: dict[str, Any] | None = None
     ) -> AbstractContextManager[Path]: ...
     def write_text(self, uri: str, text: str) -> None: ...
-    def read_text(self, uri: str) -> str | None: ...
+    def read_text(self, uri: str, errors: str = "strict") -> str | None: ...
     def remove(self, uri: str) -> None: ...
     def lease(self, uri: str) -> AbstractContextManager[None]: ...
 
@@ -168,9 +168,12 @@ def reserve(uri: str, size: int) -> None:
         folders.reserve(uri, size)
 
 
-def read_text(uri: str) -> str | None:
-    """Return the text of the file at `uri`, or None if there is none."""
-    return _backend(uri).read_text(uri)
+def read_text(uri: str, errors: str = "strict") -> str | None:
+    """Return the text of the file at `uri`, or None if there is none.
+
+    errors: as of `bytes.decode`; 'replace' for a log, which a full disk may have cut within a character.
+    """
+    return _backend(uri).read_text(uri, errors)
 
 
 def read_json(uri: str) -> dict[str, Any]:

@@ -40,11 +40,12 @@ def _failure(name: str, folder: str, sentence: str, number: int | None) -> tuple
     event = None
     if steps:
         log = storage.join(folder, f"{steps[-1]}.log")
-        event = events.failure(storage.read_text(log) or "")
+        text = storage.read_text(log, errors="replace") or ""
+        event = events.failure(text)
         if event:
             number, sentence = event.code, event.message
         if not sentence:
-            pace = verdict(storage.read_text(log) or "", one_machine=True).sentence
+            pace = verdict(text, one_machine=True).sentence
             pace_note = f" ({pace})" if pace else ""
             return f"{name} is in {steps[-1]}{pace_note}, or was killed there; log: {log}", ExitCode.TRANSIENT
     code = known_code(number, ExitCode.BUG)

@@ -249,7 +249,7 @@ class _Log:
     def upload(self, uri: str) -> None:
         """Leave what was written at `uri`."""
         try:
-            storage.write_text(uri, storage.read_text(str(self.path)) or "")
+            storage.write_text(uri, storage.read_text(str(self.path), errors="replace") or "")
         except TrainyardError as error:
             self.fault = self.fault or error
 

@@ -135,7 +135,7 @@ def view(root: str, recipe: str, name: str) -> LocalRunView:
 
 def log(run: LocalRunView, step: str, tail: int | None) -> str:
     """Return the log of a step, of `tail` only the last lines. Raises `ConfigurationError` if it has none."""
-    text = storage.read_text(storage.join(run.folder, f"{step}.log")) if step in OUTPUTS else None
+    text = storage.read_text(storage.join(run.folder, f"{step}.log"), "replace") if step in OUTPUTS else None
     if text is None:
         logged = {name.removesuffix(".log") for name in storage.children(run.folder) if name.endswith(".log")}
         known = [name for name in OUTPUTS if name in logged]

@@ -161,11 +161,11 @@ def write_text(uri: str, text: str) -> None:
     store.write(name, text.encode())
 
 
-def read_text(uri: str) -> str | None:
+def read_text(uri: str, errors: str = "strict") -> str | None:
     """See `storage.read_text`."""
     store, name = stores.locate(uri)
     content = store.read(name)
-    return manifests.text(content[0], uri) if content else None
+    return manifests.text(content[0], uri, errors) if content else None
 
 
 def remove(uri: str) -> None:

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 
 from trainyard import events
-from trainyard.child_process import end_programs, start_program
+from trainyard.child_process import end_programs, end_with_parent, start_program
 from trainyard.errors import ExitCode, Preempted, TrainyardError, TransientError, failure_fields, from_code
 from trainyard.signals import on_sigterm
 from trainyard.spec import plain_yaml
@@ -92,7 +92,8 @@ class _LocalGang:
     def _start(self, worker: int, environment: dict[str, str]) -> None:
         command = [sys.executable, "-m", "trainyard.steps.train.gang.supervisor"]
         command += [f"--{name}={value}" for name, value in self.options.items()]
-        process = start_program(command, {**environment, settings.WORKER_INDEX: str(worker)})
+        own = {**environment, settings.WORKER_INDEX: str(worker)}
+        process = start_program(command, own, first=end_with_parent())
         self._processes[worker] = process
         self._starts[f"worker {worker}"] += 1
         events.emit("supervisor", worker=worker, process=process.pid)
