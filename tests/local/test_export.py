@@ -260,7 +260,8 @@ def test_a_mixed_precision_model_leaves_in_float32(digits: Path, tmp_path: Path)
     np.testing.assert_array_equal(left.get_weights()[0], model.get_weights()[0])
 
 
-def test_regression_is_judged_by_the_mean_absolute_error(table: Path, tmp_path: Path) -> None:
+def export_of_ages(table: Path, root: Path, layers: Any, label: Any, max_accuracy_drop: float) -> Exports:
+    """Export the regression `layers(age / 100)` of ages whose label is `label(age, is_odd)`, and return its record."""
     folder = open_examples(str(table / "examples"))
 
     class Prepare(tf.Module):
@@ -270,7 +271,7 @@ def test_regression_is_judged_by_the_mean_absolute_error(table: Path, tmp_path: 
 
     ages = np.concatenate([raw["age"].numpy() for raw, _ in folder.raw_batches("eval", 500)])
     rows = [
-        {"age": [age / 100], "raw/age": [age], "label": [float(300 * age + index % 2 * 20)], "key": [b"k"]}
+        {"age": [age / 100], "raw/age": [age], "label": [float(label(age, index % 2))], "key": [b"k"]}
         for index, age in enumerate(ages)
     ]
     document = folder.document.model_copy(
@@ -281,19 +282,24 @@ def test_regression_is_judged_by_the_mean_absolute_error(table: Path, tmp_path: 
             "raw_features": [RawFeature(name="age", dtype="float32")],
         }
     )
-    made.commit_examples(tmp_path / "examples", document, Prepare(), rows[:500], rows[500:])
+    made.commit_examples(root / "examples", document, Prepare(), rows[:500], rows[500:])
     age = keras.Input((), name="age")
-    dense = keras.layers.Dense(1)
-    model = keras.Model({"age": age}, dense(keras.layers.Reshape((1,))(age)))
-    dense.set_weights([np.float32([[30000]]), np.float32([0])])
-    made.commit_model(tmp_path / "model", model)
-    output = tmp_path / "exported"
+    made.commit_model(root / "model", keras.Model({"age": age}, layers(keras.layers.Reshape((1,))(age))))
+    output = root / "exported"
     output.mkdir()
     text = TABLE.replace("\ndata", "\ntask: regression\ndata").replace(
         ", net worth: {type: numeric}, city: {type: category}", ""
     )
-    run.run(recipe(text, max_accuracy_drop=0.05), str(tmp_path / "examples"), str(tmp_path / "model"), output)
-    exports = Exports.read(str(output))
+    run.run(recipe(text, max_accuracy_drop=max_accuracy_drop), str(root / "examples"), str(root / "model"), output)
+    return Exports.read(str(output))
+
+
+def line(slope: float) -> keras.layers.Dense:
+    return keras.layers.Dense(1, use_bias=False, kernel_initializer=keras.initializers.Constant(slope))
+
+
+def test_regression_is_judged_by_the_mean_absolute_error(table: Path, tmp_path: Path) -> None:
+    exports = export_of_ages(table, tmp_path, line(30000), lambda age, is_odd: 300 * age + is_odd * 20, 0.05)
     assert exports.exports[0].accuracy == pytest.approx(10, rel=1e-3)  # every other label is 20 off
     names = [threshold.name for threshold in exports.gate.thresholds]
     assert names[0] == "saved_model mae / trained - 1 <= 0.05"
@@ -301,5 +307,25 @@ def test_regression_is_judged_by_the_mean_absolute_error(table: Path, tmp_path: 
     assert all(
         threshold.passed for threshold in exports.gate.thresholds if not threshold.name.startswith("litert_int8")
     )
-    served = tf.saved_model.load(str(output / "saved_model")).signatures["serving_default"](age=tf.constant([50.0]))
+    served = tf.saved_model.load(str(tmp_path / "exported" / "saved_model")).signatures["serving_default"](
+        age=tf.constant([50.0])
+    )
     assert served["prediction"].shape == (1,) and served["prediction"].numpy()[0] == pytest.approx(15000)
+
+
+@pytest.mark.parametrize(("mean", "deviation"), [(600_000.0, 300_000.0), (2_000.0, 5.0)], ids=["prices", "years"])
+def test_every_file_of_a_regression_answers_in_units_that_its_own_numbers_could_not_hold(
+    table: Path, tmp_path: Path, mean: float, deviation: float
+) -> None:
+    unit = keras.layers.Rescaling(deviation, offset=mean, dtype="float32", name="target_unit")
+    slope = line(4)
+    exports = export_of_ages(
+        table,
+        tmp_path,
+        lambda share: unit(slope(share)),
+        lambda age, is_odd: mean + deviation * (age / 25 + is_odd),
+        0.02,
+    )
+    assert exports.gate.verdict == "blessed", exports.gate.thresholds
+    furthest = {file.format: file.max_abs_difference / deviation for file in exports.exports}
+    assert furthest["litert_float16"] < 2e-3 and furthest["litert_int8"] < 0.05

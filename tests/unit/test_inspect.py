@@ -98,6 +98,12 @@ def test_rows_with_another_ones_label_are_named_and_labels_at_random_are_not(tmp
     assert inspect(written(tmp_path, "\n".join(["a,b,c,kind", *at_random])), "kind").mislabelled == []
 
 
+def test_a_rare_class_that_no_column_tells_is_not_called_mislabelled_as_a_whole(tmp_path: Path) -> None:
+    random = np.random.default_rng(2)
+    rows = [f"{random.integers(9)},{random.integers(9)},{'yes' if row % 100 == 0 else 'no'}" for row in range(3000)]
+    assert inspect(written(tmp_path, "\n".join(["a,b,fraud", *rows])), "fraud").mislabelled == []
+
+
 @pytest.mark.parametrize(
     ("content", "expected"),
     [

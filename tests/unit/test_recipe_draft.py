@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from benchmarks.data import made_imagenet
 from PIL import Image
@@ -103,6 +104,57 @@ def test_numbers_to_predict_become_a_regression(tmp_path: Path) -> None:
     drafted = recipe(tmp_path, draft_recipe("members", "members.csv", inspect(str(table(tmp_path)), "fee"))[0])
     assert drafted.task == "regression" and drafted.evaluate.gates[0].metric == "r2"
     assert "fee" not in drafted.data.features
+
+
+def test_a_list_is_drafted_as_its_values_and_what_is_read_by_nothing_is_said(tmp_path: Path) -> None:
+    rows = 300
+    orders = pa.table(
+        {
+            "tags": [["new", "abroad"][: row % 3] for row in range(rows)],
+            "shop": [{"id": row % 5} for row in range(rows)],
+            "note": ["pays late, calls often" if row % 7 else f"pays {row} at once" for row in range(rows)],
+            "paid": [row % 2 == 0 for row in range(rows)],
+        }
+    )
+    parquet.write_table(orders, tmp_path / "orders.parquet")
+    text, guesses = draft_recipe("orders", "orders.parquet", inspect(str(tmp_path / "orders.parquet"), "paid"))
+    drafted = recipe(tmp_path, text)
+    tags = drafted.data.features["tags"]
+    assert tags.type == "text" and tags.separator == ";" and "shop" not in drafted.data.features
+    assert "left out: shop (struct<id: int64>, which is read by nothing)" in guesses
+    check_first(drafted)
+    with pytest.raises(DataError, match=r"data\.features\.tags: is list<.*>, which \{type: text, separator: ;\} alone"):
+        check_first(recipe(tmp_path, text.replace("{type: text, separator: ;}", "{type: category}")))
+
+
+def test_a_draft_leaves_out_what_would_end_its_first_run_and_says_why(tmp_path: Path) -> None:
+    lines = ["code;day;fee;built;review;age;kept"]
+    for row in range(300):
+        built = "unknown" if row % 20 == 0 else str(1900 + row % 90)
+        texts = f"K{row:04};{row % 28 + 1:02}.03.2024;{row % 97},{row % 10}0;{built};it is {row} good"
+        lines.append(f"{texts};{row % 71};{int(row % 3 == 0)}")
+    (tmp_path / "members.csv").write_text("\n".join(lines) + "\n")
+    profile = inspect(str(tmp_path / "members.csv"), "kept")
+    text, guesses = draft_recipe("members", "members.csv", profile)
+    assert list(recipe(tmp_path, text).data.features) == ["age"]
+    why = {guess.split()[2]: guess.partition("(")[2] for guess in guesses if guess.startswith("left out")}
+    assert why["code"].startswith("an id") and why["review"].startswith("free text")
+    assert why["day"] == "days not written YYYY-MM-DD, which are read by nothing: 01.03.2024)"
+    assert why["fee"] == "numbers with a comma, which are read by nothing: 0,00)"
+    assert why["built"].startswith("15 cells are no numeric value, such as members.csv:2 'unknown'")
+    assert "'fee' holds numbers with a comma, such as 0,00, which are taken for texts." in profile.findings
+    ids = [finding for finding in profile.findings if "looks like an id" in finding]
+    assert len(ids) == 1 and ids[0].startswith("'code'"), "prose that never repeats is no id"
+
+
+def test_a_rare_class_is_drafted_with_a_split_that_holds_it_and_a_gate_that_sees_it(tmp_path: Path) -> None:
+    file = tmp_path / "members.csv"
+    file.write_text("age,kept\n" + "".join(f"{row % 70},{'yes' if row % 50 == 0 else 'no'}\n" for row in range(1500)))
+    text, guesses = draft_recipe("members", "members.csv", inspect(str(file), "kept"))
+    drafted = recipe(tmp_path, text)
+    assert drafted.data.split.by == "class" and [gate.metric for gate in drafted.evaluate.gates] == ["roc_auc"] * 2
+    assert "split by class: 'yes' has 30 examples, which a split by content may miss" in guesses
+    assert "'no' as the answer to everything has accuracy 0.980" in guesses[-1]
 
 
 def pictures(folder: Path, mode: str, classes: tuple[str, ...] = ("cat", "dog")) -> Path:

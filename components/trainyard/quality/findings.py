@@ -45,6 +45,10 @@ def of_table(profile: Profile, giveaways: dict[str, float], exact: bool) -> list
             f"{_count(len(profile.mislabelled), 'row looks', 'rows look')} mislabelled or rare: by all other columns "
             f"they are of another class, as nearly all rows like them, such as {such_as}. Look which is right."
         )
+    sentences += [
+        f"'{name}' is {kind}, which is read by nothing. Write its parts as columns of their own."
+        for name, kind in profile.unread.items()
+    ]
     return sentences + _others(profile)
 
 
@@ -128,11 +132,9 @@ def _column(column: ColumnProfile, profile: Profile) -> Iterator[str]:
         yield f"{name} is constant: {most.value!r} in every row that has one. It tells nothing; leave it out."
     elif most is not None and most.count >= _ONE_VALUE * count:
         yield f"{name} is nearly constant: {most.value!r} in {most.count / count:.2%} of its cells."
-    elif (
-        column.name != profile.label
-        and column.distinct >= count > 20
-        and column.type in ("text", "category", "integer")
-    ):
+    elif column.foreign:
+        yield f"{name} holds {column.foreign}, such as {column.top[0].value}, which are taken for texts."
+    elif column.name != profile.label and column.is_id:
         yield (
             f"{name} looks like an id: all of its {count:,} values differ. A model would learn them by heart; "
             "leave it out."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Literal
 
 from trainyard.contract.document import Part
@@ -9,6 +10,12 @@ from trainyard.contract.statistics.drift import FeatureStatistics, Statistics, T
 from trainyard.spec.tables.columns import Delimiter
 
 ColumnType = Literal["integer", "number", "date", "category", "text", "empty"]
+
+_FOREIGN = {
+    r"[+-]?(\d{1,3}([.'\u00a0]?\d{3})*,\d+|\d{1,3}(,\d{3})+(\.\d+)?)": "numbers with a comma",
+    r"\d{1,2}[./]\d{1,2}[./]\d{4}.*": "days not written YYYY-MM-DD",
+}
+_FEW = 20  # chosen: so many values may all differ by chance
 
 
 class ColumnProfile(Part):
@@ -27,6 +34,22 @@ class ColumnProfile(Part):
     quantiles: dict[str, float]
     top: list[TopValue]
     longest: int
+
+    @property
+    def is_id(self) -> bool:
+        """Whether all values differ and none is a number with a fraction, a day or prose."""
+        present = self.statistics.count + self.mistyped
+        is_prose = any(" " in top.value for top in self.top)
+        is_code = self.type in ("text", "category", "integer") and not is_prose and not self.foreign
+        return is_code and self.distinct >= present > _FEW
+
+    @property
+    def foreign(self) -> str:
+        """What numbers or days the column seems to hold that are not written as they are read; '' if none."""
+        if self.type not in ("text", "category") or not self.top:
+            return ""
+        kinds = (kind for like, kind in _FOREIGN.items() if all(re.fullmatch(like, top.value) for top in self.top))
+        return next(kinds, "")
 
 
 class Repeats(Part):
@@ -71,7 +94,8 @@ class Profile(Part):
     """What is known of a source. ragged counts the rows with another number of cells than the header.
 
     classes: the label's values with their counts, if it is one of classes. first: the header and the first rows.
-    giveaways: columns that tell the label alone. mislabelled: of likely mislabelled rows the name, the label and the
+    giveaways: columns that tell the label alone. lists: columns of Parquet with several values a row. unread: those
+    that are read by nothing, and their types. mislabelled: of likely mislabelled rows the name, the label and the
     likely class, the surest first.
     findings: what is worth a look, a sentence each.
     """
@@ -91,6 +115,8 @@ class Profile(Part):
     first: list[list[str]]
     repeated: Repeats
     giveaways: list[str] = []
+    lists: list[str] = []
+    unread: dict[str, str] = {}
     mislabelled: list[tuple[str, str, str]] = []
     pictures: PictureProfile | None
     findings: list[str]

@@ -15,7 +15,7 @@ from trainyard.quality.pictures.pictures import SizedPicture, measure
 from trainyard.quality.source import SourceFiles
 from trainyard.quality.tables.cells import Cells, cells, too_many_classes
 from trainyard.quality.tables.formulas import with_derived
-from trainyard.quality.tables.table import RowBatch, find_delimiter, read_table
+from trainyard.quality.tables.table import RowBatch, find_delimiter, nested, read_table
 from trainyard.spec.recipe import Data, Recipe
 
 _ROWS = 10_000  # chosen: parsed in some tens of milliseconds
@@ -57,8 +57,11 @@ def _check_table(recipe: Recipe, source: SourceFiles) -> tuple[list[str], str]:
         names = batch.columns.schema.names
     if not batch.columns.num_rows:
         return [f"data.where: '{data.where}' is true of no row."], looked_at
+    kinds = nested(source)
     for name, feature in data.features.items():
-        if name in names and feature.type in ("numeric", "date"):
+        if name in kinds and not (feature.type == "text" and feature.separator):
+            faults.append(f"data.features.{name}: is {kinds[name]}, which {{type: text, separator: ;}} alone can read.")
+        elif name in names and feature.type in ("numeric", "date"):
             faults += _mistyped(f"data.features.{name}", feature.type, cells(batch.columns[name]), batch, recipe)
     if data.weight in names:
         faults += _mistyped("data.weight", "numeric", cells(batch.columns[data.weight]), batch, recipe)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 from trainyard.errors import ConfigurationError
 from trainyard.quality.profile import ColumnProfile, Profile
+from trainyard.quality.tables.cells import LIST_SEPARATOR
 from trainyard.spec import feature_names, plain_yaml
 from trainyard.spec.networks import KERAS_APPLICATIONS, suggested
 from trainyard.spec.recipe import Data
@@ -14,7 +16,10 @@ from trainyard.spec.recipe import Data
 _SIDES = (32, 48, 64, 96, 128, 160, 192, 224)  # chosen: what the named networks are trained at
 _STEPS = 4000  # chosen: about so many steps, but from 5 to 40 epochs
 _NEARLY = 0.999  # chosen, as what `findings` calls nearly constant
+_MISTYPED = 0.01  # what data.max_bad_fraction allows by default
 _ABOVE = 0.02  # chosen: a model that is no better than one constant answer plus this has learned little
+_RARE = 100  # chosen: a class of so many misses a split of a tenth, by content, once in 40,000 times
+_ONE_SIDED = 0.9  # chosen: where one class has so large a share, accuracy tells little of the others
 
 
 def draft_recipe(name: str, path: str, profile: Profile) -> tuple[str, list[str]]:
@@ -46,7 +51,7 @@ def _of_pictures(profile: Profile) -> dict[str, Any]:
     grey = profile.pictures is not None and set(profile.pictures.modes) <= {"L", "1", "I;16"}
     return {
         "task": "classification",
-        "data": {"image_size": [side, side], **({"channels": 1} if grey else {})},
+        "data": {"image_size": [side, side], **({"channels": 1} if grey else {}), **_split(profile)},
         "model": {"name": network},
         "train": {**_train(profile.rows), "augment": {"flip": True, "shift": 0.1}},
         "evaluate": {"gates": _class_gates(profile)},
@@ -55,7 +60,7 @@ def _of_pictures(profile: Profile) -> dict[str, Any]:
             f"image_size {side}: the median picture has {sides['height']:g} x {sides['width']:g} pixels",
             "flip: the mirror image of a picture has the same class; of letters and digits it has not",
             *(["model.weights: imagenet would begin with trained weights"] if network in KERAS_APPLICATIONS else []),
-            _gate_guess(profile),
+            *_class_guesses(profile),
         ],
     }
 
@@ -66,14 +71,19 @@ def _of_table(profile: Profile) -> dict[str, Any]:
         raise ConfigurationError(
             f"{profile.source}: no column looks like the label. Name it by --label; there are: {names[:400]}."
         )
-    why = {column.name: _useless(column, profile.rows) for column in profile.columns if column.name != profile.label}
+    why = {column.name: _useless(column, profile) for column in profile.columns if column.name != profile.label}
     why |= dict.fromkeys(profile.giveaways, "tells the label alone")
     types = {column.name: _TYPES.get(column.type) for column in profile.columns}
-    features = {name: {"type": types[name]} for name in why if not why[name]}
+    features = {
+        name: {"type": "text", "separator": LIST_SEPARATOR} if name in profile.lists else {"type": types[name]}
+        for name in why
+        if not why[name]
+    }
     if features:
         data = Data.model_validate({"format": profile.kind, "path": "-", "label": profile.label, "features": features})
         why |= {name: f"{fault}" for name, fault in feature_names.faults(data)}
     features = {name: feature for name, feature in features.items() if not why[name]}
+    why |= {name: f"{kind}, which is read by nothing" for name, kind in profile.unread.items()}
     excluded = [f"left out: {name} ({reason})" for name, reason in why.items() if reason]
     if not features:
         raise ConfigurationError(f"{profile.source}: no column to learn from is left ({'; '.join(excluded)[:400]}).")
@@ -82,14 +92,14 @@ def _of_table(profile: Profile) -> dict[str, Any]:
     guessed = ", a guess by its name or place" if profile.label_is_guessed else ""
     return {
         "task": "classification" if is_class else "regression",
-        "data": {"label": profile.label, "features": features},
+        "data": {"label": profile.label, "features": features, **_split(profile)},
         "model": {"name": "mlp"},
         "train": _train(profile.rows),
         "evaluate": {"gates": _class_gates(profile) if is_class else [{"metric": "r2", "min": 0.1}]},
         "guesses": [
             f"label '{profile.label}'{guessed}: {how}",
             *excluded,
-            _gate_guess(profile) if is_class else "r2 at least 0.1: 0 is what the mean alone reaches",
+            *(_class_guesses(profile) if is_class else ["r2 at least 0.1: 0 is what the mean alone reaches"]),
         ],
     }
 
@@ -97,16 +107,25 @@ def _of_table(profile: Profile) -> dict[str, Any]:
 _TYPES = {"integer": "numeric", "number": "numeric", "date": "date", "category": "category"}
 
 
-def _useless(column: ColumnProfile, rows: int) -> str:
+def _useless(column: ColumnProfile, profile: Profile) -> str:
     """Return why nothing can be learned from `column`, or ''."""
     present = column.statistics.count + column.mistyped
-    if column.type not in _TYPES:
-        return "empty" if column.type == "empty" else "free text, which {type: text} would read by its words"
+    if column.type == "empty":
+        return "empty"
     if column.distinct == 1 or (column.top and column.top[0].count >= _NEARLY * present):
         return "the same value in nearly every row"
-    if column.type in ("category", "integer") and column.distinct >= present > 20:
+    if column.name in profile.lists:
+        return ""
+    if column.foreign:
+        return f"{column.foreign}, which are read by nothing: {column.top[0].value}"
+    if column.is_id:
         return "an id: all of its values differ"
-    return "missing in most rows" if present < rows / 2 else ""
+    if column.type == "text":
+        return "free text, which {type: text} would read by its words"
+    if column.mistyped > _MISTYPED * profile.rows:
+        such_as = column.mistyped_such_as[0]
+        return f"{column.mistyped:,} cells are no {_TYPES[column.type]} value, such as {such_as}: empty or correct them"
+    return "missing in most rows" if present < profile.rows / 2 else ""
 
 
 def _train(examples: int) -> dict[str, Any]:
@@ -114,16 +133,35 @@ def _train(examples: int) -> dict[str, Any]:
     return {"epochs": min(40, max(5, round(_STEPS * batch / max(1, examples)))), "batch_size": batch}
 
 
+def _split(profile: Profile) -> dict[str, Any]:
+    return {"split": {"by": "class"}} if _rarest(profile) else {}
+
+
+def _rarest(profile: Profile) -> str:
+    """Return the class with fewest examples if a split may miss it, or ''."""
+    rarest = min(profile.classes, key=lambda name: profile.classes[name], default="")
+    return rarest if profile.classes and profile.classes[rarest] < _RARE else ""
+
+
 def _class_gates(profile: Profile) -> list[dict[str, Any]]:
+    if _majority(profile) >= _ONE_SIDED:
+        return [{"metric": "roc_auc", "min": 0.6}, {"metric": "roc_auc", "min_difference": -0.01}]
     return [
-        {"metric": "accuracy", "min": round(min(0.99, _majority(profile) + _ABOVE), 2)},
+        {"metric": "accuracy", "min": round(_majority(profile) + _ABOVE, 2)},
         {"metric": "accuracy", "min_difference": -0.01},
     ]
 
 
-def _gate_guess(profile: Profile) -> str:
-    most = max(profile.classes, key=lambda name: profile.classes[name])
-    return f"accuracy above {_majority(profile):.2f}, the share of the class '{most[:40]}': raise it to what is of use"
+def _class_guesses(profile: Profile) -> Iterator[str]:
+    if rarest := _rarest(profile):
+        number = profile.classes[rarest]
+        yield f"split by class: '{rarest[:40]}' has {number:,} examples, which a split by content may miss"
+    most = max(profile.classes, key=lambda name: profile.classes[name])[:40]
+    share = _majority(profile)
+    if share >= _ONE_SIDED:
+        yield f"roc_auc at least 0.6: 0.5 is chance, and '{most}' as the answer to everything has accuracy {share:.3f}"
+    else:
+        yield f"accuracy above {share:.2f}, the share of the class '{most}': raise it to what is of use"
 
 
 def _majority(profile: Profile) -> float:

@@ -19,6 +19,7 @@ from trainyard.quality.tables.giveaway import are_enough, codes, groups
 _CLASSES = 50  # chosen: of more, few have rows enough in a sample
 _TOGETHER = 100  # chosen: rows, by their margins, among which agreement is counted
 _AGREE = 0.95  # chosen: of all that are predicted so surely; so up to one label in twenty may be wrong
+_OF_CLASS = 0.5  # chosen: of a class whose rows look so more often, the other columns tell nothing
 _AGREE_TOGETHER = 0.9  # chosen: of a hundred of them, for some have more wrong ones by chance
 
 
@@ -27,9 +28,9 @@ def suspects(columns: Mapping[str, Cells], label: str) -> list[tuple[int, str, s
 
     Of each its position in the table, its label and the class that the other columns name.
     """
-    named = columns[label].texts.dictionary_encode()
-    labels = codes(named)
-    classes = named.dictionary.to_pylist()
+    encoded = columns[label].texts.dictionary_encode()
+    labels = codes(encoded)
+    classes = encoded.dictionary.to_pylist()
     if not 2 <= len(classes) <= _CLASSES:
         return []
     grouped = [groups(column) for name, column in columns.items() if name != label]
@@ -44,6 +45,8 @@ def suspects(columns: Mapping[str, Cells], label: str) -> list[tuple[int, str, s
     for number in range(len(classes)):
         sure[_sure(np.flatnonzero(likely == number), labels == number, margins)] = True
     rows = np.flatnonzero(sure & (likely != labels))
+    totals, named = (np.bincount(labels[places], minlength=len(classes)) for places in (slice(None), rows))
+    rows = rows[(named < _OF_CLASS * totals)[labels[rows]]]
     rows = rows[np.argsort(-margins[rows], kind="stable")]
     return [(int(row), classes[labels[row]], classes[likely[row]]) for row in rows]
 

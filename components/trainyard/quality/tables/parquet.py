@@ -27,8 +27,18 @@ def column_names(path: str, name: str) -> list[str]:
     try:
         with seekable_file(path) as local, parquet.ParquetFile(local) as opened:
             schema = opened.schema_arrow
-            plain = [column for column in schema.names if _is_plain(schema.field(column).type)]
+            plain = [column for column in schema.names if is_readable(schema.field(column).type)]
             return list(dict.fromkeys([*plain, *_partitions(name)]))
+    except _UNREADABLE as error:
+        raise _broken(name, error) from error
+
+
+def nested_columns(path: str, name: str) -> dict[str, Any]:
+    """Return the types of the columns that do not hold one value a row. Raises as `read_parquet`."""
+    try:
+        with seekable_file(path) as local, parquet.ParquetFile(local) as opened:
+            kinds = {field.name: field.type for field in opened.schema_arrow}
+            return {column: kind for column, kind in kinds.items() if is_list(kind) or not is_readable(kind)}
     except _UNREADABLE as error:
         raise _broken(name, error) from error
 
@@ -113,7 +123,7 @@ def _check(
                 f"{', '.join(known)[:400]}. Correct the recipe's data."
             )
         kind = schema.field(column).type if column in schema.names else pa.string()
-        if not _is_plain(kind) or (is_list(kind) and separators is not None and column not in separators):
+        if not is_readable(kind) or (is_list(kind) and separators is not None and column not in separators):
             raise DataError(
                 f"{name}: column '{column}' is {kind}. Numbers, texts, days, times, true and false are read, one value "
                 "a row, and lists of them where the feature is a text with a separator. Write it so, or leave the "
@@ -121,9 +131,10 @@ def _check(
             )
 
 
-def _is_plain(kind: Any) -> bool:
+def is_readable(kind: Any) -> bool:
+    """Return whether a column of Arrow's type `kind` is read: one plain value a row, or a list of such."""
     if pa.types.is_dictionary(kind) or is_list(kind):
-        return _is_plain(kind.value_type) and not is_list(kind.value_type)
+        return is_readable(kind.value_type) and not is_list(kind.value_type)
     tests = (
         pa.types.is_boolean,
         pa.types.is_integer,

@@ -22,7 +22,7 @@ from trainyard.contract.cells import NUMBER, UTF16
 from trainyard.errors import DataError
 from trainyard.quality.source import SourceFiles
 from trainyard.quality.tables.dialect import Dialect
-from trainyard.quality.tables.parquet import column_names, read_parquet
+from trainyard.quality.tables.parquet import column_names, nested_columns, read_parquet
 from trainyard.spec.tables.columns import DELIMITERS, Delimiter, Quote
 from trainyard.storage.source_stream import unreadable
 
@@ -85,6 +85,13 @@ def _parquet(source: SourceFiles) -> Iterator[RowBatch]:
         for texts in read_parquet(path, name, columns, _ROWS):
             yield RowBatch(name, texts, np.arange(rows + 1, rows + 1 + texts.num_rows))
             rows += texts.num_rows
+
+
+def nested(source: SourceFiles) -> dict[str, Any]:
+    """Return Arrow's types of the columns of the first file that hold lists or structs. Raises as `read_table`."""
+    file = source.files[0]
+    is_parquet = source.kind == "parquet"
+    return nested_columns(f"{source.root.rstrip('/')}/{file.name}", file.name) if is_parquet else {}
 
 
 def find_delimiter(source: SourceFiles) -> Delimiter:

@@ -18,7 +18,8 @@ from trainyard.quality.tables.columns import ColumnCounter
 from trainyard.quality.tables.formulas import with_derived
 from trainyard.quality.tables.giveaway import giveaways
 from trainyard.quality.tables.mislabelled import suspects
-from trainyard.quality.tables.table import Ragged, RowBatch, find_delimiter, read_table
+from trainyard.quality.tables.parquet import is_readable
+from trainyard.quality.tables.table import Ragged, RowBatch, find_delimiter, nested, read_table
 from trainyard.spec.recipe import Data
 
 _FIRST = 5
@@ -50,6 +51,7 @@ def profile_table(
     if label_column is not None and not is_number:
         classes = counts.columns[label_column.name].most_common(_CLASSES)
     drawn = counts.drawn() if label_name else {}
+    kinds = nested(source)
     certainty = giveaways(drawn, label_name, is_number) if label_name else {}
     repeated = counts.repeated()
     profile = Profile(
@@ -68,6 +70,8 @@ def profile_table(
         first=counts.first,
         repeated=repeated,
         giveaways=list(certainty),
+        lists=[name for name, kind in kinds.items() if is_readable(kind)],
+        unread={name: f"{kind}"[:80] for name, kind in kinds.items() if not is_readable(kind)},
         mislabelled=counts.mislabelled(drawn, label_name) if label_name and classes else [],
         pictures=None,
         findings=[],

@@ -19,9 +19,10 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,9 +38,11 @@ from trainyard.data.trained import Tensors, output_name, predictor
 from trainyard.errors import ConfigurationError
 from trainyard.spec.feature_names import input_name
 from trainyard.spec.recipe import Format
+from trainyard.steps.export.lite_units import Unit, in_units
 
 if TYPE_CHECKING:
     from ai_edge_litert.interpreter import _TensorDetails
+    from tensorflow import _ConcreteFunction
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -47,7 +50,7 @@ _INTERPRETERS = 4  # at most so many at once, for each holds its own copy of the
 
 
 class LiteConverter:
-    """Converts one model, traced once, to any of the LiteRT formats."""
+    """Converts one model to any of the LiteRT formats."""
 
     def __init__(self, model: keras.Model, folder: ExampleFolder, calibration_examples: int) -> None:
         document = folder.document
@@ -55,16 +58,30 @@ class LiteConverter:
         self._calibration_examples = calibration_examples
         self._module = tf.Module()
         self._module.model_variables = [variable.value for variable in model.weights]
-        self._function = tf.function(_answering(model, document), autograph=False).get_concrete_function(
-            {
-                feature.name: tf.TensorSpec((1, *feature.shape), feature.dtype, name=input_name(feature.name))
-                for feature in document.features
-            }
-        )
+        self._units = _units(model, document)
+        self._model = keras.Model(model.input, model.layers[-1].input) if self._units else model  # standardized
 
     def convert(self, format: Format) -> bytes:
         """Return the content of the .tflite file. Raises `ConfigurationError` if LiteRT cannot express the model."""
-        converter = tf.lite.TFLiteConverter.from_concrete_functions([self._function], self._module)
+        if self._units and format == "litert_int8" and self._folder.document.image is not None:
+            return self._convert(format, self._traced(self._units))  # not one floating-point operation may follow
+        return in_units(self._convert(format, self._without_units), self._units)
+
+    @cached_property
+    def _without_units(self) -> _ConcreteFunction:
+        return self._traced({})
+
+    def _traced(self, units: Mapping[str, Unit]) -> _ConcreteFunction:
+        answers = _answering(self._model, self._folder.document, units)
+        return tf.function(answers, autograph=False).get_concrete_function(
+            {
+                feature.name: tf.TensorSpec((1, *feature.shape), feature.dtype, name=input_name(feature.name))
+                for feature in self._folder.document.features
+            }
+        )
+
+    def _convert(self, format: Format, function: _ConcreteFunction) -> bytes:
+        converter = tf.lite.TFLiteConverter.from_concrete_functions([function], self._module)
         if format != "litert_float32":
             converter.optimizations = [tf.lite.Optimize.DEFAULT]
         if format == "litert_float16":
@@ -102,33 +119,35 @@ class LiteConverter:
             }
 
 
-def _answering(model: keras.Model, document: Examples) -> Callable[[Tensors], Tensors]:
-    """Return the function that a file holds.
+def _answering(model: keras.Model, document: Examples, units: Mapping[str, Unit]) -> Callable[[Tensors], Tensors]:
+    """Return the function that a file holds: what `model` answers, in `units` if there are any.
 
     Several targets are outputs of their own, each with a scale of its own in int8: in one tensor, a target of thousands
     would leave no digits to one below ten.
     """
     predict = predictor(model, document.task)
-    if not document.targets:
-        output = output_name(document.task)
-        return lambda features: {output: predict(features)}
     names = _target_outputs(document)
-    unit = model.layers[-1]
-    if not isinstance(unit, keras.layers.Rescaling):  # a program's own model
-        return lambda features: dict(zip(names, tf.unstack(predict(features), axis=1), strict=True))
-    standardized = keras.Model(model.input, unit.input)
 
     def answers(features: Tensors) -> Tensors:
-        columns = tf.unstack(tf.cast(standardized(features, training=False), tf.float32), axis=1)
-        units = zip(columns, unit.scale, unit.offset, strict=True)
-        return dict(zip(names, (column * scale + offset for column, scale, offset in units), strict=True))
+        outputs = predict(features)
+        named = dict(zip(names, tf.unstack(outputs, axis=1) if document.targets else [outputs], strict=True))
+        return named | {name: named[name] * scale + offset for name, (scale, offset) in units.items()}
 
     return answers
 
 
+def _units(model: keras.Model, document: Examples) -> dict[str, Unit]:
+    """Return the unit of each output of a regression; a program's own model may have none."""
+    unit = model.layers[-1]
+    if document.task != "regression" or not isinstance(unit, keras.layers.Rescaling):
+        return {}
+    pairs = zip(np.ravel(unit.scale).tolist(), np.ravel(unit.offset).tolist(), strict=True)
+    return dict(zip(_target_outputs(document), pairs, strict=True))
+
+
 def _target_outputs(document: Examples) -> list[str]:
-    """Return the names of the outputs of a file that predicts several targets, in their order."""
-    return [f"prediction_{input_name(target)}" for target in document.targets]
+    """Return the names of the outputs of a file, several targets in their order."""
+    return [f"prediction_{input_name(target)}" for target in document.targets] or [output_name(document.task)]
 
 
 class LiteModel:
@@ -172,7 +191,7 @@ class _Interpreter:
         names = {feature.name: input_name(feature.name) for feature in document.features}
         used = {name: inputs[taken] for name, taken in names.items() if taken in inputs}
         outputs = runner.get_output_details()
-        return cls(interpreter, used, [outputs[name] for name in _target_outputs(document) or outputs])
+        return cls(interpreter, used, [outputs[name] for name in _target_outputs(document)])
 
     def predict(self, features: dict[str, Array]) -> Array:
         """Return the predictions (n, ...) for `features` (n, ...), one example after the other."""
