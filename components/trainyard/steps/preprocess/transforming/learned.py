@@ -73,7 +73,7 @@ class Learned:
     def standard_deviation(self, name: str) -> tf.Tensor:
         """Return the standard deviation of the population, a scalar; 0 if it is no more than a rounding error."""
         deviation = tf.sqrt(self._variances[self._names.index(name)])
-        known = deviation > _ROUNDING * tf.abs(self.mean(name))
+        known = deviation > _ROUNDING * tf.math.abs(self.mean(name))
         return self._named(name, "standard_deviation", lambda: tf.where(known, deviation, tf.zeros_like(deviation)))
 
     def range(self, name: str) -> tuple[tf.Tensor, tf.Tensor]:
