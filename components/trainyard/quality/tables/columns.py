@@ -41,7 +41,7 @@ class ColumnCounter:
         self._longest = 0
         self._numbers, self._days = Numbers(), Numbers()
         self._texts: Counter[str] = Counter()
-        self._listed: Counter[str] = Counter()  # such as na: a missing number, or a name if the column has no number
+        self._listed: Counter[str] = Counter()  # such as na: a missing number, or a name if the column is of texts
         self._distinct = HashSample()
         self._not_numbers: dict[str, str] = {}
         self._not_days: dict[str, str] = {}
@@ -56,7 +56,7 @@ class ColumnCounter:
         self._days.merge(Numbers.of(cells.days))
         cell_hashes, present = self._hash(cells, is_number)
         self._note(self._not_numbers, cells, ~is_number & present, name)
-        self._note(self._not_days, cells, ~is_day & present, name)
+        self._note(self._not_days, cells, ~is_day & ~cells.empty, name)
         rows = np.flatnonzero(present)
         self._distinct.add(cell_hashes[rows], rows + first_row)
         return cell_hashes
@@ -92,20 +92,24 @@ class ColumnCounter:
 
     def _decide(self) -> None:
         """Count what is listed as missing, or as texts."""
-        if self._numbers.count:
+        if self._is_mostly(self._numbers, self._rows - self._missing - self._listed.total()):
             self._missing += self._listed.total()
         elif self._listed:
             self._texts.update(self._listed)
             self._distinct.add(hashes.of_texts([*self._listed]), np.zeros(len(self._listed), np.int64))
         self._listed.clear()
 
+    @staticmethod
+    def _is_mostly(numbers: Numbers, count: int) -> bool:
+        return 0 < numbers.count >= _MOSTLY * count
+
     def _type(self) -> ColumnType:
         count = self._rows - self._missing
         if not count:
             return "empty"
-        if self._numbers.count >= _MOSTLY * count:
+        if self._is_mostly(self._numbers, count):
             return "integer" if self._whole else "number"
-        if self._days.count >= _MOSTLY * count:
+        if self._is_mostly(self._days, count):
             return "date"
         most, share = _CATEGORY
         return "category" if self._distinct.distinct <= max(most, share * count) and self._longest <= 100 else "text"
