@@ -1,6 +1,7 @@
 """What is refused before anything is trained, with its counts."""
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from trainyard.contract.artifacts.preprocess import Quarantined
@@ -9,7 +10,7 @@ from trainyard.quality.tables.bins import Numbers
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.preprocess.collect import Collected, Repeated
 from trainyard.steps.preprocess.facts import quality
-from trainyard.steps.preprocess.facts.summary import SplitSummary
+from trainyard.steps.preprocess.facts.summary import SplitSummary, Texts
 from trainyard.steps.preprocess.readers.files import find_files
 from trainyard.steps.preprocess.work import Work
 
@@ -103,6 +104,17 @@ def test_statistics_do_not_depend_on_how_they_were_merged():
     # Six digits are kept. The standard deviation of 0, 1, 2, 3 is sqrt(5) / 2.
     expected = {"mean": 1e9, "std": 1.11803, "min": 1e9, "max": 1e9}
     assert expected.items() <= whole.document().items() >= {"count": 4, "missing": 1}.items()
+
+
+def test_texts_that_are_forgotten_still_count_as_present():
+    """What drift calls the missing ones' share is theirs of all examples, however many different texts there are."""
+    parts = [pa.array([f"{part} {row}" for row in range(25_000)] + [""] * 500 + ["often"] * 100) for part in range(3)]
+    texts = Texts.of(parts[0])
+    for part in parts[1:]:
+        texts.merge(Texts.of(part))
+    document = texts.document()
+    assert (document["count"], document["missing"]) == (75_300, 1500)
+    assert document["top"][0] == {"value": "often", "count": 300}
 
 
 def test_a_path_without_files_is_refused(tmp_path):

@@ -18,6 +18,7 @@ from trainyard.contract.artifacts.preprocess import Examples, Feature
 from trainyard.data.examples import open_examples
 from trainyard.errors import DataError
 from trainyard.runtime import step
+from trainyard.spec.feature_names import input_name
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.evaluate.run import run
 from trainyard.steps.evaluate.yardsticks.boosted import _columns
@@ -257,6 +258,25 @@ def test_a_regression_is_judged_by_errors_against_its_champion(tmp_path):
     apart = predictions["labels"] - predictions["labels"].mean()
     assert evaluation.baseline.metrics["mae"] == pytest.approx(np.abs(apart).mean(), rel=1e-5)
     assert evaluation.baseline.metrics["rmse"] == pytest.approx(predictions["labels"].std(), rel=1e-5)
+
+
+def test_a_champion_answers_to_columns_whose_names_are_not_english(tmp_path):
+    """Its inputs have the names that export gives them."""
+    data = load_diabetes()
+    columns = {"âge": data.data[:, 0].astype("f4"), "Größe": data.data[:, 2].astype("f4")}
+    examples = made.table_examples(str(tmp_path / "examples"), columns, data.target.astype("f4"), None)
+    model = made.trained(str(tmp_path / "trained"), examples, made.classifier(examples), 2)
+    inputs = {input_name(name): tf.float32 for name in columns}
+    assert inputs.keys() == {"age", "Gro_e_aedc"}
+    best = made.saved_model(
+        tmp_path / "champion", lambda **raw: {"prediction": 152 + 900 * raw["Gro_e_aedc"]}, inputs, None
+    )
+    gates = [{"metric": "mae", "max_difference": 500}]
+    evaluation, _predictions = evaluated(
+        (examples, model, tmp_path), tmp_path / "out", recipe(table(*columns), task="regression", gates=gates), best
+    )
+    assert evaluation.champion_metrics["mae"] < 60  # measured: 50.6
+    assert evaluation.gate.verdict == "blessed", evaluation.gate.thresholds[0].note
 
 
 def test_own_metrics_of_the_recipes_module_stand_beside_ours(digits, tmp_path):

@@ -24,6 +24,16 @@ def test_own_metrics_are_measured_with_intervals(tmp_path):
     assert 0 <= bounds["misses"].low <= 1 <= bounds["misses"].high <= 3
 
 
+@pytest.mark.parametrize("undefined", ["raise ValueError('one class')", "return {'area': float('nan')}"])
+def test_a_resample_in_which_an_own_metric_is_not_defined_is_left_out(tmp_path, undefined):
+    """As of an area under a curve: a third of the resamples of one example and two of another class have one class."""
+    body = f"def metrics(labels, outputs):\n    if len(set(labels.tolist())) < 2:\n        {undefined}\n"
+    body += "    return {'area': float(labels.mean())}\n"
+    values, bounds = custom_metrics.measure(custom_metrics.find(module(tmp_path, body)), PREDICTIONS, 50, seed=1)
+    assert values["area"] == pytest.approx(2 / 3)
+    assert (bounds["area"].low, bounds["area"].high) == pytest.approx((1 / 3, 2 / 3))
+
+
 def test_a_module_without_metrics_has_none(tmp_path):
     assert custom_metrics.find(module(tmp_path, "def build_model():\n    pass\n")) is None
 

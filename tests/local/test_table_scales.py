@@ -17,6 +17,7 @@ COLUMNS = {
     "debt": {"type": "numeric", "scale": "log"},
     "gain": {"type": "numeric", "scale": "log", "impute": -99.0},
     "tags": {"type": "text", "separator": ";", "vocabulary_size": 4, "min_count": 1, "oov_buckets": 2, "words": 3},
+    "fee": {"type": "numeric", "scale": "log"},
 }
 COMPUTED = {
     "share": ("gain / debt", {"type": "numeric", "scale": "minmax", "impute": 0.0}),
@@ -37,6 +38,7 @@ def rows():
                 "debt": draw.choice([debt, debt, debt, debt, "0", ""]),
                 "gain": draw.choice([gain, gain, gain, "NA"]),
                 "tags": ";".join(f" {tag} " for tag in tags),
+                "fee": "3.7",
                 "label": draw.choice(["no", "yes"]),
             }
         )
@@ -111,6 +113,14 @@ def test_logarithms_keep_the_sign_and_are_scaled_by_what_train_says(made, split)
     np.testing.assert_allclose(features["gain"], (filled - np.nanmean(known)) / np.nanstd(known), atol=1e-5)
 
 
+def test_one_and_the_same_number_everywhere_says_nothing_in_logarithms_either(made):
+    """Its logarithm has digits beyond those of 32 bits, and so a rounding error where its deviation should be."""
+    for split in ("train", "test"):
+        assert not of_split(made, split)[1]["fee"].any()
+    (fee,) = [feature for feature in made[2].document.raw_features if feature.name == "fee"]
+    assert fee.learned.standard_deviation == 0
+
+
 def test_values_of_a_list_have_ids_by_frequency_as_they_are_written(made):
     def values(row):
         return [value for part in row["tags"].split(";") if (value := part.strip())]
@@ -149,7 +159,7 @@ def test_the_served_model_and_a_device_give_the_same_answers_to_raw_rows(made, t
     formats = recipe.export.model_copy(update={"formats": ["saved_model", "litert_float32"]})
     run.run(recipe.model_copy(update={"export": formats}), examples.uri, str(tmp_path / "model"), exported)
 
-    raw = [{**numbers(row), "tags": row["tags"]} for row in table.values()]
+    raw = [{**numbers(row), "tags": row["tags"], "fee": float(row["fee"])} for row in table.values()]
     served = tf.saved_model.load(str(exported / "saved_model")).signatures["serving_default"](
         **{name: tf.constant([row[name] for row in raw]) for name in COLUMNS}
     )
@@ -160,6 +170,6 @@ def test_the_served_model_and_a_device_give_the_same_answers_to_raw_rows(made, t
     assert {column["name"]: column["formula"] for column in content["computed_features"]} == {
         name: formula for name, (formula, _) in COMPUTED.items()
     }
-    debt, gain, _ = (column["learned"] for column in content["raw_features"])
+    debt, gain, *_ = (column["learned"] for column in content["raw_features"])
     assert debt["log"] is True
     assert gain["imputed"] == pytest.approx(-math.log(100))

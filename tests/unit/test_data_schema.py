@@ -54,6 +54,24 @@ def test_a_drafted_schema_fits_what_it_was_drafted_from_with_some_room(table: Pa
     assert written_as["label"] == {"type": "category", "values": ["0", "1"], "max_missing": 0.0}
 
 
+@pytest.mark.parametrize(
+    "cells",
+    [
+        [f"{1_700_000_000 + second}" for second in range(900)],
+        ["849999500.0"] * 3,
+        ["1000.0004", "1000.0001", "1000.0002"],
+        ["0.0", "NA", ":"],
+        ["2024-02-29", "1923-01-01"],
+        ["6589-01-01"] * 3,
+    ],
+)
+def test_a_drafted_schema_fits_numbers_that_differ_in_a_late_digit_alone(tmp_path: Path, cells: list[str]) -> None:
+    """Statistics have six digits, which round the ends of a narrow range to within it."""
+    table = written(tmp_path / "late.csv", [f"{cell},x" for cell in cells], "a,b")
+    (tmp_path / "late.yaml").write_text(draft(inspect(str(table)), datetime.date(2026, 1, 2)), encoding="utf-8")
+    assert check_source(load_schema(tmp_path / "late.yaml"), find_source(str(table))) == []
+
+
 def test_every_way_not_to_fit_is_told_with_column_row_expected_and_received(schema: Path, tmp_path: Path) -> None:
     rows = list(ROWS)
     rows[2], rows[4], rows[6] = "999,Oslo,2024-03-03,1,0", "young,Paris,2024-02-30,1,0", "1,2"

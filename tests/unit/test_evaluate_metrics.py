@@ -70,6 +70,16 @@ def test_regression_metrics_equal_those_worked_out_by_hand():
     assert metrics["r2"] == pytest.approx(1 - 10 / 14)
 
 
+@pytest.mark.parametrize("unit", [1e-25, 1e20])
+def test_targets_whose_squares_float32_does_not_hold_are_judged_alike(unit):
+    """Atoms weigh 1e-25 kg and stars 1e30: with squares of 0 any model would be perfect, of infinity none defined."""
+    labels, outputs = np.float32([1, 2, 3, 6]), np.float32([1, 3, 3, 3])
+    plain = measure("regression", SplitPredictions(labels, outputs))
+    scaled = measure("regression", SplitPredictions(labels * np.float32(unit), outputs * np.float32(unit)))
+    expected = {"mae": plain["mae"] * unit, "rmse": plain["rmse"] * unit, "r2": plain["r2"]}
+    assert scaled == pytest.approx(expected, rel=1e-6, abs=0)
+
+
 def random_answers(examples, classes, seed):
     generator = np.random.default_rng(seed)
     labels = generator.integers(0, classes, examples)

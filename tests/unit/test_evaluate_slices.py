@@ -30,8 +30,8 @@ def recipe(slices, task="classification"):
 TRAIN = {"age": np.arange(101, dtype=np.float32), "rooms": np.float32([1, 2, 2, 3])}
 
 
-def members(slices, columns, labels=None):
-    masks = slice_masks(recipe(slices), columns, TRAIN, labels)
+def members(slices, columns, labels=None, train=TRAIN):
+    masks = slice_masks(recipe(slices), columns, train, labels)
     return {name: np.flatnonzero(mask).tolist() for name, mask in masks.items()}
 
 
@@ -48,6 +48,23 @@ def test_a_number_is_cut_at_the_quartiles_of_the_training_split():
 
 def test_a_number_of_few_values_is_cut_by_value():
     assert members(["rooms"], {"rooms": np.float32([2, 1, 2])}) == {"rooms=1": [1], "rooms=2": [0, 2]}
+
+
+def test_numbers_that_differ_in_a_late_digit_alone_are_slices_of_their_own():
+    plots = np.float32([1234567, 1234568, 1234567])
+    assert members(["rooms"], {"rooms": plots}, train={"rooms": plots}) == {
+        "rooms=1234567": [0, 2],
+        "rooms=1234568": [1],
+    }
+    seconds = np.arange(1_700_000_000, 1_700_000_101, dtype=np.float64)
+    slices = members(["age"], {"age": seconds}, train={"age": seconds})
+    assert list(map(len, slices.values())) == [25, 25, 25, 26]
+    assert list(slices)[1] == "age=[1.70000002e+09, 1.70000005e+09)"
+
+
+def test_a_category_of_the_name_missing_is_counted_with_the_empty_ones():
+    values = np.array([b"missing", b"", b"f"], dtype=object)
+    assert members(["sex"], {"sex": values}) == {"sex=missing": [0, 1], "sex=f": [2]}
 
 
 def test_a_category_is_cut_by_value_and_an_empty_one_is_missing():

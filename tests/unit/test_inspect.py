@@ -12,10 +12,12 @@ from PIL import Image
 from trainyard.errors import TrainyardError
 from trainyard.quality import hashes
 from trainyard.quality.figures import spark
-from trainyard.quality.inspect import inspect
+from trainyard.quality.inspect import inspect, inspect_recipe
 from trainyard.quality.page import page
 from trainyard.quality.pictures.look import look_of, near
+from trainyard.quality.tables import table
 from trainyard.quality.tables.bins import counted, merged
+from trainyard.spec.recipe import Recipe
 
 TABLE = """\
 id,age,city,joined,kept,label
@@ -63,6 +65,28 @@ def test_a_row_keeps_its_number_behind_ragged_and_empty_ones(tmp_path: Path) -> 
     assert profile.ragged_such_as == ["a.csv:3 has 1 cells, not 2", "a.csv:4 has 3 cells, not 2"]
     assert profile.columns[0].mistyped_such_as == ["a.csv:7 'oops'"]
     assert profile.rows == 23
+
+
+def test_a_row_keeps_its_number_behind_those_that_a_recipe_leaves_out(tmp_path: Path) -> None:
+    rows = [f"{number},{number % 5},{'xy'[number % 2]}" for number in range(200)]
+    rows[151] = rows[161] = "1,1,x"
+    written(tmp_path, "\n".join(["a,b,label", *rows]))
+    data = {"format": "csv", "path": str(tmp_path / "a.csv"), "where": "b != 3", "features": {"a": {"type": "numeric"}}}
+    recipe = Recipe.model_validate({"name": "some", "data": data, "model": {"name": "mlp"}})
+    assert inspect_recipe(recipe).repeated.such_as == [["a.csv:153", "2 times"]]
+
+
+@pytest.mark.parametrize("blocks", [1, 4])
+def test_what_stands_for_a_missing_number_does_not_depend_on_where_the_file_is_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, blocks: int
+) -> None:
+    rows = [f"{'NA' if number < 400 else number},{'NA' if number % 2 else 'DE'}" for number in range(600)]
+    text = "\n".join(["late,country", *rows])
+    monkeypatch.setattr(table, "_BLOCK", len(text) // blocks + 1)
+    late, country = inspect(written(tmp_path, text)).columns
+    assert (late.type, late.statistics.count, late.statistics.missing, late.mistyped) == ("integer", 200, 400, 0)
+    assert (late.distinct, late.top[0].value, late.top[0].count) == (200, "400", 1)
+    assert (country.type, country.statistics.count, country.distinct) == ("category", 600, 2)
 
 
 def test_what_is_suspicious_is_said(tmp_path: Path) -> None:
@@ -159,6 +183,20 @@ def test_beyond_its_size_a_sample_of_hashes_estimates() -> None:
         small.add(values, rows)
     assert (exact.distinct, exact.repeats, exact.repeated(1)) == (40_000, 60_000, [(0, 3)])
     assert abs(small.distinct - 40_000) < 4000 and abs(small.repeats - 60_000) < 6000 and not small.exact
+
+
+def test_conflicts_are_estimated_by_the_same_rows_with_and_without_the_label() -> None:
+    """The difference of two estimates of millions would be thousands where there are none."""
+    draws = np.random.default_rng(0)
+    none, some = hashes.ConflictSample(1 << 10), hashes.ConflictSample(1 << 10)
+    for _ in range(10):
+        features, labels = draws.integers(0, 1 << 63, (2, 10_000), np.uint64)
+        none.add(features, labels)
+        some.add(features, labels)
+        some.add(features[:2000], labels[:2000] + np.uint64(1))
+        some.add(features[:4000], labels[:4000])
+    assert none.conflicts == 0
+    assert abs(some.conflicts - 20_000) < 4000
 
 
 def picture(seed: int) -> Image.Image:

@@ -9,6 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from trainyard.contract.artifacts.evaluate import Evaluation
+from trainyard.contract.artifacts.gate import Interval, Verdict
 from trainyard.contract.document import SPLITS
 from trainyard.errors import ConfigurationError
 from trainyard.spec import recipe as recipes
@@ -82,6 +84,22 @@ def test_the_page_of_a_curve_is_whole_and_holds_no_script(tmp_path: Path) -> Non
     assert "<script" not in page and "&lt;b&gt;" in page and "twice &amp; more" in page
     with pytest.raises(ConfigurationError, match="cannot be written"):
         write_file(curve_page("a", drawn, law, "", "test error"), tmp_path / "nowhere" / "a.html", "--html")
+
+
+@pytest.mark.parametrize("interval", [{"f1": Interval(low=0.97, high=1.0)}, {}])
+def test_a_curve_whose_error_may_be_nothing_is_drawn(tmp_path: Path, interval: dict[str, Interval]) -> None:
+    """Of several labels an F1 of 1 is possible, and has no interval if all resamples agree."""
+    gate = Verdict(verdict="blessed", thresholds=[])
+    parts = {name: [] for name in ("classes", "confusion", "roc", "slices", "worst")}
+    drawn = []
+    for examples, f1 in ((10, 0.9), (30, 0.95), (100, 1.0)):
+        judged = Evaluation(
+            split="test", examples=50, metrics={"f1": f1}, intervals=interval, champion=None, gate=gate, **parts
+        )
+        drawn.append(learning_curve._point(examples / 100, examples, judged))
+    assert drawn[-1].low <= drawn[-1].error <= drawn[-1].high
+    page = curve_page("tags", drawn, learning_curve.fit(drawn), "", "test error")
+    assert page.count("<circle") == 3 and "nan" not in page
 
 
 def test_a_chart_places_its_marks_within_its_axes() -> None:

@@ -300,6 +300,28 @@ def test_the_files_of_a_folder_are_counted(tmp_path: Path) -> None:
     assert (summary.train, summary.eval, summary.classes, summary.origin) == (8, 1, 2, "files counted")
 
 
+@pytest.mark.parametrize(("path", "rows"), [("visits", 2000), ("visits/*.csv", 2000), ("visits/b.csv", 1000)])
+def test_the_rows_of_a_folder_are_counted_and_a_fraction_of_them_trains(tmp_path: Path, path: str, rows: int) -> None:
+    (tmp_path / "visits").mkdir()
+    for name, end in (("a", "\n"), ("b", "")):
+        lines = ["age,label", *(f"{row},{row % 2}" for row in range(1000))]
+        (tmp_path / "visits" / f"{name}.csv").write_text("\n".join(lines) + end)
+    recipe = tmp_path / "visits.yaml"
+    recipe.write_text(
+        f"name: visits\ndata: {{format: csv, path: '{path}', features: {{age: {{type: numeric}}}}}}\n"
+        "model: {name: mlp}\n"
+    )
+    for fraction in (1, 0.25):
+        part = recipes.load(str(recipe), [f"data.fraction={fraction}"])
+        found = data.find(part, None, None)
+        assert (found.train, found.eval) == (0.8 * fraction * rows, 0.1 * rows)
+        assert data.find(part, None, 400).eval == pytest.approx(50 / fraction)
+    (tmp_path / "visits" / "b.csv").rename(tmp_path / "visits" / "b.csv.gz")
+    with pytest.raises(ConfigurationError, match="Give --examples N"):
+        data.find(recipes.load(str(recipe), ["data.path=visits"]), None, None)
+    assert data.find(recipes.load(str(recipe), ["data.path=visits", "data.fraction=0.5"]), None, 400).eval == 100
+
+
 def test_the_pictures_in_archives_are_counted_by_their_headers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made_imagenet.write(tmp_path / "images", "archives", train=20, val=2, side=16, classes=4)
     recipe = tmp_path / "pets.yaml"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -98,6 +99,20 @@ def test_derived_labels_and_rows_left_out_are_looked_at(tmp_path: Path) -> None:
         with pytest.raises(DataError) as refused:
             check_first(recipe(tmp_path, derived.replace(old, new)))
         assert sentence in str(refused.value)
+
+
+@pytest.mark.parametrize(("task", "label"), [("classification", "NA"), ("regression", "7")])
+def test_a_number_that_is_missing_in_all_first_rows_is_a_number_and_a_class_may_be_called_na(
+    tmp_path: Path, task: str, label: str
+) -> None:
+    """As of a sensor that was built in later: preprocess reads NA as a missing number, and as the name of a class."""
+    rows = [f"{'NA' if row < 15_000 else row},{row % 3 if row % 2 else label}" for row in range(16_000)]
+    (tmp_path / "sensors.csv").write_text("\n".join(["late,kept", *rows]))
+    document = {"name": "sensors", "task": task, "model": {"name": "mlp"}}
+    data = {"format": "csv", "path": "sensors.csv", "label": "kept", "features": {"late": {"type": "numeric"}}}
+    assert (
+        check_first(recipe(tmp_path, json.dumps({**document, "data": data}))) == "the first 10,000 rows of sensors.csv"
+    )
 
 
 def test_numbers_to_predict_become_a_regression(tmp_path: Path) -> None:

@@ -29,21 +29,21 @@ class HashSample:
 
     def add(self, hashes: Hashes, rows: NDArray[np.int64]) -> None:
         """Count `hashes`, seen at `rows`."""
-        sampled = self._is_sampled(hashes)
+        sampled = _is_sampled(hashes, self._level)
         hashes, rows = hashes[sampled], rows[sampled]
         all_hashes = np.concatenate([self._hashes, hashes])
         counts = np.concatenate([self._counts, np.ones(len(hashes), np.int64)])
         first = np.concatenate([self._first, rows])
         order = np.argsort(all_hashes, kind="stable")
         all_hashes, counts, first = all_hashes[order], counts[order], first[order]
-        starts = np.flatnonzero(np.diff(all_hashes, prepend=~all_hashes[:1]) != 0)
+        starts = _starts(all_hashes)
         if len(starts):
             self._hashes = all_hashes[starts]
             self._counts = np.add.reduceat(counts, starts)
             self._first = np.minimum.reduceat(first, starts)
         while len(self._hashes) > self._kept:
             self._level += 1
-            sampled = self._is_sampled(self._hashes)
+            sampled = _is_sampled(self._hashes, self._level)
             self._hashes, self._counts, self._first = self._hashes[sampled], self._counts[sampled], self._first[sampled]
 
     @property
@@ -67,9 +67,49 @@ class HashSample:
         order = several[np.argsort(self._first[several], kind="stable")][:most]
         return [(int(self._first[index]), int(self._counts[index])) for index in order]
 
-    def _is_sampled(self, hashes: Hashes) -> NDArray[np.bool_]:
-        mask = np.uint64((1 << self._level) - 1)
-        return np.asarray(mixed(hashes) & mask == 0)
+
+class ConflictSample:
+    """The hashes that were seen, each with whether more than one value came with it. Sampled as a `HashSample` is."""
+
+    def __init__(self, size: int = KEPT) -> None:
+        self._kept = size
+        self._level = 0
+        self._hashes: Hashes = np.empty(0, np.uint64)
+        self._values: Hashes = np.empty(0, np.uint64)
+        self._several: NDArray[np.bool_] = np.empty(0, np.bool_)
+
+    def add(self, hashes: Hashes, values: Hashes) -> None:
+        """Note which of `values` came with each of `hashes`."""
+        sampled = _is_sampled(hashes, self._level)
+        all_hashes = np.concatenate([self._hashes, hashes[sampled]])
+        order = np.argsort(all_hashes, kind="stable")
+        all_hashes, values = all_hashes[order], np.concatenate([self._values, values[sampled]])[order]
+        several = np.concatenate([self._several, np.zeros(int(sampled.sum()), np.bool_)])[order]
+        starts = _starts(all_hashes)
+        if len(starts):
+            first = np.repeat(values[starts], np.diff(starts, append=len(values)))
+            self._hashes, self._values = all_hashes[starts], values[starts]
+            self._several = np.logical_or.reduceat(several | (values != first), starts)
+        while len(self._hashes) > self._kept:
+            self._level += 1
+            sampled = _is_sampled(self._hashes, self._level)
+            self._hashes, self._values = self._hashes[sampled], self._values[sampled]
+            self._several = self._several[sampled]
+
+    @property
+    def conflicts(self) -> int:
+        """How many hashes came with more than one value."""
+        return int(self._several.sum()) << self._level
+
+
+def _is_sampled(hashes: Hashes, level: int) -> NDArray[np.bool_]:
+    mask = np.uint64((1 << level) - 1)
+    return np.asarray(mixed(hashes) & mask == 0)
+
+
+def _starts(ordered: Hashes) -> NDArray[np.int64]:
+    """Return where each of the different hashes begins."""
+    return np.flatnonzero(np.diff(ordered, prepend=~ordered[:1]) != 0)
 
 
 def mixed(hashes: Hashes) -> Hashes:

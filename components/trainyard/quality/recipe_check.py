@@ -85,7 +85,7 @@ def _where(column: str, data: Data) -> str:
 def _mistyped(where: str, kind: str, column: Cells, batch: RowBatch, recipe: Recipe) -> Iterator[str]:
     """Yield a sentence if more cells are not of the type than records may be bad."""
     values = column.days if kind == "date" else column.numbers
-    wrong = np.flatnonzero(np.isnan(values) & ~column.missing)
+    wrong = np.flatnonzero(np.isnan(values) & ~column.missing if kind == "date" else column.no_numbers)
     if len(wrong) > recipe.data.max_bad_fraction * len(values):
         shown = ", ".join(f"{batch.name(int(row))} '{column.texts[int(row)].as_py()[:40]}'" for row in wrong[:_SUCH_AS])
         yield (
@@ -100,10 +100,11 @@ def _label_faults(name: str, column: Cells, batch: RowBatch, recipe: Recipe) -> 
         return  # an empty cell has no class, and any text is a list
     key = _where(name, recipe.data)
     rows, where = len(column.missing), f"{key}: '{name}'"
-    missing = int(column.missing.sum())
+    is_number = recipe.task == "regression"
+    missing = int((np.isnan(column.numbers) & ~column.no_numbers if is_number else column.empty).sum())
     if missing > recipe.data.max_bad_fraction * rows:
         yield f"{where} is missing in {missing:,} of {rows:,} rows, and such rows are bad. Leave them out of the data."
-    if recipe.task == "regression":
+    if is_number:
         yield from _mistyped(key, "a number", column, batch, recipe)
         return
     distinct = len(column.texts.unique())

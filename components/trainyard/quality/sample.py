@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from trainyard.quality.hashes import mixed
 
@@ -21,15 +22,15 @@ class RowSample:
         self._limit = np.uint64(2**64 - 1)
         self._kept: list[Any] = []
         self._draws: list[Any] = []
-        self._positions: list[Any] = []
+        self._ids: list[Any] = []
 
-    def add(self, batch: Any, first: int) -> None:
-        """Draw from the rows of the Arrow `batch`, the first of which is the `first`-th of the source."""
+    def add(self, batch: Any, first: int, ids: NDArray[np.int64]) -> None:
+        """Draw from the rows of the Arrow `batch` with these `ids`, the first of which is the `first`-th to be read."""
         draws = mixed(np.arange(first + 1, first + 1 + batch.num_rows, dtype=np.uint64))
         chosen = draws <= self._limit
         self._kept.append(batch.filter(pa.array(chosen)))
         self._draws.append(draws[chosen])
-        self._positions.append(first + np.flatnonzero(chosen))
+        self._ids.append(ids[chosen])
         if sum(map(len, self._draws)) > 2 * self._rows:
             self._shrink()
 
@@ -39,13 +40,13 @@ class RowSample:
             self._shrink()
         return pa.Table.from_batches(self._kept) if self._kept else None
 
-    def positions(self) -> list[int]:
-        """Return the positions in the source of the rows of `table`, which is asked for before."""
-        return [int(position) for positions in self._positions for position in positions]
+    def ids(self) -> list[int]:
+        """Return the ids of the rows of `table`, which is asked for before."""
+        return [int(row) for ids in self._ids for row in ids]
 
     def _shrink(self) -> None:
         self._limit = np.partition(np.concatenate(self._draws), self._rows - 1)[self._rows - 1]
         chosen = [draws <= self._limit for draws in self._draws]
         self._kept = [batch.filter(pa.array(mask)) for batch, mask in zip(self._kept, chosen, strict=True)]
-        self._positions = [positions[mask] for positions, mask in zip(self._positions, chosen, strict=True)]
+        self._ids = [ids[mask] for ids, mask in zip(self._ids, chosen, strict=True)]
         self._draws = [draws[mask] for draws, mask in zip(self._draws, chosen, strict=True)]

@@ -14,6 +14,7 @@ from trainyard.errors import ConfigurationError, TrainyardError
 from trainyard.spec.recipe import Recipe
 from trainyard.spec.tables.columns import Date, Numeric, Text
 from trainyard.storage import tar
+from trainyard.storage.listing import list_files
 from trainyard_control.planning import records
 
 # Source: the data sets that scikit-learn carries, load_digits and load_breast_cancer.
@@ -85,7 +86,8 @@ def _from_source(recipe: Recipe, examples: int | None) -> DataSummary:
     classes = len(data.labels) if recipe.task == "regression" else classes
     features = [Feature(name="image", dtype="float32", shape=image, encoded=True)] if image else _columns(recipe)
     train, evaluation = data.split.shares
-    return DataSummary(round(total * train), round(total * evaluation), classes, image, features, origin)
+    used = round(total * train * data.fraction)
+    return DataSummary(used, round(total * evaluation), classes, image, features, origin)
 
 
 def _counted(recipe: Recipe, examples: int | None) -> tuple[int, int, str]:
@@ -95,9 +97,12 @@ def _counted(recipe: Recipe, examples: int | None) -> tuple[int, int, str]:
     if recipe.data.format == "image_folder" and is_here and (counted := _pictures(recipe, Path(path))):
         return counted
     if recipe.data.format == "csv" and "://" not in path:
-        names = [name for name in glob.glob(path, recursive=True) if not name.endswith(".gz")]  # noqa: PTH207
-        if names:
-            return sum(_lines(name) - 1 for name in names), 2, "lines counted"
+        listed = list_files(path)
+        ends = (".csv", ".csv.gz")
+        own = [file.name for file in listed.files if "/" not in file.name or not listed.is_folder]
+        names = [name for name in own if not listed.is_folder or name.endswith(ends)]
+        if names and not any(name.endswith(".gz") for name in names):
+            return sum(_lines(f"{listed.root}/{name}") - 1 for name in names), 2, "lines counted"
     if recipe.data.format == "parquet" and "://" not in path and (rows := _parquet_rows(path)):
         return rows, 2, "rows counted"
     if examples is None:
@@ -105,7 +110,7 @@ def _counted(recipe: Recipe, examples: int | None) -> tuple[int, int, str]:
             f"{recipe.name}: how many training examples {path} holds is not known. "
             "Give --examples N, or run the preprocess step once."
         )
-    return round(examples / max(recipe.data.split.shares[0], 1e-6)), 2, "--examples"
+    return round(examples / max(recipe.data.split.shares[0] * recipe.data.fraction, 1e-6)), 2, "--examples"
 
 
 def _pictures(recipe: Recipe, path: Path) -> tuple[int, int, str] | None:
@@ -141,8 +146,11 @@ def _parquet_rows(path: str) -> int:
 
 
 def _lines(name: str) -> int:
+    lines, last = 0, b"\n"
     with Path(name).open("rb") as stream:
-        return sum(chunk.count(b"\n") for chunk in iter(lambda: stream.read(1 << 20), b""))
+        while chunk := stream.read(1 << 20):
+            lines, last = lines + chunk.count(b"\n"), chunk[-1:]
+    return lines + (last != b"\n")
 
 
 def _columns(recipe: Recipe) -> list[Feature]:

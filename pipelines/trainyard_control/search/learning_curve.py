@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainyard.contract.artifacts.evaluate import Evaluation
+from trainyard.contract.artifacts.gate import Interval
 from trainyard.contract.artifacts.preprocess import Examples
 from trainyard.errors import ConfigurationError
 from trainyard.spec import recipe as recipes
@@ -138,12 +139,14 @@ def _point(share: float, examples: int, evaluation: Evaluation) -> CurvePoint:
     main = evaluation.main_metric
     classes = {measured.label: 1 - measured.recall for measured in evaluation.classes if measured.examples}
     if main != "accuracy":
-        error, interval = evaluation.metrics[main], evaluation.intervals[main]
+        error = evaluation.metrics[main]
+        interval = evaluation.intervals.get(main) or Interval(low=error, high=error)
         low, high = interval.low, interval.high
         if main not in SMALLER_IS_BETTER:
             error, low, high = 1 - error, 1 - high, 1 - low
-        deviation = (math.log(max(high, _SMALLEST)) - math.log(max(low, _SMALLEST))) / (2 * _Z)
-        return CurvePoint(share, examples, max(error, _SMALLEST), low, high, max(deviation, 1e-3), classes)
+        error, low, high = (max(value, _SMALLEST) for value in (error, low, high))
+        deviation = (math.log(high) - math.log(low)) / (2 * _Z)
+        return CurvePoint(share, examples, error, low, high, max(deviation, 1e-3), classes)
     count = evaluation.examples
     # No error among n is no proof of none: half a mistake more (the Jeffreys prior's mean, without its last digit).
     error = (round((1 - evaluation.metrics["accuracy"]) * count) + 0.5) / (count + 1)

@@ -6,12 +6,14 @@ import datetime
 import math
 from typing import Any
 
+from trainyard.contract.statistics.drift import FeatureStatistics
 from trainyard.errors import ConfigurationError
 from trainyard.quality.profile import ColumnProfile, Profile
 from trainyard.quality.tables.columns import TOP
 from trainyard.spec import plain_yaml
 
 _ROOM = 0.1  # chosen: a range is drafted wider than what was seen by this share of it at either end
+_EPOCH = datetime.date(1970, 1, 1).toordinal()
 _MISSING_ROOM = 1.5  # chosen: so many times what was missing may be missing
 
 _HEAD = """\
@@ -55,18 +57,26 @@ def _column(column: ColumnProfile, profile: Profile) -> dict[str, Any]:
     if (column.type == "category" or is_class) and column.distinct <= TOP:
         drafted = {"type": "category", "values": sorted(entry.value for entry in column.top if entry.value)}
     elif column.type in ("integer", "number") and statistics.min is not None and statistics.max is not None:
-        room = _ROOM * (statistics.max - statistics.min)
-        low, high = _rounded(statistics.min - room, down=True), _rounded(statistics.max + room, down=False)
+        room, (least, most) = _ROOM * (statistics.max - statistics.min), _ends(statistics)
+        low = _rounded(min(least, statistics.min - room), down=True)
+        high = _rounded(max(most, statistics.max + room), down=False)
         low, high = max(0.0, low) if statistics.min >= 0 else low, min(0.0, high) if statistics.max <= 0 else high
         whole = column.type == "integer"
         drafted |= {"min": math.floor(low) if whole else low, "max": math.ceil(high) if whole else high}
     elif column.type == "date" and statistics.min is not None:
-        drafted["min"] = (datetime.date(1970, 1, 1) + datetime.timedelta(days=int(statistics.min))).isoformat()
+        first = math.floor(min(_ends(statistics)[0], statistics.min)) + _EPOCH
+        drafted["min"] = datetime.date.fromordinal(max(1, first)).isoformat()
     elif column.type == "category":
         drafted["type"] = "text"
     missing = (profile.rows - statistics.count - column.mistyped) / max(1, profile.rows)
     drafted["max_missing"] = min(1.0, math.ceil(missing * _MISSING_ROOM * 100) / 100)
     return drafted
+
+
+def _ends(statistics: FeatureStatistics) -> tuple[float, float]:
+    """Return what no value is below and above, in all digits: `min` and `max` have six."""
+    bins = statistics.histogram
+    return (bins.starts[0], bins.starts[-1] + 2.0**bins.exponent) if bins else (math.inf, -math.inf)
 
 
 def _rounded(value: float, *, down: bool) -> float:

@@ -31,6 +31,11 @@ class Cells:
     days: NDArray[np.float64]
 
     @property
+    def empty(self) -> Mask:
+        """Which cells hold nothing."""
+        return _mask(pc.equal(self.texts, ""))
+
+    @property
     def no_numbers(self) -> Mask:
         """Which cells are neither a number nor what stands for a missing one."""
         none: Mask = np.isnan(self.numbers)

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from trainyard.contract.cells import MISSING
 from trainyard.contract.statistics.drift import FeatureStatistics, TopValue
 from trainyard.quality import hashes
 from trainyard.quality.hashes import Hashes, HashSample
@@ -24,6 +25,7 @@ SHARES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
 
 _KEPT = 10_000  # different texts whose counts are kept; chosen, as preprocess does
 _SUCH_AS = 5
+_LONGEST = max(map(len, MISSING))
 _MOSTLY = 0.9  # chosen: a column is of a type if at least so many of its cells are
 _CATEGORY = 50, 0.05  # chosen: at most so many different texts, or so many in relation to the cells
 
@@ -39,6 +41,7 @@ class ColumnCounter:
         self._longest = 0
         self._numbers, self._days = Numbers(), Numbers()
         self._texts: Counter[str] = Counter()
+        self._listed: Counter[str] = Counter()  # such as na: a missing number, or a name if the column is of texts
         self._distinct = HashSample()
         self._not_numbers: dict[str, str] = {}
         self._not_days: dict[str, str] = {}
@@ -46,23 +49,23 @@ class ColumnCounter:
     def add(self, cells: Cells, name: Callable[[int], str], first_row: int) -> Hashes:
         """Count `cells`, whose rows have the names that `name` gives. Return the cells' hashes."""
         self._rows += len(cells.missing)
-        self._missing += int(cells.missing.sum())
         is_number, is_day = ~np.isnan(cells.numbers), ~np.isnan(cells.days)
         numbers = cells.numbers[is_number]
         self._whole = self._whole and bool((numbers == np.floor(numbers)).all())
         self._numbers.merge(Numbers.of(numbers))
         self._days.merge(Numbers.of(cells.days))
-        self._note(self._not_numbers, cells, ~is_number & ~cells.missing, name)
-        self._note(self._not_days, cells, ~is_day & ~cells.missing, name)
-        cell_hashes = self._hash(cells, is_number)
-        present = np.flatnonzero(~cells.missing)
-        self._distinct.add(cell_hashes[present], present + first_row)
+        cell_hashes, present = self._hash(cells, is_number)
+        self._note(self._not_numbers, cells, ~is_number & present, name)
+        self._note(self._not_days, cells, ~is_day & ~cells.empty, name)
+        rows = np.flatnonzero(present)
+        self._distinct.add(cell_hashes[rows], rows + first_row)
         return cell_hashes
 
     def profile(self) -> ColumnProfile:
         """Return what was counted."""
-        kind = self._type()
+        self._decide()
         count = self._rows - self._missing
+        kind = self._type()
         numbers = self._days if kind == "date" else self._numbers if kind in ("integer", "number") else None
         such_as = self._not_days if kind == "date" else self._not_numbers
         mistyped = count - numbers.count if numbers else 0
@@ -87,13 +90,26 @@ class ColumnCounter:
         """Return how often each of the `most` frequent texts stands there, equal counts in the order of the texts."""
         return dict(sorted(self._texts.items(), key=lambda item: (-item[1], item[0]))[:most])
 
+    def _decide(self) -> None:
+        """Count what is listed as missing, or as texts."""
+        if self._is_mostly(self._numbers, self._rows - self._missing - self._listed.total()):
+            self._missing += self._listed.total()
+        elif self._listed:
+            self._texts.update(self._listed)
+            self._distinct.add(hashes.of_texts([*self._listed]), np.zeros(len(self._listed), np.int64))
+        self._listed.clear()
+
+    @staticmethod
+    def _is_mostly(numbers: Numbers, count: int) -> bool:
+        return 0 < numbers.count >= _MOSTLY * count
+
     def _type(self) -> ColumnType:
         count = self._rows - self._missing
         if not count:
             return "empty"
-        if self._numbers.count >= _MOSTLY * count:
+        if self._is_mostly(self._numbers, count):
             return "integer" if self._whole else "number"
-        if self._days.count >= _MOSTLY * count:
+        if self._is_mostly(self._days, count):
             return "date"
         most, share = _CATEGORY
         return "category" if self._distinct.distinct <= max(most, share * count) and self._longest <= 100 else "text"
@@ -105,12 +121,20 @@ class ColumnCounter:
             for index in np.flatnonzero(wrong)[: _SUCH_AS - len(such_as)]:
                 such_as[name(int(index))] = cells.texts[int(index)].as_py()[:40]
 
-    def _hash(self, cells: Cells, is_number: NDArray[np.bool_]) -> Hashes:
-        """Return a hash of each cell, and count the texts."""
+    def _hash(self, cells: Cells, is_number: NDArray[np.bool_]) -> tuple[Hashes, NDArray[np.bool_]]:
+        """Return a hash of each cell and which are present, and count the texts."""
         encoded = cells.texts.dictionary_encode()
         values: list[str] = encoded.dictionary.to_pylist()
         indices = np.asarray(encoded.indices)
-        times = np.bincount(indices[~cells.missing], minlength=len(values))
+        listed = np.array([len(value) <= _LONGEST and value.lower() in MISSING for value in values], np.bool_)
+        present = is_number | ~listed[indices]
+        times = np.bincount(indices, minlength=len(values))
+        for index in np.flatnonzero(listed):
+            if values[index]:
+                self._listed[values[index]] += int(times[index])
+            else:
+                self._missing += int(times[index])
+        times[listed] = 0
         self._longest = max(self._longest, max((len(value) for value in values), default=0))
         many = len(values) > _KEPT // 2
         frequent = np.argsort(-times, kind="stable")[: _KEPT // 2] if many else np.arange(len(values))
@@ -118,9 +142,9 @@ class ColumnCounter:
         if len(self._texts) > 2 * _KEPT:
             self._texts = Counter(dict(self._texts.most_common(_KEPT)))
         if is_number.all():
-            return hashes.of_numbers(cells.numbers)
+            return hashes.of_numbers(cells.numbers), present
         of_values = hashes.of_texts(values)
-        return np.where(is_number, hashes.of_numbers(cells.numbers), of_values[indices])
+        return np.where(is_number, hashes.of_numbers(cells.numbers), of_values[indices]), present
 
 
 def numbers_profile(name: str, values: NDArray[np.float64]) -> ColumnProfile:

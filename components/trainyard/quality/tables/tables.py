@@ -6,10 +6,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from trainyard.errors import ConfigurationError, DataError, did_you_mean
 from trainyard.quality import findings
-from trainyard.quality.hashes import HashSample, combined
+from trainyard.quality.hashes import ConflictSample, HashSample, combined
 from trainyard.quality.profile import ColumnProfile, Profile, Repeats
 from trainyard.quality.sample import RowSample
 from trainyard.quality.source import SourceFiles
@@ -25,6 +26,7 @@ from trainyard.spec.recipe import Data
 _FIRST = 5
 _SUCH_AS = 5
 _LABELS = ("label", "target", "class", "y", "category", "outcome")  # chosen: names that say it
+_ROW_BITS = 40  # of a row's id, for its number in its file
 _CLASSES = 1000  # chosen: most values of a column that is taken for classes
 
 
@@ -90,8 +92,8 @@ class _ColumnCounters:
     first: list[list[str]] = field(default_factory=list)
     sample: RowSample | None = None
     whole: HashSample = field(default_factory=HashSample)
-    features: HashSample = field(default_factory=HashSample)
-    starts: list[tuple[int, RowBatch]] = field(default_factory=list)
+    conflicts: ConflictSample = field(default_factory=ConflictSample)
+    files: list[str] = field(default_factory=list)
 
     def add(self, item: RowBatch | Ragged) -> None:
         if isinstance(item, Ragged):
@@ -109,17 +111,19 @@ class _ColumnCounters:
             self.columns = {name: ColumnCounter(name) for name in names}
             self.sample = RowSample(len(names))
             self.first = [names, *_texts(item.columns.slice(0, _FIRST))]
-        self.sample.add(item.columns, self.rows)
-        self._count(item)
+        if item.file not in self.files[-1:]:
+            self.files.append(item.file)
+        ids = item.rows + (len(self.files) - 1 << _ROW_BITS)
+        self.sample.add(item.columns, self.rows, ids)
+        self._count(item, ids)
         self.rows += item.columns.num_rows
 
     def repeated(self) -> Repeats:
         """Return the equal rows; with a label, those that are equal without it and differ in it are conflicts."""
-        conflicts = max(0, self.whole.distinct - self.features.distinct) if self.label else 0
         return Repeats(
             repeats=self.whole.repeats,
             such_as=[[self._name(row), f"{times} times"] for row, times in self.whole.repeated(_SUCH_AS)],
-            conflicts=conflicts,
+            conflicts=self.conflicts.conflicts,
         )
 
     def drawn(self) -> dict[str, Cells]:
@@ -131,27 +135,24 @@ class _ColumnCounters:
     def mislabelled(self, drawn: dict[str, Cells], label: str) -> list[tuple[str, str, str]]:
         """Return the name, the label and the likely class of each suspicious row of those `drawn`, the surest first."""
         assert self.sample is not None  # noqa: S101 - there are rows
-        positions = self.sample.positions()
-        return [(self._name(positions[row]), named, likely) for row, named, likely in suspects(drawn, label)]
+        ids = self.sample.ids()
+        return [(self._name(ids[row]), named, likely) for row, named, likely in suspects(drawn, label)]
 
-    def _count(self, batch: RowBatch) -> None:
-        index = np.arange(self.rows, self.rows + batch.columns.num_rows)
-        features = whole = np.zeros(len(index), np.uint64)
+    def _count(self, batch: RowBatch, ids: NDArray[np.int64]) -> None:
+        features = whole = np.zeros(len(ids), np.uint64)
         for name, column in self.columns.items():
             parsed: Cells = cells(batch.columns[name])
             of_cells = column.add(parsed, batch.name, self.rows)
             whole = combined(whole, of_cells)
             if name != self.label:
                 features = combined(features, of_cells)
-        self.whole.add(whole, index)
+        self.whole.add(whole, ids)
         if self.label is not None:
-            self.features.add(features, index)
-        self.starts.append((self.rows, RowBatch(batch.file, None, batch.rows[:1])))
+            self.conflicts.add(features, whole)
 
     def _name(self, row: int) -> str:
-        """Return the name of the row at a place of the source, exact if no ragged row came between."""
-        start, batch = [entry for entry in self.starts if entry[0] <= row][-1]
-        return f"{batch.file}:{int(batch.rows[0]) + row - start}"
+        """Return the name of the row with an id: the place of its file, and its number there."""
+        return f"{self.files[row >> _ROW_BITS]}:{row & ((1 << _ROW_BITS) - 1)}"
 
 
 def _texts(batch: Any) -> list[list[str]]:

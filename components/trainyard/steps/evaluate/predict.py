@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +16,7 @@ from trainyard.contract.document import Split
 from trainyard.data import trained
 from trainyard.data.examples import ExampleFolder, KeyedBatch
 from trainyard.errors import DataError
+from trainyard.spec.feature_names import input_name
 from trainyard.steps.evaluate.metrics.predictions import Floats, SplitPredictions
 
 if TYPE_CHECKING:
@@ -111,11 +111,11 @@ def _signature(folder: str) -> _ConcreteFunction:
 
 
 def _inputs(folder: str, signature: _ConcreteFunction, examples: ExampleFolder) -> dict[str, str]:
-    """Return which raw feature each input takes. Exports name inputs in letters, digits and underscores alone."""
+    """Return which raw feature each input takes, by the name that export gives it."""
     raw = {feature.name: feature for feature in examples.document.raw_features}
-    plain = {re.sub(r"\W", "_", name, flags=re.ASCII): name for name in raw}
+    exported = {input_name(name): name for name in raw}
     inputs = signature.structured_input_signature[1]
-    names = {name: plain.get(name) or plain.get(name.removeprefix("feature_")) for name in inputs}
+    names = {name: exported.get(name) for name in inputs}
     for name, feature in names.items():
         if feature is None:
             raise DataError(f"{folder}: its input '{name}' is no raw feature of these examples ({_listed(raw)}).")

@@ -56,7 +56,10 @@ def slice_masks(
             named_masks = _by_value(
                 np.array([_text(value)[: 7 if is_date else None] for value in values], dtype=object)
             )
-        masks.update({f"{feature}={name}": mask for name, mask in named_masks if mask.any()})
+        for value, mask in named_masks:
+            name = f"{feature}={value}"
+            if mask.any():  # a category may be called missing, as those without one are
+                masks[name] = masks[name] | mask if name in masks else mask
     return masks
 
 
@@ -98,22 +101,24 @@ def _by_number(values: NDArray[Any], train: NDArray[Any]) -> Iterator[tuple[str,
     known = train[np.isfinite(train)]
     distinct = np.unique(known)
     if len(distinct) <= DISTINCT:
-        for value in np.unique(values[np.isfinite(values)]):
-            yield f"{value:g}", values == value
+        present = np.unique(values[np.isfinite(values)])
+        for value, name in zip(present, _names(present, 6), strict=True):
+            yield name, values == value
     else:
         inner = np.unique(np.quantile(known, np.arange(1, BINS) / BINS))
         edges = [-np.inf, *inner, np.inf]
-        for low, high in pairwise(edges):
-            yield _bin_name(low, high), (values >= low) & (values < high)
+        names = ["-inf", *map(_with_point, _names(inner, 4)), "inf"]
+        for (low, opening), (high, end) in pairwise(zip(edges, names, strict=True)):
+            yield f"{'(' if np.isneginf(low) else '['}{opening}, {end})", (values >= low) & (values < high)
     yield "missing", ~np.isfinite(values)
 
 
-def _bin_name(low: float, high: float) -> str:
-    opening = "(-inf" if np.isneginf(low) else f"[{_number(low)}"
-    return f"{opening}, {'inf' if np.isposinf(high) else _number(high)})"
+def _names(values: NDArray[Any], digits: int) -> list[str]:
+    """Return different `values` in so many digits, and in more if these do not tell them apart."""
+    names = [f"{value:.{digits}g}" for value in values]
+    return names if len({*names}) == len(names) else _names(values, digits + 1)
 
 
-def _number(value: float) -> str:
-    """Return four digits, with a point: 30.5, 42.0, 0.1234, 1.235e+06."""
-    text = f"{value:.4g}"
-    return text if any(letter in text for letter in ".e") else f"{text}.0"
+def _with_point(number: str) -> str:
+    """Return it with a point: 30.5, 42.0, 0.1234, 1.235e+06."""
+    return number if any(letter in number for letter in ".e") else f"{number}.0"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -34,30 +35,39 @@ def measure(
 ) -> tuple[dict[str, float], dict[str, Interval]]:
     """Return the values of the recipe's own metrics and their intervals, from at most `RESAMPLES` resamples.
 
+    A resample in which one is not defined, as an area under a curve is not for a single class, is left out of its own.
     Raises `ConfigurationError` if the function fails, or returns something else than finite numbers by new names.
     """
     values = _call(metrics, predictions)
+    _require_own(values)
     generator = np.random.default_rng(seed)
     count = len(predictions.labels)
-    draws = [
-        _call(metrics, predictions.take(generator.integers(0, count, count))) for _ in range(min(resamples, RESAMPLES))
-    ]
+    resampled = (predictions.take(generator.integers(0, count, count)) for _ in range(min(resamples, RESAMPLES)))
+    draws = [_call_if_defined(metrics, resample) for resample in resampled]
     bounds = {name: percentiles(np.array([draw.get(name, math.nan) for draw in draws])) for name in values}
     return values, {name: bound for name, bound in bounds.items() if bound is not None}
 
 
 def _call(metrics: Metrics, predictions: SplitPredictions) -> dict[str, float]:
     try:
-        values = {str(name): float(value) for name, value in metrics(predictions.labels, predictions.outputs).items()}
+        return {str(name): float(value) for name, value in metrics(predictions.labels, predictions.outputs).items()}
     except Exception as error:
         raise ConfigurationError(
             f"module: metrics(labels, outputs) failed ({type(error).__name__}: {error}). "
             f"It gets labels {predictions.labels.shape} and outputs {predictions.outputs.shape} and returns a dict "
             "of numbers."
         ) from error
+
+
+def _call_if_defined(metrics: Metrics, predictions: SplitPredictions) -> dict[str, float]:
+    with suppress(ConfigurationError):
+        return _call(metrics, predictions)
+    return {}
+
+
+def _require_own(values: dict[str, float]) -> None:
     reserved = sorted(set(values) & {*ALL_METRICS})
     broken = sorted(name for name, value in values.items() if not math.isfinite(value))
     if reserved or broken:
         fault = f"'{reserved[0]}' is Trainyard's own name" if reserved else f"'{broken[0]}' is {values[broken[0]]}"
         raise ConfigurationError(f"module: metrics: {fault}. Finite numbers by names of their own are allowed.")
-    return values

@@ -64,7 +64,8 @@ def confidence_bins(predictions: SplitPredictions) -> tuple[NDArray[np.int64], F
 
 
 def _regression(predictions: SplitPredictions) -> dict[str, float]:
-    pair, weights = (predictions.labels, predictions.outputs), predictions.weights
+    # float32 holds no square of 1e20, and 0 as that of 1e-25
+    pair, weights = [part.astype(np.float64) for part in (predictions.labels, predictions.outputs)], predictions.weights
     return {
         "mae": sklearn_metrics.mean_absolute_error(*pair, sample_weight=weights),
         "rmse": sklearn_metrics.root_mean_squared_error(*pair, sample_weight=weights),

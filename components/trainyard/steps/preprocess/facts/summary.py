@@ -22,8 +22,9 @@ _BINS = 256  # of a histogram while counting; chosen
 
 @dataclass
 class Texts:
-    """How often each text was seen; beyond 10,000 different ones the rarest are forgotten."""
+    """How often each text was seen; beyond 10,000 different ones the rarest are forgotten, but for their `count`."""
 
+    count: int = 0
     missing: int = 0
     values: Counter[str] = field(default_factory=Counter)
 
@@ -32,11 +33,13 @@ class Texts:
         """Return those of `values`, the empty text counted as missing."""
         texts = cls(values=_counts(values))
         texts.missing = texts.values.pop("", 0)
+        texts.count = texts.values.total()
         texts._forget()
         return texts
 
     def merge(self, other: Texts) -> None:
         """Count all that `other` counted."""
+        self.count += other.count
         self.missing += other.missing
         self.values.update(other.values)
         self._forget()
@@ -45,7 +48,7 @@ class Texts:
         """Return the counts and the most frequent values, equal counts in the order of the values."""
         top = sorted(self.values.items(), key=lambda item: (-item[1], item[0]))[:_TOP]
         return {
-            "count": self.values.total(),
+            "count": self.count,
             "missing": self.missing,
             "distinct": len(self.values),
             "top": [{"value": value, "count": count} for value, count in top],

@@ -14,6 +14,7 @@ import tensorflow_transform as tft
 
 _SCOPE = "learned"
 _EPSILON = 0.0001  # chosen: rank error of the quantiles, as a share of the examples
+_ROUNDING = 1e-9  # chosen: of a mean, far above what sums in float64 lose, and below what float32 tells apart
 _NAMED = re.compile(rf"(?:.*/)?{_SCOPE}/([0-9a-f]+)/(\w+)")
 
 
@@ -70,8 +71,10 @@ class Learned:
         return self._named(name, "mean", lambda: self._means[self._names.index(name)])
 
     def standard_deviation(self, name: str) -> tf.Tensor:
-        """Return the standard deviation of the population, a scalar."""
-        return self._named(name, "standard_deviation", lambda: tf.sqrt(self._variances[self._names.index(name)]))
+        """Return the standard deviation of the population, a scalar; 0 if it is no more than a rounding error."""
+        deviation = tf.sqrt(self._variances[self._names.index(name)])
+        known = deviation > _ROUNDING * tf.math.abs(self.mean(name))
+        return self._named(name, "standard_deviation", lambda: tf.where(known, deviation, tf.zeros_like(deviation)))
 
     def range(self, name: str) -> tuple[tf.Tensor, tf.Tensor]:
         """Return the least and the largest value, scalars."""

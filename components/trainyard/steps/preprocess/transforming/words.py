@@ -10,7 +10,8 @@ from trainyard.spec.tables.columns import Text
 NO_WORD = 0
 """The id that fills up a row of fewer words."""
 
-_BETWEEN_WORDS = r"[^\pL\pN]+"  # RE2: neither letters nor digits of any script
+# RE2: neither letters nor digits of any script, nor the marks (such as vowels of Hindi) that follow one of them.
+_BETWEEN_WORDS = r"(^|[^\pL\pN\pM]+)\pM*"
 
 
 def word_ids(texts: tf.Tensor, feature: Text, vocabulary: str) -> tf.Tensor:
