@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import gzip
+import io
 from pathlib import Path
 
 import numpy as np
@@ -223,6 +225,36 @@ def test_a_folder_of_pictures_has_classes_broken_files_and_copies(tmp_path: Path
     assert "cat/2.jpg ≈ dog/small.jpg" in sentence and "notes.txt" in sentence
     html = page(profile)
     assert html.count("<img ") == 10 and "http:" not in html and "<script" not in html
+
+
+def test_a_picture_of_16_bits_or_on_its_side_is_looked_at_as_preprocess_makes_it(tmp_path: Path) -> None:
+    for label in ("cat", "dog"):
+        (tmp_path / label).mkdir()
+        pixels = np.asarray(picture(ord(label[0])).convert("L").resize((640, 480)))
+        Image.fromarray(pixels).save(tmp_path / label / "8.png")
+        Image.fromarray(pixels.astype(np.uint16) * 257).save(tmp_path / label / "16.png")
+    turned = Image.Exif()
+    turned[0x0112] = 6
+    shown = Image.new("RGB", (400, 200), "red")
+    shown.paste("blue", (200, 0, 400, 200))
+    shown.transpose(Image.Transpose.ROTATE_90).save(tmp_path / "cat" / "turned.jpg", exif=turned)
+    profile = inspect(str(tmp_path))
+    assert profile.pictures is not None and profile.pictures.broken == {}
+    assert sorted(profile.pictures.near) == [["cat/16.png", "cat/8.png"], ["dog/16.png", "dog/8.png"]]
+    sheet = {item.name: Image.open(io.BytesIO(base64.b64decode(item.thumbnail))) for item in profile.pictures.sheet}
+    assert 100 < np.asarray(sheet["cat/16.png"]).mean() < 155, "not white"
+    assert sheet["cat/turned.jpg"].size == (96, 48) and sheet["cat/turned.jpg"].getpixel((90, 24))[2] > 200
+
+
+def test_files_that_would_end_a_run_are_said_to(tmp_path: Path) -> None:
+    for label in ("cat", "dog"):
+        (tmp_path / label).mkdir()
+        picture(ord(label[0])).save(tmp_path / label / "1.jpg")
+    (tmp_path / "dog" / "Thumbs.db").write_bytes(b"x")
+    (tmp_path / "dog" / "2.jpg").write_bytes(b"")
+    assert (
+        inspect(str(tmp_path)).findings[-1].startswith("2 files are bad for preprocess, broken ones and others, more")
+    )
 
 
 def test_near_looks_are_found_without_comparing_all_and_plain_ones_are_left_out() -> None:

@@ -8,7 +8,9 @@ import pytest
 
 from trainyard.contract.keys import fingerprint
 from trainyard.errors import DataError
+from trainyard.quality import source as inspected
 from trainyard.spec.recipe import Recipe
+from trainyard.steps.predict.reading import source as predicted
 from trainyard.steps.preprocess.readers.files import find_files, open_file
 from trainyard.storage.listing import list_files
 
@@ -21,6 +23,14 @@ def recipe(path: object, **data: object) -> Recipe:
 
 def listed(path: object) -> dict[str, str]:
     return {file.name: file.reason for file in list_files(str(path)).files}
+
+
+@pytest.mark.parametrize("name", ["rows.tsv", "ROWS.CSV", "rows.Tsv.gz"])
+def test_a_table_is_known_by_its_ending_to_preprocess_inspect_and_predict_alike(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(b"x")
+    assert [Path(path).name for path in find_files(recipe(tmp_path, format="csv").data, str(tmp_path)).paths] == [name]
+    assert [file.name for file in inspected.find_source(str(tmp_path)).files] == [name]
+    assert predicted.find_source(str(tmp_path), pictures=False).kind == "csv"
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ _FOREIGN = {
     r"[+-]?(\d{1,3}([.'\u00a0]?\d{3})*,\d+|\d{1,3}(,\d{3})+(\.\d+)?)": "numbers with a comma",
     r"\d{1,2}[./]\d{1,2}[./]\d{4}.*": "days not written YYYY-MM-DD",
 }
+_PROSE = 5  # chosen: words of half of the texts; a name or an address has fewer
 _FEW = 20  # chosen: so many values may all differ by chance
 
 
@@ -37,11 +38,17 @@ class ColumnProfile(Part):
 
     @property
     def is_id(self) -> bool:
-        """Whether all values differ and none is a number with a fraction, a day or prose."""
+        """Whether all values differ and none is a number with a fraction, a day or a text of words."""
         present = self.statistics.count + self.mistyped
-        is_prose = any(" " in top.value for top in self.top)
-        is_code = self.type in ("text", "category", "integer") and not is_prose and not self.foreign
+        has_words = any(" " in top.value for top in self.top)
+        is_code = self.type in ("text", "category", "integer") and not has_words and not self.foreign
         return is_code and self.distinct >= present > _FEW
+
+    @property
+    def is_prose(self) -> bool:
+        """Whether the column holds texts of several words: not names, addresses or codes."""
+        words = sorted(len(top.value.split()) for top in self.top)
+        return self.type == "text" and bool(words) and words[len(words) // 2] >= _PROSE
 
     @property
     def foreign(self) -> str:

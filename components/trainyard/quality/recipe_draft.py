@@ -74,6 +74,7 @@ def _of_table(profile: Profile) -> dict[str, Any]:
     why = {column.name: _useless(column, profile) for column in profile.columns if column.name != profile.label}
     why |= dict.fromkeys(profile.giveaways, "tells the label alone")
     types = {column.name: _TYPES.get(column.type) for column in profile.columns}
+    types |= {column.name: "text" for column in profile.columns if column.is_prose}
     features = {
         name: {"type": "text", "separator": LIST_SEPARATOR} if name in profile.lists else {"type": types[name]}
         for name in why
@@ -99,6 +100,11 @@ def _of_table(profile: Profile) -> dict[str, Any]:
         "guesses": [
             f"label '{profile.label}'{guessed}: {how}",
             *excluded,
+            *(
+                f"{name}: prose, read by its words"
+                for name, kind in types.items()
+                if kind == "text" and name in features
+            ),
             *(_class_guesses(profile) if is_class else ["r2 at least 0.1: 0 is what the mean alone reaches"]),
         ],
     }
@@ -120,8 +126,8 @@ def _useless(column: ColumnProfile, profile: Profile) -> str:
         return f"{column.foreign}, which are read by nothing: {column.top[0].value}"
     if column.is_id:
         return "an id: all of its values differ"
-    if column.type == "text":
-        return "free text, which {type: text} would read by its words"
+    if column.type == "text" and not column.is_prose:
+        return "text of few words, which {type: text} would read by them"
     if column.mistyped > _MISTYPED * profile.rows:
         such_as = column.mistyped_such_as[0]
         return f"{column.mistyped:,} cells are no {_TYPES[column.type]} value, such as {such_as}: empty or correct them"

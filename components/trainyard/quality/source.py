@@ -9,6 +9,7 @@ from typing import IO, Literal
 
 from trainyard import uris
 from trainyard.contract import pictures
+from trainyard.contract.cells import CSV_ENDINGS
 from trainyard.errors import ConfigurationError, DataError
 from trainyard.spec.tables.columns import Quote
 from trainyard.storage import listing, tar
@@ -16,7 +17,7 @@ from trainyard.storage.source_stream import open_file
 
 Kind = Literal["csv", "parquet", "image_folder"]
 
-_TABLES: dict[Kind, tuple[str, ...]] = {"csv": (".csv", ".csv.gz"), "parquet": (".parquet", ".pq")}
+_TABLES: dict[Kind, tuple[str, ...]] = {"csv": CSV_ENDINGS, "parquet": (".parquet", ".pq")}
 _SHOWN = 5
 _MOST_IN_BUCKET = 48  # headers of an archive, each a request; chosen: a second or two
 
@@ -147,9 +148,9 @@ def _kind(name: str) -> Kind | None:
 def _none_of(kind: Kind | None, files: list[listing.SourceFile]) -> str:
     shown = ", ".join(file.name for file in files[:_SHOWN])
     expected = {
-        "csv": "no CSV file (*.csv, *.csv.gz)",
+        "csv": "no CSV file (*.csv, *.tsv, *.csv.gz …)",
         "image_folder": "no picture (*.jpg, *.png …) and no archive (*.tar)",
         "parquet": "no Parquet file (*.parquet, *.pq)",
-        None: "neither CSV files (*.csv, *.csv.gz) nor Parquet files (*.parquet) nor pictures (*.jpg, *.png …)",
+        None: "neither CSV files (*.csv, *.tsv, *.csv.gz …) nor Parquet files (*.parquet) nor pictures (*.jpg …)",
     }[kind]
     return f"{expected} among its {len(files)} files, such as {shown}. Name another source."

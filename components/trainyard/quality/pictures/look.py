@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator, Sequence
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +31,13 @@ Look = bytes
 Looks = NDArray[np.uint8]
 
 
+def in_eight_bits(image: Image.Image, mode: Literal["L", "RGB"]) -> Image.Image:
+    """Return the picture in `mode`. Of 16 bits Pillow's own conversion would cut off at 255 what TensorFlow scales."""
+    if image.mode.startswith("I"):
+        image = Image.fromarray((np.clip(np.asarray(image), 0, 65535) // 256).astype(np.uint8))
+    return image.convert(mode)
+
+
 def look_of_bytes(encoded: bytes) -> Look:
     """Return the look of the encoded picture, that of a plain one if it is broken."""
     try:
@@ -46,7 +54,7 @@ def look_of(image: Image.Image) -> Look:
     """
     image.draft("L", (4 * _SIDE, 4 * _SIDE))  # a JPEG is decoded in grey and small
     image.load()
-    gray = image.convert("L").resize((_SIDE, _SIDE), Image.Resampling.BOX)
+    gray = in_eight_bits(image, "L").resize((_SIDE, _SIDE), Image.Resampling.BOX)
     pixels = np.asarray(gray, np.int16)
     bits = np.concatenate([(pixels[:-1, 1:] > pixels[:-1, :-1]).ravel(), (pixels[1:, :-1] > pixels[:-1, :-1]).ravel()])
     return np.packbits(bits).tobytes()

@@ -9,13 +9,13 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 import numpy as np
-from PIL import Image, UnidentifiedImageError
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 from trainyard.contract.pictures import BROKEN, FORMATS
 from trainyard.errors import DataError
 from trainyard.quality import findings
 from trainyard.quality.hashes import mixed
-from trainyard.quality.pictures.look import Look, look_of, near_pairs
+from trainyard.quality.pictures.look import Look, in_eight_bits, look_of, near_pairs
 from trainyard.quality.profile import Picture, PictureProfile, Profile, Repeats
 from trainyard.quality.source import SourceFiles
 from trainyard.quality.tables.columns import numbers_profile
@@ -187,7 +187,10 @@ def _picture(encoded: bytes, name: str, label: str) -> Picture:
     stream = io.BytesIO()
     with Image.open(io.BytesIO(encoded), formats=FORMATS) as image:
         height, width = image.height, image.width
-        image.thumbnail((_SIDE, _SIDE))
-        image.convert("RGB").save(stream, "JPEG", quality=80)
+        image.draft("RGB", (2 * _SIDE, 2 * _SIDE))  # a JPEG is decoded small
+        small = in_eight_bits(image, "RGB")
+        small.thumbnail((_SIDE, _SIDE))
+        small.getexif().update(image.getexif())
+        ImageOps.exif_transpose(small).save(stream, "JPEG", quality=80)
     thumbnail = base64.b64encode(stream.getvalue()).decode()
     return Picture(name=name, label=label, height=height, width=width, thumbnail=thumbnail)

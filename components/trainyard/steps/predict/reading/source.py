@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import IO, Literal
 
 from trainyard import uris
+from trainyard.contract.cells import CSV_ENDINGS
 from trainyard.contract.pictures import ENDINGS
 from trainyard.errors import DataError
 from trainyard.storage import listing, tfrecord
@@ -16,7 +17,7 @@ from trainyard.storage.source_stream import open_file
 Kind = Literal["pictures", "csv", "parquet", "tfrecord"]
 
 _ENDINGS: dict[Kind, tuple[str, ...]] = {
-    "csv": (".csv", ".csv.gz"),
+    "csv": CSV_ENDINGS,
     "parquet": (".parquet", ".pq"),
     "tfrecord": (".tfrecord", ".tfrecord.gz", ".tfrecords", ".tfrecords.gz"),
     "pictures": ENDINGS,

@@ -10,6 +10,7 @@ from typing import IO, Literal
 
 from trainyard.contract import window
 from trainyard.contract.artifacts.preprocess import Quarantined, Window
+from trainyard.contract.cells import CSV_ENDINGS
 from trainyard.errors import DataError, listed
 from trainyard.spec.recipe import Data
 from trainyard.steps.preprocess.readers.records import BadRecord
@@ -25,7 +26,7 @@ PIECE_BYTES = 64 << 20
 
 _PATTERNS = {
     "image_folder": ("*",),
-    "csv": ("*.csv", "*.csv.gz"),
+    "csv": tuple(f"*{ending}" for ending in CSV_ENDINGS),
     "parquet": ("*.parquet", "*.pq"),
     "tfrecord": ("*.tfrecord*",),
     "tfds": ("*.tfrecord*",),
@@ -197,7 +198,7 @@ def _describes(name: str, data: Data) -> bool:
 
 
 def _is_like(name: str, patterns: Iterable[str]) -> bool:
-    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+    return any(fnmatch.fnmatchcase(name.lower(), pattern) for pattern in patterns)
 
 
 def _limited(file: SourceFile, data: Data) -> SourceFile:

@@ -9,11 +9,11 @@ from __future__ import annotations
 import io
 from dataclasses import dataclass, field
 
-import numpy as np
 import tensorflow as tf
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from trainyard.contract.pictures import BROKEN, FORMATS, KEPT_MODES, ORIENTATION
+from trainyard.quality.pictures.look import in_eight_bits
 from trainyard.steps.preprocess.readers.pictures import jpeg, png
 from trainyard.steps.preprocess.readers.pictures.store import Store
 from trainyard.steps.preprocess.readers.records import BadRecord
@@ -154,6 +154,4 @@ def _as_png(upright: Image.Image, channels: int) -> bytes:
 
 
 def _in_eight_bits(upright: Image.Image, channels: int) -> Image.Image:
-    if upright.mode.startswith("I"):  # 16 bits: Pillow's convert would cut off at 255 what TensorFlow scales
-        upright = Image.fromarray((np.clip(np.asarray(upright), 0, 65535) // 256).astype(np.uint8))
-    return upright.convert("L" if channels == 1 else "RGB")
+    return in_eight_bits(upright, "L" if channels == 1 else "RGB")
