@@ -90,3 +90,29 @@ def test_a_model_believes_the_rows_that_count_and_is_judged_by_them(recipe, exam
     assert np.mean(answers["labels"] == answers["outputs"].argmax(1)) < 0.8  # the others lie
     history = json.loads((tmp_path / "model" / "training.json").read_text())["history"]
     assert history[-1]["metric"] > 0.97
+
+
+def test_an_exported_file_is_judged_by_the_rows_that_count_too(examples):
+    """One that is wrong in these alone lost all that the model was good for."""
+    from pathlib import Path
+
+    from trainyard.data.examples import open_examples
+    from trainyard.steps.export.parity import ExportedModel, measure
+
+    folder = open_examples(examples)
+
+    def right(features, _):
+        above = features["x"].numpy() > -folder.document.raw_features[0].learned.mean
+        return np.stack([~above, above], axis=1).astype(np.float32)
+
+    def reversed_(features, raw):
+        return 1 - right(features, raw)
+
+    candidates = [
+        ExportedModel(name, Path(examples), predict, lambda features, raw: lambda: right(features, raw))
+        for name, predict in (("same", right), ("reversed", reversed_))
+    ]
+    same, turned = measure(candidates, right, right, folder)
+    assert same.export.accuracy > 0.97 and same.export.accuracy_difference == 0
+    assert turned.export.accuracy == pytest.approx(1 - same.export.accuracy)
+    assert turned.export.accuracy_difference < -0.94

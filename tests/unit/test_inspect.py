@@ -61,6 +61,13 @@ def test_the_columns_of_a_table_have_their_types_and_statistics(tmp_path: Path) 
     assert profile.repeated.repeats == 1 and profile.repeated.such_as == [["a.csv:5", "2 times"]]
 
 
+def test_a_day_before_the_first_year_is_none_as_preprocess_has_it(tmp_path: Path) -> None:
+    days = ["0000-01-01", *(f"2024-02-{day:02}" for day in range(1, 30))]
+    profile = inspect(written(tmp_path, "\n".join(["joined,label", *(f"{day},x" for day in days)])))
+    assert (profile.columns[0].type, profile.columns[0].mistyped) == ("date", 1)
+    assert "2024-02-01" in page(profile)
+
+
 def test_a_row_keeps_its_number_behind_ragged_and_empty_ones(tmp_path: Path) -> None:
     lines = ["a,b", "1,x", "2", "3,y,z", "", "4,x", "oops,x", *["5,y"] * 20]
     profile = inspect(written(tmp_path, "\n".join(lines) + "\n"))

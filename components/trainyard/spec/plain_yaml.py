@@ -190,6 +190,13 @@ class _Dumper(yaml.SafeDumper):
     """Quotes what a reader of YAML 1.1 or of YAML 1.2 would take for something else than text."""
 
 
+def _text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
+    """Escape what YAML 1.1 takes for the end of a line: PyYAML 6 writes it as it is, and reads it as a space."""
+    style = '"' if any(end in value for end in "\x85\u2028\u2029") else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
+
+
+_Dumper.add_representer(str, _text)
 _Dumper.add_implicit_resolver(
     "tag:yaml.org,2002:float", re.compile(f"(?:{_FLOAT.pattern}|0o[0-7]+)$"), list("-+0123456789.")
 )

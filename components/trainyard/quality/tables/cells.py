@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,7 @@ from trainyard.contract.cells import DAY, MAX_FLOAT32, MISSING, NUMBER
 
 # From here to there Python and Arrow write the same digits, but for Python's ".0" of a whole number.
 _SAME_DIGITS = (1e-4, 1e10)
+_FIRST_DAY = (datetime.date.min - datetime.date(1970, 1, 1)).days  # Arrow knows days before it
 
 Mask = NDArray[np.bool_]
 
@@ -142,7 +144,8 @@ def _days(texts: Any) -> NDArray[np.float64]:
     parsed = pc.strptime(days, format="%Y-%m-%d", unit="s", error_is_null=True)
     real = pc.equal(pc.strftime(parsed, "%Y-%m-%d"), days)  # strptime takes February 30 for March 1
     seconds = pc.if_else(real, parsed.cast(pa.int64()), None).cast(pa.float64())
-    return np.asarray(pc.fill_null(seconds, np.nan)) / 86400
+    since = np.asarray(pc.fill_null(seconds, np.nan)) / 86400
+    return np.where(since >= _FIRST_DAY, since, np.nan)
 
 
 def _listed_as_missing(texts: Any) -> Mask:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,6 @@ from trainyard.data.examples import ExampleFolder
 from trainyard.data.trained import Tensors
 from trainyard.errors import DataError
 from trainyard.models.costs.latency import latency
-from trainyard.spec.gates import Task
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Predictor = Callable[[Tensors, Tensors], Array]
@@ -67,15 +67,15 @@ def measure(
     reference = _Totals()
     first: tuple[Tensors, Tensors] | None = None
     reported_at = time.monotonic()
-    for features, raw, labels in _batches(folder):
+    for features, raw, labels, weights in _batches(folder):
         first = first or (_one(features), _one(raw))
         expected = trained(features, raw)
         exact = expected if float32 is trained else float32(features, raw)
-        reference.add("the trained model", expected, expected, exact, labels, task)
+        scores = partial(example_scores, task, labels)
+        reference.add("the trained model", expected, expected, exact, scores, weights)
         for candidate in candidates:
-            totals[candidate.format].add(
-                candidate.format, candidate.predict(features, raw), expected, exact, labels, task
-            )
+            outputs = candidate.predict(features, raw)
+            totals[candidate.format].add(candidate.format, outputs, expected, exact, scores, weights)
         if time.monotonic() - reported_at > _PROGRESS_SECONDS:
             reported_at = time.monotonic()
             events.progress(reference.examples, folder.document.splits["eval"].examples, "examples")
@@ -89,22 +89,32 @@ def measure(
 
 @dataclass
 class _Totals:
-    """Sums over the batches: the examples' scores, and the largest differences."""
+    """Sums over the batches: the examples' scores by their weights, and the largest differences."""
 
     examples: int = 0
+    weight: float = 0.0
     score: Array = field(default_factory=lambda: np.zeros(()))
     difference: float = 0.0
     difference_in_float32: float = 0.0
     largest: float = 1.0
 
-    def add(self, name: str, outputs: Array, expected: Array, exact: Array, labels: Array, task: Task) -> None:
+    def add(
+        self,
+        name: str,
+        outputs: Array,
+        expected: Array,
+        exact: Array,
+        scores: Callable[[Array], Array],
+        weights: Array,
+    ) -> None:
         if not np.isfinite(outputs).all():
             raise DataError(
                 f"{name}: gives NaN or infinity on the eval split. Look for such values in the data, "
                 "or train with a smaller learning rate."
             )
-        self.examples += len(labels)
-        self.score = self.score + example_scores(task, labels, outputs).sum(axis=0)
+        self.examples += len(weights)
+        self.weight += float(weights.sum())
+        self.score = self.score + weights @ scores(outputs)
         self.difference = max(self.difference, float(np.abs(outputs - expected).max()))
         self.difference_in_float32 = max(self.difference_in_float32, float(np.abs(outputs - exact).max()))
         self.largest = max(self.largest, float(np.abs(exact).max()))
@@ -112,7 +122,7 @@ class _Totals:
     @property
     def means(self) -> Array:
         """The mean score, of several targets that of each."""
-        return np.asarray(self.score / self.examples)
+        return np.asarray(self.score / self.weight)
 
 
 def _measured(candidate: ExportedModel, totals: _Totals, reference: _Totals, milliseconds: Latency) -> ParityFigures:
@@ -130,11 +140,16 @@ def _measured(candidate: ExportedModel, totals: _Totals, reference: _Totals, mil
     return ParityFigures(export=export, skew=totals.difference_in_float32 / totals.largest, rise=rise)
 
 
-def _batches(folder: ExampleFolder) -> Iterator[tuple[Tensors, Tensors, Array]]:
+def _batches(folder: ExampleFolder) -> Iterator[tuple[Tensors, Tensors, Array, Array]]:
+    """Yield features, raw features, labels (n, ...) and how much each example counts, (n,) float64."""
+    weights, first = folder.weights("eval"), 0
     size = _ROW_BATCH if folder.document.image is None else _IMAGE_BATCH
     both = zip(folder.batches("eval", size), folder.raw_batches("eval", size), strict=True)
     for (features, labels, _keys), (raw, _labels) in both:
-        yield features, raw, labels.numpy()
+        count = len(labels)
+        counted = np.ones(count) if weights is None else weights[first : first + count].astype(np.float64)
+        yield features, raw, labels.numpy(), counted
+        first += count
 
 
 def _one(tensors: Tensors) -> Tensors:
