@@ -9,6 +9,7 @@ from pathlib import Path
 
 from trainyard.contract import keys, pictures
 from trainyard.contract.artifacts.preprocess import Examples, Feature
+from trainyard.contract.cells import CSV_ENDINGS
 from trainyard.contract.training.passes import MEMORY_BYTES
 from trainyard.errors import ConfigurationError, TrainyardError
 from trainyard.spec.recipe import Recipe
@@ -98,10 +99,9 @@ def _counted(recipe: Recipe, examples: int | None) -> tuple[int, int, str]:
         return counted
     if recipe.data.format == "csv" and "://" not in path:
         listed = list_files(path)
-        ends = (".csv", ".csv.gz")
         own = [file.name for file in listed.files if "/" not in file.name or not listed.is_folder]
-        names = [name for name in own if not listed.is_folder or name.endswith(ends)]
-        if names and not any(name.endswith(".gz") for name in names):
+        names = [name for name in own if not listed.is_folder or name.lower().endswith(CSV_ENDINGS)]
+        if names and not any(name.lower().endswith(".gz") for name in names):
             return sum(_lines(f"{listed.root}/{name}") - 1 for name in names), 2, "lines counted"
     if recipe.data.format == "parquet" and "://" not in path and (rows := _parquet_rows(path)):
         return rows, 2, "rows counted"
