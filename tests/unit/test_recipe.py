@@ -65,6 +65,16 @@ def test_overrides_reach_nested_keys_and_keep_their_types() -> None:
         ("train.epochs", "no '='"),
         ("name.first=x", "'name' is a value"),
         ("train.epoch=3", "train.epoch: unknown key. Did you mean 'epochs'?"),
+        ("epochs=3", "epochs: unknown key. Did you mean 'train.epochs'?"),
+        (
+            "name=Big Pets",
+            "name: is not written as it has to be. Of the recipe, its folder of outputs and its pipeline:",
+        ),
+        (
+            "data.features={x: numeric}",
+            "data.features.x: is a value, and keys with values are expected. Received: 'num",
+        ),
+        ("data.features={x: {typ: numeric}}", "data.features.x: lacks the key 'type'. Received: typ."),
         ("model.name=mlp", "'mlp' does not take images"),
         ("model.name=alexnt", "model.name: no such value. Did you mean 'alexnet'? Known: cnn_small, alexnet,"),
         ("data.features={x: {type: number}}", "data.features.x.type: no such value. Did you mean 'numeric'?"),
