@@ -53,9 +53,10 @@ def find(kind: str, name: str, bundled: Path) -> Path:
         return Path(name)
     known = sorted(path.stem for path in bundled.glob("*.yaml"))
     if name not in known:
+        is_here = Path(f"{name}.yaml").is_file()
+        near = f" Did you mean '{safe(name)}.yaml'?" if is_here else did_you_mean(name, known)
         raise ConfigurationError(
-            f"no {kind} '{safe(name)}'. Known: {', '.join(known)}, or the path of a YAML file."
-            f"{did_you_mean(name, known)}"
+            f"no {kind} '{safe(name)}'. Known: {', '.join(known)}, or the path of a YAML file.{near}"
         )
     return bundled / f"{name}.yaml"
 
