@@ -278,7 +278,10 @@ def test_python_gives_what_the_command_writes_for_every_form_of_a_picture(digits
     assert equal_but_for_keys(model.predict(paths), verb, [str(path) for path in paths])
     colours = model.predict(np.repeat(pixels[..., None], 3, axis=3))
     assert colours["prediction"] == verb.column("prediction").to_pylist()
-    for message, inputs in {"picture 0 is float64": pixels / 255, "takes pictures, a dict": {"image": encoded}}.items():
+    refused: dict[str, object] = {"picture 0 is float64": pixels / 255, "takes pictures, a dict": {"image": encoded}}
+    one = np.repeat(pixels[0, ..., None], 3, axis=2)
+    assert len(model.predict([one])) == 1
+    for message, inputs in (refused | {r"of shape \(8, 8, 3\) looks like one picture": one}).items():
         with pytest.raises(DataError, match=message):
             model.predict(inputs)
 

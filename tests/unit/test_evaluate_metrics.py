@@ -53,6 +53,14 @@ def test_macro_f1_is_the_mean_over_classes_that_have_examples():
     assert metrics["macro_f1"] == pytest.approx((2 / 3 + 1) / 2)
 
 
+def test_resamples_without_a_rare_class_that_is_never_found_do_not_lift_the_interval_of_macro_f1():
+    # Of 300 examples 3 are of class 1, and each is taken for class 0: one resample in twenty holds none of them.
+    answers = predictions([1] * 3 + [0] * 297, [[0.9, 0.1]] * 300)
+    value = measure("classification", answers)["macro_f1"]
+    interval = intervals("classification", answers, {"macro_f1": value}, 1000, 1)["macro_f1"]
+    assert interval.low < value == pytest.approx(297 / 597) and interval.high <= 0.5
+
+
 def test_a_metric_that_is_not_defined_is_left_out():
     assert "roc_auc" not in measure("classification", predictions([1, 1], [[0.2, 0.8], [0.4, 0.6]]))
     assert "r2" not in measure("regression", SplitPredictions(np.float32([1]), np.float32([2])))

@@ -65,6 +65,9 @@ def test_a_power_law_is_found_again_with_an_interval_that_holds_it() -> None:
     value, low, high = noisy.gain(20_000)
     assert low < 2.0 * 20_000**-0.35 * (1 - 2**-0.35) < high and low < value < high
     assert low > 0 and "may be nothing" not in learning_curve.sentence(points(0.35, 0.05), noisy, is_percentage=True)
+    told = learning_curve.sentence(points(0.35, 0.0), exact, is_percentage=True)
+    gain = exact.gain(20_000)[0]  # of an error of 6.25 %, so a fifth of it
+    assert told.startswith(f"twice the data: {100 * gain:.2g} percentage points less error")
     flat = points(0.0, 0.05)
     assert "the points do not tell" in learning_curve.sentence(flat, learning_curve.fit(flat), is_percentage=False)
 

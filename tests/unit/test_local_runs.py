@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from tests.unit import report_folders
 from typer.testing import CliRunner
@@ -94,6 +95,21 @@ def test_a_comparison_names_what_differs_and_what_may_be_noise(root: Path) -> No
     write_file(compared.page(), root / "a.html", "--html")
     page = (root / "a.html").read_text()
     assert page.count("<polyline") == 9 and "these differ from the first run: accuracy" in page
+    assert compared.caution == ""
+
+
+def test_runs_that_other_examples_judged_are_compared_with_a_caution(root: Path) -> None:
+    first, second = (local_runs.find(str(root), name) for name in (FIRST, SECOND))
+    for run, keys in ((first, ["a:2", "a:3"]), (second, ["a:3", "a:2"])):
+        np.savez(Path(run.record["folders"]["evaluate"]) / "predictions.npz", keys=np.array(keys, "S"))
+    assert comparison.compare([first, second]).caution == ""
+    np.savez(Path(second.record["folders"]["evaluate"]) / "predictions.npz", keys=np.array(["b:2", "b:3"], "S"))
+    compared = comparison.compare([first, second])
+    assert (
+        compared.caution.startswith("Their test splits hold different examples") and compared.caution in compared.page()
+    )
+    ended = CliRunner().invoke(app, ["runs", "compare", FIRST, SECOND, "-e", str(root / "here.yaml")])
+    assert "! Their test splits hold different" in ended.stdout
 
 
 def test_runs_that_cannot_be_compared_are_refused(root: Path) -> None:

@@ -31,6 +31,15 @@ def test_every_bundled_recipe_is_valid_and_named_after_its_file(name: str) -> No
     assert recipe.load(name).name == name
 
 
+def test_a_file_of_this_folder_that_is_named_without_its_ending_is_offered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "pets.yaml").write_text(GOOD)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigurationError, match=r"no recipe 'pets'\. .* Did you mean 'pets\.yaml'\?"):
+        recipe.load("pets")
+
+
 def test_all_faults_of_a_file_come_in_one_message_with_their_lines() -> None:
     message = faults(GOOD + "train: {epochs: -1}\ntrian: 1\nexport:\n  formats: [tflite]\n")
     assert "pets.yaml:7: train.epochs: Input should be greater than 0" in message
@@ -65,6 +74,16 @@ def test_overrides_reach_nested_keys_and_keep_their_types() -> None:
         ("train.epochs", "no '='"),
         ("name.first=x", "'name' is a value"),
         ("train.epoch=3", "train.epoch: unknown key. Did you mean 'epochs'?"),
+        ("epochs=3", "epochs: unknown key. Did you mean 'train.epochs'?"),
+        (
+            "name=Big Pets",
+            "name: is not written as it has to be. Of the recipe, its folder of outputs and its pipeline:",
+        ),
+        (
+            "data.features={x: numeric}",
+            "data.features.x: is a value, and keys with values are expected. Received: 'num",
+        ),
+        ("data.features={x: {typ: numeric}}", "data.features.x: lacks the key 'type'. Received: typ."),
         ("model.name=mlp", "'mlp' does not take images"),
         ("model.name=alexnt", "model.name: no such value. Did you mean 'alexnet'? Known: cnn_small, alexnet,"),
         ("data.features={x: {type: number}}", "data.features.x.type: no such value. Did you mean 'numeric'?"),

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo
+from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
 from trainyard.credentials import is_secret
@@ -52,9 +53,10 @@ def find(kind: str, name: str, bundled: Path) -> Path:
         return Path(name)
     known = sorted(path.stem for path in bundled.glob("*.yaml"))
     if name not in known:
+        is_here = Path(f"{name}.yaml").is_file()
+        near = f" Did you mean '{safe(name)}.yaml'?" if is_here else did_you_mean(name, known)
         raise ConfigurationError(
-            f"no {kind} '{safe(name)}'. Known: {', '.join(known)}, or the path of a YAML file."
-            f"{did_you_mean(name, known)}"
+            f"no {kind} '{safe(name)}'. Known: {', '.join(known)}, or the path of a YAML file.{near}"
         )
     return bundled / f"{name}.yaml"
 
@@ -163,26 +165,36 @@ def _faults(error: ValidationError, model: type[BaseModel], read: YamlText) -> l
         origin = next(read.origins[at[:n]] for n in range(len(at), -1, -1) if at[:n] in read.origins)
         if fault["type"] == "extra_forbidden":
             known = _known_keys(model, at[:-1])
-            text = f"unknown key.{did_you_mean(str(at[-1]), known)} Allowed here: {', '.join(known)}."
+            deeper = _deeper(model, at)
+            near = f" Did you mean '{deeper[0]}'?" if deeper else did_you_mean(str(at[-1]), known)
+            text = f"unknown key.{near} Allowed here: {', '.join(known)}."
         elif known := _QUOTED.findall(fault.get("ctx", {}).get(_KNOWN_VALUES.get(fault["type"]), "")):
             value = str(fault["ctx"].get("tag", fault["input"]))
             if "tag" in fault["ctx"]:
                 at = (*at, fault["ctx"]["discriminator"].strip("'"))
             text = f"no such value.{did_you_mean(value, known)} Known: {', '.join(known)}. Received: '{safe(value)}'."
+        elif fault["type"] == "union_tag_not_found":
+            key = fault["ctx"]["discriminator"].strip("'")
+            text = f"lacks the key '{key}'. Received: {safe(', '.join(map(str, fault['input'])))}."
+        elif fault["type"] in ("model_type", "model_attributes_type", "dict_type"):
+            text = f"is a value, and keys with values are expected.{_received(at, fault['input'])}"
+        elif fault["type"] == "string_pattern_mismatch" and (meaning := _meaning(model, at)):
+            text = f"is not written as it has to be. {meaning}{_received(at, fault['input'])}"
         elif fault["type"] == "missing":
             text = "is required and missing."
             if len(at) < len(fault["loc"]) and isinstance(fault["loc"][-1], int):  # of a list of fixed length
                 text = f"{fault['loc'][-1]} values were given, and more are needed. Received: {safe(fault['input'])}."
         else:
             message = _one_line(message)[:_LONGEST]
-            text = message if message.endswith((".", "?")) else f"{message}."
-            value = fault["input"]
-            if isinstance(value, str | int | float | bool | list | None) and not is_secret(
-                str(at[-1]) if at else "", str(value)
-            ):
-                text += f" Received: '{safe(value)}'."
+            text = (message if message.endswith((".", "?")) else f"{message}.") + _received(at, fault["input"])
         faults.append(f"{origin}: {safe(dotted(at))}: {text}")
     return list(dict.fromkeys(faults))
+
+
+def _received(at: Location, value: object) -> str:
+    """Return what was received, or '' if it is no plain value or may be a secret."""
+    is_plain = isinstance(value, str | int | float | bool | list | None)
+    return f" Received: '{safe(value)}'." if is_plain and not is_secret(str(at[-1]) if at else "", str(value)) else ""
 
 
 def _single_faults(error: ValidationError) -> Iterator[Any]:
@@ -209,11 +221,27 @@ def _location_in(location: Location, content: Any) -> Location:
 
 def _known_keys(model: type[BaseModel], at: Location) -> list[str]:
     """Return the keys that the section `at` of `model` takes."""
+    return sorted(_fields(model, at))
+
+
+def _deeper(model: type[BaseModel], at: Location) -> list[str]:
+    """Return the keys in sections beside `at` that have its very name, such as train.epochs for epochs."""
+    sections = _known_keys(model, at[:-1])
+    return [f"{section}.{at[-1]}" for section in sections if at[-1] in _known_keys(model, (*at[:-1], section))]
+
+
+def _meaning(model: type[BaseModel], at: Location) -> str:
+    """Return the description of the key `at`, or ''."""
+    field = _fields(model, at[:-1]).get(str(at[-1])) if at else None
+    return (field.description or "") if field else ""
+
+
+def _fields(model: type[BaseModel], at: Location) -> dict[str, FieldInfo]:
     current: list[Any] = [model]
     for part in at:
         current = [inner for outer in current for inner in _inner(outer, part)]
     models = [item for item in current if isinstance(item, type) and issubclass(item, BaseModel)]
-    return sorted({field.alias or name for item in models for name, field in item.model_fields.items()})
+    return {field.alias or name: field for item in models for name, field in item.model_fields.items()}
 
 
 def _inner(annotation: Any, part: str | int) -> list[Any]:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
+
+import numpy as np
 
 from trainyard.contract.artifacts.evaluate import Evaluation
 from trainyard.contract.artifacts.gate import Interval
@@ -13,12 +17,14 @@ from trainyard.contract.document import Document
 from trainyard.errors import ConfigurationError
 from trainyard.quality.page import framed
 from trainyard.spec import plain_yaml
+from trainyard.storage import storage
 from trainyard_control.local.local_runs import LocalRunView
 from trainyard_control.search.chart import chart, page
 
 _Document = TypeVar("_Document", bound=Document)
 
 _MISSING = "–"
+_OTHER_EXAMPLES = "Their test splits hold different examples, so the metrics may differ for that alone."
 
 
 @dataclass(frozen=True)
@@ -32,7 +38,10 @@ class Row:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Runs side by side. settings: by key of the recipe, those that differ; curves: the epochs of each training."""
+    """Runs side by side. settings: by key of the recipe, those that differ; curves: the epochs of each training.
+
+    caution: why the metrics may differ for another reason than the models; '' if there is none.
+    """
 
     runs: list[LocalRunView]
     settings: list[Row]
@@ -40,6 +49,7 @@ class Comparison:
     training: list[Row]
     exports: list[Row]
     curves: list[list[Epoch]]
+    caution: str
 
     @property
     def names(self) -> list[str]:
@@ -70,7 +80,7 @@ class Comparison:
         if certain:
             differing = ", ".join(certain)
             note = f"By their intervals of 95 % these differ from the first run: {differing}. Others may be noise."
-        return page(" and ".join(names), [note], charts, tables)
+        return page(" and ".join(names), [note, *filter(None, [self.caution])], charts, tables)
 
     def document(self) -> dict[str, Any]:
         """Return the comparison as JSON has it."""
@@ -94,6 +104,7 @@ def compare(runs: list[LocalRunView]) -> Comparison:
         list(_trainings(runs, trainings)),
         list(_exports(runs)),
         [training.history if training else [] for training in trainings],
+        "" if len(set(filter(None, map(_judged_by, runs)))) < 2 else _OTHER_EXAMPLES,
     )
 
 
@@ -156,6 +167,16 @@ def _exports(runs: list[LocalRunView]) -> Iterator[Row]:
         latencies = [f"{file['latency_ms']['p50']:.3f}" if file else _MISSING for file in exports]
         for what, cells in (("KiB", sizes), ("p50 ms", latencies)):
             yield Row(f"{name}, {what}", cells, [False] * len(cells))
+
+
+def _judged_by(run: LocalRunView) -> str:
+    """Return a digest of the names of the examples that judged the model; '' if they are not known."""
+    folder = run.record.get("folders", {}).get("evaluate")
+    content = storage.read(folder, "predictions.npz") if folder else None
+    if content is None:
+        return ""
+    with np.load(io.BytesIO(content)) as predictions:
+        return hashlib.sha256(b"\0".join(sorted(predictions["keys"].tolist()))).hexdigest()
 
 
 def _output(run: LocalRunView, step: str, document: type[_Document]) -> _Document | None:

@@ -123,7 +123,8 @@ def sentence(points: list[CurvePoint], law: PowerLaw, *, is_percentage: bool) ->
     """Return what twice the data would give, and which class gained most so far."""
     last = points[-1]
     gain, low, high = (value * (100 if is_percentage else 1) for value in law.gain(last.examples))
-    text = f"twice the data: {gain:.2g}{' %' if is_percentage else ''} less error (95 %: {low:.2g} to {high:.2g})"
+    unit = " percentage points" if is_percentage else ""
+    text = f"twice the data: {gain:.2g}{unit} less error (95 %: {low:.2g} to {high:.2g})"
     if low <= 0:
         text += ", which may be nothing: the points do not tell"
     fallen = {

@@ -233,6 +233,8 @@ def _show_comparison(compared: Comparison) -> None:
             table.add_row(escape(row.name), *cells)
         console.print(table)
     console.print("* the intervals of 95 % do not overlap; any other difference may be noise", style="dim")
+    if compared.caution:
+        console.print(f"! {compared.caution}")
 
 
 def _runs(environment: str) -> KubeflowRuns:

@@ -138,7 +138,7 @@ def _classification_statistics(predictions: SplitPredictions) -> dict[str, Stati
     is_actual = _members(predictions.labels, columns)
     metrics: dict[str, Statistic] = {
         "accuracy": lambda weights: mean(weights, right),
-        "macro_f1": macro_f1(is_actual, _members(predictions.predicted, columns)),
+        "macro_f1": macro_f1(is_actual, _members(predictions.predicted, columns), predictions.weights),
         "log_loss": lambda weights: mean(weights, losses),
         "calibration_error": _calibration_error(predictions),
     }

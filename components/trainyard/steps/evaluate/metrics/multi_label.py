@@ -46,7 +46,7 @@ def statistics(predictions: SplitPredictions) -> dict[str, Statistic]:
     losses = predictions.losses
     by_name: dict[str, Statistic] = {
         "f1": lambda weights: mean(weights, scores),
-        "macro_f1": macro_f1(labels, predicted),
+        "macro_f1": macro_f1(labels, predicted, predictions.weights),
         "exact_match": lambda weights: mean(weights, exact),
         "log_loss": lambda weights: mean(weights, losses),
     }

@@ -19,15 +19,26 @@ def mean(weights: Floats, values: Floats) -> Floats:
     return result
 
 
-def macro_f1(is_actual: Floats, is_predicted: Floats) -> Statistic:
-    """Return the mean F1 of the classes that have examples; 1 where an example has, or got, a class: (n, classes)."""
+def macro_f1(is_actual: Floats, is_predicted: Floats, weights: Floats | None) -> Statistic:
+    """Return the mean F1 of the classes that have examples; 1 where an example has, or got, a class: (n, classes).
+
+    weights: (n,), how much each example counts. A class that a resample lacks keeps its F1 of all examples: left out,
+    a rare class that is never found would lift the mean of such resamples to that of the others.
+    """
     is_both = is_actual * is_predicted
 
-    def statistic(weights: Floats) -> Floats:
+    def of_classes(weights: Floats) -> tuple[Floats, NDArray[np.bool_]]:
         actual, predicted, both = weights @ is_actual, weights @ is_predicted, weights @ is_both
-        f1 = 2 * both / np.where(actual + predicted > 0, actual + predicted, 1)
-        with np.errstate(invalid="ignore"):  # of a resample without any class
-            result: Floats = (f1 * (actual > 0)).sum(axis=1) / (actual > 0).sum(axis=1)
+        return 2 * both / np.where(actual + predicted > 0, actual + predicted, 1), actual > 0
+
+    own = np.ones((1, len(is_actual))) if weights is None else weights[None].astype(np.float64)
+    of_all, (has_examples,) = of_classes(own)
+
+    def statistic(weights: Floats) -> Floats:
+        if not has_examples.any():
+            return np.full(len(weights), np.nan)
+        f1, is_there = of_classes(weights)
+        result: Floats = np.where(is_there, f1, of_all)[:, has_examples].mean(axis=1)
         return result
 
     return statistic
