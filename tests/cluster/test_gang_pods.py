@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import plans
@@ -13,6 +16,7 @@ from launcher import gang
 from namespaces import Namespace, until
 
 from trainyard.steps.train.gang.pods.job import worker_job
+from trainyard_control.kubeflow.run_pods import findings
 
 pytestmark = pytest.mark.cluster
 
@@ -24,6 +28,28 @@ def launcher_pod(namespace: Namespace, name: str, **metadata: Any) -> None:
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, **metadata}, "spec": spec}
     namespace.kubectl("create", "-f", "-", stdin=json.dumps(pod))
     namespace.kubectl("wait", f"pod/{name}", "--for=jsonpath={.status.phase}=Running", "--timeout=60s")
+
+
+def worker_1(namespace: Namespace, gang: str) -> dict[str, Any]:
+    """Return the metadata of the pod of worker 1, which is the only one of its."""
+    (pod,) = [pod for pod in namespace.pods(gang) if f"{gang}-1" in pod["metadata"]["name"]]
+    return dict(pod["metadata"])
+
+
+def replaced(namespace: Namespace, gang: str, victim: str) -> bool:
+    """Whether another pod than the `victim` runs worker 1."""
+    running = [pod["metadata"]["name"] for pod in namespace.pods(gang) if pod["status"]["phase"] == "Running"]
+    return victim not in running and any(f"{gang}-1" in pod for pod in running)
+
+
+def processes(uid: str) -> list[int]:
+    """Return the processes of the pod with the `uid`, as this machine numbers them; none if its node is another."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cgroup"):
+        with suppress(OSError):
+            if uid in path.read_text().replace("_", "-"):
+                found.append(int(path.parent.name))
+    return found
 
 
 def test_cancel_lets_the_workers_save_and_leaves_nothing(namespace: Namespace) -> None:
@@ -158,15 +184,32 @@ def test_a_preempted_worker_is_replaced_and_spends_no_failure(namespace: Namespa
     launcher = namespace.launch(plan)
     launcher.says('"progress", "done": 3,')
     name = gang(plan).name
-    victim = next(pod["metadata"]["name"] for pod in namespace.pods(name) if f"{name}-1" in pod["metadata"]["name"])
+    victim = worker_1(namespace, name)["name"]
     namespace.evict(victim)
-
-    def replaced() -> bool:
-        running = [pod["metadata"]["name"] for pod in namespace.pods(name) if pod["status"]["phase"] == "Running"]
-        return victim not in running and any(f"{name}-1" in pod_name for pod_name in running)
-
-    until(replaced)
+    until(lambda: replaced(namespace, name, victim))
     job = json.loads(namespace.kubectl("get", "job", name, "-o", "json"))
     assert not job["status"].get("failed"), job["status"]
+    launcher.process.send_signal(signal.SIGTERM)
+    assert launcher.code() == 143
+
+
+def test_a_pod_whose_processes_all_stand_still_is_killed_and_replaced(namespace: Namespace) -> None:
+    plan = plans.plan("still", plans.WORK, start_deadline_seconds=300)
+    launcher = namespace.launch(plan)
+    name = gang(plan).name
+
+    def started() -> bool:
+        return [pod["status"]["containerStatuses"][0]["started"] for pod in namespace.pods(name)] == [True, True]
+
+    launcher.says('"running": 2')
+    until(started)
+    victim = worker_1(namespace, name)
+    if not (own := processes(victim["uid"])):
+        pytest.skip("the nodes' processes are not on this machine")
+    for process in own:
+        os.kill(process, signal.SIGSTOP)
+    until(lambda: replaced(namespace, name, victim["name"]), 120)
+    told = findings(namespace.cluster, namespace.pods(name), namespace.get("jobs"))
+    assert any("stood still, and its node killed it. Its Job replaces it" in finding.sentence for finding in told), told
     launcher.process.send_signal(signal.SIGTERM)
     assert launcher.code() == 143

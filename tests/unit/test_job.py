@@ -13,7 +13,14 @@ from trainyard.errors import ExitCode
 from trainyard.kubernetes import labels
 from trainyard.spec.environment import Volume
 from trainyard.spec.hardware.pools import Pool
-from trainyard.steps.train.gang.pods.job import Gang, headless_service, owner_reference, worker_job
+from trainyard.steps.train.gang.pods.job import (
+    Gang,
+    headless_service,
+    network_policy,
+    owner_reference,
+    worker_job,
+)
+from trainyard.steps.train.peers import liveness
 
 RESOURCES = {"requests": {"cpu": "1", "memory": "2Gi"}, "limits": {"memory": "2Gi"}}
 
@@ -94,6 +101,19 @@ def test_every_worker_knows_all_addresses_and_its_own_index() -> None:
     assert variables(GANG)["TRAINYARD_WORKERS"] == f"{name}-0.{name}:2222,{name}-1.{name}:2222,{name}-2.{name}:2222"
     assert "TRAINYARD_WORKER_INDEX" in variables(GANG)
     assert pod(GANG)["subdomain"] == headless_service(GANG, "1")["metadata"]["name"]
+
+
+def test_the_node_asks_each_worker_for_an_answer_once_it_has_started_and_nobody_else_may() -> None:
+    slow = dataclasses.replace(GANG, pool=pool(start_deadline_seconds=605))
+    for gang in (slow, dataclasses.replace(slow, feeds="other")):
+        (container,) = pod(gang)["containers"]
+        start, live = container["startupProbe"], container["livenessProbe"]
+        assert start["periodSeconds"] * start["failureThreshold"] == 610  # no sooner than its deadline
+        assert live["periodSeconds"] * live["failureThreshold"] == 30
+        port = live["httpGet"]["port"]
+        assert start["httpGet"]["port"] == port == liveness.PORT
+        (rule,) = network_policy(gang, "1")["spec"]["ingress"]
+        assert not any(open_port["port"] <= port <= open_port["endPort"] for open_port in rule["ports"])
 
 
 def test_a_plan_cannot_talk_a_worker_out_of_its_place() -> None:

@@ -1,16 +1,25 @@
-"""Who takes whom for dead: the launcher's heartbeat, and the watchdog over a training's calls."""
+"""Who takes whom for dead: the launcher's heartbeat, the watchdog over a training's calls, and a pod's node."""
 
 from __future__ import annotations
 
+import os
+import signal
+import socket
+import subprocess
+import sys
 import threading
 import time
+import urllib.request
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from trainyard.heartbeat import Heartbeat
+from trainyard.steps.train.gang.pods import pod
+from trainyard.steps.train.input.service import worker
 from trainyard.steps.train.loop.watchdog import Watchdog
-from trainyard.steps.train.peers import launcher_heartbeat
+from trainyard.steps.train.peers import launcher_heartbeat, liveness
 from trainyard.steps.train.peers.launcher_heartbeat import LauncherMonitor
 from trainyard.storage import storage
 
@@ -108,3 +117,28 @@ def test_what_never_ends_outside_of_a_call_is_found_by_the_longer_limit() -> Non
     dog = Watchdog(0.05, 0.2, lambda seconds: ended.set())
     with dog.watching():
         assert ended.wait(5)
+
+
+def test_a_pod_answers_its_node_whoever_else_calls_and_not_while_it_stands_still() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    program = f"from trainyard.steps.train.peers import liveness; liveness.answer({port}); print(flush=True); input()"
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", program], **pipes) as process:  # type: ignore[call-overload]
+        assert process.stdout.readline()
+        idle = [socket.create_connection(("127.0.0.1", port)) for _ in range(20)]
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=5) as answer:
+            assert answer.status == 200
+        os.kill(process.pid, signal.SIGSTOP)
+        with pytest.raises(TimeoutError):
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=0.5)
+        process.kill()
+        for connection in idle:
+            connection.close()
+
+
+@pytest.mark.parametrize("program", [pod, worker])
+def test_a_pod_answers_before_it_does_anything_else(program: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(liveness, "answer", lambda: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        program.main()

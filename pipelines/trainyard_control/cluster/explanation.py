@@ -189,7 +189,11 @@ def _exited(finding: Finding, end: Exit, evidence: Evidence) -> Finding:
     code = known_code(number, ExitCode.BUG)
     if not message and number in (128 + 9, 128 + 15):
         next_step = evidence.again or advice(ExitCode.TRANSIENT)
-        sentence = f"was killed (exit code {number}), perhaps by its node. {next_step}"
+        still = any(str(event.get("message", "")).startswith("Liveness probe failed") for event in evidence.events)
+        how = (
+            "stood still, and its node killed it" if still else f"was killed (exit code {number}), perhaps by its node"
+        )
+        sentence = f"{how}. {next_step}"
         return replace(finding, cause="killed", sentence=sentence, code=ExitCode.TRANSIENT)
     cause = code.name.lower().replace("_", "-")
     text = one_line(message) or _last_line(log or end.message) or "it said nothing"

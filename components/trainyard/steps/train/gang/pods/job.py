@@ -20,11 +20,12 @@ from trainyard.kubernetes.pod_spec import pod_spec, variables
 from trainyard.spec.environment import SecretKey, Volume
 from trainyard.spec.hardware.catalog import Platform
 from trainyard.spec.hardware.pools import Pool, placement
-from trainyard.steps.train.peers import settings
+from trainyard.steps.train.peers import liveness, settings
 
 PORT = 2222  # a worker's barrier; TensorFlow's gRPC listens on the next one
 _SLICE_PORT = 8471  # the runtimes of a TPU slice's hosts
 BACKOFF_LIMIT = 3  # chosen, for each worker: what ends one gang-wide ends a pod of every worker at once
+_PROBE_SECONDS, _SILENT_PROBES = 10, 3  # chosen: longer than the gang waits for a sign of life; a busy pod answers
 KEEP_SECONDS = 3600  # chosen: how long a finished Job waits for a launcher that was itself restarted
 
 # Faults that stay whatever is tried again. A code in neither tuple, such as that of a crash, counts like COUNTED.
@@ -215,12 +216,25 @@ def _container(gang: Gang, base: Manifest) -> Manifest:
         "command": list(gang.command),
         "env": _environment(gang),
         "ports": [{"name": "barrier", "containerPort": PORT}, {"name": "grpc", "containerPort": PORT + 1}],
+        **_probes(gang),
         "resources": base["resources"],
         "volumeMounts": base["volumeMounts"],
         # The launcher reads the reason of a failure from the pod, even when the log is gone.
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "securityContext": base["securityContext"],
     }
+
+
+def _probes(gang: Gang) -> Manifest:
+    """How the kubelet finds a pod whose processes all stand still; until it has answered once, it may still start."""
+
+    def probe(failures: int) -> Manifest:
+        request = {"path": "/", "port": liveness.PORT}
+        seconds = {"periodSeconds": _PROBE_SECONDS, "timeoutSeconds": _PROBE_SECONDS}
+        return {"httpGet": request, **seconds, "failureThreshold": failures}
+
+    starts = -(-gang.pool.start_deadline_seconds // _PROBE_SECONDS)
+    return {"startupProbe": probe(starts), "livenessProbe": probe(_SILENT_PROBES)}
 
 
 def _environment(gang: Gang) -> list[Manifest]:

@@ -16,11 +16,12 @@ from trainyard.spec import documents
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.train.expected_devices import check_devices
 from trainyard.steps.train.gang import supervisor
-from trainyard.steps.train.peers import settings
+from trainyard.steps.train.peers import liveness, settings
 
 
 def main() -> None:
     """Run this pod's worker; ends with the gang's exit code."""
+    liveness.answer()
     parser = argparse.ArgumentParser(prog="python -m trainyard.steps.train.gang.pods.pod", description=__doc__)
     for name in ("code", "examples", "checkpoints", "start", "output"):
         parser.add_argument(f"--{name}", required=name not in ("code", "start"), default="")

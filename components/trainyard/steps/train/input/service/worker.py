@@ -17,7 +17,7 @@ from collections.abc import Callable
 from trainyard import events
 from trainyard.child_process import describe_exit, end_with_parent, start_program
 from trainyard.errors import ExitCode, TransientError, failure_fields
-from trainyard.steps.train.peers import settings
+from trainyard.steps.train.peers import liveness, settings
 from trainyard.steps.train.peers.messages import SILENCE_SECONDS
 
 _LOOK_SECONDS = 0.2  # chosen: how often a pod calls `poll`
@@ -73,6 +73,7 @@ class InputProcess:
 
 def main() -> None:
     """Prepare batches until the training has ended; ends the process with the table's exit code."""
+    liveness.answer()
     parser = argparse.ArgumentParser(prog="python -m trainyard.steps.train.input.service.worker", description=__doc__)
     for name in ("examples", "output"):
         parser.add_argument(f"--{name}", required=True)
