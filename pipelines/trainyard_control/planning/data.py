@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -124,15 +125,21 @@ def _pictures(recipe: Recipe, path: Path) -> tuple[int, int, str] | None:
     for root, file in files:
         place = file.relative_to(root).as_posix() if file != root else ""
         if file.suffix.lower() in pictures.ENDINGS:
-            total, classes = total + 1, {*classes, place.rpartition("/")[0]}
+            total += 1
+            classes |= _class_folders([place])
         elif tar.is_archive(file.name):
             look = tar.look(str(file), file.stat().st_size, max(1, _HEADERS // archives))
             folder = f"{tar.as_folder(place)}/" if place else ""
             total += look.count
-            classes |= {(folder + member.name).partition("/")[0] for member in look.members if not member.reason}
+            classes |= _class_folders(folder + member.name for member in look.members if not member.reason)
             if origin != "estimated from archives":
                 origin = "members of archives counted" if look.is_whole else "estimated from archives"
     return (total, len(classes), origin) if total else None
+
+
+def _class_folders(names: Iterable[str]) -> set[str]:
+    """Return the first folders that pictures of these names lie in."""
+    return {folder for folder, slash, _ in (name.partition("/") for name in names) if slash}
 
 
 def _parquet_rows(path: str) -> int:
