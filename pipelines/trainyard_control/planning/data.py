@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ from trainyard.contract.training.passes import MEMORY_BYTES
 from trainyard.errors import ConfigurationError, TrainyardError
 from trainyard.spec.recipe import Recipe
 from trainyard.spec.tables.columns import Date, Numeric, Text
+from trainyard.spec.tables.files import is_part
 from trainyard.storage import tar
 from trainyard.storage.listing import list_files
 from trainyard_control.planning import records
@@ -99,9 +99,7 @@ def _counted(recipe: Recipe, examples: int | None) -> tuple[int, int, str]:
         return counted
     if recipe.data.format == "csv" and "://" not in path:
         listed = list_files(path)
-        ends = (".csv", ".csv.gz")
-        own = [file.name for file in listed.files if "/" not in file.name or not listed.is_folder]
-        names = [name for name in own if not listed.is_folder or name.endswith(ends)]
+        names = [file.name for file in listed.files if not listed.is_folder or is_part(file.name, "csv")]
         if names and not any(name.endswith(".gz") for name in names):
             return sum(_lines(f"{listed.root}/{name}") - 1 for name in names), 2, "lines counted"
     if recipe.data.format == "parquet" and "://" not in path and (rows := _parquet_rows(path)):
@@ -145,9 +143,10 @@ def _class_folders(names: Iterable[str]) -> set[str]:
 def _parquet_rows(path: str) -> int:
     from pyarrow import ArrowInvalid, parquet  # not where pyarrow is not installed, and the count is asked for
 
-    names = Path(path).rglob("*.parquet") if Path(path).is_dir() else glob.glob(path, recursive=True)  # noqa: PTH207
+    listed = list_files(path)
+    names = [file.name for file in listed.files if not listed.is_folder or is_part(file.name, "parquet")]
     try:
-        return sum(parquet.read_metadata(str(name)).num_rows for name in names)
+        return sum(parquet.read_metadata(f"{listed.root}/{name}").num_rows for name in names)
     except (OSError, ArrowInvalid):
         return 0  # the step that reads it says why
 
