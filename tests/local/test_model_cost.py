@@ -56,6 +56,26 @@ def test_a_perceptron_costs_what_its_matrices_say() -> None:
     assert model_cost.flops_per_example / TRAINING_PASSES == pytest.approx(2 * (4 * 8 + 8 * 2), abs=40)
 
 
+@pytest.mark.parametrize(
+    ("layer", "shape", "products"),
+    [
+        (keras.layers.SeparableConv2D(64, 3, padding="same"), (32, 32, 16), 1024 * (9 * 16 + 16 * 64)),
+        (keras.layers.SeparableConv1D(4, 3, depth_multiplier=2, padding="same"), (20, 8), 20 * (3 * 16 + 16 * 4)),
+        (keras.layers.Conv2D(64, 3, groups=4, padding="same"), (32, 32, 16), 1024 * 9 * 4 * 64),
+        (keras.layers.Conv2DTranspose(8, 3, strides=2, padding="same"), (32, 32, 16), 1024 * 9 * 16 * 8),
+        (keras.layers.LSTM(16), (20, 8), 20 * (8 + 16) * 4 * 16),
+        (keras.layers.GRU(16, return_sequences=True), (20, 8), 20 * (8 + 16) * 3 * 16),
+        (keras.layers.Bidirectional(keras.layers.LSTM(16)), (20, 8), 2 * 20 * (8 + 16) * 4 * 16),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, keras.layers.Layer) else "",
+)
+def test_a_layer_of_a_model_of_ones_own_costs_its_products(
+    layer: keras.layers.Layer, shape: tuple[int, ...], products: int
+) -> None:
+    inputs = keras.Input(shape)
+    assert cost(keras.Model(inputs, layer(inputs))).flops_per_example == TRAINING_PASSES * 2 * products
+
+
 def test_attention_costs_its_projections_and_its_two_products() -> None:
     query, value = keras.Input((5, 8)), keras.Input((3, 6))
     attended = keras.layers.MultiHeadAttention(2, 4, value_dim=7)(query, value)

@@ -6,10 +6,13 @@ import base64
 import gzip
 import io
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from PIL import Image
+from pyarrow import csv, parquet
 
 from trainyard.errors import TrainyardError
 from trainyard.quality import hashes
@@ -20,6 +23,8 @@ from trainyard.quality.pictures.look import look_of, near
 from trainyard.quality.tables import table
 from trainyard.quality.tables.bins import counted, merged
 from trainyard.spec.recipe import Recipe
+from trainyard.steps.preprocess.readers.files import find_files
+from trainyard_control.planning import data
 
 TABLE = """\
 id,age,city,joined,kept,label
@@ -285,3 +290,30 @@ def test_every_class_of_the_label_is_known_and_not_the_frequent_ones_alone(tmp_p
     (tmp_path / "a.csv").write_text("\n".join(["x,label", *rows]) + "\n")
     profile = inspect(str(tmp_path / "a.csv"), "label")
     assert len(profile.classes) == 30 and profile.classes["class 00"] == 40 and profile.classes["class 29"] == 10
+
+
+@pytest.mark.parametrize(
+    ("format", "read", "left"),
+    [
+        ("csv", ["B.CSV", "a.csv"], ["old/a.csv", "notes.txt"]),
+        ("parquet", ["a.parquet", "day=1/b.pq"], ["_delta_log/9.checkpoint.parquet", "day=1/old/c.parquet"]),
+    ],
+)
+def test_a_profile_counts_the_rows_that_preprocess_reads(
+    format: Literal["csv", "parquet"], read: list[str], left: list[str], tmp_path: Path
+) -> None:
+    for rows, name in enumerate([*read, *left], 3):
+        (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
+        table = pa.table({"age": [float(row) for row in range(rows)], "label": [f"{row % 2}" for row in range(rows)]})
+        (csv.write_csv if format == "csv" else parquet.write_table)(table, str(tmp_path / name))
+    recipe = Recipe.model_validate(
+        {
+            "name": "visits",
+            "data": {"format": format, "path": str(tmp_path), "features": {"age": {"type": "numeric"}}},
+            "model": {"name": "mlp"},
+        }
+    )
+    files = find_files(recipe.data, str(tmp_path))
+    assert [files.name(path) for path in files.paths] == read
+    assert inspect(str(tmp_path)).rows == inspect_recipe(recipe).rows == 3 + 4
+    assert data.find(recipe, None, None).train == round(0.8 * (3 + 4))

@@ -5,10 +5,13 @@ from typing import Any
 import pytest
 from tests.unit.test_place import documents, placed
 
-from trainyard.contract.training.gang import GangSpec
+from trainyard.contract.training.gang import GangSpec, gang_spec, to_parameter
 from trainyard.errors import ConfigurationError
+from trainyard.kubernetes.pod_spec import pod_spec
 from trainyard.spec import environment as environments
 from trainyard.spec.documents import parse
+from trainyard.spec.hardware.catalog import Platform
+from trainyard.spec.hardware.pools import Pool
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.train.gang.pods.job import worker_job
 from trainyard.steps.train.gang.pods.pods import gang
@@ -89,6 +92,27 @@ def test_a_launcher_waits_as_long_as_a_queue_lets_it() -> None:
 def test_what_does_not_change_a_gang_does_not_change_the_pipelines_parameter() -> None:
     one, other = (place(documents(train_pipeline)[0], with_gang(price_per_hour=price)) for price in (1.0, 2.0))
     assert one == other
+
+
+@pytest.mark.parametrize("platform", ["gke", "eks", "karpenter", "aks"])
+def test_the_pods_of_a_gang_land_where_a_step_on_the_same_pool_does(platform: Platform) -> None:
+    """Nodes are told apart by their machine type there, and by the accelerator on GKE."""
+    pool = Pool.model_validate(
+        {
+            "kind": "gpu",
+            "accelerator": "nvidia-l4",
+            "count": 1,
+            "machine": "g6.8xlarge",
+            "resources": {"requests": {"cpu": "1", "memory": "4Gi"}, "limits": {"memory": "4Gi"}},
+        }
+    )
+    environment = with_gang(**dict(pool) | {"workers": 2, "node_selector": {"pool": "big"}}).model_copy(
+        update={"platform": platform, "images": {"gpu": "trainer:1"}}
+    )
+    plan = parse(to_parameter(gang_spec(environment)), GangSpec, name="gang")
+    expected = pod_spec(pool, platform)["nodeSelector"]
+    assert pod_spec(plan.pool, platform, worker=True)["nodeSelector"] == expected | {"pool": "big"}
+    assert (plan.pool.machine is None) == (platform == "gke")
 
 
 def test_a_launcher_never_waits_on_accelerators() -> None:

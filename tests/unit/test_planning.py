@@ -298,6 +298,10 @@ def test_the_files_of_a_folder_are_counted(tmp_path: Path) -> None:
     )
     summary = data.find(recipes.load(str(recipe)), None, None)
     assert (summary.train, summary.eval, summary.classes, summary.origin) == (8, 1, 2, "files counted")
+    (tmp_path / "images" / "cat" / "indoors").mkdir()
+    (tmp_path / "images" / "cat" / "indoors" / "7.png").touch()
+    (tmp_path / "images" / "of no class.png").touch()
+    assert data.find(recipes.load(str(recipe)), None, None).classes == 2
 
 
 @pytest.mark.parametrize(("path", "rows"), [("visits", 2000), ("visits/*.csv", 2000), ("visits/b.csv", 1000)])

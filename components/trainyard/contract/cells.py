@@ -13,8 +13,5 @@ DAY = r"([0-9]{4}-[0-9]{2}-[0-9]{2})([T ].*)?"
 TIME_OF_DAY = r"[T ]([01][0-9]|2[0-3])([:.].*)?"
 """What follows a day, with its hour."""
 
-CSV_ENDINGS = (".csv", ".csv.gz", ".tsv", ".tsv.gz")
-"""How the names of files end whose cells are texts."""
-
 UTF16 = (b"\xff\xfe", b"\xfe\xff")
 """What a file in UTF-16 begins with."""

@@ -9,15 +9,14 @@ from typing import IO, Literal
 
 from trainyard import uris
 from trainyard.contract import pictures
-from trainyard.contract.cells import CSV_ENDINGS
 from trainyard.errors import ConfigurationError, DataError
 from trainyard.spec.tables.columns import Quote
+from trainyard.spec.tables.files import ENDINGS, is_part
 from trainyard.storage import listing, tar
 from trainyard.storage.source_stream import open_file
 
 Kind = Literal["csv", "parquet", "image_folder"]
 
-_TABLES: dict[Kind, tuple[str, ...]] = {"csv": CSV_ENDINGS, "parquet": (".parquet", ".pq")}
 _SHOWN = 5
 _MOST_IN_BUCKET = 48  # headers of an archive, each a request; chosen: a second or two
 
@@ -85,7 +84,8 @@ def find_source(
     others = []
     for file in listed.files:
         is_of_split = not has_splits or pictures.split_of(tar.as_folder(file.name.partition("/")[0]))
-        of = (_kind(file.name) if is_of_split else None) or (kind if not listed.is_folder and kind == "csv" else None)
+        of = _kind(file.name, listed.is_folder) if is_of_split else None
+        of = of or (kind if not listed.is_folder and kind == "csv" else None)
         if of is None:
             others.append(file.name)
         else:
@@ -137,10 +137,10 @@ def require_libraries() -> None:
             raise ConfigurationError(f"{name} is not installed, which looks into data. Install trainyard[cpu].")
 
 
-def _kind(name: str) -> Kind | None:
+def _kind(name: str, is_in_folder: bool) -> Kind | None:
     lower = name.lower()
-    for kind, endings in _TABLES.items():
-        if lower.endswith(endings):
+    for kind, endings in ENDINGS.items():
+        if is_part(name, kind) if is_in_folder else lower.endswith(endings):
             return kind
     return "image_folder" if lower.endswith(pictures.ENDINGS) or tar.is_archive(name) else None
 
@@ -148,9 +148,9 @@ def _kind(name: str) -> Kind | None:
 def _none_of(kind: Kind | None, files: list[listing.SourceFile]) -> str:
     shown = ", ".join(file.name for file in files[:_SHOWN])
     expected = {
-        "csv": "no CSV file (*.csv, *.tsv, *.csv.gz …)",
+        "csv": "no CSV file (*.csv, *.tsv, *.csv.gz …) outside its folders",
         "image_folder": "no picture (*.jpg, *.png …) and no archive (*.tar)",
-        "parquet": "no Parquet file (*.parquet, *.pq)",
-        None: "neither CSV files (*.csv, *.tsv, *.csv.gz …) nor Parquet files (*.parquet) nor pictures (*.jpg …)",
+        "parquet": "no Parquet file (*.parquet, *.pq) outside its folders and in those like day=1",
+        None: "neither tables (*.csv, *.tsv, *.parquet …; not in its folders) nor pictures (*.jpg, *.png …)",
     }[kind]
     return f"{expected} among its {len(files)} files, such as {shown}. Name another source."

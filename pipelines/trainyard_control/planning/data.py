@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import glob
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from trainyard.contract import keys, pictures
 from trainyard.contract.artifacts.preprocess import Examples, Feature
-from trainyard.contract.cells import CSV_ENDINGS
 from trainyard.contract.training.passes import MEMORY_BYTES
 from trainyard.errors import ConfigurationError, TrainyardError
 from trainyard.spec.recipe import Recipe
 from trainyard.spec.tables.columns import Date, Numeric, Text
+from trainyard.spec.tables.files import is_part
 from trainyard.storage import tar
 from trainyard.storage.listing import list_files
 from trainyard_control.planning import records
@@ -99,8 +99,7 @@ def _counted(recipe: Recipe, examples: int | None) -> tuple[int, int, str]:
         return counted
     if recipe.data.format == "csv" and "://" not in path:
         listed = list_files(path)
-        own = [file.name for file in listed.files if "/" not in file.name or not listed.is_folder]
-        names = [name for name in own if not listed.is_folder or name.lower().endswith(CSV_ENDINGS)]
+        names = [file.name for file in listed.files if not listed.is_folder or is_part(file.name, "csv")]
         if names and not any(name.lower().endswith(".gz") for name in names):
             return sum(_lines(f"{listed.root}/{name}") - 1 for name in names), 2, "lines counted"
     if recipe.data.format == "parquet" and "://" not in path and (rows := _parquet_rows(path)):
@@ -124,23 +123,30 @@ def _pictures(recipe: Recipe, path: Path) -> tuple[int, int, str] | None:
     for root, file in files:
         place = file.relative_to(root).as_posix() if file != root else ""
         if file.suffix.lower() in pictures.ENDINGS:
-            total, classes = total + 1, {*classes, place.rpartition("/")[0]}
+            total += 1
+            classes |= _class_folders([place])
         elif tar.is_archive(file.name):
             look = tar.look(str(file), file.stat().st_size, max(1, _HEADERS // archives))
             folder = f"{tar.as_folder(place)}/" if place else ""
             total += look.count
-            classes |= {(folder + member.name).partition("/")[0] for member in look.members if not member.reason}
+            classes |= _class_folders(folder + member.name for member in look.members if not member.reason)
             if origin != "estimated from archives":
                 origin = "members of archives counted" if look.is_whole else "estimated from archives"
     return (total, len(classes), origin) if total else None
 
 
+def _class_folders(names: Iterable[str]) -> set[str]:
+    """Return the first folders that pictures of these names lie in."""
+    return {folder for folder, slash, _ in (name.partition("/") for name in names) if slash}
+
+
 def _parquet_rows(path: str) -> int:
     from pyarrow import ArrowInvalid, parquet  # not where pyarrow is not installed, and the count is asked for
 
-    names = Path(path).rglob("*.parquet") if Path(path).is_dir() else glob.glob(path, recursive=True)  # noqa: PTH207
+    listed = list_files(path)
+    names = [file.name for file in listed.files if not listed.is_folder or is_part(file.name, "parquet")]
     try:
-        return sum(parquet.read_metadata(str(name)).num_rows for name in names)
+        return sum(parquet.read_metadata(f"{listed.root}/{name}").num_rows for name in names)
     except (OSError, ArrowInvalid):
         return 0  # the step that reads it says why
 

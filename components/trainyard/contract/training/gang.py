@@ -15,7 +15,7 @@ from trainyard.graph import STEPS
 from trainyard.spec.documents import Strict
 from trainyard.spec.environment import DEFAULT, TRAIN, Environment, SecretKey, Volume
 from trainyard.spec.hardware.catalog import Platform
-from trainyard.spec.hardware.pools import Pool
+from trainyard.spec.hardware.pools import Pool, placement
 from trainyard.spec.recipe import Recipe
 
 STEP = TRAIN
@@ -68,7 +68,7 @@ def gang_spec(environment: Environment) -> GangSpec | None:
     return GangSpec(
         image=environment.images[pool.variant],
         workers=pool.workers,
-        pool=_bare(pool),
+        pool=_bare(pool, environment.platform),
         platform=environment.platform,
         service_account=environment.service_accounts.worker,
         timeout_seconds=environment.timeout_of(STEP) or STEPS[STEP].timeout_seconds,
@@ -84,12 +84,19 @@ def _input_pods(environment: Environment) -> InputPods | None:
     if workers is None:
         return None
     pool = environment.pools[workers.pool]
-    return InputPods(image=environment.images[pool.variant], count=workers.count, pool=_bare(pool))
+    return InputPods(
+        image=environment.images[pool.variant], count=workers.count, pool=_bare(pool, environment.platform)
+    )
 
 
-def _bare(pool: Pool) -> Pool:
-    """What does not change the gang must not change the parameter: KFP would train again."""
-    return pool.model_copy(update={"nodes": None, "machine": None, "price_per_hour": None})
+def _bare(pool: Pool, platform: Platform) -> Pool:
+    """What does not change the gang must not change the parameter: KFP would train again.
+
+    The machine does on platforms that label their nodes by it.
+    """
+    bare = pool.model_copy(update={"nodes": None, "price_per_hour": None})
+    without = bare.model_copy(update={"machine": None})
+    return without if placement(without, platform) == placement(bare, platform) else bare
 
 
 def check_input_workers(recipe: Recipe, count: int) -> None:

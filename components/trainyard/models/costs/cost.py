@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import keras
 
@@ -23,6 +24,9 @@ _LINEAR = (
     _layers.GlobalAveragePooling1D, _layers.GlobalAveragePooling2D, _layers.Rescaling, _layers.Normalization,
     _layers.Dropout, _layers.Embedding,
 )  # fmt: skip
+_NO_KERNELS = ("embeddings", "bias")
+_SEPARABLE = (_layers.SeparableConv1D, _layers.SeparableConv2D)
+_TRANSPOSED = (_layers.Conv1DTranspose, _layers.Conv2DTranspose, _layers.Conv3DTranspose)
 
 
 @dataclass(frozen=True)
@@ -43,7 +47,7 @@ def cost(model: keras.Model) -> Cost:
     """Return what `model` costs, from the shapes of its layers.
 
     A layer with kernels (weights of two dimensions or more) takes a multiplication and an addition a weight and output
-    position; any other takes one operation an output number. That counts convolutions, dense layers and
+    position; any other takes one operation an output number. That counts convolutions, dense and recurrent layers and
     MultiHeadAttention exactly, and other products without weights not at all.
     """
     flops, activations = 0.0, 0
@@ -55,7 +59,7 @@ def cost(model: keras.Model) -> Cost:
             continue
         outputs = sum(math.prod(shape[1:]) for shape in _output_shapes(layer))
         activations += outputs
-        kernels = [] if isinstance(layer, keras.layers.Embedding) else [w for w in layer.weights if len(w.shape) >= 2]
+        kernels = [weights for weights in layer.weights if len(weights.shape) >= 2 and weights.name not in _NO_KERNELS]
         flops += sum(2 * math.prod(kernel.shape) * _positions(layer, kernel, outputs) for kernel in kernels) or outputs
     return Cost(model.count_params(), TRAINING_PASSES * flops, activations, _kept(model))
 
@@ -126,8 +130,13 @@ def _output_shapes(layer: keras.Layer) -> list[tuple[int, ...]]:
     return [tuple(size or 1 for size in output.shape) for output in keras.tree.flatten(layer.output)]
 
 
-def _positions(layer: keras.Layer, kernel: object, outputs: int) -> float:
+def _positions(layer: Any, kernel: keras.Variable, outputs: int) -> float:
     """Return how often the kernel is applied to one example."""
+    if isinstance(layer, keras.layers.RNN | keras.layers.Bidirectional):
+        return float(keras.tree.flatten(layer.input)[0].shape[1] or 1)  # steps of the sequence
+    if isinstance(layer, _TRANSPOSED):  # to each position that comes in, and its last dimension is the channels there
+        return math.prod(size or 1 for size in layer.input.shape[1:]) / kernel.shape[-1]
+    if isinstance(layer, _SEPARABLE):  # both kernels
+        return outputs / layer.filters
     depthwise = isinstance(layer, keras.layers.DepthwiseConv1D | keras.layers.DepthwiseConv2D)
-    channels = math.prod(kernel.shape[-2:]) if depthwise else kernel.shape[-1]  # type: ignore[attr-defined]
-    return outputs / channels
+    return outputs / (math.prod(kernel.shape[-2:]) if depthwise else kernel.shape[-1])

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import IO, Literal
 
 from trainyard import uris
-from trainyard.contract.cells import CSV_ENDINGS
 from trainyard.contract.pictures import ENDINGS
 from trainyard.errors import DataError
+from trainyard.spec.tables import files as tables
 from trainyard.storage import listing, tfrecord
 from trainyard.storage.listing import SourceFile
 from trainyard.storage.source_stream import open_file
@@ -17,8 +17,7 @@ from trainyard.storage.source_stream import open_file
 Kind = Literal["pictures", "csv", "parquet", "tfrecord"]
 
 _ENDINGS: dict[Kind, tuple[str, ...]] = {
-    "csv": CSV_ENDINGS,
-    "parquet": (".parquet", ".pq"),
+    **tables.ENDINGS,
     "tfrecord": (".tfrecord", ".tfrecord.gz", ".tfrecords", ".tfrecords.gz"),
     "pictures": ENDINGS,
 }

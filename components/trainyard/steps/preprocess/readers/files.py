@@ -10,9 +10,9 @@ from typing import IO, Literal
 
 from trainyard.contract import window
 from trainyard.contract.artifacts.preprocess import Quarantined, Window
-from trainyard.contract.cells import CSV_ENDINGS
 from trainyard.errors import DataError, listed
 from trainyard.spec.recipe import Data
+from trainyard.spec.tables.files import ENDINGS, is_part
 from trainyard.steps.preprocess.readers.records import BadRecord
 from trainyard.storage import listing
 from trainyard.storage.buckets import bucket_source
@@ -24,10 +24,9 @@ from trainyard.uris import is_bucket
 PIECE_BYTES = 64 << 20
 """About that many of a large table are read apart; chosen: half of what a helper of preprocess is started for."""
 
-_PATTERNS = {
+_PATTERNS: dict[str, tuple[str, ...]] = {
     "image_folder": ("*",),
-    "csv": tuple(f"*{ending}" for ending in CSV_ENDINGS),
-    "parquet": ("*.parquet", "*.pq"),
+    **{name: tuple(f"*{ending}" for ending in endings) for name, endings in ENDINGS.items()},
     "tfrecord": ("*.tfrecord*",),
     "tfds": ("*.tfrecord*",),
 }
@@ -185,12 +184,9 @@ def _listed(data: Data, path: str) -> Files:
 
 
 def _is_wanted(name: str, data: Data) -> bool:
-    if data.format == "image_folder":
-        return True
-    folders, _, file = name.rpartition("/")
-    return _is_like(file, _PATTERNS[data.format]) and (
-        not folders or (data.format == "parquet" and all("=" in folder for folder in folders.split("/")))
-    )
+    if data.format == "csv" or data.format == "parquet":
+        return is_part(name, data.format)
+    return data.format == "image_folder" or ("/" not in name and _is_like(name, _PATTERNS[data.format]))
 
 
 def _describes(name: str, data: Data) -> bool:
