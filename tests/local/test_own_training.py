@@ -72,6 +72,13 @@ child = subprocess.Popen(["sleep", "600"])
 print("child", child.pid, flush=True)
 time.sleep(600)
 """
+WRITES = """
+import json, os, pathlib, time
+(pathlib.Path(os.environ["TRAINYARD_OUTPUT"]) / "half").write_bytes(bytes(1 << 20))
+print(json.dumps({"event": "progress", "done": 1 + int(os.environ["TRAINYARD_RESTARTS"]), "total": 9}), flush=True)
+print("wrote by", os.getpid(), flush=True)
+time.sleep(600)
+"""
 AGAIN = "import sys; print('no room yet'); sys.exit(75)"
 NO_MODEL = """
 import os
@@ -156,6 +163,23 @@ def test_nothing_of_a_silent_program_outlives_its_supervisor_or_its_step(tmp_pat
     children(6)
     gang.process.send_signal(signal.SIGTERM)
     gang.finish(code=143)
+
+
+def test_starts_of_a_pod_leave_no_files_of_those_before_them(tmp_path: Path, examples: str) -> None:
+    """A pod's disk is as small as its limit, and it may be started again many times in place."""
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    (tmp_path / "my_train.py").write_text(WRITES)
+    (tmp_path / "recipe.yaml").write_text(RECIPE.format(workers=1, arguments=""))
+    pod = gang_processes.supervisor(tmp_path, examples, 0, [gang_processes.free_port()], TMPDIR=str(temporary))
+    for starts in (1, 2, 3):
+        pod.wait_for(lambda starts=starts: pod.log.count("wrote by") == starts)  # type: ignore[misc]
+        assert len([*temporary.rglob("half")]) == 1
+        gang_processes.kill(int(re.findall(r"wrote by (\d+)", pod.log)[-1]))
+    pod.wait_for(lambda: pod.log.count("wrote by") == 4)
+    pod.process.send_signal(signal.SIGTERM)
+    pod.finish(code=143)
+    assert not [*temporary.rglob("half")]
 
 
 def test_a_program_told_to_stop_saves_and_the_next_start_finds_it(tmp_path: Path, examples: str) -> None:

@@ -11,7 +11,7 @@ import kfp_server_api
 import pytest
 
 from trainyard import events
-from trainyard.errors import ExitCode
+from trainyard.errors import ExitCode, TransientError
 from trainyard.kubernetes.client import Cluster
 from trainyard.spec import environment as environments
 from trainyard_control.cluster import argo
@@ -197,6 +197,37 @@ def test_a_pod_on_a_node_that_is_silent_or_gone_says_so() -> None:
     gone = explain(Evidence(pod(), nodes=[node("gpu-1")]))
     assert "was on gpu-0, and that node is gone" in gone.sentence
     assert {silent.cause, gone.cause} == {"node-lost"}
+
+
+def test_nothing_takes_the_place_of_a_pod_that_is_deleted_before_its_silent_node_is() -> None:
+    target = {"type": "DisruptionTarget", "status": "True", "reason": "DeletionByTaintManager"}
+    deleted = pod(conditions=[target])
+    deleted["metadata"]["deletionTimestamp"] = "2026-01-01T00:10:00Z"
+    held = explain(Evidence(deleted, nodes=[node("gpu-0", ready="Unknown")]))
+    assert (held.state, held.cause) == ("running", "node-lost")
+    assert held.sentence == (
+        "is on gpu-0, which does not answer since 2026-01-01T00:05:00Z. Nothing takes its place before gpu-0 answers "
+        "again or is deleted: kubectl delete node gpu-0"
+    )
+    assert "got a taint that it does not tolerate" in explain(Evidence(deleted, nodes=[node("gpu-0")])).sentence
+
+
+@pytest.mark.parametrize("ready", ["True", "Unknown"])
+def test_a_log_that_its_node_does_not_give_keeps_nobody_from_the_rest(ready: str) -> None:
+    class LostNode(Silent):
+        asked = 0
+
+        def get(self, path: str, metadata_only: bool = False) -> dict[str, Any] | None:
+            return {"items": [node("gpu-0", ready)]} if path == "/api/v1/nodes" else None
+
+        def log(self, *_: Any) -> str:
+            self.asked += 1
+            raise TransientError("kubernetes: GET log: 500 (dial tcp 10.0.0.1:10250: connection refused).")
+
+    cluster = LostNode()
+    (found,) = map(explain, evidence(cluster, [pod(containerStatuses=[{"name": "main", "state": {"running": {}}}])]))
+    assert found.sentence.startswith("is running on" if ready == "True" else "is on gpu-0, which does not answer")
+    assert cluster.asked == (ready == "True")
 
 
 def test_a_pod_that_wrote_more_than_its_disk_share_is_not_worth_another_try() -> None:

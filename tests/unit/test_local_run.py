@@ -20,6 +20,10 @@ from trainyard_control.cli.verbs.run import run as run_command
 from trainyard_control.local import retention
 from trainyard_control.local.local_explanation import explain_folder
 from trainyard_control.local.local_run import LocalRun
+from trainyard_control.search import learning_curve, sweep
+from trainyard_control.search.space import parse
+from trainyard_control.search.speed import measuring
+from trainyard_control.search.study import Sweep
 
 REFUSED = Evaluation(
     split="test",
@@ -139,6 +143,49 @@ def test_a_champion_that_was_moved_is_the_same_champion(tmp_path: Path) -> None:
     push(tmp_path / "here", "a")
     push(tmp_path / "there", "a")
     assert judged(tmp_path, tmp_path / "here") == judged(tmp_path, tmp_path / "there")
+
+
+def test_no_output_is_pruned_while_a_run_goes_on_that_began_since_the_plan(tmp_path: Path) -> None:
+    root, local_environment = str(tmp_path), environment.load("local").model_copy(update={"storage": str(tmp_path)})
+
+    class Reused(Quiet):
+        reasons: list[str] = []
+
+        def step_started(self, step: str) -> None:
+            if step == "evaluate":
+                self.reasons += [retention.remove(root, removal) for removal in plan.removals]
+
+    def run(listener: Quiet, *changes: str) -> None:
+        Run(recipes.load("digits", list(changes)), local_environment, "run", None, listener).execute()
+
+    run(Quiet())
+    storage.write_text(f"{root}/digits/runs/run/run.json", json.dumps({"folders": {}}))
+    plan = retention.plan(root, keep=1)
+    assert {removal.name.partition("/")[0] for removal in plan.removals} == {"preprocess", "train", "evaluate"}
+    run(Reused(), "evaluate.gates=[{metric: accuracy, min: 0.5}]")
+    assert len(Reused.reasons) == 3 and all("a run or a search of digits goes on" in why for why in Reused.reasons)
+    assert [retention.remove(root, removal) for removal in plan.removals] == ["", "", ""]
+
+
+@pytest.mark.parametrize("search", ["sweep", "learning curve", "benchmark"])
+def test_no_output_is_pruned_while_a_search_goes_on(
+    search: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    local_environment = environment.load("local").model_copy(update={"storage": str(tmp_path)})
+    output = retention.Removal("output", "digits", "preprocess/aaaa", 1)
+
+    def preprocess(_: LocalRun) -> str:
+        raise LookupError(retention.remove(str(tmp_path), output))
+
+    monkeypatch.setattr(LocalRun, "preprocess", preprocess)
+    with pytest.raises(LookupError, match="a run or a search of digits goes on"):
+        if search == "sweep":
+            over = parse("digits", [], ["train.batch_size=32,64"])
+            sweep.run(Sweep("digits", [], over, local_environment), Quiet())
+        elif search == "learning curve":
+            list(learning_curve.measure("digits", [], [1.0], local_environment, Quiet()))
+        else:
+            measuring.measure("digits", [], local_environment, True, None, 1, Quiet())
 
 
 def test_a_storage_that_was_pruned_is_run_on(tmp_path: Path) -> None:

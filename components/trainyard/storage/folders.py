@@ -12,7 +12,7 @@ import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from trainyard.errors import DataError, InfrastructureError, TransientError
 from trainyard.storage import disk
@@ -164,12 +164,7 @@ def remove(uri: str) -> None:
 @contextmanager
 def lease(uri: str) -> Iterator[None]:
     """See `storage.lease`: the system frees it when the process dies."""
-    path = Path(uri)
-    lock = path.parent / f".{path.name}.lock"
-    with os_errors(path):
-        lock.parent.mkdir(parents=True, exist_ok=True)
-        stream = lock.open("a+")
-    with stream:
+    with _lock_file(Path(uri)) as stream:
         try:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -183,6 +178,15 @@ def lease(uri: str) -> Iterator[None]:
             stream.truncate(0)
             stream.write(f"process {os.getpid()}")
             stream.flush()
+        yield
+
+
+@contextmanager
+def reading(uri: str) -> Iterator[None]:
+    """See `storage.reading`."""
+    with _lock_file(Path(uri)) as stream:
+        with suppress(OSError):  # locks are unknown here
+            fcntl.flock(stream, fcntl.LOCK_SH)
         yield
 
 
@@ -200,6 +204,13 @@ def publish(staging: Path, final: Path, manifest: Manifest) -> None:
                 "Remove it or name another storage."
             ) from error
     _sync(final.parent)
+
+
+def _lock_file(path: Path) -> IO[str]:
+    """Return the file, open, by whose lock the lease of `path` is held."""
+    with os_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return (path.parent / f".{path.name}.lock").open("a+")
 
 
 def _write_manifest(staging: Path, producer: str, origin: dict[str, Any] | None) -> Manifest:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -193,6 +193,14 @@ def lease(uri: str) -> AbstractContextManager[None]:
     Raises `TransientError` if another process holds it: at once for a folder, within seconds for a bucket.
     """
     return _backend(uri).lease(uri)
+
+
+def reading(uri: str) -> AbstractContextManager[None]:
+    """Have the lease of the folder `uri` refused to all while the block runs; any number may read at a time.
+
+    Waits for who holds the lease. In a bucket it is refused to nobody.
+    """
+    return nullcontext() if is_bucket(uri) else folders.reading(uri)
 
 
 def _backend(uri: str) -> _Backend:

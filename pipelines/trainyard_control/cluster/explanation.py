@@ -117,10 +117,10 @@ def explain(evidence: Evidence) -> Finding:
         return replace(finding, state="failed", cause="cancelled", sentence="was ended with its run")
     if diagnosis.state == "done":
         return replace(finding, sentence="done")
-    if diagnosis.disrupted:
-        return _disrupted(finding, diagnosis)
     if not over and (lost := _node_lost(finding, evidence)) is not None:
         return replace(lost, state="running")
+    if diagnosis.disrupted:
+        return _disrupted(finding, diagnosis)
     if diagnosis.state == "failed":
         return _failed(finding, diagnosis, evidence)
     if diagnosis.state == "waiting":
@@ -246,8 +246,8 @@ def _node_lost(finding: Finding, evidence: Evidence) -> Finding | None:
         return None
     since = ready.get("lastTransitionTime", "?")
     sentence = (
-        f"is on {finding.node}, which does not answer since {since}. Kubernetes moves its pods after five minutes; "
-        f"to do it now: kubectl delete node {finding.node}"
+        f"is on {finding.node}, which does not answer since {since}. Nothing takes its place before {finding.node} "
+        f"answers again or is deleted: kubectl delete node {finding.node}"
     )
     return replace(finding, cause="node-lost", sentence=sentence)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trainyard.contract.training.gang import STEP as TRAIN
-from trainyard.errors import InfrastructureError
+from trainyard.errors import InfrastructureError, TransientError
 from trainyard.kubernetes import labels
 from trainyard.kubernetes.client import JOBS, Cluster, Manifest
 from trainyard.kubernetes.diagnosis import PodTask, conditions, main_container, name_of, owner_uids, task_of
@@ -69,6 +69,7 @@ def evidence(
     retried, cancelled = argo.retried(workflows), argo.cancelled_nodes(workflows)
     unscheduled = any(not pod["spec"].get("nodeName") for pod in pods)
     nodes = _allowed(cluster, "/api/v1/nodes")
+    silent_nodes = {name_of(node) for node in nodes or () if "Ready" not in conditions(node)}
     everything = _allowed(cluster, "/api/v1/pods") if unscheduled else None
     return [
         Evidence(
@@ -76,7 +77,7 @@ def evidence(
             events=_events(cluster, pod["metadata"]["uid"]),
             nodes=nodes,
             pods=everything,
-            log=_log(cluster, pod),
+            log=_log(cluster, pod, silent_nodes),
             expected=expected,
             run_ends=ends,
             stop_reason=stop_reasons.get(argo.node_of(pod), ""),
@@ -135,13 +136,21 @@ def _events(cluster: Cluster, uid: str) -> list[Manifest]:
     return sorted(events, key=lambda event: str(event.get("lastTimestamp") or event.get("eventTime") or ""))
 
 
-def _log(cluster: Cluster, pod: Manifest) -> str:
-    """Return the end of the log of a pod that trains, or whose step has ended badly, '' for any other."""
+def _log(cluster: Cluster, pod: Manifest, silent_nodes: set[str]) -> str:
+    """Return the end of the log of a pod that trains, or whose step has ended badly, '' for any other.
+
+    silent_nodes: those that do not answer, and so give nobody the log; what else is known of the pod must do then.
+    """
     states = [status.get("state", {}) for status in pod.get("status", {}).get("containerStatuses", [])]
     trains = task_of(pod).step == TRAIN and any("running" in state for state in states)
     if not trains and not any((state.get("terminated") or {}).get("exitCode") for state in states):
         return ""
-    return cluster.log(name_of(pod), main_container(pod), _LOG_LINES)
+    if pod["spec"].get("nodeName") in silent_nodes:
+        return ""
+    try:
+        return cluster.log(name_of(pod), main_container(pod), _LOG_LINES)
+    except TransientError:  # Kubernetes takes 40 s to notice that a node is silent
+        return ""
 
 
 def _allowed(cluster: Cluster, path: str) -> list[Manifest] | None:

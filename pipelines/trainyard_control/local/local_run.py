@@ -90,6 +90,10 @@ class LocalRun:
 
         Raises the error class of the step that failed, with its sentence.
         """
+        with storage.reading(storage.join(self.root, self.recipe.name)):
+            self._execute()
+
+    def _execute(self) -> None:
         check_input_workers(self.recipe, self.environment.input_count)
         summary.reserve(self.root, self.recipe, self.run_id)
         if self.recipe.train.image:

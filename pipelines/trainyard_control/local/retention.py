@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
@@ -72,7 +73,7 @@ def remove(root: str, removal: Removal) -> str:
         return ""
     checkpoints = storage.lease(keys.checkpoints(uri)) if removal.name.startswith("train/") else nullcontext()
     try:
-        with storage.lease(uri), checkpoints:
+        with _unread(root, removal.recipe), storage.lease(uri), checkpoints:
             if removal.kind == "output":
                 for ending in ("", *keys.COMPANIONS):
                     storage.remove(f"{uri}{ending}")
@@ -80,6 +81,21 @@ def remove(root: str, removal: Removal) -> str:
     except TransientError as error:
         return str(error)
     return ""
+
+
+@contextmanager
+def _unread(root: str, recipe: str) -> Iterator[None]:
+    """Raise `TransientError` if a run or a search of `recipe` reads its outputs; none begins to in the block.
+
+    A bucket does not know: there the plan alone keeps what runs read that may be going on.
+    """
+    with ExitStack() as stack:
+        if not storage.is_bucket(root):
+            try:
+                stack.enter_context(storage.lease(storage.join(root, recipe)))
+            except TransientError as error:
+                raise TransientError(f"a run or a search of {recipe} goes on, so its outputs stay") from error
+        yield
 
 
 @dataclass

@@ -93,12 +93,14 @@ def measure(
         for share in shares
         for epochs in [max(1, round(recipe.train.epochs / share))]
     ]
-    for share, variant in zip(shares, variants, strict=True):
-        folder = storage.join(environment.storage, recipe.name, "learning-curve", f"{share:g}")
-        run = LocalRun(variant, environment, "", None, listener, folder=folder)
-        examples = Examples.read(run.preprocess())
-        run.train(None)
-        yield _point(share, examples.splits["train"].examples, Evaluation.read(run.evaluate(None)))
+    outputs = storage.join(environment.storage, recipe.name)
+    with storage.reading(outputs):
+        for share, variant in zip(shares, variants, strict=True):
+            folder = storage.join(outputs, "learning-curve", f"{share:g}")
+            run = LocalRun(variant, environment, "", None, listener, folder=folder)
+            examples = Examples.read(run.preprocess())
+            run.train(None)
+            yield _point(share, examples.splits["train"].examples, Evaluation.read(run.evaluate(None)))
 
 
 def fit(points: list[CurvePoint], seed: int = 1) -> PowerLaw:

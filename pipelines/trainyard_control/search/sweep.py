@@ -60,7 +60,7 @@ def run(sweep: Sweep, listener: SweepListener) -> Result:
     """
     cores = lanes.shares(sweep.max_parallel)
     require_possible(sweep)
-    with storage.lease(sweep.folder):
+    with storage.lease(sweep.folder), storage.reading(storage.join(sweep.environment.storage, sweep.recipe.name)):
         study = Study(sweep)
         local = _Local(study, listener)
         in_lanes(study, cores, local.train, listener)

@@ -142,30 +142,32 @@ def measure(
     trainings: dict[str, list[Training]] = {}
     skipped = {} if recipe.data.is_image else {_INPUT: input_ceiling.NO_PICTURES}
     inputs: list[list[InputSpeed]] = []
-    for turn in range(rounds):
-        for number, setting in enumerate(measured):
-            if setting.name in skipped or _far_slower(trainings.get(setting.name), trainings.get(measured[0].name)):
-                continue
-            folder = storage.join(environment.storage, recipe.name, "certificate", str(number))
-            try:
-                variant = recipes.load(name, [*overrides, *starmap(override, setting.values.items())])
-                training, examples = _trained(variant, environment, setting, folder, listener)
-            except ConfigurationError as error:
-                if setting is measured[0]:
-                    raise
-                trainings.pop(setting.name, None)
-                skipped[setting.name] = str(error)
-                listener.setting_skipped(setting.name, str(error))
-                continue
-            trainings.setdefault(setting.name, []).append(training)
-            listener.training_ended(setting.name, turn + 1, rounds, epoch_rate(training))
-        if workers is None and _INPUT not in skipped:
-            before = time.monotonic()
-            try:
-                inputs.append(input_ceiling.measure(recipe, examples))
-            except (ConfigurationError, DataError, InfrastructureError) as error:
-                skipped[_INPUT], inputs = str(error), []
-            input_seconds += time.monotonic() - before
+    outputs = storage.join(environment.storage, recipe.name)
+    with storage.reading(outputs):
+        for turn in range(rounds):
+            for number, setting in enumerate(measured):
+                if setting.name in skipped or _far_slower(trainings.get(setting.name), trainings.get(measured[0].name)):
+                    continue
+                folder = storage.join(outputs, "certificate", str(number))
+                try:
+                    variant = recipes.load(name, [*overrides, *starmap(override, setting.values.items())])
+                    training, examples = _trained(variant, environment, setting, folder, listener)
+                except ConfigurationError as error:
+                    if setting is measured[0]:
+                        raise
+                    trainings.pop(setting.name, None)
+                    skipped[setting.name] = str(error)
+                    listener.setting_skipped(setting.name, str(error))
+                    continue
+                trainings.setdefault(setting.name, []).append(training)
+                listener.training_ended(setting.name, turn + 1, rounds, epoch_rate(training))
+            if workers is None and _INPUT not in skipped:
+                before = time.monotonic()
+                try:
+                    inputs.append(input_ceiling.measure(recipe, examples))
+                except (ConfigurationError, DataError, InfrastructureError) as error:
+                    skipped[_INPUT], inputs = str(error), []
+                input_seconds += time.monotonic() - before
     speeds = [
         over_rounds(setting, recipe.train.batch_size, trainings[setting.name], trainings[measured[0].name])
         for setting in measured

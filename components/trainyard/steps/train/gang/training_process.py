@@ -11,6 +11,7 @@ import sys
 import tempfile
 import threading
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 from trainyard import child_process, events, memory
@@ -19,6 +20,7 @@ from trainyard.errors import ExitCode, PeerLost, failure_fields, known_code
 from trainyard.heartbeat import Heartbeat
 from trainyard.steps.train.loop.watchdog import call_seconds
 from trainyard.steps.train.peers.messages import Message
+from trainyard.storage import cache
 
 _HEARTBEAT_SECONDS = 5.0  # chosen
 
@@ -28,7 +30,10 @@ class TrainingProcess:
 
     def __init__(self, worker: int, addresses: list[str], options: dict[str, str], past: str) -> None:
         """Start it, with the arguments of `train`."""
-        self.child = ChildProcess(train, (worker, addresses, options, past), "training")
+        # Removed at its end: it may be killed, and a pod's disk is small for what all of its starts would leave there.
+        self._files = ExitStack()
+        temporary = self._files.enter_context(cache.temporary_folder())
+        self.child = ChildProcess(train, (worker, addresses, options, past, temporary), "training")
         self.step = 0
         self.failure: Message = {}
         self.peak_mib = 0
@@ -78,6 +83,7 @@ class TrainingProcess:
         self.child.kill(grace_seconds)
         if self._program:
             self.child.kill_group()
+        self._files.close()
         self._reader.join(timeout=2)
 
     def _read(self) -> None:
@@ -107,8 +113,10 @@ class TrainingProcess:
             self.failure = {"error": str(event["error"]), "message": str(event["message"])}
 
 
-def train(worker: int, addresses: list[str], options: dict[str, str], past: str) -> None:
+def train(worker: int, addresses: list[str], options: dict[str, str], past: str, temporary: Path) -> None:
     """Train as `worker` of those whose TensorFlow is at `addresses`; ends the process. past: the restarts so far.
+
+    temporary: the folder for all temporary files.
 
     The chief leaves the committed output and exits with 0. The others exit with the table's code if they fail, and
     otherwise wait to be stopped: TensorFlow takes a worker that leaves early for a lost one.
@@ -118,6 +126,8 @@ def train(worker: int, addresses: list[str], options: dict[str, str], past: str)
     Heartbeat("alive", min(_HEARTBEAT_SECONDS, call_seconds() / 4), events.emit_alive).start()
     cluster = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": worker}}
     os.environ["TF_CONFIG"] = json.dumps(cluster)
+    os.environ[cache.CACHE] = str(temporary.parent)  # else it would be in `temporary`
+    os.environ["TMPDIR"] = tempfile.tempdir = str(temporary)
 
     from trainyard.runtime import step
     from trainyard.spec import recipe
