@@ -159,6 +159,21 @@ def test_every_file_answers_as_the_model_and_raw_rows_are_served(recipe: Recipe,
         assert json.loads((exported / "preprocessing.json").read_text())["label_separator"] == ";"
 
 
+def test_a_difference_counts_beside_outputs_a_million_times_as_large(recipe: Recipe, examples: str) -> None:
+    from trainyard.steps.export.parity import ExportedModel, Predictor, measure
+
+    folder = open_examples(examples)
+    outputs = folder.labels("eval").shape[1]
+
+    def predictor(last: float) -> Predictor:
+        row = np.array([1e6 if recipe.task == "regression" else 1.0, *[0.25] * (outputs - 2), last], np.float32)
+        return lambda features, _: np.tile(row, (len(features["a"]), 1))
+
+    candidate = ExportedModel("keras", Path(examples), predictor(0.251), lambda *_: lambda: None)
+    (figures,) = measure([candidate], predictor(0.25), predictor(0.25), folder)
+    assert figures.skew == pytest.approx(1e-3, rel=1e-3)
+
+
 def test_predictions_have_a_column_for_each_label(recipe: Recipe, version: str, tmp_path: Path) -> None:
     from trainyard.steps.predict.prediction import predict
     from trainyard.steps.predict.pushed_model import open_model

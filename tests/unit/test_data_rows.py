@@ -108,6 +108,8 @@ def test_the_same_number_written_otherwise_is_the_same_content():
     second = check_row({**GOOD, "n": "+1.50", "y": "no"}, "b", DATA, "classification")
     assert first.content == second.content
     assert first.content != check_row({**GOOD, "c": ""}, "c", DATA, "classification").content
+    zero, negative = (check_row({**GOOD, "n": text}, "d", DATA, "classification") for text in ("0", "-0.0"))
+    assert zero.content == negative.content
 
 
 @given(st.text(max_size=20))

@@ -44,8 +44,9 @@ class ExportedModel:
 class ParityFigures:
     """The figures of one exported file.
 
-    skew: largest difference to the trained model computed in float32, as a share of its largest output if that is
-    above 1 (probabilities never are); `export` compares with the trained model in the precision it was trained in.
+    skew: largest difference to the trained model computed in float32, as a share of its largest output, of several
+    targets each by its own, if that is above 1 (probabilities never are); `export` compares with the trained model in
+    the precision it was trained in.
     rise: by how much of the trained model's the main metric is larger; of several targets that with the largest rise.
     """
 
@@ -89,14 +90,14 @@ def measure(
 
 @dataclass
 class _Totals:
-    """Sums over the batches: the examples' scores by their weights, and the largest differences."""
+    """Sums over the batches: the examples' scores by their weights, and each output's largest differences."""
 
     examples: int = 0
     weight: float = 0.0
     score: Array = field(default_factory=lambda: np.zeros(()))
     difference: float = 0.0
-    difference_in_float32: float = 0.0
-    largest: float = 1.0
+    difference_in_float32: Array = field(default_factory=lambda: np.zeros(()))
+    largest: Array = field(default_factory=lambda: np.ones(()))
 
     def add(
         self,
@@ -116,8 +117,8 @@ class _Totals:
         self.weight += float(weights.sum())
         self.score = self.score + weights @ scores(outputs)
         self.difference = max(self.difference, float(np.abs(outputs - expected).max()))
-        self.difference_in_float32 = max(self.difference_in_float32, float(np.abs(outputs - exact).max()))
-        self.largest = max(self.largest, float(np.abs(exact).max()))
+        self.difference_in_float32 = np.maximum(self.difference_in_float32, np.abs(outputs - exact).max(axis=0))
+        self.largest = np.maximum(self.largest, np.abs(exact).max(axis=0))
 
     @property
     def means(self) -> Array:
@@ -137,7 +138,7 @@ def _measured(candidate: ExportedModel, totals: _Totals, reference: _Totals, mil
         latency_ms=milliseconds,
     )
     rise = float(((totals.means - trained) / np.maximum(trained, 1e-12)).max())
-    return ParityFigures(export=export, skew=totals.difference_in_float32 / totals.largest, rise=rise)
+    return ParityFigures(export=export, skew=float((totals.difference_in_float32 / totals.largest).max()), rise=rise)
 
 
 def _batches(folder: ExampleFolder) -> Iterator[tuple[Tensors, Tensors, Array, Array]]:
