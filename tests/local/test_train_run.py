@@ -89,6 +89,23 @@ def test_a_bfloat16_run_leaves_a_float32_model(digits: str, tmp_path: Path) -> N
     assert accuracy == pytest.approx(training.history[training.best_epoch - 1].metric, abs=0.05)
 
 
+@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
+def test_a_network_of_the_recipes_own_needs_no_head_in_float32(precision: str, digits: str, tmp_path: Path) -> None:
+    module = tmp_path / "own.py"
+    module.write_text(
+        "import keras\n"
+        "def build_model(features, outputs):\n"
+        "    image = keras.Input(features[0].shape, name='image')\n"
+        "    x = keras.layers.Flatten()(keras.layers.Rescaling(1 / 255)(image))\n"
+        "    return keras.Model({'image': image}, keras.layers.Dense(outputs)(x))\n"
+    )
+    named = recipe(rate=0.02, epochs=5, precision=precision)
+    own = named.model_copy(update={"module": str(module), "model": named.model.model_copy(update={"name": None})})
+    training, _ = train(own, digits, tmp_path)
+    assert training.precision == precision
+    assert training.history[-1].eval_loss < 0.7 * training.history[0].eval_loss
+
+
 def test_a_float16_run_scales_its_loss_and_learns(table: str, tmp_path: Path) -> None:
     wanted = recipe(model="mlp", epochs=15, rate=0.01, precision="float16")
     training, model = train(wanted, table, tmp_path)
