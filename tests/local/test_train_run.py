@@ -152,7 +152,9 @@ def test_a_corrupt_shard_stops_the_run_and_is_named(tmp_path: Path) -> None:
 
 
 def test_training_stops_when_the_eval_loss_no_longer_falls(digits: str, tmp_path: Path) -> None:
-    training, _ = train(recipe(epochs=12, rate=0.05, early_stopping={"patience": 2}), digits, tmp_path)
+    training, _ = train(
+        recipe(epochs=12, rate=0.05, schedule="constant", early_stopping={"patience": 2}), digits, tmp_path
+    )
     assert training.epochs == training.best_epoch + 2 < 12
 
 
