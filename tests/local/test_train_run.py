@@ -57,6 +57,13 @@ def test_equal_seeds_give_equal_weights_and_another_seed_gives_others(digits: st
     assert any((a != b).any() for a, b in zip(runs[0].get_weights(), runs[2].get_weights(), strict=True))
 
 
+def test_the_speed_of_epochs_of_one_step_leaves_out_the_one_that_compiled(digits: str, tmp_path: Path) -> None:
+    training, _ = train(recipe(epochs=4, batch_size=512), digits, tmp_path)
+    seconds = [512 / epoch.examples_per_second for epoch in training.history]
+    assert training.steps == 4 and seconds[0] > max(seconds[1:])
+    assert training.step_ms == pytest.approx(1000 * np.mean(seconds[1:]), rel=1e-6)
+
+
 def test_a_regression_learns_the_line_it_was_made_from(table: str, tmp_path: Path) -> None:
     wanted = recipe(model="wide_deep", epochs=40, batch_size=32, rate=0.01, dropout=0.0)
     training, model = train(wanted, table, tmp_path)
