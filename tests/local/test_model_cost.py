@@ -56,6 +56,29 @@ def test_a_perceptron_costs_what_its_matrices_say() -> None:
     assert model_cost.flops_per_example / TRAINING_PASSES == pytest.approx(2 * (4 * 8 + 8 * 2), abs=40)
 
 
+@pytest.mark.parametrize(
+    ("layer", "shape", "multiplications"),
+    [
+        # Kernels of 3 x 3 a channel at each of 8 x 8 places, then a matrix of 4 x 6 at each.
+        (keras.layers.SeparableConv2D(6, 3, padding="same"), (8, 8, 4), 64 * (9 * 4 + 4 * 6)),
+        (keras.layers.SeparableConv1D(6, 3, padding="same", depth_multiplier=2), (8, 4), 8 * (3 * 8 + 8 * 6)),
+        # Each of the 8 x 8 numbers read is spread over 3 x 3 of the 16 x 16 written.
+        (keras.layers.Conv2DTranspose(6, 3, strides=2, padding="same"), (8, 8, 4), 64 * 9 * 4 * 6),
+        # Four gates of input and state, of all of 20 steps, also if the last one's state alone comes out.
+        (keras.layers.LSTM(5), (20, 3), 20 * 4 * 5 * (3 + 5)),
+        (keras.layers.GRU(5, return_sequences=True), (20, 3), 20 * 3 * 5 * (3 + 5)),
+        (keras.layers.Bidirectional(keras.layers.LSTM(5)), (20, 3), 2 * 20 * 4 * 5 * (3 + 5)),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, keras.Layer) else None,
+)
+def test_layers_that_a_network_of_ones_own_may_have_cost_their_products(
+    layer: keras.Layer, shape: tuple[int, ...], multiplications: int
+) -> None:
+    inputs = keras.Input(shape)
+    counted = cost(keras.Model(inputs, layer(inputs))).flops_per_example / TRAINING_PASSES
+    assert counted == pytest.approx(2 * multiplications, rel=1e-6)
+
+
 def test_attention_costs_its_projections_and_its_two_products() -> None:
     query, value = keras.Input((5, 8)), keras.Input((3, 6))
     attended = keras.layers.MultiHeadAttention(2, 4, value_dim=7)(query, value)

@@ -12,6 +12,8 @@ from trainyard.contract.training.passes import TRAINING_PASSES
 # Gradients of these activations follow from their output alone: f' is a function of f.
 _BY_OUTPUT = frozenset({"relu", "relu6", "leaky_relu", "elu", "sigmoid", "tanh", "softmax"})
 _layers = keras.layers
+_SEPARABLE = (_layers.SeparableConv1D, _layers.SeparableConv2D)
+_TRANSPOSED = (_layers.Conv1DTranspose, _layers.Conv2DTranspose, _layers.Conv3DTranspose)
 _BY_OUTPUT_LAYERS = (_layers.ReLU, _layers.LeakyReLU, _layers.ELU, _layers.Softmax)
 _ACTIVATIONS = (_layers.Activation, *_BY_OUTPUT_LAYERS)
 # Linear in their inputs and without weights: the gradient needs their shapes alone. Dropout keeps but its mask of bits,
@@ -42,9 +44,9 @@ class Cost:
 def cost(model: keras.Model) -> Cost:
     """Return what `model` costs, from the shapes of its layers.
 
-    A layer with kernels (weights of two dimensions or more) takes a multiplication and an addition a weight and output
-    position; any other takes one operation an output number. That counts convolutions, dense layers and
-    MultiHeadAttention exactly, and other products without weights not at all.
+    A layer with kernels (weights of two dimensions or more, but biases and embeddings) takes a multiplication and an
+    addition a weight and position; any other takes one operation an output number. That counts convolutions, dense and
+    recurrent layers and MultiHeadAttention exactly, and other products without weights not at all.
     """
     flops, activations = 0.0, 0
     for layer in _leaves(model):
@@ -55,7 +57,7 @@ def cost(model: keras.Model) -> Cost:
             continue
         outputs = sum(math.prod(shape[1:]) for shape in _output_shapes(layer))
         activations += outputs
-        kernels = [] if isinstance(layer, keras.layers.Embedding) else [w for w in layer.weights if len(w.shape) >= 2]
+        kernels = [w for w in layer.weights if len(w.shape) >= 2 and w.name not in ("bias", "embeddings")]
         flops += sum(2 * math.prod(kernel.shape) * _positions(layer, kernel, outputs) for kernel in kernels) or outputs
     return Cost(model.count_params(), TRAINING_PASSES * flops, activations, _kept(model))
 
@@ -128,6 +130,12 @@ def _output_shapes(layer: keras.Layer) -> list[tuple[int, ...]]:
 
 def _positions(layer: keras.Layer, kernel: object, outputs: int) -> float:
     """Return how often the kernel is applied to one example."""
+    if isinstance(layer, _layers.RNN | _layers.Bidirectional):
+        return float(layer.input.shape[1] or 1)
+    if isinstance(layer, _TRANSPOSED):
+        return float(math.prod(layer.input.shape[1:-1]))
+    if isinstance(layer, _SEPARABLE):
+        return outputs / layer.filters
     depthwise = isinstance(layer, keras.layers.DepthwiseConv1D | keras.layers.DepthwiseConv2D)
     channels = math.prod(kernel.shape[-2:]) if depthwise else kernel.shape[-1]  # type: ignore[attr-defined]
     return outputs / channels
