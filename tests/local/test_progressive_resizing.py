@@ -23,6 +23,7 @@ from trainyard.spec.training.model import ModelConfig
 from trainyard.spec.training.train import Stage
 from trainyard.steps.train import run as train
 from trainyard.steps.train.engines.resizing import Resizing, triangle
+from trainyard.steps.train.loop.speed import SpeedMeter
 
 IMAGE = Feature(name="image", dtype="float32", shape=(48, 64, 3), vocabulary_size=None, encoded=True)
 
@@ -112,3 +113,30 @@ def test_a_training_grows_its_images_and_goes_on_to_the_same_weights(
     assert again.resumed_from is not None and 0 < again.resumed_from < length
     weights = [keras.saving.load_model(tmp_path / name / "model.keras").get_weights() for name in ("whole", "again")]
     assert all(np.array_equal(one, other) for one, other in zip(*weights, strict=True))
+
+
+def test_the_call_that_compiles_for_another_size_leaves_steps_that_show_its_speed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[tuple[bool, int]] = []
+    add = SpeedMeter.add
+
+    def noted(self: SpeedMeter, steps: int, seconds: float) -> None:
+        calls.append((self.cold, steps))
+        add(self, steps, seconds)
+
+    monkeypatch.setattr(SpeedMeter, "add", noted)
+    (tmp_path / "own.py").write_text(MODULE)
+    recipe = Recipe.model_validate(
+        {
+            "name": "grows",
+            "data": {"format": "image_folder", "bundled": "digits", "channels": 1},
+            "module": str(tmp_path / "own.py"),
+            "train": {"epochs": 2, "batch_size": 16, "progressive_resizing": [{"epochs": 1, "size": 32}]},
+        }
+    )
+    folders = {"examples": train_folders.digits(tmp_path / "examples", limit=120, scale=5)}
+    folders["checkpoints"] = str(tmp_path / "checkpoints")
+    step.execute(train.run, str(tmp_path / "trained"), recipe=recipe, **folders)
+    assert max(steps for _, steps in calls) > 1
+    assert [steps for cold, steps in calls if cold] == [1, 1]

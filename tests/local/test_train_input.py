@@ -54,6 +54,26 @@ def test_every_example_counts_once_an_epoch_and_the_batches_have_one_shape(data:
     assert orders[0] != orders[1] != orders[2]
 
 
+def test_no_epoch_comes_nearly_in_the_stored_order(folder: ExampleFolder) -> None:
+    stored = [
+        image.astype(np.uint8).tobytes()
+        for features, _, _ in folder.batches("train", 7)
+        for image in features["image"].numpy()
+    ]
+    train = recipe().train.model_copy(update={"epochs": 24})
+    for seed in range(3):
+        data = Input(recipe().model_copy(update={"seed": seed, "train": train}), folder, None)
+        seen = [
+            stored.index(image.tobytes())
+            for features, _, weights in data.train(0)
+            for image, weight in zip(features["image"].numpy(), weights, strict=True)
+            if weight
+        ]
+        for order in np.reshape(seen, (24, -1)):
+            # Of a random order, the correlation with its places has a deviation of 1 / sqrt(n).
+            assert abs(np.corrcoef(order, np.arange(len(stored)))[0, 1]) < 4 / len(stored) ** 0.5
+
+
 def test_the_input_alone_is_measured_from_each_source_with_the_recipes_own_changes(
     folder: ExampleFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:

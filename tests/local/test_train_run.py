@@ -57,6 +57,13 @@ def test_equal_seeds_give_equal_weights_and_another_seed_gives_others(digits: st
     assert any((a != b).any() for a, b in zip(runs[0].get_weights(), runs[2].get_weights(), strict=True))
 
 
+def test_the_speed_of_epochs_of_one_step_leaves_out_the_one_that_compiled(digits: str, tmp_path: Path) -> None:
+    training, _ = train(recipe(epochs=4, batch_size=512), digits, tmp_path)
+    seconds = [512 / epoch.examples_per_second for epoch in training.history]
+    assert training.steps == 4 and seconds[0] > max(seconds[1:])
+    assert training.step_ms == pytest.approx(1000 * np.mean(seconds[1:]), rel=1e-6)
+
+
 def test_a_regression_learns_the_line_it_was_made_from(table: str, tmp_path: Path) -> None:
     wanted = recipe(model="wide_deep", epochs=40, batch_size=32, rate=0.01, dropout=0.0)
     training, model = train(wanted, table, tmp_path)
@@ -87,6 +94,23 @@ def test_a_bfloat16_run_leaves_a_float32_model(digits: str, tmp_path: Path) -> N
     images, labels = everything(digits, "eval")
     accuracy = np.mean(np.argmax(model.predict_on_batch(images), -1) == labels)
     assert accuracy == pytest.approx(training.history[training.best_epoch - 1].metric, abs=0.05)
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
+def test_a_network_of_the_recipes_own_needs_no_head_in_float32(precision: str, digits: str, tmp_path: Path) -> None:
+    module = tmp_path / "own.py"
+    module.write_text(
+        "import keras\n"
+        "def build_model(features, outputs):\n"
+        "    image = keras.Input(features[0].shape, name='image')\n"
+        "    x = keras.layers.Flatten()(keras.layers.Rescaling(1 / 255)(image))\n"
+        "    return keras.Model({'image': image}, keras.layers.Dense(outputs)(x))\n"
+    )
+    named = recipe(rate=0.02, epochs=5, precision=precision)
+    own = named.model_copy(update={"module": str(module), "model": named.model.model_copy(update={"name": None})})
+    training, _ = train(own, digits, tmp_path)
+    assert training.precision == precision
+    assert training.history[-1].eval_loss < 0.7 * training.history[0].eval_loss
 
 
 def test_a_float16_run_scales_its_loss_and_learns(table: str, tmp_path: Path) -> None:
@@ -135,7 +159,9 @@ def test_a_corrupt_shard_stops_the_run_and_is_named(tmp_path: Path) -> None:
 
 
 def test_training_stops_when_the_eval_loss_no_longer_falls(digits: str, tmp_path: Path) -> None:
-    training, _ = train(recipe(epochs=12, rate=0.05, early_stopping={"patience": 2}), digits, tmp_path)
+    training, _ = train(
+        recipe(epochs=12, rate=0.05, schedule="constant", early_stopping={"patience": 2}), digits, tmp_path
+    )
     assert training.epochs == training.best_epoch + 2 < 12
 
 

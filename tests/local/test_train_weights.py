@@ -86,6 +86,8 @@ def test_few_examples_of_new_classes_go_much_further_from_trained_weights(
     assert (scratch.weights, tuned.weights) == ("", str(source))
     phases = train(tmp_path / "phases", few, model=f", weights: {source}", train=PHASES)
     assert best(phases) > best(scratch) + 0.1
+    # Operations and speed are both those of a step in which all layers learn.
+    assert (phases.flops_per_example, phases.backbone_share) == (tuned.flops_per_example, 1)
     # The head alone learns in the first two epochs, with a schedule of its own, and all layers after them.
     steps = 3
     rates = [epoch.learning_rate for epoch in phases.history]

@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-import numpy as np
-
 from trainyard.contract.artifacts.evaluate import Evaluation
 from trainyard.contract.artifacts.gate import Interval
 from trainyard.contract.artifacts.train import Epoch, Training
@@ -175,6 +173,8 @@ def _judged_by(run: LocalRunView) -> str:
     content = storage.read(folder, "predictions.npz") if folder else None
     if content is None:
         return ""
+    import numpy as np  # not for every other command line, which loads this module too
+
     with np.load(io.BytesIO(content)) as predictions:
         return hashlib.sha256(b"\0".join(sorted(predictions["keys"].tolist()))).hexdigest()
 

@@ -82,7 +82,8 @@ class Training(Document):
 
     The model takes a dict by feature name and gives logits (batch, classes), or for regression (batch, targets).
 
-    examples_per_second leaves the warm-up steps out. bottleneck compares step_ms, the mean step on real batches, with
+    examples_per_second is that of the last phase (all layers, full images) without the calls that compile; the padding
+    of an epoch's last batch counts. bottleneck compares step_ms, the mean step on real batches, with
     cached_step_ms, the median of a few calls on a cached one after the training; it is unclear if the ranges of both
     (of the epochs, of those calls) overlap, as they do on a busy machine. seconds splits the wall time by what it was
     spent on.
@@ -103,9 +104,9 @@ class Training(Document):
     engine is what trained; measured are the devices of the chief, versions those of the engine and of what drives them.
 
     For the planner: hardware is what one device is (GPU: its product name), cores those of this worker; of one example,
-    flops_per_example are the operations of a step, activations the numbers that its layers put out, saved_activations
-    those of them that the backward pass reads (0: not counted); backbone_share is the share of the epochs in which all
-    layers learn, and not the last one alone. finished: ISO time. xla: whether XLA compiled the steps.
+    flops_per_example are the operations of a step as step_ms has it, activations the numbers that its layers put out,
+    saved_activations those of them that the backward pass reads (0: not counted); backbone_share is 1 if all layers
+    learn in such a step, 0 if the last one alone does. finished: ISO time. xla: whether XLA compiled the steps.
     warm_start: the champion's version whose weights came first, '' if they were the model's own. weights: as
     model.weights of the recipe. teacher: the version whose answers were learned, '' if none.
     command: the program of the recipe's own that trained, if one did. What it did not tell is 0 then, or empty; the

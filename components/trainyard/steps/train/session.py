@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import statistics
 import time
@@ -207,9 +208,11 @@ def _finish(
     cached, real = statistics.median(calls), statistics.fmean(epochs)
     rank, replicas = loop.rank, loop.data.replicas.total
     all_reduce = loop.all_reduce_seconds() if replicas > 1 else 0.0
+    gradient_bytes = loop.steps.gradient_bytes if replicas > 1 else 0
     best = loop.restore_best()
     model = loop.steps.model
     work, teacher = cost(model), loop.steps.teacher
+    share = math.ceil(passes.backbone_share(recipe))  # all layers learn in the last epochs, if they ever do
     taught = passes.operations(cost(teacher.model).flops_per_example, 0) if teacher else 0
     deployable(model, recipe, loop.data.folder.document, targets).save(output / "model.keras")
     stepped = max(1, loop.history[-1].step - (loop.resumed_from or 0))
@@ -233,11 +236,11 @@ def _finish(
         input_workers=loop.data.input_workers,
         worker_examples_per_second=loop.data.batch_size / real / rank.workers,
         all_reduce_ms=1000 * all_reduce,
-        gradient_bytes=loop.steps.gradient_bytes if replicas > 1 else 0,
+        gradient_bytes=gradient_bytes,
         hardware=engine.hardware(),
         cores=len(os.sched_getaffinity(0)),
-        flops_per_example=passes.operations(work.flops_per_example, passes.backbone_share(recipe)) + taught,
-        backbone_share=passes.backbone_share(recipe),
+        flops_per_example=passes.operations(work.flops_per_example, share) + taught,
+        backbone_share=share,
         activations_per_example=work.activations_per_example,
         saved_activations_per_example=work.saved_activations_per_example,
         finished=datetime.now(UTC).isoformat(timespec="seconds"),

@@ -17,7 +17,8 @@ from trainyard.storage.source_stream import open_file
 Kind = Literal["pictures", "csv", "parquet", "tfrecord"]
 
 _ENDINGS: dict[Kind, tuple[str, ...]] = {
-    **tables.ENDINGS,
+    "csv": tables.ENDINGS["csv"],
+    "parquet": tables.ENDINGS["parquet"],
     "tfrecord": (".tfrecord", ".tfrecord.gz", ".tfrecords", ".tfrecords.gz"),
     "pictures": ENDINGS,
 }

@@ -39,7 +39,7 @@ class Classification:
         """
         targets = labels if len(labels.shape) == 2 else ops.one_hot(labels, self.classes)
         targets = (1 - self.smoothing) * targets + self.smoothing / self.classes
-        return ops.categorical_crossentropy(targets, outputs, from_logits=True)
+        return ops.categorical_crossentropy(targets, ops.cast(outputs, "float32"), from_logits=True)
 
     def distance(self, outputs: Tensor, answers: Tensor, temperature: float) -> Tensor:
         """Return float32 (batch,): the Kullback-Leibler divergence from another model's logits, `answers`.
@@ -54,7 +54,7 @@ class Classification:
 
     def eval_loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
         """Return float32 (batch,) without smoothing: the log loss."""
-        return ops.sparse_categorical_crossentropy(labels, outputs, from_logits=True)
+        return ops.sparse_categorical_crossentropy(labels, ops.cast(outputs, "float32"), from_logits=True)
 
     def metric(self, outputs: Tensor, labels: Tensor) -> Tensor:
         """Return float32 (batch,): 1 where the largest logit is the label's."""

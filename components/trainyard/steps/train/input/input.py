@@ -35,6 +35,9 @@ from trainyard.steps.train.input.service.client import InputService, InputWorker
 
 # Chosen: of the memory limit of the container, what is prepared ahead may take so much.
 _PREPARED_SHARE = 1 / 4
+# Of the cipher that permutes a split. Measured: with the 4 of tf.random.experimental.index_shuffle (2.21), epoch 12 of
+# every seed correlates with the stored order, by 0.2 of 1,797 examples and 0.7 of 100; with 8, no epoch of 1,200 does.
+_SHUFFLE_ROUNDS = 12
 
 Batch = tuple[Tensors, tf.Tensor, tf.Tensor]
 _Key = tuple[tf.Tensor, tf.Tensor]  # number of the micro-batch, replica
@@ -210,8 +213,11 @@ class Input:
         size = self._replica_batch_size("train")
         positions = position * self._micro_batch_size + replica * size + tf.range(size, dtype=tf.int64)
         count = self._count("train")
-        indices = tf.random.experimental.index_shuffle(
-            positions % count, seed=tf.stack([np.int64(self.recipe.seed), epoch]), max_index=count - 1
+        indices = tf.raw_ops.RandomIndexShuffle(
+            index=positions % count,
+            seed=tf.stack([np.int64(0), np.int64(self.recipe.seed), epoch]),
+            max_index=np.int64(count - 1),
+            rounds=_SHUFFLE_ROUNDS,
         )
         return indices, tf.cast(positions < count, tf.float32)
 

@@ -68,6 +68,7 @@ class Loop:
     _call_steps: int = 1
     _started: bool = False
     _stop_requested: bool = False
+    _cold_epochs: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.writer = CheckpointWriter(self.checkpoints)
@@ -131,10 +132,11 @@ class Loop:
 
     @property
     def step_seconds(self) -> list[float]:
-        """Seconds a step took in each epoch of the last phase, the first calls of each process left out."""
-        phase = self.steps.phase(self.steps.step)
-        epochs = [epoch for epoch in self.history if self.steps.phase(epoch.step - 1) == phase]
-        return [self.data.batch_size / epoch.examples_per_second for epoch in epochs or self.history]
+        """Seconds a step took in each epoch of the last phase, the calls of this process that compiled left out."""
+        phase, cold = self.steps.phase(self.history[-1].step - 1), self._cold_epochs
+        last = [epoch for epoch in self.history if self.steps.phase(epoch.step - 1) == phase]
+        epochs = [epoch for epoch in last if epoch.epoch not in cold] or last
+        return [self.data.batch_size / epoch.examples_per_second for epoch in epochs]
 
     def _resume(self) -> None:
         checkpoint = self._newest()
@@ -188,8 +190,10 @@ class Loop:
             with self._clock("input"):
                 self._dataset = self.data.train(step)
                 self._batches = iter(self.steps.distributed(self._dataset))
+        self._speed.begin(self.steps.phase(step))
         length, due = self.data.steps_per_epoch, self._saves.next_step(step)
-        count = min(self._call_steps, length - step % length, due - step)
+        # A call that compiles takes one step, so that the others of its epoch show their speed.
+        count = min(1 if self._speed.cold else self._call_steps, length - step % length, due - step)
         probed = self._reporter.is_probe_call()
         if probed:
             count = self._let_input_get_ahead(count)
@@ -225,7 +229,6 @@ class Loop:
 
     def _timed_call(self, count: int) -> bool:
         """Take `count` steps and return whether a worker is to stop."""
-        self._speed.begin(self.steps.phase(self.steps.step))
         start = time.perf_counter()
         step_seconds, stop, interval = self._take(
             self._batches,
@@ -264,9 +267,12 @@ class Loop:
         if not math.isfinite(loss):
             self._roll_back("eval loss")
             return
+        number = len(self.history) + 1
+        if not self._speed.warm:
+            self._cold_epochs.add(number)
         rate, seconds = self._speed.end_epoch()
         epoch = Epoch(
-            epoch=len(self.history) + 1,
+            epoch=number,
             step=step,
             learning_rate=self.steps.learning_rate,
             train_loss=self.steps.loss_sum / self.data.steps_per_epoch,

@@ -25,8 +25,13 @@ class SpeedMeter:
         self._phases: set[int] = set()
 
     @property
+    def warm(self) -> bool:
+        """Whether a call of this epoch did not compile."""
+        return self._steps > 0
+
+    @property
     def rate(self) -> float:
-        """Examples a second in this epoch."""
+        """Examples a second in this epoch, by the call that compiled if it had no other."""
         steps, seconds = (self._steps, self._seconds) if self._steps else (1, self._cold_seconds)
         return steps * self._batch / max(seconds, 1e-9)
 
