@@ -81,7 +81,7 @@ def _pictures(inputs: Any, channels: int) -> Items:
     is_list = isinstance(inputs, Iterable) and not isinstance(inputs, Mapping | bytes)
     if not is_list or getattr(inputs, "ndim", 4) not in (3, 4):
         raise DataError(_wrong_form(inputs, "pictures", _PICTURES))
-    shape = getattr(inputs, "shape", ())
+    shape: tuple[int, ...] = getattr(inputs, "shape", ())
     if len(shape) == 3 and shape[-1] in (1, 3, 4):
         raise DataError(
             f"predict: an array of shape {tuple(shape)} looks like one picture. Give a list of it: [array]."
