@@ -9,7 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from difflib import get_close_matches
 from enum import IntEnum
+from pathlib import PurePath
+from traceback import walk_tb
 from typing import Any, TypeVar
+
+RECIPE_MODULE = "trainyard_recipe_module"
+"""What the recipe's own Python file is called as a module."""
 
 _T = TypeVar("_T")
 
@@ -127,6 +132,13 @@ def listed(items: Sequence[str], most: int, separator: str = ", ") -> str:
     """
     more = f"{separator.strip(', ')} and {len(items) - most} more" if len(items) > most else ""
     return separator.join(items[:most]) + more
+
+
+def module_line(error: BaseException) -> str:
+    """Return ' (pets.py:8)', where `error` left the recipe's module, or an empty string if it is not of there."""
+    tracebacks = walk_tb(error.__traceback__)
+    places = [(frame.f_code, line) for frame, line in tracebacks if frame.f_globals.get("__name__") == RECIPE_MODULE]
+    return f" ({PurePath(places[-1][0].co_filename).name}:{places[-1][1]})" if places else ""
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -256,6 +256,9 @@ def test_a_regression_is_judged_by_errors_against_its_champion(tmp_path):
     assert len(evaluation.scatter) == evaluation.examples == 88
     assert not evaluation.confusion and not evaluation.roc
     apart = predictions["labels"] - predictions["labels"].mean()
+    assert evaluation.remark.startswith(
+        f"The mean {predictions['labels'].mean():.6g} as the answer to everything has mae"
+    )
     assert evaluation.baseline.metrics["mae"] == pytest.approx(np.abs(apart).mean(), rel=1e-5)
     assert evaluation.baseline.metrics["rmse"] == pytest.approx(predictions["labels"].std(), rel=1e-5)
 

@@ -1,14 +1,20 @@
 """The example of docs/reference/module.md does what the page says of it."""
 
+import json
 import random
 import re
 from pathlib import Path
 
 import keras
 import numpy as np
+import pytest
 from preprocess_sources import preprocess
 
 from trainyard.contract.artifacts.preprocess import Examples
+from trainyard.contract.keys import failure_record
+from trainyard.data.module import load_module
+from trainyard.errors import ConfigurationError
+from trainyard.runtime import step
 from trainyard.spec import recipe as recipes
 from trainyard.steps.evaluate.metrics import custom as custom_metrics
 from trainyard.steps.evaluate.metrics.measure import SplitPredictions
@@ -44,3 +50,15 @@ def test_the_example_of_a_recipes_module_is_preprocessed_built_and_measured(tmp_
     assert find is not None
     values, intervals = custom_metrics.measure(find, predictions, 10, seed=1)
     assert values == {"share_bought": 1 / 3, "missed": 1.0} and intervals.keys() == values.keys()
+
+
+def test_a_fault_of_the_recipes_module_is_told_with_its_file_and_line(tmp_path: Path) -> None:
+    (tmp_path / "pets.py").write_text("def build_model(features, outputs):\n    return max(len(1), 2)\n")
+    module = load_module(str(tmp_path / "pets.py"))
+    with pytest.raises(SystemExit), step.recorded("train", lambda: str(tmp_path / "model")):
+        module.build_model([], 2)
+    message = "train: TypeError: object of type 'int' has no len() (pets.py:2)"
+    assert json.loads(Path(failure_record(str(tmp_path / "model"))).read_text())["message"] == message
+    (tmp_path / "dogs.py").write_text("\nx = y\n")
+    with pytest.raises(ConfigurationError, match=r"NameError: name 'y' is not defined \(dogs\.py:2\)"):
+        load_module(str(tmp_path / "dogs.py"))

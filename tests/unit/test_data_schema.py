@@ -174,3 +174,21 @@ def test_the_verbs_answer_with_their_exit_codes(
     distances = {row["feature"]: row["distance"] for row in json.loads(answer.out)}
     assert distances["city"]["l_infinity"] == 0.5 and distances["age"]["psi"] == 0
     assert "city: 'Bergen' 50.0% → 0.0%, 'Paris' 0.0% → 50.0%" in answer.err
+
+
+@pytest.mark.parametrize("label", ["paid", "age"])
+def test_rows_without_the_label_that_a_server_was_asked_about_are_compared_by_their_features(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], label: str
+) -> None:
+    rows = [f"{20 + row % 50},{'xyz'[row % 3]},{'yn'[row % 2]}" for row in range(200)]
+    (tmp_path / "before.csv").write_text("\n".join(["age,city,paid", *rows]) + "\n")
+    kept = [("age", 0), ("city", 1), ("paid", 2)]
+    kept = [(name, place) for name, place in kept if name != label]
+    lines = [",".join(row.split(",")[place] for _, place in kept) for row in rows]
+    (tmp_path / "served.csv").write_text("\n".join([",".join(name for name, _ in kept), *lines]) + "\n")
+    command = ["trainyard", "data", "compare", str(tmp_path / "before.csv"), str(tmp_path / "served.csv")]
+    monkeypatch.setattr("sys.argv", [*command, "--label", label, "-o", "json"])
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert not end.value.code, capsys.readouterr().err
+    assert [row["feature"] for row in json.loads(capsys.readouterr().out)] == [name for name, _ in kept]

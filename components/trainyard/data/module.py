@@ -6,13 +6,13 @@ import importlib.util
 from functools import cache
 from types import ModuleType
 
-from trainyard.errors import ConfigurationError
+from trainyard.errors import RECIPE_MODULE, ConfigurationError, module_line
 
 
 @cache
 def load_module(path: str) -> ModuleType:
     """Return the recipe's module at `path`, run once. Raises `ConfigurationError` if it is missing or fails."""
-    spec = importlib.util.spec_from_file_location("trainyard_recipe_module", path)
+    spec = importlib.util.spec_from_file_location(RECIPE_MODULE, path)
     if spec is None or spec.loader is None:
         raise ConfigurationError(f"{path}: not a Python file. module names a file that ends in .py.")
     module = importlib.util.module_from_spec(spec)
@@ -25,7 +25,7 @@ def load_module(path: str) -> ModuleType:
         ) from error
     except Exception as error:
         raise ConfigurationError(
-            f"{path}: the recipe's module fails to load ({type(error).__name__}: {error}). "
+            f"{path}: the recipe's module fails to load ({type(error).__name__}: {error}{module_line(error)}). "
             "Correct it, or leave module out."
         ) from error
     return module

@@ -16,15 +16,16 @@ from trainyard.spec.recipe import Recipe
 _KINDS: dict[str, Kind] = {kind: kind for kind in get_args(Kind)}
 
 
-def inspect(path: str, label: str | None = None) -> Profile:
+def inspect(path: str, label: str | None = None, *, requires_label: bool = True) -> Profile:
     """Return the profile of the tables or pictures at `path`: a folder, a file or a glob, local, gs:// or s3://.
 
-    Raises `DataError` if there are none or they cannot be read, `ConfigurationError` if no column is named `label`.
+    requires_label: else rows that lack `label` have none. Raises `DataError` if there are no tables or pictures or they
+    cannot be read, `ConfigurationError` if no column is named `label`.
     """
     forgo_pandas()
     source = find_source(path)
     if source.is_table:
-        return profile_table(source, label)
+        return profile_table(source, label, requires_label=requires_label)
     if label is not None:
         raise ConfigurationError(
             f"--label {label}: {path} holds pictures, whose class is the folder that they lie in. Leave --label out."

@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 from trainyard import events
 from trainyard.contract import keys
 from trainyard.contract.origin import origin, why_again
-from trainyard.errors import ExitCode, InfrastructureError, Preempted, TrainyardError, TransientError
+from trainyard.errors import ExitCode, InfrastructureError, Preempted, TrainyardError, TransientError, module_line
 from trainyard.graph import ARGUMENTS, STEPS, producer
 from trainyard.signals import Terminated, handle_sigint, handle_sigterm, not_mistaken
 from trainyard.spec import recipe as recipes
@@ -159,7 +159,8 @@ def recorded(step: str, output: Callable[[], str]) -> Iterator[None]:
             _record(step, output(), full.exit_code, type(full).__name__, str(full))
             raise SystemExit(full.exit_code) from error
         traceback.print_exc()
-        _record(step, output(), ExitCode.BUG, type(error).__name__, f"{step}: {type(error).__name__}: {error}")
+        kind = type(error).__name__
+        _record(step, output(), ExitCode.BUG, kind, f"{step}: {kind}: {error}{module_line(error)}")
         raise SystemExit(ExitCode.BUG) from error
     finally:
         _open.pop()

@@ -31,21 +31,28 @@ _CLASSES = 1000  # chosen: most values of a column that is taken for classes
 
 
 def profile_table(
-    source: SourceFiles, label: str | None, is_number: bool | None = None, data: Data | None = None
+    source: SourceFiles,
+    label: str | None,
+    is_number: bool | None = None,
+    data: Data | None = None,
+    *,
+    requires_label: bool = True,
 ) -> Profile:
     """Return the profile of the rows; without `label` the likely one is named.
+
+    requires_label: else rows that lack `label` have none.
 
     is_number: the label is a number to predict; None decides by its values. data: whose derived columns are counted
     too, and whose `where` leaves rows out. Raises `ConfigurationError` if there is no
     column `label`, `DataError` if the files cannot be read or have no rows.
     """
-    counts = _ColumnCounters(label)
+    counts = _ColumnCounters(label, requires_label)
     for item in read_table(source):
         counts.add(with_derived(item, data) if data and isinstance(item, RowBatch) else item)
     if not counts.columns or not counts.rows:
         raise DataError(f"{source.path}: there are no rows below the header. Name a file with data.")
     columns = [column.profile() for column in counts.columns.values()]
-    label_name = label or _likely_label(columns, counts.rows)
+    label_name = counts.label if label else _likely_label(columns, counts.rows)
     label_column = next((column for column in columns if column.name == label_name), None)
     if is_number is None:
         is_number = label_column is not None and _is_target(label_column)
@@ -85,6 +92,7 @@ def profile_table(
 @dataclass
 class _ColumnCounters:
     label: str | None
+    requires_label: bool
     columns: dict[str, ColumnCounter] = field(default_factory=dict)
     rows: int = 0
     ragged: int = 0
@@ -103,6 +111,8 @@ class _ColumnCounters:
             return
         names = item.columns.schema.names
         if self.sample is None:
+            if not self.requires_label and self.label not in names:
+                self.label = None
             if self.label is not None and self.label not in names:
                 raise ConfigurationError(
                     f"--label {self.label}: no such column.{did_you_mean(self.label, names)} "

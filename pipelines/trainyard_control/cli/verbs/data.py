@@ -93,7 +93,7 @@ def compare(
     from trainyard.quality.comparison import statistics_of
 
     bounds = recipes.load(recipe).drift if recipe else Bounds()
-    movements = drift.compare(statistics_of(before, label), statistics_of(now, label), bounds)
+    movements = drift.compare(*statistics_of(before, now, label), bounds)
     print_answer(output, [movement.model_dump() for movement in movements], lambda: _show_movements(movements))
     sentences = [sentence for movement in movements for sentence in movement.sentences]
     if sentences:

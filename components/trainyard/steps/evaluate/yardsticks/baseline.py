@@ -27,7 +27,7 @@ def baseline(candidate: SplitPredictions, examples: Examples) -> Baseline:
         mean = np.average(labels, axis=0, weights=candidate.weights)
         outputs = np.broadcast_to(mean.astype(np.float32), labels.shape)
         values = measure("regression", replace(candidate, outputs=outputs))
-        answer = "each target's mean" if examples.targets else f"the mean, {mean:.6g}"
+        answer = "Each target's mean" if examples.targets else f"The mean {mean:.6g}"
         return Baseline(answer=answer, metrics={name: values[name] for name in ("mae", "rmse")})
     if examples.task == "multi_label":
         return _most_frequent(candidate, examples.labels, counts)
