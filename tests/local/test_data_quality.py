@@ -5,9 +5,11 @@ import pyarrow as pa
 import pytest
 
 from trainyard.contract.artifacts.preprocess import Quarantined
+from trainyard.contract.statistics.drift import FeatureStatistics, Statistics, drift
 from trainyard.errors import DataError
 from trainyard.quality.tables.bins import Numbers
 from trainyard.spec.recipe import Recipe
+from trainyard.spec.schedule import Bounds
 from trainyard.steps.preprocess.collect import Collected, Repeated
 from trainyard.steps.preprocess.facts import quality
 from trainyard.steps.preprocess.facts.summary import SplitSummary, Texts
@@ -104,6 +106,25 @@ def test_statistics_do_not_depend_on_how_they_were_merged():
     # Six digits are kept. The standard deviation of 0, 1, 2, 3 is sqrt(5) / 2.
     expected = {"mean": 1e9, "std": 1.11803, "min": 1e9, "max": 1e9}
     assert expected.items() <= whole.document().items() >= {"count": 4, "missing": 1}.items()
+
+
+def test_a_mean_far_from_zero_has_digits_enough_to_tell_of_drift():
+    """Days written as 20240101 are within months far closer to each other than to 0."""
+    days = np.tile(np.arange(20240101.0, 20240131.0), 100)
+    before, now = (Numbers.of(days + later).document() for later in (0, 9))
+    assert (before["mean"], now["mean"], before["std"]) == (20240115.5, 20240124.5, 8.65544)
+    (moved,) = drift(*(of_feature(document) for document in (before, now)), Bounds())
+    assert moved == "x: mean 20240115.5 before, 20240124.5 now (standard deviation 8.65544)"
+
+
+def of_feature(document):
+    feature = FeatureStatistics.model_validate(document)
+    return Statistics(examples={"train": 3000, "eval": 0, "test": 0}, classes={}, features={"x": {"train": feature}})
+
+
+@pytest.mark.parametrize("values", [[1e300, -1e300], [1e308, 1e308], [5e-324, 0.0], [0.1] * 3, [0.0, 0.0]])
+def test_the_statistics_of_any_numbers_can_be_written(values):
+    assert Numbers.of(np.array(values)).document()["count"] == len(values)
 
 
 def test_texts_that_are_forgotten_still_count_as_present():

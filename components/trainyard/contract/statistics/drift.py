@@ -149,7 +149,7 @@ def _movement(name: str, old: FeatureStatistics, new: FeatureStatistics, bounds:
         apart = _number_distance(old.histogram, new.histogram)
         # A column that held one value has no spread: any other value is then a drift.
         if difference > bounds.max_mean_shift * std:
-            sentences.append(f"{name}: mean {old.mean:g} before, {new.mean:g} now (standard deviation {std:g})")
+            sentences.append(f"{name}: mean {old.mean:.12g} before, {new.mean:.12g} now (standard deviation {std:g})")
     sentences += _out_of_bounds(name, apart, bounds)
     return Movement(feature=name, distance=apart, shift=shift, missing=(missing[0], missing[1]), sentences=sentences)
 

@@ -34,7 +34,7 @@ def write(recipe: Recipe, document: Examples, examples: str, files: Sequence[Pat
     below `vocabularies/`, where the line number, counted from 0, is the id. `transform` says whose that is: `columns`
     (each raw feature has the `column` of the recipe and what was `learned`, `contract.artifacts.preprocess.Column`),
     `image`, or `module`, the recipe's own function, of which nothing is known here. `train` is the mean, std, min and
-    max of a number on the training split, to six digits. `files` says of each LiteRT file what it takes and gives
+    max of a number on the training split, rounded. `files` says of each LiteRT file what it takes and gives
     itself: dtype and shape, and for integers that stand for real numbers their scale and zero point,
     real = (integer - zero_point) * scale. `label_separator` stands between the classes of one answer, if it may have
     several. Of single training examples it holds no more than a number's extremes and
