@@ -155,6 +155,7 @@ class KubeflowRuns:
                 silent_since = silent_since or time.monotonic()
                 if time.monotonic() - silent_since > _GONE_SECONDS:
                     raise
+                time.sleep(_POLL_SECONDS)
                 continue
             yield view
             if view.over:
