@@ -63,6 +63,8 @@ def test_a_perceptron_costs_what_its_matrices_say() -> None:
         (keras.layers.SeparableConv1D(4, 3, depth_multiplier=2, padding="same"), (20, 8), 20 * (3 * 16 + 16 * 4)),
         (keras.layers.Conv2D(64, 3, groups=4, padding="same"), (32, 32, 16), 1024 * 9 * 4 * 64),
         (keras.layers.Conv2DTranspose(8, 3, strides=2, padding="same"), (32, 32, 16), 1024 * 9 * 16 * 8),
+        (keras.layers.EinsumDense("abc,cde->abde", (None, 4, 8)), (10, 32), 10 * 32 * 4 * 8),
+        (keras.layers.EinsumDense("abcd,cde->abe", (None, 16)), (10, 4, 8), 10 * 4 * 8 * 16),
         (keras.layers.LSTM(16), (20, 8), 20 * (8 + 16) * 4 * 16),
         (keras.layers.GRU(16, return_sequences=True), (20, 8), 20 * (8 + 16) * 3 * 16),
         (keras.layers.Bidirectional(keras.layers.LSTM(16)), (20, 8), 2 * 20 * (8 + 16) * 4 * 16),

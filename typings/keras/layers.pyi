@@ -135,7 +135,9 @@ class LayerNormalization(Layer):
     def __init__(self, *, epsilon: float, name: str | None = None) -> None: ...
 
 class EinsumDense(Layer):
+    equation: str
     kernel: Variable
+    def __init__(self, equation: str, output_shape: tuple[int | None, ...]) -> None: ...
 
 class MultiHeadAttention(Layer):
     num_heads: int

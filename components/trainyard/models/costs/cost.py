@@ -138,5 +138,11 @@ def _positions(layer: Any, kernel: keras.Variable, outputs: int) -> float:
         return math.prod(size or 1 for size in layer.input.shape[1:]) / kernel.shape[-1]
     if isinstance(layer, _SEPARABLE):  # both kernels
         return outputs / layer.filters
+    if isinstance(
+        layer, keras.layers.EinsumDense
+    ):  # to each number that comes in, over those that it shares letters of
+        given, _, letters = layer.equation.partition("->")[0].partition(",")
+        shared = math.prod(size for at, size in zip(letters, kernel.shape, strict=True) if at in given)
+        return math.prod(size or 1 for size in layer.input.shape[1:]) / shared
     depthwise = isinstance(layer, keras.layers.DepthwiseConv1D | keras.layers.DepthwiseConv2D)
     return outputs / (math.prod(kernel.shape[-2:]) if depthwise else kernel.shape[-1])
