@@ -43,6 +43,8 @@ def test_the_window_ends_the_day_before_the_runs_and_counts_over_months_and_leap
     }
     assert list(window.paths(data, "2026-01-01T03:00:00Z"))[-1] == "2025-12-31"
     assert list(window.paths(data, "2026-01-01T00:30:00+02:00"))[-1] == "2025-12-30", "days are those of UTC"
+    not_utf_8 = data.model_copy(update={"path": "/caf\udce9/%Y-%m-%d"})
+    assert window.paths(not_utf_8, "2026-01-02")["2026-01-01"] == "/caf\udce9/2026-01-01"
 
 
 def test_a_run_without_a_time_of_its_own_is_for_now() -> None:

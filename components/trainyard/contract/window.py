@@ -43,7 +43,7 @@ def paths(data: Data, day: str) -> dict[str, str]:
     """
     end = date.fromisoformat(day_of(day))
     days = [end - timedelta(days=back) for back in range(data.window_days or 0, 0, -1)]
-    return {day.isoformat(): day.strftime(data.path or "") for day in days}
+    return {day.isoformat(): _on(day, data.path or "") for day in days}
 
 
 def require(data: Data, files: Iterable[tuple[str, int]]) -> Window:
@@ -64,3 +64,8 @@ def require(data: Data, files: Iterable[tuple[str, int]]) -> Window:
             "Wait for their data, or allow more."
         )
     return Window(first=first, last=last, missing=missing)
+
+
+def _on(day: date, pattern: str) -> str:
+    # strftime refuses a file's name that is not UTF-8.
+    return pattern.replace("%Y", f"{day.year:04}").replace("%m", f"{day.month:02}").replace("%d", f"{day.day:02}")
